@@ -1,0 +1,51 @@
+"""The contract every room shares: what a batch is and what the reserved ids mean.
+
+A sentence of n pieces is a sequence of n + 1 ids: the pieces, then EOS. A row of a
+batch holds one sequence and padding, or, when pairs are packed, several sequences
+behind each other. Segment ids say which: 0 is padding, 1, 2, ... number the pairs of
+a row, and the source and target of one pair carry the same number. Everything else a
+model needs (masks, positions, the decoder's input) follows from them, so a padded row
+is simply a packed row that holds one pair.
+
+Shapes use the alphabet of `jaxformer.model.attention`: B rows, S source length,
+T target length.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+
+
+class Batch(NamedTuple):
+    """Sentence pairs as rows of ids; all four arrays are int32."""
+
+    source: jax.Array  # [B, S] ids, PAD where source_segments is 0
+    target: jax.Array  # [B, T] ids, PAD where target_segments is 0; without BOS
+    source_segments: jax.Array  # [B, S] 0 = padding, else the pair's number in its row
+    target_segments: jax.Array  # [B, T]
+
+
+def starts_of_segments(segments: jax.Array) -> jax.Array:
+    """Whether each place begins a new segment: bool [B, L] for segments int [B, L]."""
+    first = jnp.ones_like(segments[:, :1], dtype=bool)
+    return jnp.concatenate([first, segments[:, 1:] != segments[:, :-1]], axis=1)
+
+
+def positions_in_segments(segments: jax.Array) -> jax.Array:
+    """Position of each token within its own sequence, from 0: int32 [B, L]."""
+    index = jnp.arange(segments.shape[1], dtype=jnp.int32)[None, :]  # [1, L]
+    start = jnp.where(starts_of_segments(segments), index, 0)  # [B, L]
+    return index - jax.lax.cummax(start, axis=1)
+
+
+def shift_right(target: jax.Array, segments: jax.Array) -> jax.Array:
+    """The decoder's input (section 3.1): the target one place later, BOS first.
+
+    In a packed row every segment starts with its own BOS, so no segment sees the end
+    of the one before it. Shapes [B, T]; returns int32 [B, T].
+    """
+    previous = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))  # [B, T]
+    return jnp.where(starts_of_segments(segments), BOS, previous)
