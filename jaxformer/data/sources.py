@@ -1,0 +1,233 @@
+"""Where parallel text comes from: every source becomes a stream of sentence pairs.
+
+A pair is (source sentence, target sentence). `read_pairs` streams the pairs of a split
+from parallel files, a directory of them, TSV, TensorFlow Datasets or the built-in
+grammar, and ends in one clear InputError where the text cannot be what the user meant.
+Used by `jaxformer.data.corpus`.
+
+Lines end at "\\n" only (a "\\r" before it is dropped): real sentences contain U+0085
+and U+2028, and splitting there would shift every pair after one.
+"""
+
+import glob
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from jaxformer.data import grammar
+from jaxformer.data.tfds_source import read_tfds
+from jaxformer.errors import InputError
+
+Pair = tuple[str, str]
+
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusConfig:
+    """Which text, and what becomes of it; "" where a key does not apply.
+
+    `corpus` says what the other keys of the first group mean:
+
+    - "files": `train_source`, `train_target`, ... are paths or globs, plain or .gz.
+    - "directory": `directory` holds STEM.LANGUAGE or STEM.LANGUAGE.gz; `train`, `dev`
+      and `test` are the stems.
+    - "tsv": `train`, `dev` and `test` are paths or globs of source<TAB>target lines.
+    - "tfds:NAME": a TensorFlow Datasets translation set in `data_dir` ("": TFDS's own);
+      `train`, `dev` and `test` are its split names. `download` allows preparing it.
+    - "builtin:grammar": English-German, `builtin_pairs` training pairs and
+      `builtin_eval_pairs` of dev, test and unseen, drawn with `seed`.
+    """
+
+    corpus: str
+    source_language: str  # ISO codes: "en", "de"
+    target_language: str
+    directory: str
+    train: str
+    dev: str
+    test: str
+    train_source: str
+    train_target: str
+    dev_source: str
+    dev_target: str
+    test_source: str
+    test_target: str
+    data_dir: str
+    download: bool
+    builtin_pairs: int
+    builtin_eval_pairs: int
+
+    vocab_size: int  # ids, both languages together, reserved ones included
+    vocab_sentences: int  # at most so many sentences train the vocabulary
+    character_coverage: float  # share of the text's characters that get an id
+    max_length: int  # tokens of a training sentence, EOS included
+    max_ratio: float  # of the longer to the shorter side of a training pair
+    deduplicate: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Refuse a text of unknown languages. Raises InputError."""
+        for key in ("source_language", "target_language"):
+            if not getattr(self, key):
+                raise InputError(
+                    f"data.{key} is empty: say which language the text is in, as in "
+                    f"--config.data.{key}=en."
+                )
+
+
+def read_pairs(config: CorpusConfig, split: str) -> Iterator[Pair]:
+    """Stream the pairs of "train", "dev" or "test" (built-in corpus: also "unseen").
+
+    Raises InputError at once if the split is missing, and while reading, naming file
+    and line, if the text is empty, unreadable, not UTF-8 or not parallel.
+    """
+    kind, _, name = config.corpus.partition(":")
+    if kind == "builtin" and name == "grammar":
+        return _read_grammar(config, split)
+    if split not in SPLITS:
+        raise InputError(f"A {config.corpus} corpus has no split {split!r}.")
+    if kind == "tfds" and name:
+        return read_tfds(
+            name,
+            _setting(config, split, split),
+            source_language=config.source_language,
+            target_language=config.target_language,
+            data_dir=config.data_dir,
+            download=config.download,
+        )
+    if kind == "tsv":
+        return _read_tsv(_matches(_setting(config, split, split)))
+    if kind == "directory":
+        return _read_parallel(*_in_directory(config, split))
+    if kind == "files":
+        source = _setting(config, f"{split}_source", split)
+        target = _setting(config, f"{split}_target", split)
+        return _read_parallel(*_matching_files(source, target))
+    raise InputError(
+        f"Unknown data.corpus {config.corpus!r}: use files, directory, tsv, "
+        "tfds:NAME or builtin:grammar."
+    )
+
+
+def _setting(config: CorpusConfig, key: str, split: str) -> str:
+    value = getattr(config, key)
+    if not value:
+        raise InputError(
+            f"The {split} split is missing: set data.{key}, by --config.data.{key}=..."
+        )
+    return value
+
+
+# Text files -----------------------------------------------------------------------
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Stream the lines of a UTF-8 file, plain or .gz; InputError names file and line.
+
+    A byte order mark is dropped. A file without a line is an error.
+    """
+    number = 0
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+                yield line.removeprefix("\ufeff") if number == 1 else line
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}, line {number}: byte {error.start + 1} of the line is not UTF-8; "
+            "convert the file to UTF-8."
+        ) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(
+            f"{path}: the gzip data is damaged or cut short after line {number} "
+            f"({error})."
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
+    if number == 0:
+        raise InputError(f"{path} is empty.")
+
+
+def _read_parallel(sources: list[Path], targets: list[Path]) -> Iterator[Pair]:
+    for source, target in zip(sources, targets, strict=True):
+        left, right = read_lines(source), read_lines(target)
+        for number, (a, b) in enumerate(zip_longest(left, right), start=1):
+            if a is None or b is None:
+                longest = number + sum(1 for _ in (right if a is None else left))
+                counts = (number - 1, longest) if a is None else (longest, number - 1)
+                raise InputError(
+                    f"{source} has {counts[0]} lines but {target} has {counts[1]}: "
+                    "line N of one must translate line N of the other."
+                )
+            yield a, b
+
+
+def _read_tsv(paths: list[Path]) -> Iterator[Pair]:
+    for path in paths:
+        for number, line in enumerate(read_lines(path), start=1):
+            source, tab, rest = line.partition("\t")
+            if not tab:
+                raise InputError(
+                    f"{path}, line {number}: one column where two are needed, "
+                    "source<TAB>target."
+                )
+            yield source, rest.partition("\t")[0]
+
+
+def _matches(pattern: str) -> list[Path]:
+    """The file of that name, or the files that match the glob, sorted."""
+    path = Path(pattern).expanduser()
+    if path.is_file():
+        return [path]
+    paths = sorted(Path(p) for p in glob.glob(str(path), recursive=True))
+    if not paths:
+        found = "No file matches" if glob.has_magic(pattern) else "There is no file"
+        raise InputError(f"{found} {pattern}.")
+    return paths
+
+
+def _matching_files(source: str, target: str) -> tuple[list[Path], list[Path]]:
+    sources, targets = _matches(source), _matches(target)
+    if len(sources) != len(targets):
+        raise InputError(
+            f"{source} matches {len(sources)} files but {target} matches "
+            f"{len(targets)}: each source file needs its target file."
+        )
+    return sources, targets
+
+
+def _in_directory(config: CorpusConfig, split: str) -> tuple[list[Path], list[Path]]:
+    directory = Path(_setting(config, "directory", split)).expanduser()
+    stem = _setting(config, split, split)
+    if not directory.is_dir():
+        raise InputError(f"data.directory {directory} is not a directory.")
+    sides = []
+    for language in (config.source_language, config.target_language):
+        plain = directory / f"{stem}.{language}"
+        path = plain if plain.is_file() else directory / f"{plain.name}.gz"
+        if not path.is_file():
+            raise InputError(f"{directory} has neither {plain.name} nor {path.name}.")
+        sides.append([path])
+    return sides[0], sides[1]
+
+
+# The built-in corpus --------------------------------------------------------------
+
+
+def _read_grammar(config: CorpusConfig, split: str) -> Iterator[Pair]:
+    direction = (config.source_language, config.target_language)
+    if direction not in (("en", "de"), ("de", "en")):
+        raise InputError(
+            "The built-in corpus is English-German: set data.source_language and "
+            f"data.target_language to en and de, not {'-'.join(direction)}."
+        )
+    if split not in (*SPLITS, "unseen"):
+        raise InputError(f"The built-in corpus has no split {split!r}.")
+    count = config.builtin_pairs if split == "train" else config.builtin_eval_pairs
+    pairs = grammar.generate(split, count, config.seed)
+    if direction == ("en", "de"):
+        return ((pair.source, pair.target) for pair in pairs)
+    return ((pair.target, pair.source) for pair in pairs)

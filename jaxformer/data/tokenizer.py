@@ -1,0 +1,172 @@
+"""Sentences to ids and back: one SentencePiece BPE vocabulary for both languages.
+
+Section 5.1 of the paper: a vocabulary shared by source and target, so that one matrix
+can embed both and produce the logits. `jaxformer.data.corpus` trains it; training,
+decoding and export read it. This is the only importer of sentencepiece.
+
+Text is normalised as little as possible, because what the model learns to write is
+what its users read: `normalise` composes characters (NFC, which changes no meaning)
+and makes every run of white space or control characters one space, so a sentence is
+always one line. SentencePiece's own NFKC rules are off: they rewrite "½", "H₂O", "…"
+and the full-width punctuation of Chinese and Japanese. For every text whose characters
+are in the vocabulary, decode(encode(text)) == normalise(text).
+
+There is no fallback to bytes: its 256 ids are a tenth of a small vocabulary, and a
+model that writes bytes can write broken UTF-8. A character outside the vocabulary is
+UNK; the corpus report counts them.
+"""
+
+import hashlib
+import io
+import logging
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from random import Random
+
+import sentencepiece
+
+from jaxformer.batch import BOS, EOS, PAD, UNK
+from jaxformer.errors import InputError
+
+log = logging.getLogger(__name__)
+
+# U+2581 is SentencePiece's own mark for a space: text cannot keep it apart from one.
+_BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]+")
+# A trained model records the number of threads: a constant keeps its bytes, and so its
+# hash, the same on every machine.
+_TRAINING_THREADS = 8
+_ERRORS_ONLY = 2
+
+
+def normalise(text: str) -> str:
+    """The form in which a sentence is trained on, encoded and decoded."""
+    return _BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
+
+
+class Tokenizer:
+    """A trained vocabulary: sentences to ids (EOS appended) and ids to sentences."""
+
+    def __init__(self, model: bytes):
+        """Takes the bytes of a SentencePiece model; see `load` for a file."""
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.hash = hashlib.sha256(model).hexdigest()
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """Read a model file; InputError if there is none or it is not one of ours."""
+        try:
+            tokenizer = cls(Path(path).read_bytes())
+        except OSError as error:
+            raise InputError(f"The tokenizer {path} cannot be read: {error}.") from None
+        except RuntimeError:
+            raise InputError(f"{path} is not a SentencePiece model.") from None
+        p = tokenizer._processor
+        if (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id()) != (PAD, UNK, BOS, EOS):
+            raise InputError(
+                f"{path} was not trained by jaxformer: its reserved ids are not "
+                f"PAD={PAD} UNK={UNK} BOS={BOS} EOS={EOS}."
+            )
+        return tokenizer
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, the four reserved ones included."""
+        return self._processor.get_piece_size()
+
+    def pieces(self) -> list[str]:
+        """The piece of every id, in their order; "▁" begins what follows a space."""
+        return self._processor.id_to_piece(list(range(self.vocab_size)))
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Ids of each sentence, ending in EOS; a blank sentence is [EOS] alone."""
+        texts = [normalise(sentence) for sentence in sentences]
+        return self._processor.encode(texts, add_eos=True, num_threads=-1)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The sentence up to the first EOS, on one line; UNK is shown as "⁇"."""
+        kept = []
+        for token in ids:
+            if token == EOS:
+                break
+            if token not in (PAD, BOS):
+                kept.append(int(token))
+        return normalise(self._processor.decode(kept))
+
+
+def train_tokenizer(
+    sentences: Iterable[str],
+    path: Path,
+    *,
+    vocab_size: int,
+    character_coverage: float,
+    max_sentences: int,
+    seed: int,
+) -> Tokenizer:
+    """Train a BPE vocabulary on the sentences of both languages and write it to path.
+
+    The same sentences in the same order give the same bytes. Of more than
+    `max_sentences` sentences a sample drawn with `seed` is used: they are held in
+    memory, about 200 bytes each. The rarest characters, together a share of
+    1 - `character_coverage` of the text, are left out. A `vocab_size` larger than the
+    text supports is reduced to what it supports, with a message. Raises InputError if
+    there is no text or its characters alone exceed `vocab_size`.
+    """
+    texts = _sample(filter(None, map(normalise, sentences)), max_sentences, seed)
+    if not texts:
+        raise InputError("The training text has no sentence to learn a vocabulary of.")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocab_size,
+            hard_vocab_limit=False,
+            character_coverage=character_coverage,
+            normalization_rule_name="identity",
+            num_threads=_TRAINING_THREADS,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            minloglevel=_ERRORS_ONLY,
+        )
+    except RuntimeError as error:
+        raise InputError(_explain(error, vocab_size)) from None
+    Path(path).write_bytes(model.getvalue())
+    tokenizer = Tokenizer(model.getvalue())
+    if tokenizer.vocab_size < vocab_size:
+        log.warning(
+            "vocab_size %d is more than the text supports: the vocabulary has %d ids",
+            vocab_size,
+            tokenizer.vocab_size,
+        )
+    return tokenizer
+
+
+def _sample(sentences: Iterable[str], size: int, seed: int) -> list[str]:
+    """All sentences, or `size` of them, each with equal chance (Algorithm R).
+
+    SentencePiece's own sampling draws a new seed in every process.
+    """
+    random = Random(seed).random
+    kept: list[str] = []
+    for index, sentence in enumerate(sentences):
+        if index < size:
+            kept.append(sentence)
+        elif (place := int(random() * (index + 1))) < size:
+            kept[place] = sentence
+    return kept
+
+
+def _explain(error: RuntimeError, vocab_size: int) -> str:
+    too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))
+    if too_small:
+        return (
+            f"vocab_size {vocab_size} is too small: the characters of the training "
+            f"text and the reserved ids alone need {too_small[1]}; raise vocab_size "
+            "or lower character_coverage."
+        )
+    return f"SentencePiece cannot build a vocabulary of {vocab_size} ids: {error}."
