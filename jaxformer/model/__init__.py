@@ -1,0 +1,1 @@
+"""The paper, section 3: arrays and parameters in, arrays out."""

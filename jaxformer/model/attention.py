@@ -1,0 +1,141 @@
+"""Section 3.2: scaled dot-product attention, its masks, and multi-head attention.
+
+The math is in free functions of arrays; the module adds parameters. The whole
+repository writes shapes in one alphabet:
+
+    B  batch rows         D  d_model          V  vocabulary
+    S  source length      F  d_ff             W  beam width
+    T  target length      H  heads            L  any length
+    K  head size of queries and keys (d_k); values have head size d_v, written U
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+MASKED = -1e9  # far below any score, and finite: a row with no key stays free of NaN
+
+
+class KeyValue(NamedTuple):
+    """Projected keys and values: what a decoder caches instead of recomputing."""
+
+    key: jax.Array  # [B, L, H, K]
+    value: jax.Array  # [B, L, H, U]
+
+
+def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
+    """Which key each query may see: real tokens of its own sentence pair.
+
+    Segment ids int [B, T] and [B, S], 0 = padding; returns bool [B, 1, T, S]. For
+    unpacked rows this is the paper's padding mask.
+    """
+    same = query_segments[:, :, None] == key_segments[:, None, :]  # [B, T, S]
+    return (same & (key_segments[:, None, :] != 0))[:, None]
+
+
+def causal_mask(length: int) -> jax.Array:
+    """Position t sees positions <= t (section 3.2.3): bool [1, 1, L, L]."""
+    return jnp.tril(jnp.ones((1, 1, length, length), dtype=bool))
+
+
+def attention_weights(
+    query: jax.Array, key: jax.Array, mask: jax.Array | None
+) -> jax.Array:
+    """softmax(Q K^T / sqrt(d_k)), the weights of equation 1, in float32.
+
+    query [B, T, H, K], key [B, S, H, K], mask bool broadcastable to [B, H, T, S]
+    (True = may see); returns float32 [B, H, T, S].
+    """
+    query = query * (query.shape[-1] ** -0.5)
+    scores = jnp.einsum(
+        "bthk,bshk->bhts", query, key, preferred_element_type=jnp.float32
+    )
+    if mask is not None:
+        scores = jnp.where(mask, scores, MASKED)
+    return jax.nn.softmax(scores, axis=-1)
+
+
+def dot_product_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None = None
+) -> jax.Array:
+    """Equation 1: softmax(Q K^T / sqrt(d_k)) V for every head at once.
+
+    query [B, T, H, K], key [B, S, H, K], value [B, S, H, U], mask bool broadcastable
+    to [B, H, T, S] (True = may see); returns [B, T, H, U] in value's dtype.
+    """
+    weights = attention_weights(query, key, mask).astype(value.dtype)  # [B, H, T, S]
+    return jnp.einsum("bhts,bshu->bthu", weights, value)
+
+
+class Projection(nn.Module):
+    """A linear map without bias between named axes; its one parameter is `kernel`."""
+
+    equation: str  # einsum letters, such as "bld,dhk->blhk"
+    shape: Sequence[int]
+    axes: Sequence[str]  # logical axis names, one for each dimension of `shape`
+    contracted: int  # how many leading dimensions of `shape` are summed over
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Apply `equation` to x and the kernel."""
+        dimensions = range(len(self.shape))
+        init = nn.initializers.xavier_uniform(
+            in_axis=tuple(dimensions[: self.contracted]),
+            out_axis=tuple(dimensions[self.contracted :]),
+        )
+        kernel = self.param(
+            "kernel", nn.with_logical_partitioning(init, self.axes), self.shape
+        )
+        return jnp.einsum(self.equation, x, kernel.astype(self.dtype))
+
+
+class MultiHeadAttention(nn.Module):
+    """Section 3.2.2: h attentions side by side, each on its own projection.
+
+    d_k and d_v are free of d_model / h (Table 3, rows A and B). No biases.
+    """
+
+    d_model: int
+    num_heads: int
+    d_k: int
+    d_v: int
+    dtype: jnp.dtype
+
+    def setup(self) -> None:
+        """Declare the four projections W^Q, W^K, W^V and W^O."""
+        d, h, k, u = self.d_model, self.num_heads, self.d_k, self.d_v
+        axes = ("embed", "heads", "head_size")
+
+        def into_heads(size: int) -> Projection:
+            return Projection("bld,dhk->blhk", (d, h, size), axes, 1, self.dtype)
+
+        self.query = into_heads(k)
+        self.key = into_heads(k)
+        self.value = into_heads(u)
+        self.output = Projection(
+            "blhu,hud->bld", (h, u, d), ("heads", "head_size", "embed"), 2, self.dtype
+        )
+
+    def keys_values(self, memory: jax.Array) -> KeyValue:
+        """Project what is attended to: [B, S, D] -> keys and values."""
+        return KeyValue(self.key(memory), self.value(memory))
+
+    def attend(self, x: jax.Array, memory: KeyValue, mask: jax.Array) -> jax.Array:
+        """Attend from x [B, T, D] to projected memory; returns [B, T, D]."""
+        heads = dot_product_attention(self.query(x), memory.key, memory.value, mask)
+        return self.output(heads)
+
+    def __call__(self, x: jax.Array, memory: jax.Array, mask: jax.Array) -> jax.Array:
+        """Attend from x [B, T, D] to memory [B, S, D]; self-attention if they are one.
+
+        mask is bool, broadcastable to [B, H, T, S]; returns [B, T, D].
+        """
+        return self.attend(x, self.keys_values(memory), mask)
+
+    def weights(self, x: jax.Array, memory: KeyValue, mask: jax.Array) -> jax.Array:
+        """Return where each head looks from x [B, T, D]: float32 [B, H, T, S]."""
+        return attention_weights(self.query(x), memory.key, mask)

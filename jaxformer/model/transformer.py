@@ -1,0 +1,377 @@
+"""Section 3: the encoder-decoder Transformer, whole and one step at a time.
+
+`Transformer.__call__` is what training differentiates; `encode`, `init_cache` and
+`decode_step` are the same network taken apart for decoding, where each source is
+encoded once and each target position is computed once.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.batch import Batch, positions_in_segments, shift_right
+from jaxformer.model.attention import (
+    KeyValue,
+    MultiHeadAttention,
+    causal_mask,
+    segment_mask,
+)
+from jaxformer.model.layers import (
+    Dropout,
+    FeedForward,
+    LayerNorm,
+    Sublayer,
+    embedding_scale,
+    sinusoidal_positions,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """The paper's hyper-parameters of the network (Table 3), one field each."""
+
+    vocab_size: int
+    num_layers: int  # N, of the encoder and of the decoder
+    d_model: int
+    d_ff: int
+    num_heads: int  # h
+    d_k: int
+    d_v: int
+    dropout: float  # P_drop, on sub-layer outputs and on embedding + position
+    positions: str  # "sinusoidal" (3.5) or "learned" (Table 3, row E)
+    max_positions: int  # longest sequence, in pieces, that a learned table holds
+    norm_first: bool  # False is the paper's post-norm
+    dtype: str  # of activations: "float32" or "bfloat16"; parameters stay float32
+
+    def __post_init__(self) -> None:
+        """Refuse values that name nothing. Raises ValueError."""
+        if self.positions not in ("sinusoidal", "learned"):
+            raise ValueError(
+                f"model.positions is {self.positions!r}; use 'sinusoidal' or 'learned'"
+            )
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(
+                f"model.dtype is {self.dtype!r}; use 'float32' or 'bfloat16'"
+            )
+        if self.d_model % 2:
+            raise ValueError(f"model.d_model is {self.d_model}; it must be even")
+
+
+class DecoderCache(NamedTuple):
+    """Self-attention keys and values of what was decoded, one entry a layer.
+
+    Leaves are [B, W, L, H, K]: the leading axes are sentences and hypotheses, so a
+    search re-orders hypotheses by indexing axis 1.
+    """
+
+    layers: tuple[KeyValue, ...]
+
+
+class SourceMemory(NamedTuple):
+    """What every decoding step needs of the source; constant while decoding."""
+
+    layers: tuple[KeyValue, ...]  # cross-attention, leaves [B, S, H, K]
+    segments: jax.Array  # [B, S]
+
+
+def _attention(config: TransformerConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.d_model,
+        config.num_heads,
+        config.d_k,
+        config.d_v,
+        jnp.dtype(config.dtype),
+    )
+
+
+def _feed_forward(config: TransformerConfig) -> FeedForward:
+    return FeedForward(config.d_model, config.d_ff, jnp.dtype(config.dtype))
+
+
+def _sublayer(config: TransformerConfig) -> Sublayer:
+    return Sublayer(config.dropout, config.norm_first)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward (Figure 1, left)."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """Declare the two functions and the sub-layer around each."""
+        self.self_attention = _attention(self.config)
+        self.self_attention_sublayer = _sublayer(self.config)
+        self.feed_forward = _feed_forward(self.config)
+        self.feed_forward_sublayer = _sublayer(self.config)
+
+    def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
+        """Map x [B, S, D] to [B, S, D]; mask bool [B, 1, S, S]."""
+        x = self.self_attention_sublayer(
+            x, lambda y: self.self_attention(y, y, mask), train=train
+        )
+        return self.feed_forward_sublayer(x, self.feed_forward, train=train)
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, cross-attention, feed-forward (Figure 1, right)."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """Declare the three functions and the sub-layer around each."""
+        self.self_attention = _attention(self.config)
+        self.self_attention_sublayer = _sublayer(self.config)
+        self.cross_attention = _attention(self.config)
+        self.cross_attention_sublayer = _sublayer(self.config)
+        self.feed_forward = _feed_forward(self.config)
+        self.feed_forward_sublayer = _sublayer(self.config)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        memory: jax.Array,
+        self_mask: jax.Array,
+        cross_mask: jax.Array,
+        *,
+        train: bool,
+    ) -> jax.Array:
+        """Map x [B, T, D] to [B, T, D] given memory [B, S, D].
+
+        Masks are bool [B, 1, T, T] and [B, 1, T, S].
+        """
+        x = self.self_attention_sublayer(
+            x, lambda y: self.self_attention(y, y, self_mask), train=train
+        )
+        x = self.cross_attention_sublayer(
+            x, lambda y: self.cross_attention(y, memory, cross_mask), train=train
+        )
+        return self.feed_forward_sublayer(x, self.feed_forward, train=train)
+
+    def source_memory(self, memory: jax.Array) -> KeyValue:
+        """Cross-attention keys and values of memory [B, S, D]."""
+        return self.cross_attention.keys_values(memory)
+
+    def step(
+        self,
+        x: jax.Array,
+        step: jax.Array,
+        memory: KeyValue,
+        cross_mask: jax.Array,
+        cache: KeyValue,
+    ) -> tuple[jax.Array, KeyValue]:
+        """Decode one position of W hypotheses: x [B, W, D] -> [B, W, D] and the cache.
+
+        The hypotheses of a sentence attend to its source as W queries would, so the
+        source's keys and values are never repeated.
+        """
+        b, w, d = x.shape
+        length = cache.key.shape[2]
+        past = (jnp.arange(length) <= step)[None, None, None, :]  # [1, 1, 1, L]
+
+        def cached_attention(y: jax.Array) -> jax.Array:
+            nonlocal cache
+            y = y.reshape(b * w, 1, d)
+            new = self.self_attention.keys_values(y)  # leaves [B*W, 1, H, K]
+            cache = jax.tree.map(
+                lambda old, leaf: jax.lax.dynamic_update_slice_in_dim(
+                    old, leaf.reshape(b, w, *leaf.shape[1:]), step, axis=2
+                ),
+                cache,
+                new,
+            )
+            flat = jax.tree.map(
+                lambda leaf: leaf.reshape(b * w, *leaf.shape[2:]), cache
+            )
+            return self.self_attention.attend(y, flat, past).reshape(b, w, d)
+
+        x = self.self_attention_sublayer(x, cached_attention, train=False)
+        x = self.cross_attention_sublayer(
+            x,
+            lambda y: self.cross_attention.attend(y, memory, cross_mask),
+            train=False,
+        )
+        x = self.feed_forward_sublayer(x, self.feed_forward, train=False)
+        return x, cache
+
+
+class Encoder(nn.Module):
+    """A stack of N encoder layers; pre-norm closes with one more layer norm."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """Declare the layers as layer_0 ... layer_{N-1}."""
+        self.layer = [EncoderLayer(self.config) for _ in range(self.config.num_layers)]
+        self.norm = LayerNorm() if self.config.norm_first else None
+
+    def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
+        """Map embedded source [B, S, D] to memory [B, S, D]."""
+        for layer in self.layer:
+            x = layer(x, mask, train=train)
+        return x if self.norm is None else self.norm(x)
+
+
+class Decoder(nn.Module):
+    """A stack of N decoder layers, for a whole target or one position at a time."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """Declare the layers as layer_0 ... layer_{N-1}."""
+        self.layer = [DecoderLayer(self.config) for _ in range(self.config.num_layers)]
+        self.norm = LayerNorm() if self.config.norm_first else None
+
+    def __call__(
+        self,
+        x: jax.Array,
+        memory: jax.Array,
+        self_mask: jax.Array,
+        cross_mask: jax.Array,
+        *,
+        train: bool,
+    ) -> jax.Array:
+        """Map embedded target [B, T, D] and memory [B, S, D] to [B, T, D]."""
+        for layer in self.layer:
+            x = layer(x, memory, self_mask, cross_mask, train=train)
+        return x if self.norm is None else self.norm(x)
+
+    def source_memory(self, memory: jax.Array) -> tuple[KeyValue, ...]:
+        """Every layer's cross-attention keys and values of memory [B, S, D]."""
+        return tuple(layer.source_memory(memory) for layer in self.layer)
+
+    def step(
+        self, x: jax.Array, step: jax.Array, source: SourceMemory, cache: DecoderCache
+    ) -> tuple[jax.Array, DecoderCache]:
+        """One position of W hypotheses: x [B, W, D] -> [B, W, D] and the new cache."""
+        cross_mask = (source.segments != 0)[:, None, None, :]  # [B, 1, 1, S]
+        layers = []
+        for layer, memory, old in zip(
+            self.layer, source.layers, cache.layers, strict=True
+        ):
+            x, new = layer.step(x, step, memory, cross_mask, old)
+            layers.append(new)
+        x = x if self.norm is None else self.norm(x)
+        return x, DecoderCache(tuple(layers))
+
+
+class Transformer(nn.Module):
+    """The whole model. One matrix embeds both languages and makes the logits (3.4)."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """Declare the shared embedding, the positions and the two stacks."""
+        config = self.config
+        # Standard deviation d_model^-0.5: after the paper's factor sqrt(d_model) an
+        # embedding has the scale of a position, and first logits are of order one.
+        init = nn.initializers.normal(config.d_model**-0.5)
+        self.embedding = self.param(
+            "embedding",
+            nn.with_logical_partitioning(init, ("vocab", "embed")),
+            (config.vocab_size, config.d_model),
+        )
+        if config.positions == "learned":
+            self.position_embedding = self.param(
+                "position_embedding",
+                nn.with_logical_partitioning(
+                    nn.initializers.normal(1.0), ("position", "embed")
+                ),
+                (config.max_positions, config.d_model),
+            )
+        self.dropout = Dropout(config.dropout)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+
+    def _position_table(self, length: int) -> jax.Array:
+        """Positions 0 ... length-1 as float32 [length, D]."""
+        if self.config.positions == "sinusoidal":
+            return jnp.asarray(sinusoidal_positions(length, self.config.d_model))
+        if length > self.config.max_positions:
+            raise ValueError(
+                f"a sequence of {length} pieces is longer than "
+                f"model.max_positions = {self.config.max_positions}"
+            )
+        return self.position_embedding[:length]
+
+    def _embed(self, ids: jax.Array, positions: jax.Array) -> jax.Array:
+        """Embedding times sqrt(d_model), plus position: ids [B, L] -> [B, L, D]."""
+        x = jnp.take(self.embedding, ids, axis=0) * embedding_scale(self.config.d_model)
+        return (x + positions).astype(self.config.dtype)
+
+    def _embed_segments(
+        self, ids: jax.Array, segments: jax.Array, *, train: bool
+    ) -> jax.Array:
+        table = self._position_table(ids.shape[1])
+        positions = jnp.take(table, positions_in_segments(segments), axis=0)
+        x = self.dropout(self._embed(ids, positions), train=train)
+        return nn.with_logical_constraint(x, ("batch", "length", "activation"))
+
+    def logits(self, x: jax.Array) -> jax.Array:
+        """Pre-softmax scores by the shared matrix: [B, L, D] -> float32 [B, L, V]."""
+        scores = jnp.einsum(
+            "bld,vd->blv",
+            x,
+            self.embedding.astype(x.dtype),
+            preferred_element_type=jnp.float32,
+        )
+        return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
+
+    def encode(
+        self, source: jax.Array, segments: jax.Array, *, train: bool = False
+    ) -> jax.Array:
+        """Encode source ids int [B, S]: memory [B, S, D]."""
+        x = self._embed_segments(source, segments, train=train)
+        return self.encoder(x, segment_mask(segments, segments), train=train)
+
+    def hidden(self, batch: Batch, *, train: bool) -> jax.Array:
+        """The decoder's output for a whole target, the future masked: [B, T, D]."""
+        memory = self.encode(batch.source, batch.source_segments, train=train)
+        segments = batch.target_segments
+        x = self._embed_segments(
+            shift_right(batch.target, segments), segments, train=train
+        )
+        self_mask = segment_mask(segments, segments) & causal_mask(x.shape[1])
+        cross_mask = segment_mask(segments, batch.source_segments)
+        return self.decoder(x, memory, self_mask, cross_mask, train=train)
+
+    def __call__(self, batch: Batch, *, train: bool) -> jax.Array:
+        """Score every next target piece: float32 logits [B, T, V]."""
+        return self.logits(self.hidden(batch, train=train))
+
+    def source_memory(self, source: jax.Array, segments: jax.Array) -> SourceMemory:
+        """Encode source ids int [B, S] and project them for every decoder layer."""
+        memory = self.encode(source, segments)
+        return SourceMemory(self.decoder.source_memory(memory), segments)
+
+    def decode_step(
+        self,
+        tokens: jax.Array,
+        step: jax.Array,
+        source: SourceMemory,
+        cache: DecoderCache,
+    ) -> tuple[jax.Array, DecoderCache]:
+        """Score the piece after `tokens`, the ones at position step - 1.
+
+        tokens int [B, W] (BOS at step 0), step int []; returns float32 logits
+        [B, W, V] and the cache with position `step` filled in.
+        """
+        length = cache.layers[0].key.shape[2]
+        position = jax.lax.dynamic_slice_in_dim(self._position_table(length), step, 1)
+        x = self._embed(tokens, position[None])  # [B, W, D]
+        x, cache = self.decoder.step(x, step, source, cache)
+        return self.logits(x), cache
+
+
+def init_cache(
+    config: TransformerConfig, *, batch: int, width: int, length: int
+) -> DecoderCache:
+    """Return an empty cache for `length` positions of batch x width hypotheses."""
+    shape = (batch, width, length, config.num_heads)
+    layer = KeyValue(
+        jnp.zeros((*shape, config.d_k), config.dtype),
+        jnp.zeros((*shape, config.d_v), config.dtype),
+    )
+    return DecoderCache((layer,) * config.num_layers)
