@@ -1,0 +1,1 @@
+"""The paper, section 6.1: search, translation and scores."""

@@ -1,0 +1,135 @@
+"""Section 5.4: label-smoothed cross-entropy, as sums and counts.
+
+Sums are divided once, on the host, when they are logged or when an update is applied:
+averaging averages would weight tokens wrongly where microbatches or devices hold
+different numbers of them.
+
+`loss_sums` is the formula. `projected_loss_sums` is the same from the decoder's output,
+for training: the logits are the largest arrays of the model by far, so it makes them,
+their loss and their gradient a few positions at a time and never holds them all.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+CHUNK_TOKENS = 256  # logits of so many tokens at a time still sit in a core's cache
+
+
+class LossSums(NamedTuple):
+    """Sums over real target tokens, each float32 []; divide by `tokens` for means."""
+
+    loss: jax.Array  # label-smoothed cross-entropy, in nats: what is minimised
+    nll: jax.Array  # negative log-likelihood, in nats: exp(nll / tokens) = perplexity
+    correct: jax.Array  # tokens whose most likely prediction is right
+    tokens: jax.Array  # real target tokens, EOS included
+
+
+def loss_sums(
+    logits: jax.Array, target: jax.Array, segments: jax.Array, *, label_smoothing: float
+) -> LossSums:
+    """Sum the loss and its companions over tokens that are not padding.
+
+    logits float32 [B, T, V], target and segments int [B, T], segment 0 = padding. The
+    smoothed target distribution gives 1 - eps to the right piece and spreads eps evenly
+    over all V pieces (Szegedy et al. 2015, section 7, which section 5.4 cites). No
+    one-hot array is made.
+    """
+    real = (segments != 0).astype(jnp.float32)  # [B, T]
+    log_normaliser = jax.nn.logsumexp(logits, axis=-1)  # [B, T]
+    right = jnp.take_along_axis(logits, target[:, :, None], axis=-1)[:, :, 0]  # [B, T]
+    nll = log_normaliser - right
+    uniform = log_normaliser - logits.mean(axis=-1)  # cross-entropy to 1/V everywhere
+    loss = (1.0 - label_smoothing) * nll + label_smoothing * uniform
+    correct = (right >= logits.max(axis=-1)).astype(jnp.float32)
+    return LossSums(
+        (loss * real).sum(), (nll * real).sum(), (correct * real).sum(), real.sum()
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnames=("label_smoothing",))
+def projected_loss_sums(
+    x: jax.Array,
+    embedding: jax.Array,
+    target: jax.Array,
+    segments: jax.Array,
+    label_smoothing: float,
+) -> LossSums:
+    """`loss_sums` of the logits x E^T, without ever holding them all.
+
+    x [B, T, D], embedding float32 [V, D], target and segments int [B, T]. Only `loss`
+    is differentiable, in x and in the embedding.
+    """
+    return _projected_forward(x, embedding, target, segments, label_smoothing)[0]
+
+
+def _positions_per_chunk(rows: int, length: int) -> int:
+    """Count positions whose tokens in all rows make about CHUNK_TOKENS; divides length.
+
+    Chunks run along the length, so that rows may stay split over devices.
+    """
+    wanted = max(1, CHUNK_TOKENS // rows)
+    return max(n for n in range(1, min(wanted, length) + 1) if length % n == 0)
+
+
+def _projected_forward(
+    x: jax.Array,
+    embedding: jax.Array,
+    target: jax.Array,
+    segments: jax.Array,
+    label_smoothing: float,
+) -> tuple[LossSums, tuple[jax.Array, jax.Array]]:
+    """Loss sums, and the loss's gradients in x and the embedding, chunk by chunk.
+
+    d loss / d logits = softmax(logits) - smoothed target, so with the logits of a chunk
+    at hand its gradients cost two matrix products and nothing need be kept or redone.
+    """
+    b, t, d = x.shape
+    size = _positions_per_chunk(b, t)
+    matrix = embedding.astype(x.dtype)  # [V, D]
+    even = label_smoothing / embedding.shape[0]
+
+    def chunks(array: jax.Array) -> jax.Array:  # [B, T, ...] -> [T/size, B, size, ...]
+        split = array.reshape(b, t // size, size, *array.shape[2:])
+        return jnp.moveaxis(split, 1, 0)
+
+    def one_chunk(
+        grad_matrix: jax.Array, chunk: tuple[jax.Array, jax.Array, jax.Array]
+    ) -> tuple[jax.Array, tuple[jax.Array, LossSums]]:
+        x, target, segments = chunk
+        logits = jnp.einsum(
+            "bld,vd->blv", x, matrix, preferred_element_type=jnp.float32
+        )
+        sums = loss_sums(logits, target, segments, label_smoothing=label_smoothing)
+        real = (segments != 0).astype(jnp.float32)[:, :, None]  # [B, size, 1]
+        grad_logits = ((jax.nn.softmax(logits) - even) * real).astype(x.dtype)
+        grad_x = jnp.einsum("blv,vd->bld", grad_logits, matrix)
+        grad_matrix += jnp.einsum(
+            "blv,bld->vd", grad_logits, x, preferred_element_type=jnp.float32
+        )
+        return grad_matrix, (grad_x, sums)
+
+    grad_matrix, (grad_x, sums) = jax.lax.scan(
+        one_chunk,
+        jnp.zeros(embedding.shape, jnp.float32),
+        (chunks(x), chunks(target), chunks(segments)),
+    )
+    grad_x = jnp.moveaxis(grad_x, 0, 1).reshape(b, t, d)
+    # The right piece's share of the smoothed target touches one row of E a token.
+    share = (1.0 - label_smoothing) * (segments != 0).astype(x.dtype)[:, :, None]
+    grad_x -= share * jnp.take(matrix, target, axis=0)
+    grad_matrix = grad_matrix.at[target].add(-(share * x).astype(jnp.float32))
+    return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix)
+
+
+def _projected_backward(
+    label_smoothing: float, gradients: tuple[jax.Array, jax.Array], cotangent: LossSums
+) -> tuple[jax.Array, jax.Array, None, None]:
+    grad_x, grad_matrix = gradients
+    scale = cotangent.loss
+    return grad_x * scale.astype(grad_x.dtype), grad_matrix * scale, None, None
+
+
+projected_loss_sums.defvjp(_projected_forward, _projected_backward)

@@ -1,0 +1,201 @@
+"""One update of the parameters, and one evaluation, as pure functions.
+
+An update may be made of several microbatches of different shapes: `gradients` sums
+over each of them and `apply_gradients` divides by all their tokens once, so k
+microbatches give the update that one big batch would give.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxformer.batch import Batch
+from jaxformer.model.transformer import Transformer
+from jaxformer.training.loss import LossSums, loss_sums, projected_loss_sums
+
+Parameters = Any  # the pytree of arrays under "params"
+
+
+class TrainState(NamedTuple):
+    """Everything that a run is, besides its config and its data."""
+
+    step: jax.Array  # int32 [], updates made
+    position: jax.Array  # int32 [], updates' worth of data consumed
+    seed: jax.Array  # uint32 [], of dropout
+    params: Parameters
+    opt_state: optax.OptState
+    ema: Parameters | None  # moving average of params, if the config asks for one
+
+
+class Gradients(NamedTuple):
+    """Gradients of a summed loss, and the sums they belong to."""
+
+    sums: LossSums
+    grads: Parameters
+
+
+def init_state(
+    model: Transformer, optimizer: optax.GradientTransformation, *, seed: int, ema: bool
+) -> TrainState:
+    """Draw the parameters; boxed with their logical axis names (see sharding.py)."""
+    row = jnp.ones((1, 2), jnp.int32)
+    params = model.init(jax.random.key(seed), Batch(row, row, row, row), train=False)[
+        "params"
+    ]
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        position=jnp.zeros((), jnp.int32),
+        seed=jnp.asarray(seed, jnp.uint32),
+        params=params,
+        opt_state=optimizer.init(params),
+        ema=jax.tree.map(jnp.copy, params) if ema else None,
+    )
+
+
+def dropout_key(state: TrainState, microbatch: jax.Array) -> jax.Array:
+    """The key of one microbatch: a function of (seed, step, microbatch) alone."""
+    key = jax.random.fold_in(jax.random.key(state.seed), state.step)
+    return jax.random.fold_in(key, microbatch)
+
+
+def gradients(
+    model: Transformer,
+    state: TrainState,
+    batch: Batch,
+    microbatch: jax.Array,
+    *,
+    label_smoothing: float,
+) -> Gradients:
+    """Differentiate the summed loss of one microbatch, dropout on."""
+
+    def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
+        hidden = model.apply(
+            {"params": params},
+            batch,
+            train=True,
+            rngs={"dropout": dropout_key(state, microbatch)},
+            method="hidden",
+        )
+        sums = projected_loss_sums(
+            hidden,
+            params["embedding"],
+            batch.target,
+            batch.target_segments,
+            label_smoothing,
+        )
+        return sums.loss, sums
+
+    grads, sums = jax.grad(summed_loss, has_aux=True)(state.params)
+    return Gradients(sums, grads)
+
+
+def apply_gradients(
+    optimizer: optax.GradientTransformation,
+    state: TrainState,
+    total: Gradients,
+    *,
+    ema_decay: float | None,
+) -> tuple[TrainState, jax.Array]:
+    """Take one optimiser step on the mean gradient per token; also return its norm."""
+    grads = jax.tree.map(lambda grad: grad / total.sums.tokens, total.grads)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    ema = state.ema
+    if ema_decay is not None:
+        ema = optax.incremental_update(params, ema, 1.0 - ema_decay)
+    state = TrainState(
+        state.step + 1, state.position + 1, state.seed, params, opt_state, ema
+    )
+    return state, optax.tree.norm(grads)
+
+
+def evaluate_batch(
+    model: Transformer, params: Parameters, batch: Batch, *, label_smoothing: float
+) -> LossSums:
+    """Sum the loss of one batch, dropout off."""
+    logits = model.apply({"params": params}, batch, train=False)
+    return loss_sums(
+        logits, batch.target, batch.target_segments, label_smoothing=label_smoothing
+    )
+
+
+def token_log_probabilities(
+    model: Transformer, params: Parameters, batch: Batch
+) -> jax.Array:
+    """Log-probability of each target token, in nats: float32 [B, T], 0 on padding."""
+    logits = model.apply({"params": params}, batch, train=False)
+    log_probability = jnp.take_along_axis(
+        jax.nn.log_softmax(logits), batch.target[:, :, None], axis=-1
+    )[:, :, 0]
+    return jnp.where(batch.target_segments != 0, log_probability, 0.0)
+
+
+class TrainStep:
+    """The compiled update: call it with the state and the update's microbatches.
+
+    One microbatch runs as one program; several accumulate, each shape compiled once.
+    The state (and the accumulator) are donated: use only what is returned.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        optimizer: optax.GradientTransformation,
+        *,
+        label_smoothing: float,
+        ema_decay: float | None,
+    ) -> None:
+        def first(state: TrainState, batch: Batch) -> Gradients:
+            index = jnp.zeros((), jnp.int32)
+            return gradients(
+                model, state, batch, index, label_smoothing=label_smoothing
+            )
+
+        def more(
+            total: Gradients, state: TrainState, batch: Batch, index: jax.Array
+        ) -> Gradients:
+            new = gradients(model, state, batch, index, label_smoothing=label_smoothing)
+            return jax.tree.map(jnp.add, total, new)
+
+        def apply(
+            state: TrainState, total: Gradients
+        ) -> tuple[TrainState, LossSums, jax.Array]:
+            new, norm = apply_gradients(optimizer, state, total, ema_decay=ema_decay)
+            return new, total.sums, norm
+
+        def whole(
+            state: TrainState, batch: Batch
+        ) -> tuple[TrainState, LossSums, jax.Array]:
+            return apply(state, first(state, batch))
+
+        self.whole = jax.jit(whole, donate_argnums=0)
+        self._first = jax.jit(first)
+        self._more = jax.jit(more, donate_argnums=0)
+        self._apply = jax.jit(apply, donate_argnums=(0, 1))
+
+    def lower(
+        self, state: TrainState, batch: Batch, *, accumulate: bool
+    ) -> jax.stages.Lowered:
+        """The program that takes most memory, for abstract arguments; runs nothing.
+
+        It is the whole update or, if updates `accumulate`, adding a microbatch.
+        """
+        if not accumulate:
+            return self.whole.lower(state, batch)
+        scalar = jax.ShapeDtypeStruct((), jnp.float32)
+        total = Gradients(LossSums(*[scalar] * len(LossSums._fields)), state.params)
+        index = jax.ShapeDtypeStruct((), jnp.int32)
+        return self._more.lower(total, state, batch, index)
+
+    def __call__(
+        self, state: TrainState, update: tuple[Batch, ...]
+    ) -> tuple[TrainState, LossSums, jax.Array]:
+        """Make one update; returns the new state, the sums and the gradient norm."""
+        if len(update) == 1:
+            return self.whole(state, update[0])
+        total = self._first(state, update[0])
+        for index, batch in enumerate(update[1:], start=1):
+            total = self._more(total, state, batch, jnp.asarray(index, jnp.int32))
+        return self._apply(state, total)
