@@ -1,0 +1,34 @@
+"""One's own parallel text: two languages and six files, by flag.
+
+For         100,000 to 5 million sentence pairs. With fewer, start from the small model
+            of configs/multi30k.py; with more, from configs/wmt_base.py.
+Hardware    one GPU or TPU (on processors only, add --config.model.dtype=float32 and
+            smaller numbers); time and score depend on the text and are not measured.
+            --mode=check says what a run would do before it is started.
+Data        plain text or .gz, paths or globs, one sentence a line; line N of the target
+            translates line N of the source. The test files are needed only by
+            --mode=evaluate.
+
+    python -m jaxformer.main --config=configs/parallel_text.py \\
+        --config.data.source_language=en --config.data.target_language=fr \\
+        --config.data.train_source='corpus/*.en.gz' \\
+        --config.data.train_target='corpus/*.fr.gz' \\
+        --config.data.dev_source=dev.en --config.data.dev_target=dev.fr \\
+        --config.data.test_source=test.en --config.data.test_target=test.fr \\
+        --workdir=runs/mine
+"""
+
+from ml_collections import ConfigDict
+
+from configs import wmt_base
+
+
+def get_config() -> ConfigDict:
+    """The base config with less to learn by heart: 40M parameters, more dropout."""
+    config = wmt_base.get_config()
+    config.data.update(
+        corpus="files", source_language="", target_language="", vocab_size=16_000
+    )
+    config.model.update(d_ff=1024, dropout=0.2)
+    config.training.update(steps=50_000, eval_every=2500, save_every=500)
+    return config

@@ -1,0 +1,199 @@
+"""--mode=evaluate: scores of a trained model on sentence pairs; also used by training."""
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.data import grammar
+from jaxformer.data.corpus import PreparedCorpus, read_split
+from jaxformer.data.pipeline import evaluation_batches
+from jaxformer.data.plan import make_plan
+from jaxformer.data.sources import CorpusConfig, read_lines
+from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.decoding.metrics import corpus_scores
+from jaxformer.decoding.translate import Translator
+from jaxformer.errors import InputError
+from jaxformer.modes.options import Options
+from jaxformer.modes.runs import Run, build, make_translator, open_run, read_parameters
+from jaxformer.training.log import averages
+from jaxformer.training.loss import LossSums
+from jaxformer.training.step import Parameters, evaluate_batch
+from jaxformer.workdir import direction
+
+logger = logging.getLogger(__name__)
+
+SAMPLES = 3  # translations logged at each evaluation
+EVALUATION_SHAPES = 4  # each is compiled; padding matters less here than in training
+
+
+class PairScorer:
+    """Sums of the loss over sentence pairs, as often as there are new parameters."""
+
+    def __init__(self, run: Run, pairs: TokenizedCorpus) -> None:
+        self._pairs = pairs
+        longest = int(max(pairs.source.lengths.max(), pairs.target.lengths.max()))
+        self._plan = make_plan(
+            pairs.source.lengths,
+            pairs.target.lengths,
+            layout="buckets",
+            row_length=longest,
+            max_shapes=EVALUATION_SHAPES,
+            tokens_per_microbatch=max(run.training.tokens_per_microbatch, longest),
+            tokens_per_update=run.training.tokens_per_update,
+            row_multiple=1,
+        )
+        self._sums = jax.jit(
+            lambda params, batch: evaluate_batch(
+                run.model,
+                params,
+                batch,
+                label_smoothing=run.training.label_smoothing,
+            )
+        )
+
+    def __call__(self, params: Parameters) -> dict[str, float]:
+        """Sum loss, negative log-likelihood and right tokens over all pairs."""
+        total = LossSums(*np.zeros(len(LossSums._fields)))
+        for batch in evaluation_batches(self._pairs, self._plan):
+            sums = jax.device_get(self._sums(params, jax.tree.map(jnp.asarray, batch)))
+            total = jax.tree.map(lambda a, b: a + float(b), total, sums)
+        return total._asdict()
+
+
+class Evaluator:
+    """The validation set of a run; called by training with step and parameters."""
+
+    def __init__(self, run: Run, prepared: PreparedCorpus) -> None:
+        self._run = run
+        self._scorer = PairScorer(run, prepared.dev)
+        self._source, self._target = prepared.dev_source, prepared.dev_target
+        self._translator: Translator | None = None
+
+    def __call__(self, step: int, params: Parameters) -> dict[str, Any]:
+        """Translate and score the validation set; logs a few translations."""
+        if self._translator is None:  # made once: it holds the compiled searches
+            self._translator = make_translator(self._run, params)
+        self._translator.params = params
+        translations = self._translator(self._source)
+        for index in range(0, len(self._source), -(-len(self._source) // SAMPLES)):
+            logger.info(
+                "  source    %s\n  reference %s\n  output    %s",
+                self._source[index],
+                self._target[index],
+                translations[index],
+            )
+        scores = text_scores(self._run, translations, self._target)
+        logger.info("step %d, validation set: %s", step, describe(scores))
+        return {**averages(self._scorer(params)), **scores}
+
+
+def text_scores(
+    run: Run, translations: Sequence[str], references: Sequence[str]
+) -> dict[str, Any]:
+    """BLEU and its companions, each with what makes it comparable."""
+    scores = corpus_scores(
+        translations,
+        references,
+        source_language=run.config["data"]["source_language"],
+        target_language=run.config["data"]["target_language"],
+    )
+    return scores._asdict()
+
+
+def describe(scores: dict[str, Any]) -> str:
+    """One line that never shows a score without its signature and direction."""
+    return (
+        f"BLEU {scores['bleu']:.2f} {scores['direction']} ({scores['signature']}), "
+        f"lower-cased tokenised BLEU {scores['bleu_lc_tok']:.2f}, "
+        f"chrF {scores['chrf']:.2f}"
+    )
+
+
+def report_phenomena(run: Run, params: Parameters) -> None:
+    """For the built-in corpus: exact matches by phenomenon, on text never trained on."""
+    data = run.config["data"]
+    if data["corpus"] != "builtin:grammar" or direction(run.config) != "en-de":
+        return
+    translator = make_translator(run, params)
+    for split in ("test", "unseen"):
+        pairs = list(
+            grammar.generate(split, data["builtin_eval_pairs"], data["seed"])
+        )
+        translations = translator([pair.source for pair in pairs])
+        right = sum(p.target == t for p, t in zip(pairs, translations, strict=True))
+        logger.info(
+            "%s: %d of %d translations exactly right (%.1f %%)",
+            split, right, len(pairs), 100 * right / len(pairs),
+        )  # fmt: skip
+        counts = grammar.accuracy_by_phenomenon(pairs, translations)
+        for phenomenon, (correct, total) in sorted(counts.items()):
+            logger.info(
+                "  %-20s %5d of %5d (%.1f %%)",
+                phenomenon, correct, total, 100 * correct / total,
+            )  # fmt: skip
+
+
+def read_pairs_for(run: Run, options: Options) -> tuple[list[str], list[str]]:
+    """Sentences and references to score: of the two files, or of the run's own split.
+
+    Raises InputError if only one file is given, or their lines do not match.
+    """
+    if (options.source is None) != (options.reference is None):
+        raise InputError("--source and --reference go together: give both, or neither")
+    if options.source is None:
+        if options.split == "dev":
+            corpus = run.workdir.path / "corpus"
+            names = (corpus / "dev.source.txt", corpus / "dev.target.txt")
+            return list(read_lines(names[0])), list(read_lines(names[1]))
+        return read_split(build(CorpusConfig, run.config, "data"), options.split)
+    sources = list(read_lines(Path(options.source)))
+    references = list(read_lines(Path(options.reference)))
+    if len(sources) != len(references):
+        raise InputError(
+            f"{options.source} has {len(sources)} lines and {options.reference} has "
+            f"{len(references)}; line N of one must translate line N of the other"
+        )
+    return sources, references
+
+
+def tokenize_pairs(
+    run: Run, sources: Sequence[str], references: Sequence[str]
+) -> TokenizedCorpus:
+    """Tokenise sentence pairs in memory."""
+
+    def side(sentences: Sequence[str]) -> Ragged:
+        sequences = run.tokenizer.encode(sentences)
+        offsets = np.cumsum([0, *map(len, sequences)])
+        return Ragged(np.concatenate(sequences).astype(np.int32), offsets)
+
+    return TokenizedCorpus(side(sources), side(references))
+
+
+def run(options: Options) -> dict:
+    """Translate and score; returns BLEU with its signature, chrF, NLL and perplexity."""
+    start = time.monotonic()
+    this_run = open_run(options)
+    sources, references = read_pairs_for(this_run, options)
+    params = read_parameters(this_run, options.checkpoint)
+    translations = make_translator(this_run, params)(sources)
+    scores = text_scores(this_run, translations, references)
+    pairs = tokenize_pairs(this_run, sources, references)
+    means = averages(PairScorer(this_run, pairs)(params))
+    logger.info("%s", describe(scores))
+    return {
+        "bleu": scores["bleu"],
+        "signature": scores["signature"],
+        "bleu_lc_tok": scores["bleu_lc_tok"],
+        "chrf": scores["chrf"],
+        "nll": means["nll"],
+        "ppl": means["ppl"],
+        "direction": scores["direction"],
+        "sentences": len(sources),
+        "seconds": round(time.monotonic() - start, 1),
+    }

@@ -1,0 +1,20 @@
+"""What the command line asks for, as every mode receives it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MODES = ("prepare", "check", "train", "evaluate", "translate", "score")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags; `config` is the resolved config file or None."""
+
+    mode: str
+    config: dict | None
+    workdir: Path | None
+    source: str | None
+    reference: str | None
+    split: str
+    checkpoint: str | None
+    decoding: dict  # flags that override the config section `decoding`

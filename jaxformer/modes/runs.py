@@ -1,0 +1,213 @@
+"""From a config or a workdir to the objects of a run; what the modes have in common."""
+
+import difflib
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxformer.data.corpus import PreparedCorpus, prepare
+from jaxformer.data.plan import Plan, make_plan
+from jaxformer.data.sources import CorpusConfig
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.decoding.translate import Translator
+from jaxformer.errors import InputError
+from jaxformer.model.transformer import Transformer, TransformerConfig
+from jaxformer.modes.options import Options
+from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.loop import TrainingConfig
+from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.sharding import batch_devices, make_mesh
+from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
+from jaxformer.workdir import Workdir
+
+logger = logging.getLogger(__name__)
+
+SECTIONS = ("data", "batches", "model", "optimizer", "training", "mesh", "decoding")
+
+
+class Run(NamedTuple):
+    """A config with the tokeniser and the model that go with it."""
+
+    workdir: Workdir
+    config: dict
+    tokenizer: Tokenizer
+    model: Transformer
+
+    @property
+    def training(self) -> TrainingConfig:
+        return build(TrainingConfig, self.config, "training")
+
+
+def build(function: Callable, config: dict, section: str, **others: Any) -> Any:
+    """Call `function` with a config section as its keyword arguments.
+
+    `others` are arguments that do not come from the section. Raises InputError for a
+    key the function does not know, one that is missing, and a value it refuses.
+    """
+    values = config[section]
+    wanted = set(inspect.signature(function).parameters) - others.keys()
+    for key in values.keys() - wanted:
+        near = difflib.get_close_matches(key, wanted, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"the config has an unknown key {section}.{key}{hint}")
+    for key in sorted(wanted - values.keys()):
+        raise InputError(f"the config lacks the key {section}.{key}")
+    try:
+        return function(**values, **others)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"config section {section}: {error}") from error
+
+
+def require_sections(config: dict) -> None:
+    """Raise InputError unless the config has exactly the known sections."""
+    for section in config.keys() - set(SECTIONS):
+        near = difflib.get_close_matches(section, SECTIONS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"the config has an unknown section {section}{hint}")
+    for section in SECTIONS:
+        if section not in config:
+            raise InputError(f"the config lacks the section {section}")
+
+
+def requested_config(options: Options) -> dict:
+    """The config asked for: the file's, or what the workdir's run recorded.
+
+    Raises InputError if there is neither, or if they describe two different runs.
+    """
+    workdir = Workdir(options.workdir)
+    config = options.config
+    if config is None:
+        config = workdir.read_record()["config"]
+    require_sections(config)
+    if workdir.exists() and options.config is not None:
+        workdir.require_same_run(config)
+    return {**config, "decoding": {**config["decoding"], **options.decoding}}
+
+
+def make_model(config: dict, vocab_size: int) -> Transformer:
+    """The model that a config describes, for a vocabulary of that size."""
+    return Transformer(
+        build(TransformerConfig, config, "model", vocab_size=vocab_size)
+    )
+
+
+def prepare_run(options: Options) -> tuple[Run, PreparedCorpus]:
+    """Make or open a run's folder with its tokeniser and tokenised corpus."""
+    config = requested_config(options)
+    make_model(config, vocab_size=4)  # a wrong value is said before the long work
+    build(TrainingConfig, config, "training")
+    corpus = build(CorpusConfig, config, "data")
+    workdir = Workdir(options.workdir)
+    workdir.create()
+    prepared = prepare(corpus, workdir.path)
+    workdir.write_record(config, prepared.tokenizer)
+    model = make_model(config, prepared.tokenizer.vocab_size)
+    return Run(workdir, config, prepared.tokenizer, model), prepared
+
+
+def open_run(options: Options) -> Run:
+    """Open a folder that training has left. Raises InputError if it is not whole."""
+    workdir = Workdir(options.workdir)
+    workdir.read_record()
+    config = requested_config(options)
+    tokenizer = workdir.read_tokenizer()
+    return Run(workdir, config, tokenizer, make_model(config, tokenizer.vocab_size))
+
+
+class Learner(NamedTuple):
+    """How the parameters of a run come to be, and on which devices."""
+
+    mesh: Mesh
+    init: Callable[[], TrainState]  # boxed, see training/sharding.py
+    train_step: TrainStep
+    schedule: Callable[[int], jax.Array]  # learning rate by updates already made
+
+
+def make_learner(run: Run) -> Learner:
+    """Build what the sections `mesh`, `optimizer` and `training` describe."""
+    config, training = run.config, run.training
+    mesh = build(make_mesh, config, "mesh")
+    optimizer, schedule = build(
+        make_optimizer, config, "optimizer", d_model=config["model"]["d_model"]
+    )
+    init = functools.partial(
+        init_state,
+        run.model,
+        optimizer,
+        seed=training.seed,
+        ema=training.ema_decay is not None,
+    )
+    train_step = TrainStep(
+        run.model,
+        optimizer,
+        label_smoothing=training.label_smoothing,
+        ema_decay=training.ema_decay,
+    )
+    return Learner(mesh, init, train_step, schedule)
+
+
+def make_run_plan(run: Run, prepared: PreparedCorpus, mesh: Mesh) -> Plan:
+    """Plan the batches of a run's training text."""
+    batches = {**run.config["batches"]}
+    batches.pop("executor")
+    return build(
+        make_plan,
+        {"batches": batches},
+        "batches",
+        source_lengths=prepared.train.source.lengths,
+        target_lengths=prepared.train.target.lengths,
+        tokens_per_microbatch=run.training.tokens_per_microbatch,
+        tokens_per_update=run.training.tokens_per_update,
+        row_multiple=batch_devices(mesh),
+    )
+
+
+def read_parameters(run: Run, which: str | None) -> Parameters:
+    """Parameters of a run: of a step, "latest", "best" or "average:N".
+
+    By default those that the config's `training` section asks for: the moving average
+    if one is kept, else the average of the last `average` checkpoints. Raises
+    InputError for what cannot be read and what is none of these.
+    """
+    if not Path(run.workdir.checkpoints).exists():
+        raise InputError(
+            f"there is no checkpoint in {run.workdir.path}; train first, with "
+            f"--config=... --workdir={run.workdir.path}"
+        )
+    field = "params"
+    if which is None:
+        field = "params" if run.training.ema_decay is None else "ema"
+        which = "latest" if field == "ema" else f"average:{run.training.average}"
+    kind, _, number = which.partition(":")
+    with Checkpoints(run.workdir.checkpoints, keep=None) as checkpoints:
+        if kind == "average" and number.isdigit() and int(number) > 0:
+            params = checkpoints.average(int(number), field=field)
+        elif which == "latest":
+            params = checkpoints.restore_parameters(None, field=field)
+        elif which == "best" or which.isdigit():
+            step = checkpoints.best_step() if which == "best" else int(which)
+            params = checkpoints.restore_parameters(step, field=field)
+        else:
+            raise InputError(
+                f"--checkpoint={which} is none of: a step, latest, best, average:N"
+            )
+    return jax.tree.map(jnp.asarray, params)
+
+
+def make_translator(run: Run, params: Parameters) -> Translator:
+    """Wrap parameters of a run as a translator, by its `decoding` section."""
+    return build(
+        Translator,
+        run.config,
+        "decoding",
+        model=run.model,
+        params=params,
+        tokenizer=run.tokenizer,
+    )

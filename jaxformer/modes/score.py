@@ -1,0 +1,18 @@
+"""--mode=score: the log-probability that a model gives to translations."""
+
+from jaxformer.modes.evaluate import PairScorer, read_pairs_for, tokenize_pairs
+from jaxformer.modes.options import Options
+from jaxformer.modes.runs import open_run, read_parameters
+
+
+def run(options: Options) -> dict:
+    """Score sentence pairs; returns the summed log-probability, in nats."""
+    this_run = open_run(options)
+    sources, references = read_pairs_for(this_run, options)
+    scorer = PairScorer(this_run, tokenize_pairs(this_run, sources, references))
+    sums = scorer(read_parameters(this_run, options.checkpoint))
+    return {
+        "sentences": len(sources),
+        "tokens": int(sums["tokens"]),
+        "log_probability": -sums["nll"],
+    }
