@@ -1,0 +1,111 @@
+"""Pairs of a real, tiny TFDS set; a missing one fails in seconds, in one sentence."""
+
+import socket
+import time
+
+import pytest
+
+from jaxformer.data import tfds_source
+from jaxformer.data.tfds_source import read_tfds
+from jaxformer.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A real TFDS translation set, prepared in a directory of its own."""
+    import tensorflow_datasets as tfds
+
+    class TinyTranslate(tfds.core.GeneratorBasedBuilder):
+        """Pairs like those of wmt14_translate."""
+
+        VERSION = tfds.core.Version("1.0.0")
+        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="de-en", version="1.0.0")]  # noqa: RUF012
+
+        def _info(self):
+            features = tfds.features.Translation(languages=("de", "en"))
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            return {"train": self.examples(3000), "validation": self.examples(2)}
+
+        def _generate_examples(self):
+            raise NotImplementedError
+
+        def examples(self, count):
+            for i in range(count):
+                yield i, {"en": f"street {i}", "de": f"Straße\n{i}"}
+
+    return str(tmp_path_factory.mktemp("tfds"))
+
+
+def read(name, split, data_dir, source="en", target="de", download=False):
+    pairs = read_tfds(
+        name,
+        split,
+        source_language=source,
+        target_language=target,
+        data_dir=str(data_dir),
+        download=download,
+    )
+    return list(pairs)
+
+
+def refused(match, *arguments, **options):
+    with pytest.raises(InputError, match=match) as error:
+        read(*arguments, **options)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_set_is_prepared_when_allowed_and_read_either_way(tiny, capsys):
+    name = "tiny_translate/de-en"
+    refused(
+        r"not prepared in \S*tiny_translate.*set data\.download, or run python -c .*"
+        r"tfds\.builder\('tiny_translate/de-en', data_dir=.*download_and_prepare",
+        name,
+        "train",
+        tiny,
+    )
+    pairs = read(name, "train", tiny, download=True)
+    assert capsys.readouterr().out == ""
+    numbers = [int(source.split()[1]) for source, _ in pairs]
+    assert sorted(numbers) == list(range(3000))
+    assert pairs == [(f"street {n}", f"Straße {n}") for n in numbers]
+    assert read(name, "train", tiny) == pairs  # the same order, now without download
+
+    assert sorted(read(name, "validation", tiny, source="de", target="en")) == [
+        ("Straße 0", "street 0"),
+        ("Straße 1", "street 1"),
+    ]
+    assert len(read(name, "train[:10%]", tiny)) == 300
+    refused("holds de and en, not", name, "train", tiny, target="fr")
+    refused("no split newstest, only train, validation", name, "newstest", tiny)
+
+
+def test_an_unknown_set_is_refused(tmp_path):
+    name = "wmt14_translate/xx-en"
+    refused(rf"TFDS cannot open {name}: .*xx-en not found", name, "train", tmp_path)
+
+
+def test_an_unreachable_set_fails_in_seconds(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    start = time.monotonic()
+    refused(
+        r"statmt\.org cannot be reached: .*download_and_prepare",
+        "wmt14_translate/de-en",
+        "train",
+        tmp_path,
+        download=True,
+    )
+    assert time.monotonic() - start < 10
+
+
+def test_a_server_that_never_answers_is_given_up(monkeypatch):
+    monkeypatch.setattr(tfds_source, "_PROBE_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        assert not tfds_source._answers(f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        assert time.monotonic() - start < 2
