@@ -1,0 +1,193 @@
+"""The log divides once, survives a crash, and reads well on a terminal and off it."""
+
+import contextlib
+import io
+import json
+import logging
+import math
+import os
+import re
+import termios
+import time
+import types
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from jaxformer.training.log import MetricsLog, averages
+
+SUMS = {"loss": 30.0, "nll": 20.0, "correct": 5.0, "tokens": 10.0}
+RATES = {"learning_rate": 0.002, "gradient_norm": 1.5}
+
+
+@pytest.fixture(autouse=True)
+def plain_stderr(monkeypatch):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+
+
+@contextlib.contextmanager
+def terminal(monkeypatch, *, rows):
+    """Make stderr a terminal of 100 columns; yields its log handler and a reader."""
+    screen, keyboard = os.openpty()
+    termios.tcsetwinsize(keyboard, (rows, 100))
+    os.set_blocking(screen, False)
+    with os.fdopen(keyboard, "w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        console = logging.StreamHandler(stderr)
+        monkeypatch.setattr(logging.root, "handlers", [console, *logging.root.handlers])
+
+        def shown():
+            stderr.write("\n")  # so that there is always something to read
+            stderr.flush()
+            return os.read(screen, 1 << 16).decode()
+
+        yield console, shown
+    os.close(screen)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A list of the times that the log will read, in seconds."""
+    times = []
+    fake = types.SimpleNamespace(monotonic=lambda: times.pop(0), time=lambda: 0.0)
+    monkeypatch.setattr("jaxformer.training.log.time", fake)
+    return times
+
+
+def texts(workdir):
+    return (workdir / "metrics.jsonl").read_text().splitlines()
+
+
+def lines(workdir):
+    return [json.loads(text) for text in texts(workdir)]
+
+
+def scalars(workdir):
+    """All (tag, step, value) of the TensorBoard files."""
+    found = []
+    for file in (workdir / "tensorboard").iterdir():
+        data = file.read_bytes()
+        while data:  # a record: uint64 length, uint32 checksum, event, uint32 checksum
+            end = 12 + int.from_bytes(data[:8], "little")
+            event = Event.FromString(data[12:end])
+            found += [(v.tag, event.step, v.simple_value) for v in event.summary.value]
+            data = data[end + 4 :]
+    return found
+
+
+def test_sums_are_divided_by_tokens():
+    assert averages(SUMS) == {
+        "loss": 3.0,
+        "nll": 2.0,
+        "ppl": pytest.approx(math.e**2),
+        "accuracy": 0.5,
+        "tokens": 10.0,
+    }
+
+
+def test_windows_of_unequal_size_are_weighted_by_tokens():
+    short = {**SUMS, "loss": 8.0, "tokens": 2.0}  # 4 a token, beside 3 a token
+    both = {name: SUMS[name] + short[name] for name in SUMS}
+    assert averages(both)["loss"] == pytest.approx(38 / 12)
+
+
+def test_every_call_is_a_json_line_and_tensorboard_scalars(tmp_path):
+    with MetricsLog(tmp_path, start_step=0, total_steps=20) as log:
+        log.train(10, SUMS, **RATES)
+        log.evaluation(10, {"bleu": 33.5, "direction": "en-de"})
+    train, evaluation = lines(tmp_path)
+    assert (train["step"], train["kind"], train["loss"]) == (10, "train", 3.0)
+    assert abs(train["time"] - time.time()) < 60
+    assert (evaluation["kind"], evaluation["bleu"]) == ("eval", 33.5)
+    assert evaluation["direction"] == "en-de"
+    assert ("train/loss", 10, 3.0) in scalars(tmp_path)
+    assert ("eval/bleu", 10, 33.5) in scalars(tmp_path)
+
+
+def test_values_of_a_diverged_run_are_still_json(tmp_path):
+    with MetricsLog(tmp_path, start_step=0, total_steps=2) as log:
+        log.train(1, {**SUMS, "loss": math.inf, "nll": 1e6}, **RATES)
+        log.train(2, {**SUMS, "loss": math.nan, "nll": math.nan}, **RATES)
+    for text in texts(tmp_path):
+        assert json.loads(text, parse_constant=pytest.fail)["loss"] is None
+
+
+def test_resuming_drops_what_came_after_the_checkpoint(tmp_path):
+    with MetricsLog(tmp_path, start_step=0, total_steps=40) as log:
+        for step in (10, 20, 30):
+            log.train(step, SUMS, **RATES)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4')  # the line that the crash tore
+    with MetricsLog(tmp_path, start_step=20, total_steps=40) as log:
+        log.train(30, {**SUMS, "loss": 10.0}, **RATES)
+    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [
+        (10, 3.0),
+        (20, 3.0),
+        (30, 1.0),
+    ]
+
+
+def test_a_new_run_in_an_old_workdir_starts_an_empty_log(tmp_path):
+    for loss in (10.0, 50.0):
+        with MetricsLog(tmp_path, start_step=0, total_steps=10) as log:
+            log.train(10, {**SUMS, "loss": loss}, **RATES)
+    assert [line["loss"] for line in lines(tmp_path)] == [5.0]
+
+
+def test_without_a_terminal_every_report_is_a_plain_line(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    with MetricsLog(tmp_path, start_step=0, total_steps=4000) as log:
+        log.train(1000, SUMS, **RATES)
+    (message,) = caplog.messages
+    for part in ("1,000/4,000", "loss 3.0000", "ppl 7.39", "lr 2.000e-03", "tokens/s"):
+        assert part in message
+    assert "ETA 0:00:0" in message
+
+
+def test_the_estimate_scales_the_time_taken_to_the_steps_left(tmp_path, caplog, clock):
+    caplog.set_level(logging.INFO)
+    clock += [0.0, 100.0, 100.0]
+    with MetricsLog(tmp_path, start_step=50, total_steps=350) as log:
+        log.train(150, SUMS, **RATES)  # 100 steps in 100 seconds, 200 to go
+    assert "ETA 0:03:20" in caplog.text
+
+
+def test_pauses_do_not_count_as_training_time(tmp_path, clock):
+    clock += [0.0, 10.0, 90.0, 100.0, 100.0]
+    with MetricsLog(tmp_path, start_step=0, total_steps=10) as log:
+        with log.pause():
+            pass
+        log.train(1, SUMS, **RATES)  # 10 tokens in 20 seconds
+    assert lines(tmp_path)[0]["tokens_per_second"] == 0.5
+
+
+def test_messages_go_above_the_bar_of_a_terminal(tmp_path, monkeypatch):
+    with terminal(monkeypatch, rows=24) as (console, shown):
+        with MetricsLog(tmp_path, start_step=0, total_steps=100) as log:
+            log.train(50, SUMS, **RATES)
+            logging.getLogger("somewhere").warning("a message")
+        screen = shown()
+        assert console in logging.root.handlers
+    assert "| 50/100 [" in screen
+    assert ", loss 3.000, " in screen
+    assert "tokens/s" in screen
+    # The bar's line is wiped first, so the message has a line of its own.
+    assert re.search(r"\r +\ra message\r\n", screen)
+
+
+def test_a_terminal_of_unknown_size_gets_plain_lines(tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    with terminal(monkeypatch, rows=0) as (_, shown):
+        with MetricsLog(tmp_path, start_step=0, total_steps=100) as log:
+            log.train(50, SUMS, **RATES)
+        assert "step 50/100: loss 3.0000" in shown()
+
+
+def test_an_error_inside_leaves_the_log_closed_and_is_not_swallowed(tmp_path):
+    with (
+        pytest.raises(ZeroDivisionError),
+        MetricsLog(tmp_path, start_step=0, total_steps=2) as log,
+    ):
+        log.train(1, {**SUMS, "tokens": 0.0}, **RATES)
+    with pytest.raises(ValueError, match="closed"):
+        log.train(2, SUMS, **RATES)
