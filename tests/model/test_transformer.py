@@ -1,0 +1,173 @@
+"""The whole model: what may see what, cached decoding, packing, and PyTorch's word."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from jaxformer.batch import BOS, EOS, PAD, Batch
+from jaxformer.model.transformer import Transformer, TransformerConfig, init_cache
+
+CONFIG = TransformerConfig(
+    vocab_size=23,
+    num_layers=2,
+    d_model=16,
+    d_ff=32,
+    num_heads=2,
+    d_k=8,
+    d_v=4,
+    dropout=0.1,
+    positions="sinusoidal",
+    max_positions=32,
+    norm_first=False,
+    dtype="float32",
+)
+VARIANTS = {
+    "paper": CONFIG,
+    "learned positions": dataclasses.replace(CONFIG, positions="learned"),
+    "pre-norm": dataclasses.replace(CONFIG, norm_first=True),
+}
+
+
+def make_batch(source: list[list[int]], target: list[list[int]]) -> Batch:
+    """Pad rows of ids; each row is one sequence."""
+
+    def pad(rows: list[list[int]]) -> np.ndarray:
+        length = max(map(len, rows))
+        return np.array([row + [PAD] * (length - len(row)) for row in rows], np.int32)
+
+    source, target = pad(source), pad(target)
+    segments = [(side != PAD).astype(np.int32) for side in (source, target)]
+    return jax.tree.map(jnp.asarray, Batch(source, target, *segments))
+
+
+BATCH = make_batch(
+    [[5, 6, 7, 8, EOS], [9, 10, EOS]], [[11, 12, 13, EOS], [14, 15, 16, EOS]]
+)
+
+
+def init(config: TransformerConfig) -> tuple[Transformer, dict]:
+    model = Transformer(config)
+    return model, nn.unbox(model.init(jax.random.key(0), BATCH, train=False))
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def variant(request) -> tuple[Transformer, dict]:
+    return init(VARIANTS[request.param])
+
+
+def test_a_future_target_token_never_changes_an_earlier_logit(variant):
+    model, params = variant
+    before = model.apply(params, BATCH, train=False)
+    changed = BATCH._replace(target=BATCH.target.at[:, 2].set(20))
+    after = model.apply(params, changed, train=False)
+    np.testing.assert_array_equal(before[:, :3], after[:, :3])
+    assert (before[:, 3] != after[:, 3]).all()
+
+
+def test_every_source_token_reaches_every_logit(variant):
+    model, params = variant
+    before = model.apply(params, BATCH, train=False)
+    changed = BATCH._replace(source=BATCH.source.at[0, 4].set(20))
+    after = model.apply(params, changed, train=False)
+    assert (jnp.abs(before[0] - after[0]).max(axis=-1) > 1e-6).all()
+    np.testing.assert_array_equal(before[1], after[1])
+
+
+def test_extra_padding_changes_no_logit(variant):
+    model, params = variant
+    widths = ((0, 0), (0, 3))
+    wide = jax.tree.map(lambda leaf: jnp.pad(leaf, widths), BATCH)
+    plain = model.apply(params, BATCH, train=False)
+    padded = model.apply(params, wide, train=False)[:, : plain.shape[1]]
+    np.testing.assert_allclose(padded, plain, atol=2e-6)
+
+
+def test_packed_pairs_get_the_logits_they_get_alone(variant):
+    model, params = variant
+    alone = model.apply(params, BATCH, train=False)
+    packed = Batch(
+        source=jnp.array([[5, 6, 7, 8, EOS, 9, 10, EOS, PAD]]),
+        target=jnp.array([[11, 12, 13, EOS, 14, 15, 16, EOS, PAD]]),
+        source_segments=jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]]),
+        target_segments=jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 0]]),
+    )
+    logits = model.apply(params, packed, train=False)[0]
+    np.testing.assert_allclose(logits[:4], alone[0], atol=2e-6)
+    np.testing.assert_allclose(logits[4:8], alone[1], atol=2e-6)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_cached_decoding_equals_teacher_forcing(variant, width):
+    model, params = variant
+    expected = model.apply(params, BATCH, train=False)  # [B, T, V]
+    source = model.apply(
+        params, BATCH.source, BATCH.source_segments, method="source_memory"
+    )
+    rows, length = BATCH.target.shape
+    cache = init_cache(model.config, batch=rows, width=width, length=length + 2)
+    step_fn = jax.jit(
+        lambda tokens, step, cache: model.apply(
+            params, tokens, step, source, cache, method="decode_step"
+        )
+    )
+    tokens = jnp.full((rows, width), BOS)
+    for step in range(length):
+        logits, cache = step_fn(tokens, jnp.int32(step), cache)
+        for hypothesis in range(width):
+            np.testing.assert_allclose(
+                logits[:, hypothesis], expected[:, step], atol=1e-5
+            )
+        tokens = jnp.repeat(BATCH.target[:, step : step + 1], width, axis=1)
+
+
+def test_source_target_and_logits_share_one_matrix():
+    _, params = init(CONFIG)
+    shapes = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params["params"])
+    }
+    with_vocabulary = [name for name, shape in shapes.items() if 23 in shape]
+    assert with_vocabulary == ["embedding"]
+
+
+def test_parameter_names_are_the_checkpoint_format():
+    _, params = init(CONFIG)
+    names = params["params"]["decoder"]["layer_1"]
+    assert set(names) == {
+        "self_attention",
+        "self_attention_sublayer",
+        "cross_attention",
+        "cross_attention_sublayer",
+        "feed_forward",
+        "feed_forward_sublayer",
+    }
+    assert names["cross_attention"]["query"]["kernel"].shape == (16, 2, 8)
+    assert names["cross_attention"]["value"]["kernel"].shape == (16, 2, 4)
+
+
+def test_bfloat16_activations_keep_float32_parameters_and_logits():
+    model, params = init(dataclasses.replace(CONFIG, dtype="bfloat16"))
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    logits = model.apply(params, BATCH, train=False)
+    exact = Transformer(CONFIG).apply(params, BATCH, train=False)
+    assert logits.dtype == jnp.float32
+    np.testing.assert_allclose(logits, exact, atol=0.15)
+    assert (logits != exact).any()
+
+
+def test_learned_positions_refuse_what_their_table_does_not_hold():
+    config = dataclasses.replace(CONFIG, positions="learned", max_positions=4)
+    with pytest.raises(ValueError, match=r"5 pieces .* model.max_positions = 4"):
+        init(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("positions", "rotary"), ("dtype", "float8"), ("d_model", 15)]
+)
+def test_config_refuses_values_that_name_nothing(key, value):
+    with pytest.raises(ValueError, match=f"model.{key} is {value!r}"):
+        dataclasses.replace(CONFIG, **{key: value})
