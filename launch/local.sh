@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Train on this machine, all its devices, with the virtual environment of the checkout.
+#   launch/local.sh configs/multi30k.py runs/m30k --config.data.directory=data/multi30k
+set -euo pipefail
+cd "$(dirname "$0")/.."
+config=$1 workdir=$2
+shift 2
+exec .venv/bin/python -m jaxformer.main --config="$config" --workdir="$workdir" "$@"
