@@ -18,7 +18,8 @@ from itertools import count, islice
 import numpy as np
 
 from jaxformer.batch import Batch
-from jaxformer.data.plan import EpochPlan, Plan, concatenated_ranges
+from jaxformer.data.layout import concatenated_ranges
+from jaxformer.data.plan import EpochPlan, Plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.errors import InputError
 
@@ -46,7 +47,7 @@ def updates(
     readers = {"tf.data": _read_by_tensorflow, "python": _read_by_thread}
     if executor not in readers:
         raise InputError(
-            f"data.executor is {executor!r}; it must be one of {', '.join(readers)}."
+            f"batches.executor is {executor!r}; it must be one of {', '.join(readers)}."
         )
     epoch_plan = lru_cache(maxsize=2)(plan.epoch)  # reading ahead crosses one border
 
@@ -179,8 +180,8 @@ def _import_tensorflow():
         import tensorflow as tf
     except ImportError:
         raise InputError(
-            "data.executor=tf.data needs TensorFlow, which is not installed here: "
-            "install it or read the same batches with --config.data.executor=python."
+            "batches.executor=tf.data needs TensorFlow, which is not installed here: "
+            "install it or read the same batches with --config.batches.executor=python."
         ) from None
     tf.config.set_visible_devices([], "GPU")
     return tf

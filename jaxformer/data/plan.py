@@ -24,11 +24,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.data.layout import (
+    choose_buckets,
+    concatenated_ranges,
+    microbatch_heights,
+    offsets,
+    pack_rows,
+)
 from jaxformer.errors import InputError
-
-# A microbatch costs its places (tokens and padding), and starting one costs this share
-# of a full one: enough that a hundred pairs are not cut into twelve tiny microbatches.
-_COST_OF_STARTING = 0.1
 
 
 class Shape(NamedTuple):
@@ -105,20 +108,10 @@ class Plan:
         return EpochPlan(
             shapes=self.shapes,
             shape_of=self.row_shapes[first_rows],
-            starts=_offsets(slots_in_row)[_offsets(heights)],
+            starts=offsets(slots_in_row)[offsets(heights)],
             examples=pair_in_slot[slots],
             rows=np.repeat(row_in_microbatch, slots_in_row),
         )
-
-
-class Layout(NamedTuple):
-    """Slots in rows, rows in shapes; what both layouts reduce to."""
-
-    sizes: np.ndarray  # [shapes, 2] source and target length of a row
-    classes: np.ndarray  # [n] unsigned, the class of each pair
-    slot_classes: np.ndarray  # [n] the class each slot wants
-    row_starts: np.ndarray  # int32 [R + 1] row r holds slots row_starts[r]:[r + 1]
-    row_shapes: np.ndarray  # uint8 [R] ascending, index into sizes
 
 
 def make_plan(
@@ -150,12 +143,12 @@ def make_plan(
         arranged = pack_rows(source, target, row_length=row_length)
     else:
         raise InputError(
-            f"data.layout is {layout!r}; it must be 'buckets' or 'packed'."
+            f"batches.layout is {layout!r}; it must be 'buckets' or 'packed'."
         )
 
     rows = np.bincount(arranged.row_shapes)  # of each shape
-    heights, microbatches = _heights(rows, arranged.sizes, **budget)
-    edges = _offsets(rows)
+    heights, microbatches = microbatch_heights(rows, arranged.sizes, **budget)
+    edges = offsets(rows)
     starts = map(np.arange, edges[:-1], edges[1:], heights)  # a microbatch every height
     places = microbatches @ (heights * arranged.sizes.sum(axis=1))
     shapes = np.column_stack([heights, arranged.sizes]).tolist()
@@ -171,170 +164,6 @@ def make_plan(
         ),
         real_token_share=float((source.sum() + target.sum()) / places),
     )
-
-
-def choose_buckets(
-    source: np.ndarray,
-    target: np.ndarray,
-    *,
-    max_shapes: int,
-    tokens: int,
-    row_multiple: int,
-) -> Layout:
-    """Cut the pairs by size into the buckets that cost least; lengths int [n].
-
-    The size of a pair is its longer side, after the language that is shorter on average
-    is stretched to the other's mean. The sides of one pair agree so well that cutting
-    this one order wastes 9 % of the places on Multi30k; twelve rectangles moved freely
-    by local search waste as much, a grid over both lengths 15 %.
-    """
-    stretch = target.sum() / source.sum()
-    size = np.maximum(
-        np.round(source * max(1.0, stretch)), np.round(target * max(1.0, 1 / stretch))
-    ).astype(np.int32)
-    counts = np.bincount(size)
-    levels = np.flatnonzero(counts)  # the sizes that occur, ascending
-    level_of_size = np.cumsum(counts > 0) - 1
-    level = level_of_size[size]  # [n]
-    longest = np.zeros((2, len(levels)), np.int64)
-    for side, lengths in enumerate((source, target)):
-        np.maximum.at(longest[side], level, lengths)
-    sizes = np.maximum.accumulate(longest, axis=1).T  # [levels, 2]
-
-    below = _offsets(counts[levels])  # [levels + 1]
-    pairs = np.maximum(below[None, 1:] - below[:, None], 0)  # [from, up to a level]
-    heights, microbatches = _heights(
-        pairs, sizes, tokens=tokens, row_multiple=row_multiple
-    )
-    started = microbatches * (2 * tokens * _COST_OF_STARTING)
-    cost = np.zeros((len(levels) + 1, len(levels) + 1))
-    cost[:, 1:] = microbatches * heights * sizes.sum(axis=1) + started
-    cost[np.tril_indices(len(cost), -1)] = np.inf
-    cuts = _cheapest_cuts(cost, max_shapes)
-
-    buckets = np.searchsorted(cuts, np.arange(len(levels)), side="right")
-    classes = buckets.astype(np.uint8)[level]
-    slot_classes = np.sort(classes)
-    row_starts = np.arange(len(classes) + 1, dtype=np.int32)
-    return Layout(sizes[cuts - 1], classes, slot_classes, row_starts, slot_classes)
-
-
-def _cheapest_cuts(cost: np.ndarray, max_pieces: int) -> np.ndarray:
-    """Ends of the at most `max_pieces` pieces that cover 0..n at least cost.
-
-    cost[i, j] is that of the piece from i up to j: 0 for i = j, inf for i > j.
-    """
-    totals = cost[0]  # of covering 0..j with the pieces so far
-    choices = []
-    for _ in range(max_pieces - 1):
-        through = totals[:, None] + cost
-        choices.append(through.argmin(axis=0))
-        totals = through.min(axis=0)
-    cuts = [len(cost) - 1]
-    for choice in reversed(choices):
-        cuts.append(choice[cuts[-1]])
-    return np.unique([cut for cut in cuts if cut > 0])
-
-
-def pack_rows(source: np.ndarray, target: np.ndarray, *, row_length: int) -> Layout:
-    """Fill rows of `row_length` places on both sides with pairs; lengths int [n].
-
-    Only its two lengths matter of a pair, so a row is composed of *cells* of the joint
-    histogram and repeated as often as the cells allow: a corpus of millions costs what
-    its few thousand cells cost. Of equally good cells the one with most tokens wins.
-    """
-    longest = max(source.max(), target.max())
-    if longest > row_length:
-        raise InputError(
-            f"data.row_length={row_length} does not hold a pair of {longest} tokens; "
-            "raise it or lower data.max_length."
-        )
-    joint = source.astype(np.int64) * (row_length + 1) + target
-    counts = np.bincount(joint)
-    cells = np.flatnonzero(counts)
-    lengths = np.stack(np.divmod(cells, row_length + 1)).astype(np.uint32)  # [2, cells]
-    largest_first = np.argsort(2 * row_length - lengths.sum(axis=0), kind="stable")
-    cells, lengths = cells[largest_first], lengths[:, largest_first]
-    cell_of = np.zeros(len(counts), np.min_scalar_type(len(cells)))
-    cell_of[cells] = np.arange(len(cells))
-
-    left = counts[cells]
-    room = row_length - lengths  # of a row that holds the cell only
-    slots, slots_in_row = [], []
-    while left.any():
-        row = _compose_row(room.copy(), lengths, left)
-        members, uses = np.unique(row, return_counts=True)
-        repeats = (left[members] // uses).min()
-        left[members] -= repeats * uses
-        room[:, members[left[members] == 0]] = _NO_ROOM
-        slots.append(np.tile(row, repeats))
-        slots_in_row.append(np.full(repeats, len(row)))
-    return Layout(
-        sizes=np.array([[row_length, row_length]]),
-        classes=cell_of[joint],
-        slot_classes=np.concatenate(slots).astype(cell_of.dtype),
-        row_starts=_offsets(np.concatenate(slots_in_row)).astype(np.int32),
-        row_shapes=np.zeros(sum(map(len, slots_in_row)), np.uint8),
-    )
-
-
-# Room is unsigned: below zero it wraps round to something huge, and so a cell that does
-# not fit and a cell that is used up both lose the search for least room.
-_NO_ROOM = np.uint32(2**32 - 1)
-
-
-def _compose_row(room: np.ndarray, lengths: np.ndarray, left: np.ndarray) -> list[int]:
-    """Cells of one row: always the one that leaves the emptier side the least room.
-
-    `room` uint32 [2, cells] is that of a row with this cell only; it is overwritten.
-    `lengths` is [2, cells], `left` [cells] how many pairs a cell still has.
-    """
-    row = []
-    while True:
-        best = int(np.maximum(room[0], room[1]).argmin())
-        if room[:, best].max() > _NO_ROOM // 2:
-            return row
-        row.append(best)
-        if row.count(best) == left[best]:
-            room[:, best] = _NO_ROOM
-        room -= lengths[:, best : best + 1]
-
-
-def _heights(
-    rows: np.ndarray, sizes: np.ndarray, *, tokens: int, row_multiple: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of a microbatch and number of microbatches for `rows` rows of each size.
-
-    As few microbatches as `tokens` places a side allow, and then evenly filled: the
-    rest of a bucket costs no padding. `rows` is [..., shapes], `sizes` [shapes, 2].
-    """
-    longest = sizes.max(axis=1)
-    most = tokens // longest // row_multiple * row_multiple
-    if not most.all():
-        raise InputError(
-            f"training.tokens_per_microbatch={tokens} does not hold {row_multiple} "
-            f"row(s) of {longest.max()} tokens; raise it or lower the length of a row."
-        )
-    microbatches = -(-rows // most)
-    even = -(-rows // np.maximum(microbatches, 1))
-    return -(-even // row_multiple) * row_multiple, microbatches
-
-
-def concatenated_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """lengths[0] numbers from starts[0] on, then lengths[1] from starts[1], and so on.
-
-    The one gather of variable lengths that plans and batches are made of; the dtype is
-    that of `starts`.
-    """
-    shift = starts - (np.cumsum(lengths, dtype=starts.dtype) - lengths)
-    index = np.repeat(shift.astype(starts.dtype), lengths)
-    index += np.arange(len(index), dtype=starts.dtype)
-    return index
-
-
-def _offsets(lengths: np.ndarray) -> np.ndarray:
-    """Where pieces of these lengths begin, and the total: int64 [n + 1]."""
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def _shuffle_within(classes: np.ndarray, bits: np.random.BitGenerator) -> np.ndarray:

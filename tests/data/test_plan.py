@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxformer.data.layout import _cheapest_cuts, concatenated_ranges
 from jaxformer.data.plan import (
     Shape,
-    _cheapest_cuts,
     _shuffle_within,
-    concatenated_ranges,
     make_plan,
 )
 from jaxformer.errors import InputError
