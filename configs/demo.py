@@ -15,7 +15,7 @@ def get_config() -> ConfigDict:
     config = wmt_base.get_config()
     config.data.update(
         corpus="builtin:grammar",
-        builtin_pairs=100_000,
+        builtin_pairs=60_000,
         builtin_eval_pairs=500,
         vocab_size=2000,
         character_coverage=1.0,
@@ -28,8 +28,8 @@ def get_config() -> ConfigDict:
     )  # fmt: skip
     config.optimizer.update(warmup_steps=300, learning_rate_scale=0.8)
     config.training.update(
-        steps=2000, tokens_per_update=1024, tokens_per_microbatch=1024, log_every=100,
-        eval_every=1000, save_every=50, keep=5, average=5,
+        steps=1500, tokens_per_update=1024, tokens_per_microbatch=1024, log_every=100,
+        eval_every=750, save_every=30, keep=10, average=10,
     )  # fmt: skip
     config.decoding.update(beam_size=4)
     return config

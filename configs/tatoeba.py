@@ -28,13 +28,13 @@ def get_config() -> ConfigDict:
         character_coverage=1.0,
         max_length=64,
     )
-    config.batches.update(layout="buckets", max_shapes=6)
+    config.batches.update(layout="buckets", max_shapes=8)
     config.model.update(
         num_layers=3, d_model=256, d_ff=1024, num_heads=4, dropout=0.2, dtype="float32"
     )
     config.optimizer.update(warmup_steps=2000)
     config.training.update(
-        steps=10_000, tokens_per_update=4096, tokens_per_microbatch=4096, log_every=50,
-        eval_every=2000, save_every=500,
+        steps=6000, tokens_per_update=4096, tokens_per_microbatch=4096, log_every=50,
+        eval_every=1000, save_every=250,
     )  # fmt: skip
     return config

@@ -173,7 +173,7 @@ class TrainStep:
         self.whole = jax.jit(whole, donate_argnums=0)
         self._first = jax.jit(first)
         self._more = jax.jit(more, donate_argnums=0)
-        self._apply = jax.jit(apply, donate_argnums=(0, 1))
+        self._apply = jax.jit(apply, donate_argnums=0)
 
     def lower(
         self, state: TrainState, batch: Batch, *, accumulate: bool

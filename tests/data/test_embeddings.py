@@ -1,0 +1,123 @@
+"""Word vectors: which piece gets which, at what scale, and each way a file is wrong."""
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxformer.data.embeddings import read_word_vectors
+from jaxformer.errors import InputError
+from jaxformer.modes.train import new_state
+from jaxformer.training.sharding import make_mesh
+from jaxformer.training.step import TrainState
+
+PIECES = ["<pad>", "<unk>", "<s>", "</s>", "▁dog", "dog", "▁hund", "ing"]
+LINES = ["dog 1 -1", "cat 5 5", "hund 3 -3"]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*lines):
+        path = tmp_path / "vectors.txt"
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_pieces_take_the_vectors_of_their_words(write):
+    vectors, is_found = read_word_vectors(write(*LINES), PIECES, d_model=2)
+    assert vectors.dtype == np.float32
+    assert [PIECES[i] for i in np.flatnonzero(is_found)] == ["▁dog", "dog", "▁hund"]
+    np.testing.assert_array_equal(vectors[4], vectors[5])
+    np.testing.assert_allclose(vectors[6], 3 * vectors[4])
+    assert not vectors[~is_found].any()
+
+
+def test_a_vector_of_the_piece_itself_comes_before_that_of_the_word(write):
+    for lines in (["dog 1 -1", "▁dog 2 7"], ["▁dog 2 7", "dog 1 -1"]):
+        vectors, _ = read_word_vectors(write(*lines), PIECES, d_model=2)
+        np.testing.assert_allclose(vectors[4] / vectors[5], [2, -7], rtol=1e-6)
+
+
+def test_found_rows_have_the_deviation_of_drawn_ones(write):
+    numbers = np.random.default_rng(0).normal(0.0, 9.0, (4, 16))
+    words = ["dog", "hund", "ing", "cat"]
+    lines = [" ".join([w, *map(str, n)]) for w, n in zip(words, numbers, strict=True)]
+    vectors, is_found = read_word_vectors(write(*lines), PIECES, d_model=16)
+    assert vectors[is_found].std() == pytest.approx(16**-0.5, rel=1e-5)
+
+
+def test_a_header_and_trailing_spaces_change_nothing(write):
+    plain = read_word_vectors(write(*LINES), PIECES, d_model=2)
+    spaced = [f"{line} " for line in LINES]
+    headed = read_word_vectors(write("3 2", *spaced), PIECES, d_model=2)
+    for one, other in zip(plain, headed, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_no_common_word_is_no_error(write):
+    vectors, is_found = read_word_vectors(write("cat 1 2"), PIECES, d_model=2)
+    assert not is_found.any()
+    assert not vectors.any()
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["3 300", "dog 1 2"], r"line 1: its vectors have 300 numbers .*d_model is 2"),
+        (["dog 1 2 3"], r"line 1: its vectors have 3 numbers .*d_model is 2"),
+        (["cat 1 2", "dog 1"], r"line 2: the vector has 1 numbers instead of 2"),
+        (["3 2", "cat 1 2", "dog 1 x"], r"line 3: could not convert .*'x'"),
+        (["dog nan 2"], r"line 1: .* not finite"),
+        (["dog 1 1", "hund 1 1"], r"all numbers are equal"),
+        ([], r"is empty"),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_says_where(write, lines, message):
+    path = write(*lines)
+    with pytest.raises(InputError, match=message) as error:
+        read_word_vectors(path, PIECES, d_model=2)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.txt cannot be read"):
+        read_word_vectors(tmp_path / "nowhere.txt", PIECES, d_model=2)
+
+
+def test_a_new_run_starts_from_the_vectors_where_they_belong(write):
+    """Only found rows change, in both copies, and the table stays split as it was."""
+    mesh = make_mesh(data=2, fsdp=2, tensor=2)
+
+    def init() -> TrainState:
+        def table():
+            boxed = nn.LogicallyPartitioned(jax.numpy.ones((8, 2)), ("vocab", "embed"))
+            return {"embedding": boxed, "other": jax.numpy.ones(3)}
+
+        zero = jax.numpy.zeros(())
+        return TrainState(zero, zero, zero, table(), (), table())
+
+    def start(file):
+        run = SimpleNamespace(
+            training=SimpleNamespace(initial_embeddings=file),
+            tokenizer=SimpleNamespace(pieces=lambda: PIECES),
+            config={"model": {"d_model": 2}},
+        )
+        return new_state(run, mesh, init)
+
+    path = write(*LINES)
+    vectors, is_found = read_word_vectors(path, PIECES, d_model=2)
+    drawn, state = start(""), start(str(path))
+    assert (np.asarray(drawn.params["embedding"]) == 1).all()
+    for params in (state.params, state.ema):
+        expected = np.where(is_found[:, None], vectors, 1.0)
+        np.testing.assert_array_equal(params["embedding"], expected)
+        spec = NamedSharding(mesh, PartitionSpec("tensor", "fsdp"))
+        assert params["embedding"].sharding.is_equivalent_to(spec, 2)
+        np.testing.assert_array_equal(params["other"], np.ones(3))
+    assert state.params["embedding"] is not state.ema["embedding"]  # both are donated
