@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
     config.optimizer.update(warmup_steps=300, learning_rate_scale=0.8)
     config.training.update(
         steps=1500, tokens_per_update=1024, tokens_per_microbatch=1024, log_every=100,
-        eval_every=750, save_every=30, keep=10, average=10,
+        eval_every=600, save_every=30, keep=10, average=10,
     )  # fmt: skip
     config.decoding.update(beam_size=4)
     return config

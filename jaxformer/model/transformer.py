@@ -58,6 +58,13 @@ class TransformerConfig:
             )
         if self.d_model % 2:
             raise ValueError(f"model.d_model is {self.d_model}; it must be even")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"model.dropout is {self.dropout}; it must be in [0, 1)")
+        for name in ("num_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"model.{name} is {getattr(self, name)}; it must be at least 1"
+                )
 
 
 class DecoderCache(NamedTuple):
@@ -298,7 +305,9 @@ class Transformer(nn.Module):
 
     def _embed(self, ids: jax.Array, positions: jax.Array) -> jax.Array:
         """Embedding times sqrt(d_model), plus position: ids [B, L] -> [B, L, D]."""
-        x = jnp.take(self.embedding, ids, axis=0) * embedding_scale(self.config.d_model)
+        # Whole rows on every device: a gather of split rows would split the result.
+        table = nn.with_logical_constraint(self.embedding, ("vocab", "activation"))
+        x = jnp.take(table, ids, axis=0) * embedding_scale(self.config.d_model)
         return (x + positions).astype(self.config.dtype)
 
     def _embed_segments(

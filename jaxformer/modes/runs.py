@@ -93,9 +93,7 @@ def requested_config(options: Options) -> dict:
 
 def make_model(config: dict, vocab_size: int) -> Transformer:
     """The model that a config describes, for a vocabulary of that size."""
-    return Transformer(
-        build(TransformerConfig, config, "model", vocab_size=vocab_size)
-    )
+    return Transformer(build(TransformerConfig, config, "model", vocab_size=vocab_size))
 
 
 def prepare_run(options: Options) -> tuple[Run, PreparedCorpus]:

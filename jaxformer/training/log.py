@@ -46,8 +46,8 @@ class MetricsLog:
 
     On a terminal the progress line is a bar that log messages do not tear; elsewhere
     every call of `train` logs one line. `workdir/metrics.jsonl` gets one object per
-    call with step, kind ("train" or "eval"), time (seconds since 1970) and the values,
-    null where not finite; `workdir/tensorboard` gets the numbers as kind/name.
+    call with step, kind ("train", "eval" or "final"), time (seconds since 1970) and
+    the values, null where not finite; `workdir/tensorboard` gets the numbers as kind/name.
     """
 
     def __init__(
@@ -129,15 +129,15 @@ class MetricsLog:
         self._record(step, "train", values)
         self._show(step, values)
 
-    def evaluation(self, step: int, scores: Mapping[str, float | str]) -> None:
-        """Report an evaluation: `averages`, and BLEU with its signature beside it."""
-        self._record(step, "eval", scores)
-        logger.info(
-            "step %s/%s: evaluation: %s",
-            f"{step:,}",
-            f"{self._total_steps:,}",
-            ", ".join(f"{name} {_readable(value)}" for name, value in scores.items()),
-        )
+    def evaluation(
+        self, step: int, scores: Mapping[str, float | str], *, kind: str = "eval"
+    ) -> None:
+        """Record an evaluation, which has told its scores itself.
+
+        `kind` is "eval" for the parameters of that step, "final" for those that
+        translation will use.
+        """
+        self._record(step, kind, scores)
 
     def _record(self, step: int, kind: str, values: Mapping[str, float | str]) -> None:
         now = time.time()
@@ -181,10 +181,6 @@ class MetricsLog:
 def _stderr_can_show_a_bar() -> bool:
     """Whether it is a terminal of known size; in others tqdm draws nothing at all."""
     return sys.stderr.isatty() and all(os.get_terminal_size(sys.stderr.fileno()))
-
-
-def _readable(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:,.4g}"
 
 
 def _drop_lines_after(path: Path, step: int) -> None:

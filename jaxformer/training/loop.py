@@ -39,6 +39,16 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no run. Raises InputError."""
+        for name in (
+            "steps", "tokens_per_update", "tokens_per_microbatch", "log_every",
+            "eval_every", "save_every", "keep", "average",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"training.{name}={getattr(self, name)} is not at least 1"
+                )
+        if self.ema_decay is not None and not 0.0 <= self.ema_decay < 1.0:
+            raise InputError(f"training.ema_decay={self.ema_decay} is not in [0, 1)")
         if self.eval_every % self.save_every:
             raise InputError(
                 f"training.eval_every={self.eval_every} is not a multiple of "
@@ -87,7 +97,7 @@ def train(
             )
             window = None
         scores = None
-        if step % config.eval_every == 0 or last:
+        if step % config.eval_every == 0:
             with log.pause():
                 scores = evaluate(
                     step, state.params if state.ema is None else state.ema

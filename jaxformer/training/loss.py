@@ -118,9 +118,9 @@ def _projected_forward(
     )
     grad_x = jnp.moveaxis(grad_x, 0, 1).reshape(b, t, d)
     # The right piece's share of the smoothed target touches one row of E a token.
-    share = (1.0 - label_smoothing) * (segments != 0).astype(x.dtype)[:, :, None]
-    grad_x -= share * jnp.take(matrix, target, axis=0)
-    grad_matrix = grad_matrix.at[target].add(-(share * x).astype(jnp.float32))
+    share = (1.0 - label_smoothing) * (segments != 0).astype(jnp.float32)[:, :, None]
+    grad_x -= (share * jnp.take(matrix, target, axis=0)).astype(x.dtype)
+    grad_matrix = grad_matrix.at[target].add(-share * x)
     return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix)
 
 

@@ -44,7 +44,8 @@ def make_mesh(*, data: int, fsdp: int, tensor: int) -> Mesh:
     devices = jax.device_count()
     given = math.prod(size for size in sizes.values() if size != -1)
     free = [name for name, size in sizes.items() if size == -1]
-    if len(free) > 1 or given < 1 or devices % given or (not free and given != devices):
+    is_wrong = any(size < 1 and size != -1 for size in sizes.values()) or len(free) > 1
+    if is_wrong or devices % given or (not free and given != devices):
         shape = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items())
         raise InputError(
             f"{shape} does not fit {devices} devices; let the sizes multiply to "
@@ -97,6 +98,11 @@ def born_sharded(mesh: Mesh, init: Callable[[], Any]) -> Any:
     """Run `init` so that every array is created where it belongs, and unbox it."""
     shardings = state_shardings(mesh, init)
     return jax.jit(lambda: nn.unbox(init()), out_shardings=shardings)()
+
+
+def with_whole_rows(embedding: jax.Array) -> jax.Array:
+    """The embedding [V, D] with D in one piece, as the loss and its gradient use it."""
+    return nn.with_logical_constraint(embedding, ("vocab", "activation"))
 
 
 def parameter_count(params: Any) -> int:

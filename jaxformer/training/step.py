@@ -14,6 +14,7 @@ import optax
 from jaxformer.batch import Batch
 from jaxformer.model.transformer import Transformer
 from jaxformer.training.loss import LossSums, loss_sums, projected_loss_sums
+from jaxformer.training.sharding import with_whole_rows
 
 Parameters = Any  # the pytree of arrays under "params"
 
@@ -80,7 +81,7 @@ def gradients(
         )
         sums = projected_loss_sums(
             hidden,
-            params["embedding"],
+            with_whole_rows(params["embedding"]),
             batch.target,
             batch.target_segments,
             label_smoothing,

@@ -1,0 +1,317 @@
+"""The mesh says where arrays live and changes nothing else; eight simulated devices."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.sharding import AxisType
+
+from jaxformer.batch import Batch
+from jaxformer.errors import InputError
+from jaxformer.model.layers import FeedForward
+from jaxformer.model.transformer import Transformer, TransformerConfig
+from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.sharding import (
+    AXIS_RULES,
+    abstract_state,
+    batch_devices,
+    born_sharded,
+    make_mesh,
+    on_mesh,
+    parameter_count,
+    put_batch,
+)
+from jaxformer.training.step import TrainState, TrainStep, init_state
+
+AXES = ("data", "fsdp", "tensor")
+OPTIMIZER, _ = make_optimizer(
+    d_model=16,
+    warmup_steps=20,
+    learning_rate_scale=1.0,
+    beta1=0.9,
+    beta2=0.98,
+    epsilon=1e-4,  # with 1e-9 a gradient of zero would step by its rounding's sign
+    clip_norm=1.0,
+)
+
+
+def make_model(*, positions="sinusoidal", norm_first=False):
+    """Every size that an axis may be split over is a multiple of eight."""
+    return Transformer(
+        TransformerConfig(
+            vocab_size=24,
+            num_layers=1,
+            d_model=16,
+            d_ff=32,
+            num_heads=8,
+            d_k=4,
+            d_v=4,
+            dropout=0.1,
+            positions=positions,
+            max_positions=16,
+            norm_first=norm_first,
+            dtype="float32",
+        )
+    )
+
+
+def init_of(model, *, ema=False):
+    return functools.partial(init_state, model, OPTIMIZER, seed=0, ema=ema)
+
+
+def tiny_batch():
+    rng = np.random.default_rng(1)
+    segments = (np.arange(6)[None] < rng.integers(1, 7, (16, 1))).astype(np.int32)
+    source, target = rng.integers(3, 24, (2, 16, 6), dtype=np.int32) * segments
+    return Batch(source, target, segments, segments)
+
+
+def mesh_of(data, fsdp, tensor):
+    """A mesh of the first devices; `make_mesh` always takes all of them."""
+    sizes = (data, fsdp, tensor)
+    devices = jax.devices()[: data * fsdp * tensor]
+    return jax.make_mesh(sizes, AXES, (AxisType.Auto,) * 3, devices=devices)
+
+
+# --- the mesh ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape"),
+    [
+        ((8, 1, 1), (8, 1, 1)),
+        ((2, 2, 2), (2, 2, 2)),
+        ((-1, 1, 1), (8, 1, 1)),
+        ((2, -1, 2), (2, 2, 2)),
+        ((1, 8, -1), (1, 8, 1)),
+    ],
+)
+def test_the_sizes_multiply_to_the_devices_and_one_may_be_the_rest(sizes, shape):
+    mesh = make_mesh(**dict(zip(AXES, sizes, strict=True)))
+    assert mesh.axis_names == AXES
+    assert mesh.devices.shape == shape
+    assert batch_devices(mesh) == shape[0] * shape[1]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(1, 1, 1), (3, -1, 1), (-1, -1, 1), (16, 1, 1), (0, 8, 1), (-2, 1, 1), (0, -1, 1)],
+)
+def test_sizes_that_do_not_fit_are_refused_with_the_number_of_devices(sizes):
+    data, fsdp, tensor = sizes
+    with pytest.raises(InputError, match="8 devices") as refusal:
+        make_mesh(data=data, fsdp=fsdp, tensor=tensor)
+    assert f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.tensor={tensor}" in str(
+        refusal.value
+    )
+
+
+# --- the names -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def constrained_names(monkeypatch):
+    """The logical names that the model gives to activations, recorded as it is traced.
+
+    And their number of dimensions, which has to be that of the array.
+    """
+    names = []
+    constrain = nn.with_logical_constraint
+
+    def record(x, axes, *args, **kwargs):
+        assert len(axes) == x.ndim
+        names.extend(axes)
+        return constrain(x, axes, *args, **kwargs)
+
+    monkeypatch.setattr(nn, "with_logical_constraint", record)
+    return names
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_every_axis_name_in_the_model_is_in_the_table(
+    positions, norm_first, constrained_names
+):
+    """An unknown name would silently mean "on every device"."""
+    model = make_model(positions=positions, norm_first=norm_first)
+    boxed = jax.eval_shape(init_of(model, ema=True))
+    specs = jax.tree.leaves(
+        nn.get_partition_spec(boxed),
+        is_leaf=lambda leaf: isinstance(leaf, jax.sharding.PartitionSpec),
+    )
+    in_parameters = set(itertools.chain.from_iterable(specs)) - {None}
+    assert ("position" in in_parameters) == (positions == "learned")
+    assert {"batch", "length"} < set(constrained_names)
+    known = {name for name, _ in AXIS_RULES}
+    assert in_parameters | set(constrained_names) <= known
+
+
+def test_the_table_has_no_name_twice_and_only_axes_of_the_mesh():
+    names = [name for name, _ in AXIS_RULES]
+    assert len(set(names)) == len(names)
+    for _, axes in AXIS_RULES:
+        assert set(axes if isinstance(axes, tuple) else (axes,)) <= {*AXES, None}
+
+
+def test_every_parameter_names_each_of_its_dimensions():
+    model = make_model(positions="learned", norm_first=True)
+    params = jax.eval_shape(init_of(model)).params
+    boxes = jax.tree.leaves(
+        params, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)
+    )
+    for box in boxes:
+        assert isinstance(box, nn.LogicallyPartitioned)
+        assert len(box.names) == len(box.value.shape)
+
+
+def test_constraints_in_the_model_take_effect_on_a_mesh_and_only_there():
+    model = make_model()
+    params = jax.eval_shape(lambda: nn.unbox(init_of(model)())).params
+
+    def constraints():
+        forward = functools.partial(model.apply, train=False)
+        traced = jax.make_jaxpr(forward)({"params": params}, tiny_batch())
+        return str(traced).count("sharding_constraint[")
+
+    assert constraints() == 0
+    with on_mesh(make_mesh(data=2, fsdp=2, tensor=2)):
+        assert constraints() >= 3  # embedded source, embedded target, logits
+
+
+# --- where the state lives -----------------------------------------------------------
+
+
+def share(leaf):
+    """Which part of a leaf one device holds."""
+    return np.prod(leaf.sharding.shard_shape(leaf.shape)) / np.prod(leaf.shape)
+
+
+def by_name(tree):
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in leaves
+    }
+
+
+def test_with_fsdp_each_device_holds_an_eighth_of_all_large_state():
+    mesh = make_mesh(data=1, fsdp=8, tensor=1)
+    state = abstract_state(mesh, init_of(make_model(positions="learned"), ema=True))
+    whole = {name for name, leaf in by_name(state).items() if share(leaf) == 1}
+    assert all(share(leaf) in (1, 1 / 8) for leaf in jax.tree.leaves(state))
+    # Of what is whole on every device nothing is larger than a vector.
+    assert all(by_name(state)[name].ndim <= 1 for name in whole)
+    for name in ("params/embedding", "ema/embedding", "opt_state/1/mu/embedding"):
+        assert name in by_name(state).keys() - whole
+
+
+def test_with_tensor_each_device_holds_its_heads_its_hidden_units_and_its_pieces():
+    mesh = make_mesh(data=1, fsdp=1, tensor=8)
+    params = by_name(abstract_state(mesh, init_of(make_model())).params)
+    split = {name for name, leaf in params.items() if share(leaf) == 1 / 8}
+    layer = "decoder/layer_0"
+    assert {
+        "embedding",
+        f"{layer}/cross_attention/query/kernel",
+        f"{layer}/cross_attention/output/kernel",
+        f"{layer}/feed_forward/hidden/kernel",
+        f"{layer}/feed_forward/hidden/bias",
+        f"{layer}/feed_forward/output/kernel",
+    } <= split
+    assert f"{layer}/feed_forward/output/bias" not in split
+
+
+def test_with_data_alone_every_device_holds_all_of_the_state():
+    mesh = make_mesh(data=8, fsdp=1, tensor=1)
+    state = abstract_state(mesh, init_of(make_model()))
+    assert {share(leaf) for leaf in jax.tree.leaves(state)} == {1}
+
+
+def test_state_is_born_where_it_belongs_with_the_same_values_on_every_mesh():
+    block = FeedForward(d_model=16, d_ff=32, dtype=jnp.float32)
+
+    def init():
+        params = block.init(jax.random.key(5), jnp.ones((1, 1, 16)))["params"]
+        return params, OPTIMIZER.init(params)
+
+    mesh = make_mesh(data=1, fsdp=4, tensor=2)
+    born = born_sharded(mesh, init)
+    promised = abstract_state(mesh, init)
+    assert jax.tree.structure(born) == jax.tree.structure(promised)
+    for leaf, wanted in zip(
+        jax.tree.leaves(born), jax.tree.leaves(promised), strict=True
+    ):
+        assert (leaf.shape, leaf.dtype) == (wanted.shape, wanted.dtype)
+        assert leaf.sharding == wanted.sharding
+    kernel = born[0]["hidden"]["kernel"]
+    assert [shard.data.shape for shard in kernel.addressable_shards] == [(4, 16)] * 8
+    on_one = born_sharded(mesh_of(1, 1, 1), init)
+    jax.tree.map(np.testing.assert_array_equal, born, on_one)
+
+
+def test_rows_of_a_batch_are_split_over_data_and_fsdp():
+    batch = put_batch(make_mesh(data=2, fsdp=2, tensor=2), tiny_batch())
+    for array in batch:
+        assert array.sharding.shard_shape(array.shape) == (4, 6)
+
+
+def test_parameters_are_counted_by_hand():
+    # W1, b1, W2, b2 of a feed-forward block 16 -> 32 -> 16.
+    block = FeedForward(d_model=16, d_ff=32, dtype=jnp.float32)
+    init = functools.partial(block.init, jax.random.key(0), jnp.ones((1, 1, 16)))
+    counted = parameter_count(nn.unbox(jax.eval_shape(init)))
+    assert counted == 16 * 32 + 32 + 32 * 16 + 16
+
+
+# --- the same update on every mesh ---------------------------------------------------
+
+
+def state_on(mesh, model) -> TrainState:
+    """A state of arbitrary parameters, the same on every mesh, placed by the rules."""
+    rng = np.random.default_rng(2)
+
+    def fill(leaf):
+        values = rng.normal(0.0, 0.25, leaf.shape).astype(leaf.dtype)
+        return jax.device_put(values, leaf.sharding)
+
+    abstract = abstract_state(mesh, init_of(model))
+    zeros = jax.tree.map(
+        lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding),
+        abstract,
+    )
+    return zeros._replace(params=jax.tree.map(fill, abstract.params))
+
+
+@functools.cache
+def three_updates(sizes):
+    """Losses and gradient norms of three updates, dropout on, and the last state."""
+    model, mesh = make_model(), mesh_of(*sizes)
+    step = TrainStep(model, OPTIMIZER, label_smoothing=0.1, ema_decay=None)
+    numbers = []
+    with on_mesh(mesh):
+        state = state_on(mesh, model)
+        places = jax.tree.map(lambda leaf: leaf.sharding, state)
+        for _ in range(3):
+            state, sums, norm = step(state, (put_batch(mesh, tiny_batch()),))
+            numbers.append([*sums, norm])
+    kept = jax.tree.map(
+        lambda leaf, place: leaf.sharding.is_equivalent_to(place, leaf.ndim),
+        state,
+        places,
+    )
+    return np.array(numbers), all(jax.tree.leaves(kept))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 2, 2)])
+def test_the_mesh_shape_never_changes_the_loss(sizes):
+    """Bound: sums of a few thousand float32 terms in another order, relative 1e-5."""
+    expected, _ = three_updates((1, 1, 1))
+    numbers, state_keeps_its_place = three_updates(sizes)
+    assert len({loss for loss, *_ in expected.tolist()}) == 3  # it is learning
+    np.testing.assert_allclose(numbers, expected, rtol=1e-5)
+    assert state_keeps_its_place
