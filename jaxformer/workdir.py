@@ -25,7 +25,10 @@ FREE_KEYS = {
         "steps", "tokens_per_microbatch", "log_every", "eval_every", "save_every",
         "keep", "average",
     ),
-    "data": ("executor", "directory", "data_dir", "download"),
+    "batches": ("executor",),
+    "data": (
+        "directory", "data_dir", "download", "test", "test_source", "test_target",
+    ),
 }  # fmt: skip
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
@@ -69,14 +72,20 @@ class Workdir:
     def read_record(self) -> dict:
         """What `write_record` wrote. Raises InputError if there is no run here."""
         try:
-            return json.loads(self.config_file.read_text())
+            record = json.loads(self.config_file.read_text())
+            if not {"config", "tokenizer"} <= set(record):
+                raise ValueError("no config or no tokenizer in it")
+            return record
         except FileNotFoundError:
             raise InputError(
                 f"there is no run in {self.path} (no config.json); train one with "
                 f"--config=... --workdir={self.path}"
             ) from None
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.config_file} cannot be read: {error}") from None
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(
+                f"{self.config_file} cannot be read ({error}); put a copy back, or "
+                "choose another --workdir"
+            ) from None
 
     def write_record(self, config: dict, tokenizer: Tokenizer) -> None:
         """Record what this run is, in one step that is complete or not done at all."""
@@ -104,18 +113,18 @@ class Workdir:
                     raise InputError(
                         f"{self.path} holds a run with {section}.{key}="
                         f"{before.get(key)!r}, and this config says "
-                        f"{values.get(key)!r}; choose another --workdir or the old value"
+                        f"{values.get(key)!r}; choose that value or another --workdir"
                     )
 
     def read_tokenizer(self) -> Tokenizer:
-        """This run's tokeniser. Raises InputError if the file is not the recorded one."""
+        """Load the run's tokeniser. Raises InputError if it is not the recorded one."""
         tokenizer = Tokenizer.load(self.tokenizer_file)
         expected = self.read_record()["tokenizer"]["sha256"]
         if tokenizer.hash != expected:
             raise InputError(
                 f"{self.tokenizer_file} is not the tokeniser that this run was trained "
-                f"with (sha256 {tokenizer.hash[:12]}... instead of {expected[:12]}...); "
-                "put the original back"
+                f"with (sha256 {tokenizer.hash[:12]} instead of {expected[:12]}); put "
+                "the original back"
             )
         return tokenizer
 
@@ -127,7 +136,7 @@ def direction(config: dict) -> str:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of the packages that decide a run's numbers, those that are installed."""
+    """Versions of those packages that decide a run's numbers and are installed."""
     versions = {}
     for package in ("jaxformer", *PACKAGES):
         try:

@@ -1,4 +1,4 @@
-"""--mode=evaluate: scores of a trained model on sentence pairs; also used by training."""
+"""--mode=evaluate: scores of a model on sentence pairs; also used by training."""
 
 import logging
 import time
@@ -28,6 +28,7 @@ from jaxformer.workdir import direction
 
 logger = logging.getLogger(__name__)
 
+REPORTED = ("bleu", "signature", "bleu_lc_tok", "chrf", "nll", "ppl", "direction")
 SAMPLES = 3  # translations logged at each evaluation
 EVALUATION_SHAPES = 4  # each is compiled; padding matters less here than in training
 
@@ -73,24 +74,34 @@ class Evaluator:
         self._run = run
         self._scorer = PairScorer(run, prepared.dev)
         self._source, self._target = prepared.dev_source, prepared.dev_target
-        self._translator: Translator | None = None
+        self._translator: Translator | None = (
+            None  # made once: it holds what is compiled
+        )
 
-    def __call__(self, step: int, params: Parameters) -> dict[str, Any]:
-        """Translate and score the validation set; logs a few translations."""
-        if self._translator is None:  # made once: it holds the compiled searches
+    def translator(self, params: Parameters) -> Translator:
+        """The run's translator with these parameters; the same object at every call."""
+        if self._translator is None:
             self._translator = make_translator(self._run, params)
         self._translator.params = params
-        translations = self._translator(self._source)
+        return self._translator
+
+    def __call__(self, step: int, params: Parameters) -> dict[str, Any]:
+        """Translate and score the validation set; logs scores and a few samples."""
+        translations = self.translator(params)(self._source)
+        scores = {
+            **averages(self._scorer(params)),
+            **text_scores(self._run, translations, self._target),
+        }
+        logger.info("step %s, validation: %s", f"{step:,}", describe(scores))
         for index in range(0, len(self._source), -(-len(self._source) // SAMPLES)):
             logger.info(
-                "  source    %s\n  reference %s\n  output    %s",
+                "sentence %s\n  source    %s\n  reference %s\n  output    %s",
+                f"{index + 1:,}",
                 self._source[index],
                 self._target[index],
                 translations[index],
             )
-        scores = text_scores(self._run, translations, self._target)
-        logger.info("step %d, validation set: %s", step, describe(scores))
-        return {**averages(self._scorer(params)), **scores}
+        return scores
 
 
 def text_scores(
@@ -109,22 +120,21 @@ def text_scores(
 def describe(scores: dict[str, Any]) -> str:
     """One line that never shows a score without its signature and direction."""
     return (
+        f"nll {scores['nll']:.4f}, ppl {scores['ppl']:.2f}, "
+        f"accuracy {100 * scores['accuracy']:.1f} %, "
         f"BLEU {scores['bleu']:.2f} {scores['direction']} ({scores['signature']}), "
         f"lower-cased tokenised BLEU {scores['bleu_lc_tok']:.2f}, "
         f"chrF {scores['chrf']:.2f}"
     )
 
 
-def report_phenomena(run: Run, params: Parameters) -> None:
-    """For the built-in corpus: exact matches by phenomenon, on text never trained on."""
+def report_phenomena(run: Run, translator: Translator) -> None:
+    """For the built-in corpus: exact matches by phenomenon, on text not trained on."""
     data = run.config["data"]
     if data["corpus"] != "builtin:grammar" or direction(run.config) != "en-de":
         return
-    translator = make_translator(run, params)
     for split in ("test", "unseen"):
-        pairs = list(
-            grammar.generate(split, data["builtin_eval_pairs"], data["seed"])
-        )
+        pairs = list(grammar.generate(split, data["builtin_eval_pairs"], data["seed"]))
         translations = translator([pair.source for pair in pairs])
         right = sum(p.target == t for p, t in zip(pairs, translations, strict=True))
         logger.info(
@@ -176,24 +186,20 @@ def tokenize_pairs(
 
 
 def run(options: Options) -> dict:
-    """Translate and score; returns BLEU with its signature, chrF, NLL and perplexity."""
+    """Translate and score; returns BLEU and its signature, chrF, NLL, perplexity."""
     start = time.monotonic()
     this_run = open_run(options)
     sources, references = read_pairs_for(this_run, options)
     params = read_parameters(this_run, options.checkpoint)
     translations = make_translator(this_run, params)(sources)
-    scores = text_scores(this_run, translations, references)
     pairs = tokenize_pairs(this_run, sources, references)
-    means = averages(PairScorer(this_run, pairs)(params))
+    scores = {
+        **averages(PairScorer(this_run, pairs)(params)),
+        **text_scores(this_run, translations, references),
+    }
     logger.info("%s", describe(scores))
     return {
-        "bleu": scores["bleu"],
-        "signature": scores["signature"],
-        "bleu_lc_tok": scores["bleu_lc_tok"],
-        "chrf": scores["chrf"],
-        "nll": means["nll"],
-        "ppl": means["ppl"],
-        "direction": scores["direction"],
+        **{key: scores[key] for key in REPORTED},
         "sentences": len(sources),
         "seconds": round(time.monotonic() - start, 1),
     }

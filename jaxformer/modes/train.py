@@ -76,15 +76,18 @@ def run(options: Options) -> dict:
                 checkpoints=checkpoints,
                 log=log,
             )
-            speed = log.tokens_per_second
-    params = read_parameters(this_run, options.checkpoint)
-    scores = evaluator(int(state.step), params)
-    report_phenomena(this_run, params)
+            params = jax.device_put(  # where they were: what is compiled is used again
+                read_parameters(this_run, options.checkpoint),
+                jax.tree.map(lambda leaf: leaf.sharding, state.params),
+            )
+            scores = evaluator(int(state.step), params)
+            log.evaluation(int(state.step), scores, kind="final")
+            report_phenomena(this_run, evaluator.translator(params))
     return {
         "step": int(state.step),
         **{key: scores[key] for key in ("loss", "nll", "ppl", "bleu", "signature")},
         "direction": direction(config),
-        "tokens_per_second": round(speed, 1),
+        "tokens_per_second": round(log.tokens_per_second, 1),
         "seconds": round(time.monotonic() - start, 1),
     }
 

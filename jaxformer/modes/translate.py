@@ -1,6 +1,5 @@
-"""--mode=translate: lines from stdin, their translations to stdout, and nothing else."""
+"""--mode=translate: lines from stdin, their translations to stdout, nothing else."""
 
-import io
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -16,8 +15,9 @@ LINES_AT_A_TIME = 10_000  # enough to sort by length well, in bounded memory
 def lines_of(stream: BinaryIO) -> Iterator[str]:
     r"""Lines ended by \n alone, without it. Raises InputError naming one not UTF-8."""
     for number, line in enumerate(stream, start=1):
+        encoding = "utf-8-sig" if number == 1 else "utf-8"  # drops a byte order mark
         try:
-            yield line.decode().removesuffix("\n").removesuffix("\r")
+            yield line.decode(encoding).removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
             raise InputError(
                 f"standard input, line {number} is not UTF-8; convert the text to UTF-8"
@@ -30,10 +30,10 @@ def run(options: Options) -> None:
     translator = make_translator(
         this_run, read_parameters(this_run, options.checkpoint)
     )
-    output = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
+    output = sys.stdout.buffer  # UTF-8 and \n, whatever the locale
     lines = lines_of(sys.stdin.buffer)
     while block := list(islice(lines, LINES_AT_A_TIME)):
-        for translation in translator(block):
-            output.write(translation + "\n")
+        output.writelines(
+            f"{translation}\n".encode() for translation in translator(block)
+        )
         output.flush()
-    output.detach()

@@ -47,7 +47,8 @@ class MetricsLog:
     On a terminal the progress line is a bar that log messages do not tear; elsewhere
     every call of `train` logs one line. `workdir/metrics.jsonl` gets one object per
     call with step, kind ("train", "eval" or "final"), time (seconds since 1970) and
-    the values, null where not finite; `workdir/tensorboard` gets the numbers as kind/name.
+    the values, null where not finite; `workdir/tensorboard` gets the numbers as
+    kind/name.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The same logits as torch.nn.Transformer with the same weights, where torch is here."""
+"""The same logits as torch.nn.Transformer with the same weights, if it is there."""
 
 import dataclasses
 import math

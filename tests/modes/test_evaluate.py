@@ -1,0 +1,110 @@
+"""--mode=evaluate: which pairs it scores, by which parameters, and what it says."""
+
+import gzip
+
+import pytest
+
+
+@pytest.fixture
+def evaluate(command, trained):
+    """Evaluate the trained run with more flags; returns the Answer."""
+
+    def run(*flags):
+        return command("--mode=evaluate", f"--workdir={trained.workdir}", *flags)
+
+    return run
+
+
+def without_time(result):
+    return {key: value for key, value in result.items() if key != "seconds"}
+
+
+def test_result_is_one_line_of_json_with_the_promised_keys(evaluate, toy):
+    answer = evaluate()
+    assert list(answer.result) == [
+        "bleu", "signature", "bleu_lc_tok", "chrf", "nll", "ppl", "direction",
+        "sentences", "seconds",
+    ]  # fmt: skip
+    assert answer.result["sentences"] == len(toy.test)
+    assert answer.result["direction"] == "en-de"
+    assert answer.result["bleu"] > 60
+    assert answer.err.count(answer.result["signature"]) == 1
+
+
+def test_files_and_splits_are_the_same_pairs(evaluate, toy, tmp_path):
+    for split in ("test", "dev"):
+        files = {}
+        for flag, language in (("source", "en"), ("reference", "de")):
+            text = (toy.directory / f"{split}.{language}").read_bytes()
+            files[flag] = tmp_path / f"{split}.{language}.gz"
+            files[flag].write_bytes(gzip.compress(text))
+        by_file = evaluate(*(f"--{flag}={path}" for flag, path in files.items()))
+        by_split = evaluate(f"--split={split}")
+        assert without_time(by_file.result) == without_time(by_split.result)
+
+
+def test_the_validation_set_scores_as_it_did_at_the_end_of_training(evaluate, trained):
+    result = evaluate("--split=dev").result
+    assert result["bleu"] == pytest.approx(trained.answer.result["bleu"])
+    assert result["nll"] == pytest.approx(trained.answer.result["nll"], rel=1e-4)
+
+
+def test_case_counts_in_bleu_and_not_in_the_lower_cased_one(evaluate, toy, tmp_path):
+    text = (toy.directory / "test.de").read_text()
+    reference = tmp_path / "lower.de"
+    reference.write_text(text.lower())
+    result = evaluate(
+        f"--source={toy.directory / 'test.en'}", f"--reference={reference}"
+    ).result
+    assert result["bleu"] < 1
+    assert result["bleu_lc_tok"] == pytest.approx(evaluate().result["bleu_lc_tok"])
+
+
+def test_one_file_of_two_is_refused(evaluate, toy):
+    for flag in ("source", "reference"):
+        complaint = evaluate(f"--{flag}={toy.directory / 'test.en'}").complaint
+        assert "--source and --reference go together" in complaint
+
+
+def test_files_of_different_length_are_refused_with_both_counts(
+    evaluate, toy, tmp_path
+):
+    short = tmp_path / "short.de"
+    short.write_text("SU\nRI\n")
+    answer = evaluate(f"--source={toy.directory / 'test.en'}", f"--reference={short}")
+    for part in (str(short), "2", "test.en", str(len(toy.test))):
+        assert part in answer.complaint
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"", "empty"), (b"bo\n\xff\n", "line 2"), (None, "read")]
+)
+def test_a_file_that_cannot_be_used_is_refused(evaluate, toy, tmp_path, content, said):
+    source = tmp_path / "source.en"
+    if content is not None:
+        source.write_bytes(content)
+    answer = evaluate(f"--source={source}", f"--reference={toy.directory / 'test.de'}")
+    assert str(source) in answer.complaint
+    assert said in answer.complaint
+
+
+def test_an_unknown_split_is_refused(evaluate):
+    assert "'tset'" in evaluate("--split=tset").complaint
+
+
+def test_without_the_text_only_the_validation_set_is_left(evaluate, toy, toy_is_gone):
+    assert evaluate("--split=dev").result["sentences"] == len(toy.dev)
+    assert str(toy.directory) in evaluate("--split=test").complaint
+
+
+def test_text_that_moved_is_found_by_flag(command, toy, own_run, tmp_path):
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for language in ("en", "de"):
+        (moved / f"test.{language}").write_text("bo\n" if language == "en" else "SU\n")
+    answer = command(
+        "--mode=evaluate", f"--workdir={own_run}", f"--config={toy.config}",
+        f"--config.data.directory={moved}",
+    )  # fmt: skip
+    assert answer.result["sentences"] == 1
