@@ -1,5 +1,6 @@
 """The command line before and around a mode: flags, config files, exit codes."""
 
+import functools
 import json
 import logging
 import os
@@ -20,6 +21,17 @@ WORKDIR = "--workdir=runs/x"
 
 # ml_collections loads a config file in an old way.
 pytestmark = pytest.mark.filterwarnings(r"ignore:the load_module\(\)")
+
+
+@pytest.fixture(autouse=True)
+def own_logging(monkeypatch):
+    """Let a command set up logging, and undo it."""
+    room, root = logging.getLogger("jaxformer"), logging.root
+    levels = room.level, root.level
+    monkeypatch.setattr(root, "handlers", [])
+    yield
+    room.setLevel(levels[0])
+    root.setLevel(levels[1])
 
 
 @pytest.fixture
@@ -43,12 +55,7 @@ def refusal(capsys, tmp_path, monkeypatch):
 @pytest.fixture
 def mode_that(monkeypatch):
     """Put a function in the place of the modes."""
-
-    def replace(function):
-        monkeypatch.setattr(main_module, "run", function)
-        monkeypatch.setattr(main_module, "_start_logging", lambda: None)
-
-    return replace
+    return functools.partial(monkeypatch.setattr, main_module, "run")
 
 
 # Flags that mean something --------------------------------------------------------
@@ -92,13 +99,8 @@ def test_values_of_the_config_are_overridden_with_their_type():
 
 
 def test_a_second_command_does_not_remember_the_first():
-    first = [
-        "--mode=score",
-        "--beam_size=7",
-        "--config.model.d_model=64",
-        "--split=dev",
-    ]
-    parse(["jaxformer", CONFIG, WORKDIR, *first])
+    changed = "--config.model.d_model=64"
+    parse(["jaxformer", CONFIG, WORKDIR, changed, "--mode=score", "--beam_size=7"])
     assert parse(["jaxformer", CONFIG, WORKDIR]).config["model"]["d_model"] == 128
     options = parse(["jaxformer", "--workdir=y"])
     assert (options.mode, options.config, options.split) == ("train", None, "test")
@@ -263,25 +265,16 @@ def test_a_reader_that_has_enough_ends_the_program_quietly(mode_that, monkeypatc
         assert main(["jaxformer", WORKDIR]) == 1
 
 
-def test_rooms_report_on_stderr_and_libraries_only_warn(capsys, monkeypatch, tmp_path):
-    def mode(options):
+def test_rooms_report_on_stderr_and_libraries_only_warn(capsys, mode_that):
+    def report(options):
         logging.getLogger("jaxformer.data").info("reading")
         logging.getLogger("library").info("chatter")
         logging.getLogger("library").warning("old")
         return {"done": True}
 
-    room, root = logging.getLogger("jaxformer"), logging.root
-    monkeypatch.setattr(root, "handlers", [])
-    monkeypatch.setattr(main_module, "run", mode)
-    levels = room.level, root.level
-    try:
-        assert main(["jaxformer", WORKDIR]) == 0
-    finally:
-        room.setLevel(levels[0])
-        root.setLevel(levels[1])
-    out, err = capsys.readouterr()
-    assert out == '{"done": true}\n'
-    assert err == "reading\nold\n"
+    mode_that(report)
+    assert main(["jaxformer", WORKDIR]) == 0
+    assert capsys.readouterr() == ('{"done": true}\n', "reading\nold\n")
 
 
 def test_the_module_runs_as_a_program(tmp_path):

@@ -26,7 +26,7 @@ def workdir(tmp_path):
 
 
 def config(**changes):
-    """The Multi30k config with some values changed: config(model__d_ff=3)."""
+    """Change values of the Multi30k config: model__d_ff=3 is model.d_ff."""
     values = multi30k.get_config().to_dict()
     for name, value in changes.items():
         section, key = name.split("__")

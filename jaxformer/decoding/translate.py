@@ -66,6 +66,7 @@ class Translator:
     beam_size 1 is greedy search; alpha is the exponent of the length penalty
     ((5 + n) / 6)^alpha; a translation has at most extra_length pieces more than its
     source; batch_tokens bounds rows x source length of one batch, padding included.
+    Raises ValueError for sizes that allow no translation.
     """
 
     def __init__(
@@ -79,6 +80,11 @@ class Translator:
         extra_length: int,
         batch_tokens: int,
     ) -> None:
+        if beam_size < 1 or batch_tokens < 1 or extra_length < 0:
+            raise ValueError(
+                f"beam_size {beam_size} and batch_tokens {batch_tokens} must be at "
+                f"least 1, extra_length {extra_length} at least 0"
+            )
         self.params = params
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens

@@ -74,9 +74,8 @@ class Evaluator:
         self._run = run
         self._scorer = PairScorer(run, prepared.dev)
         self._source, self._target = prepared.dev_source, prepared.dev_target
-        self._translator: Translator | None = (
-            None  # made once: it holds what is compiled
-        )
+        # Made once, because it holds what is compiled.
+        self._translator: Translator | None = None
 
     def translator(self, params: Parameters) -> Translator:
         """The run's translator with these parameters; the same object at every call."""

@@ -4,12 +4,13 @@ import difflib
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from jaxformer.data.corpus import PreparedCorpus, prepare
@@ -51,18 +52,25 @@ def build(function: Callable, config: dict, section: str, **others: Any) -> Any:
     `others` are arguments that do not come from the section. Raises InputError for a
     key the function does not know, one that is missing, and a value it refuses.
     """
+    require_keys(function, config, section, others)
+    try:
+        return function(**config[section], **others)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"config section {section}: {error}") from error
+
+
+def require_keys(
+    function: Callable, config: dict, section: str, others: Collection[str] = ()
+) -> None:
+    """Raise InputError unless section and `others` are the arguments of `function`."""
     values = config[section]
-    wanted = set(inspect.signature(function).parameters) - others.keys()
-    for key in values.keys() - wanted:
+    wanted = set(inspect.signature(function).parameters).difference(others)
+    for key in sorted(values.keys() - wanted):
         near = difflib.get_close_matches(key, wanted, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(f"the config has an unknown key {section}.{key}{hint}")
     for key in sorted(wanted - values.keys()):
         raise InputError(f"the config lacks the key {section}.{key}")
-    try:
-        return function(**values, **others)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"config section {section}: {error}") from error
 
 
 def require_sections(config: dict) -> None:
@@ -74,6 +82,23 @@ def require_sections(config: dict) -> None:
     for section in SECTIONS:
         if section not in config:
             raise InputError(f"the config lacks the section {section}")
+
+
+def require_usable(config: dict) -> None:
+    """Raise InputError for what no run can use: before hours of work, and a record.
+
+    How the mesh fits the devices is left to training: text may be prepared elsewhere.
+    """
+    make_model(config, vocab_size=4)
+    build(CorpusConfig, config, "data")
+    build(TrainingConfig, config, "training")
+    build(make_optimizer, config, "optimizer", d_model=config["model"]["d_model"])
+    build(Translator, config, "decoding", model=None, params=None, tokenizer=None)
+    require_keys(make_mesh, config, "mesh")
+    if "executor" not in config["batches"]:
+        raise InputError("the config lacks the key batches.executor")
+    one = np.ones(1, np.int32)
+    plan_batches(config, source_lengths=one, target_lengths=one, row_multiple=1)
 
 
 def requested_config(options: Options) -> dict:
@@ -99,13 +124,12 @@ def make_model(config: dict, vocab_size: int) -> Transformer:
 def prepare_run(options: Options) -> tuple[Run, PreparedCorpus]:
     """Make or open a run's folder with its tokeniser and tokenised corpus."""
     config = requested_config(options)
-    make_model(config, vocab_size=4)  # a wrong value is said before the long work
-    build(TrainingConfig, config, "training")
-    corpus = build(CorpusConfig, config, "data")
+    require_usable(config)
     workdir = Workdir(options.workdir)
     workdir.create()
-    prepared = prepare(corpus, workdir.path)
-    workdir.write_record(config, prepared.tokenizer)
+    prepared = prepare(build(CorpusConfig, config, "data"), workdir.path)
+    if not workdir.exists():  # training records what it goes on with
+        workdir.write_record(config, prepared.tokenizer)
     model = make_model(config, prepared.tokenizer.vocab_size)
     return Run(workdir, config, prepared.tokenizer, model), prepared
 
@@ -153,17 +177,25 @@ def make_learner(run: Run) -> Learner:
 
 def make_run_plan(run: Run, prepared: PreparedCorpus, mesh: Mesh) -> Plan:
     """Plan the batches of a run's training text."""
-    batches = {**run.config["batches"]}
-    batches.pop("executor")
+    return plan_batches(
+        run.config,
+        source_lengths=prepared.train.source.lengths,
+        target_lengths=prepared.train.target.lengths,
+        row_multiple=batch_devices(mesh),
+    )
+
+
+def plan_batches(config: dict, **corpus: Any) -> Plan:
+    """Plan batches by the section `batches`; `corpus` as `make_plan` takes it."""
+    training = build(TrainingConfig, config, "training")
+    batches = {k: v for k, v in config["batches"].items() if k != "executor"}
     return build(
         make_plan,
         {"batches": batches},
         "batches",
-        source_lengths=prepared.train.source.lengths,
-        target_lengths=prepared.train.target.lengths,
-        tokens_per_microbatch=run.training.tokens_per_microbatch,
-        tokens_per_update=run.training.tokens_per_update,
-        row_multiple=batch_devices(mesh),
+        tokens_per_microbatch=training.tokens_per_microbatch,
+        tokens_per_update=training.tokens_per_update,
+        **corpus,
     )
 
 
@@ -185,13 +217,19 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
         which = "latest" if field == "ema" else f"average:{run.training.average}"
     kind, _, number = which.partition(":")
     with Checkpoints(run.workdir.checkpoints, keep=None) as checkpoints:
-        if kind == "average" and number.isdigit() and int(number) > 0:
+        if kind == "average" and number.isdecimal() and int(number) > 0:
             params = checkpoints.average(int(number), field=field)
         elif which == "latest":
             params = checkpoints.restore_parameters(None, field=field)
-        elif which == "best" or which.isdigit():
-            step = checkpoints.best_step() if which == "best" else int(which)
+        elif which == "best":
+            step = checkpoints.best_step()
+            if step is None:
+                raise InputError(
+                    "no checkpoint has a score to be the best; use --checkpoint=latest"
+                )
             params = checkpoints.restore_parameters(step, field=field)
+        elif which.isdecimal():
+            params = checkpoints.restore_parameters(int(which), field=field)
         else:
             raise InputError(
                 f"--checkpoint={which} is none of: a step, latest, best, average:N"

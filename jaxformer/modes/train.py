@@ -54,6 +54,7 @@ def run(options: Options) -> dict:
         found = checkpoints.restore_latest(abstract_state(mesh, init))
         state = new_state(this_run, mesh, init) if found is None else found[0]
         announce(this_run, state, resumed=found is not None)
+        this_run.workdir.write_record(config, this_run.tokenizer)
         batches = updates(
             prepared.train,
             plan,

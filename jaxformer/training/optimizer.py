@@ -35,8 +35,11 @@ def make_optimizer(
     """Make Adam with the paper's schedule, and the schedule itself for the log.
 
     Gradients are first clipped to the global norm `clip_norm`, if it is given. The
-    paper uses beta1 0.9, beta2 0.98, epsilon 1e-9 and no clipping.
+    paper uses beta1 0.9, beta2 0.98, epsilon 1e-9 and no clipping. Raises ValueError
+    for a warm-up of no steps.
     """
+    if warmup_steps < 1:
+        raise ValueError(f"warmup_steps is {warmup_steps}; it must be at least 1")
     schedule = inverse_square_root_schedule(
         d_model=d_model,
         warmup_steps=warmup_steps,

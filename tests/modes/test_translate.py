@@ -1,11 +1,16 @@
 """--mode=translate: N lines in, N lines out, whatever the lines and the batches are."""
 
+import json
+import os
 import random
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-LINES = 12  # as many as fill the rows of one compiled shape, with `toy.test`
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -45,7 +50,7 @@ def test_order_and_blank_lines_are_kept(translate, toy, expected):
     assert translate(lines) == [expected.get(line, "") for line in lines]
 
 
-@pytest.mark.parametrize("tokens", [1, 100, 10_000])
+@pytest.mark.parametrize("tokens", [1, 10_000])
 def test_the_size_of_batches_changes_nothing(translate, toy, expected, tokens):
     found = translate(toy.test, f"--batch_tokens={tokens}")
     assert found == list(expected.values())
@@ -64,9 +69,7 @@ def test_beam_size_and_alpha_are_taken_from_the_command_line(translate, toy):
     assert sum(map(len, longest)) > sum(map(len, greedy))
 
 
-@pytest.mark.parametrize(
-    "separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\r"]
-)
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\r"])
 def test_only_a_newline_ends_a_line(translate, toy, expected, separator):
     line = max(toy.test, key=len)
     assert translate([line.replace(" ", separator)]) == [expected[line]]
@@ -160,3 +163,45 @@ def test_a_damaged_tokenizer_is_refused(command, own_run, damage, said):
     damage(own_run / "tokenizer.model")
     answer = command("--mode=translate", f"--workdir={own_run}", stdin=b"bo\n")
     assert said in answer.complaint
+
+
+# In processes of their own -----------------------------------------------------------
+
+
+def program(folder, *flags, stdin):
+    """Run the command line on one device, in `folder` and the plainest locale."""
+    simulated = "--xla_force_host_platform_device_count"
+    others = (v for v in os.environ["XLA_FLAGS"].split() if simulated not in v)
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxformer.main", *flags],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "LC_ALL": "C",
+            "XLA_FLAGS": " ".join(others),
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
+        },
+        input="".join(f"{line}\n" for line in stdin).encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    return done.stdout.decode().splitlines()
+
+
+@pytest.mark.slow
+def test_a_process_of_one_device_translates_the_same(trained, toy, expected, tmp_path):
+    workdir = f"--workdir={trained.workdir}"
+    lines = program(tmp_path, "--mode=translate", workdir, stdin=toy.test)
+    assert lines == list(expected.values())
+
+
+@pytest.mark.slow
+def test_train_then_translate_as_processes(toy, tmp_path):
+    short = ("--config.training.steps=4", "--config.batches.executor=tf.data")
+    (last,) = program(tmp_path, *toy.flags, "--workdir=run", *short, stdin=[])
+    assert json.loads(last)["step"] == 4
+    lines = program(tmp_path, "--mode=translate", "--workdir=run", stdin=toy.test[:3])
+    assert len(lines) == 3
