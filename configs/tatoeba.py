@@ -8,7 +8,7 @@ Data        a directory with train, dev and test as STEM.en and STEM.de, or .gz;
             text is CC-BY 2.0, see www.manythings.org/anki and tatoeba.org.
 
     python -m jaxformer.main --config=configs/tatoeba.py \\
-        --config.data.directory=../shared/data/tatoeba_ende --workdir=runs/tatoeba
+        --config.data.directory=data/tatoeba_ende --workdir=runs/tatoeba
 """
 
 from ml_collections import ConfigDict

@@ -51,9 +51,9 @@ class Workdir:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def exists(self) -> bool:
-        """Whether a run has been recorded here."""
-        return self.config_file.exists()
+    def has_checkpoints(self) -> bool:
+        """Whether something has been learnt here, which belongs to one config."""
+        return any(self.checkpoints.glob("[0-9]*"))
 
     def create(self) -> None:
         """Make the folder. Raises InputError if it cannot be made or written."""
@@ -95,8 +95,11 @@ class Workdir:
             "tokenizer": {"sha256": tokenizer.hash, "vocab_size": tokenizer.vocab_size},
             "versions": installed_versions(),
         }
+        text = json.dumps(record, indent=2, sort_keys=True) + "\n"
+        if self.config_file.exists() and self.config_file.read_text() == text:
+            return
         partial = self.config_file.with_suffix(".partial")
-        partial.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+        partial.write_text(text)
         os.replace(partial, self.config_file)
 
     def require_same_run(self, config: dict) -> None:

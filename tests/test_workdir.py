@@ -41,7 +41,6 @@ def test_the_record_is_what_was_written(workdir):
     assert record["direction"] == "en-de"
     assert record["tokenizer"]["vocab_size"] == workdir.read_tokenizer().vocab_size
     assert record["versions"]["jax"]
-    assert workdir.exists()
     assert not list(workdir.path.glob("*.partial"))
 
 
@@ -51,13 +50,26 @@ def test_creating_again_changes_nothing(workdir):
     assert workdir.config_file.read_bytes() == before
 
 
+def test_the_same_record_is_not_written_again(workdir):
+    before = workdir.config_file.stat().st_mtime_ns
+    workdir.write_record(config(), workdir.read_tokenizer())
+    assert workdir.config_file.stat().st_mtime_ns == before
+
+
+def test_only_a_finished_checkpoint_is_one(workdir):
+    assert not workdir.has_checkpoints()
+    (workdir.checkpoints / "tmp.100").mkdir(parents=True)
+    assert not workdir.has_checkpoints()
+    (workdir.checkpoints / "100").mkdir()
+    assert workdir.has_checkpoints()
+
+
 def test_direction_is_source_then_target():
     assert direction(config(data__source_language="fr")) == "fr-de"
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
     workdir = Workdir(tmp_path)
-    assert not workdir.exists()
     with pytest.raises(InputError, match=r"there is no run in .* --config"):
         workdir.read_record()
 

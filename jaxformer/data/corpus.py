@@ -38,7 +38,9 @@ log = logging.getLogger(__name__)
 
 # Where the text was found, and splits that are read when they are evaluated, do not
 # change what is prepared.
-_NOT_PREPARED = ("data_dir", "download", "test", "test_source", "test_target")
+_NOT_PREPARED = (
+    "directory", "data_dir", "download", "test", "test_source", "test_target",
+)  # fmt: skip
 
 
 class PreparedCorpus(NamedTuple):

@@ -104,14 +104,15 @@ def require_usable(config: dict) -> None:
 def requested_config(options: Options) -> dict:
     """The config asked for: the file's, or what the workdir's run recorded.
 
-    Raises InputError if there is neither, or if they describe two different runs.
+    Raises InputError if there is neither, or if they describe two different runs. Until
+    something has been learnt, a run may still become another one.
     """
     workdir = Workdir(options.workdir)
     config = options.config
     if config is None:
         config = workdir.read_record()["config"]
     require_sections(config)
-    if workdir.exists() and options.config is not None:
+    if workdir.has_checkpoints() and options.config is not None:
         workdir.require_same_run(config)
     return {**config, "decoding": {**config["decoding"], **options.decoding}}
 
@@ -128,7 +129,7 @@ def prepare_run(options: Options) -> tuple[Run, PreparedCorpus]:
     workdir = Workdir(options.workdir)
     workdir.create()
     prepared = prepare(build(CorpusConfig, config, "data"), workdir.path)
-    if not workdir.exists():  # training records what it goes on with
+    if not workdir.has_checkpoints():  # training records what it goes on with
         workdir.write_record(config, prepared.tokenizer)
     model = make_model(config, prepared.tokenizer.vocab_size)
     return Run(workdir, config, prepared.tokenizer, model), prepared

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 
 import pytest
 
@@ -85,3 +86,24 @@ def test_check_reports_what_the_run_would_be(command, toy, prepared):
     } <= set(result)  # fmt: skip
     assert result["pairs"] == first.result["pairs"]
     assert state(workdir) == before
+
+
+def test_what_is_not_learnt_yet_may_become_another_model(
+    command, toy, prepared, tmp_path
+):
+    workdir = shutil.copytree(prepared[0], tmp_path / "own")
+    wider = command(
+        *toy.flags, f"--workdir={workdir}", "--mode=prepare", "--config.model.d_ff=48"
+    )
+    assert wider.result == prepared[1].result
+    record = json.loads((workdir / "config.json").read_text())
+    assert record["config"]["model"]["d_ff"] == 48
+
+
+def test_text_may_move_once_it_is_prepared(command, toy, prepared, tmp_path):
+    workdir = shutil.copytree(prepared[0], tmp_path / "own")
+    again = command(
+        f"--config={toy.config}", "--config.data.directory=elsewhere",
+        f"--workdir={workdir}", "--mode=prepare",
+    )  # fmt: skip
+    assert again.result == prepared[1].result

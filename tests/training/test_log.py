@@ -34,7 +34,7 @@ def terminal(monkeypatch, *, rows):
     with os.fdopen(keyboard, "w") as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
         console = logging.StreamHandler(stderr)
-        monkeypatch.setattr(logging.root, "handlers", [console, *logging.root.handlers])
+        monkeypatch.setattr(logging.root, "handlers", [console])
 
         def shown():
             stderr.write("\n")  # so that there is always something to read
