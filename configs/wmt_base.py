@@ -86,10 +86,9 @@ def get_config() -> ConfigDict:
             "initial_embeddings": "",
             "ema_decay": config_dict.placeholder(float),
             "log_every": 100,
-            "eval_every": 5000,
-            # The paper averages checkpoints written at 10-minute intervals: 1,500
-            # updates of 0.4 s.
-            "save_every": 1000,
+            "eval_every": 6000,
+            # Section 6.1: 10 minutes apart, which are 1,500 updates of 0.4 s.
+            "save_every": 1500,
             "keep": 5,
             "average": 5,
         }

@@ -70,6 +70,18 @@ def dot_product_attention(
     return jnp.einsum("bhts,bshu->bthu", weights, value)
 
 
+def scaled_xavier(
+    gain: float,
+    *,
+    in_axis: int | Sequence[int] = -2,
+    out_axis: int | Sequence[int] = -1,
+) -> nn.initializers.Initializer:
+    """Xavier's uniform initialiser with its standard deviation times `gain`."""
+    return nn.initializers.variance_scaling(
+        gain**2, "fan_avg", "uniform", in_axis=in_axis, out_axis=out_axis
+    )
+
+
 class Projection(nn.Module):
     """A linear map without bias between named axes; its one parameter is `kernel`."""
 
@@ -78,12 +90,14 @@ class Projection(nn.Module):
     axes: Sequence[str]  # logical axis names, one for each dimension of `shape`
     contracted: int  # how many leading dimensions of `shape` are summed over
     dtype: jnp.dtype
+    gain: float = 1.0  # of the first kernel, to Xavier's
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Apply `equation` to x and the kernel."""
         dimensions = range(len(self.shape))
-        init = nn.initializers.xavier_uniform(
+        init = scaled_xavier(
+            self.gain,
             in_axis=tuple(dimensions[: self.contracted]),
             out_axis=tuple(dimensions[self.contracted :]),
         )
@@ -104,6 +118,7 @@ class MultiHeadAttention(nn.Module):
     d_k: int
     d_v: int
     dtype: jnp.dtype
+    output_gain: float  # of the first W^O, see `residual_gain`
 
     def setup(self) -> None:
         """Declare the four projections W^Q, W^K, W^V and W^O."""
@@ -117,8 +132,9 @@ class MultiHeadAttention(nn.Module):
         self.key = into_heads(k)
         self.value = into_heads(u)
         self.output = Projection(
-            "blhu,hud->bld", (h, u, d), ("heads", "head_size", "embed"), 2, self.dtype
-        )
+            "blhu,hud->bld", (h, u, d), ("heads", "head_size", "embed"), 2, self.dtype,
+            self.output_gain,
+        )  # fmt: skip
 
     def keys_values(self, memory: jax.Array) -> KeyValue:
         """Project what is attended to: [B, S, D] -> keys and values."""

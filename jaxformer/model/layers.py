@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from jaxformer.model.attention import scaled_xavier
+
 LAYER_NORM_EPSILON = 1e-6
 
 
@@ -92,6 +94,18 @@ class LayerNorm(nn.Module):
         )
 
 
+def residual_gain(sublayers: int) -> float:
+    """Scale the first output matrix of each of a stack's `sublayers`.
+
+    The paper does not say how it initialises. With Xavier's matrices everywhere, what
+    post-norm sub-layers add outweighs their input: the part that all positions share
+    grows from layer to layer, the encoder's output soon hardly depends on the sentence,
+    and cross-attention finds nothing to look at. Scaled so, all sub-layers of a stack
+    together add about as much as there was.
+    """
+    return sublayers**-0.5
+
+
 class Sublayer(nn.Module):
     """Section 3.1: LayerNorm(x + Dropout(f(x))).
 
@@ -121,22 +135,27 @@ class FeedForward(nn.Module):
     d_model: int
     d_ff: int
     dtype: jnp.dtype
+    output_gain: float  # of the first W2, see `residual_gain`
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [B, L, D] to [B, L, D] through [B, L, F]."""
-        hidden = jax.nn.relu(self._dense("hidden", x, self.d_ff, ("embed", "mlp")))
-        return self._dense("output", hidden, self.d_model, ("mlp", "embed"))
+        hidden = self._dense("hidden", x, self.d_ff, ("embed", "mlp"), 1.0)
+        return self._dense(
+            "output",
+            jax.nn.relu(hidden),
+            self.d_model,
+            ("mlp", "embed"),
+            self.output_gain,
+        )
 
     def _dense(
-        self, name: str, x: jax.Array, features: int, axes: tuple[str, str]
+        self, name: str, x: jax.Array, features: int, axes: tuple[str, str], gain: float
     ) -> jax.Array:
         return nn.Dense(
             features,
             dtype=self.dtype,
-            kernel_init=nn.with_logical_partitioning(
-                nn.initializers.xavier_uniform(), axes
-            ),
+            kernel_init=nn.with_logical_partitioning(scaled_xavier(gain), axes),
             bias_init=nn.with_logical_partitioning(nn.initializers.zeros, axes[1:]),
             name=name,
         )(x)

@@ -25,6 +25,7 @@ from jaxformer.model.layers import (
     LayerNorm,
     Sublayer,
     embedding_scale,
+    residual_gain,
     sinusoidal_positions,
 )
 
@@ -84,18 +85,21 @@ class SourceMemory(NamedTuple):
     segments: jax.Array  # [B, S]
 
 
-def _attention(config: TransformerConfig) -> MultiHeadAttention:
+def _attention(config: TransformerConfig, sublayers: int) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.d_model,
         config.num_heads,
         config.d_k,
         config.d_v,
         jnp.dtype(config.dtype),
+        residual_gain(sublayers),
     )
 
 
-def _feed_forward(config: TransformerConfig) -> FeedForward:
-    return FeedForward(config.d_model, config.d_ff, jnp.dtype(config.dtype))
+def _feed_forward(config: TransformerConfig, sublayers: int) -> FeedForward:
+    return FeedForward(
+        config.d_model, config.d_ff, jnp.dtype(config.dtype), residual_gain(sublayers)
+    )
 
 
 def _sublayer(config: TransformerConfig) -> Sublayer:
@@ -109,9 +113,10 @@ class EncoderLayer(nn.Module):
 
     def setup(self) -> None:
         """Declare the two functions and the sub-layer around each."""
-        self.self_attention = _attention(self.config)
+        sublayers = 2 * self.config.num_layers
+        self.self_attention = _attention(self.config, sublayers)
         self.self_attention_sublayer = _sublayer(self.config)
-        self.feed_forward = _feed_forward(self.config)
+        self.feed_forward = _feed_forward(self.config, sublayers)
         self.feed_forward_sublayer = _sublayer(self.config)
 
     def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
@@ -129,11 +134,12 @@ class DecoderLayer(nn.Module):
 
     def setup(self) -> None:
         """Declare the three functions and the sub-layer around each."""
-        self.self_attention = _attention(self.config)
+        sublayers = 3 * self.config.num_layers
+        self.self_attention = _attention(self.config, sublayers)
         self.self_attention_sublayer = _sublayer(self.config)
-        self.cross_attention = _attention(self.config)
+        self.cross_attention = _attention(self.config, sublayers)
         self.cross_attention_sublayer = _sublayer(self.config)
-        self.feed_forward = _feed_forward(self.config)
+        self.feed_forward = _feed_forward(self.config, sublayers)
         self.feed_forward_sublayer = _sublayer(self.config)
 
     def __call__(

@@ -61,7 +61,7 @@ def test_division_by_sqrt_d_k_keeps_score_variance_at_one():
 
 @pytest.mark.parametrize(("d_k", "d_v"), [(4, 4), (2, 6)])
 def test_each_head_attends_by_its_own_projection(d_k, d_v):
-    module = MultiHeadAttention(8, 2, d_k, d_v, jnp.dtype("float32"))
+    module = MultiHeadAttention(8, 2, d_k, d_v, jnp.dtype("float32"), 1.0)
     x = jax.random.normal(jax.random.key(0), (1, 5, 8))
     mask = causal_mask(5)
     params = module.init(jax.random.key(1), x, x, mask)

@@ -60,7 +60,7 @@ def test_layer_norm_of_bfloat16_is_computed_in_float32():
 
 
 def test_equation_2_by_hand():
-    module = FeedForward(d_model=1, d_ff=2, dtype=jnp.dtype("float32"))
+    module = FeedForward(d_model=1, d_ff=2, dtype=jnp.dtype("float32"), output_gain=1.0)
     params = {
         "hidden": {"kernel": jnp.array([[1.0, -1.0]]), "bias": jnp.array([0.5, 0.5])},
         "output": {"kernel": jnp.array([[2.0], [3.0]]), "bias": jnp.array([1.0])},

@@ -68,6 +68,20 @@ def test_a_future_target_token_never_changes_an_earlier_logit(variant):
     assert (before[:, 3] != after[:, 3]).all()
 
 
+def test_the_first_memory_tells_sources_and_their_tokens_apart():
+    """Otherwise cross-attention has nothing to look at, and long learns nothing."""
+    deep = dataclasses.replace(
+        CONFIG, vocab_size=500, num_layers=6, d_model=64, d_ff=128, d_k=32, d_v=32
+    )
+    model, params = init(deep)
+    source = jax.random.randint(jax.random.key(1), (16, 12), EOS + 1, deep.vocab_size)
+    memory = model.apply(params, source, jnp.ones_like(source), method="encode")
+    shared = jnp.square(memory.mean(axis=(0, 1))).mean()  # of what layer norm makes 1
+    assert shared < 0.35  # 0.91 when every matrix is Xavier's
+    variance = memory.var(axis=(0, 1)).mean()
+    assert memory.var(axis=1).mean() > 0.8 * variance  # within sentences
+
+
 def test_every_source_token_reaches_every_logit(variant):
     model, params = variant
     before = model.apply(params, BATCH, train=False)

@@ -232,7 +232,7 @@ def test_with_data_alone_every_device_holds_all_of_the_state():
 
 
 def test_state_is_born_where_it_belongs_with_the_same_values_on_every_mesh():
-    block = FeedForward(d_model=16, d_ff=32, dtype=jnp.float32)
+    block = FeedForward(d_model=16, d_ff=32, dtype=jnp.float32, output_gain=1.0)
 
     def init():
         params = block.init(jax.random.key(5), jnp.ones((1, 1, 16)))["params"]
@@ -261,7 +261,7 @@ def test_rows_of_a_batch_are_split_over_data_and_fsdp():
 
 def test_parameters_are_counted_by_hand():
     # W1, b1, W2, b2 of a feed-forward block 16 -> 32 -> 16.
-    block = FeedForward(d_model=16, d_ff=32, dtype=jnp.float32)
+    block = FeedForward(d_model=16, d_ff=32, dtype=jnp.float32, output_gain=1.0)
     init = functools.partial(block.init, jax.random.key(0), jnp.ones((1, 1, 16)))
     counted = parameter_count(nn.unbox(jax.eval_shape(init)))
     assert counted == 16 * 32 + 32 + 32 * 16 + 16
