@@ -15,21 +15,21 @@ def get_config() -> ConfigDict:
     config = wmt_base.get_config()
     config.data.update(
         corpus="builtin:grammar",
-        builtin_pairs=60_000,
+        builtin_pairs=100_000,
         builtin_eval_pairs=500,
         vocab_size=2000,
         character_coverage=1.0,
         max_length=64,
     )
-    config.batches.update(layout="buckets", max_shapes=3)
+    config.batches.update(layout="packed", row_length=64)
     config.model.update(
-        num_layers=2, d_model=128, d_ff=512, num_heads=4, d_k=32, d_v=32, dropout=0.0,
+        num_layers=2, d_model=128, d_ff=256, num_heads=4, d_k=32, d_v=32, dropout=0.0,
         dtype="float32",
     )  # fmt: skip
     config.optimizer.update(warmup_steps=300, learning_rate_scale=0.8)
     config.training.update(
-        steps=1500, tokens_per_update=1024, tokens_per_microbatch=1024, log_every=100,
-        eval_every=600, save_every=30, keep=10, average=10,
+        steps=1740, tokens_per_update=1024, tokens_per_microbatch=1024, log_every=100,
+        eval_every=960, save_every=60, keep=5, average=5,
     )  # fmt: skip
     config.decoding.update(beam_size=4)
     return config

@@ -8,7 +8,7 @@ import pytest
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
-SHORT = {"STEPS = 2000": "STEPS = 20", "runs/quickstart": "run"}
+SHORT = {"STEPS = 1740": "STEPS = 20", "runs/quickstart": "run"}
 
 
 @pytest.mark.slow
