@@ -6,6 +6,11 @@ Reproduces  the text-only Transformer-Tiny of Wu et al. (2021), 41.02 lower-case
             average of the last 10 checkpoints and beam 5. They made at most 8,000
             updates of 8,192 tokens with a learning rate that peaks at 5e-3; here it is
             12,000 of 2,048 with the paper's schedule, which two CPU cores do in time.
+Hardware    two CPU cores (AMD EPYC): 0.47 s an update undisturbed, 12,000 in about 95
+            minutes by that.
+Score       after 6,800 updates, test_2016_flickr en-de: 39.01 lower-cased tokenised
+            BLEU, 38.69 sacreBLEU
+            (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0).
 Data        github.com/multi30k/dataset: a directory with train.en, train.de, val.en,
             val.de, test_2016_flickr.en and test_2016_flickr.de, or the same as .gz.
 
