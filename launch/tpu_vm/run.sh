@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Start or resume training on all workers, under supervise.sh, and come back: it goes on
+# without this terminal. log.sh follows it, stop.sh stops it. Refused while one runs.
+#   launch/tpu_vm/run.sh configs/wmt_big.py ../shared/wmt_big
+set -euo pipefail
+: "${NAME:?}" "${ZONE:?}"
+config=$1 workdir=$2
+shift 2
+train=(.venv/bin/python -m jaxformer.main --config="$config" --workdir="$workdir" "$@")
+gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="\
+cd ~/jaxformer && flock --nonblock train.lock true && \
+{ nohup flock --no-fork train.lock launch/supervise.sh $(printf '%q ' "${train[@]}")\
+>> train.log 2>&1 < /dev/null & echo \$! > train.pid; }"

