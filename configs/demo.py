@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
         character_coverage=1.0,
         max_length=64,
     )
-    config.batches.update(layout="packed", row_length=64)
+    config.batches.update(layout="packed", row_length=64, row_multiple=1)
     config.model.update(
         num_layers=2, d_model=128, d_ff=256, num_heads=4, d_k=32, d_v=32, dropout=0.0,
         dtype="float32",

@@ -48,6 +48,7 @@ def get_config() -> ConfigDict:
             "layout": "packed",
             "row_length": 256,
             "max_shapes": 12,
+            "row_multiple": 8,  # of rows, which so many devices then share evenly
             "executor": "tf.data",
         }
     )
@@ -84,6 +85,8 @@ def get_config() -> ConfigDict:
             "tokens_per_microbatch": 25_000,
             "label_smoothing": 0.1,
             "initial_embeddings": "",
+            "max_bad_steps": 10,
+            "on_divergence": "stop",
             "ema_decay": config_dict.placeholder(float),
             "log_every": 100,
             "eval_every": 6000,

@@ -11,7 +11,8 @@ Shapes use the alphabet of `jaxformer.model.attention`: B rows, S source length,
 T target length.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,19 @@ class Batch(NamedTuple):
     target: jax.Array  # [B, T] ids, PAD where target_segments is 0; without BOS
     source_segments: jax.Array  # [B, S] 0 = padding, else the pair's number in its row
     target_segments: jax.Array  # [B, T]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of a batch somebody holds: some of `of` equal blocks, ascending."""
+
+    blocks: tuple[int, ...]
+    of: int
+
+    ALL: ClassVar["Rows"]
+
+
+Rows.ALL = Rows((0,), 1)
 
 
 def starts_of_segments(segments: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ said goes to stderr. What the user got wrong is one line there, and exit code 2.
 """
 
 import difflib
+import errno
 import importlib
 import json
 import logging
@@ -15,6 +16,8 @@ import math
 import os
 import re
 import sys
+import threading
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,13 +26,26 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow only feeds data
 from absl import flags
 from ml_collections import config_flags
 
+from jaxformer import processes
 from jaxformer.errors import InputError
 from jaxformer.modes.options import MODES, Options
+from jaxformer.processes import Cluster
 
 USAGE = "python -m jaxformer.main --config=configs/demo.py --workdir=runs/demo"
 
+logger = logging.getLogger("jaxformer")  # this module is __main__
+
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")  # --config.SECTION.KEY=VALUE
+# What a full disk, a full quota, a read-only disk and a limit on files are called.
+_NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_PROCESSES = (  # jax.distributed finds them by itself on Cloud TPU, Slurm and Open MPI
+    ("num_processes", None, 1, "How many processes take part; 1: this one alone."),
+    ("process_id", None, 0, "Which of them this is, from 0."),
+    ("join_timeout", 300, 1, "Seconds to wait at the start until all are there."),
+    ("peer_timeout", 100, 10, "Seconds after which a silent process counts as lost."),
+)
 _TEXT_FLAGS = {
+    "coordinator_address": "Several processes: HOST:PORT of process 0.",
     "workdir": "The run's folder: made by training.",
     "source": "evaluate, score: file of source sentences.",
     "reference": "evaluate, score: file of translations.",
@@ -65,6 +81,10 @@ def define_flags(argv: Sequence[str]) -> flags.FlagValues:
         ("batch_tokens", "Source tokens decoded at a time, padding included."),
     ):
         flags.DEFINE_integer(name, None, meaning, flag_values=values, lower_bound=1)
+    for name, default, least, meaning in _PROCESSES:
+        flags.DEFINE_integer(
+            name, default, meaning, flag_values=values, lower_bound=least
+        )
     flags.DEFINE_float(
         "alpha",
         None,
@@ -108,6 +128,10 @@ def parse(argv: Sequence[str]) -> Options:
         split=values.split,
         checkpoint=values.checkpoint,
         decoding=decoding,
+        cluster=Cluster(
+            coordinator_address=values.coordinator_address,
+            **{name: values[name].value for name, *_ in _PROCESSES},
+        ),
     )
 
 
@@ -169,12 +193,34 @@ def _last_line(error: Exception) -> str:
     return lines[-1] if is_traceback else f"{type(error).__name__}: {lines[-1]}"
 
 
+def _report_thread(failed: threading.ExceptHookArgs) -> None:
+    """A background thread of a library ended: a line, where Python has a traceback."""
+    kind, error = failed.exc_type.__name__, failed.exc_value
+    name = failed.thread.name if failed.thread else "?"
+    logger.warning("the thread %s ended with %s: %s", name, kind, error)
+
+
 def _start_logging() -> None:
     """Send what rooms report to stderr, one line each; libraries only warn."""
+    threading.excepthook = _report_thread
     logging.basicConfig(
         stream=sys.stderr, format="%(message)s", level=logging.WARNING, force=True
     )
     logging.getLogger("jaxformer").setLevel(logging.INFO)
+
+
+def _speak_for_all() -> None:
+    """Of several processes the first one reports, and the others only warn."""
+    if not processes.is_first():
+        logging.basicConfig(
+            stream=sys.stderr,
+            format=f"process {processes.index()}: %(message)s",
+            level=logging.WARNING,
+            force=True,
+        )
+        logging.getLogger("jaxformer").setLevel(logging.WARNING)
+    if processes.are_several():
+        logger.info("%s", processes.topology())
 
 
 def run(options: Options) -> dict | None:
@@ -184,21 +230,47 @@ def run(options: Options) -> dict | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv`; returns the exit code."""
+    code = 1
     try:
-        options = parse(sys.argv if argv is None else argv)
+        code = _main(sys.argv if argv is None else argv)
+    except Exception:
+        if not processes.are_several():
+            raise
+        traceback.print_exc()
+        processes.await_news_of_peers()
+    if processes.are_several():
+        processes.end(code)
+    return code
+
+
+def _main(argv: Sequence[str]) -> int:
+    """Run the command line; errors of the user's become a line and a code here."""
+    try:
+        options = parse(argv)
         _start_logging()
+        processes.join(options.cluster)
+        _speak_for_all()
         result = run(options)
-        if result is not None:
+        if result is not None and processes.is_first():
             print(json.dumps(_finite(result)), flush=True)
+        processes.leave()
     except InputError as error:
-        print(f"jaxformer: {error}", file=sys.stderr)
+        processes.complain(error)
         return 2
-    except KeyboardInterrupt:
-        print("jaxformer: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # whoever read the output has enough, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno not in _NO_PLACE:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        processes.complain(
+            f"{where}{error.strerror}; make room, or make it writable, and start again"
+        )
+        return 2
+    except KeyboardInterrupt:
+        processes.complain("interrupted")
+        return 130
     return 0
 
 

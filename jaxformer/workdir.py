@@ -23,7 +23,7 @@ FREE_SECTIONS = ("decoding", "mesh")
 FREE_KEYS = {
     "training": (
         "steps", "tokens_per_microbatch", "log_every", "eval_every", "save_every",
-        "keep", "average",
+        "keep", "average", "max_bad_steps", "on_divergence",
     ),
     "batches": ("executor",),
     "data": (

@@ -20,15 +20,19 @@ ROOTS = ("jaxformer", "configs")
 # "jaxformer." left out) and the rooms below that it may know, besides itself.
 ROOMS = {
     "contract": (("batch", "errors"), ()),  # what everybody shares knows nobody
+    "processes": (("processes",), ("contract",)),  # how several of them are one
     "configs": (("configs",), ("contract",)),  # values; table3 refuses unknown rows
     "model": (("model",), ("contract",)),
     "update": (  # section 5 as pure functions of a model and a batch
-        tuple(f"training.{name}" for name in ("loss", "optimizer", "sharding", "step")),
+        tuple(
+            f"training.{name}"
+            for name in ("divergence", "loss", "optimizer", "sharding", "step")
+        ),
         ("contract", "model"),
     ),
     "training": (  # the loop, its checkpoints and its log; it is handed its batches
         ("training",),
-        ("contract", "update"),
+        ("contract", "processes", "update"),
     ),
     "data": (("data",), ("contract",)),
     "decoding": (("decoding",), ("contract", "model")),
@@ -37,11 +41,11 @@ ROOMS = {
     "modes": (  # assembles all of them
         ("modes",),
         (
-            "contract", "model", "update", "training", "data", "decoding", "export",
-            "workdir",
+            "contract", "processes", "model", "update", "training", "data", "decoding",
+            "export", "workdir",
         ),
     ),
-    "main": (("main",), ("contract", "modes")),
+    "main": (("main",), ("contract", "processes", "modes")),
 }  # fmt: skip
 
 # A library, and the only modules that may import it.
@@ -241,8 +245,10 @@ with on_mesh(mesh):
     state = born_sharded(
         mesh, lambda: init_state(model, optimizer, seed=0, ema=False)
     )
-    step = TrainStep(model, optimizer, label_smoothing=0.1, ema_decay=None)
-    state, sums, _ = step(state, (Batch(ids, ids, segments, segments),))
+    step = TrainStep(
+        model, optimizer, label_smoothing=0.1, ema_decay=None, max_bad_steps=1
+    )
+    state, (sums, _) = step(state, (Batch(ids, ids, segments, segments),))
     found = search_translations(
         model, state.params, ids, beam_size=2, alpha=0.6, extra_length=2
     )

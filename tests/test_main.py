@@ -14,6 +14,7 @@ from jaxformer import main as main_module
 from jaxformer.errors import InputError
 from jaxformer.main import main, parse
 from jaxformer.modes.options import MODES
+from jaxformer.processes import Cluster
 
 ROOT = Path(__file__).parents[1]
 CONFIG = f"--config={ROOT / 'configs' / 'multi30k.py'}"
@@ -69,6 +70,10 @@ def test_training_is_the_default_and_nothing_is_overridden():
     assert options.split == "test"
     assert (options.source, options.reference, options.checkpoint) == (None,) * 3
     assert options.decoding == {}
+    assert options.cluster == Cluster(
+        coordinator_address=None, num_processes=None, process_id=None,
+        join_timeout=300, peer_timeout=100,
+    )  # fmt: skip
 
 
 def test_flags_arrive_as_options():
@@ -82,6 +87,20 @@ def test_flags_arrive_as_options():
     assert (options.mode, options.source, options.reference) == ("evaluate", "a", "b")
     assert options.checkpoint == "average:3"
     assert options.decoding == {"beam_size": 1, "alpha": 0.0, "batch_tokens": 9}
+
+
+def test_flags_say_which_processes_take_part():
+    options = parse(
+        [
+            "jaxformer", WORKDIR, "--coordinator_address=host:1234",
+            "--num_processes=2", "--process_id=0", "--join_timeout=5",
+            "--peer_timeout=10",
+        ]
+    )  # fmt: skip
+    assert options.cluster == Cluster(
+        coordinator_address="host:1234", num_processes=2, process_id=0,
+        join_timeout=5, peer_timeout=10,
+    )  # fmt: skip
 
 
 def test_values_of_the_config_are_overridden_with_their_type():
@@ -114,7 +133,9 @@ def test_help_names_every_flag_and_mode(capsys, flag):
     assert end.value.code == 0
     text = capsys.readouterr().out
     for name in ("config", "mode", "workdir", "source", "reference", "split",
-                 "checkpoint", "beam_size", "alpha", "batch_tokens"):  # fmt: skip
+                 "checkpoint", "beam_size", "alpha", "batch_tokens",
+                 "coordinator_address", "num_processes", "process_id", "join_timeout",
+                 "peer_timeout"):  # fmt: skip
         assert f"{name}:" in text
     assert "|".join(MODES) in text
 
@@ -135,6 +156,19 @@ def test_help_names_every_flag_and_mode(capsys, flag):
         ([WORKDIR, "--batch_tokens=-1"], "batch_tokens"),
         ([WORKDIR, "--alpha=x"], "alpha"),
         ([WORKDIR, "--checkpoint"], "checkpoint"),
+        ([WORKDIR, "--num_processes=0"], "num_processes"),
+        ([WORKDIR, "--process_id=-1"], "process_id"),
+        ([WORKDIR, "--join_timeout=0"], "join_timeout"),
+        ([WORKDIR, "--peer_timeout=9"], "peer_timeout"),
+        (
+            [WORKDIR, "--num_processes=2", "--process_id=2"],
+            "--process_id=2 is not one of --num_processes=2; they are numbered from 0 "
+            "to 1",
+        ),
+        (
+            [WORKDIR, "--num_processes=2", "--coordinator_address=localhost"],
+            "--coordinator_address=localhost has no port; write HOST:PORT",
+        ),
         ([WORKDIR, "--mode=translate"], "there is no run in runs/x"),
         ([WORKDIR], "there is no run in runs/x"),
     ],

@@ -106,6 +106,8 @@ def test_the_same_config_is_the_same_run(workdir):
         {"batches__executor": "python"},
         {"training__steps": 9},
         {"training__tokens_per_microbatch": 99},
+        {"training__on_divergence": "rollback"},  # as its report advises
+        {"training__max_bad_steps": 99},
         {"data__directory": "/elsewhere"},
         {"data__test": "test_2017_flickr"},
     ],
@@ -122,6 +124,7 @@ def test_how_and_where_it_runs_may_change(workdir, change):
         ({"training__ema_decay": 0.9}, r"training\.ema_decay=None, .* says 0\.9"),
         ({"data__target_language": "fr"}, r"data\.target_language='de', .* 'fr'"),
         ({"batches__layout": "packed"}, r"batches\.layout='buckets', .* 'packed'"),
+        ({"batches__row_multiple": 8}, r"batches\.row_multiple=1, .* says 8"),
     ],
 )
 def test_what_was_learnt_may_not_change(workdir, change, said):

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import count, islice
+from threading import Lock
 
 import numpy as np
 
-from jaxformer.batch import Batch
+from jaxformer.batch import Batch, Rows
 from jaxformer.data.layout import concatenated_ranges
 from jaxformer.data.plan import EpochPlan, Plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
@@ -36,12 +37,12 @@ def updates(
     seed: int,
     start: int,
     executor: str,
-    part: tuple[int, int] = (0, 1),
+    rows: Rows = Rows.ALL,
 ) -> Iterator[tuple[Batch, ...]]:
     """The microbatches of update `start`, of update `start` + 1, and so on for ever.
 
     Update u is number u mod `updates_per_epoch` of epoch u // `updates_per_epoch`.
-    `executor` is "tf.data" or "python"; `part` as in `assemble`. Raises InputError for
+    `executor` is "tf.data" or "python"; `rows` as in `assemble`. Raises InputError for
     another executor, or for "tf.data" where TensorFlow is not installed.
     """
     readers = {"tf.data": _read_by_tensorflow, "python": _read_by_thread}
@@ -49,11 +50,14 @@ def updates(
         raise InputError(
             f"batches.executor is {executor!r}; it must be one of {', '.join(readers)}."
         )
-    epoch_plan = lru_cache(maxsize=2)(plan.epoch)  # reading ahead crosses one border
+    cached_plan = lru_cache(maxsize=2)(plan.epoch)  # reading ahead crosses one border
+    planning = Lock()  # a thread that comes second waits for the first one's plan
 
     def read(position: int) -> Batch:
         epoch, index = divmod(position, plan.microbatches_per_epoch)
-        return assemble(corpus, epoch_plan(seed, epoch), index, part=part)
+        with planning:
+            epoch_plan = cached_plan(seed, epoch)
+        return assemble(corpus, epoch_plan, index, rows=rows)
 
     epoch, update = divmod(start, plan.updates_per_epoch)
     first = epoch * plan.microbatches_per_epoch + plan.microbatches_of(update).start
@@ -65,37 +69,54 @@ def updates(
     return (tuple(islice(batches, size)) for size in sizes)
 
 
+def examples_of(plan: Plan, seed: int, update: int) -> np.ndarray:
+    """The pairs of one update, as indices in the corpus, in the order of its rows."""
+    epoch, update = divmod(update, plan.updates_per_epoch)
+    epoch_plan = plan.epoch(seed, epoch)
+    return np.concatenate(
+        [epoch_plan.microbatch(index)[1] for index in plan.microbatches_of(update)]
+    )
+
+
 def evaluation_batches(
-    corpus: TokenizedCorpus, plan: Plan, *, part: tuple[int, int] = (0, 1)
+    corpus: TokenizedCorpus,
+    plan: Plan,
+    *,
+    rows: Rows = Rows.ALL,
+    process: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
-    """Every pair of the corpus once, always in the same order."""
+    """Every pair of the corpus once, always in the same order.
+
+    `process` = (p, of) takes every `of`-th microbatch from p on, for one of several
+    processes that share the work.
+    """
     epoch_plan = plan.epoch(seed=0, epoch=0)
-    for index in range(plan.microbatches_per_epoch):
-        yield assemble(corpus, epoch_plan, index, part=part)
+    first, every = process
+    for index in range(first, plan.microbatches_per_epoch, every):
+        yield assemble(corpus, epoch_plan, index, rows=rows)
 
 
 def assemble(
-    corpus: TokenizedCorpus,
-    epoch_plan: EpochPlan,
-    index: int,
-    *,
-    part: tuple[int, int] = (0, 1),
+    corpus: TokenizedCorpus, epoch_plan: EpochPlan, index: int, *, rows: Rows = Rows.ALL
 ) -> Batch:
     """Microbatch `index` of the epoch, as numpy arrays.
 
-    `part` = (p, of) takes the p-th of `of` equal blocks of rows, for a process that
-    feeds only its own devices; the plan's `row_multiple` must be a multiple of `of`.
+    `rows` says which of its rows, for a process that feeds only its own devices. The
+    batch is the same for every `rows.of`: where they do not divide its rows, empty ones
+    fill it up.
     """
-    shape, examples, rows = epoch_plan.microbatch(index)
-    number, parts = part
-    height = shape.rows // parts
-    mine = rows // height == number
-    examples, rows = examples[mine], rows[mine] - number * height
+    shape, examples, place = epoch_plan.microbatch(index)
+    height = -(-shape.rows // rows.of)  # of a block
+    block = place // height
+    mine = np.isin(block, rows.blocks)
+    examples, place, block = examples[mine], place[mine], block[mine]
+    place = place % height + np.searchsorted(rows.blocks, block) * height
+    height *= len(rows.blocks)
     source, source_segments = _fill(
-        corpus.source, examples, rows, (height, shape.source_length)
+        corpus.source, examples, place, (height, shape.source_length)
     )
     target, target_segments = _fill(
-        corpus.target, examples, rows, (height, shape.target_length)
+        corpus.target, examples, place, (height, shape.target_length)
     )
     return Batch(source, target, source_segments, target_segments)
 

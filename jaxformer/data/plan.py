@@ -136,6 +136,8 @@ def make_plan(
     source, target = np.asarray(source_lengths), np.asarray(target_lengths)
     if len(source) == 0 or source.shape != target.shape:
         raise ValueError(f"lengths of {source.shape} and {target.shape} make no plan")
+    if row_multiple < 1:
+        raise InputError(f"batches.row_multiple={row_multiple} is not at least 1")
     budget = {"tokens": tokens_per_microbatch, "row_multiple": row_multiple}
     if layout == "buckets":
         arranged = choose_buckets(source, target, max_shapes=max_shapes, **budget)

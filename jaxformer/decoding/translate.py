@@ -5,7 +5,8 @@ the translations come back in the order of the input.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import jax
@@ -16,6 +17,7 @@ from jaxformer.batch import PAD
 from jaxformer.decoding.search import SearchResult, beam_search, greedy_search
 from jaxformer.model.transformer import DecoderCache, Transformer, init_cache
 
+QUEUED_BATCHES = 2  # on the device while the host detokenises
 SHORTEST_BUCKET = 16  # pieces; buckets grow from here by half, in multiples of 8
 
 
@@ -65,7 +67,8 @@ class Translator:
 
     beam_size 1 is greedy search; alpha is the exponent of the length penalty
     ((5 + n) / 6)^alpha; a translation has at most extra_length pieces more than its
-    source; batch_tokens bounds rows x source length of one batch, padding included.
+    source; batch_tokens bounds rows x source length of one batch, padding included;
+    `rows` says how the rows of a batch lie on devices of this process, None on one.
     Raises ValueError for sizes that allow no translation.
     """
 
@@ -79,6 +82,7 @@ class Translator:
         alpha: float,
         extra_length: int,
         batch_tokens: int,
+        rows: jax.sharding.NamedSharding | None,
     ) -> None:
         if beam_size < 1 or batch_tokens < 1 or extra_length < 0:
             raise ValueError(
@@ -88,6 +92,7 @@ class Translator:
         self.params = params
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
+        self._rows = rows
         self._search = jax.jit(
             functools.partial(
                 search_translations,
@@ -101,18 +106,47 @@ class Translator:
     def __call__(self, sentences: Sequence[str]) -> list[str]:
         """Translate each sentence; a blank sentence gives a blank translation."""
         translations = [""] * len(sentences)
+        for index, translation in self.translate_part(sentences):
+            translations[index] = translation
+        return translations
+
+    def translate_part(
+        self,
+        sentences: Sequence[str],
+        part: tuple[int, int] = (0, 1),
+        heed: Callable[[], None] = lambda: None,
+    ) -> list[tuple[int, str]]:
+        """Translate part (p, of) of the sentences: their indices and translations.
+
+        The parts are batches of all sentences, dealt out in turn, so that the batches
+        do not depend on how many share them. `heed` is called before each batch, as
+        often in every part; an exception of its own ends the work.
+        """
         spoken = [i for i, sentence in enumerate(sentences) if sentence.strip()]
         sequences = self.tokenizer.encode([sentences[i] for i in spoken])
-        pending = []  # device work is queued ahead of the host's detokenising
-        for indices, source in source_batches(
-            sequences, batch_tokens=self.batch_tokens
-        ):
-            pending.append((indices, self._search(self.params, jnp.asarray(source))))
-        for indices, found in pending:
-            best = np.asarray(found.tokens[:, 0])  # [rows, N]
-            for row, index in enumerate(indices):
-                translations[spoken[index]] = self.tokenizer.decode(best[row].tolist())
-        return translations
+        multiple = 1 if self._rows is None else self._rows.num_devices
+        queued: deque = deque()  # device work, ahead of the host's detokenising
+        done = []
+
+        def finish_one() -> None:
+            indices, found = queued.popleft()
+            for index, best in zip(indices, np.asarray(found.tokens), strict=False):
+                text = self.tokenizer.decode(best[0].tolist())
+                done.append((spoken[index], text))
+
+        batches = source_batches(sequences, batch_tokens=self.batch_tokens)
+        for number, (indices, source) in enumerate(batches):
+            if number % part[1] == 0:
+                heed()
+            if number % part[1] == part[0]:
+                empty = ((0, -len(source) % multiple), (0, 0))
+                source = jax.device_put(np.pad(source, empty), self._rows)
+                queued.append((indices, self._search(self.params, source)))
+            if len(queued) > QUEUED_BATCHES:
+                finish_one()
+        while queued:
+            finish_one()
+        return done
 
 
 def search_translations(

@@ -28,6 +28,7 @@ from jaxformer.model.layers import (
     residual_gain,
     sinusoidal_positions,
 )
+from jaxformer.model.shards import by_shard, copy_for_shards, look_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +287,7 @@ class Transformer(nn.Module):
             nn.with_logical_partitioning(init, ("vocab", "embed")),
             (config.vocab_size, config.d_model),
         )
+        self.embedding_copies = copy_for_shards(self.embedding)
         if config.positions == "learned":
             self.position_embedding = self.param(
                 "position_embedding",
@@ -311,9 +313,7 @@ class Transformer(nn.Module):
 
     def _embed(self, ids: jax.Array, positions: jax.Array) -> jax.Array:
         """Embedding times sqrt(d_model), plus position: ids [B, L] -> [B, L, D]."""
-        # Whole rows on every device: a gather of split rows would split the result.
-        table = nn.with_logical_constraint(self.embedding, ("vocab", "activation"))
-        x = jnp.take(table, ids, axis=0) * embedding_scale(self.config.d_model)
+        x = look_up(self.embedding_copies, ids) * embedding_scale(self.config.d_model)
         return (x + positions).astype(self.config.dtype)
 
     def _embed_segments(
@@ -351,6 +351,16 @@ class Transformer(nn.Module):
         self_mask = segment_mask(segments, segments) & causal_mask(x.shape[1])
         cross_mask = segment_mask(segments, batch.source_segments)
         return self.decoder(x, memory, self_mask, cross_mask, train=train)
+
+    def hidden_and_embedding(
+        self, batch: Batch, *, train: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """`hidden` by shard of the batch, and the embeddings to project it with.
+
+        [N, B/N, T, D] and [N, V, D]: the copies that embedded the batch (see
+        `jaxformer.model.shards`).
+        """
+        return by_shard(self.hidden(batch, train=train)), self.embedding_copies
 
     def __call__(self, batch: Batch, *, train: bool) -> jax.Array:
         """Score every next target piece: float32 logits [B, T, V]."""

@@ -26,7 +26,12 @@ from jaxformer.errors import InputError
 from jaxformer.model.transformer import TransformerConfig
 from jaxformer.modes.options import Options
 from jaxformer.modes.runs import Learner, Run, make_learner, make_run_plan, prepare_run
-from jaxformer.training.sharding import abstract_state, batch_sharding, on_mesh
+from jaxformer.training.sharding import (
+    abstract_state,
+    batch_sharding,
+    on_mesh,
+    rows_here,
+)
 from jaxformer.training.step import Parameters
 from jaxformer.workdir import direction
 
@@ -56,7 +61,7 @@ def check(options: Options) -> dict:
     """Prepare the text, plan its batches and compile a train step; report on each."""
     this_run, prepared = prepare_run(options)
     learner = make_learner(this_run)
-    plan = make_run_plan(this_run, prepared, learner.mesh)
+    plan = make_run_plan(this_run, prepared)
     parts = parameters_by_part(abstract_state(learner.mesh, learner.init).params)
     train = prepared.report["train"]
     updates = plan.updates_per_epoch
@@ -71,7 +76,7 @@ def check(options: Options) -> dict:
         corpus_report(prepared.report["dev"]),
     )
     report_parameters(parts)
-    report_batches(this_run, plan, train)
+    report_batches(this_run, plan, train, split_over=rows_here(learner.mesh).of)
     memory = step_memory(this_run, learner, plan)
     seconds = report_time(this_run, flops)
     return {
@@ -137,13 +142,19 @@ def places_per_update(plan: Plan) -> dict[str, int]:
     }
 
 
-def report_batches(this_run: Run, plan: Plan, train: dict[str, Any]) -> None:
-    """Log what an update and an epoch consist of, and every shape."""
+def report_batches(
+    this_run: Run, plan: Plan, train: dict[str, Any], *, split_over: int
+) -> None:
+    """Log what an update and an epoch consist of, and every shape.
+
+    Rows that `split_over` devices do not divide are filled up with empty ones.
+    """
     updates, steps = plan.updates_per_epoch, this_run.training.steps
     places = places_per_update(plan)
     real = {side: train[side]["tokens"] / updates for side in places}
     shapes = "".join(
         f"\n            {rows:>7} x {source:>3} x {target:>3}, {count:>9,} an epoch"
+        + (f", {-rows % split_over} rows empty here" if rows % split_over else "")
         for (rows, source, target), count in zip(
             plan.shapes, microbatches_by_shape(plan), strict=True
         )
@@ -211,10 +222,10 @@ def step_memory(this_run: Run, learner: Learner, plan: Plan) -> int | None:
 
 def abstract_batch(mesh: Mesh, shape: Shape) -> Batch:
     """Shapes and shardings of a microbatch; holds no data."""
+    blocks = rows_here(mesh).of
+    rows = -(-shape.rows // blocks) * blocks
     source, target = (
-        jax.ShapeDtypeStruct(
-            (shape.rows, length), jnp.int32, sharding=batch_sharding(mesh)
-        )
+        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=batch_sharding(mesh))
         for length in (shape.source_length, shape.target_length)
     )
     return Batch(source, target, source, target)

@@ -2,14 +2,15 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
+from jaxformer import processes
 from jaxformer.data import grammar
 from jaxformer.data.corpus import PreparedCorpus, read_split
 from jaxformer.data.pipeline import evaluation_batches
@@ -20,9 +21,23 @@ from jaxformer.decoding.metrics import corpus_scores
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.modes.options import Options
-from jaxformer.modes.runs import Run, build, make_translator, open_run, read_parameters
+from jaxformer.modes.runs import (
+    Run,
+    build,
+    local_parameters,
+    make_translator,
+    open_run,
+    translate,
+)
 from jaxformer.training.log import averages
 from jaxformer.training.loss import LossSums
+from jaxformer.training.sharding import (
+    copy_to,
+    local_mesh,
+    on_mesh,
+    put_batch,
+    rows_here,
+)
 from jaxformer.training.step import Parameters, evaluate_batch
 from jaxformer.workdir import direction
 
@@ -36,8 +51,8 @@ EVALUATION_SHAPES = 4  # each is compiled; padding matters less here than in tra
 class PairScorer:
     """Sums of the loss over sentence pairs, as often as there are new parameters."""
 
-    def __init__(self, run: Run, pairs: TokenizedCorpus) -> None:
-        self._pairs = pairs
+    def __init__(self, run: Run, mesh: Mesh, pairs: TokenizedCorpus) -> None:
+        self._pairs, self._mesh = pairs, mesh
         longest = int(max(pairs.source.lengths.max(), pairs.target.lengths.max()))
         self._plan = make_plan(
             pairs.source.lengths,
@@ -59,34 +74,59 @@ class PairScorer:
         )
 
     def __call__(self, params: Parameters) -> dict[str, float]:
-        """Sum loss, negative log-likelihood and right tokens over all pairs."""
-        total = LossSums(*np.zeros(len(LossSums._fields)))
-        for batch in evaluation_batches(self._pairs, self._plan):
-            sums = jax.device_get(self._sums(params, jax.tree.map(jnp.asarray, batch)))
-            total = jax.tree.map(lambda a, b: a + float(b), total, sums)
-        return total._asdict()
+        """Sum loss, negative log-likelihood and right tokens over all pairs.
+
+        Each process takes its share of the batches, and all get the sums of all.
+        """
+        mine = LossSums(*[0.0] * len(LossSums._fields))
+        batches = evaluation_batches(
+            self._pairs,
+            self._plan,
+            rows=rows_here(self._mesh),
+            process=(processes.index(), processes.count()),
+        )
+        with on_mesh(self._mesh):
+            for batch in batches:
+                sums = self._sums(params, put_batch(self._mesh, batch))
+                mine = LossSums(*map(float.__add__, mine, map(float, sums)))
+        shares = processes.gather(list(mine))
+        return LossSums(*map(sum, zip(*shares, strict=True)))._asdict()
 
 
 class Evaluator:
     """The validation set of a run; called by training with step and parameters."""
 
-    def __init__(self, run: Run, prepared: PreparedCorpus) -> None:
+    def __init__(
+        self, run: Run, prepared: PreparedCorpus, heed: Callable[[], None]
+    ) -> None:
+        """`heed` is called now and then, and may raise to end an evaluation early."""
         self._run = run
-        self._scorer = PairScorer(run, prepared.dev)
+        self._heed = heed
+        self._mesh = local_mesh()
+        self._scorer = PairScorer(run, self._mesh, prepared.dev)
         self._source, self._target = prepared.dev_source, prepared.dev_target
         # Made once, because it holds what is compiled.
         self._translator: Translator | None = None
 
-    def translator(self, params: Parameters) -> Translator:
-        """The run's translator with these parameters; the same object at every call."""
+    def translate(self, params: Parameters, sentences: Sequence[str]) -> list[str]:
+        """Translate with these parameters, which lie on the mesh of this process."""
         if self._translator is None:
-            self._translator = make_translator(self._run, params)
+            self._translator = make_translator(self._run, self._mesh, params)
         self._translator.params = params
-        return self._translator
+        with on_mesh(self._mesh):
+            return translate(self._translator, sentences, self._heed)
+
+    def local(self, params: Parameters) -> Parameters:
+        """Parameters as the other methods want them, wherever they were."""
+        return copy_to(self._mesh, params)
 
     def __call__(self, step: int, params: Parameters) -> dict[str, Any]:
+        """`score` parameters that training holds, wherever they are."""
+        return self.score(step, self.local(params))
+
+    def score(self, step: int, params: Parameters) -> dict[str, Any]:
         """Translate and score the validation set; logs scores and a few samples."""
-        translations = self.translator(params)(self._source)
+        translations = self.translate(params, self._source)
         scores = {
             **averages(self._scorer(params)),
             **text_scores(self._run, translations, self._target),
@@ -127,14 +167,14 @@ def describe(scores: dict[str, Any]) -> str:
     )
 
 
-def report_phenomena(run: Run, translator: Translator) -> None:
+def report_phenomena(run: Run, translate: Callable[[Sequence[str]], list[str]]) -> None:
     """For the built-in corpus: exact matches by phenomenon, on text not trained on."""
     data = run.config["data"]
     if data["corpus"] != "builtin:grammar" or direction(run.config) != "en-de":
         return
     for split in ("test", "unseen"):
         pairs = list(grammar.generate(split, data["builtin_eval_pairs"], data["seed"]))
-        translations = translator([pair.source for pair in pairs])
+        translations = translate([pair.source for pair in pairs])
         right = sum(p.target == t for p, t in zip(pairs, translations, strict=True))
         logger.info(
             "%s: %d of %d translations exactly right (%.1f %%)",
@@ -189,11 +229,11 @@ def run(options: Options) -> dict:
     start = time.monotonic()
     this_run = open_run(options)
     sources, references = read_pairs_for(this_run, options)
-    params = read_parameters(this_run, options.checkpoint)
-    translations = make_translator(this_run, params)(sources)
+    mesh, params = local_parameters(this_run, options.checkpoint)
+    translations = translate(make_translator(this_run, mesh, params), sources)
     pairs = tokenize_pairs(this_run, sources, references)
     scores = {
-        **averages(PairScorer(this_run, pairs)(params)),
+        **averages(PairScorer(this_run, mesh, pairs)(params)),
         **text_scores(this_run, translations, references),
     }
     logger.info("%s", describe(scores))

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxformer.processes import Cluster
+
 MODES = ("prepare", "check", "train", "evaluate", "translate", "score")
 
 
@@ -18,3 +20,4 @@ class Options:
     split: str
     checkpoint: str | None
     decoding: dict  # flags that override the config section `decoding`
+    cluster: Cluster  # which processes take part

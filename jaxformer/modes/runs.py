@@ -3,16 +3,17 @@
 import difflib
 import functools
 import inspect
+import itertools
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxformer import processes
 from jaxformer.data.corpus import PreparedCorpus, prepare
 from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.sources import CorpusConfig
@@ -22,9 +23,10 @@ from jaxformer.errors import InputError
 from jaxformer.model.transformer import Transformer, TransformerConfig
 from jaxformer.modes.options import Options
 from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.log import read_scores
 from jaxformer.training.loop import TrainingConfig
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.sharding import batch_devices, make_mesh
+from jaxformer.training.sharding import batch_sharding, copy_to, local_mesh, make_mesh
 from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
 from jaxformer.workdir import Workdir
 
@@ -93,12 +95,13 @@ def require_usable(config: dict) -> None:
     build(CorpusConfig, config, "data")
     build(TrainingConfig, config, "training")
     build(make_optimizer, config, "optimizer", d_model=config["model"]["d_model"])
-    build(Translator, config, "decoding", model=None, params=None, tokenizer=None)
+    others = dict.fromkeys(("model", "params", "tokenizer", "rows"))
+    build(Translator, config, "decoding", **others)
     require_keys(make_mesh, config, "mesh")
     if "executor" not in config["batches"]:
         raise InputError("the config lacks the key batches.executor")
     one = np.ones(1, np.int32)
-    plan_batches(config, source_lengths=one, target_lengths=one, row_multiple=1)
+    plan_batches(config, source_lengths=one, target_lengths=one)
 
 
 def requested_config(options: Options) -> dict:
@@ -128,9 +131,14 @@ def prepare_run(options: Options) -> tuple[Run, PreparedCorpus]:
     require_usable(config)
     workdir = Workdir(options.workdir)
     workdir.create()
-    prepared = prepare(build(CorpusConfig, config, "data"), workdir.path)
-    if not workdir.has_checkpoints():  # training records what it goes on with
-        workdir.write_record(config, prepared.tokenizer)
+    corpus = build(CorpusConfig, config, "data")
+    if processes.is_first():  # one writes, and the others find it ready
+        prepared = prepare(corpus, workdir.path)
+        if not workdir.has_checkpoints():  # training records what it goes on with
+            workdir.write_record(config, prepared.tokenizer)
+    processes.wait_for_all("prepared")
+    if not processes.is_first():
+        prepared = prepare(corpus, workdir.path)
     model = make_model(config, prepared.tokenizer.vocab_size)
     return Run(workdir, config, prepared.tokenizer, model), prepared
 
@@ -172,22 +180,25 @@ def make_learner(run: Run) -> Learner:
         optimizer,
         label_smoothing=training.label_smoothing,
         ema_decay=training.ema_decay,
+        max_bad_steps=training.max_bad_steps,
     )
     return Learner(mesh, init, train_step, schedule)
 
 
-def make_run_plan(run: Run, prepared: PreparedCorpus, mesh: Mesh) -> Plan:
+def make_run_plan(run: Run, prepared: PreparedCorpus) -> Plan:
     """Plan the batches of a run's training text."""
     return plan_batches(
         run.config,
         source_lengths=prepared.train.source.lengths,
         target_lengths=prepared.train.target.lengths,
-        row_multiple=batch_devices(mesh),
     )
 
 
 def plan_batches(config: dict, **corpus: Any) -> Plan:
-    """Plan batches by the section `batches`; `corpus` as `make_plan` takes it."""
+    """Plan batches by the section `batches`; `corpus` as `make_plan` takes it.
+
+    Whatever the mesh: a run keeps its batches when it moves to other devices.
+    """
     training = build(TrainingConfig, config, "training")
     batches = {k: v for k, v in config["batches"].items() if k != "executor"}
     return build(
@@ -217,7 +228,10 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
         field = "params" if run.training.ema_decay is None else "ema"
         which = "latest" if field == "ema" else f"average:{run.training.average}"
     kind, _, number = which.partition(":")
-    with Checkpoints(run.workdir.checkpoints, keep=None) as checkpoints:
+    scores = processes.from_first(list(read_scores(run.workdir.path).items()))
+    with Checkpoints(
+        run.workdir.checkpoints, keep=None, scores=dict(map(tuple, scores))
+    ) as checkpoints:
         if kind == "average" and number.isdecimal() and int(number) > 0:
             params = checkpoints.average(int(number), field=field)
         elif which == "latest":
@@ -235,11 +249,17 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
             raise InputError(
                 f"--checkpoint={which} is none of: a step, latest, best, average:N"
             )
-    return jax.tree.map(jnp.asarray, params)
+    return params
 
 
-def make_translator(run: Run, params: Parameters) -> Translator:
-    """Wrap parameters of a run as a translator, by its `decoding` section."""
+def local_parameters(run: Run, which: str | None) -> tuple[Mesh, Parameters]:
+    """`read_parameters` on each device of this process, and the mesh of those."""
+    mesh = local_mesh()
+    return mesh, copy_to(mesh, read_parameters(run, which))
+
+
+def make_translator(run: Run, mesh: Mesh, params: Parameters) -> Translator:
+    """Wrap parameters on a local mesh as a translator, by the section `decoding`."""
     return build(
         Translator,
         run.config,
@@ -247,4 +267,22 @@ def make_translator(run: Run, params: Parameters) -> Translator:
         model=run.model,
         params=params,
         tokenizer=run.tokenizer,
+        rows=batch_sharding(mesh),
     )
+
+
+def translate(
+    translator: Translator,
+    sentences: Sequence[str],
+    heed: Callable[[], None] = lambda: None,
+) -> list[str]:
+    """Translate sentences, each process its share; all of them get all translations.
+
+    `heed` is called before every batch, equally often in all processes.
+    """
+    part = (processes.index(), processes.count())
+    shares = processes.gather(translator.translate_part(sentences, part, heed))
+    translations = [""] * len(sentences)
+    for index, translation in itertools.chain.from_iterable(shares):
+        translations[index] = translation
+    return translations

@@ -5,16 +5,21 @@ export read parameters with it, of one checkpoint or averaged over the last few
 (section 6.1). This is the only module that knows orbax.
 
 A checkpoint is the folder `<directory>/<step>`, which appears complete or not at all.
-It holds two items: `state`, the pytree given to `save`, addressed by the names of its
-fields and parameters ("params/encoder/layer_0/..."), and `metrics`, the scores of the
-evaluation made at that step, where there was one. Arrays are stored whole, whatever
-devices they were spread over, so they can be read back onto any others.
+It holds `state`, the pytree given to `save`, addressed by the names of its fields and
+parameters ("params/encoder/layer_0/..."). Arrays are stored whole, whatever devices
+they were spread over, so they can be read back onto any others.
+
+Several processes write one checkpoint together, each what its devices hold, and read
+each for itself; whether a checkpoint could be read is then agreed, so that no process
+goes on from another one than the rest. They need a file system that all of them see.
 """
 
 import contextlib
 import logging
+import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from jaxformer import processes
 from jaxformer.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -37,6 +43,17 @@ def _is_for_the_user(record: logging.LogRecord) -> bool:
 
 
 logging.getLogger("absl").addFilter(_is_for_the_user)
+# When one of many writes fails, asyncio and tensorstore's threads would each print a
+# traceback for every other one under way.
+logging.getLogger("asyncio").addFilter(lambda record: "never ret" not in record.msg)
+
+
+def _print_unless_of_a_write(failed: Any) -> None:
+    if str(failed.exc_value) != "Event loop is closed":
+        _print_unraisable(failed)
+
+
+_print_unraisable, sys.unraisablehook = sys.unraisablehook, _print_unless_of_a_write
 
 
 class _DamagedError(Exception):
@@ -63,34 +80,47 @@ def _reading_files() -> Iterator[None]:
 class Checkpoints:
     """The checkpoints of one run; a context manager that finishes the last save."""
 
-    def __init__(self, directory: str | Path, *, keep: int | None) -> None:
+    def __init__(
+        self, directory: str | Path, *, keep: int | None, scores: Mapping[int, float]
+    ) -> None:
         """Open the folder to save into it, or only to read if `keep` is None.
 
-        `keep` newest checkpoints stay on disk, and the best one by BLEU in addition.
-        Raises InputError if the folder has to be made and cannot be.
+        `keep` newest checkpoints stay on disk, and the best one by `scores`, of steps,
+        in addition; more scores may be added to it as they become known. Raises
+        InputError if the folder has to be made and cannot be.
         """
         url_or_path = str(directory)  # gs://... is no path of this machine
         if "://" not in url_or_path:
             url_or_path = str(Path(directory).absolute())
         self._keep = keep
+        self._scores = scores
         self._damaged: set[int] = set()
         self._saving: int | None = None
+        self._writer: ocp.CheckpointManager | None = None
         try:
-            self._manager = ocp.CheckpointManager(
+            if keep is not None:
+                self._writer = ocp.CheckpointManager(
+                    url_or_path,
+                    options=ocp.CheckpointManagerOptions(
+                        create=True,
+                        cleanup_tmp_directories=True,
+                        preservation_policy=_KeepSteps(self._steps_to_keep),
+                    ),
+                    handler_registry=_handlers(ocp.options.MultiprocessingOptions()),
+                )
+            self._reader = ocp.CheckpointManager(
                 url_or_path,
                 options=ocp.CheckpointManagerOptions(
-                    create=keep is not None,
-                    cleanup_tmp_directories=keep is not None,
-                    preservation_policy=_KeepSteps(self._steps_to_keep),
+                    create=False,
+                    multiprocessing_options=_alone(),
                 ),
-                handler_registry=_handlers(),
+                handler_registry=_handlers(_alone()),
             )
         except OSError as error:
             raise InputError(
                 f"the checkpoint folder {directory} cannot be used: {_reason(error)}; "
                 "choose another --workdir"
             ) from error
-        self._metrics = {step: self._read_metrics(step) for step in self.steps()}
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -102,62 +132,66 @@ class Checkpoints:
             if kind is None:  # otherwise the first error is the one to tell
                 raise
         finally:
-            self._manager.close()
+            self._reader.close()
+            if self._writer is not None:
+                self._writer.close()
 
     # --- what there is ---------------------------------------------------------------
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, ascending, without those found damaged."""
-        return sorted(set(self._manager.all_steps()) - self._damaged)
+        return sorted(set(self._all_steps()) - self._damaged)
 
     def latest_step(self) -> int | None:
         """The newest step with a checkpoint, or None if there is none."""
         return max(self.steps(), default=None)
 
     def best_step(self) -> int | None:
-        """The step of highest BLEU (of equals, the latest); None if none was scored."""
+        """The step of highest score (of equals, the latest); None if none has one."""
         return self._best_of(self.steps())
-
-    def metrics(self, step: int) -> dict[str, Any] | None:
-        """The metrics saved with a step, or None if it was saved without."""
-        return self._metrics.get(step)
 
     # --- saving ----------------------------------------------------------------------
 
-    def save(
-        self, step: int, state: Any, metrics: Mapping[str, Any] | None = None
-    ) -> None:
+    def save(self, step: int, state: Any) -> None:
         """Save any pytree of arrays in the background.
 
         Returns as soon as the arrays are copied, so `state` may be donated afterwards.
-        `metrics` holds numbers and strings; its "bleu", if present, ranks the
-        checkpoint. A step that this run has already saved is left as it is. Raises
-        InputError if this save cannot be started or the one before failed; older
-        checkpoints are then untouched.
+        A step that this run has already saved is left as it is. Raises InputError if
+        this save cannot be started or the one before failed; older checkpoints are then
+        untouched.
         """
         self.wait()
         if step in self._damaged:
-            self._manager.delete(step)
+            self._writer.delete(step)
             self._damaged.discard(step)
         if step in self.steps():
             return
-        items = {"state": ocp.args.PyTreeSave(state)}
-        if metrics is not None:
-            items["metrics"] = ocp.args.JsonSave(dict(metrics))
-        self._metrics[step] = dict(metrics) if metrics is not None else None
         self._saving = step
         try:
-            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+            self._writer.save(
+                step,
+                args=ocp.args.Composite(state=ocp.args.PyTreeSave(state)),
+                force=True,
+            )
         except OSError as error:
             raise self._save_failed(error) from error
+
+    def drop_after(self, step: int) -> None:
+        """Remove the checkpoints of later steps, of a way that is not gone on."""
+        self.wait()
+        for later in [each for each in self._all_steps() if each > step]:
+            self._writer.delete(later)
+            self._damaged.discard(later)
 
     def wait(self) -> None:
         """Block until the save in progress is on disk; raises InputError if it failed.
 
         `steps()` counts that save already; after this returns it is complete.
         """
+        if self._writer is None:
+            return
         try:
-            self._manager.wait_until_finished()
+            self._writer.wait_until_finished()
         except (OSError, ValueError) as error:  # tensorstore raises ValueError
             raise self._save_failed(error) from error
 
@@ -180,9 +214,15 @@ class Checkpoints:
         the next one is safely on disk. Otherwise as `restore`. Raises InputError if
         there are checkpoints but none can be read: starting afresh would be a surprise.
         """
-        if not self._manager.all_steps():
+        if not self._all_steps():
             return None
         return next(self._newest_first(None, abstract))
+
+    def restore_before(self, step: int, abstract: Any) -> tuple[Any, int] | None:
+        """As `restore_latest`, of the checkpoints older than `step`."""
+        if not any(older < step for older in self.steps()):
+            return None
+        return next(self._newest_first(None, abstract, before=step))
 
     def restore_parameters(
         self, step: int | None, *, abstract: Any = None, field: str = "params"
@@ -222,34 +262,21 @@ class Checkpoints:
     # --- behind the doors ------------------------------------------------------------
 
     def _path(self, step: int) -> Any:
-        return self._manager.directory / str(step)
+        return self._reader.directory / str(step)
+
+    def _all_steps(self) -> list[int]:
+        return list((self._writer or self._reader).all_steps())
 
     def _best_of(self, steps: Sequence[int]) -> int | None:
-        bleu = {step: (self._metrics.get(step) or {}).get("bleu") for step in steps}
-        scored = [(score, step) for step, score in bleu.items() if score is not None]
+        scored = [(self._scores[step], step) for step in steps if step in self._scores]
         return max(scored)[1] if scored else None
 
     def _steps_to_keep(self, steps: Sequence[int]) -> set[int | None]:
         sound = sorted(set(steps) - self._damaged)
         return {*sound[-self._keep :], self._best_of(sound)}
 
-    def _read_metrics(self, step: int) -> dict[str, Any] | None:
-        items = ocp.args.Composite(metrics=ocp.args.JsonRestore())
-        try:
-            return self._manager.restore(step, args=items)["metrics"]
-        except KeyError:  # saved without
-            return None
-        except (OSError, ValueError) as error:
-            logger.warning(
-                "checkpoint %s: its metrics cannot be read (%s), so it does not count "
-                "as the best",
-                self._path(step),
-                _reason(error),
-            )
-            return None
-
     def _save_failed(self, error: Exception) -> InputError:
-        self._manager.reload()  # it has already forgotten what it meant to delete
+        self._writer.reload()  # it has already forgotten what it meant to delete
         latest = self.latest_step()
         return InputError(
             f"checkpoint {self._path(self._saving)} could not be saved: "
@@ -258,26 +285,31 @@ class Checkpoints:
         )
 
     def _newest_first(
-        self, field: str | None, abstract: Any
+        self, field: str | None, abstract: Any, *, before: float = math.inf
     ) -> Iterator[tuple[Any, int]]:
         """Yield (tree, step) of readable checkpoints; InputError if there is none."""
-        if not self._manager.all_steps():
+        if not self._all_steps():
             raise InputError(
-                f"there is no checkpoint in {self._manager.directory}; train first"
+                f"there is no checkpoint in {self._reader.directory}; train first"
             )
-        for step in reversed(self.steps()):
+        older = [step for step in self.steps() if step < before]
+        for step in reversed(older):
+            tree, damage = None, None
             try:
                 tree = self._read(step, field, abstract)
             except _DamagedError as error:
-                self._damaged.add(step)
-                logger.warning(
-                    "checkpoint %s is damaged (%s): skipped", self._path(step), error
-                )
-            else:
+                damage = str(error)
+            damage = next(filter(None, processes.gather(damage)), None)
+            if damage is None:
                 yield tree, step
-        if not self.steps():
+                continue
+            self._damaged.add(step)
+            logger.warning(
+                "checkpoint %s is damaged (%s): skipped", self._path(step), damage
+            )
+        if self._damaged.issuperset(older):
             raise InputError(
-                f"none of the checkpoints in {self._manager.directory} can be read; "
+                f"none of the checkpoints in {self._reader.directory} can be read; "
                 "put back a copy, or remove the folder to start afresh"
             )
 
@@ -298,7 +330,7 @@ class Checkpoints:
         """The whole state (field None) or one field; InputError or _DamagedError."""
         self.wait()  # a checkpoint half written would look damaged
         with _reading_files():
-            saved = self._manager.metadata(step).item_metadata["state"].tree
+            saved = self._reader.metadata(step).item_metadata["state"].tree
         if field is not None:
             if saved.get(field) is None:
                 raise InputError(f"checkpoint {self._path(step)} has no {field}")
@@ -312,7 +344,7 @@ class Checkpoints:
         )
         with _reading_files():
             items = ocp.args.Composite(state=arguments)
-            state = self._manager.restore(step, args=items)["state"]
+            state = self._reader.restore(step, args=items)["state"]
         state = jax.tree.map(
             lambda want, got: got if _has_place(want) else np.asarray(got),
             abstract,
@@ -337,17 +369,22 @@ class _KeepSteps(ocp.checkpoint_managers.PreservationPolicy):
         return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
-def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
-    """What reads and writes each item, so that a fresh process can read metadata."""
-    registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-    tree, json = (
-        ocp.handlers.PyTreeCheckpointHandler(),
-        ocp.handlers.JsonCheckpointHandler(),
+def _alone() -> ocp.options.MultiprocessingOptions:
+    """Of this process alone: orbax waits for no other."""
+    me = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone{me}"
     )
-    registry.add("state", ocp.args.PyTreeSave, tree)
-    registry.add("state", ocp.args.PyTreeRestore, tree)
-    registry.add("metrics", ocp.args.JsonSave, json)
-    registry.add("metrics", ocp.args.JsonRestore, json)
+
+
+def _handlers(
+    options: ocp.options.MultiprocessingOptions,
+) -> ocp.handlers.DefaultCheckpointHandlerRegistry:
+    """What reads and writes the state, so that a fresh process can read metadata."""
+    registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
+    handler = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=options)
+    registry.add("state", ocp.args.PyTreeSave, handler)
+    registry.add("state", ocp.args.PyTreeRestore, handler)
     return registry
 
 

@@ -23,6 +23,8 @@ from jaxformer.errors import InputError
 
 logger = logging.getLogger(__name__)
 
+METRICS_FILE = "metrics.jsonl"
+
 
 def averages(sums: Mapping[str, float]) -> dict[str, float]:
     """Divide `LossSums` by their tokens: loss, nll, ppl, accuracy, and tokens.
@@ -30,7 +32,7 @@ def averages(sums: Mapping[str, float]) -> dict[str, float]:
     Takes host numbers by the names of `LossSums`. loss and nll are in nats per target
     token, ppl is exp(nll), accuracy is from 0 to 1.
     """
-    tokens = float(sums["tokens"])
+    tokens = float(sums["tokens"]) or math.nan  # of updates that were all skipped
     nll = float(sums["nll"]) / tokens
     return {
         "loss": float(sums["loss"]) / tokens,
@@ -39,6 +41,15 @@ def averages(sums: Mapping[str, float]) -> dict[str, float]:
         "accuracy": float(sums["correct"]) / tokens,
         "tokens": tokens,
     }
+
+
+def read_scores(workdir: str | Path) -> dict[int, float]:
+    """BLEU by step, of the evaluations during training that `metrics.jsonl` tells."""
+    scores = {}
+    for line in _lines(Path(workdir) / METRICS_FILE):
+        if line.get("kind") == "eval" and isinstance(line.get("bleu"), float):
+            scores[line["step"]] = line["bleu"]
+    return scores
 
 
 class MetricsLog:
@@ -52,28 +63,37 @@ class MetricsLog:
     """
 
     def __init__(
-        self, workdir: str | Path, *, start_step: int, total_steps: int
+        self,
+        workdir: str | Path,
+        *,
+        start_step: int,
+        total_steps: int,
+        writes: bool = True,
     ) -> None:
         """Continue the log in `workdir` after `start_step`, 0 for a new run.
 
         What a crashed run logged beyond the checkpoint it resumes from is dropped: it
-        is about to be logged again.
+        is about to be logged again. Of several processes only one `writes`.
         """
-        path = Path(workdir) / "metrics.jsonl"
-        _drop_lines_after(path, start_step)
+        path = Path(workdir) / METRICS_FILE
+        if writes:
+            _drop_lines_after(path, start_step)
         self._start_step = start_step
         self._total_steps = total_steps
         self._start = self._last = time.monotonic()
         self._paused = 0.0  # seconds since the last call of `train`
         self._trained_tokens = self._trained_seconds = 0.0
         self._closing = contextlib.ExitStack()
-        self._file = self._closing.enter_context(path.open("a", encoding="utf-8"))
+        file = path if writes else Path(os.devnull)
+        self._file = self._closing.enter_context(file.open("a", encoding="utf-8"))
         self._board = SummaryWriter(
-            str(path.parent / "tensorboard"), purge_step=start_step + 1
+            str(path.parent / "tensorboard"),
+            purge_step=start_step + 1,
+            write_to_disk=writes,
         )
-        self._closing.callback(self._board.close)
+        self._closing.callback(self._close_board)
         self._bar = None
-        if _stderr_can_show_a_bar():
+        if writes and _stderr_can_show_a_bar():
             self._closing.enter_context(logging_redirect_tqdm())
             self._bar = self._closing.enter_context(
                 tqdm(
@@ -91,6 +111,11 @@ class MetricsLog:
 
     def __exit__(self, *exception: object) -> None:
         self._closing.close()
+
+    def _close_board(self) -> None:
+        """On a full disk what it still holds is lost; metrics.jsonl says why."""
+        with contextlib.suppress(OSError):
+            self._board.close()
 
     @property
     def tokens_per_second(self) -> float:
@@ -113,18 +138,21 @@ class MetricsLog:
         *,
         learning_rate: float,
         gradient_norm: float,
+        skipped_updates: int,
     ) -> None:
         """Report the updates since the last call, `step` being the last of them.
 
-        `sums` over all of them, as `averages` takes them; rate and norm of the last.
+        `sums` over all of them, as `averages` takes them; rate and norm of the last;
+        `skipped_updates` since the beginning of the run.
         """
         now = time.monotonic()
         values = averages(sums)
         values["learning_rate"] = learning_rate
         values["gradient_norm"] = gradient_norm
+        values["skipped_updates"] = skipped_updates
         seconds = max(now - self._last - self._paused, 1e-9)
-        values["tokens_per_second"] = values["tokens"] / seconds
-        self._trained_tokens += values["tokens"]
+        values["tokens_per_second"] = float(sums["tokens"]) / seconds
+        self._trained_tokens += float(sums["tokens"])
         self._trained_seconds += seconds
         self._last, self._paused = now, 0.0
         self._record(step, "train", values)
@@ -184,15 +212,22 @@ def _stderr_can_show_a_bar() -> bool:
     return sys.stderr.isatty() and all(os.get_terminal_size(sys.stderr.fileno()))
 
 
+def _lines(path: Path) -> Iterator[dict]:
+    """The objects in a file, without a line torn by a crash; none without a file."""
+    if not path.exists():
+        return
+    for line in path.read_bytes().split(b"\n"):
+        with contextlib.suppress(ValueError):  # not JSON, or not even text
+            value = json.loads(line)
+            if isinstance(value, dict) and isinstance(value.get("step"), int):
+                yield value
+
+
 def _drop_lines_after(path: Path, step: int) -> None:
     """Rewrite the file atomically without later steps and a line torn by a crash."""
     if not path.exists():
         return
-    kept = []
-    for line in path.read_bytes().split(b"\n"):
-        with contextlib.suppress(ValueError):  # not JSON, or not even text
-            if json.loads(line)["step"] <= step:
-                kept.append(line + b"\n")
+    kept = [json.dumps(line) + "\n" for line in _lines(path) if line["step"] <= step]
     unfinished = path.with_suffix(".jsonl.tmp")
-    unfinished.write_bytes(b"".join(kept))
+    unfinished.write_text("".join(kept), encoding="utf-8")
     os.replace(unfinished, path)

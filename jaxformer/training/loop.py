@@ -30,6 +30,8 @@ class TrainingConfig:
     tokens_per_microbatch: int  # likewise, what one device program takes at a time
     label_smoothing: float
     initial_embeddings: str  # word2vec text file the embedding starts from; "": none
+    max_bad_steps: int  # updates in a row without a finite loss and gradient: diverged
+    on_divergence: str  # "stop", or "rollback" to before it and past its data
     ema_decay: float | None  # of a moving average of the parameters; None: none kept
     log_every: int
     eval_every: int
@@ -42,6 +44,7 @@ class TrainingConfig:
         for name in (
             "steps", "tokens_per_update", "tokens_per_microbatch", "log_every",
             "eval_every", "save_every", "keep", "average",
+            "max_bad_steps",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InputError(
@@ -59,10 +62,23 @@ class TrainingConfig:
                 f"training.average={self.average} checkpoints cannot be averaged when "
                 f"training.keep={self.keep} are kept; raise keep"
             )
+        if self.on_divergence not in ("stop", "rollback"):
+            raise InputError(
+                f"training.on_divergence={self.on_divergence!r} is neither 'stop' nor "
+                "'rollback'"
+            )
         if not 0.0 <= self.label_smoothing < 1.0:
             raise InputError(
                 f"training.label_smoothing={self.label_smoothing} is not in [0, 1)"
             )
+
+
+class DivergedError(Exception):
+    """`max_bad_steps` updates in a row were skipped; `state` is as they left it."""
+
+    def __init__(self, state: TrainState) -> None:
+        super().__init__()
+        self.state = state
 
 
 def train(
@@ -75,35 +91,59 @@ def train(
     evaluate: Callable[[int, Parameters], dict],
     checkpoints: Checkpoints,
     log: MetricsLog,
+    scores: dict[int, float],
+    is_asked_to_stop: Callable[[], bool],
 ) -> TrainState:
-    """Train from `state` to `config.steps` updates; returns the last state.
+    """Train from `state` to `config.steps` updates, or until it is asked to stop.
 
-    `updates` continues at state.position; `evaluate(step, parameters)` returns the
-    scores to log, whose "bleu" ranks the checkpoint. The state passed in is donated.
+    `updates` continues at state.position. `evaluate(step, parameters)` returns the
+    scores to log, and their "bleu" goes into `scores`, which has those of earlier
+    steps: an evaluation that was cut short is made up for. The state passed in is
+    donated; the last one is returned, and is on disk. Raises DivergedError.
     """
-    step = int(state.step)
+    start = step = int(state.step)
     window: LossSums | None = None  # summed since the last log, on the device
-    while step < config.steps:
-        state, sums, gradient_norm = train_step(state, next(updates))
-        window = sums if window is None else jax.tree.map(jnp.add, window, sums)
-        step += 1
-        last = step == config.steps
-        if step % config.log_every == 0 or last:
+    gradient_norm = jnp.nan
+    while True:
+        is_last = step == config.steps
+        is_stop = not is_last and is_asked_to_stop()
+        ends = is_last or is_stop
+        if window is not None and (ends or step % config.log_every == 0):
+            _require_progress(state, config.max_bad_steps)
+            skipped = int(state.skipped)
             log.train(
                 step,
                 jax.device_get(window)._asdict(),
-                learning_rate=float(schedule(step - 1)),
+                learning_rate=float(schedule(step - 1 - skipped)),
                 gradient_norm=float(gradient_norm),
+                skipped_updates=skipped,
             )
             window = None
-        scores = None
-        if step % config.eval_every == 0:
+        if step > start and (ends or step % config.save_every == 0):
+            _require_progress(state, config.max_bad_steps)
+            checkpoints.save(step, state)
+        if is_stop:
+            break
+        if step % config.eval_every == 0 and step not in {0, *scores}:
             with log.pause():
-                scores = evaluate(
-                    step, state.params if state.ema is None else state.ema
-                )
-                log.evaluation(step, scores)
-        if step % config.save_every == 0 or last:
-            checkpoints.save(step, state, scores)
+                params = state.params if state.ema is None else state.ema
+                found = evaluate(step, params)
+            log.evaluation(step, found)
+            scores[step] = found["bleu"]
+        if is_last:
+            break
+        state, report = train_step(state, next(updates))
+        window, gradient_norm = _sum_of(window, report.sums), report.gradient_norm
+        step += 1
     checkpoints.wait()
     return state
+
+
+def _sum_of(total: LossSums | None, new: LossSums) -> LossSums:
+    return new if total is None else jax.tree.map(jnp.add, total, new)
+
+
+def _require_progress(state: TrainState, max_bad_steps: int) -> None:
+    """Raise DivergedError if the state has stood still; waits for the device."""
+    if int(state.bad_steps) >= max_bad_steps:
+        raise DivergedError(state)

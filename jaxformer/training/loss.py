@@ -59,19 +59,12 @@ def projected_loss_sums(
 ) -> LossSums:
     """`loss_sums` of the logits x E^T, without ever holding them all.
 
-    x [B, T, D], embedding float32 [V, D], target and segments int [B, T]. Only `loss`
-    is differentiable, in x and in the embedding.
+    x [N, B/N, T, D], embedding float32 [N, V, D], target and segments int [N, B/N, T]
+    for N shards of the batch, each with an embedding of its own (see
+    `jaxformer.model.shards`): nothing crosses shards but the sums. Only `loss` is
+    differentiable, in x and in the embedding.
     """
     return _projected_forward(x, embedding, target, segments, label_smoothing)[0]
-
-
-def _positions_per_chunk(rows: int, length: int) -> int:
-    """Count positions whose tokens in all rows make about CHUNK_TOKENS; divides length.
-
-    Chunks run along the length, so that rows may stay split over devices.
-    """
-    wanted = max(1, CHUNK_TOKENS // rows)
-    return max(n for n in range(1, min(wanted, length) + 1) if length % n == 0)
 
 
 def _projected_forward(
@@ -81,7 +74,30 @@ def _projected_forward(
     segments: jax.Array,
     label_smoothing: float,
 ) -> tuple[LossSums, tuple[jax.Array, jax.Array]]:
-    """Loss sums, and the loss's gradients in x and the embedding, chunk by chunk.
+    """The sums, and what the backward pass needs: the loss's gradients."""
+    one_shard = functools.partial(_forward_of_shard, label_smoothing=label_smoothing)
+    sums, gradients = jax.vmap(one_shard)(x, embedding, target, segments)
+    return jax.tree.map(jnp.sum, sums), gradients
+
+
+def _positions_per_chunk(rows: int, length: int) -> int:
+    """Count positions whose tokens in all rows make about CHUNK_TOKENS; divides length.
+
+    Chunks run along the length, so that every device of a shard works on each.
+    """
+    wanted = max(1, CHUNK_TOKENS // rows)
+    return max(n for n in range(1, min(wanted, length) + 1) if length % n == 0)
+
+
+def _forward_of_shard(
+    x: jax.Array,
+    embedding: jax.Array,
+    target: jax.Array,
+    segments: jax.Array,
+    *,
+    label_smoothing: float,
+) -> tuple[LossSums, tuple[jax.Array, jax.Array]]:
+    """Loss sums of x [B, T, D], and their gradients in x and the embedding [V, D].
 
     d loss / d logits = softmax(logits) - smoothed target, so with the logits of a chunk
     at hand its gradients cost two matrix products and nothing need be kept or redone.

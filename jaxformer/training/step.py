@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import optax
 
 from jaxformer.batch import Batch
+from jaxformer.model.shards import batch_shards, by_shard
 from jaxformer.model.transformer import Transformer
 from jaxformer.training.loss import LossSums, loss_sums, projected_loss_sums
-from jaxformer.training.sharding import with_whole_rows
 
 Parameters = Any  # the pytree of arrays under "params"
 
@@ -22,12 +22,14 @@ Parameters = Any  # the pytree of arrays under "params"
 class TrainState(NamedTuple):
     """Everything that a run is, besides its config and its data."""
 
-    step: jax.Array  # int32 [], updates made
+    step: jax.Array  # int32 [], updates made, the skipped ones included
     position: jax.Array  # int32 [], updates' worth of data consumed
     seed: jax.Array  # uint32 [], of dropout
     params: Parameters
     opt_state: optax.OptState
     ema: Parameters | None  # moving average of params, if the config asks for one
+    bad_steps: jax.Array  # int32 [], updates skipped in a row, the last one included
+    skipped: jax.Array  # int32 [], updates ever skipped: loss or gradient not finite
 
 
 class Gradients(NamedTuple):
@@ -37,11 +39,18 @@ class Gradients(NamedTuple):
     grads: Parameters
 
 
+class Report(NamedTuple):
+    """What an update tells about itself."""
+
+    sums: LossSums  # all zero if it was skipped
+    gradient_norm: jax.Array  # float32 [], of the mean gradient, before clipping
+
+
 def init_state(
     model: Transformer, optimizer: optax.GradientTransformation, *, seed: int, ema: bool
 ) -> TrainState:
     """Draw the parameters; boxed with their logical axis names (see sharding.py)."""
-    row = jnp.ones((1, 2), jnp.int32)
+    row = jnp.ones((batch_shards(), 2), jnp.int32)  # what is drawn depends on none
     params = model.init(jax.random.key(seed), Batch(row, row, row, row), train=False)[
         "params"
     ]
@@ -52,6 +61,8 @@ def init_state(
         params=params,
         opt_state=optimizer.init(params),
         ema=jax.tree.map(jnp.copy, params) if ema else None,
+        bad_steps=jnp.zeros((), jnp.int32),
+        skipped=jnp.zeros((), jnp.int32),
     )
 
 
@@ -72,18 +83,18 @@ def gradients(
     """Differentiate the summed loss of one microbatch, dropout on."""
 
     def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
-        hidden = model.apply(
+        hidden, embedding = model.apply(
             {"params": params},
             batch,
             train=True,
             rngs={"dropout": dropout_key(state, microbatch)},
-            method="hidden",
+            method="hidden_and_embedding",
         )
         sums = projected_loss_sums(
             hidden,
-            with_whole_rows(params["embedding"]),
-            batch.target,
-            batch.target_segments,
+            embedding,
+            by_shard(batch.target),
+            by_shard(batch.target_segments),
             label_smoothing,
         )
         return sums.loss, sums
@@ -98,18 +109,41 @@ def apply_gradients(
     total: Gradients,
     *,
     ema_decay: float | None,
-) -> tuple[TrainState, jax.Array]:
-    """Take one optimiser step on the mean gradient per token; also return its norm."""
+    max_bad_steps: int,
+) -> tuple[TrainState, Report]:
+    """Take one optimiser step on the mean gradient per token, and report on it.
+
+    Where the loss or the gradient is not finite the update is skipped: it counts as a
+    step and its data as consumed, nothing else changes. After `max_bad_steps` of them
+    in a row nothing changes any more, so that the state still says where it happened
+    when the host comes to look.
+    """
     grads = jax.tree.map(lambda grad: grad / total.sums.tokens, total.grads)
+    norm = optax.tree.norm(grads)
+    runs = state.bad_steps < max_bad_steps
+    is_good = runs & jnp.isfinite(norm) & jnp.isfinite(total.sums.loss)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     ema = state.ema
     if ema_decay is not None:
         ema = optax.incremental_update(params, ema, 1.0 - ema_decay)
+
+    def if_good(new: Any, old: Any) -> Any:
+        return jax.tree.map(lambda a, b: jnp.where(is_good, a, b), new, old)
+
+    is_bad = runs & ~is_good
     state = TrainState(
-        state.step + 1, state.position + 1, state.seed, params, opt_state, ema
+        step=state.step + runs,
+        position=state.position + runs,
+        seed=state.seed,
+        params=if_good(params, state.params),
+        opt_state=if_good(opt_state, state.opt_state),
+        ema=if_good(ema, state.ema),
+        bad_steps=jnp.where(runs, (state.bad_steps + 1) * is_bad, state.bad_steps),
+        skipped=state.skipped + is_bad,
     )
-    return state, optax.tree.norm(grads)
+    nothing = jax.tree.map(jnp.zeros_like, total.sums)
+    return state, Report(if_good(total.sums, nothing), norm)
 
 
 def evaluate_batch(
@@ -147,6 +181,7 @@ class TrainStep:
         *,
         label_smoothing: float,
         ema_decay: float | None,
+        max_bad_steps: int,
     ) -> None:
         def first(state: TrainState, batch: Batch) -> Gradients:
             index = jnp.zeros((), jnp.int32)
@@ -160,15 +195,16 @@ class TrainStep:
             new = gradients(model, state, batch, index, label_smoothing=label_smoothing)
             return jax.tree.map(jnp.add, total, new)
 
-        def apply(
-            state: TrainState, total: Gradients
-        ) -> tuple[TrainState, LossSums, jax.Array]:
-            new, norm = apply_gradients(optimizer, state, total, ema_decay=ema_decay)
-            return new, total.sums, norm
+        def apply(state: TrainState, total: Gradients) -> tuple[TrainState, Report]:
+            return apply_gradients(
+                optimizer,
+                state,
+                total,
+                ema_decay=ema_decay,
+                max_bad_steps=max_bad_steps,
+            )
 
-        def whole(
-            state: TrainState, batch: Batch
-        ) -> tuple[TrainState, LossSums, jax.Array]:
+        def whole(state: TrainState, batch: Batch) -> tuple[TrainState, Report]:
             return apply(state, first(state, batch))
 
         self.whole = jax.jit(whole, donate_argnums=0)
@@ -192,8 +228,8 @@ class TrainStep:
 
     def __call__(
         self, state: TrainState, update: tuple[Batch, ...]
-    ) -> tuple[TrainState, LossSums, jax.Array]:
-        """Make one update; returns the new state, the sums and the gradient norm."""
+    ) -> tuple[TrainState, Report]:
+        """Make one update; returns the new state and a report."""
         if len(update) == 1:
             return self.whole(state, update[0])
         total = self._first(state, update[0])

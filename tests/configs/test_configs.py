@@ -31,11 +31,11 @@ NAMES = [name for name in FILES if name != "table3"]
 OTHERS = {
     make_plan: {
         "source_lengths", "target_lengths", "tokens_per_microbatch",
-        "tokens_per_update", "row_multiple",
+        "tokens_per_update",
     },
     make_optimizer: {"d_model"},
     TransformerConfig: {"vocab_size"},
-    Translator: {"model", "params", "tokenizer"},
+    Translator: {"model", "params", "tokenizer", "rows"},
 }  # fmt: skip
 FUNCTIONS = {
     "data": CorpusConfig,

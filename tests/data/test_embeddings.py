@@ -100,7 +100,7 @@ def test_a_new_run_starts_from_the_vectors_where_they_belong(write):
             return {"embedding": boxed, "other": jax.numpy.ones(3)}
 
         zero = jax.numpy.zeros(())
-        return TrainState(zero, zero, zero, table(), (), table())
+        return TrainState(zero, zero, zero, table(), (), table(), zero, zero)
 
     def start(file):
         run = SimpleNamespace(

@@ -8,7 +8,13 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from jaxformer.data.pipeline import assemble, evaluation_batches, updates
+from jaxformer.batch import Batch, Rows
+from jaxformer.data.pipeline import (
+    assemble,
+    evaluation_batches,
+    examples_of,
+    updates,
+)
 from jaxformer.data.plan import EpochPlan, Shape, make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.errors import InputError
@@ -128,13 +134,85 @@ def test_starting_anywhere_is_skipping(corpus, layout):
                 assert_equal(batch, other)
 
 
-def test_parts_of_the_processes_make_the_whole(corpus):
+def joined(parts):
+    return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("of", [1, 2, 3, 8])
+def test_blocks_make_the_whole_and_empty_rows_where_they_do_not_divide_it(
+    corpus, layout, of
+):
+    """So a batch is the same for every number of devices, as the plan has it."""
+    plan = plan_of(corpus, layout)
+    epoch = plan.epoch(0, 0)
+    fillings = set()
+    for index in range(plan.microbatches_per_epoch):
+        whole = assemble(corpus, epoch, index)
+        parts = [
+            assemble(corpus, epoch, index, rows=Rows((block,), of))
+            for block in range(of)
+        ]
+        assert len({part.source.shape for part in parts}) == 1  # equal blocks
+        filling = -len(whole.source) % of
+        fillings.add(filling)
+        empty = (np.zeros((filling, a.shape[1]), np.int32) for a in whole)
+        assert_equal(Batch(*joined(parts)), joined([whole, empty]))
+    assert fillings == {0} if of <= 2 else max(fillings) > 0
+
+
+@pytest.mark.parametrize("blocks", [(0, 1), (1, 3), (0, 2, 3), (0, 1, 2, 3)])
+def test_a_process_may_hold_any_blocks(corpus, blocks):
+    """As the devices of a host may lie anywhere in the mesh."""
     plan = plan_of(corpus, "packed")
     epoch = plan.epoch(0, 0)
     for index in range(plan.microbatches_per_epoch):
-        parts = [assemble(corpus, epoch, index, part=(p, 2)) for p in range(2)]
-        joined = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        assert_equal(assemble(corpus, epoch, index), joined)
+        alone = [
+            assemble(corpus, epoch, index, rows=Rows((block,), 4)) for block in blocks
+        ]
+        together = assemble(corpus, epoch, index, rows=Rows(blocks, 4))
+        assert_equal(together, joined(alone))
+
+
+def test_updates_are_cut_into_blocks_as_each_batch_is(corpus):
+    plan = plan_of(corpus, "packed")
+    streams = (
+        updates(corpus, plan, seed=2, start=3, executor="python", rows=rows)
+        for rows in (Rows.ALL, Rows((0, 1), 4), Rows((2, 3), 4))
+    )
+    for whole, first, second in islice(zip(*streams, strict=True), 5):
+        for batch, *parts in zip(whole, first, second, strict=True):
+            filling = -len(batch.source) % 4
+            empty = (np.zeros((filling, a.shape[1]), np.int32) for a in batch)
+            assert_equal(Batch(*joined(parts)), joined([batch, empty]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("of", [2, 5, 100])
+def test_processes_that_share_an_evaluation_have_every_batch_once(corpus, layout, of):
+    plan = plan_of(corpus, layout)
+    whole = list(evaluation_batches(corpus, plan))
+    shares = [
+        list(evaluation_batches(corpus, plan, process=(number, of)))
+        for number in range(of)
+    ]
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert sum(map(len, shares)) == len(whole)
+    for index, batch in enumerate(whole):
+        assert_equal(shares[index % of][index // of], batch)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_pairs_of_an_update_are_those_of_its_batches(corpus, layout):
+    plan = plan_of(corpus, layout)
+    start = plan.updates_per_epoch - 2  # crosses into the next epoch
+    stream = updates(corpus, plan, seed=4, start=start, executor="python")
+    for number, update in enumerate(islice(stream, 4), start=start):
+        told = [
+            (tuple(corpus.source[index]), tuple(corpus.target[index]))
+            for index in examples_of(plan, 4, number)
+        ]
+        assert told == [pair for batch in update for pair in pairs_of(batch)]
 
 
 def test_a_foreign_plan_is_refused(corpus):

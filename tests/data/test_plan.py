@@ -248,3 +248,10 @@ def test_an_epoch_of_4500000_pairs_takes_under_two_seconds(layout):
     assert time.process_time() - started < 2
     arrays = (epoch.examples, epoch.rows, epoch.starts, epoch.shape_of)
     assert sum(array.nbytes for array in arrays) < 10 * 4_500_000
+
+
+@pytest.mark.parametrize("layout", ["buckets", "packed"])
+@pytest.mark.parametrize("multiple", [0, -1])
+def test_a_multiple_of_rows_that_is_none_is_named(layout, multiple):
+    with pytest.raises(InputError, match=f"row_multiple={multiple}"):
+        plan_of([5, 70], [5, 7], layout=layout, row_multiple=multiple)

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from jaxformer.batch import BOS, EOS, PAD, Batch
 from jaxformer.decoding import translate
@@ -64,10 +66,10 @@ def make_translator(params):
     """Make a translator, the same one for the same settings."""
 
     @functools.cache
-    def make(*, batch_tokens, beam_size=3):
+    def make(*, batch_tokens, beam_size=3, rows=None):
         return Translator(
             MODEL, params, Numbers(), beam_size=beam_size, alpha=0.6,
-            extra_length=5, batch_tokens=batch_tokens,
+            extra_length=5, batch_tokens=batch_tokens, rows=rows,
         )  # fmt: skip
 
     return make
@@ -150,6 +152,67 @@ def test_blank_sentences_stay_blank_and_take_no_place(make_translator, sentences
     assert translator([]) == []
 
 
+def test_rows_on_several_devices_change_nothing(make_translator, params, sentences):
+    """Three devices divide no batch of 1, 2, 4, ... rows: empty ones fill it up."""
+    mesh = jax.make_mesh((3,), ("data",), (AxisType.Auto,), devices=jax.devices()[:3])
+    spread = make_translator(batch_tokens=64, rows=NamedSharding(mesh, P("data")))
+    before = spread.params
+    try:
+        spread.params = jax.device_put(params, NamedSharding(mesh, P()))
+        found = spread(sentences)
+    finally:
+        spread.params = before
+    assert found == make_translator(batch_tokens=64)(sentences)
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 40])
+def test_parts_make_the_whole_in_the_same_batches(
+    make_translator, sentences, of, monkeypatch
+):
+    sentences = [*sentences[:9], " ", *sentences[9:], ""]
+    translator = make_translator(batch_tokens=16)
+    batches = []
+    search = translator._search
+
+    def record(params, source):
+        batches.append(np.asarray(source).tolist())
+        return search(params, source)
+
+    whole = translator(sentences)
+    monkeypatch.setattr(translator, "_search", record)
+    translator(sentences)
+    expected, heeded, found = sorted(batches), [], {}
+    batches.clear()
+    for number in range(of):
+        calls = []
+        heed = functools.partial(calls.append, number)
+        share = translator.translate_part(sentences, (number, of), heed)
+        assert not set(found) & set(dict(share))
+        found |= dict(share)
+        heeded.append(len(calls))
+    assert sorted(batches) == expected
+    assert {index: whole[index] for index in found} == found
+    assert [whole[index] for index in range(len(whole)) if index not in found] == [
+        ""
+    ] * 2
+    assert len(set(heeded)) == 1  # equally often, so that all can agree
+    assert heeded[0] == -(-len(expected) // of)
+
+
+def test_whoever_is_heeded_before_a_batch_may_end_the_work(make_translator, sentences):
+    class Enough(Exception):
+        pass
+
+    left = iter([None, None])
+
+    def heed():
+        if next(left, Enough) is Enough:
+            raise Enough
+
+    with pytest.raises(Enough):
+        make_translator(batch_tokens=16).translate_part(sentences, (0, 1), heed)
+
+
 def test_new_parameters_are_used(make_translator, params, sentences):
     translator = make_translator(batch_tokens=16)
     before = translator(sentences[:1])
@@ -185,7 +248,7 @@ def test_a_beam_of_one_is_greedy(make_translator, params, sentences, monkeypatch
     monkeypatch.setattr(translate, "greedy_search", as_beam)
     beam = Translator(
         MODEL, params, Numbers(), beam_size=1, alpha=0.6, extra_length=5,
-        batch_tokens=256,
+        batch_tokens=256, rows=None,
     )  # fmt: skip
     assert beam(sentences) == greedy
 

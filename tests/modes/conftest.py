@@ -11,7 +11,10 @@ import logging
 import os
 import random
 import shutil
+import socket
+import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -222,3 +225,159 @@ def toy_is_gone(toy) -> Iterator[None]:
     os.rename(toy.directory, elsewhere)
     yield
     os.rename(elsewhere, toy.directory)
+
+
+# Real processes -------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+PEER_TIMEOUT = 10  # seconds, the least that the flag takes
+
+
+class Cluster:
+    """Some processes that were started together."""
+
+    def __init__(self, processes: list[subprocess.Popen], folder: Path) -> None:
+        self.processes = processes
+        self.folder = folder
+
+    def stderr(self, index: int) -> str:
+        return (self.folder / f"{index}.err").read_text()
+
+    def stdout(self, index: int) -> str:
+        return (self.folder / f"{index}.out").read_text()
+
+    def complaint(self, index: int) -> str:
+        """The last line, which is what the user is told."""
+        return self.stderr(index).rstrip("\n").rpartition("\n")[2]
+
+    def wait(self, seconds: float) -> list[int]:
+        """Exit codes; a process that has not ended by then is a failure."""
+        end = time.monotonic() + seconds
+        return [
+            process.wait(max(0.1, end - time.monotonic())) for process in self.processes
+        ]
+
+    def until(self, happened: Callable[[], bool], seconds: float = 120) -> None:
+        end = time.monotonic() + seconds
+        while not happened():
+            codes = [process.poll() for process in self.processes]
+            assert not any(codes), (codes, self.stderr(0), self.stderr(1))
+            assert time.monotonic() < end, self.stderr(0)
+            time.sleep(0.05)
+
+    def results(self) -> dict:
+        """The JSON of process 0; all have to end well, and the others mutely."""
+        codes = self.wait(180)
+        everything = [self.stderr(index) for index in range(len(codes))]
+        assert set(codes) == {0}, everything
+        assert not any(self.stdout(index) for index in range(1, len(codes)))
+        return json.loads(self.stdout(0).rstrip("\n").rpartition("\n")[2])
+
+
+Start = Callable[..., Cluster]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture
+def start(tmp_path, compiled) -> Iterator[Start]:
+    """Start `count` processes with `devices` each; kills what is left of them."""
+    started: list[subprocess.Popen] = []
+
+    def run(
+        count: int,
+        *argv: str,
+        devices: int = 2,
+        stdin: bytes = b"",
+        join_timeout: int = 60,
+        only: int | None = None,
+        found: Callable[[int], dict[str, str]] | None = None,
+    ) -> Cluster:
+        """`found` gives the environment of a cluster, in the place of flags."""
+        folder = tmp_path / f"cluster{len(started)}"
+        folder.mkdir()
+        with contextlib.closing(socket.socket()) as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        environment = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "JAX_COMPILATION_CACHE_DIR": str(compiled),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+            "JAX_COORDINATOR_PORT": str(port),
+        }
+        mine = []
+        for index in range(count) if only is None else [only]:
+            together = (
+                ()
+                if count == 1 or found
+                else (
+                    f"--coordinator_address=127.0.0.1:{port}",
+                    f"--num_processes={count}",
+                    f"--process_id={index}",
+                    f"--peer_timeout={PEER_TIMEOUT}",
+                    f"--join_timeout={join_timeout}",
+                )
+            )
+            with (
+                (folder / f"{index}.out").open("wb") as out,
+                (folder / f"{index}.err").open("wb") as err,
+            ):
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "jaxformer.main", *argv, *together],
+                    cwd=ROOT,
+                    env={**environment, **(found(index) if found else {})},
+                    stdin=subprocess.PIPE,
+                    stdout=out,
+                    stderr=err,
+                )
+            process.stdin.write(stdin if index == 0 else b"")
+            process.stdin.close()
+            mine.append(process)
+        started.extend(mine)
+        return Cluster(mine, folder)
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def flags(toy) -> tuple[str, ...]:
+    """Give a run with dropout whose every step is logged."""
+    return (
+        *toy.flags,
+        "--config.model.dropout=0.1",
+        "--config.optimizer.learning_rate_scale=0.02",
+        "--config.training.log_every=1",
+        "--config.training.save_every=10",
+        "--config.training.eval_every=1000000",
+    )
+
+
+@pytest.fixture
+def losses() -> Callable[[Path], dict[int, float]]:
+    """Read the training loss of a workdir by step."""
+
+    def read(workdir: Path) -> dict[int, float]:
+        lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+        return {line["step"]: line["loss"] for line in lines if line["kind"] == "train"}
+
+    return read
+
+
+@pytest.fixture
+def newest_step() -> Callable[[Path], int]:
+    """Find the newest checkpoint of a workdir that is complete, 0 without any."""
+
+    def find(workdir: Path) -> int:
+        names = [path.name for path in (workdir / "checkpoints").glob("*")]
+        return max((int(name) for name in names if name.isdecimal()), default=0)
+
+    return find

@@ -19,6 +19,7 @@ from jaxformer.errors import InputError
 from jaxformer.model.transformer import Transformer, TransformerConfig
 from jaxformer.modes import check
 from jaxformer.modes.options import Options
+from jaxformer.processes import Cluster
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import TrainStep, init_state
 
@@ -39,7 +40,9 @@ def options(folder, workdir=None, **training):
     """Options of a check on the text in `folder`, for a model of one layer."""
     config = multi30k.get_config().to_dict()
     config["data"] |= {"directory": str(folder), "dev": "train", "vocab_size": 60}
-    config["batches"] |= {"layout": "packed", "row_length": 32, "executor": "python"}
+    config["batches"] |= {
+        "layout": "packed", "row_length": 32, "row_multiple": 8, "executor": "python",
+    }  # fmt: skip
     config["data"]["max_length"] = 32
     config["model"] |= {
         "num_layers": 1, "d_model": D, "d_ff": F, "num_heads": HEADS, "d_k": SIZE,
@@ -51,6 +54,10 @@ def options(folder, workdir=None, **training):
     return Options(
         mode="check", config=config, workdir=workdir, source=None, reference=None,
         split="test", checkpoint=None, decoding={},
+        cluster=Cluster(
+            coordinator_address=None, num_processes=None, process_id=None,
+            join_timeout=300, peer_timeout=100,
+        ),
     )  # fmt: skip
 
 
@@ -181,6 +188,14 @@ def test_the_largest_shape_is_the_one_compiled(accumulate):
     assert asked == [((16, 32), (16, 24), accumulate)]
 
 
+@pytest.mark.parametrize(("rows", "filled"), [(8, 8), (13, 16), (1, 8)])
+def test_rows_that_do_not_divide_over_the_devices_are_filled_up(rows, filled):
+    """As the batches of training are."""
+    mesh = jax.make_mesh((4, 2, 1), ("data", "fsdp", "tensor"))
+    batch = check.abstract_batch(mesh, Shape(rows, 6, 5))
+    assert [array.shape for array in batch] == [(filled, 6), (filled, 5)] * 2
+
+
 # Two programs compiled for the arithmetic ---------------------------------------------
 
 
@@ -197,7 +212,9 @@ def lower():
         epsilon=1e-9, clip_norm=None,
     )  # fmt: skip
     model = Transformer(config)
-    step = TrainStep(model, optimizer, label_smoothing=0.1, ema_decay=None)
+    step = TrainStep(
+        model, optimizer, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
+    )
     init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
     state = jax.eval_shape(lambda: nn.unbox(init()))
 

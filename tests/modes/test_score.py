@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.log import read_scores
 
 
 @pytest.fixture
@@ -65,14 +65,21 @@ def test_checkpoints_are_chosen_by_name(score, pairs, trained):
     def by(which):
         return score(pairs, f"--checkpoint={which}").result["log_probability"]
 
-    with Checkpoints(trained.workdir / "checkpoints", keep=None) as checkpoints:
-        best = checkpoints.best_step()
-    by_step = {step: by(step) for step in {best, 75, 100}}
+    scores = read_scores(trained.workdir)
+    assert scores.keys() == {50, 100}  # of equals the later one is the best
+    best = max(scores, key=lambda step: (scores[step], step))
+    by_step = {step: by(step) for step in (50, 75, 100)}
     assert len(set(by_step.values())) == len(by_step)
     assert by("latest") == by("average:1") == by_step[100]
     assert by("best") == by_step[best]
     assert by("average:2") == score(pairs).result["log_probability"]
     assert by("average:2") not in by_step.values()
+
+
+def test_without_scores_none_is_the_best(command, own_run):
+    (own_run / "metrics.jsonl").unlink()
+    best = ("--mode=score", f"--workdir={own_run}", "--checkpoint=best")
+    assert "no checkpoint has a score" in command(*best).complaint
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+import signal
 
 import jax
 import numpy as np
 import pytest
 
 from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.log import MetricsLog
 
 SHORT = (  # a few updates, that cross the end of an epoch of 9
     "--config.training.save_every=5",
@@ -24,13 +26,14 @@ def metrics(workdir, kind):
 
 
 def saved_steps(workdir):
-    with Checkpoints(workdir / "checkpoints", keep=None) as checkpoints:
+    with Checkpoints(workdir / "checkpoints", keep=None, scores={}) as checkpoints:
         return checkpoints.steps()
 
 
-def parameters(workdir):
-    with Checkpoints(workdir / "checkpoints", keep=None) as checkpoints:
-        return checkpoints.restore_parameters(None, field="params")
+def last_state(workdir, field):
+    """A field of the newest checkpoint, as numpy arrays."""
+    with Checkpoints(workdir / "checkpoints", keep=None, scores={}) as checkpoints:
+        return checkpoints.restore_parameters(None, field=field)
 
 
 def files(folder):
@@ -94,16 +97,30 @@ def test_samples_show_source_reference_and_output(trained, toy):
         assert reference == toy.translate(source)
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(command, toy, tmp_path):
+@pytest.mark.parametrize(
+    "batches",
+    [
+        pytest.param(("packed", "python"), id="packed"),
+        pytest.param(("buckets", "tf.data"), id="buckets", marks=pytest.mark.slow),
+    ],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(batches, command, toy, tmp_path):
+    """Bit for bit, in the middle of an epoch, dropout on."""
+    layout, executor = batches
     parts, whole = tmp_path / "parts", tmp_path / "whole"
     for workdir, steps in ((parts, 5), (parts, 12), (whole, 12)):
         result = command(
             *toy.flags, *SHORT, f"--workdir={workdir}",
             f"--config.training.steps={steps}", "--config.model.dropout=0.1",
+            f"--config.batches.layout={layout}",
+            f"--config.batches.executor={executor}", "--config.batches.max_shapes=2",
         ).result  # fmt: skip
         assert result["step"] == steps
-    equal = jax.tree.map(np.array_equal, parameters(parts), parameters(whole))
-    assert all(jax.tree.leaves(equal))
+    for field in ("params", "opt_state"):
+        equal = jax.tree.map(
+            np.array_equal, last_state(parts, field), last_state(whole, field)
+        )
+        assert all(jax.tree.leaves(equal))
     assert [line["step"] for line in metrics(whole, "train")] == [2, 4, 6, 8, 10, 12]
     resumed = metrics(parts, "train")
     assert [line["step"] for line in resumed] == [2, 4, 5, 6, 8, 10, 12]
@@ -112,8 +129,54 @@ def test_a_resumed_run_equals_an_uninterrupted_one(command, toy, tmp_path):
     assert [line["step"] for line in metrics(parts, "final")] == [5, 12]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_asked_to_stop_says_where_and_goes_on_from_there(
+    command, toy, tmp_path, monkeypatch, number
+):
+    train = (
+        *toy.flags, *SHORT, f"--workdir={tmp_path / 'run'}",
+        "--config.training.steps=12",
+    )  # fmt: skip
+    before = signal.getsignal(number)
+    report = MetricsLog.train
+
+    def stop_after_four(log, step, *args, **rates):
+        report(log, step, *args, **rates)
+        if step == 4:
+            signal.raise_signal(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricsLog, "train", stop_after_four)
+        stopped = command(*train)
+    assert stopped.result == {"step": 5, "stopped": True}
+    assert "stopped at step 5, which is saved" in stopped.err
+    assert signal.getsignal(number) == before
+    assert saved_steps(tmp_path / "run") == [5]
+    assert metrics(tmp_path / "run", "final") == []
+    assert command(*train).result["step"] == 12
+    assert saved_steps(tmp_path / "run") == [5, 10, 12]
+    reports = [line["step"] for line in metrics(tmp_path / "run", "train")]
+    assert reports == [2, 4, 5, 6, 8, 10, 12]
+
+
+def test_an_evaluation_that_was_cut_short_is_made_up_for(command, toy, own_run):
+    """A crash after the step was saved: the line of its scores is torn or not there."""
+    first, last = metrics(own_run, "eval")
+    file = own_run / "metrics.jsonl"
+    kept = [line for line in file.read_text().splitlines() if '"kind": "train"' in line]
+    text = "".join(f"{line}\n" for line in [*kept, json.dumps(first)])
+    file.write_text(text + json.dumps(last)[:-30])
+    assert command(*toy.flags, f"--workdir={own_run}").result["step"] == 100
+    again, made_up = metrics(own_run, "eval")
+    assert again == first
+    assert made_up.pop("time") > last.pop("time")
+    for key in ("loss", "nll", "ppl"):
+        assert made_up.pop(key) == pytest.approx(last.pop(key), rel=1e-5)
+    assert made_up == last
+
+
 def test_a_finished_run_is_not_trained_again(command, toy, trained, own_run):
-    steps, before = saved_steps(own_run), parameters(own_run)
+    steps, before = saved_steps(own_run), last_state(own_run, "params")
     reports = metrics(own_run, "train"), metrics(own_run, "eval")
     again = command(*toy.flags, f"--workdir={own_run}").result
     for key in ("step", "loss", "nll", "bleu", "signature", "direction"):
@@ -121,7 +184,7 @@ def test_a_finished_run_is_not_trained_again(command, toy, trained, own_run):
     assert again["tokens_per_second"] == 0
     assert saved_steps(own_run) == steps
     assert (metrics(own_run, "train"), metrics(own_run, "eval")) == reports
-    equal = jax.tree.map(np.array_equal, parameters(own_run), before)
+    equal = jax.tree.map(np.array_equal, last_state(own_run, "params"), before)
     assert all(jax.tree.leaves(equal))
 
 
@@ -259,6 +322,9 @@ def test_what_this_machine_cannot_do_may_be_put_right(
         ("config.model.num_heads = 0", "model.num_heads"),
         ("config.decoding.beam_size = 0", "beam_size 0"),
         ("config.batches.row_length = 800", "tokens_per_microbatch"),
+        ("del config.batches.row_multiple", "lacks the key batches.row_multiple"),
+        ("config.training.max_bad_steps = 0", "training.max_bad_steps=0"),
+        ("config.training.on_divergence = 'go'", "training.on_divergence='go'"),
         ("del config.batches.executor", "batches.executor"),
     ],
 )

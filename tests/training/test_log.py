@@ -14,10 +14,10 @@ import types
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from jaxformer.training.log import MetricsLog, averages
+from jaxformer.training.log import MetricsLog, averages, read_scores
 
 SUMS = {"loss": 30.0, "nll": 20.0, "correct": 5.0, "tokens": 10.0}
-RATES = {"learning_rate": 0.002, "gradient_norm": 1.5}
+RATES = {"learning_rate": 0.002, "gradient_norm": 1.5, "skipped_updates": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -93,10 +93,11 @@ def test_windows_of_unequal_size_are_weighted_by_tokens():
 
 def test_every_call_is_a_json_line_and_tensorboard_scalars(tmp_path):
     with MetricsLog(tmp_path, start_step=0, total_steps=20) as log:
-        log.train(10, SUMS, **RATES)
+        log.train(10, SUMS, **{**RATES, "skipped_updates": 3})
         log.evaluation(10, {"bleu": 33.5, "direction": "en-de"})
     train, evaluation = lines(tmp_path)
     assert (train["step"], train["kind"], train["loss"]) == (10, "train", 3.0)
+    assert (train["gradient_norm"], train["skipped_updates"]) == (1.5, 3)
     assert abs(train["time"] - time.time()) < 60
     assert (evaluation["kind"], evaluation["bleu"]) == ("eval", 33.5)
     assert evaluation["direction"] == "en-de"
@@ -110,6 +111,20 @@ def test_values_of_a_diverged_run_are_still_json(tmp_path):
         log.train(2, {**SUMS, "loss": math.nan, "nll": math.nan}, **RATES)
     for text in texts(tmp_path):
         assert json.loads(text, parse_constant=pytest.fail)["loss"] is None
+
+
+def test_updates_that_were_all_skipped_have_no_loss_and_no_speed(tmp_path):
+    nothing = dict.fromkeys(SUMS, 0.0)
+    with MetricsLog(tmp_path, start_step=0, total_steps=2) as log:
+        log.train(1, nothing, **{**RATES, "skipped_updates": 1})
+        assert log.tokens_per_second == 0
+        log.train(2, SUMS, **{**RATES, "skipped_updates": 1})
+        assert log.tokens_per_second > 0
+    skipped, trained = lines(tmp_path)
+    for name in ("loss", "nll", "ppl", "accuracy", "tokens"):
+        assert skipped[name] is None
+        assert trained[name] == pytest.approx(averages(SUMS)[name])
+    assert (skipped["tokens_per_second"], skipped["skipped_updates"]) == (0, 1)
 
 
 def test_resuming_drops_what_came_after_the_checkpoint(tmp_path):
@@ -132,6 +147,50 @@ def test_a_new_run_in_an_old_workdir_starts_an_empty_log(tmp_path):
         with MetricsLog(tmp_path, start_step=0, total_steps=10) as log:
             log.train(10, {**SUMS, "loss": loss}, **RATES)
     assert [line["loss"] for line in lines(tmp_path)] == [5.0]
+
+
+def test_the_scores_are_those_of_evaluations_during_training(tmp_path):
+    assert read_scores(tmp_path) == {}
+    with MetricsLog(tmp_path, start_step=0, total_steps=30) as log:
+        for step, bleu in ((10, 0.0), (20, 33.5), (30, math.nan)):
+            log.train(step, SUMS, **RATES)
+            log.evaluation(step, {"bleu": bleu, "direction": "en-de"})
+        log.evaluation(30, {"bleu": 40.0}, kind="final")  # of averaged parameters
+    assert read_scores(tmp_path) == {10: 0.0, 20: 33.5}
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"step": 20, "kind": "eval", "bleu": 3', b"", b"\xff\x00", b"20", b"[]"]
+)
+def test_a_line_torn_by_a_crash_has_no_score_and_hides_none(tmp_path, torn):
+    with MetricsLog(tmp_path, start_step=0, total_steps=20) as log:
+        log.evaluation(10, {"bleu": 12.5})
+    file = tmp_path / "metrics.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(torn + b"\n" + whole + torn)
+    assert read_scores(tmp_path) == {10: 12.5}
+    MetricsLog(tmp_path, start_step=10, total_steps=20).__exit__()
+    assert file.read_bytes() == whole
+
+
+def test_one_of_several_processes_writes_and_the_others_leave_its_log_alone(
+    tmp_path, monkeypatch
+):
+    with MetricsLog(tmp_path, start_step=0, total_steps=20) as log:
+        log.train(10, SUMS, **RATES)
+
+    def files():
+        found = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
+
+    before = files()
+    with terminal(monkeypatch, rows=24) as (_, shown):
+        with MetricsLog(tmp_path, start_step=0, total_steps=20, writes=False) as log:
+            log.train(10, SUMS, **RATES)
+            log.evaluation(10, {"bleu": 33.5})
+            assert log.tokens_per_second > 0
+        assert "10/20 [" not in shown()  # no bar
+    assert files() == before
 
 
 def test_without_a_terminal_every_report_is_a_plain_line(tmp_path, caplog):
@@ -188,6 +247,6 @@ def test_an_error_inside_leaves_the_log_closed_and_is_not_swallowed(tmp_path):
         pytest.raises(ZeroDivisionError),
         MetricsLog(tmp_path, start_step=0, total_steps=2) as log,
     ):
-        log.train(1, {**SUMS, "tokens": 0.0}, **RATES)
+        raise ZeroDivisionError
     with pytest.raises(ValueError, match="closed"):
         log.train(2, SUMS, **RATES)

@@ -113,7 +113,21 @@ def via_logits(x, embedding, target, segments):
 
 
 def in_chunks(x, embedding, target, segments):
-    return projected_loss_sums(x, embedding, target, segments, 0.1)
+    """By a batch of one shard."""
+    return projected_loss_sums(
+        x[None], embedding[None], target[None], segments[None], 0.1
+    )
+
+
+def in_shards_of_two(x, embedding, target, segments):
+    """By shards of two rows each, with the same embedding for all."""
+    shards = len(x) // 2
+
+    def split(array):
+        return array.reshape(shards, 2, *array.shape[1:])
+
+    copies = jnp.broadcast_to(embedding, (shards, *embedding.shape))
+    return projected_loss_sums(split(x), copies, split(target), split(segments), 0.1)
 
 
 def sums_and_gradients(function, x, embedding, target, segments):
@@ -153,6 +167,39 @@ def test_chunks_give_the_same_sums_and_gradients(
     sums, gradients = sums_and_gradients(in_chunks, *arguments)
     np.testing.assert_allclose(sums, expected, rtol=1e-5)
     for got, wanted in zip(gradients, expected_gradients, strict=True):
+        assert relative_distance(got, wanted) < 1e-5
+
+
+def test_shards_of_the_batch_add_up_to_it():
+    arguments = example(6, 4)
+    expected, expected_gradients = sums_and_gradients(via_logits, *arguments)
+    sums, gradients = sums_and_gradients(in_shards_of_two, *arguments)
+    np.testing.assert_allclose(sums, expected, rtol=1e-5)
+    for got, wanted in zip(gradients, expected_gradients, strict=True):
+        assert relative_distance(got, wanted) < 1e-5
+
+
+def test_a_shard_knows_its_own_embedding_and_rows_only():
+    """Two shards with embeddings of their own are two batches, each on its own."""
+    x, embedding, target, segments = example(4, 4)
+    copies = np.stack([embedding, -2.0 * embedding])
+
+    def both(x, copies, target, segments):
+        x, target, segments = (
+            array.reshape(2, 2, *array.shape[1:]) for array in (x, target, segments)
+        )
+        return projected_loss_sums(x, copies, target, segments, 0.1)
+
+    sums, (grad_x, grad_copies) = sums_and_gradients(both, x, copies, target, segments)
+    halves = [
+        sums_and_gradients(via_logits, x[rows], copy, target[rows], segments[rows])
+        for rows, copy in zip((slice(2), slice(2, 4)), copies, strict=True)
+    ]
+    added = jax.tree.map(jnp.add, halves[0][0], halves[1][0])
+    np.testing.assert_allclose(sums, added, rtol=1e-5)
+    apart_x = np.concatenate([gradients[0] for _, gradients in halves])
+    assert relative_distance(grad_x, apart_x) < 1e-5
+    for got, (_, (_, wanted)) in zip(grad_copies, halves, strict=True):
         assert relative_distance(got, wanted) < 1e-5
 
 

@@ -8,26 +8,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from jaxformer.batch import Batch
+from jaxformer.batch import Batch, Rows
 from jaxformer.errors import InputError
 from jaxformer.model.layers import FeedForward
 from jaxformer.model.transformer import Transformer, TransformerConfig
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
+    AXES,
     AXIS_RULES,
+    SIZES,
     abstract_state,
-    batch_devices,
     born_sharded,
+    copy_to,
+    local_mesh,
     make_mesh,
     on_mesh,
     parameter_count,
     put_batch,
+    rows_here,
 )
 from jaxformer.training.step import TrainState, TrainStep, init_state
 
-AXES = ("data", "fsdp", "tensor")
 OPTIMIZER, _ = make_optimizer(
     d_model=16,
     warmup_steps=20,
@@ -39,24 +43,23 @@ OPTIMIZER, _ = make_optimizer(
 )
 
 
-def make_model(*, positions="sinusoidal", norm_first=False):
+def make_model(**changes):
     """Every size that an axis may be split over is a multiple of eight."""
-    return Transformer(
-        TransformerConfig(
-            vocab_size=24,
-            num_layers=1,
-            d_model=16,
-            d_ff=32,
-            num_heads=8,
-            d_k=4,
-            d_v=4,
-            dropout=0.1,
-            positions=positions,
-            max_positions=16,
-            norm_first=norm_first,
-            dtype="float32",
-        )
-    )
+    values = {
+        "vocab_size": 24,
+        "num_layers": 1,
+        "d_model": 16,
+        "d_ff": 32,
+        "num_heads": 8,
+        "d_k": 4,
+        "d_v": 4,
+        "dropout": 0.1,
+        "positions": "sinusoidal",
+        "max_positions": 16,
+        "norm_first": False,
+        "dtype": "float32",
+    }
+    return Transformer(TransformerConfig(**{**values, **changes}))
 
 
 def init_of(model, *, ema=False):
@@ -92,9 +95,10 @@ def mesh_of(data, fsdp, tensor):
 )
 def test_the_sizes_multiply_to_the_devices_and_one_may_be_the_rest(sizes, shape):
     mesh = make_mesh(**dict(zip(AXES, sizes, strict=True)))
-    assert mesh.axis_names == AXES
+    assert mesh.axis_names == AXES == ("data", "fsdp", "tensor")
     assert mesh.devices.shape == shape
-    assert batch_devices(mesh) == shape[0] * shape[1]
+    blocks = shape[0] * shape[1]
+    assert rows_here(mesh) == Rows(tuple(range(blocks)), blocks)  # one process has all
 
 
 @pytest.mark.parametrize(
@@ -147,7 +151,7 @@ def test_every_axis_name_in_the_model_is_in_the_table(
     assert ("position" in in_parameters) == (positions == "learned")
     assert {"batch", "length"} < set(constrained_names)
     known = {name for name, _ in AXIS_RULES}
-    assert in_parameters | set(constrained_names) <= known
+    assert in_parameters | set(constrained_names) - {None} <= known
 
 
 def test_the_table_has_no_name_twice_and_only_axes_of_the_mesh():
@@ -259,6 +263,82 @@ def test_rows_of_a_batch_are_split_over_data_and_fsdp():
         assert array.sharding.shard_shape(array.shape) == (4, 6)
 
 
+def test_a_batch_on_the_mesh_is_the_batch():
+    host = tiny_batch()
+    for sizes in ((8, 1, 1), (2, 2, 2), (1, 1, 8)):
+        mesh = make_mesh(**dict(zip(AXES, sizes, strict=True)))
+        for array, expected in zip(put_batch(mesh, host), host, strict=True):
+            assert array.dtype == expected.dtype
+            np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes", "said"),
+    [
+        (
+            {"vocab_size": 30},
+            (1, 1, 8),
+            ["mesh.tensor=8 does not divide data.vocab_size=30", "mesh.tensor=2", "32"],
+        ),
+        (
+            {"num_heads": 2},
+            (1, 1, 8),
+            ["mesh.tensor=8", "model.num_heads=2", "choose mesh.tensor=2", "heads=8"],
+        ),
+        ({"d_ff": 20}, (1, 1, 8), ["mesh.tensor=8", "model.d_ff=20", "d_ff=24"]),
+        (
+            {"d_model": 12},
+            (1, 8, 1),
+            ["mesh.fsdp=8", "d_model=12", "fsdp=4", "d_model=16"],
+        ),
+    ],
+)
+def test_a_size_that_cannot_be_split_evenly_is_named_with_the_ways_out(
+    changes, sizes, said
+):
+    """Of other sizes of the mesh one is named that eight devices can make."""
+    mesh = make_mesh(**dict(zip(AXES, sizes, strict=True)))
+    with pytest.raises(InputError) as refusal:
+        abstract_state(mesh, init_of(make_model(**changes)))
+    for words in said:
+        assert words in str(refusal.value)
+
+
+def test_every_axis_that_may_be_split_names_its_key_of_the_config():
+    split = {name for name, axes in AXIS_RULES if isinstance(axes, str)}
+    assert SIZES.keys() == split
+
+
+# --- one process's devices -----------------------------------------------------------
+
+
+def test_the_local_mesh_holds_whole_parameters_and_splits_rows():
+    mesh = local_mesh()
+    assert mesh.axis_names == AXES
+    assert mesh.devices.flatten().tolist() == jax.local_devices()
+    assert mesh.shape["data"] == len(jax.local_devices())
+
+
+@pytest.mark.parametrize("kind", ["numpy", "8 x 1 x 1", "2 x 2 x 2", "1 x 8 x 1"])
+def test_parameters_are_copied_whole_to_each_device_from_wherever_they_were(kind):
+    rng = np.random.default_rng(4)
+    host = {"w": rng.normal(size=(16, 8)).astype(np.float32), "n": np.float32([1, 2])}
+    params = host
+    if kind != "numpy":
+        mesh = make_mesh(**dict(zip(AXES, map(int, kind.split(" x ")), strict=True)))
+        places = {"w": P("fsdp", "tensor"), "n": P()}
+        params = {
+            name: jax.device_put(leaf, NamedSharding(mesh, places[name]))
+            for name, leaf in host.items()
+        }
+    copied = copy_to(local_mesh(), params)
+    for name, leaf in copied.items():
+        assert leaf.sharding == NamedSharding(local_mesh(), P())
+        assert len(leaf.addressable_shards) == len(jax.local_devices())
+        for shard in leaf.addressable_shards:
+            np.testing.assert_array_equal(shard.data, host[name])
+
+
 def test_parameters_are_counted_by_hand():
     # W1, b1, W2, b2 of a feed-forward block 16 -> 32 -> 16.
     block = FeedForward(d_model=16, d_ff=32, dtype=jnp.float32, output_gain=1.0)
@@ -290,14 +370,16 @@ def state_on(mesh, model) -> TrainState:
 def three_updates(sizes):
     """Losses and gradient norms of three updates, dropout on, and the last state."""
     model, mesh = make_model(), mesh_of(*sizes)
-    step = TrainStep(model, OPTIMIZER, label_smoothing=0.1, ema_decay=None)
+    step = TrainStep(
+        model, OPTIMIZER, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
+    )
     numbers = []
     with on_mesh(mesh):
         state = state_on(mesh, model)
         places = jax.tree.map(lambda leaf: leaf.sharding, state)
         for _ in range(3):
-            state, sums, norm = step(state, (put_batch(mesh, tiny_batch()),))
-            numbers.append([*sums, norm])
+            state, report = step(state, (put_batch(mesh, tiny_batch()),))
+            numbers.append([*report.sums, report.gradient_norm])
     kept = jax.tree.map(
         lambda leaf, place: leaf.sharding.is_equivalent_to(place, leaf.ndim),
         state,

@@ -12,9 +12,12 @@ from flax import linen as nn
 
 from jaxformer.batch import EOS, PAD, Batch
 from jaxformer.model.transformer import Transformer, TransformerConfig
+from jaxformer.training.loss import LossSums
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import (
+    Gradients,
     TrainStep,
+    apply_gradients,
     dropout_key,
     evaluate_batch,
     gradients,
@@ -57,7 +60,14 @@ OPTIMIZER, SCHEDULE = make_optimizer(
     epsilon=EPSILON,
     clip_norm=None,
 )
-STEP = TrainStep(MODEL, OPTIMIZER, label_smoothing=0.1, ema_decay=EMA_DECAY)
+MAX_BAD_STEPS = 2
+STEP = TrainStep(
+    MODEL,
+    OPTIMIZER,
+    label_smoothing=0.1,
+    ema_decay=EMA_DECAY,
+    max_bad_steps=MAX_BAD_STEPS,
+)
 
 compiled_sums = jax.jit(functools.partial(evaluate_batch, MODEL, label_smoothing=0.1))
 
@@ -139,14 +149,20 @@ class Outcome(NamedTuple):
     norm: object
 
 
+def outcome(state, microbatches):
+    state, report = jax.device_get(STEP(state, microbatches))
+    return Outcome(state, *report)
+
+
 @functools.cache
 def one_update():
-    return Outcome(*jax.device_get(STEP(fresh_state(), (one_a_row(PAIRS),))))
+    return outcome(fresh_state(), (one_a_row(PAIRS),))
 
 
 def test_an_update_counts_itself_and_its_tokens():
     state, sums, _ = one_update()
     assert (int(state.step), int(state.position), int(state.seed)) == (1, 1, 3)
+    assert (int(state.bad_steps), int(state.skipped)) == (0, 0)
     assert int(sums.tokens) == sum(len(target) for _, target in PAIRS)
 
 
@@ -197,7 +213,7 @@ def test_microbatches_make_the_update_of_one_big_batch():
         one_a_row(PAIRS[5:7], height=2, source_length=8),
         one_a_row(PAIRS[7:], height=2, source_length=8),
     )
-    state, sums, norm = jax.device_get(STEP(fresh_state(), microbatches))
+    state, sums, norm = outcome(fresh_state(), microbatches)
     whole = one_update()
     np.testing.assert_allclose(sums, whole.sums, rtol=1e-6)
     assert norm == pytest.approx(whole.norm, rel=1e-5)
@@ -205,6 +221,107 @@ def test_microbatches_make_the_update_of_one_big_batch():
     assert largest_difference(state.params, whole.state.params) < bound
     assert largest_difference(state.ema, whole.state.ema) < bound
     assert (int(state.step), int(state.position)) == (1, 1)
+
+
+# --- updates that are not finite -----------------------------------------------------
+
+
+def of_ones(state, *, loss=24.0, tokens=8.0):
+    """The sums of a microbatch, and gradients of 8 everywhere: of 1 a token."""
+    sums = LossSums(*map(jnp.float32, (loss, 16.0, 4.0, tokens)))
+    return Gradients(sums, jax.tree.map(lambda leaf: 0 * leaf + 8, state.params))
+
+
+def with_entry(total, value):
+    """One number of the gradients replaced."""
+    embedding = total.grads["embedding"].at[5, 7].set(value)
+    return total._replace(grads={**total.grads, "embedding": embedding})
+
+
+@jax.jit
+def apply(state, total):
+    return apply_gradients(
+        OPTIMIZER, state, total, ema_decay=EMA_DECAY, max_bad_steps=MAX_BAD_STEPS
+    )
+
+
+def counts(state):
+    return tuple(
+        int(getattr(state, name))
+        for name in ("step", "position", "bad_steps", "skipped")
+    )
+
+
+def learnt(state):
+    """The bytes of all that an update learns."""
+    leaves = jax.tree.leaves((state.params, state.opt_state, state.ema))
+    return [np.asarray(leaf).tobytes() for leaf in leaves]
+
+
+BAD = {
+    "a gradient of infinity": lambda state: with_entry(of_ones(state), jnp.inf),
+    "a gradient of nan": lambda state: with_entry(of_ones(state), jnp.nan),
+    "gradients whose norm overflows": lambda state: with_entry(of_ones(state), 1e30),
+    "a loss of infinity": lambda state: of_ones(state, loss=np.inf),
+    "a loss of nan": lambda state: of_ones(state, loss=np.nan),
+    "no token at all": lambda state: of_ones(state, loss=0.0, tokens=0.0),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_an_update_that_is_not_finite_is_skipped_and_counted(kind):
+    before = fresh_state()
+    after, report = apply(before, BAD[kind](before))
+    assert learnt(after) == learnt(before)
+    assert counts(after) == (1, 1, 1, 1)
+    assert report.sums == LossSums(0.0, 0.0, 0.0, 0.0)
+    assert int(after.seed) == int(before.seed)
+
+
+def test_a_good_update_ends_a_row_of_bad_ones_and_is_as_if_they_had_not_been():
+    before = fresh_state()
+    total = of_ones(before)
+    alone, report = apply(before, total)
+    skipped, _ = apply(before, with_entry(total, jnp.nan))
+    after, after_report = apply(skipped, total)
+    assert learnt(after) == learnt(alone) != learnt(before)
+    assert counts(alone) == (1, 1, 0, 0)
+    assert counts(after) == (2, 2, 0, 1)
+    assert after_report == report
+    size = sum(leaf.size for leaf in jax.tree.leaves(before.params))
+    assert float(report.gradient_norm) == pytest.approx(size**0.5, rel=1e-5)
+    assert report.sums == total.sums
+
+
+def test_a_state_that_has_diverged_stands_still_until_the_host_comes_to_look():
+    before = fresh_state()
+    good = of_ones(before)
+    bad = with_entry(good, jnp.inf)
+    state = before
+    for total in (bad,) * MAX_BAD_STEPS:
+        state, _ = apply(state, total)
+    assert counts(state) == (2, 2, 2, 2)
+    for total in (good, bad):
+        still, report = apply(state, total)
+        assert counts(still) == counts(state)
+        assert learnt(still) == learnt(before)
+        assert report.sums == LossSums(0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_compiled_update_skips_what_its_parameters_make_of_a_batch():
+    state = fresh_state()
+    broken = state.params["embedding"].at[EOS].set(jnp.inf)
+    state = state._replace(params={**state.params, "embedding": broken})
+    before = learnt(state)
+    for steps in (1, 2, 2):  # it diverges at the second
+        state, report = STEP(state, (one_a_row(PAIRS),))
+        assert counts(state) == (steps,) * 4
+        assert not np.isfinite(report.gradient_norm)
+        assert report.sums == LossSums(0.0, 0.0, 0.0, 0.0)
+    assert learnt(state) == before
+
+
+# --- what a batch is made of ---------------------------------------------------------
 
 
 def test_rows_and_columns_of_padding_never_change_the_loss():
@@ -295,7 +412,7 @@ def test_a_copy_task_is_being_learned_after_thirty_updates():
     batch = one_a_row(pairs)
     state, losses = fresh_state(), []
     for _ in range(30):
-        state, sums, _ = STEP(state, (batch,))
+        state, (sums, _) = STEP(state, (batch,))
         losses.append(float(sums.loss / sums.tokens))
     assert losses[-1] < losses[0] / 2
     assert int(state.step) == 30

@@ -1,0 +1,124 @@
+"""What may happen to a run: stopped, killed, its disk full, its checkpoints damaged."""
+
+import json
+import resource
+import signal
+import time
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+LONG = "--config.training.steps=1000000"  # something else ends it
+
+
+@pytest.fixture
+def running(start, flags, tmp_path):
+    """A process that trains, with some checkpoints; and how it was started."""
+    argv = (*flags, f"--workdir={tmp_path / 'run'}")
+    process = start(1, *argv, LONG, devices=1)
+    return process, argv, tmp_path / "run"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_request_to_stop_loses_no_step(
+    number, running, start, newest_step, losses, tmp_path
+):
+    """And what goes on from there is bit for bit what an undisturbed run does."""
+    process, argv, workdir = running
+    process.until(lambda: newest_step(workdir) >= 20)
+    process.processes[0].send_signal(number)
+    stopped = process.results()
+    step = stopped["step"]
+    assert stopped == {"step": step, "stopped": True}
+    assert max(losses(workdir)) == newest_step(workdir) == step
+    assert f"{number.name}: stopping at the next step" in process.stderr(0)
+    assert f"stopped at step {step:,}, which is saved" in process.complaint(0)
+
+    end = f"--config.training.steps={step + 5}"
+    start(1, *argv, end, devices=1).results()
+    whole = tmp_path / "whole"
+    start(1, *argv[:-1], f"--workdir={whole}", end, devices=1).results()
+    assert losses(workdir) == losses(whole)
+
+
+def test_a_request_before_the_first_step_loses_nothing(running):
+    process, _, workdir = running
+    process.until(lambda: "training: " in process.stderr(0))
+    process.processes[0].send_signal(signal.SIGTERM)
+    assert process.results()["stopped"]
+    assert (workdir / "corpus").exists()
+
+
+def test_a_killed_run_goes_on_from_its_newest_whole_checkpoint(
+    running, start, newest_step, losses
+):
+    process, argv, workdir = running
+    unfinished = (workdir / "checkpoints").glob
+    process.until(
+        lambda: newest_step(workdir) >= 20 and [*unfinished("*.orbax-checkpoint-tmp")]
+    )
+    process.processes[0].kill()
+    process.processes[0].wait()
+    step = newest_step(workdir)
+    again = start(1, *argv, f"--config.training.steps={step + 5}", devices=1)
+    assert again.results()["step"] == step + 5
+    assert f"step {step} of {step + 5}" in again.stderr(0)
+    assert sorted(losses(workdir)) == list(range(1, step + 6))
+    assert not [*unfinished("*.orbax-checkpoint-tmp")]
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    running, start, newest_step
+):
+    process, argv, workdir = running
+    process.until(lambda: newest_step(workdir) >= 20)
+    process.processes[0].send_signal(signal.SIGTERM)
+    step = process.results()["step"]
+    folder = workdir / "checkpoints" / str(step)
+    for file in (folder / "state" / "d").glob("*"):
+        file.write_bytes(file.read_bytes()[:100])
+    before = max(
+        int(path.name)
+        for path in (workdir / "checkpoints").glob("[0-9]*")
+        if int(path.name) < step
+    )
+    again = start(1, *argv, f"--config.training.steps={step + 5}", devices=1)
+    assert again.results()["step"] == step + 5
+    assert f"checkpoint {folder} is damaged" in again.stderr(0)
+    assert f"step {before} of {step + 5}" in again.stderr(0)
+
+
+def test_a_full_disk_is_one_sentence_and_harms_no_checkpoint(
+    running, start, newest_step
+):
+    """A limit on the size of files: the checkpoint's are the first to be too large."""
+    process, argv, workdir = running
+    process.until(lambda: newest_step(workdir) >= 20)
+    process.processes[0].send_signal(signal.SIGTERM)
+    step = process.results()["step"]
+    checkpoints = {path.name for path in (workdir / "checkpoints").glob("*")}
+    full = start(1, *argv, LONG, devices=1)
+    limits = (50_000, 50_000)  # bytes; metrics.jsonl has a fifth of that
+    resource.prlimit(full.processes[0].pid, resource.RLIMIT_FSIZE, limits)
+    assert full.wait(120) == [2]
+    assert "Traceback" not in full.stderr(0)
+    assert full.complaint(0).startswith("jaxformer: ")
+    assert f"start again, from step {step}" in full.complaint(0)
+    left = {path.name for path in (workdir / "checkpoints").glob("[0-9]*")}
+    assert {name for name in left if name.isdecimal()} == checkpoints
+    again = start(1, *argv, f"--config.training.steps={step + 5}", devices=1)
+    assert again.results()["step"] == step + 5
+
+
+def test_several_steps_lie_between_a_kill_and_its_checkpoint(
+    running, newest_step, losses
+):
+    """The premise of the tests above: there is something to lose."""
+    process, _, workdir = running
+    process.until(lambda: newest_step(workdir) >= 20)
+    time.sleep(0.2)
+    process.processes[0].kill()
+    process.processes[0].wait()
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["step"] > newest_step(workdir)
