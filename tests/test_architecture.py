@@ -52,7 +52,7 @@ ROOMS = {
 DOORS = {
     "tensorflow": ("jaxformer.data",),
     "tensorflow_datasets": ("jaxformer.data",),
-    "orbax": ("jaxformer.training.checkpoint",),
+    "orbax": ("jaxformer.training.storage",),
     "sentencepiece": ("jaxformer.data.tokenizer",),
     "sacrebleu": ("jaxformer.decoding.metrics",),
     "optax": ("jaxformer.training.optimizer", "jaxformer.training.step"),

@@ -2,7 +2,8 @@
 
 The training loop saves and resumes through `Checkpoints`; translation, evaluation and
 export read parameters with it, of one checkpoint or averaged over the last few
-(section 6.1). This is the only module that knows orbax.
+(section 6.1). What stays, what is used and what is said is decided here; files are
+written and read in `jaxformer.training.storage`.
 
 A checkpoint is the folder `<directory>/<step>`, which appears complete or not at all.
 It holds `state`, the pytree given to `save`, addressed by the names of its fields and
@@ -14,67 +15,20 @@ each for itself; whether a checkpoint could be read is then agreed, so that no p
 goes on from another one than the rest. They need a file system that all of them see.
 """
 
-import contextlib
 import logging
 import math
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from jaxformer import processes
 from jaxformer.errors import InputError
+from jaxformer.training import storage
 
 logger = logging.getLogger(__name__)
-
-
-def _is_for_the_user(record: logging.LogRecord) -> bool:
-    """Keep orbax's warnings, drop its narration and its tracebacks of failed saves.
-
-    Every failure also reaches `Checkpoints` as an exception, which reports it once.
-    """
-    return "orbax" not in record.pathname or record.levelno == logging.WARNING
-
-
-logging.getLogger("absl").addFilter(_is_for_the_user)
-# When one of many writes fails, asyncio and tensorstore's threads would each print a
-# traceback for every other one under way.
-logging.getLogger("asyncio").addFilter(lambda record: "never ret" not in record.msg)
-
-
-def _print_unless_of_a_write(failed: Any) -> None:
-    if str(failed.exc_value) != "Event loop is closed":
-        _print_unraisable(failed)
-
-
-_print_unraisable, sys.unraisablehook = sys.unraisablehook, _print_unless_of_a_write
-
-
-class _DamagedError(Exception):
-    """A checkpoint whose files cannot be read; its message is the reason."""
-
-
-@contextlib.contextmanager
-def _reading_files() -> Iterator[None]:
-    """Turn what reading truncated, overwritten or missing files raises into one error.
-
-    The JSON parser and tensorstore raise ValueError, a missing item KeyError, and orbax
-    may wrap any of them in a bare Exception. Others, such as a lack of memory or a
-    mistake in the program, do not mean that a checkpoint is damaged.
-    """
-    try:
-        yield
-    except Exception as error:
-        cause = error.__cause__ if type(error) is Exception else error
-        if not isinstance(cause, OSError | ValueError | KeyError):
-            raise
-        raise _DamagedError(_reason(cause)) from error
 
 
 class Checkpoints:
@@ -96,30 +50,15 @@ class Checkpoints:
         self._scores = scores
         self._damaged: set[int] = set()
         self._saving: int | None = None
-        self._writer: ocp.CheckpointManager | None = None
+        self._writer = None
         try:
             if keep is not None:
-                self._writer = ocp.CheckpointManager(
-                    url_or_path,
-                    options=ocp.CheckpointManagerOptions(
-                        create=True,
-                        cleanup_tmp_directories=True,
-                        preservation_policy=_KeepSteps(self._steps_to_keep),
-                    ),
-                    handler_registry=_handlers(ocp.options.MultiprocessingOptions()),
-                )
-            self._reader = ocp.CheckpointManager(
-                url_or_path,
-                options=ocp.CheckpointManagerOptions(
-                    create=False,
-                    multiprocessing_options=_alone(),
-                ),
-                handler_registry=_handlers(_alone()),
-            )
+                self._writer = storage.open_writer(url_or_path, self._steps_to_keep)
+            self._reader = storage.open_reader(url_or_path)
         except OSError as error:
             raise InputError(
-                f"the checkpoint folder {directory} cannot be used: {_reason(error)}; "
-                "choose another --workdir"
+                f"the checkpoint folder {directory} cannot be used: "
+                f"{storage.reason(error)}; choose another --workdir"
             ) from error
 
     def __enter__(self) -> "Checkpoints":
@@ -168,11 +107,7 @@ class Checkpoints:
             return
         self._saving = step
         try:
-            self._writer.save(
-                step,
-                args=ocp.args.Composite(state=ocp.args.PyTreeSave(state)),
-                force=True,
-            )
+            storage.save(self._writer, step, state)
         except OSError as error:
             raise self._save_failed(error) from error
 
@@ -280,8 +215,11 @@ class Checkpoints:
         latest = self.latest_step()
         return InputError(
             f"checkpoint {self._path(self._saving)} could not be saved: "
-            f"{_reason(error)}; make room or make the folder writable and start again, "
-            + ("from the beginning" if latest is None else f"from step {latest}")
+            f"{storage.reason(error)}; make room or make the folder writable and start "
+            + (
+                "again, from "
+                + ("the beginning" if latest is None else f"step {latest}")
+            )
         )
 
     def _newest_first(
@@ -297,7 +235,7 @@ class Checkpoints:
             tree, damage = None, None
             try:
                 tree = self._read(step, field, abstract)
-            except _DamagedError as error:
+            except storage.DamagedError as error:
                 damage = str(error)
             damage = next(filter(None, processes.gather(damage)), None)
             if damage is None:
@@ -321,116 +259,11 @@ class Checkpoints:
             )
         try:
             return self._read(step, field, abstract)
-        except _DamagedError as error:
+        except storage.DamagedError as error:
             raise InputError(
                 f"checkpoint {self._path(step)} is damaged ({error}); use another step"
             ) from error
 
     def _read(self, step: int, field: str | None, abstract: Any) -> Any:
-        """The whole state (field None) or one field; InputError or _DamagedError."""
         self.wait()  # a checkpoint half written would look damaged
-        with _reading_files():
-            saved = self._reader.metadata(step).item_metadata["state"].tree
-        if field is not None:
-            if saved.get(field) is None:
-                raise InputError(f"checkpoint {self._path(step)} has no {field}")
-            saved = {field: saved[field]}
-            abstract = saved if abstract is None else {field: abstract}
-        _require_same_shapes(saved, abstract, self._path(step))
-        arguments = ocp.args.PyTreeRestore(
-            item=abstract,
-            restore_args=jax.tree.map(_restore_args, abstract),
-            partial_restore=field is not None,
-        )
-        with _reading_files():
-            items = ocp.args.Composite(state=arguments)
-            state = self._reader.restore(step, args=items)["state"]
-        state = jax.tree.map(
-            lambda want, got: got if _has_place(want) else np.asarray(got),
-            abstract,
-            state,
-        )
-        return state if field is None else state[field]
-
-
-class _KeepSteps(ocp.checkpoint_managers.PreservationPolicy):
-    """Tells orbax to preserve the steps that a function chooses among all steps."""
-
-    def __init__(self, choose: Callable[[Sequence[int]], set[int | None]]) -> None:
-        self._choose = choose
-
-    def should_preserve(
-        self,
-        checkpoints: Sequence[ocp.checkpoint_managers.PolicyCheckpointInfo],
-        *,
-        context: ocp.checkpoint_managers.PreservationContext,
-    ) -> list[bool]:
-        kept = self._choose([checkpoint.step for checkpoint in checkpoints])
-        return [checkpoint.step in kept for checkpoint in checkpoints]
-
-
-def _alone() -> ocp.options.MultiprocessingOptions:
-    """Of this process alone: orbax waits for no other."""
-    me = jax.process_index()
-    return ocp.options.MultiprocessingOptions(
-        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone{me}"
-    )
-
-
-def _handlers(
-    options: ocp.options.MultiprocessingOptions,
-) -> ocp.handlers.DefaultCheckpointHandlerRegistry:
-    """What reads and writes the state, so that a fresh process can read metadata."""
-    registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-    handler = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=options)
-    registry.add("state", ocp.args.PyTreeSave, handler)
-    registry.add("state", ocp.args.PyTreeRestore, handler)
-    return registry
-
-
-def _has_place(leaf: Any) -> bool:
-    """Whether a leaf says where to go; the metadata of a saved one merely names it."""
-    return isinstance(leaf.sharding, jax.sharding.Sharding)
-
-
-def _restore_args(leaf: Any) -> ocp.ArrayRestoreArgs:
-    """Onto the leaf's sharding; without one, onto a device on the way to numpy.
-
-    Orbax can read into numpy directly, but then one damaged file makes every other
-    read under way print a traceback of its own.
-    """
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return ocp.ArrayRestoreArgs(
-        sharding=leaf.sharding if _has_place(leaf) else here,
-        global_shape=leaf.shape,
-        dtype=leaf.dtype,
-    )
-
-
-def _shapes_by_name(tree: Any) -> dict[str, tuple[int, ...]]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
-        for path, leaf in leaves
-    }
-
-
-def _require_same_shapes(saved: Any, wanted: Any, path: Any) -> None:
-    """Raise InputError naming the first parameter that differs and both shapes."""
-    there, here = _shapes_by_name(saved), _shapes_by_name(wanted)
-    for name in [*here, *there]:
-        if here.get(name) != there.get(name):
-            raise InputError(
-                f"checkpoint {path} does not fit this config: {name} is "
-                f"{there.get(name, 'absent')} in the checkpoint and "
-                f"{here.get(name, 'absent')} in the config; use the config it was "
-                "trained with, or another --workdir"
-            )
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong in a few words; tensorstore hides the system's in a long line."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    code = re.search(r"os_error_code='(\d+)'", str(error))
-    return os.strerror(int(code[1])) if code else str(error)[:200].replace("\n", " ")
+        return storage.read(self._reader, step, field, abstract)
