@@ -213,13 +213,11 @@ class Checkpoints:
     def _save_failed(self, error: Exception) -> InputError:
         self._writer.reload()  # it has already forgotten what it meant to delete
         latest = self.latest_step()
+        start = "the beginning" if latest is None else f"step {latest}"
         return InputError(
             f"checkpoint {self._path(self._saving)} could not be saved: "
             f"{storage.reason(error)}; make room or make the folder writable and start "
-            + (
-                "again, from "
-                + ("the beginning" if latest is None else f"step {latest}")
-            )
+            f"again, from {start}"
         )
 
     def _newest_first(

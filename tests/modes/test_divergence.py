@@ -125,8 +125,9 @@ def test_too_many_stop_the_run_with_one_line_that_says_where(
             "training diverged: 3 updates in a row without finite loss and gradient, "
             "the first of them step 5 at data position 4; in its microbatch 1 the "
             f"gradient is first not finite in {LAYER}, going backwards; its sentences "
-            f"are in {file}; lower optimizer.learning_rate_scale, or let the run skip "
-            "what it diverges on with training.on_divergence=rollback"
+            f"are in {file}; let the run go on past it with "
+            "training.on_divergence=rollback, or start anew in another --workdir with "
+            "a lower optimizer.learning_rate_scale"
         )
     pairs = [tuple(line.split("\t")) for line in file.read_text().splitlines()]
     assert pairs == pairs_at(tmp_path / "run", 4)
@@ -173,7 +174,7 @@ def test_diverging_again_from_the_same_checkpoint_is_refused(
     bad_where(lambda state: state.step >= 4)
     answer = train(ROLLBACK)
     assert answer.complaint == (
-        "training diverged again from step 4, on other data; lower "
-        "optimizer.learning_rate_scale"
+        "training diverged again from step 4, on other data; start anew in another "
+        "--workdir with a lower optimizer.learning_rate_scale"
     )
     assert answer.err.count("set back to step 4, data position 7") == 1

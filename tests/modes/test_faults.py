@@ -1,9 +1,7 @@
 """What may happen to a run: stopped, killed, its disk full, its checkpoints damaged."""
 
-import json
 import resource
 import signal
-import time
 
 import pytest
 
@@ -20,19 +18,16 @@ def running(start, flags, tmp_path):
     return process, argv, tmp_path / "run"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_request_to_stop_loses_no_step(
-    number, running, start, newest_step, losses, tmp_path
-):
+def test_a_request_to_stop_loses_no_step(running, start, newest_step, losses, tmp_path):
     """And what goes on from there is bit for bit what an undisturbed run does."""
     process, argv, workdir = running
     process.until(lambda: newest_step(workdir) >= 20)
-    process.processes[0].send_signal(number)
+    process.processes[0].send_signal(signal.SIGTERM)
     stopped = process.results()
     step = stopped["step"]
     assert stopped == {"step": step, "stopped": True}
     assert max(losses(workdir)) == newest_step(workdir) == step
-    assert f"{number.name}: stopping at the next step" in process.stderr(0)
+    assert "SIGTERM: stopping at the next step" in process.stderr(0)
     assert f"stopped at step {step:,}, which is saved" in process.complaint(0)
 
     end = f"--config.training.steps={step + 5}"
@@ -109,16 +104,3 @@ def test_a_full_disk_is_one_sentence_and_harms_no_checkpoint(
     assert {name for name in left if name.isdecimal()} == checkpoints
     again = start(1, *argv, f"--config.training.steps={step + 5}", devices=1)
     assert again.results()["step"] == step + 5
-
-
-def test_several_steps_lie_between_a_kill_and_its_checkpoint(
-    running, newest_step, losses
-):
-    """The premise of the tests above: there is something to lose."""
-    process, _, workdir = running
-    process.until(lambda: newest_step(workdir) >= 20)
-    time.sleep(0.2)
-    process.processes[0].kill()
-    process.processes[0].wait()
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["step"] > newest_step(workdir)

@@ -30,7 +30,7 @@ from jaxformer.training.sharding import (
     put_batch,
     rows_here,
 )
-from jaxformer.training.step import TrainState, TrainStep, init_state
+from jaxformer.training.step import init_state
 
 OPTIMIZER, _ = make_optimizer(
     d_model=16,
@@ -345,55 +345,3 @@ def test_parameters_are_counted_by_hand():
     init = functools.partial(block.init, jax.random.key(0), jnp.ones((1, 1, 16)))
     counted = parameter_count(nn.unbox(jax.eval_shape(init)))
     assert counted == 16 * 32 + 32 + 32 * 16 + 16
-
-
-# --- the same update on every mesh ---------------------------------------------------
-
-
-def state_on(mesh, model) -> TrainState:
-    """A state of arbitrary parameters, the same on every mesh, placed by the rules."""
-    rng = np.random.default_rng(2)
-
-    def fill(leaf):
-        values = rng.normal(0.0, 0.25, leaf.shape).astype(leaf.dtype)
-        return jax.device_put(values, leaf.sharding)
-
-    abstract = abstract_state(mesh, init_of(model))
-    zeros = jax.tree.map(
-        lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding),
-        abstract,
-    )
-    return zeros._replace(params=jax.tree.map(fill, abstract.params))
-
-
-@functools.cache
-def three_updates(sizes):
-    """Losses and gradient norms of three updates, dropout on, and the last state."""
-    model, mesh = make_model(), mesh_of(*sizes)
-    step = TrainStep(
-        model, OPTIMIZER, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
-    )
-    numbers = []
-    with on_mesh(mesh):
-        state = state_on(mesh, model)
-        places = jax.tree.map(lambda leaf: leaf.sharding, state)
-        for _ in range(3):
-            state, report = step(state, (put_batch(mesh, tiny_batch()),))
-            numbers.append([*report.sums, report.gradient_norm])
-    kept = jax.tree.map(
-        lambda leaf, place: leaf.sharding.is_equivalent_to(place, leaf.ndim),
-        state,
-        places,
-    )
-    return np.array(numbers), all(jax.tree.leaves(kept))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 2, 2)])
-def test_the_mesh_shape_never_changes_the_loss(sizes):
-    """Bound: sums of a few thousand float32 terms in another order, relative 1e-5."""
-    expected, _ = three_updates((1, 1, 1))
-    numbers, state_keeps_its_place = three_updates(sizes)
-    assert len({loss for loss, *_ in expected.tolist()}) == 3  # it is learning
-    np.testing.assert_allclose(numbers, expected, rtol=1e-5)
-    assert state_keeps_its_place
