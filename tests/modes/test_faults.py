@@ -18,6 +18,18 @@ def running(start, flags, tmp_path):
     return process, argv, tmp_path / "run"
 
 
+@pytest.fixture
+def stop_after_twenty(newest_step):
+    """Ask a run to stop when it has a checkpoint of step 20; gives its last step."""
+
+    def stop(process, workdir):
+        process.until(lambda: newest_step(workdir) >= 20)
+        process.processes[0].send_signal(signal.SIGTERM)
+        return process.results()["step"]
+
+    return stop
+
+
 def test_a_request_to_stop_loses_no_step(running, start, newest_step, losses, tmp_path):
     """And what goes on from there is bit for bit what an undisturbed run does."""
     process, argv, workdir = running
@@ -64,12 +76,10 @@ def test_a_killed_run_goes_on_from_its_newest_whole_checkpoint(
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
-    running, start, newest_step
+    running, start, stop_after_twenty
 ):
     process, argv, workdir = running
-    process.until(lambda: newest_step(workdir) >= 20)
-    process.processes[0].send_signal(signal.SIGTERM)
-    step = process.results()["step"]
+    step = stop_after_twenty(process, workdir)
     folder = workdir / "checkpoints" / str(step)
     for file in (folder / "state" / "d").glob("*"):
         file.write_bytes(file.read_bytes()[:100])
@@ -85,13 +95,11 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
 
 
 def test_a_full_disk_is_one_sentence_and_harms_no_checkpoint(
-    running, start, newest_step
+    running, start, stop_after_twenty
 ):
     """A limit on the size of files: the checkpoint's are the first to be too large."""
     process, argv, workdir = running
-    process.until(lambda: newest_step(workdir) >= 20)
-    process.processes[0].send_signal(signal.SIGTERM)
-    step = process.results()["step"]
+    step = stop_after_twenty(process, workdir)
     checkpoints = {path.name for path in (workdir / "checkpoints").glob("*")}
     full = start(1, *argv, LONG, devices=1)
     limits = (50_000, 50_000)  # bytes; metrics.jsonl has a fifth of that
