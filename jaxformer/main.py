@@ -10,6 +10,7 @@ said goes to stderr. What the user got wrong is one line there, and exit code 2.
 import difflib
 import errno
 import importlib
+import itertools
 import json
 import logging
 import math
@@ -28,7 +29,7 @@ from ml_collections import config_flags
 
 from jaxformer import processes
 from jaxformer.errors import InputError
-from jaxformer.modes.options import MODES, Options
+from jaxformer.modes.options import FLAGS, MODES, Flag, Options
 from jaxformer.processes import Cluster
 
 USAGE = "python -m jaxformer.main --config=configs/demo.py --workdir=runs/demo"
@@ -38,20 +39,6 @@ logger = logging.getLogger("jaxformer")  # this module is __main__
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")  # --config.SECTION.KEY=VALUE
 # What a full disk, a full quota, a read-only disk and a limit on files are called.
 _NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-_PROCESSES = (  # jax.distributed finds them by itself on Cloud TPU, Slurm and Open MPI
-    ("num_processes", None, 1, "How many processes take part; 1: this one alone."),
-    ("process_id", None, 0, "Which of them this is, from 0."),
-    ("join_timeout", 300, 1, "Seconds to wait at the start until all are there."),
-    ("peer_timeout", 100, 10, "Seconds after which a silent process counts as lost."),
-)
-_TEXT_FLAGS = {
-    "coordinator_address": "Several processes: HOST:PORT of process 0.",
-    "workdir": "The run's folder: made by training.",
-    "source": "evaluate, score: file of source sentences.",
-    "reference": "evaluate, score: file of translations.",
-    "checkpoint": "Parameters to use: a step, latest, best, or average:N of the last "
-    "N; by default the average that the config asks for.",
-}
 
 
 def define_flags(argv: Sequence[str]) -> flags.FlagValues:
@@ -68,33 +55,25 @@ def define_flags(argv: Sequence[str]) -> flags.FlagValues:
     flags.DEFINE_enum(
         "mode", "train", list(MODES), "What to do with it.", flag_values=values
     )
-    for name, meaning in _TEXT_FLAGS.items():
-        flags.DEFINE_string(name, None, meaning, flag_values=values)
-    flags.DEFINE_string(
-        "split",
-        "test",
-        "evaluate, score: split of the run's data, without --source.",
-        flag_values=values,
-    )
-    for name, meaning in (
-        ("beam_size", "Beam width, 1 is greedy."),
-        ("batch_tokens", "Source tokens decoded at a time, padding included."),
-    ):
-        flags.DEFINE_integer(name, None, meaning, flag_values=values, lower_bound=1)
-    for name, default, least, meaning in _PROCESSES:
-        flags.DEFINE_integer(
-            name, default, meaning, flag_values=values, lower_bound=least
-        )
-    flags.DEFINE_float(
-        "alpha",
-        None,
-        "Exponent of the length penalty ((5 + n) / 6)^alpha of n output pieces.",
-        flag_values=values,
-    )
+    for flag in itertools.chain(*FLAGS.values()):
+        _define(flag, values)
     flags.DEFINE_bool(
         "help", False, "Show this help.", flag_values=values, short_name="h"
     )
     return values
+
+
+def _define(flag: Flag, values: flags.FlagValues) -> None:
+    """Tell absl of one flag."""
+    common = (flag.name, flag.default)
+    if flag.choices:
+        flags.DEFINE_enum(*common, flag.choices, flag.meaning, flag_values=values)
+    elif flag.kind in (int, float):
+        define = flags.DEFINE_integer if flag.kind is int else flags.DEFINE_float
+        define(*common, flag.meaning, flag_values=values, lower_bound=flag.least)
+    else:
+        define = flags.DEFINE_bool if flag.kind is bool else flags.DEFINE_string
+        define(*common, flag.meaning, flag_values=values)
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -114,24 +93,21 @@ def parse(argv: Sequence[str]) -> Options:
         raise InputError(f"{rest[0]!r} is no flag; flags look like --mode=train")
     if not values.workdir and values.mode != "check":
         raise InputError(f"--workdir is missing; for example: {USAGE}")
-    decoding = {
-        key: values[key].value
-        for key in ("beam_size", "alpha", "batch_tokens")
-        if values[key].value is not None
+    given = {
+        group: {f.name: values[f.name].value for f in members}
+        for group, members in FLAGS.items()
     }
+    alone, cluster = given.pop(None), given.pop("cluster")
+    alone["workdir"] = Path(values.workdir) if values.workdir else None
     return Options(
         mode=values.mode,
         config=config,
-        workdir=Path(values.workdir) if values.workdir else None,
-        source=values.source,
-        reference=values.reference,
-        split=values.split,
-        checkpoint=values.checkpoint,
-        decoding=decoding,
-        cluster=Cluster(
-            coordinator_address=values.coordinator_address,
-            **{name: values[name].value for name, *_ in _PROCESSES},
-        ),
+        cluster=Cluster(**cluster),
+        **alone,
+        **{
+            group: {name: value for name, value in chosen.items() if value is not None}
+            for group, chosen in given.items()
+        },
     )
 
 
