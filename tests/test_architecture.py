@@ -222,7 +222,8 @@ import jaxformer.modes.train  # all that training needs, down to its data
 import jaxformer.modes.translate
 from jaxformer.batch import EOS, Batch
 from jaxformer.decoding.translate import search_translations
-from jaxformer.model.transformer import Transformer, TransformerConfig
+from jaxformer.model.config import TransformerConfig
+from jaxformer.model.transformer import Transformer
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh
 from jaxformer.training.step import TrainStep, init_state

@@ -23,7 +23,7 @@ from jaxformer.batch import Batch
 from jaxformer.data.cleaning import CorpusReport, SideReport
 from jaxformer.data.plan import Plan, Shape
 from jaxformer.errors import InputError
-from jaxformer.model.transformer import TransformerConfig
+from jaxformer.model.config import TransformerConfig
 from jaxformer.modes.options import Options
 from jaxformer.modes.runs import Learner, Run, make_learner, make_run_plan, prepare_run
 from jaxformer.training.sharding import (

@@ -20,7 +20,8 @@ from jaxformer.data.sources import CorpusConfig
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
-from jaxformer.model.transformer import Transformer, TransformerConfig
+from jaxformer.model.config import TransformerConfig
+from jaxformer.model.transformer import Transformer
 from jaxformer.modes.options import Options
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_scores

@@ -8,7 +8,7 @@ import pytest
 
 from configs import wmt_base, wmt_big
 from jaxformer.data.plan import Shape
-from jaxformer.model.transformer import TransformerConfig
+from jaxformer.model.config import TransformerConfig
 from jaxformer.modes import check
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,8 @@ from jaxformer.data.plan import make_plan
 from jaxformer.data.sources import CorpusConfig
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
-from jaxformer.model.transformer import Transformer, TransformerConfig
+from jaxformer.model.config import TransformerConfig
+from jaxformer.model.transformer import Transformer
 from jaxformer.modes.runs import SECTIONS, build, require_sections
 from jaxformer.training.loop import TrainingConfig
 from jaxformer.training.optimizer import make_optimizer

@@ -19,7 +19,8 @@ from jaxformer.decoding.translate import (
     search_translations,
     source_batches,
 )
-from jaxformer.model.transformer import Transformer, TransformerConfig, init_cache
+from jaxformer.model.config import TransformerConfig
+from jaxformer.model.transformer import Transformer, init_cache
 
 VOCABULARY = 24
 MODEL = Transformer(

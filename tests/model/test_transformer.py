@@ -9,7 +9,8 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import BOS, EOS, PAD, Batch
-from jaxformer.model.transformer import Transformer, TransformerConfig, init_cache
+from jaxformer.model.config import TransformerConfig
+from jaxformer.model.transformer import Transformer, init_cache
 
 CONFIG = TransformerConfig(
     vocab_size=23,

@@ -16,7 +16,8 @@ from jaxformer.batch import Batch
 from jaxformer.data.corpus import open_prepared
 from jaxformer.data.plan import Shape
 from jaxformer.errors import InputError
-from jaxformer.model.transformer import Transformer, TransformerConfig
+from jaxformer.model.config import TransformerConfig
+from jaxformer.model.transformer import Transformer
 from jaxformer.modes import check
 from jaxformer.modes.options import Options
 from jaxformer.processes import Cluster
