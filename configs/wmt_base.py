@@ -65,6 +65,10 @@ def get_config() -> ConfigDict:
             "max_positions": 1024,
             "norm_first": False,
             "dtype": "bfloat16",
+            "attention_bias": False,
+            "activation": "relu",
+            "logits_bias": False,
+            "layer_norm_epsilon": 1e-6,  # of tensor2tensor
         }
     )
     config.optimizer = ConfigDict(

@@ -12,6 +12,7 @@ import errno
 import importlib
 import itertools
 import json
+import keyword
 import logging
 import math
 import os
@@ -201,7 +202,8 @@ def _speak_for_all() -> None:
 
 def run(options: Options) -> dict | None:
     """Run one mode; returns what it has to say in JSON."""
-    return importlib.import_module(f"jaxformer.modes.{options.mode}").run(options)
+    name = f"{options.mode}_" if keyword.iskeyword(options.mode) else options.mode
+    return importlib.import_module(f"jaxformer.modes.{name}").run(options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """A run's folder: everything that training leaves and translation needs.
 
     config.json       the resolved config, the direction, the tokeniser's hash, versions
-    tokenizer.model   SentencePiece
+    tokenizer.model   SentencePiece; of an imported model a zip file of two, with pieces
     corpus/           tokenised text, with a report of what was dropped
     checkpoints/      the training state
     metrics.jsonl, tensorboard/
@@ -29,6 +29,15 @@ FREE_KEYS = {
     "data": (
         "directory", "data_dir", "download", "test", "test_source", "test_target",
     ),
+}  # fmt: skip
+# What runs did before these keys of the config existed: records made then lack them.
+EARLIER_VALUES = {
+    "model": {
+        "attention_bias": False, "activation": "relu", "logits_bias": False,
+        "layer_norm_epsilon": 1e-6,
+    },
+    "batches": {"row_multiple": 1},  # on one device
+    "training": {"max_bad_steps": 10, "on_divergence": "stop"},
 }  # fmt: skip
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
@@ -70,18 +79,24 @@ class Workdir:
             )
 
     def read_record(self) -> dict:
-        """What `write_record` wrote. Raises InputError if there is no run here."""
+        """What `write_record` wrote, with EARLIER_VALUES of keys that it lacks.
+
+        Raises InputError if there is no run here.
+        """
         try:
             record = json.loads(self.config_file.read_text())
             if not {"config", "tokenizer"} <= set(record):
                 raise ValueError("no config or no tokenizer in it")
+            config = record["config"]
+            for section in EARLIER_VALUES.keys() & config.keys():
+                config[section] = {**EARLIER_VALUES[section], **config[section]}
             return record
         except FileNotFoundError:
             raise InputError(
                 f"there is no run in {self.path} (no config.json); train one with "
                 f"--config=... --workdir={self.path}"
             ) from None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{self.config_file} cannot be read ({error}); put a copy back, or "
                 "choose another --workdir"

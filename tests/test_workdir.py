@@ -8,7 +8,13 @@ import pytest
 from configs import multi30k
 from jaxformer.data.tokenizer import train_tokenizer
 from jaxformer.errors import InputError
-from jaxformer.workdir import FREE_KEYS, FREE_SECTIONS, Workdir, direction
+from jaxformer.workdir import (
+    EARLIER_VALUES,
+    FREE_KEYS,
+    FREE_SECTIONS,
+    Workdir,
+    direction,
+)
 
 
 def tokenizer_of(words, path):
@@ -42,6 +48,29 @@ def test_the_record_is_what_was_written(workdir):
     assert record["tokenizer"]["vocab_size"] == workdir.read_tokenizer().vocab_size
     assert record["versions"]["jax"]
     assert not list(workdir.path.glob("*.partial"))
+
+
+def test_what_a_record_from_before_a_key_lacks_is_what_runs_did_then(workdir):
+    record = workdir.read_record()
+    for section, keys in EARLIER_VALUES.items():
+        for key in keys:
+            del record["config"][section][key]
+    workdir.config_file.write_text(json.dumps(record))
+    assert workdir.read_record()["config"] == json.loads(json.dumps(config()))
+    workdir.require_same_run(config())
+    with pytest.raises(InputError, match=r"model\.activation='relu', .* says 'swish'"):
+        workdir.require_same_run(config(model__activation="swish"))
+
+
+def test_a_recorded_value_counts_more_than_an_earlier_one(tmp_path, workdir):
+    workdir.write_record(config(model__logits_bias=True), workdir.read_tokenizer())
+    assert workdir.read_record()["config"]["model"]["logits_bias"] is True
+
+
+def test_earlier_values_are_of_keys_that_exist():
+    values = config()
+    for section, keys in EARLIER_VALUES.items():
+        assert values[section].keys() >= keys.keys()
 
 
 def test_creating_again_changes_nothing(workdir):

@@ -81,7 +81,8 @@ def clean(
     seen = SeenPairs()
     pairs = iter(pairs)
     while chunk := list(islice(pairs, _CHUNK)):
-        sources, targets = (tokenizer.encode(side) for side in zip(*chunk, strict=True))
+        sources, targets = zip(*chunk, strict=True)
+        sources, targets = tokenizer.encode(sources), tokenizer.encode_target(targets)
         reasons = _reasons(sources, targets, max_length, max_ratio)
         if deduplicate:
             kept = np.flatnonzero(reasons == -1)

@@ -3,7 +3,7 @@
 Section 5.1 of the paper: sentence pairs and their shared vocabulary. `prepare` writes
 once what training and evaluation then only read, so a workdir needs its source no more:
 
-    workdir/tokenizer.model     the vocabulary
+    workdir/tokenizer.model     the vocabulary, unless something was learnt with one
     workdir/corpus/train/       cleaned training pairs (`jaxformer.data.store`)
     workdir/corpus/dev/         every dev pair, in order
     workdir/corpus/dev.source.txt, dev.target.txt   the same as text, for BLEU
@@ -60,11 +60,14 @@ def read_split(config: CorpusConfig, split: str) -> tuple[list[str], list[str]]:
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
-def prepare(config: CorpusConfig, workdir: Path) -> PreparedCorpus:
+def prepare(
+    config: CorpusConfig, workdir: Path, *, learnt_with: Tokenizer | None = None
+) -> PreparedCorpus:
     """Train the tokenizer, clean and tokenise; or open what is there already.
 
-    Raises InputError if the text cannot be used, leaving the workdir as it was, or if
-    the workdir was prepared with other settings, naming them.
+    `learnt_with` is the workdir's tokenizer if its checkpoints know its pieces: it is
+    used and none trained. Raises InputError if the text cannot be used, leaving the
+    workdir as it was, or if the workdir was prepared with other settings, naming them.
     """
     corpus = workdir / "corpus"
     if corpus.exists():
@@ -74,7 +77,8 @@ def prepare(config: CorpusConfig, workdir: Path) -> PreparedCorpus:
     start = time.monotonic()
     dev = read_split(config, "dev")  # before the long work: it may be missing
     with new_directory(corpus) as partial:
-        tokenizer = _train_tokenizer(config, partial / "tokenizer.model")
+        trained = partial / "tokenizer.model"
+        tokenizer = learnt_with or _train_tokenizer(config, trained)
         train_report = _write_train(config, tokenizer, partial / "train")
         dev_report = _write_dev(dev, tokenizer, partial)
         report = {
@@ -86,7 +90,8 @@ def prepare(config: CorpusConfig, workdir: Path) -> PreparedCorpus:
         settings = {"data": _settings(config), "tokenizer": tokenizer.hash}
         _write_json(partial / "report.json", report)
         _write_json(partial / "settings.json", settings)
-        os.replace(partial / "tokenizer.model", workdir / "tokenizer.model")
+        if learnt_with is None:
+            os.replace(trained, workdir / "tokenizer.model")
     log.info("corpus: prepared in %.0f s", time.monotonic() - start)
     return open_prepared(workdir)
 
@@ -149,7 +154,7 @@ def _write_train(
 def _write_dev(
     dev: tuple[list[str], list[str]], tokenizer: Tokenizer, directory: Path
 ) -> CorpusReport:
-    sequences = [tokenizer.encode(side) for side in dev]
+    sequences = [tokenizer.encode(dev[0]), tokenizer.encode_target(dev[1])]
     write_corpus(directory / "dev", [tuple(sequences)], vocab_size=tokenizer.vocab_size)
     for name, sentences in zip(("source", "target"), dev, strict=True):
         text = "".join(f"{sentence}\n" for sentence in sentences)

@@ -1,26 +1,29 @@
-"""Greedy and beam search (section 6.1) as pure functions that run inside `jax.jit`.
+"""Greedy, beam and sampling search (section 6.1) as pure functions, inside `jax.jit`.
 
 The search sees a step function and never a model:
 
-    step_fn(tokens: int32[B, W], step: int32[], cache) -> (logits: f32[B, W, V], cache)
+    step_fn(tokens, ages, clock, ancestors, cache) -> (logits f32[V, B, W], cache)
 
-`tokens` are the previous tokens (BOS at step 0) of W hypotheses of B sentences. Every
-leaf of `cache` has leading axes [B, W, ...] and follows its hypothesis when the search
-re-orders them along W; what does not change (encoder output, keys and values of the
-cross-attention) is closed over by `step_fn`. Rows of a batch never meet here, so a
-translation depends on its neighbours only if `step_fn` lets it.
+`tokens` int32 [B, W] are the newest tokens (BOS at age 0) of W hypotheses of B
+sentences, and `ages` int32 [B] how many tokens each has. The cache never moves: what a
+step stores at place `clock` mod L for hypothesis w stays there, and `ancestors` int32
+[B, W, L] tells, for each hypothesis, which of the W wrote each place of its past. The
+newest `ages` + 1 places are its own.
 
-What counts as a hypothesis, for both searches:
+Rows of a batch never meet here and need not have begun together: a sentence may take
+the place of a finished one at any step (`jaxformer.decoding.engine`).
+
+What counts as a hypothesis, for all searches:
 
 - It ends with EOS, and its length n counts EOS. At its last allowed place only EOS can
   be chosen, so every hypothesis is complete and its log P is that of the text returned.
 - PAD, UNK and BOS are never produced: none of them stands for text. Probabilities are
-  still normalised over the whole vocabulary, so log P is what teacher forcing gives.
+  still normalised over the whole vocabulary, and before any rule or temperature, so
+  log P is what teacher forcing gives.
 - A row with maximal length 0 only fills the batch: it takes no steps, and its result is
   length 0, nothing but PAD, log P of -inf.
 
-Used by `jaxformer.decoding.translate`. N is the number of steps, the other letters are
-those of `jaxformer.model.attention`.
+N is the number of steps, the other letters are those of `jaxformer.model.attention`.
 """
 
 from collections.abc import Callable
@@ -30,17 +33,24 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.batch import BOS, EOS, PAD
-from jaxformer.errors import InputError
+from jaxformer.decoding.candidates import Rules, sampled_token, top_candidates
+from jaxformer.decoding.options import SearchOptions, length_penalty
 
-Cache = Any  # a pytree of arrays [B, W, ...]
-StepFunction = Callable[[jax.Array, jax.Array, Cache], tuple[jax.Array, Cache]]
+Cache = Any  # a pytree of arrays
+StepFunction = Callable[..., tuple[jax.Array, Cache]]
 
-# Ids in a block of the two-level selection; the best on a CPU lie between 16 and 64.
-_BLOCK = 32
+
+class Requests(NamedTuple):
+    """What each sentence asks for."""
+
+    max_lengths: jax.Array  # int32 [B], EOS included; 0 marks an empty row
+    min_lengths: jax.Array  # int32 [B], EOS included
+    prefixes: jax.Array  # int32 [B, P], PAD after the end: how each translation begins
+    seeds: jax.Array  # uint32 [B], of sampling
 
 
 class SearchResult(NamedTuple):
-    """Finished hypotheses of each sentence, best first.
+    """Finished hypotheses of each sentence; those of a beam best first.
 
     A slot that no hypothesis fills (a short limit allows fewer than W) has length 0,
     nothing but PAD and -inf twice.
@@ -48,8 +58,23 @@ class SearchResult(NamedTuple):
 
     tokens: jax.Array  # int32 [B, W, N], PAD after EOS
     lengths: jax.Array  # int32 [B, W], including EOS
-    scores: jax.Array  # f32 [B, W], log P / length_penalty
+    scores: jax.Array  # f32 [B, W], log P / length penalty
     log_probabilities: jax.Array  # f32 [B, W], log P, natural logarithm
+
+
+class SearchState(NamedTuple):
+    """A search between two steps; N = L, the places of the ring."""
+
+    clock: jax.Array  # int32 [], steps made
+    ages: jax.Array  # int32 [B], tokens made by each row
+    done: jax.Array  # bool [B]
+    requests: Requests
+    previous: jax.Array  # int32 [B, W], the last token of each live hypothesis
+    tokens: jax.Array  # int32 [B, W, N], live hypotheses, PAD from `ages` on
+    log_probabilities: jax.Array  # f32 [B, W], best first; -inf marks an empty slot
+    ancestors: jax.Array  # int32 [B, W, L]
+    finished: SearchResult
+    cache: Cache
 
 
 class _Extensions(NamedTuple):
@@ -60,165 +85,228 @@ class _Extensions(NamedTuple):
     tokens: jax.Array  # int32 [B, C]
 
 
-class _BeamState(NamedTuple):
-    step: jax.Array  # int32 []
-    done: jax.Array  # bool [B]
-    previous: jax.Array  # int32 [B, W], the last token of each live hypothesis
-    tokens: jax.Array  # int32 [B, W, N], live hypotheses, PAD from `step` on
-    log_probabilities: jax.Array  # f32 [B, W], best first; -inf marks an empty slot
-    finished: SearchResult
-    cache: Cache
+def no_rules(max_lengths: jax.Array) -> Requests:
+    """Requests that only limit lengths, int32 [B]."""
+    zeros = jnp.zeros_like(max_lengths)
+    prefixes = jnp.full((max_lengths.shape[0], 0), PAD, jnp.int32)
+    return Requests(max_lengths, zeros, prefixes, zeros.astype(jnp.uint32))
 
 
-def length_penalty(lengths: jax.Array, alpha: float) -> jax.Array:
-    """((5 + n) / 6)^alpha for n tokens, EOS included: f32, the shape of `lengths`.
-
-    Section 6.1 takes it from Wu et al. (2016), equation 14, where |Y| is the length of
-    the output; tensor2tensor, which trained the paper's models, counts EOS, as here.
-    """
-    return ((5 + lengths.astype(jnp.float32)) / 6) ** alpha
-
-
-def greedy_search(
-    step_fn: StepFunction, cache: Cache, *, max_lengths: jax.Array, max_steps: int
-) -> SearchResult:
-    """The most probable next token at every step, until EOS.
-
-    `max_lengths` int32 [B] limits the tokens of each sentence, EOS included, and is
-    itself limited to `max_steps` = N. Leaves of `cache` are [B, 1, ...]. Returns W = 1;
-    `scores` equals `log_probabilities`.
-    """
-    limits = jnp.minimum(max_lengths, max_steps)  # [B]
-    batch = limits.shape[0]
-
-    def is_unfinished(state):
-        return (state[0] < max_steps) & ~state[1].all()
-
-    def advance(state):
-        step, done, previous, tokens, lengths, log_probabilities, cache = state
-        logits, cache = step_fn(previous, step, cache)  # [B, 1, V]
-        best, token = top_candidates(logits, limits <= step + 1, 1)  # [B, 1, 1]
-        normaliser = jax.nn.logsumexp(logits, axis=2, keepdims=True)  # [B, 1, 1]
-        gain = (best - normaliser)[:, :, 0]  # [B, 1]
-        token = jnp.where(done[:, None], PAD, token[:, :, 0])  # [B, 1]
-        return (
-            step + 1,
-            done | (token[:, 0] == EOS),
-            token,
-            jax.lax.dynamic_update_index_in_dim(tokens, token, step, axis=2),
-            lengths + ~done[:, None],
-            jnp.where(done[:, None], log_probabilities, log_probabilities + gain),
-            cache,
-        )
-
-    is_filler = limits < 1
-    *_, tokens, lengths, log_probabilities, _ = jax.lax.while_loop(
-        is_unfinished,
-        advance,
-        (
-            jnp.int32(0),
-            is_filler,
-            jnp.full((batch, 1), BOS, jnp.int32),
-            jnp.full((batch, 1, max_steps), PAD, jnp.int32),
-            jnp.zeros((batch, 1), jnp.int32),
-            jnp.where(is_filler, -jnp.inf, 0.0)[:, None],  # [B, 1]
-            cache,
-        ),
-    )
-    return SearchResult(tokens, lengths, log_probabilities, log_probabilities)
-
-
-def beam_search(
+def search(
     step_fn: StepFunction,
     cache: Cache,
+    requests: Requests,
+    options: SearchOptions,
     *,
-    max_lengths: jax.Array,
     max_steps: int,
-    beam_size: int,
-    alpha: float,
 ) -> SearchResult:
-    """The W best finished hypotheses by log P / length_penalty (section 6.1).
+    """Search all rows from their beginning to the end of the last.
 
-    `max_lengths` int32 [B] limits the tokens of each sentence, EOS included, and is
-    itself limited to `max_steps` = N. W is `beam_size`.
-
-    Each step grows the W live hypotheses and ranks all extensions by log P. Those that
-    end with EOS among the first W compete by score for the W finished places; the first
-    W that do not end live on. An EOS of lower rank is dropped, so that improbable early
-    ends do not win by being short, and so that W = 1 with alpha 0 is greedy search.
-
-    A sentence stops when no live hypothesis can still enter its finished list, so that
-    stopping never changes the result. Raises InputError for `beam_size` < 1, and for
-    `alpha` < 0, with which that bound would not hold.
+    `max_steps` = N limits all rows, and the ring of `cache` has as many places.
     """
-    if beam_size < 1:
-        raise InputError(f"decoding.beam_size is {beam_size}; set it to 1 or more.")
-    if alpha < 0:
-        raise InputError(f"decoding.alpha is {alpha}; set it to 0 or more.")
-    limits = jnp.minimum(max_lengths, max_steps)  # [B]
+    limits = jnp.minimum(requests.max_lengths, max_steps)
+    state = start(
+        requests._replace(max_lengths=limits),
+        cache,
+        width=options.beam_size,
+        length=max_steps,
+    )
+    return advance(
+        step_fn, state, options, steps=max_steps, enough=limits.shape[0]
+    ).finished
 
-    def is_unfinished(state: _BeamState) -> jax.Array:
-        return (state.step < max_steps) & ~state.done.all()
 
-    def advance(state: _BeamState) -> _BeamState:
-        logits, cache = step_fn(state.previous, state.step, state.cache)  # [B, W, V]
-        at_limit = limits <= state.step + 1  # [B]
-        extensions = _best_extensions(logits, state.log_probabilities, at_limit)
-        finished = _keep_finished(state, extensions, alpha)
-        live = _keep_live(extensions, beam_size)
-        # log P only falls: the best that can still happen to a live hypothesis is the
-        # largest penalty to divide by.
-        bound = live.log_probabilities[:, 0] / length_penalty(limits, alpha)  # [B]
-        return _BeamState(
-            step=state.step + 1,
-            done=state.done | (bound <= finished.scores[:, -1]),
-            previous=live.tokens,
-            tokens=_grow(state, live),
-            log_probabilities=live.log_probabilities,
-            finished=finished,
-            cache=_reorder(cache, live.parents),
+def start(requests: Requests, cache: Cache, *, width: int, length: int) -> SearchState:
+    """Every row at its beginning: BOS alone; width W, and `length` places = N = L."""
+    batch = requests.max_lengths.shape[0]
+    shape = (batch, width)
+    empty = jnp.full(shape, -jnp.inf, jnp.float32)
+    no_tokens = jnp.full((*shape, length), PAD, jnp.int32)
+    return SearchState(
+        clock=jnp.int32(0),
+        ages=jnp.zeros(batch, jnp.int32),
+        done=requests.max_lengths < 1,
+        requests=requests,
+        previous=jnp.full(shape, BOS, jnp.int32),
+        tokens=no_tokens,
+        log_probabilities=empty.at[:, 0].set(0.0),
+        ancestors=jnp.broadcast_to(
+            jnp.arange(width, dtype=jnp.int32)[None, :, None], (*shape, length)
+        ),
+        finished=SearchResult(no_tokens, jnp.zeros(shape, jnp.int32), empty, empty),
+        cache=cache,
+    )
+
+
+def advance(
+    step_fn: StepFunction,
+    state: SearchState,
+    options: SearchOptions,
+    *,
+    steps: jax.Array | int,
+    enough: jax.Array | int,
+) -> SearchState:
+    """Take up to `steps` steps, fewer if `enough` rows are done before.
+
+    Of a beam, each step grows the W live hypotheses and ranks all extensions by log P.
+    Those that end with EOS among the first W compete by score for the W finished
+    places; the first W that do not end live on. An EOS of lower rank is dropped, so
+    that improbable early ends do not win by being short, and so that W = 1 is greedy.
+
+    A sentence is done when no live hypothesis can still become one of its `n_best`, so
+    that stopping never changes them.
+    """
+    end = state.clock + steps
+    step = _beam_step if options.is_beam else _independent_step
+
+    def go_on(state: SearchState) -> jax.Array:
+        return (state.clock < end) & (state.done.sum() < enough)
+
+    def body(state: SearchState) -> SearchState:
+        return step(step_fn, state, options)
+
+    return jax.lax.while_loop(go_on, body, state)
+
+
+def _score(
+    step_fn: StepFunction, state: SearchState
+) -> tuple[jax.Array, jax.Array, Cache]:
+    """Logits [V, B, W], the ancestors with this step's place, and the cache."""
+    _, width, length = state.ancestors.shape
+    own = jnp.arange(width, dtype=jnp.int32)[None, :, None]
+    is_here = (jnp.arange(length) == state.clock % length)[None, None]
+    ancestors = jnp.where(is_here, own, state.ancestors)
+    logits, cache = step_fn(
+        state.previous, state.ages, state.clock, ancestors, state.cache
+    )
+    return logits, ancestors, cache
+
+
+def _rules(state: SearchState, options: SearchOptions) -> Rules:
+    """What may be chosen at this step."""
+    lengths = state.ages + 1
+    at_limit = state.requests.max_lengths <= lengths
+    forced = jnp.where(at_limit, EOS, PAD)
+    prefixes = state.requests.prefixes
+    if prefixes.shape[1]:
+        place = jnp.minimum(state.ages, prefixes.shape[1] - 1)
+        given = jnp.take_along_axis(prefixes, place[:, None], axis=1)[:, 0]
+        given = jnp.where(state.ages < prefixes.shape[1], given, PAD)
+        forced = jnp.where(given != PAD, given, forced)
+    banned = None
+    if options.no_repeat_ngram:
+        banned = _repeating(state, options.no_repeat_ngram)
+    return Rules(forced, state.requests.min_lengths > lengths, banned)
+
+
+def _repeating(state: SearchState, n: int) -> jax.Array:
+    """Tokens that would repeat an n-gram: int32 [B, W, N - n + 1], PAD for none."""
+    tokens, ages = state.tokens, state.ages
+    steps = tokens.shape[2]
+    windows = max(steps - n + 1, 0)
+    repeats = jnp.ones((*tokens.shape[:2], windows), bool)
+    for i in range(n - 1):  # does window j begin with the last n - 1 tokens?
+        place = jnp.clip(ages - (n - 1) + i, 0, steps - 1)[:, None, None]
+        last = jnp.take_along_axis(tokens, place, axis=2)  # [B, W, 1]
+        repeats &= tokens[:, :, i : i + windows] == last
+    ends = jnp.arange(windows) + n - 1  # where the last token of each window is
+    is_past = ends[None, :] < ages[:, None]  # [B, windows]
+    return jnp.where(repeats & is_past[:, None], tokens[:, :, n - 1 :], PAD)
+
+
+def _beam_step(
+    step_fn: StepFunction, state: SearchState, options: SearchOptions
+) -> SearchState:
+    """One step of a beam search."""
+    logits, ancestors, cache = _score(step_fn, state)
+    width = options.beam_size
+    extensions = _best_extensions(
+        logits, state.log_probabilities, _rules(state, options)
+    )
+    finished = _keep_finished(state, extensions, options)
+    live = _keep_live(extensions, width)
+    # log P only falls: the best that can still happen to a live hypothesis is the
+    # largest penalty to divide by.
+    limits = state.requests.max_lengths
+    penalty = length_penalty(limits, options.alpha, options.length_penalty)
+    bound = live.log_probabilities[:, 0] / penalty  # [B]
+    return state._replace(
+        clock=state.clock + 1,
+        ages=state.ages + ~state.done,
+        done=state.done | (bound <= finished.scores[:, options.n_best - 1]),
+        previous=live.tokens,
+        tokens=_grow(state, live),
+        log_probabilities=live.log_probabilities,
+        ancestors=_reorder(ancestors, live.parents),
+        finished=finished,
+        cache=cache,
+    )
+
+
+def _independent_step(
+    step_fn: StepFunction, state: SearchState, options: SearchOptions
+) -> SearchState:
+    """One step of W hypotheses that know nothing of each other: greedy, or samples."""
+    logits, ancestors, cache = _score(step_fn, state)
+    rules = _rules(state, options)
+    if options.is_sampling:
+        keys = _keys(state)
+        token, gain = sampled_token(
+            logits,
+            rules,
+            keys,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
         )
+    else:
+        best, tokens, normaliser = top_candidates(logits, rules, 1)
+        token, gain = tokens[:, :, 0], best[:, :, 0] - normaliser
+    finished = state.finished
+    is_live = (finished.lengths == 0) & ~state.done[:, None]  # [B, W]
+    before = state.log_probabilities
+    if options.is_sampling:  # all W begin at once, where a beam begins with one
+        before = jnp.where(state.ages[:, None] == 0, 0.0, before)
+    log_probabilities = jnp.where(is_live, before + gain, before)
+    token = jnp.where(is_live, token, PAD)
+    tokens = jnp.where(
+        _is_newest(state) & is_live[:, :, None], token[:, :, None], state.tokens
+    )
+    ends = is_live & (token == EOS)
+    lengths = jnp.where(ends, state.ages[:, None] + 1, finished.lengths)
+    score = log_probabilities / length_penalty(
+        lengths, options.alpha, options.length_penalty
+    )
+    finished = SearchResult(
+        tokens=jnp.where(ends[:, :, None], tokens, finished.tokens),
+        lengths=lengths,
+        scores=jnp.where(ends, score, finished.scores),
+        log_probabilities=jnp.where(
+            ends, log_probabilities, finished.log_probabilities
+        ),
+    )
+    return state._replace(
+        clock=state.clock + 1,
+        ages=state.ages + ~state.done,
+        done=state.done | (finished.lengths > 0).all(axis=1),
+        previous=token,
+        tokens=tokens,
+        log_probabilities=log_probabilities,
+        ancestors=ancestors,
+        finished=finished,
+        cache=cache,
+    )
 
-    start = _initial_state(cache, limits, max_steps, beam_size)
-    return jax.lax.while_loop(is_unfinished, advance, start).finished
 
+def _keys(state: SearchState) -> jax.Array:
+    """A key for each hypothesis and step, of (seed, age, w) alone: [B, W]."""
 
-def top_candidates(
-    logits: jax.Array, at_limit: jax.Array, k: int
-) -> tuple[jax.Array, jax.Array]:
-    """The k largest allowed logits of each hypothesis, and their ids: both [B, W, k].
+    def key(seed: jax.Array, age: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), age), w)
 
-    `at_limit` bool [B] says where only EOS is allowed; forbidden ids come last, as
-    -inf. Equals `lax.top_k` of the masked logits, ties included, in roughly half its
-    time on a CPU (V of 8,000 to 40,000): the k largest values lie in the k blocks with
-    the largest maxima, since any other block has k values before it, and maxima are
-    cheap.
-    """
-    batch, width, vocabulary = logits.shape
-    at_limit = at_limit[:, None, None]  # [B, 1, 1]
-    ids = jnp.arange(vocabulary, dtype=jnp.int32)[None, None]  # [1, 1, V]
-    allowed = jnp.where(_is_allowed(ids, at_limit), logits, -jnp.inf)  # [B, W, V]
-    if vocabulary <= 2 * k * _BLOCK:
-        return jax.lax.top_k(allowed, k)
-
-    missing = -vocabulary % _BLOCK
-    padding = ((0, 0), (0, 0), (0, missing))
-    blocks = jnp.pad(allowed, padding, constant_values=-jnp.inf)
-    maxima = blocks.reshape(batch, width, -1, _BLOCK).max(axis=3)  # [B, W, blocks]
-    # Ascending blocks keep equal values in the order of their ids.
-    chosen = jnp.sort(jax.lax.top_k(maxima, k)[1], axis=2)  # [B, W, k]
-    places = jnp.arange(_BLOCK, dtype=jnp.int32)[None, None, None]
-    ids = (chosen[..., None] * _BLOCK + places).reshape(batch, width, k * _BLOCK)
-    # Gathering from `logits` and masking again spares a masked copy of size [B, W, V].
-    inside = jnp.take_along_axis(logits, jnp.minimum(ids, vocabulary - 1), axis=2)
-    is_real = _is_allowed(ids, at_limit) & (ids < vocabulary)
-    best, index = jax.lax.top_k(jnp.where(is_real, inside, -jnp.inf), k)  # [B, W, k]
-    return best, jnp.take_along_axis(ids, index, axis=2)
-
-
-def _is_allowed(ids: jax.Array, at_limit: jax.Array) -> jax.Array:
-    """EOS always; words, whose ids follow EOS, before the last allowed place."""
-    return (ids == EOS) | ((ids > EOS) & ~at_limit)
+    of_row = jax.vmap(key, (None, None, 0))
+    writers = jnp.arange(state.previous.shape[1])
+    return jax.vmap(of_row, (0, 0, None))(state.requests.seeds, state.ages, writers)
 
 
 def _reorder(tree: Any, slots: jax.Array) -> Any:
@@ -231,45 +319,31 @@ def _reorder(tree: Any, slots: jax.Array) -> Any:
     return jax.tree.map(pick, tree)
 
 
-def _grow(state: _BeamState, extensions: _Extensions) -> jax.Array:
-    """All tokens of the extended hypotheses: int32 [B, W, N]."""
+def _is_newest(state: SearchState) -> jax.Array:
+    """Where this step's token goes: bool [B, 1, N]."""
+    places = jnp.arange(state.tokens.shape[2])
+    return places[None, None, :] == state.ages[:, None, None]
+
+
+def _grow(state: SearchState, extensions: _Extensions) -> jax.Array:
+    """All tokens of the extended hypotheses: int32 [B, C, N]."""
     tokens = _reorder(state.tokens, extensions.parents)
-    return jax.lax.dynamic_update_index_in_dim(
-        tokens, extensions.tokens, state.step, axis=2
-    )
-
-
-def _initial_state(
-    cache: Cache, limits: jax.Array, max_steps: int, beam_size: int
-) -> _BeamState:
-    """One live hypothesis, BOS alone, in a beam of otherwise empty slots."""
-    shape = (limits.shape[0], beam_size)  # [B, W]
-    empty = jnp.full(shape, -jnp.inf, jnp.float32)
-    no_tokens = jnp.full((*shape, max_steps), PAD, jnp.int32)
-    return _BeamState(
-        step=jnp.int32(0),
-        done=limits < 1,
-        previous=jnp.full(shape, BOS, jnp.int32),
-        tokens=no_tokens,
-        log_probabilities=empty.at[:, 0].set(0.0),
-        finished=SearchResult(no_tokens, jnp.zeros(shape, jnp.int32), empty, empty),
-        cache=cache,
-    )
+    return jnp.where(_is_newest(state), extensions.tokens[:, :, None], tokens)
 
 
 def _best_extensions(
-    logits: jax.Array, log_probabilities: jax.Array, at_limit: jax.Array
+    logits: jax.Array, log_probabilities: jax.Array, rules: Rules
 ) -> _Extensions:
     """The 2W most probable one-token extensions of W live hypotheses.
 
     At most W of them end, one for each hypothesis, so at least W can live on.
     """
-    batch, width, vocabulary = logits.shape
+    vocabulary, batch, width = logits.shape
     k = min(2 * width, vocabulary)
-    best, tokens = top_candidates(logits, at_limit, k)  # [B, W, k]
+    best, tokens, normaliser = top_candidates(logits, rules, k)  # [B, W, k], [B, W]
     # The normaliser is subtracted from what is kept instead of from all V logits.
-    normaliser = jax.nn.logsumexp(logits, axis=2, keepdims=True)  # [B, W, 1]
-    grown = log_probabilities[:, :, None] + (best - normaliser)  # [B, W, k]
+    gains = best - normaliser[:, :, None]
+    grown = log_probabilities[:, :, None] + gains  # [B, W, k]
     grown, index = jax.lax.top_k(grown.reshape(batch, width * k), 2 * width)
     tokens = jnp.take_along_axis(tokens.reshape(batch, width * k), index, axis=1)
     return _Extensions(grown, index // k, tokens)
@@ -284,21 +358,22 @@ def _keep_live(extensions: _Extensions, width: int) -> _Extensions:
 
 
 def _keep_finished(
-    state: _BeamState, extensions: _Extensions, alpha: float
+    state: SearchState, extensions: _Extensions, options: SearchOptions
 ) -> SearchResult:
     """The W best of the finished hypotheses and those that end now.
 
     A sentence that is done keeps what it has, whatever its row still computes.
     """
-    width = state.previous.shape[1]
+    width = options.beam_size
     best = _Extensions(*(x[:, :width] for x in extensions))  # [B, W]
     ends = (best.tokens == EOS) & ~state.done[:, None]
     log_probabilities = jnp.where(ends, best.log_probabilities, -jnp.inf)
-    lengths = jnp.full_like(best.tokens, state.step + 1)
+    lengths = jnp.broadcast_to(state.ages[:, None] + 1, ends.shape)
+    penalty = length_penalty(lengths, options.alpha, options.length_penalty)
     ending = SearchResult(
         tokens=_grow(state, best),
         lengths=lengths,
-        scores=log_probabilities / length_penalty(lengths, alpha),
+        scores=log_probabilities / penalty,
         log_probabilities=log_probabilities,
     )
     # Earlier ones first: top_k prefers them when scores are equal, so an empty slot is

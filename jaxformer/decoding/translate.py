@@ -1,188 +1,363 @@
 """Sentences in, sentences out: the search of section 6.1 around a trained model.
 
-Sentences are sorted by length and decoded in a few static shapes, each compiled once;
-the translations come back in the order of the input.
+Sentences are decoded longest first, by continuous batching (`engine`); the translations
+come back in the order of the input.
 """
 
-import functools
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer.batch import PAD
-from jaxformer.decoding.search import SearchResult, beam_search, greedy_search
-from jaxformer.model.transformer import DecoderCache, Transformer, init_cache
+from jaxformer.decoding.engine import Engine, Task
+from jaxformer.decoding.forced import Attention, Forced, TeacherForcing, Tokenizer
+from jaxformer.decoding.long_lines import LONG_LINES, parts_of
+from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.scorer import Scorer
+from jaxformer.decoding.search import (
+    SearchResult,
+    no_rules,
+    search,
+)
+from jaxformer.errors import InputError
+from jaxformer.model.transformer import Transformer
 
-QUEUED_BATCHES = 2  # on the device while the host detokenises
-SHORTEST_BUCKET = 16  # pieces; buckets grow from here by half, in multiples of 8
+logger = logging.getLogger(__name__)
 
-
-class Tokenizer(Protocol):
-    """What translation needs of a tokeniser."""
-
-    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Turn each sentence into ids, EOS last."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Turn ids up to EOS back into text."""
-
-
-def bucket_length(length: int) -> int:
-    """Round a source length up to one of few: 16, 24, 40, 64, 96, 144, ... pieces."""
-    bucket = SHORTEST_BUCKET
-    while bucket < length:
-        bucket = -(-bucket * 3 // 2 // 8) * 8
-    return bucket
+ROUND = 256  # sentences of each process between two moments when all must agree
 
 
-def source_batches(
-    sequences: Sequence[Sequence[int]], *, batch_tokens: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Group sequences into few static shapes, the longest first.
+class Hypothesis(NamedTuple):
+    """A translation, and how probable the model finds it."""
 
-    Yields the indices of the sequences, int [n], and their ids padded to int32
-    [rows, length], where rows >= n is a power of two and rows x length is at most
-    batch_tokens (or one row). The rows beyond n are empty.
+    text: str
+    score: float  # log P / length penalty
+    log_probability: float  # natural logarithm, of the text and its end
+    tokens: int  # pieces, end of sentence included
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig:
+    """The config section `decoding`.
+
+    beam_size 1 is greedy search; alpha is the exponent of the length penalty; a
+    translation has at most extra_length pieces more than its source; batch_tokens
+    bounds rows x source length of one batch, padding included. Raises ValueError for
+    sizes that allow no translation.
     """
-    lengths = np.array([bucket_length(len(sequence)) for sequence in sequences])
-    for length in sorted(set(lengths.tolist()), reverse=True):
-        indices = np.flatnonzero(lengths == length)
-        most = max(1, batch_tokens // length)
-        most = 1 << (most.bit_length() - 1)
-        for start in range(0, len(indices), most):
-            chosen = indices[start : start + most]
-            rows = min(most, 1 << (len(chosen) - 1).bit_length())
-            source = np.full((rows, length), PAD, np.int32)
-            for row, index in enumerate(chosen):
-                source[row, : len(sequences[index])] = sequences[index]
-            yield chosen, source
+
+    beam_size: int
+    alpha: float
+    extra_length: int
+    batch_tokens: int
+
+    def __post_init__(self) -> None:
+        """Check what each size may be."""
+        if self.beam_size < 1 or self.batch_tokens < 1 or self.extra_length < 0:
+            raise ValueError(
+                f"beam_size {self.beam_size} and batch_tokens {self.batch_tokens} must "
+                f"be at least 1, extra_length {self.extra_length} at least 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What a user may ask for besides the config; nothing by default."""
+
+    search: dict[str, Any] = field(default_factory=dict)  # SearchOptions, as n_best
+    min_length: int = 0  # pieces, EOS included
+    seed: int = 0  # of sampling
+    max_source_length: int | None = None  # pieces, EOS included; None: no limit
+    long_lines: str = "split"  # a key of LONG_LINES
 
 
 class Translator:
-    """A model, its parameters and its tokeniser, ready to translate.
+    """A model, or several that vote, and their tokeniser, ready to translate.
 
-    beam_size 1 is greedy search; alpha is the exponent of the length penalty
-    ((5 + n) / 6)^alpha; a translation has at most extra_length pieces more than its
-    source; batch_tokens bounds rows x source length of one batch, padding included;
-    `rows` says how the rows of a batch lie on devices of this process, None on one.
-    Raises ValueError for sizes that allow no translation.
+    `models` and `params` are the members of an ensemble, mostly one. `rows` says how
+    the rows of a batch lie on devices of this process, None on one. Not thread safe.
     """
 
     def __init__(
         self,
-        model: Transformer,
-        params: dict,
+        models: Sequence[Transformer],
+        params: Sequence[Any],
         tokenizer: Tokenizer,
         *,
-        beam_size: int,
-        alpha: float,
-        extra_length: int,
-        batch_tokens: int,
+        config: DecodingConfig,
         rows: jax.sharding.NamedSharding | None,
+        wishes: Wishes | None = None,
     ) -> None:
-        if beam_size < 1 or batch_tokens < 1 or extra_length < 0:
-            raise ValueError(
-                f"beam_size {beam_size} and batch_tokens {batch_tokens} must be at "
-                f"least 1, extra_length {extra_length} at least 0"
-            )
-        self.params = params
         self.tokenizer = tokenizer
-        self.batch_tokens = batch_tokens
-        self._rows = rows
-        self._search = jax.jit(
-            functools.partial(
-                search_translations,
-                model,
-                beam_size=beam_size,
-                alpha=alpha,
-                extra_length=extra_length,
-            )
+        self.config = config
+        self.wishes = wishes or Wishes()
+        self.options = SearchOptions(
+            beam_size=config.beam_size, alpha=config.alpha, **self.wishes.search
         )
+        if self.wishes.long_lines not in LONG_LINES:
+            raise InputError(
+                f"--long_lines={self.wishes.long_lines} is none of: "
+                f"{', '.join(LONG_LINES)}"
+            )
+        self._model = models[0]
+        self._scorer = Scorer(models)
+        self._arrange = jax.jit(self._scorer.weights)
+        self._engine = Engine(
+            self._scorer, self.options, batch_tokens=config.batch_tokens, rows=rows
+        )
+        self._forced = TeacherForcing(
+            models[0], tokenizer, batch_tokens=config.batch_tokens
+        )
+        self.params = params
+        self._longest = self._longest_source(models)
 
-    def __call__(self, sentences: Sequence[str]) -> list[str]:
-        """Translate each sentence; a blank sentence gives a blank translation."""
-        translations = [""] * len(sentences)
-        for index, translation in self.translate_part(sentences):
-            translations[index] = translation
-        return translations
+    @property
+    def params(self) -> Sequence[Any]:
+        """The members' parameters, which may be set anew between two calls."""
+        return self._params
+
+    @params.setter
+    def params(self, params: Sequence[Any]) -> None:
+        self._params = params
+        self._forced.params = params[0]
+        self._engine.weights = self._arrange(params)
+
+    def _longest_source(self, models: Sequence[Transformer]) -> int | None:
+        """The user's limit, or what learned positions can hold."""
+        limits = [
+            m.config.max_positions for m in models if m.config.positions == "learned"
+        ]
+        if self.wishes.max_source_length is not None:
+            limits.append(self.wishes.max_source_length)
+        return min(limits, default=None)
+
+    def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
+        """Translate a sentence, or each of several; a blank one stays blank."""
+        if isinstance(sentences, str):
+            return self([sentences])[0]
+        return [found[0].text for found in self.translate(sentences)]
+
+    def translate(
+        self, sentences: Sequence[str], *, prefixes: Sequence[str] | None = None
+    ) -> list[list[Hypothesis]]:
+        """Return each sentence's n_best hypotheses, best first.
+
+        A short sentence may have fewer. `prefixes` say how each translation
+        begins. Raises InputError for a line that is too long, by the user's wish.
+        """
+        found: list[list[Hypothesis]] = [[] for _ in sentences]
+        for index, hypotheses in self.translate_part(sentences, prefixes=prefixes):
+            found[index] = hypotheses
+        return found
 
     def translate_part(
         self,
         sentences: Sequence[str],
         part: tuple[int, int] = (0, 1),
         heed: Callable[[], None] = lambda: None,
-    ) -> list[tuple[int, str]]:
-        """Translate part (p, of) of the sentences: their indices and translations.
+        *,
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+    ) -> list[tuple[int, list[Hypothesis]]]:
+        """Translate part (p, of) of the sentences: their indices and hypotheses.
 
-        The parts are batches of all sentences, dealt out in turn, so that the batches
-        do not depend on how many share them. `heed` is called before each batch, as
-        often in every part; an exception of its own ends the work.
+        `heed` is called now and then, as often in every part; an exception of its own
+        ends the work. `first` is how many sentences came before: line numbers in
+        messages, and the seeds of samples, count from there.
         """
-        spoken = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-        sequences = self.tokenizer.encode([sentences[i] for i in spoken])
-        multiple = 1 if self._rows is None else self._rows.num_devices
-        queued: deque = deque()  # device work, ahead of the host's detokenising
-        done = []
-
-        def finish_one() -> None:
-            indices, found = queued.popleft()
-            for index, best in zip(indices, np.asarray(found.tokens), strict=False):
-                text = self.tokenizer.decode(best[0].tolist())
-                done.append((spoken[index], text))
-
-        batches = source_batches(sequences, batch_tokens=self.batch_tokens)
-        for number, (indices, source) in enumerate(batches):
-            if number % part[1] == 0:
-                heed()
-            if number % part[1] == part[0]:
-                empty = ((0, -len(source) % multiple), (0, 0))
-                source = jax.device_put(np.pad(source, empty), self._rows)
-                queued.append((indices, self._search(self.params, source)))
-            if len(queued) > QUEUED_BATCHES:
-                finish_one()
-        while queued:
-            finish_one()
+        order = sorted(
+            range(len(sentences)), key=lambda i: len(sentences[i]), reverse=True
+        )
+        done: list[tuple[int, list[Hypothesis]]] = []
+        rounds = [order] if part[1] == 1 else _rounds(order, part[1])
+        for indices in rounds:
+            heed()
+            own = indices[part[0] :: part[1]]
+            texts = [sentences[i] for i in own]
+            begins = [prefixes[i] for i in own] if prefixes is not None else None
+            works = self._works(texts, begins, [first + i for i in own])
+            # By pieces, which a sentence's characters only suggest.
+            for place in sorted(range(len(own)), key=lambda p: -works[p].longest):
+                works[place].submit_to(
+                    self._engine,
+                    lambda found, index=own[place]: done.append((index, found)),
+                )
+            try:
+                while self._engine.advance():
+                    if part[1] == 1:
+                        heed()
+            except BaseException:
+                self._engine.clear()
+                raise
         return done
+
+    def submit(
+        self,
+        sentence: str,
+        done: Callable[[list[Hypothesis]], None],
+        *,
+        prefix: str = "",
+        line: int = 0,
+    ) -> None:
+        """Let a sentence join the search in flight; `advance` calls `done` with it.
+
+        Raises InputError if the sentence is too long, by the user's wish.
+        """
+        (work,) = self._works([sentence], [prefix] if prefix else None, [line])
+        work.submit_to(self._engine, done)
+
+    def advance(self, steps: int = 8) -> bool:
+        """Take a few steps for all that was submitted; False if nothing is left."""
+        return self._engine.advance(steps)
+
+    def attention(self, source: str, target: str) -> Attention:
+        """Where each head of the first member looks, for one pair of sentences."""
+        return self._forced.attention(source, target)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:
+        """How probable the first member finds each given translation, by piece."""
+        return self._forced.score(sources, targets)
+
+    def _works(
+        self,
+        sentences: Sequence[str],
+        prefixes: Sequence[str] | None,
+        numbers: Sequence[int],
+    ) -> list["_Work"]:
+        """What each sentence, whose number in the input is known, is to the engine."""
+        encoded = self.tokenizer.encode(list(sentences))
+        begins: list[list[int]] = [[] for _ in sentences]
+        if prefixes is not None:
+            begins = [ids[:-1] for ids in self.tokenizer.encode_target(list(prefixes))]
+        works = []
+        for sentence, source, begin, number in zip(
+            sentences, encoded, begins, numbers, strict=True
+        ):
+            parts = [source] if sentence.strip() else []
+            if self._longest is not None and len(source) > self._longest:
+                parts = parts_of(
+                    sentence,
+                    self.tokenizer.encode,
+                    longest=self._longest,
+                    policy=self.wishes.long_lines,
+                    line=number + 1,
+                )
+            tasks = [
+                self._task(ids, begin if place == 0 else [], number)
+                for place, ids in enumerate(parts)
+            ]
+            works.append(_Work(tasks, self._hypotheses))
+        return works
+
+    def _task(self, source: list[int], prefix: list[int], number: int) -> Task:
+        limit = max(len(source) + self.config.extra_length, len(prefix) + 1)
+        config = self._model.config
+        if config.positions == "learned":
+            limit = min(limit, config.max_positions)
+        return Task(
+            source=source,
+            max_length=limit,
+            done=lambda found: None,
+            min_length=min(self.wishes.min_length, limit),
+            prefix=prefix[: limit - 1],
+            seed=self.wishes.seed * 1_000_003 + number,
+        )
+
+    def _hypotheses(self, found: SearchResult) -> list[Hypothesis]:
+        """Text of what was found, best first."""
+        hypotheses = [
+            Hypothesis(
+                self.tokenizer.decode(tokens.tolist()),
+                float(score),
+                float(log_probability),
+                int(length),
+            )
+            for tokens, length, score, log_probability in zip(*found, strict=True)
+            if length
+        ]
+        hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+        return hypotheses[: self.options.n_best]
+
+
+class _Work:
+    """A sentence as tasks of the engine: one, none if blank, several if split."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        read: Callable[[SearchResult], list[Hypothesis]],
+    ) -> None:
+        self._tasks, self._read = tasks, read
+        self._found: dict[int, list[Hypothesis]] = {}
+        self.longest = max((len(task.source) for task in tasks), default=0)
+
+    def submit_to(
+        self, engine: Engine, done: Callable[[list[Hypothesis]], None]
+    ) -> None:
+        """Submit all parts; `done` gets the hypotheses of the whole."""
+        if not self._tasks:
+            done([Hypothesis("", 0.0, 0.0, 0)])
+
+        def keep(place: int, found: SearchResult) -> None:
+            self._found[place] = self._read(found)
+            if len(self._found) == len(self._tasks):
+                done(_joined([self._found[n] for n in range(len(self._tasks))]))
+
+        for place, task in enumerate(self._tasks):
+            engine.submit(
+                task._replace(done=lambda found, place=place: keep(place, found))
+            )
+
+
+def _joined(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
+    """The best of each part as one, then the second best of each, and so on."""
+    if len(parts) == 1:
+        return parts[0]
+    return [
+        Hypothesis(
+            " ".join(h.text for h in chosen if h.text),
+            math.fsum(h.score for h in chosen),
+            math.fsum(h.log_probability for h in chosen),
+            sum(h.tokens for h in chosen),
+        )
+        for chosen in zip(*parts, strict=False)
+    ]
+
+
+def _rounds(order: Sequence[int], parts: int) -> list[Sequence[int]]:
+    """Cut an order into rounds, so many that all parts have equally many."""
+    size = ROUND * parts
+    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def search_translations(
-    model: Transformer,
-    params: dict,
+    models: Sequence[Transformer],
+    params: Sequence[Any],
     source: jax.Array,
     *,
-    beam_size: int,
-    alpha: float,
+    options: SearchOptions,
     extra_length: int,
 ) -> SearchResult:
-    """Search the best translations of source ids int32 [B, S], each row one sentence.
+    """Search the best translations of source ids int32 [B, S], as one pure function.
 
-    Returns hypotheses best first; an empty row costs no steps.
+    Each row is one sentence, or empty, which costs no steps; all begin together, and
+    the last to end ends the search. Returns hypotheses best first.
     """
     rows, length = source.shape
-    variables = {"params": params}
-    segments = (source != PAD).astype(jnp.int32)
-    memory = model.apply(variables, source, segments, method="source_memory")
-
-    def step_fn(
-        tokens: jax.Array, step: jax.Array, cache: DecoderCache
-    ) -> tuple[jax.Array, DecoderCache]:
-        return model.apply(variables, tokens, step, memory, cache, method="decode_step")
-
+    scorer = Scorer(models)
+    weights = scorer.weights(params)
+    memory = scorer.encode(weights, source)
     lengths = (source != PAD).sum(axis=1)  # [B], EOS counted as in the output
     limits = jnp.where(lengths > 0, lengths + extra_length, 0)
     steps = length + extra_length
-    cache = init_cache(model.config, batch=rows, width=beam_size, length=steps)
-    if beam_size == 1:
-        return greedy_search(step_fn, cache, max_lengths=limits, max_steps=steps)
-    return beam_search(
-        step_fn,
-        cache,
-        max_lengths=limits,
-        max_steps=steps,
-        beam_size=beam_size,
-        alpha=alpha,
-    )
+    cache = scorer.empty_cache(batch=rows, width=options.beam_size, length=steps)
+
+    def step_fn(*arguments: Any) -> tuple[jax.Array, Any]:
+        return scorer.step(weights, memory, *arguments)
+
+    return search(step_fn, cache, no_rules(limits), options, max_steps=steps)

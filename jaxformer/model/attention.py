@@ -83,18 +83,19 @@ def scaled_xavier(
 
 
 class Projection(nn.Module):
-    """A linear map without bias between named axes; its one parameter is `kernel`."""
+    """A linear map between named axes; its parameters are `kernel` and maybe `bias`."""
 
     equation: str  # einsum letters, such as "bld,dhk->blhk"
     shape: Sequence[int]
     axes: Sequence[str]  # logical axis names, one for each dimension of `shape`
     contracted: int  # how many leading dimensions of `shape` are summed over
     dtype: jnp.dtype
+    has_bias: bool
     gain: float = 1.0  # of the first kernel, to Xavier's
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Apply `equation` to x and the kernel."""
+        """Apply `equation` to x [B, L, ...] and the kernel; add the bias, if any."""
         dimensions = range(len(self.shape))
         init = scaled_xavier(
             self.gain,
@@ -104,13 +105,21 @@ class Projection(nn.Module):
         kernel = self.param(
             "kernel", nn.with_logical_partitioning(init, self.axes), self.shape
         )
-        return jnp.einsum(self.equation, x, kernel.astype(self.dtype))
+        y = jnp.einsum(self.equation, x, kernel.astype(self.dtype))
+        if not self.has_bias:
+            return y
+        zeros = nn.with_logical_partitioning(
+            nn.initializers.zeros, self.axes[self.contracted :]
+        )
+        bias = self.param("bias", zeros, self.shape[self.contracted :])
+        return y + bias.astype(self.dtype)[None, None]
 
 
 class MultiHeadAttention(nn.Module):
     """Section 3.2.2: h attentions side by side, each on its own projection.
 
-    d_k and d_v are free of d_model / h (Table 3, rows A and B). No biases.
+    d_k and d_v are free of d_model / h (Table 3, rows A and B). The paper's projections
+    have no biases.
     """
 
     d_model: int
@@ -118,6 +127,7 @@ class MultiHeadAttention(nn.Module):
     d_k: int
     d_v: int
     dtype: jnp.dtype
+    has_bias: bool
     output_gain: float  # of the first W^O, see `residual_gain`
 
     def setup(self) -> None:
@@ -126,14 +136,16 @@ class MultiHeadAttention(nn.Module):
         axes = ("embed", "heads", "head_size")
 
         def into_heads(size: int) -> Projection:
-            return Projection("bld,dhk->blhk", (d, h, size), axes, 1, self.dtype)
+            return Projection(
+                "bld,dhk->blhk", (d, h, size), axes, 1, self.dtype, self.has_bias
+            )
 
         self.query = into_heads(k)
         self.key = into_heads(k)
         self.value = into_heads(u)
         self.output = Projection(
             "blhu,hud->bld", (h, u, d), ("heads", "head_size", "embed"), 2, self.dtype,
-            self.output_gain,
+            self.has_bias, self.output_gain,
         )  # fmt: skip
 
     def keys_values(self, memory: jax.Array) -> KeyValue:

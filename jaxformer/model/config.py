@@ -1,4 +1,8 @@
-"""The hyper-parameters of the network (Table 3), and what each may be."""
+"""The hyper-parameters of the network (Table 3), and what each may be.
+
+The last four fields are not in the paper: published models differ in them, and with
+them their parameters fit (`jaxformer.export.marian_import`).
+"""
 
 from dataclasses import dataclass
 
@@ -19,6 +23,10 @@ class TransformerConfig:
     max_positions: int  # longest sequence, in pieces, that a learned table holds
     norm_first: bool  # False is the paper's post-norm
     dtype: str  # of activations: "float32" or "bfloat16"; parameters stay float32
+    attention_bias: bool  # of all four projections; the paper's have none
+    activation: str  # between the feed-forward's two maps: "relu" (eq. 2) or "swish"
+    logits_bias: bool  # one number for each piece, added to its logit; the paper: none
+    layer_norm_epsilon: float  # added to the variance
 
     def __post_init__(self) -> None:
         """Refuse values that name nothing. Raises ValueError."""
@@ -29,6 +37,15 @@ class TransformerConfig:
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(
                 f"model.dtype is {self.dtype!r}; use 'float32' or 'bfloat16'"
+            )
+        if self.activation not in ("relu", "swish"):
+            raise ValueError(
+                f"model.activation is {self.activation!r}; use 'relu' or 'swish'"
+            )
+        if not self.layer_norm_epsilon > 0.0:
+            raise ValueError(
+                f"model.layer_norm_epsilon is {self.layer_norm_epsilon}; it must be "
+                "above 0"
             )
         if self.d_model % 2:
             raise ValueError(f"model.d_model is {self.d_model}; it must be even")

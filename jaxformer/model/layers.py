@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from jaxformer.model.attention import scaled_xavier
 
-LAYER_NORM_EPSILON = 1e-6
+ACTIVATIONS = {"relu": jax.nn.relu, "swish": jax.nn.swish}
 
 
 def sinusoidal_positions(length: int, d_model: int) -> np.ndarray:
@@ -30,12 +30,14 @@ def sinusoidal_positions(length: int, d_model: int) -> np.ndarray:
     return table.reshape(length, -1)[:, :d_model].astype(np.float32)
 
 
-def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
+def layer_norm(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, *, epsilon: float
+) -> jax.Array:
     """Normalise x [..., D] over its last axis in float32; returns x's dtype."""
     wide = x.astype(jnp.float32)
     mean = wide.mean(axis=-1, keepdims=True)
     variance = jnp.square(wide - mean).mean(axis=-1, keepdims=True)
-    normal = (wide - mean) * jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
+    normal = (wide - mean) * jax.lax.rsqrt(variance + epsilon)
     shape = (1,) * (x.ndim - 1) + (-1,)
     return (normal * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype)
 
@@ -83,15 +85,17 @@ class Dropout(nn.Module):
 class LayerNorm(nn.Module):
     """Layer normalisation with learned scale and bias, both float32 [D]."""
 
+    epsilon: float
+
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise x [..., D]."""
         shape = (x.shape[-1],)
         ones = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("norm",))
-        return layer_norm(
-            x, self.param("scale", ones, shape), self.param("bias", zeros, shape)
-        )
+        scale = self.param("scale", ones, shape)
+        bias = self.param("bias", zeros, shape)
+        return layer_norm(x, scale, bias, epsilon=self.epsilon)
 
 
 def residual_gain(sublayers: int) -> float:
@@ -116,13 +120,14 @@ class Sublayer(nn.Module):
 
     dropout: float
     norm_first: bool
+    epsilon: float  # of the layer norm
 
     @nn.compact
     def __call__(
         self, x: jax.Array, function: Callable[[jax.Array], jax.Array], *, train: bool
     ) -> jax.Array:
         """Wrap `function`, [B, L, D] -> [B, L, D], around x [B, L, D]."""
-        norm = LayerNorm(name="norm")
+        norm = LayerNorm(self.epsilon, name="norm")
         drop = Dropout(self.dropout, name="dropout")
         if self.norm_first:
             return x + drop(function(norm(x)), train=train)
@@ -130,10 +135,14 @@ class Sublayer(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Equation 2: max(0, x W1 + b1) W2 + b2, the same at every position."""
+    """Equation 2: max(0, x W1 + b1) W2 + b2, the same at every position.
+
+    With another `activation` than "relu" that takes the place of max(0, .).
+    """
 
     d_model: int
     d_ff: int
+    activation: str  # of ACTIVATIONS
     dtype: jnp.dtype
     output_gain: float  # of the first W2, see `residual_gain`
 
@@ -143,7 +152,7 @@ class FeedForward(nn.Module):
         hidden = self._dense("hidden", x, self.d_ff, ("embed", "mlp"), 1.0)
         return self._dense(
             "output",
-            jax.nn.relu(hidden),
+            ACTIVATIONS[self.activation](hidden),
             self.d_model,
             ("mlp", "embed"),
             self.output_gain,

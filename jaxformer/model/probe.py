@@ -1,10 +1,11 @@
-"""Looks into a forward pass: which sub-layer's output is the first not finite."""
+"""Looks into a forward pass: where each head looks, and what is not finite."""
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.batch import Batch
+from jaxformer.model.attention import MultiHeadAttention
 from jaxformer.model.layers import Sublayer
 from jaxformer.model.transformer import Transformer
 
@@ -35,3 +36,27 @@ def are_finite_outputs(
             method="hidden",
         )
     return found
+
+
+def attention_maps(
+    model: Transformer, params: dict, batch: Batch
+) -> dict[str, jax.Array]:
+    """Where each head looks (section 3.2), of a forward pass without dropout.
+
+    "encoder" f32 [N, B, H, S, S], "decoder" [N, B, H, T, T] and "cross" [N, B, H, T, S]
+    for N layers; each row is a query, and sums to one. Row t of the last two is the
+    position that predicts target piece t.
+    """
+    found: dict[str, list[jax.Array]] = {"encoder": [], "decoder": [], "cross": []}
+
+    def watch(function, args, kwargs, context):
+        module = context.module
+        if isinstance(module, MultiHeadAttention) and context.method_name == "attend":
+            stack, _, name = module.path[:3]
+            kind = "cross" if name == "cross_attention" else stack
+            found[kind].append(module.weights(*args, **kwargs))
+        return function(*args, **kwargs)
+
+    with nn.intercept_methods(watch):
+        model.apply({"params": params}, batch, train=False, method="hidden")
+    return {kind: jnp.stack(maps) for kind, maps in found.items()}

@@ -32,14 +32,15 @@ def by_shard(x: jax.Array) -> jax.Array:
     return nn.with_logical_constraint(x, ("batch",) + (None,) * (x.ndim - 1))
 
 
-def copy_for_shards(embedding: jax.Array) -> jax.Array:
-    """A copy for each shard, its rows whole: [V, D] -> [N, V, D].
+def copy_for_shards(table: jax.Array) -> jax.Array:
+    """A copy for each shard, its rows whole: [V, D] -> [N, V, D], or [V] -> [N, V].
 
     Rows are whole because a gather of split rows would split what it gathers.
     """
-    whole = nn.with_logical_constraint(embedding, ("vocab", "activation"))
-    copies = jnp.broadcast_to(whole, (batch_shards(), *embedding.shape))
-    return nn.with_logical_constraint(copies, ("batch", "vocab", "activation"))
+    axes = ("vocab", "activation")[: table.ndim]
+    whole = nn.with_logical_constraint(table, axes)
+    copies = jnp.broadcast_to(whole, (batch_shards(), *table.shape))
+    return nn.with_logical_constraint(copies, ("batch", *axes))
 
 
 def look_up(copies: jax.Array, ids: jax.Array) -> jax.Array:

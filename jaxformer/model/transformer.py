@@ -1,11 +1,9 @@
-"""Section 3: the encoder-decoder Transformer, whole and one step at a time.
+"""Section 3: the encoder-decoder Transformer, whole.
 
-`Transformer.__call__` is what training differentiates; `encode`, `init_cache` and
-`decode_step` are the same network taken apart for decoding, where each source is
-encoded once and each target position is computed once.
+`Transformer.__call__` is what training differentiates; `encode` is its first half.
+Decoding runs the second half one position at a time, from the same parameters in
+another layout: `jaxformer.model.decode`.
 """
-
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +11,6 @@ from flax import linen as nn
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
 from jaxformer.model.attention import (
-    KeyValue,
     MultiHeadAttention,
     causal_mask,
     segment_mask,
@@ -31,23 +28,6 @@ from jaxformer.model.layers import (
 from jaxformer.model.shards import by_shard, copy_for_shards, look_up
 
 
-class DecoderCache(NamedTuple):
-    """Self-attention keys and values of what was decoded, one entry a layer.
-
-    Leaves are [B, W, L, H, K]: the leading axes are sentences and hypotheses, so a
-    search re-orders hypotheses by indexing axis 1.
-    """
-
-    layers: tuple[KeyValue, ...]
-
-
-class SourceMemory(NamedTuple):
-    """What every decoding step needs of the source; constant while decoding."""
-
-    layers: tuple[KeyValue, ...]  # cross-attention, leaves [B, S, H, K]
-    segments: jax.Array  # [B, S]
-
-
 def _attention(config: TransformerConfig, sublayers: int) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.d_model,
@@ -55,18 +35,27 @@ def _attention(config: TransformerConfig, sublayers: int) -> MultiHeadAttention:
         config.d_k,
         config.d_v,
         jnp.dtype(config.dtype),
+        config.attention_bias,
         residual_gain(sublayers),
     )
 
 
 def _feed_forward(config: TransformerConfig, sublayers: int) -> FeedForward:
     return FeedForward(
-        config.d_model, config.d_ff, jnp.dtype(config.dtype), residual_gain(sublayers)
+        config.d_model,
+        config.d_ff,
+        config.activation,
+        jnp.dtype(config.dtype),
+        residual_gain(sublayers),
     )
 
 
 def _sublayer(config: TransformerConfig) -> Sublayer:
-    return Sublayer(config.dropout, config.norm_first)
+    return Sublayer(config.dropout, config.norm_first, config.layer_norm_epsilon)
+
+
+def _final_norm(config: TransformerConfig) -> LayerNorm | None:
+    return LayerNorm(config.layer_norm_epsilon) if config.norm_first else None
 
 
 class EncoderLayer(nn.Module):
@@ -126,52 +115,6 @@ class DecoderLayer(nn.Module):
         )
         return self.feed_forward_sublayer(x, self.feed_forward, train=train)
 
-    def source_memory(self, memory: jax.Array) -> KeyValue:
-        """Cross-attention keys and values of memory [B, S, D]."""
-        return self.cross_attention.keys_values(memory)
-
-    def step(
-        self,
-        x: jax.Array,
-        step: jax.Array,
-        memory: KeyValue,
-        cross_mask: jax.Array,
-        cache: KeyValue,
-    ) -> tuple[jax.Array, KeyValue]:
-        """Decode one position of W hypotheses: x [B, W, D] -> [B, W, D] and the cache.
-
-        The hypotheses of a sentence attend to its source as W queries would, so the
-        source's keys and values are never repeated.
-        """
-        b, w, d = x.shape
-        length = cache.key.shape[2]
-        past = (jnp.arange(length) <= step)[None, None, None, :]  # [1, 1, 1, L]
-
-        def cached_attention(y: jax.Array) -> jax.Array:
-            nonlocal cache
-            y = y.reshape(b * w, 1, d)
-            new = self.self_attention.keys_values(y)  # leaves [B*W, 1, H, K]
-            cache = jax.tree.map(
-                lambda old, leaf: jax.lax.dynamic_update_slice_in_dim(
-                    old, leaf.reshape(b, w, *leaf.shape[1:]), step, axis=2
-                ),
-                cache,
-                new,
-            )
-            flat = jax.tree.map(
-                lambda leaf: leaf.reshape(b * w, *leaf.shape[2:]), cache
-            )
-            return self.self_attention.attend(y, flat, past).reshape(b, w, d)
-
-        x = self.self_attention_sublayer(x, cached_attention, train=False)
-        x = self.cross_attention_sublayer(
-            x,
-            lambda y: self.cross_attention.attend(y, memory, cross_mask),
-            train=False,
-        )
-        x = self.feed_forward_sublayer(x, self.feed_forward, train=False)
-        return x, cache
-
 
 class Encoder(nn.Module):
     """A stack of N encoder layers; pre-norm closes with one more layer norm."""
@@ -181,7 +124,7 @@ class Encoder(nn.Module):
     def setup(self) -> None:
         """Declare the layers as layer_0 ... layer_{N-1}."""
         self.layer = [EncoderLayer(self.config) for _ in range(self.config.num_layers)]
-        self.norm = LayerNorm() if self.config.norm_first else None
+        self.norm = _final_norm(self.config)
 
     def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
         """Map embedded source [B, S, D] to memory [B, S, D]."""
@@ -198,7 +141,7 @@ class Decoder(nn.Module):
     def setup(self) -> None:
         """Declare the layers as layer_0 ... layer_{N-1}."""
         self.layer = [DecoderLayer(self.config) for _ in range(self.config.num_layers)]
-        self.norm = LayerNorm() if self.config.norm_first else None
+        self.norm = _final_norm(self.config)
 
     def __call__(
         self,
@@ -213,24 +156,6 @@ class Decoder(nn.Module):
         for layer in self.layer:
             x = layer(x, memory, self_mask, cross_mask, train=train)
         return x if self.norm is None else self.norm(x)
-
-    def source_memory(self, memory: jax.Array) -> tuple[KeyValue, ...]:
-        """Every layer's cross-attention keys and values of memory [B, S, D]."""
-        return tuple(layer.source_memory(memory) for layer in self.layer)
-
-    def step(
-        self, x: jax.Array, step: jax.Array, source: SourceMemory, cache: DecoderCache
-    ) -> tuple[jax.Array, DecoderCache]:
-        """One position of W hypotheses: x [B, W, D] -> [B, W, D] and the new cache."""
-        cross_mask = (source.segments != 0)[:, None, None, :]  # [B, 1, 1, S]
-        layers = []
-        for layer, memory, old in zip(
-            self.layer, source.layers, cache.layers, strict=True
-        ):
-            x, new = layer.step(x, step, memory, cross_mask, old)
-            layers.append(new)
-        x = x if self.norm is None else self.norm(x)
-        return x, DecoderCache(tuple(layers))
 
 
 class Transformer(nn.Module):
@@ -250,6 +175,11 @@ class Transformer(nn.Module):
             (config.vocab_size, config.d_model),
         )
         self.embedding_copies = copy_for_shards(self.embedding)
+        self.logits_bias = self.logits_bias_copies = None
+        if config.logits_bias:
+            zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+            self.logits_bias = self.param("logits_bias", zeros, (config.vocab_size,))
+            self.logits_bias_copies = copy_for_shards(self.logits_bias)
         if config.positions == "learned":
             self.position_embedding = self.param(
                 "position_embedding",
@@ -294,6 +224,8 @@ class Transformer(nn.Module):
             self.embedding.astype(x.dtype),
             preferred_element_type=jnp.float32,
         )
+        if self.logits_bias is not None:
+            scores += self.logits_bias[None, None]
         return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
 
     def encode(
@@ -314,51 +246,17 @@ class Transformer(nn.Module):
         cross_mask = segment_mask(segments, batch.source_segments)
         return self.decoder(x, memory, self_mask, cross_mask, train=train)
 
-    def hidden_and_embedding(
+    def hidden_and_projection(
         self, batch: Batch, *, train: bool
-    ) -> tuple[jax.Array, jax.Array]:
-        """`hidden` by shard of the batch, and the embeddings to project it with.
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """`hidden` by shard of the batch, and what makes logits of it.
 
-        [N, B/N, T, D] and [N, V, D]: the copies that embedded the batch (see
-        `jaxformer.model.shards`).
+        [N, B/N, T, D]; the embeddings [N, V, D], the copies that embedded the batch
+        (see `jaxformer.model.shards`); and copies [N, V] of the logits' bias, if any.
         """
-        return by_shard(self.hidden(batch, train=train)), self.embedding_copies
+        hidden = by_shard(self.hidden(batch, train=train))
+        return hidden, self.embedding_copies, self.logits_bias_copies
 
     def __call__(self, batch: Batch, *, train: bool) -> jax.Array:
         """Score every next target piece: float32 logits [B, T, V]."""
         return self.logits(self.hidden(batch, train=train))
-
-    def source_memory(self, source: jax.Array, segments: jax.Array) -> SourceMemory:
-        """Encode source ids int [B, S] and project them for every decoder layer."""
-        memory = self.encode(source, segments)
-        return SourceMemory(self.decoder.source_memory(memory), segments)
-
-    def decode_step(
-        self,
-        tokens: jax.Array,
-        step: jax.Array,
-        source: SourceMemory,
-        cache: DecoderCache,
-    ) -> tuple[jax.Array, DecoderCache]:
-        """Score the piece after `tokens`, the ones at position step - 1.
-
-        tokens int [B, W] (BOS at step 0), step int []; returns float32 logits
-        [B, W, V] and the cache with position `step` filled in.
-        """
-        length = cache.layers[0].key.shape[2]
-        position = jax.lax.dynamic_slice_in_dim(self._position_table(length), step, 1)
-        x = self._embed(tokens, position[None])  # [B, W, D]
-        x, cache = self.decoder.step(x, step, source, cache)
-        return self.logits(x), cache
-
-
-def init_cache(
-    config: TransformerConfig, *, batch: int, width: int, length: int
-) -> DecoderCache:
-    """Return an empty cache for `length` positions of batch x width hypotheses."""
-    shape = (batch, width, length, config.num_heads)
-    layer = KeyValue(
-        jnp.zeros((*shape, config.d_k), config.dtype),
-        jnp.zeros((*shape, config.d_v), config.dtype),
-    )
-    return DecoderCache((layer,) * config.num_layers)

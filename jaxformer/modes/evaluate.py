@@ -18,7 +18,7 @@ from jaxformer.data.plan import make_plan
 from jaxformer.data.sources import CorpusConfig, read_lines
 from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.decoding.metrics import corpus_scores
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translate import Translator, Wishes
 from jaxformer.errors import InputError
 from jaxformer.modes.options import Options
 from jaxformer.modes.runs import (
@@ -27,6 +27,7 @@ from jaxformer.modes.runs import (
     local_parameters,
     make_translator,
     open_run,
+    texts,
     translate,
 )
 from jaxformer.training.log import averages
@@ -112,9 +113,9 @@ class Evaluator:
         """Translate with these parameters, which lie on the mesh of this process."""
         if self._translator is None:
             self._translator = make_translator(self._run, self._mesh, params)
-        self._translator.params = params
+        self._translator.params = [params]
         with on_mesh(self._mesh):
-            return translate(self._translator, sentences, self._heed)
+            return texts(translate(self._translator, sentences, self._heed))
 
     def local(self, params: Parameters) -> Parameters:
         """Parameters as the other methods want them, wherever they were."""
@@ -216,12 +217,14 @@ def tokenize_pairs(
 ) -> TokenizedCorpus:
     """Tokenise sentence pairs in memory."""
 
-    def side(sentences: Sequence[str]) -> Ragged:
-        sequences = run.tokenizer.encode(sentences)
+    def side(sequences: list[list[int]]) -> Ragged:
         offsets = np.cumsum([0, *map(len, sequences)])
         return Ragged(np.concatenate(sequences).astype(np.int32), offsets)
 
-    return TokenizedCorpus(side(sources), side(references))
+    return TokenizedCorpus(
+        side(run.tokenizer.encode(sources)),
+        side(run.tokenizer.encode_target(references)),
+    )
 
 
 def run(options: Options) -> dict:
@@ -230,7 +233,8 @@ def run(options: Options) -> dict:
     this_run = open_run(options)
     sources, references = read_pairs_for(this_run, options)
     mesh, params = local_parameters(this_run, options.checkpoint)
-    translations = translate(make_translator(this_run, mesh, params), sources)
+    translator = make_translator(this_run, mesh, params, Wishes(search=options.search))
+    translations = texts(translate(translator, sources))
     pairs = tokenize_pairs(this_run, sources, references)
     scores = {
         **averages(PairScorer(this_run, mesh, pairs)(params)),

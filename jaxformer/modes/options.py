@@ -5,13 +5,18 @@ together: those of no group as a field of `Options`, the others in a dict that h
 what was given.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxformer.decoding.long_lines import LONG_LINES
+from jaxformer.decoding.options import LENGTH_PENALTIES
 from jaxformer.processes import Cluster
 
-MODES = ("prepare", "check", "train", "evaluate", "translate", "score")
+MODES = (
+    "prepare", "check", "train", "evaluate", "translate", "score", "align", "export",
+    "import", "serve",
+)  # fmt: skip
 
 
 class Flag(NamedTuple):
@@ -28,19 +33,83 @@ class Flag(NamedTuple):
 FLAGS: dict[str | None, tuple[Flag, ...]] = {
     None: (
         Flag("workdir", str, "The run's folder: made by training."),
-        Flag("source", str, "evaluate, score: file of source sentences."),
-        Flag("reference", str, "evaluate, score: file of translations."),
-        Flag("split", str, "evaluate, score: split of the run's data, without "
+        Flag("source", str, "evaluate, score, align: file of source sentences."),
+        Flag("reference", str, "evaluate, score, align: file of translations."),
+        Flag("split", str, "evaluate, score, align: split of the run's data, without "
              "--source.", default="test"),
         Flag("checkpoint", str, "Parameters to use: a step, latest, best, or average:N "
              "of the last N; by default the average that the config asks for."),
+        Flag("ensemble", str, "translate: workdirs of other models that vote, "
+             "separated by commas; all share one tokeniser."),
+        Flag("prefix", str, "translate: file whose line N says how the translation of "
+             "line N begins."),
+        Flag("json", bool, "translate: write JSON lines, with scores.", default=False),
+        Flag("alignment", bool, "translate: write JSON lines, with the source piece "
+             "that each piece looks at.", default=False),
+        Flag("details", bool, "score: write each piece's log-probability, a JSON line "
+             "a pair.", default=False),
+        Flag("format", str, "export: for which program.",
+             choices=("ctranslate2", "huggingface", "stablehlo")),
+        Flag("input", str, "import: the folder of a Marian checkpoint of Hugging Face, "
+             "such as an OPUS-MT model's."),
+        Flag("output", str, "export: the new folder to write; align: a new .npz file "
+             "of all attention."),
+        Flag("quantization", str, "export: the type of the weights.", default="float32",
+             choices=(
+                 "float32", "float16", "bfloat16", "int8", "int8_float32",
+                 "int8_float16", "int8_bfloat16", "int16",
+             )),
     ),
     "decoding": (  # values of that section of the config
         Flag("beam_size", int, "Beam width, 1 is greedy.", least=1),
         Flag("batch_tokens", int, "Source tokens decoded at a time, padding included.",
              least=1),
-        Flag("alpha", float, "Exponent of the length penalty ((5 + n) / 6)^alpha of n "
-             "output pieces."),
+        Flag("alpha", float, "Exponent of the length penalty."),
+    ),
+    "search": (  # of SearchOptions, besides those
+        Flag("n_best", int, "translate: how many translations of each line; more than "
+             "one are written as JSON lines.", least=1),
+        Flag("length_penalty", str, "What the log-probability of n output pieces, end "
+             "included, is divided by: "
+             + "; ".join(f"{k} is {v}" for k, v in LENGTH_PENALTIES.items()) + ".",
+             choices=tuple(LENGTH_PENALTIES)),
+        Flag("no_repeat_ngram", int, "translate: no n-gram of so many pieces occurs "
+             "twice in a translation.", least=1),
+        Flag("temperature", float, "translate: sample, with logits divided by this; "
+             "beam_size is then how many samples are drawn."),
+        Flag("top_k", int, "translate: sample among so many most probable pieces.",
+             least=1),
+        Flag("top_p", float, "translate: sample among the fewest pieces that have this "
+             "probability together."),
+    ),
+    "wishes": (  # of Wishes
+        Flag("seed", int, "translate: of samples.", least=0),
+        Flag("min_length", int, "translate: least pieces of a translation, end "
+             "included.", least=0),
+        Flag("max_source_length", int, "translate: most pieces of a line, end "
+             "included, by default as long as those trained on; export to stablehlo: "
+             "64.", least=2),
+        Flag("long_lines", str, "translate: what becomes of a longer line: "
+             + "; ".join(f"{k}: {v}" for k, v in LONG_LINES.items()) + ".",
+             choices=tuple(LONG_LINES)),
+    ),
+    "serve": (
+        Flag("host", str, "serve: address to listen on; 0.0.0.0 is all of this "
+             "machine's.", default="127.0.0.1"),
+        Flag("port", int, "serve: port to listen on; 0 is any that is free.",
+             default=8000, least=0),
+        Flag("max_request_bytes", int, "serve: the largest request.", default=2**18,
+             least=1),
+        Flag("max_sentences", int, "serve: the most sentences in a request.",
+             default=128, least=1),
+        Flag("max_batch", int, "serve: the most sentences translated at a time.",
+             default=128, least=1),
+        Flag("max_queue", int, "serve: the most sentences that wait for that.",
+             default=1024, least=1),
+        Flag("request_timeout", float, "serve: seconds to answer a request.",
+             default=30.0, least=0.0),
+        Flag("shutdown_timeout", float, "serve: seconds to finish accepted requests "
+             "when asked to stop.", default=30.0, least=0.0),
     ),
     "cluster": (  # jax.distributed finds it by itself on Cloud TPU, Slurm and Open MPI
         Flag("coordinator_address", str, "Several processes: HOST:PORT of process 0."),
@@ -60,11 +129,23 @@ class Options:
     """The flags; `config` is the resolved config file or None."""
 
     mode: str
-    config: dict | None
-    workdir: Path | None
-    source: str | None
-    reference: str | None
-    split: str
-    checkpoint: str | None
-    decoding: dict  # flags that override the config section `decoding`
-    cluster: Cluster  # which processes take part
+    config: dict | None = None
+    workdir: Path | None = None
+    source: str | None = None
+    reference: str | None = None
+    split: str = "test"
+    checkpoint: str | None = None
+    ensemble: str | None = None
+    prefix: str | None = None
+    json: bool = False
+    alignment: bool = False
+    details: bool = False
+    format: str | None = None
+    output: str | None = None
+    input: str | None = None
+    quantization: str = "float32"
+    decoding: dict = field(default_factory=dict)  # override that section of the config
+    search: dict = field(default_factory=dict)  # further SearchOptions
+    wishes: dict = field(default_factory=dict)  # further Wishes
+    serve: dict = field(default_factory=dict)  # where, and how much
+    cluster: Cluster | None = None  # which processes take part

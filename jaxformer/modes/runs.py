@@ -1,10 +1,12 @@
 """From a config or a workdir to the objects of a run; what the modes have in common."""
 
+import dataclasses
 import difflib
 import functools
 import inspect
 import itertools
 import logging
+import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +20,12 @@ from jaxformer.data.corpus import PreparedCorpus, prepare
 from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.sources import CorpusConfig
 from jaxformer.data.tokenizer import Tokenizer
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translate import (
+    DecodingConfig,
+    Hypothesis,
+    Translator,
+    Wishes,
+)
 from jaxformer.errors import InputError
 from jaxformer.model.config import TransformerConfig
 from jaxformer.model.transformer import Transformer
@@ -96,8 +103,7 @@ def require_usable(config: dict) -> None:
     build(CorpusConfig, config, "data")
     build(TrainingConfig, config, "training")
     build(make_optimizer, config, "optimizer", d_model=config["model"]["d_model"])
-    others = dict.fromkeys(("model", "params", "tokenizer", "rows"))
-    build(Translator, config, "decoding", **others)
+    build(DecodingConfig, config, "decoding")
     require_keys(make_mesh, config, "mesh")
     if "executor" not in config["batches"]:
         raise InputError("the config lacks the key batches.executor")
@@ -134,7 +140,8 @@ def prepare_run(options: Options) -> tuple[Run, PreparedCorpus]:
     workdir.create()
     corpus = build(CorpusConfig, config, "data")
     if processes.is_first():  # one writes, and the others find it ready
-        prepared = prepare(corpus, workdir.path)
+        tokenizer = workdir.read_tokenizer() if workdir.has_checkpoints() else None
+        prepared = prepare(corpus, workdir.path, learnt_with=tokenizer)
         if not workdir.has_checkpoints():  # training records what it goes on with
             workdir.write_record(config, prepared.tokenizer)
     processes.wait_for_all("prepared")
@@ -259,16 +266,71 @@ def local_parameters(run: Run, which: str | None) -> tuple[Mesh, Parameters]:
     return mesh, copy_to(mesh, read_parameters(run, which))
 
 
-def make_translator(run: Run, mesh: Mesh, params: Parameters) -> Translator:
-    """Wrap parameters on a local mesh as a translator, by the section `decoding`."""
-    return build(
-        Translator,
-        run.config,
-        "decoding",
-        model=run.model,
-        params=params,
-        tokenizer=run.tokenizer,
+def make_wishes(run: Run, options: Options) -> Wishes:
+    """What the flags ask of a translator besides the config."""
+    return Wishes(
+        **{
+            "search": options.search,
+            "max_source_length": run.config["data"]["max_length"],
+            **options.wishes,
+        }
+    )
+
+
+def keep_compiled() -> None:
+    """Let compiled programs outlive the process, so that the next one starts at once.
+
+    They go where JAX_COMPILATION_CACHE_DIR says, else to the user's cache folder.
+    """
+    if jax.config.jax_compilation_cache_dir:
+        return
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(caches) / "jaxformer"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # there is no such place; then nothing is kept
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def open_translator(options: Options) -> tuple[Run, Translator]:
+    """A run, and the translator that the flags ask for, on the local devices."""
+    keep_compiled()
+    run = open_run(options)
+    mesh, params = local_parameters(run, options.checkpoint)
+    others = []
+    for folder in (options.ensemble or "").split(","):
+        if folder.strip():
+            other = open_run(dataclasses.replace(options, workdir=Path(folder.strip())))
+            others.append((other, local_parameters(other, options.checkpoint)[1]))
+    return run, make_translator(run, mesh, params, make_wishes(run, options), others)
+
+
+def make_translator(
+    run: Run,
+    mesh: Mesh,
+    params: Parameters,
+    wishes: Wishes | None = None,
+    others: Sequence[tuple[Run, Parameters]] = (),
+) -> Translator:
+    """Wrap parameters on a local mesh as a translator, by the section `decoding`.
+
+    `others` vote with it; they must share its tokeniser. Raises InputError if not.
+    """
+    for other, _ in others:
+        if other.tokenizer.hash != run.tokenizer.hash:
+            raise InputError(
+                f"{other.workdir.path} has another tokeniser than {run.workdir.path}; "
+                "an ensemble needs runs that share one"
+            )
+    return Translator(
+        [run.model, *(other.model for other, _ in others)],
+        [params, *(theirs for _, theirs in others)],
+        run.tokenizer,
+        config=build(DecodingConfig, run.config, "decoding"),
         rows=batch_sharding(mesh),
+        wishes=wishes,
     )
 
 
@@ -276,14 +338,21 @@ def translate(
     translator: Translator,
     sentences: Sequence[str],
     heed: Callable[[], None] = lambda: None,
-) -> list[str]:
-    """Translate sentences, each process its share; all of them get all translations.
+    **details: Any,
+) -> list[list[Hypothesis]]:
+    """Translate sentences, each process its share; all of them get all hypotheses.
 
-    `heed` is called before every batch, equally often in all processes.
+    `heed` is called now and then, equally often in all processes; `details` are
+    further arguments of `Translator.translate_part`.
     """
     part = (processes.index(), processes.count())
-    shares = processes.gather(translator.translate_part(sentences, part, heed))
-    translations = [""] * len(sentences)
-    for index, translation in itertools.chain.from_iterable(shares):
-        translations[index] = translation
-    return translations
+    own = translator.translate_part(sentences, part, heed, **details)
+    found: list[list[Hypothesis]] = [[] for _ in sentences]
+    for index, hypotheses in itertools.chain.from_iterable(processes.gather(own)):
+        found[index] = [Hypothesis(*hypothesis) for hypothesis in hypotheses]
+    return found
+
+
+def texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
+    """The best translation of each sentence."""
+    return [hypotheses[0].text for hypotheses in found]

@@ -49,34 +49,44 @@ def loss_sums(
     )
 
 
+class ProjectionGradients(NamedTuple):
+    """Gradients of a loss in what its logits are made of; leading N by shard."""
+
+    x: jax.Array  # [B, T, D]
+    embedding: jax.Array  # float32 [V, D]
+    bias: jax.Array | None  # float32 [V]
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnames=("label_smoothing",))
 def projected_loss_sums(
     x: jax.Array,
     embedding: jax.Array,
+    bias: jax.Array | None,
     target: jax.Array,
     segments: jax.Array,
     label_smoothing: float,
 ) -> LossSums:
-    """`loss_sums` of the logits x E^T, without ever holding them all.
+    """`loss_sums` of the logits x E^T + bias, without ever holding them all.
 
-    x [N, B/N, T, D], embedding float32 [N, V, D], target and segments int [N, B/N, T]
-    for N shards of the batch, each with an embedding of its own (see
-    `jaxformer.model.shards`): nothing crosses shards but the sums. Only `loss` is
-    differentiable, in x and in the embedding.
+    x [N, B/N, T, D], embedding float32 [N, V, D], bias float32 [N, V] or None, target
+    and segments int [N, B/N, T] for N shards of the batch, each with an embedding and a
+    bias of its own (see `jaxformer.model.shards`): nothing crosses shards but the sums.
+    Only `loss` is differentiable, in x, the embedding and the bias.
     """
-    return _projected_forward(x, embedding, target, segments, label_smoothing)[0]
+    return _projected_forward(x, embedding, bias, target, segments, label_smoothing)[0]
 
 
 def _projected_forward(
     x: jax.Array,
     embedding: jax.Array,
+    bias: jax.Array | None,
     target: jax.Array,
     segments: jax.Array,
     label_smoothing: float,
-) -> tuple[LossSums, tuple[jax.Array, jax.Array]]:
+) -> tuple[LossSums, ProjectionGradients]:
     """The sums, and what the backward pass needs: the loss's gradients."""
     one_shard = functools.partial(_forward_of_shard, label_smoothing=label_smoothing)
-    sums, gradients = jax.vmap(one_shard)(x, embedding, target, segments)
+    sums, gradients = jax.vmap(one_shard)(x, embedding, bias, target, segments)
     return jax.tree.map(jnp.sum, sums), gradients
 
 
@@ -92,12 +102,13 @@ def _positions_per_chunk(rows: int, length: int) -> int:
 def _forward_of_shard(
     x: jax.Array,
     embedding: jax.Array,
+    bias: jax.Array | None,
     target: jax.Array,
     segments: jax.Array,
     *,
     label_smoothing: float,
-) -> tuple[LossSums, tuple[jax.Array, jax.Array]]:
-    """Loss sums of x [B, T, D], and their gradients in x and the embedding [V, D].
+) -> tuple[LossSums, ProjectionGradients]:
+    """Loss sums of x [B, T, D], and their gradients; embedding [V, D], bias [V].
 
     d loss / d logits = softmax(logits) - smoothed target, so with the logits of a chunk
     at hand its gradients cost two matrix products and nothing need be kept or redone.
@@ -112,12 +123,16 @@ def _forward_of_shard(
         return jnp.moveaxis(split, 1, 0)
 
     def one_chunk(
-        grad_matrix: jax.Array, chunk: tuple[jax.Array, jax.Array, jax.Array]
-    ) -> tuple[jax.Array, tuple[jax.Array, LossSums]]:
+        totals: tuple[jax.Array, jax.Array | None],
+        chunk: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[tuple[jax.Array, jax.Array | None], tuple[jax.Array, LossSums]]:
+        grad_matrix, grad_bias = totals
         x, target, segments = chunk
         logits = jnp.einsum(
             "bld,vd->blv", x, matrix, preferred_element_type=jnp.float32
         )
+        if bias is not None:
+            logits += bias[None, None]
         sums = loss_sums(logits, target, segments, label_smoothing=label_smoothing)
         real = (segments != 0).astype(jnp.float32)[:, :, None]  # [B, size, 1]
         grad_logits = ((jax.nn.softmax(logits) - even) * real).astype(x.dtype)
@@ -125,27 +140,33 @@ def _forward_of_shard(
         grad_matrix += jnp.einsum(
             "blv,bld->vd", grad_logits, x, preferred_element_type=jnp.float32
         )
-        return grad_matrix, (grad_x, sums)
+        if bias is not None:
+            grad_bias += grad_logits.sum((0, 1), dtype=jnp.float32)
+        return (grad_matrix, grad_bias), (grad_x, sums)
 
-    grad_matrix, (grad_x, sums) = jax.lax.scan(
-        one_chunk,
-        jnp.zeros(embedding.shape, jnp.float32),
-        (chunks(x), chunks(target), chunks(segments)),
+    zeros = jax.tree.map(
+        lambda table: jnp.zeros(table.shape, jnp.float32), (embedding, bias)
+    )
+    (grad_matrix, grad_bias), (grad_x, sums) = jax.lax.scan(
+        one_chunk, zeros, (chunks(x), chunks(target), chunks(segments))
     )
     grad_x = jnp.moveaxis(grad_x, 0, 1).reshape(b, t, d)
-    # The right piece's share of the smoothed target touches one row of E a token.
+    # The right piece's share of the smoothed target touches one row a token.
     share = (1.0 - label_smoothing) * (segments != 0).astype(jnp.float32)[:, :, None]
     grad_x -= (share * jnp.take(matrix, target, axis=0)).astype(x.dtype)
     grad_matrix = grad_matrix.at[target].add(-share * x)
-    return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix)
+    if bias is not None:
+        grad_bias = grad_bias.at[target].add(-share[:, :, 0])
+    sums = jax.tree.map(jnp.sum, sums)
+    return sums, ProjectionGradients(grad_x, grad_matrix, grad_bias)
 
 
 def _projected_backward(
-    label_smoothing: float, gradients: tuple[jax.Array, jax.Array], cotangent: LossSums
-) -> tuple[jax.Array, jax.Array, None, None]:
-    grad_x, grad_matrix = gradients
+    label_smoothing: float, gradients: ProjectionGradients, cotangent: LossSums
+) -> tuple[jax.Array | None, ...]:
     scale = cotangent.loss
-    return grad_x * scale.astype(grad_x.dtype), grad_matrix * scale, None, None
+    scaled = jax.tree.map(lambda grad: grad * scale.astype(grad.dtype), gradients)
+    return *scaled, None, None
 
 
 projected_loss_sums.defvjp(_projected_forward, _projected_backward)

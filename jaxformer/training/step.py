@@ -54,6 +54,13 @@ def init_state(
     params = model.init(jax.random.key(seed), Batch(row, row, row, row), train=False)[
         "params"
     ]
+    return fresh_state(params, optimizer, seed=seed, ema=ema)
+
+
+def fresh_state(
+    params: Parameters, optimizer: optax.GradientTransformation, *, seed: int, ema: bool
+) -> TrainState:
+    """The state before the first update, from wherever the parameters come."""
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         position=jnp.zeros((), jnp.int32),
@@ -83,16 +90,17 @@ def gradients(
     """Differentiate the summed loss of one microbatch, dropout on."""
 
     def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
-        hidden, embedding = model.apply(
+        hidden, embedding, bias = model.apply(
             {"params": params},
             batch,
             train=True,
             rngs={"dropout": dropout_key(state, microbatch)},
-            method="hidden_and_embedding",
+            method="hidden_and_projection",
         )
         sums = projected_loss_sums(
             hidden,
             embedding,
+            bias,
             by_shard(batch.target),
             by_shard(batch.target_segments),
             label_smoothing,
@@ -154,17 +162,6 @@ def evaluate_batch(
     return loss_sums(
         logits, batch.target, batch.target_segments, label_smoothing=label_smoothing
     )
-
-
-def token_log_probabilities(
-    model: Transformer, params: Parameters, batch: Batch
-) -> jax.Array:
-    """Log-probability of each target token, in nats: float32 [B, T], 0 on padding."""
-    logits = model.apply({"params": params}, batch, train=False)
-    log_probability = jnp.take_along_axis(
-        jax.nn.log_softmax(logits), batch.target[:, :, None], axis=-1
-    )[:, :, 0]
-    return jnp.where(batch.target_segments != 0, log_probability, 0.0)
 
 
 class TrainStep:

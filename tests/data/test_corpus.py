@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import pytest
 
-from jaxformer.batch import EOS
+from jaxformer.batch import EOS, UNK
 from jaxformer.data import corpus as corpus_module
 from jaxformer.data import grammar
 from jaxformer.data import sources as sources_module
 from jaxformer.data.corpus import open_prepared, prepare, read_split
 from jaxformer.data.sources import CorpusConfig, read_pairs
+from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
 
 PAIRS = [
@@ -291,6 +292,31 @@ def test_a_foreign_tokenizer_is_refused(tmp_path, folder):
     shutil.copy(model, tmp_path / "run" / "tokenizer.model")
     with pytest.raises(InputError, match="is not the tokenizer that"):
         prepare(folder, tmp_path / "run")
+
+
+def test_a_tokenizer_that_something_was_learnt_with_is_used(tmp_path, folder):
+    run = tmp_path / "run"
+    learnt_with = prepare(replace(folder, vocab_size=60), run).tokenizer
+    shutil.rmtree(run / "corpus")
+    prepared = prepare(folder, run, learnt_with=learnt_with)
+    assert prepared.tokenizer.hash == learnt_with.hash
+    assert prepared.report["vocab_size"] == 60
+    assert prepare(folder, run).tokenizer.hash == learnt_with.hash
+
+
+def test_targets_are_cut_as_targets(tmp_path, folder, monkeypatch):
+    """By a tokenizer that puts UNK before every target."""
+    encode = Tokenizer.encode
+    monkeypatch.setattr(
+        Tokenizer,
+        "encode_target",
+        lambda self, sentences: [[UNK, *ids] for ids in encode(self, sentences)],
+    )
+    prepared = prepare(folder, tmp_path / "run")
+    for corpus in (prepared.train, prepared.dev):
+        for index in range(len(corpus.source)):
+            assert corpus.source[index][0] != UNK
+            assert corpus.target[index][0] == UNK
 
 
 def test_a_directory_that_was_never_prepared_is_refused(tmp_path, folder):

@@ -1,6 +1,7 @@
 """The vocabulary: reserved ids, faithful text, the same bytes every time."""
 
 import hashlib
+import io
 import logging
 import subprocess
 import sys
@@ -12,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
-from jaxformer.data.tokenizer import Tokenizer, normalise, train_tokenizer
+from jaxformer.data.tokenizer import (
+    JointTokenizer,
+    Tokenizer,
+    normalise,
+    pack_tokenizer,
+    train_tokenizer,
+)
 from jaxformer.errors import InputError
 
 TEXT = [
@@ -183,13 +190,118 @@ def test_files_that_are_no_tokenizer_are_refused(tmp_path):
     (tmp_path / "text.model").write_text("not a model")
     with pytest.raises(InputError, match="not a SentencePiece model"):
         Tokenizer.load(tmp_path / "text.model")
-    with open(tmp_path / "foreign.model", "wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(TEXT),
-            model_writer=file,
-            vocab_size=150,
-            model_type="bpe",
-            minloglevel=2,
-        )
+    (tmp_path / "foreign.model").write_bytes(foreign_model(TEXT, 150))
     with pytest.raises(InputError, match="reserved ids"):
         Tokenizer.load(tmp_path / "foreign.model")
+
+
+# --- of a published model: two SentencePiece models, one vocabulary -------------------
+
+
+def foreign_model(sentences, size):
+    """A model whose reserved ids are SentencePiece's own: UNK 0, <s> 1, </s> 2."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        vocab_size=size,
+        hard_vocab_limit=False,
+        model_type="bpe",
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def pieces_of(model):
+    known = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return known.id_to_piece(list(range(3, len(known))))
+
+
+ENGLISH, GERMAN = foreign_model(TEXT[::2], 60), foreign_model(TEXT[1::2], 60)
+PIECES = [
+    "<pad>", "<unk>", "<s>", "</s>", ">>deu<<",
+    *sorted({*pieces_of(ENGLISH), *pieces_of(GERMAN)} - {"▁Hunde"}),
+]  # fmt: skip
+
+
+@pytest.fixture
+def joint(tmp_path):
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(pack_tokenizer(ENGLISH, GERMAN, PIECES))
+    return Tokenizer.load(path)
+
+
+def test_either_language_is_cut_by_its_own_model(joint):
+    source, target = TEXT[0], TEXT[1]
+    for encode, model, sentence in (
+        (joint.encode, ENGLISH, source),
+        (joint.encode_target, GERMAN, target),
+    ):
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        (ids,) = encode([sentence])
+        assert [PIECES[i] for i in ids[:-1]] == processor.encode(sentence, out_type=str)
+        assert ids[-1] == EOS
+        assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])
+        assert joint.decode([BOS, *ids, PAD]) == sentence
+    assert joint.encode([target]) != joint.encode_target([target])
+    assert (
+        joint.encode(["", " \t"]) == joint.encode_target(["", "\u2028"]) == [[EOS]] * 2
+    )
+
+
+def test_a_piece_outside_the_vocabulary_is_unknown(joint):
+    (ids,) = joint.encode_target(["Zwei Ω laufen"])
+    assert ids.count(UNK) == 1
+    assert joint.decode(ids) == "Zwei ⁇ laufen"
+
+
+def test_a_language_code_before_a_sentence_is_one_piece(joint):
+    code = PIECES.index(">>deu<<")
+    plain, with_code = joint.encode(["A man", ">>deu<< A man"])
+    assert with_code == [code, *plain]
+    for text in (">>fra<< A man", "A >>deu<< man"):  # unknown; not in front
+        assert code not in joint.encode([text])[0]
+
+
+def test_the_pieces_and_their_number_are_those_of_the_vocabulary(joint):
+    assert isinstance(joint, JointTokenizer)
+    assert joint.pieces() == PIECES
+    assert joint.vocab_size == len(PIECES)
+    assert (joint.source_model, joint.target_model) == (ENGLISH, GERMAN)
+
+
+def test_the_hash_covers_all_three_parts(joint):
+    packed = pack_tokenizer(ENGLISH, GERMAN, PIECES)
+    assert packed == pack_tokenizer(ENGLISH, GERMAN, PIECES)
+    others = [
+        pack_tokenizer(GERMAN, GERMAN, PIECES),
+        pack_tokenizer(ENGLISH, ENGLISH, PIECES),
+        pack_tokenizer(ENGLISH, GERMAN, PIECES[::-1]),
+    ]
+    hashes = {JointTokenizer(each).hash for each in (packed, *others)}
+    assert joint.hash in hashes
+    assert len(hashes) == 4
+
+
+def test_a_model_trained_here_is_packed_as_it_is(tokenizer):
+    model = tokenizer.source_model
+    assert pack_tokenizer(model, model, tokenizer.pieces()) == model
+    other_order = tokenizer.pieces()[:4] + tokenizer.pieces()[:3:-1]
+    assert pack_tokenizer(model, model, other_order) != model
+
+
+def test_ours_cut_both_languages_alike(tokenizer):
+    assert tokenizer.encode_target(TEXT) == tokenizer.encode(TEXT)
+
+
+def test_what_is_no_model_is_not_packed():
+    with pytest.raises(InputError, match=r"target\.spm is not a SentencePiece"):
+        pack_tokenizer(ENGLISH, b"text", PIECES)
+
+
+@pytest.mark.parametrize("keep", [60, -40])
+def test_a_damaged_pack_is_refused(tmp_path, keep):
+    packed = pack_tokenizer(ENGLISH, GERMAN, PIECES)
+    (tmp_path / "m").write_bytes(packed[:keep])
+    with pytest.raises(InputError, match=r"is damaged .* put the original back"):
+        Tokenizer.load(tmp_path / "m")

@@ -27,7 +27,8 @@ MODEL = Transformer(
     TransformerConfig(
         vocab_size=VOCABULARY, num_layers=2, d_model=16, d_ff=32, num_heads=2, d_k=8,
         d_v=8, dropout=0.1, positions="sinusoidal", max_positions=64, norm_first=False,
-        dtype="float32",
+        dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
+        layer_norm_epsilon=1e-6,
     )
 )  # fmt: skip
 FIRST_WORD = EOS + 1

@@ -9,9 +9,9 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import shift_right
-from jaxformer.model.layers import LAYER_NORM_EPSILON, sinusoidal_positions
+from jaxformer.model.layers import sinusoidal_positions
 from jaxformer.model.transformer import Transformer
-from tests.model.test_transformer import BATCH, CONFIG
+from tests.model.test_transformer import BATCH, CONFIG, draw_biases
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: extra `torch`")
 
@@ -21,7 +21,7 @@ def tensor(array) -> "torch.Tensor":
 
 
 def copy_attention(ours: dict, theirs) -> None:
-    """[D, H, K] kernels into one stacked [3D, D] matrix; torch's biases become zero."""
+    """[D, H, K] kernels into one stacked [3D, D] matrix; a missing bias is zero."""
     d_model = theirs.embed_dim
     stacked = [
         np.asarray(ours[name]["kernel"]).reshape(d_model, -1).T
@@ -29,10 +29,14 @@ def copy_attention(ours: dict, theirs) -> None:
     ]
     theirs.in_proj_weight.data = tensor(np.concatenate(stacked))
     theirs.in_proj_bias.data.zero_()
+    theirs.out_proj.bias.data.zero_()
+    if "bias" in ours["output"]:
+        biases = [np.ravel(ours[name]["bias"]) for name in ("query", "key", "value")]
+        theirs.in_proj_bias.data = tensor(np.concatenate(biases))
+        theirs.out_proj.bias.data = tensor(ours["output"]["bias"])
     theirs.out_proj.weight.data = tensor(
         np.asarray(ours["output"]["kernel"]).reshape(-1, d_model).T
     )
-    theirs.out_proj.bias.data.zero_()
 
 
 def copy_norm(ours: dict, theirs) -> None:
@@ -56,10 +60,17 @@ def copy_layer(ours: dict, theirs) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning")
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_logits_equal_those_of_torch(norm_first):
+@pytest.mark.parametrize("is_published", [False, True])
+def test_logits_equal_those_of_torch(norm_first, is_published):
     config = dataclasses.replace(CONFIG, d_v=CONFIG.d_k, norm_first=norm_first)
+    if is_published:
+        config = dataclasses.replace(
+            config, attention_bias=True, activation="swish", logits_bias=True,
+            layer_norm_epsilon=1e-2,
+        )  # fmt: skip
     model = Transformer(config)
     params = nn.unbox(model.init(jax.random.key(0), BATCH, train=False))["params"]
+    params = draw_biases(params)
     theirs = torch.nn.Transformer(
         config.d_model,
         config.num_heads,
@@ -67,9 +78,10 @@ def test_logits_equal_those_of_torch(norm_first):
         config.num_layers,
         config.d_ff,
         dropout=0.0,
+        activation=torch.nn.functional.silu if is_published else "relu",
         batch_first=True,
         norm_first=norm_first,
-        layer_norm_eps=LAYER_NORM_EPSILON,
+        layer_norm_eps=config.layer_norm_epsilon,
     ).eval()
     for stack in ("encoder", "decoder"):
         module = getattr(theirs, stack)
@@ -97,6 +109,7 @@ def test_logits_equal_those_of_torch(norm_first):
             src_key_padding_mask=tensor(BATCH.source_segments == 0),
             memory_key_padding_mask=tensor(BATCH.source_segments == 0),
         )
-        expected = (hidden @ embedding.T).numpy()
+        bias = np.asarray(params.get("logits_bias", 0.0))
+        expected = (hidden @ embedding.T).numpy() + bias
     logits = model.apply({"params": params}, BATCH, train=False)
     np.testing.assert_allclose(logits, expected, atol=1e-5)

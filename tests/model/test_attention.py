@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from jaxformer.model.attention import (
     MultiHeadAttention,
@@ -60,24 +61,29 @@ def test_division_by_sqrt_d_k_keeps_score_variance_at_one():
 
 
 @pytest.mark.parametrize(("d_k", "d_v"), [(4, 4), (2, 6)])
-def test_each_head_attends_by_its_own_projection(d_k, d_v):
-    module = MultiHeadAttention(8, 2, d_k, d_v, jnp.dtype("float32"), 1.0)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_each_head_attends_by_its_own_projection(d_k, d_v, has_bias):
+    module = MultiHeadAttention(8, 2, d_k, d_v, jnp.dtype("float32"), has_bias, 1.0)
     x = jax.random.normal(jax.random.key(0), (1, 5, 8))
     mask = causal_mask(5)
-    params = module.init(jax.random.key(1), x, x, mask)
+    params = nn.unbox(module.init(jax.random.key(1), x, x, mask))
+    kernel, bias = {}, {}
+    for name, leaf in params["params"].items():
+        assert ("bias" in leaf) == has_bias
+        kernel[name] = np.asarray(leaf["kernel"])
+        shape = (8,) if name == "output" else kernel[name].shape[1:]
+        bias[name] = np.linspace(-1, 1, np.prod(shape)).reshape(shape) * has_bias
+        if has_bias:
+            leaf["bias"] = jnp.asarray(bias[name], jnp.float32)
     out = module.apply(params, x, x, mask)
 
-    kernel = {
-        name: np.asarray(leaf["kernel"].unbox())
-        for name, leaf in params["params"].items()
-    }
     heads = []
     for head in range(2):
         q, k, v = (
-            np.asarray(x[0]) @ kernel[name][:, head]
+            np.asarray(x[0]) @ kernel[name][:, head] + bias[name][head]
             for name in ("query", "key", "value")
         )
         scores = np.where(mask[0, 0], q @ k.T / np.sqrt(d_k), -np.inf)
         weights = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
         heads.append(weights @ v @ kernel["output"][head])
-    np.testing.assert_allclose(out[0], sum(heads), atol=1e-5)
+    np.testing.assert_allclose(out[0], sum(heads) + bias["output"], atol=1e-5)

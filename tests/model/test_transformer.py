@@ -1,4 +1,4 @@
-"""The whole model: what may see what, cached decoding, packing, and PyTorch's word."""
+"""The whole model: what may see what, padding, packing, and names of parameters."""
 
 import dataclasses
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from jaxformer.batch import BOS, EOS, PAD, Batch
+from jaxformer.batch import EOS, PAD, Batch
 from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer, init_cache
+from jaxformer.model.transformer import Transformer
 
 CONFIG = TransformerConfig(
     vocab_size=23,
@@ -25,11 +25,18 @@ CONFIG = TransformerConfig(
     max_positions=32,
     norm_first=False,
     dtype="float32",
+    attention_bias=False,
+    activation="relu",
+    logits_bias=False,
+    layer_norm_epsilon=1e-6,
 )
 VARIANTS = {
     "paper": CONFIG,
     "learned positions": dataclasses.replace(CONFIG, positions="learned"),
     "pre-norm": dataclasses.replace(CONFIG, norm_first=True),
+    "published": dataclasses.replace(
+        CONFIG, attention_bias=True, activation="swish", logits_bias=True
+    ),
 }
 
 
@@ -55,9 +62,20 @@ def init(config: TransformerConfig) -> tuple[Transformer, dict]:
     return model, nn.unbox(model.init(jax.random.key(0), BATCH, train=False))
 
 
+def draw_biases(params: dict) -> dict:
+    """Biases start as zeros, which nobody would miss: others in their place."""
+
+    def drawn(path, leaf):
+        is_bias = path[-1].key in ("bias", "logits_bias")
+        return jnp.linspace(-0.5, 0.5, leaf.size).reshape(leaf.shape) * is_bias + leaf
+
+    return jax.tree_util.tree_map_with_path(drawn, params)
+
+
 @pytest.fixture(scope="module", params=VARIANTS)
 def variant(request) -> tuple[Transformer, dict]:
-    return init(VARIANTS[request.param])
+    model, params = init(VARIANTS[request.param])
+    return model, draw_biases(params)
 
 
 def test_a_future_target_token_never_changes_an_earlier_logit(variant):
@@ -115,30 +133,6 @@ def test_packed_pairs_get_the_logits_they_get_alone(variant):
     np.testing.assert_allclose(logits[4:8], alone[1], atol=2e-6)
 
 
-@pytest.mark.parametrize("width", [1, 3])
-def test_cached_decoding_equals_teacher_forcing(variant, width):
-    model, params = variant
-    expected = model.apply(params, BATCH, train=False)  # [B, T, V]
-    source = model.apply(
-        params, BATCH.source, BATCH.source_segments, method="source_memory"
-    )
-    rows, length = BATCH.target.shape
-    cache = init_cache(model.config, batch=rows, width=width, length=length + 2)
-    step_fn = jax.jit(
-        lambda tokens, step, cache: model.apply(
-            params, tokens, step, source, cache, method="decode_step"
-        )
-    )
-    tokens = jnp.full((rows, width), BOS)
-    for step in range(length):
-        logits, cache = step_fn(tokens, jnp.int32(step), cache)
-        for hypothesis in range(width):
-            np.testing.assert_allclose(
-                logits[:, hypothesis], expected[:, step], atol=1e-5
-            )
-        tokens = jnp.repeat(BATCH.target[:, step : step + 1], width, axis=1)
-
-
 def test_source_target_and_logits_share_one_matrix():
     _, params = init(CONFIG)
     shapes = {
@@ -147,6 +141,28 @@ def test_source_target_and_logits_share_one_matrix():
     }
     with_vocabulary = [name for name, shape in shapes.items() if 23 in shape]
     assert with_vocabulary == ["embedding"]
+
+
+def test_a_bias_of_the_logits_is_added_to_them():
+    model, params = init(VARIANTS["published"])
+    params = draw_biases(params)
+    logits = model.apply(params, BATCH, train=False)
+    bias = params["params"]["logits_bias"]
+    assert bias.shape == (23,)
+    params["params"]["logits_bias"] = jnp.zeros(23)
+    without = model.apply(params, BATCH, train=False)
+    np.testing.assert_allclose(logits, without + bias[None, None], atol=1e-6)
+
+
+def test_parameters_of_published_models_are_there_only_if_asked_for():
+    for config, has_them in ((CONFIG, False), (VARIANTS["published"], True)):
+        params = init(config)[1]["params"]
+        assert ("logits_bias" in params) == has_them
+        attention = params["decoder"]["layer_0"]["cross_attention"]
+        for name, shape in (("query", (2, 8)), ("value", (2, 4)), ("output", (16,))):
+            assert ("bias" in attention[name]) == has_them
+            if has_them:
+                assert attention[name]["bias"].shape == shape
 
 
 def test_parameter_names_are_the_checkpoint_format():
@@ -181,7 +197,14 @@ def test_learned_positions_refuse_what_their_table_does_not_hold():
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("positions", "rotary"), ("dtype", "float8"), ("d_model", 15)]
+    ("key", "value"),
+    [
+        ("positions", "rotary"),
+        ("dtype", "float8"),
+        ("d_model", 15),
+        ("activation", "gelu"),
+        ("layer_norm_epsilon", 0.0),
+    ],
 )
 def test_config_refuses_values_that_name_nothing(key, value):
     with pytest.raises(ValueError, match=f"model.{key} is {value!r}"):

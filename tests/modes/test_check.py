@@ -33,7 +33,8 @@ PAIRS = [
 TINY = TransformerConfig(
     vocab_size=80, num_layers=1, d_model=D, d_ff=F, num_heads=HEADS, d_k=SIZE, d_v=SIZE,
     dropout=0.1, positions="sinusoidal", max_positions=64, norm_first=False,
-    dtype="float32",
+    dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
+    layer_norm_epsilon=1e-6,
 )  # fmt: skip
 
 
@@ -206,7 +207,8 @@ def lower():
     config = TransformerConfig(
         vocab_size=512, num_layers=1, d_model=128, d_ff=512, num_heads=4, d_k=32,
         d_v=32, dropout=0.0, positions="sinusoidal", max_positions=64, norm_first=False,
-        dtype="float32",
+        dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
+        layer_norm_epsilon=1e-6,
     )  # fmt: skip
     optimizer, _ = make_optimizer(
         d_model=128, warmup_steps=4, learning_rate_scale=1.0, beta1=0.9, beta2=0.98,

@@ -103,11 +103,32 @@ def test_a_line_of_unknown_characters_is_still_a_line(translate):
 
 
 def test_text_that_is_not_utf_8_is_refused_by_line(command, trained):
+    """What came before it is translated all the same."""
     answer = command(
         "--mode=translate", f"--workdir={trained.workdir}", stdin=b"bo\nda\n\xe4\nfe\n"
     )
-    assert "line 3 is not UTF-8" in answer.complaint
-    assert answer.out == b""
+    assert answer.code == 2
+    assert answer.out.count(b"\n") == 2
+    assert answer.err.endswith(
+        "jaxformer: standard input, line 3 is not UTF-8; convert the text to UTF-8\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_line_is_answered_before_the_next_one_comes(trained, tmp_path):
+    """As between two people: the second line depends on the answer to the first."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "jaxformer.main", "--mode=translate",
+         f"--workdir={trained.workdir}"],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        for _ in range(2):
+            process.stdin.write("bo da\n")
+            process.stdin.flush()
+            assert process.stdout.readline().strip()
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
 
 
 def test_nothing_is_written_into_the_workdir(translate, trained, toy):

@@ -184,6 +184,10 @@ MODEL = Transformer(
         max_positions=8,
         norm_first=False,
         dtype="float32",
+        attention_bias=False,
+        activation="relu",
+        logits_bias=False,
+        layer_norm_epsilon=1e-6,
     )
 )
 SUBLAYERS = {

@@ -311,6 +311,10 @@ MODEL = Transformer(
         max_positions=16,
         norm_first=False,
         dtype="float32",
+        attention_bias=False,
+        activation="relu",
+        logits_bias=False,
+        layer_norm_epsilon=1e-6,
     )
 )
 OPTIMIZER, SCHEDULE = make_optimizer(

@@ -115,7 +115,7 @@ def via_logits(x, embedding, target, segments):
 def in_chunks(x, embedding, target, segments):
     """By a batch of one shard."""
     return projected_loss_sums(
-        x[None], embedding[None], target[None], segments[None], 0.1
+        x[None], embedding[None], None, target[None], segments[None], 0.1
     )
 
 
@@ -127,7 +127,9 @@ def in_shards_of_two(x, embedding, target, segments):
         return array.reshape(shards, 2, *array.shape[1:])
 
     copies = jnp.broadcast_to(embedding, (shards, *embedding.shape))
-    return projected_loss_sums(split(x), copies, split(target), split(segments), 0.1)
+    return projected_loss_sums(
+        split(x), copies, None, split(target), split(segments), 0.1
+    )
 
 
 def sums_and_gradients(function, x, embedding, target, segments):
@@ -188,7 +190,7 @@ def test_a_shard_knows_its_own_embedding_and_rows_only():
         x, target, segments = (
             array.reshape(2, 2, *array.shape[1:]) for array in (x, target, segments)
         )
-        return projected_loss_sums(x, copies, target, segments, 0.1)
+        return projected_loss_sums(x, copies, None, target, segments, 0.1)
 
     sums, (grad_x, grad_copies) = sums_and_gradients(both, x, copies, target, segments)
     halves = [
@@ -201,6 +203,29 @@ def test_a_shard_knows_its_own_embedding_and_rows_only():
     assert relative_distance(grad_x, apart_x) < 1e-5
     for got, (_, (_, wanted)) in zip(grad_copies, halves, strict=True):
         assert relative_distance(got, wanted) < 1e-5
+
+
+def test_a_bias_is_a_column_of_the_embedding_that_meets_ones():
+    """Of two shards, each with a bias of its own, in two chunks."""
+    x, embedding, target, segments = example(4, 8)
+    x, target, segments = (
+        array.reshape(2, 2, *array.shape[1:]) for array in (x, target, segments)
+    )
+    copies = np.stack([embedding, -embedding])
+    bias = np.random.default_rng(1).normal(size=copies.shape[:2]).astype(np.float32)
+
+    def tripled(x, copies, bias):
+        sums = projected_loss_sums(x, copies, bias, target, segments, 0.1)
+        return 3.0 * sums.loss, sums
+
+    got, sums = jax.grad(tripled, argnums=(0, 1, 2), has_aux=True)(x, copies, bias)
+    wide = np.concatenate([x, np.ones_like(x[..., :1])], axis=-1)
+    wider = np.concatenate([copies, bias[..., None]], axis=-1)
+    expected, same = jax.grad(tripled, argnums=(0, 1), has_aux=True)(wide, wider, None)
+    np.testing.assert_allclose(sums, same, rtol=1e-5)
+    assert relative_distance(got[0], expected[0][..., :-1]) < 1e-5
+    assert relative_distance(got[1], expected[1][..., :-1]) < 1e-5
+    assert relative_distance(got[2], expected[1][..., -1]) < 1e-5
 
 
 @pytest.mark.parametrize(("rows", "length", "most"), [(3, 8, 4), (2, 7, 1), (9, 6, 1)])

@@ -4,6 +4,7 @@ Eight simulated devices. What crosses between them is read off the compiled upda
 """
 
 import collections
+import dataclasses
 import functools
 import itertools
 import math
@@ -71,6 +72,10 @@ def make_model(**changed):
             max_positions=64,
             norm_first=False,
             dtype="float32",
+            attention_bias=False,
+            activation="relu",
+            logits_bias=False,
+            layer_norm_epsilon=1e-6,
         )
     )
 
@@ -219,8 +224,13 @@ class Program(NamedTuple):
 
 
 @functools.cache
-def program(sizes):
-    mesh, model = mesh_of(sizes), make_model()
+def program(sizes, *, has_biases=False):
+    """With biases where published models have them, or as the paper's model."""
+    mesh = mesh_of(sizes)
+    config = make_model().config
+    model = Transformer(
+        dataclasses.replace(config, attention_bias=has_biases, logits_bias=has_biases)
+    )
     step = TrainStep(
         model, OPTIMIZER, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
     )
@@ -309,20 +319,50 @@ def test_twenty_losses_are_the_same_on_every_mesh(sizes):
     np.testing.assert_allclose(numbers, expected, rtol=1e-6)
 
 
+def first_update(sizes):
+    """What it reports of a model with biases, none of them zero."""
+    run, _, abstract, _ = program(sizes, has_biases=True)
+    rng = np.random.default_rng(3)
+
+    def drawn(path, leaf):
+        is_bias = "bias" in path[-1].key
+        return leaf + is_bias * rng.normal(size=leaf.shape).astype(np.float32)
+
+    state = first_values(abstract)
+    params = jax.tree_util.tree_map_with_path(drawn, state.params)
+    state = jax.tree.map(
+        lambda value, leaf: jax.device_put(value, leaf.sharding),
+        state._replace(params=params),
+        abstract,
+    )
+    report = run(state, next(batches(mesh_of(sizes))))[1]
+    return np.array([*report.sums, report.gradient_norm])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [DATA, ALL])
+def test_biases_of_published_models_add_up_on_every_mesh(sizes):
+    np.testing.assert_allclose(first_update(sizes), first_update(ONE), rtol=1e-6)
+
+
 # --- what crosses between devices ----------------------------------------------------
 
 
 @pytest.mark.slow
-def test_with_data_alone_gradients_and_sums_cross_once_and_nothing_else_does():
+@pytest.mark.parametrize("has_biases", [False, True])
+def test_with_data_alone_gradients_and_sums_cross_once_and_nothing_else_does(
+    has_biases,
+):
     """One all-reduce of every parameter's gradient and of the four loss sums.
 
     The embedding is used three times and crosses once. Nothing is in a loop.
     """
-    (only,) = program(DATA).collectives
+    update = program(DATA, has_biases=has_biases)
+    (only,) = update.collectives
     assert (only.kind, only.in_entry) == ("all-reduce", True)
     sums = [()] * 4
-    assert counted(only.shapes) == counted([*program(DATA).parameters, *sums])
-    assert only.elements == parameter_count(program(DATA).state.params) + 4
+    assert counted(only.shapes) == counted([*update.parameters, *sums])
+    assert only.elements == parameter_count(update.state.params) + 4
 
 
 @pytest.mark.slow

@@ -59,6 +59,10 @@ def make_model(**changes):
         "max_positions": 16,
         "norm_first": False,
         "dtype": "float32",
+        "attention_bias": False,
+        "activation": "relu",
+        "logits_bias": False,
+        "layer_norm_epsilon": 1e-6,
     }
     return Transformer(TransformerConfig(**{**values, **changes}))
 
@@ -142,7 +146,12 @@ def test_every_axis_name_in_the_model_is_in_the_table(
     positions, norm_first, constrained_names
 ):
     """An unknown name would silently mean "on every device"."""
-    model = make_model(positions=positions, norm_first=norm_first)
+    model = make_model(
+        positions=positions,
+        norm_first=norm_first,
+        attention_bias=norm_first,
+        logits_bias=norm_first,
+    )
     boxed = jax.eval_shape(init_of(model, ema=True))
     specs = jax.tree.leaves(
         nn.get_partition_spec(boxed),
@@ -163,7 +172,9 @@ def test_the_table_has_no_name_twice_and_only_axes_of_the_mesh():
 
 
 def test_every_parameter_names_each_of_its_dimensions():
-    model = make_model(positions="learned", norm_first=True)
+    model = make_model(
+        positions="learned", norm_first=True, attention_bias=True, logits_bias=True
+    )
     params = jax.eval_shape(init_of(model)).params
     boxes = jax.tree.leaves(
         params, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)
@@ -237,7 +248,9 @@ def test_with_data_alone_every_device_holds_all_of_the_state():
 
 
 def test_state_is_born_where_it_belongs_with_the_same_values_on_every_mesh():
-    block = FeedForward(d_model=16, d_ff=32, dtype=jnp.float32, output_gain=1.0)
+    block = FeedForward(
+        d_model=16, d_ff=32, activation="relu", dtype=jnp.float32, output_gain=1.0
+    )
 
     def init():
         params = block.init(jax.random.key(5), jnp.ones((1, 1, 16)))["params"]
@@ -342,7 +355,9 @@ def test_parameters_are_copied_whole_to_each_device_from_wherever_they_were(kind
 
 def test_parameters_are_counted_by_hand():
     # W1, b1, W2, b2 of a feed-forward block 16 -> 32 -> 16.
-    block = FeedForward(d_model=16, d_ff=32, dtype=jnp.float32, output_gain=1.0)
+    block = FeedForward(
+        d_model=16, d_ff=32, activation="relu", dtype=jnp.float32, output_gain=1.0
+    )
     init = functools.partial(block.init, jax.random.key(0), jnp.ones((1, 1, 16)))
     counted = parameter_count(nn.unbox(jax.eval_shape(init)))
     assert counted == 16 * 32 + 32 + 32 * 16 + 16

@@ -1,0 +1,164 @@
+"""Given pairs instead of a search: what a model thinks of them, and where it looks.
+
+Each pair is one pass with the target forced (teacher forcing). Used by
+`jaxformer.decoding.translate`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.batch import PAD, Batch
+from jaxformer.decoding.engine import bucket_length
+from jaxformer.model.probe import attention_maps
+from jaxformer.model.transformer import Transformer
+
+
+class Tokenizer(Protocol):
+    """What translation needs of a tokeniser."""
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Turn each source sentence into ids, EOS last."""
+
+    def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Turn each target sentence into ids, EOS last."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Turn ids up to EOS back into text."""
+
+    def pieces(self) -> list[str]:
+        """Name every id."""
+
+
+class Forced(NamedTuple):
+    """How probable a model finds a given translation."""
+
+    pieces: list[str]  # end of sentence included
+    log_probabilities: list[float]  # of each, given those before; natural logarithm
+
+    @property
+    def log_probability(self) -> float:
+        return float(np.sum(self.log_probabilities))
+
+
+class Attention(NamedTuple):
+    """Where each of H heads of N layers looks, for one pair; rows are queries.
+
+    Row t of `decoder` and `cross` is the position that predicts target piece t.
+    """
+
+    source: list[str]  # S pieces, end of sentence included
+    target: list[str]  # T pieces, end of sentence included
+    encoder: np.ndarray  # f32 [N, H, S, S]
+    decoder: np.ndarray  # f32 [N, H, T, T]
+    cross: np.ndarray  # f32 [N, H, T, S]
+
+    def alignment(self) -> list[tuple[int, int]]:
+        """Link each target piece to the source piece that it looks at most.
+
+        (source, target) places; the heads of the last layer but one are averaged, as
+        its cross-attention aligns best (Garg et al. 2019). The end is linked to none.
+        """
+        layer = self.cross[max(len(self.cross) - 2, 0)].mean(axis=0)  # [T, S]
+        best = layer[:-1, :-1].argmax(axis=1) if layer.shape[1] > 1 else []
+        return [(int(s), t) for t, s in enumerate(best)]
+
+    def pharaoh(self) -> str:
+        """Write the alignment as word aligners do: "0-0 1-2"."""
+        return " ".join(f"{s}-{t}" for s, t in self.alignment())
+
+
+class TeacherForcing:
+    """Scores and attention of given pairs; set `params` before the first call."""
+
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, *, batch_tokens: int
+    ) -> None:
+        self.params: Any = None
+        self._tokenizer, self._batch_tokens = tokenizer, batch_tokens
+
+        def log_probabilities(params: Any, batch: Batch) -> jax.Array:
+            logits = model.apply({"params": params}, batch, train=False)
+            return token_log_probabilities(logits, batch.target)
+
+        self._log_probabilities = jax.jit(log_probabilities)
+        self._maps = jax.jit(lambda params, batch: attention_maps(model, params, batch))
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:
+        """Score each pair; in batches of similar length, in the order given."""
+        ids = self._encode(sources, targets)
+        names = self._tokenizer.pieces()
+        scored: list[Forced | None] = [None] * len(sources)
+        for chosen, batch in _batches(*ids, batch_tokens=self._batch_tokens):
+            rows = np.asarray(self._log_probabilities(self.params, batch))
+            for place, row in zip(chosen, rows, strict=False):
+                target = ids[1][place]
+                scored[place] = Forced(
+                    [names[i] for i in target], row[: len(target)].tolist()
+                )
+        return scored
+
+    def attention(self, source: str, target: str) -> Attention:
+        """Where each head looks, for one pair."""
+        ids = [each[0] for each in self._encode([source], [target])]
+        ((_, batch),) = _batches(*([side] for side in ids), batch_tokens=1)
+        maps = self._maps(self.params, batch)
+        names = self._tokenizer.pieces()
+        s, t = map(len, ids)
+        return Attention(
+            *([names[i] for i in side] for side in ids),
+            np.asarray(maps["encoder"][:, 0, :, :s, :s]),
+            np.asarray(maps["decoder"][:, 0, :, :t, :t]),
+            np.asarray(maps["cross"][:, 0, :, :t, :s]),
+        )
+
+    def _encode(
+        self, sources: Sequence[str], targets: Sequence[str]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        return (
+            self._tokenizer.encode(list(sources)),
+            self._tokenizer.encode_target(list(targets)),
+        )
+
+
+def token_log_probabilities(logits: jax.Array, target: jax.Array) -> jax.Array:
+    """Log-probability of each piece of target int [B, T], 0 on padding: f32 [B, T].
+
+    logits f32 [B, T, V].
+    """
+    log_probability = jnp.take_along_axis(
+        jax.nn.log_softmax(logits), target[:, :, None], axis=-1
+    )[:, :, 0]
+    return jnp.where(target != PAD, log_probability, 0.0)
+
+
+def _batches(
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    batch_tokens: int,
+) -> Iterator[tuple[list[int], Batch]]:
+    """Pairs in few shapes, one pair a row: their places and a batch.
+
+    Rows are a power of two of at most `batch_tokens` pieces a side, or one.
+    """
+    groups: dict[tuple[int, int], list[int]] = {}
+    for place, pair in enumerate(zip(sources, targets, strict=True)):
+        shape = tuple(bucket_length(len(side)) for side in pair)
+        groups.setdefault(shape, []).append(place)
+    for shape, places in sorted(groups.items(), reverse=True):
+        most = 1 << (max(1, batch_tokens // max(shape)).bit_length() - 1)
+        for begin in range(0, len(places), most):
+            chosen = places[begin : begin + most]
+            rows = min(most, 1 << (len(chosen) - 1).bit_length())
+            sides = []
+            for side, length in zip((sources, targets), shape, strict=True):
+                array = np.full((rows, length), PAD, np.int32)
+                for row, place in enumerate(chosen):
+                    array[row, : len(side[place])] = side[place]
+                sides.append(array)
+            segments = [(side != PAD).astype(np.int32) for side in sides]
+            yield chosen, Batch(*sides, *segments)

@@ -1,0 +1,77 @@
+"""Lines longer than a model should see: cut where a sentence ends, or refused.
+
+Used by `jaxformer.decoding.translate`.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+
+from jaxformer.batch import EOS
+from jaxformer.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+LONG_LINES = {
+    "split": "translate in parts that end with a sentence, a clause or a word",
+    "truncate": "translate what fits",
+    "refuse": "end with a message",
+}
+
+# Where a line may be cut, the best places first.
+_BREAKS = (
+    "(?<=[.!?\u2026\u3002\uff01\uff1f])\\s*(?=\\S)",
+    "(?<=[,;:\u3001\uff0c\uff1b\uff1a])\\s*(?=\\S)",
+    "\\s+",
+)
+
+Encode = Callable[[Sequence[str]], list[list[int]]]
+
+
+def parts_of(
+    text: str, encode: Encode, *, longest: int, policy: str, line: int
+) -> list[list[int]]:
+    """Ids of the parts of a long text, each of at most `longest` pieces, EOS included.
+
+    `policy` is a key of LONG_LINES. Says in the log what became of `line`; raises
+    InputError if it is refused.
+    """
+    ids = encode([text])[0]
+    what = f"line {line} has {len(ids)} pieces, more than {longest}"
+    if policy == "refuse":
+        raise InputError(
+            f"{what}; shorten it, or use --long_lines=split or --long_lines=truncate"
+        )
+    if policy == "truncate":
+        logger.warning("%s: only the first %d are translated", what, longest - 1)
+        return [[*ids[: longest - 1], EOS]]
+    parts = _cut(text, encode, longest, _BREAKS)
+    logger.warning("%s: translated in %d parts", what, len(parts))
+    return parts
+
+
+def _cut(
+    text: str, encode: Encode, longest: int, breaks: Sequence[str]
+) -> list[list[int]]:
+    """Cut at the first kind of `breaks`, at others where that does not suffice."""
+    ids = encode([text])[0]
+    if len(ids) <= longest:
+        return [ids]
+    if not breaks:  # one endless word
+        inside = ids[:-1]
+        size = longest - 1
+        return [
+            [*inside[start : start + size], EOS]
+            for start in range(0, len(inside), size)
+        ]
+    parts: list[list[int]] = []
+    together = ""
+    for piece in [*filter(None, re.split(breaks[0], text)), None]:
+        joined = f"{together} {piece}".strip() if piece else ""
+        if piece and len(encode([joined])[0]) <= longest:
+            together = joined
+            continue
+        if together:
+            parts += _cut(together, encode, longest, breaks[1:])
+        together = piece or ""
+    return parts

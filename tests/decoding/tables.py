@@ -1,0 +1,221 @@
+"""Step functions that look up random tables, and searches written out in Python.
+
+Every prefix of every sentence has a distribution of its own, so whatever a search
+forgets or mixes up shows.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.batch import BOS, EOS, PAD
+from jaxformer.decoding.search import SearchOptions
+
+VOCABULARY = 7  # PAD, UNK, BOS, EOS and three words
+WORDS = tuple(range(EOS + 1, VOCABULARY))
+STATES = 1009  # prefixes of up to four tokens rarely share one
+
+
+def random_tables(seed: int, batch: int, scale: float = 2.0) -> np.ndarray:
+    """Logits [B, STATES, V]: each sentence has its own distribution for each prefix."""
+    normal = np.random.default_rng(seed).normal(size=(batch, STATES, VOCABULARY))
+    return (scale * normal).astype(np.float32)
+
+
+def next_state(state, token):
+    """Which distribution follows when `token` does."""
+    return (state * 31 + token) % STATES
+
+
+def read_past(ages, clock, ancestors, cache):
+    """The state of each hypothesis, from all tokens it finds in the ring: [B, W].
+
+    `cache` int32 [B, W, L] holds what each hypothesis was given at each place.
+    """
+    length = ancestors.shape[2]
+    own = jnp.take_along_axis(cache, ancestors, axis=1)  # [B, W, L]
+
+    def read(place, state):
+        steps_ago = length - 1 - place
+        token = own[:, :, (clock - steps_ago) % length]
+        is_past = (steps_ago <= ages)[:, None]
+        return jnp.where(is_past, next_state(state, token), state)
+
+    return jax.lax.fori_loop(0, length, read, jnp.zeros(cache.shape[:2], jnp.int32))
+
+
+def table_step(tables):
+    """A step function over tables [B, STATES, V]; `clock` may be anything."""
+
+    def step_fn(tokens, ages, clock, ancestors, cache):
+        cache = cache.at[:, :, clock % cache.shape[2]].set(tokens)
+        state = read_past(ages, clock, ancestors, cache)
+        logits = jax.vmap(lambda table, own: table[own])(jnp.asarray(tables), state)
+        return logits.transpose(2, 0, 1), cache
+
+    return step_fn
+
+
+def empty_cache(batch: int, width: int, length: int) -> jax.Array:
+    """A ring with nonsense in it: nobody may read what nobody wrote."""
+    return jnp.full((batch, width, length), 5, jnp.int32)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """In float64."""
+    logits = logits.astype(np.float64) - logits.max()
+    return logits - np.log(np.exp(logits).sum())
+
+
+def teacher_forced(table: np.ndarray, tokens: Iterable[int]) -> float:
+    """Log P of `tokens`, computed one token at a time over the whole vocabulary."""
+    state, total = next_state(0, BOS), 0.0
+    for token in tokens:
+        total += log_softmax(table[state])[token]
+        state = next_state(state, int(token))
+    return total
+
+
+def penalty(n: int, options: SearchOptions) -> float:
+    """What log P of n tokens is divided by."""
+    base = (5 + n) / 6 if options.length_penalty == "gnmt" else n
+    return base**options.alpha
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one sentence asks for."""
+
+    limit: int
+    least: int = 0
+    prefix: tuple[int, ...] = ()
+    seed: int = 0
+
+    def choices(self, tokens: Sequence[int], no_repeat_ngram: int = 0) -> tuple:
+        """Which tokens may follow these."""
+        n = len(tokens) + 1
+        if n <= len(self.prefix):
+            return (self.prefix[n - 1],)
+        if n == self.limit:
+            return (EOS,)
+        end = () if n < self.least else (EOS,)
+        repeats = repeated_by(tokens, no_repeat_ngram) if no_repeat_ngram else ()
+        return (*end, *(word for word in WORDS if word not in repeats))
+
+
+def repeated_by(tokens: Sequence[int], n: int) -> set[int]:
+    """Which tokens would end an n-gram that is there already."""
+    return {
+        tokens[i + n - 1]
+        for i in range(len(tokens) - n + 1)
+        if tuple(tokens[i : i + n - 1]) == tuple(tokens[len(tokens) - n + 1 :])
+    }
+
+
+def all_hypotheses(
+    table: np.ndarray, wanted: Wanted, options: SearchOptions
+) -> list[tuple[float, tuple]]:
+    """Every sentence that is allowed with its score, best first."""
+    n = options.no_repeat_ngram
+    found = []
+    for length in range(wanted.limit):
+        for words in itertools.product(set(WORDS) | set(wanted.prefix), repeat=length):
+            sentence = (*words, EOS)
+            if all(
+                token in wanted.choices(sentence[:place], n)
+                for place, token in enumerate(sentence)
+            ):
+                log_p = teacher_forced(table, sentence)
+                found.append((log_p / penalty(len(sentence), options), sentence))
+    return sorted(found, reverse=True)
+
+
+def plain_beam(
+    table: np.ndarray, wanted: Wanted, options: SearchOptions
+) -> list[tuple[float, tuple]]:
+    """Beam search with lists, run to the limit: it never stops early."""
+    width, finished = options.beam_size, []
+    live = [(0.0, (), next_state(0, BOS))] if wanted.limit else []
+    for n in range(1, wanted.limit + 1):
+        grown = []
+        for log_p, tokens, state in live:
+            log_ps = log_softmax(table[state])
+            for token in wanted.choices(tokens, options.no_repeat_ngram):
+                new = (log_p + log_ps[token], (*tokens, token))
+                grown.append((*new, next_state(state, token)))
+        grown.sort(reverse=True)
+        finished += [
+            (log_p / penalty(n, options), tokens)
+            for log_p, tokens, _ in grown[:width]
+            if tokens[-1] == EOS
+        ]
+        live = [h for h in grown if h[1][-1] != EOS][:width]
+    return sorted(finished, reverse=True)[:width]
+
+
+@cache
+def noise_of(seed: int, age: int, slot: int) -> np.ndarray:
+    """What sampling adds to the logits of one step of one hypothesis: [V]."""
+    key = jax.random.key(np.uint32(seed))
+    for number in (age, slot):
+        key = jax.random.fold_in(key, number)
+    return np.asarray(jax.random.gumbel(key, (VOCABULARY,)))
+
+
+def plain_samples(
+    table: np.ndarray, wanted: Wanted, options: SearchOptions
+) -> list[tuple[float, tuple]]:
+    """W samples of the whole distribution, in the order of their slots."""
+    found = []
+    for slot in range(options.beam_size if wanted.limit else 0):
+        tokens, state = (), next_state(0, BOS)
+        while not tokens or tokens[-1] != EOS:
+            allowed = list(wanted.choices(tokens, options.no_repeat_ngram))
+            warm = table[state] / options.temperature
+            noisy = warm + noise_of(wanted.seed, len(tokens), slot)
+            if len(tokens) < len(wanted.prefix) or allowed == [EOS]:
+                token = allowed[0]
+            else:
+                token = allowed[int(np.argmax(noisy[allowed]))]
+            tokens, state = (*tokens, token), next_state(state, token)
+        log_p = teacher_forced(table, tokens)
+        found.append((log_p / penalty(len(tokens), options), tokens))
+    return found
+
+
+def plain_search(
+    table: np.ndarray, wanted: Wanted, options: SearchOptions
+) -> list[tuple[float, tuple]]:
+    """What any of the searches finds; a beam of one is greedy."""
+    plain = plain_samples if options.is_sampling else plain_beam
+    return plain(table, wanted, options)
+
+
+def hypotheses_of(result, row: int | None = None) -> list[tuple[float, tuple]]:
+    """The filled slots of one sentence as (score, tokens); checks what pads them.
+
+    `row` None: the result is that of one sentence, without an axis of rows.
+    """
+    if row is not None:
+        result = jax.tree.map(lambda leaf: np.asarray(leaf)[row], result)
+    found = []
+    for tokens, n, score, log_p in zip(*map(np.asarray, result), strict=True):
+        assert (tokens[n:] == PAD).all()
+        assert (n == 0) == (score == -math.inf) == (log_p == -math.inf)
+        if n:
+            found.append((float(score), tuple(int(t) for t in tokens[:n])))
+    return found
+
+
+def assert_same(found, expected) -> None:
+    """The same sentences, and the same scores as well as float32 can tell."""
+    assert [tokens for _, tokens in found] == [tokens for _, tokens in expected]
+    np.testing.assert_allclose(
+        [s for s, _ in found], [s for s, _ in expected], 1e-4, 1e-5
+    )

@@ -1,0 +1,82 @@
+"""Maps of attention, by hand and by what they must be whatever the parameters are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.model.probe import attention_maps
+from tests.model.test_transformer import BATCH, CONFIG, init
+
+
+@pytest.fixture(scope="module")
+def model_and_params():
+    model, variables = init(CONFIG)
+    return model, variables["params"]
+
+
+def blind(params: dict, stack: str, layer: int, attention: str) -> dict:
+    """The same parameters, but for queries of nothing: all keys look alike."""
+
+    def change(path, leaf):
+        names = [entry.key for entry in path]
+        is_there = names[:4] == [stack, f"layer_{layer}", attention, "query"]
+        return jnp.zeros_like(leaf) if is_there else leaf
+
+    return jax.tree_util.tree_map_with_path(change, params)
+
+
+def maps_of(model, params) -> dict[str, np.ndarray]:
+    return jax.tree.map(np.asarray, attention_maps(model, params, BATCH))
+
+
+def test_each_row_sums_to_one_over_what_it_may_see(model_and_params):
+    maps = maps_of(*model_and_params)
+    layers, heads = CONFIG.num_layers, CONFIG.num_heads
+    assert maps["encoder"].shape == (layers, 2, heads, 5, 5)
+    assert maps["decoder"].shape == (layers, 2, heads, 4, 4)
+    assert maps["cross"].shape == (layers, 2, heads, 4, 5)
+    for kind in maps.values():
+        np.testing.assert_allclose(kind[:, 0].sum(axis=-1), 1.0, rtol=1e-5)
+    assert (maps["decoder"] * np.triu(np.ones((4, 4)), k=1) == 0).all()
+    assert (maps["encoder"][:, 0] > 0).all()
+    for kind in ("encoder", "cross"):  # the second source has three pieces
+        second = maps[kind][:, 1, :, : 3 if kind == "encoder" else 4]
+        np.testing.assert_allclose(second.sum(axis=-1), 1.0, rtol=1e-5)
+        assert (second[..., 3:] == 0).all()
+
+
+@pytest.mark.parametrize("layer", range(CONFIG.num_layers))
+@pytest.mark.parametrize(
+    ("kind", "stack", "attention", "expected"),
+    [
+        ("encoder", "encoder", "self_attention", np.full((5, 5), 0.2)),
+        ("cross", "decoder", "cross_attention", np.full((4, 5), 0.2)),
+        (
+            "decoder",
+            "decoder",
+            "self_attention",
+            np.tril(np.ones((4, 4))) / np.array([[1], [2], [3], [4]]),
+        ),
+    ],
+    ids=["encoder", "cross", "decoder"],
+)
+def test_who_asks_for_nothing_looks_everywhere_alike(
+    model_and_params, layer, kind, stack, attention, expected
+):
+    """And only in that layer of that kind: so each map is where its name says."""
+    model, params = model_and_params
+    maps = maps_of(model, blind(params, stack, layer, attention))
+    is_even = {
+        name: [
+            bool(np.allclose(found[n, 0], target, atol=1e-6))
+            for n in range(CONFIG.num_layers)
+        ]
+        for name, found in maps.items()
+        for target in [expected if name == kind else found.mean()]
+    }
+    uneven = [False] * CONFIG.num_layers
+    own = [n == layer for n in range(CONFIG.num_layers)]
+    assert is_even == {"encoder": uneven, "decoder": uneven, "cross": uneven} | {
+        kind: own
+    }
