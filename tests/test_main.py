@@ -182,7 +182,7 @@ def test_a_wrong_flag_is_one_sentence(refusal, argv, said):
     [
         ("--config.model.d_modle=3", "model.d_modle; did you mean model.d_model?"),
         ("--config.modle.d_model=3", "modle; did you mean model?"),
-        ("--config.model.zzz=3", "there are d_ff, d_k, d_model"),
+        ("--config.model.zzz=3", "there are activation, attention_bias"),
         ("--config.model.d_model.x=3", "config.model.d_model is a value"),
         ("--config.model.d_model=big", "'big'"),
         ("--config.model.d_model=1.5", "'1.5'"),

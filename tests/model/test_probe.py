@@ -1,18 +1,21 @@
 """Maps of attention, by hand and by what they must be whatever the parameters are."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxformer.model.probe import attention_maps
-from tests.model.test_transformer import BATCH, CONFIG, init
+from jaxformer.model.transformer import Transformer
+from tests.model.test_decode import params_of
+from tests.model.test_transformer import BATCH, CONFIG
 
 
 @pytest.fixture(scope="module")
-def model_and_params():
-    model, variables = init(CONFIG)
-    return model, variables["params"]
+def maps_and_params():
+    return jax.jit(partial(attention_maps, Transformer(CONFIG))), params_of(CONFIG)
 
 
 def blind(params: dict, stack: str, layer: int, attention: str) -> dict:
@@ -26,12 +29,9 @@ def blind(params: dict, stack: str, layer: int, attention: str) -> dict:
     return jax.tree_util.tree_map_with_path(change, params)
 
 
-def maps_of(model, params) -> dict[str, np.ndarray]:
-    return jax.tree.map(np.asarray, attention_maps(model, params, BATCH))
-
-
-def test_each_row_sums_to_one_over_what_it_may_see(model_and_params):
-    maps = maps_of(*model_and_params)
+def test_each_row_sums_to_one_over_what_it_may_see(maps_and_params):
+    maps_of, params = maps_and_params
+    maps = jax.tree.map(np.asarray, maps_of(params, BATCH))
     layers, heads = CONFIG.num_layers, CONFIG.num_heads
     assert maps["encoder"].shape == (layers, 2, heads, 5, 5)
     assert maps["decoder"].shape == (layers, 2, heads, 4, 4)
@@ -62,11 +62,11 @@ def test_each_row_sums_to_one_over_what_it_may_see(model_and_params):
     ids=["encoder", "cross", "decoder"],
 )
 def test_who_asks_for_nothing_looks_everywhere_alike(
-    model_and_params, layer, kind, stack, attention, expected
+    maps_and_params, layer, kind, stack, attention, expected
 ):
     """And only in that layer of that kind: so each map is where its name says."""
-    model, params = model_and_params
-    maps = maps_of(model, blind(params, stack, layer, attention))
+    maps_of, params = maps_and_params
+    maps = maps_of(blind(params, stack, layer, attention), BATCH)
     is_even = {
         name: [
             bool(np.allclose(found[n, 0], target, atol=1e-6))

@@ -1,0 +1,129 @@
+"""The README beside a model exported for CTranslate2: how to call it as we search."""
+
+from collections.abc import Sequence
+
+from jaxformer.batch import BOS, PAD
+
+_TEXT = """\
+# {direction}, for CTranslate2
+
+A Transformer trained with jaxformer, its weights in {quantization}: `model.bin`,
+`config.json` and `shared_vocabulary.json`, written with CTranslate2 {version}, and the
+tokeniser, {tokenizer}. `pip install ctranslate2 sentencepiece`, and, in this
+directory, as `translate.py`:
+
+```python
+import re
+import sys
+import unicodedata
+
+import ctranslate2
+import sentencepiece
+
+BEAM_SIZE, ALPHA, EXTRA_LENGTH = {beam_size}, {alpha}, {extra_length}
+# Finished hypotheses among which the length penalty chooses, if there is one.
+HYPOTHESES = 1 if BEAM_SIZE == 1 or ALPHA == 0 else 2 * BEAM_SIZE
+
+translator = ctranslate2.Translator(".", device="cpu")
+source_tokenizer = sentencepiece.SentencePieceProcessor("{source}")
+target_tokenizer = sentencepiece.SentencePieceProcessor("{target}")
+
+
+def normalise(text):
+    "NFC, single spaces, no control characters: the text of training."
+    text = unicodedata.normalize("NFC", text)
+    return re.sub(r"[\\s\\x00-\\x1f\\x7f-\\x9f\\u2581]+", " ", text).strip(" ")
+
+
+def penalised(log_probability, pieces):
+    "log P / ((5 + n) / 6)^alpha, where n counts the end of sentence."
+    return log_probability / ((5 + len(pieces) + 1) / 6) ** ALPHA
+
+
+def translate(sentences):
+    "Translate each sentence; a blank one stays blank."
+    sources = [source_tokenizer.encode(normalise(s), out_type=str) for s in sentences]
+    spoken = [i for i, source in enumerate(sources) if source]
+    results = translator.translate_batch(
+        [sources[i] for i in spoken],
+        max_batch_size=4096,
+        batch_type="tokens",
+        beam_size=BEAM_SIZE,
+        patience=max(1, HYPOTHESES / BEAM_SIZE),
+        num_hypotheses=HYPOTHESES,
+        length_penalty=0,
+        return_scores=True,
+        min_decoding_length=0,
+        max_decoding_length=max(map(len, sources), default=1) + EXTRA_LENGTH,
+        max_input_length=0,
+        disable_unk=True,
+        suppress_sequences=[["{pad}"], ["{bos}"]],
+    )
+    translations = [""] * len(sources)
+    for i, found in zip(spoken, results):
+        scores = map(penalised, found.scores, found.hypotheses)
+        _, best = max(zip(scores, found.hypotheses))
+        best = best[: len(sources[i]) + EXTRA_LENGTH]
+        translations[i] = normalise(target_tokenizer.decode(best))
+    return translations
+
+
+if __name__ == "__main__":
+    print(*translate(sys.stdin), sep="\\n")
+```
+
+Then `python translate.py < source.txt` does what jaxformer's `--mode=translate` does:
+
+- Padding, unknown and beginning of sentence stand for no text: CTranslate2 is told not
+  to produce them. An empty translation is allowed (`min_decoding_length`). CTranslate2
+  ends the source by itself (`add_source_eos` in `config.json`).
+- No source is cut (`max_input_length`), and the model has {positions:,} positions. But
+  it learned from lines of up to {longest:,} pieces: cut longer ones into sentences, as
+  jaxformer does.
+- The length penalty of the paper is ((5 + n) / 6)^alpha, that of CTranslate2
+  n^length_penalty; n counts the end of sentence in both. So here CTranslate2 returns
+  log-probabilities, of two beams of hypotheses, and `penalised` ranks them. With
+  beam_size 1 or alpha 0 one is enough. Where speed counts more than sameness, ask for
+  one and choose a `length_penalty`; jaxformer has it as `--length_penalty=power`.
+"""
+
+_LANGUAGES = """\
+- The model knows several languages: put the one wanted in front of the pieces of each
+  source, such as {example}.
+"""
+
+
+def readme(
+    *,
+    direction: str,
+    quantization: str,
+    version: str,
+    positions: int,
+    longest: int,
+    pieces: Sequence[str],
+    files: dict[str, str],
+    decoding: dict,
+) -> str:
+    """Return its text in Markdown, with a program that translates as this run does.
+
+    `positions` is how many pieces a sentence may have, `longest` how many it had in
+    training, `pieces` are those of all ids, `files` names the SentencePiece models of
+    "source" and "target", and `decoding` has `beam_size`, `alpha` and `extra_length`;
+    `version` is of CTranslate2.
+    """
+    text = _TEXT.format(
+        direction=direction,
+        quantization=quantization,
+        version=version,
+        positions=positions,
+        longest=longest,
+        pad=pieces[PAD],
+        bos=pieces[BOS],
+        tokenizer=" and ".join(f"`{name}`" for name in dict.fromkeys(files.values())),
+        **files,
+        **{key: decoding[key] for key in ("beam_size", "alpha", "extra_length")},
+    )
+    languages = [piece for piece in pieces if piece.startswith(">>")]
+    if languages:
+        text += _LANGUAGES.format(example=f"`{languages[0]}`")
+    return text

@@ -1,0 +1,72 @@
+"""A checkpoint as published ones are: two SentencePiece models, ids that are not ours.
+
+Made by Transformers itself, with random parameters, none of them zero.
+"""
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+
+def cut(sentences: Sequence[str], size: int) -> bytes:
+    """A SentencePiece model of one language, with the rules of OPUS-MT's."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        model_type="unigram",
+        vocab_size=size,
+        hard_vocab_limit=False,
+        normalization_rule_name="nmt_nfkc",
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def make_published(
+    folder: Path, sources: Sequence[str], targets: Sequence[str], **changes: Any
+) -> Any:
+    """Write a checkpoint for these languages; returns Transformers' model.
+
+    `changes` are of its MarianConfig. EOS is 0, unknown 1, and the padding that the
+    decoder starts with comes last.
+    """
+    import torch
+    import transformers
+
+    folder.mkdir(parents=True, exist_ok=True)
+    pieces = {">>deu<<"}
+    for name, sentences in (("source", sources), ("target", targets)):
+        model = cut(sentences, 60)
+        (folder / f"{name}.spm").write_bytes(model)
+        known = sentencepiece.SentencePieceProcessor(model_proto=model)
+        pieces |= set(known.id_to_piece(list(range(3, len(known)))))
+    names = ["</s>", "<unk>", *sorted(pieces, reverse=True), "<pad>"]
+    vocabulary = {piece: index for index, piece in enumerate(names)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "tokenizer_config.json").write_text(
+        '{"source_lang": "en", "target_lang": "de"}'
+    )
+    values = {
+        "vocab_size": len(names), "d_model": 16, "encoder_layers": 2,
+        "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+        "activation_function": "swish", "scale_embedding": True, "eos_token_id": 0,
+        "forced_eos_token_id": 0, "pad_token_id": len(names) - 1,
+        "decoder_start_token_id": len(names) - 1, "max_position_embeddings": 64,
+    }  # fmt: skip
+    model = transformers.MarianMTModel(transformers.MarianConfig(**values | changes))
+    generator = torch.Generator().manual_seed(0)
+    learnt = {**dict(model.named_parameters()), "bias": model.final_logits_bias}
+    with torch.no_grad():
+        for name, parameter in learnt.items():
+            if "embed_positions" not in name:
+                noise = torch.randn(parameter.shape, generator=generator)
+                is_scale = name.endswith("layer_norm.weight")
+                parameter.copy_(is_scale + 0.4 * noise)
+    model.save_pretrained(folder)
+    return model.eval()
