@@ -8,26 +8,18 @@ buckets with what is in flight. While it runs, the host turns results into text.
 Used by `jaxformer.decoding.translate`, for files and for servers alike.
 """
 
-import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import PAD
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.scorer import Scorer
-from jaxformer.decoding.search import (
-    Requests,
-    SearchResult,
-    SearchState,
-    advance,
-    start,
-)
-from jaxformer.model.decode import Memory, resize_ring
+from jaxformer.decoding.search import Requests, SearchResult
+from jaxformer.decoding.slots import Shape, SlotPrograms, Slots
 
 SHORTEST_BUCKET = 16  # pieces
 AHEAD = 8  # steps that a ring must have room for when it starts
@@ -44,22 +36,6 @@ class Task(NamedTuple):
     min_length: int = 0
     prefix: Sequence[int] = ()
     seed: int = 0
-
-
-class Slots(NamedTuple):
-    """What the device holds: the search, and the sources it translates."""
-
-    state: SearchState
-    memory: tuple[Memory, ...]
-
-
-class Shape(NamedTuple):
-    """Sizes that are compiled for."""
-
-    slots: int  # B
-    source: int  # S
-    ring: int  # L, and N
-    prefix: int  # P
 
 
 def bucket_length(length: int) -> int:
@@ -89,17 +65,13 @@ class Engine:
         rows: jax.sharding.NamedSharding | None,
     ) -> None:
         self.weights: Any = None
-        self._scorer, self._options = scorer, options
         self._batch_tokens, self._rows = batch_tokens, rows
         self._waiting: deque[Task] = deque()
         self._tasks: list[Task | None] = []  # by slot
         self._slots: Slots | None = None
         self._shape = Shape(0, 0, 0, 0)
         self._running = False  # a program is under way
-        self._empty = jax.jit(self._empty_slots, static_argnums=0)
-        self._advance = jax.jit(self._advance_slots, donate_argnums=1)
-        self._insert = jax.jit(self._insert_tasks, donate_argnums=1)
-        self._resize = jax.jit(self._resize_slots, static_argnums=2)
+        self._programs = SlotPrograms(scorer, options, rows)
 
     def submit(self, task: Task) -> None:
         """Let a task wait for a slot."""
@@ -173,7 +145,7 @@ class Engine:
             slots = free[begin : begin + len(tasks)]
             for slot, task in zip(slots, tasks, strict=True):
                 self._tasks[slot] = task
-            self._slots = self._insert(
+            self._slots = self._programs.insert(
                 self.weights, self._slots, *self._arrays(slots, tasks, size)
             )
 
@@ -217,7 +189,7 @@ class Engine:
             if live:
                 self._move(new)
             else:
-                self._slots, self._tasks = self._empty(new), [None] * new.slots
+                self._slots, self._tasks = self._programs.empty(new), [None] * new.slots
 
     def _needed_shape(self, tasks: Sequence[Task]) -> Shape:
         """The least that holds those in flight and those that come."""
@@ -249,7 +221,7 @@ class Engine:
         taken = [slot for slot, task in enumerate(self._tasks) if task is not None]
         origin = np.full(shape.slots, -1, np.int32)
         origin[: len(taken)] = taken
-        self._slots = self._resize(self._slots, origin, shape)
+        self._slots = self._programs.resize(self._slots, origin, shape)
         empty = [None] * (shape.slots - len(taken))
         self._tasks = [self._tasks[slot] for slot in taken] + empty
 
@@ -294,120 +266,8 @@ class Engine:
             enough = slots - live + self._portion
         else:  # then the slots may become fewer
             enough = slots - slots // 4 if live > slots // 4 else slots
-        self._slots = self._advance(
+        self._slots = self._programs.advance(
             self.weights, self._slots, np.int32(steps), np.int32(min(enough, slots))
         )
         self._running = True
         return True
-
-    # On the device ---------------------------------------------------------------
-
-    def _empty_slots(self, shape: Shape) -> Slots:
-        """Slots with nobody in them."""
-        width = self._options.beam_size
-        nobody = Requests(
-            max_lengths=jnp.zeros(shape.slots, jnp.int32),
-            min_lengths=jnp.zeros(shape.slots, jnp.int32),
-            prefixes=jnp.full((shape.slots, shape.prefix), PAD, jnp.int32),
-            seeds=jnp.zeros(shape.slots, jnp.uint32),
-        )
-        cache = self._scorer.empty_cache(
-            batch=shape.slots, width=width, length=shape.ring
-        )
-        return self._lay_out(
-            Slots(
-                start(nobody, cache, width=width, length=shape.ring),
-                self._scorer.empty_memory(batch=shape.slots, length=shape.source),
-            )
-        )
-
-    def _advance_slots(
-        self, weights: Any, slots: Slots, steps: jax.Array, enough: jax.Array
-    ) -> Slots:
-        state = advance(
-            functools.partial(self._scorer.step, weights, slots.memory),
-            slots.state,
-            self._options,
-            steps=steps,
-            enough=enough,
-        )
-        return self._lay_out(Slots(state, slots.memory))
-
-    def _insert_tasks(
-        self,
-        weights: Any,
-        slots: Slots,
-        where: jax.Array,
-        source: jax.Array,
-        requests: Requests,
-    ) -> Slots:
-        """Encode sources int32 [E, S] and begin them in slots `where` int32 [E]."""
-        state = slots.state
-        _, width, length = state.tokens.shape
-        fresh = start(requests, state.cache, width=width, length=length)
-
-        def put(old: jax.Array, new: jax.Array) -> jax.Array:
-            return old.at[where].set(new, mode="drop")
-
-        rows = _rows_of(state)
-        state = state._replace(**jax.tree.map(put, rows, _rows_of(fresh)))
-        memory = jax.tree.map(put, slots.memory, self._scorer.encode(weights, source))
-        return self._lay_out(Slots(state, memory))
-
-    def _resize_slots(self, slots: Slots, origin: jax.Array, shape: Shape) -> Slots:
-        """Slots of another shape; slot i holds what `origin`[i] held, -1: nothing."""
-        state, width = slots.state, self._options.beam_size
-        is_taken = origin >= 0
-
-        def pick(leaf: jax.Array) -> jax.Array:
-            return jnp.take(leaf, jnp.maximum(origin, 0), axis=0)
-
-        def fit(leaf: jax.Array, size: int, value: int) -> jax.Array:
-            leaf = leaf[..., :size]
-            widths = [(0, 0)] * (leaf.ndim - 1) + [(0, size - leaf.shape[-1])]
-            return jnp.pad(leaf, widths, constant_values=value)
-
-        memory = self._scorer.resize_memory(
-            jax.tree.map(pick, slots.memory), length=shape.source
-        )
-        rows = jax.tree.map(pick, _rows_of(state))
-        requests, finished = rows["requests"], rows["finished"]
-        rows["requests"] = requests._replace(
-            max_lengths=jnp.where(is_taken, requests.max_lengths, 0),
-            prefixes=fit(requests.prefixes, shape.prefix, PAD),
-        )
-        rows["done"] = rows["done"] | ~is_taken
-        rows["tokens"] = fit(rows["tokens"], shape.ring, PAD)
-        rows["finished"] = finished._replace(
-            tokens=fit(finished.tokens, shape.ring, PAD)
-        )
-        ring = functools.partial(self._scorer.resize_cache, length=shape.ring)
-        rows["ancestors"] = resize_ring(
-            rows["ancestors"], state.clock, axis=2, length=shape.ring
-        )
-        state = state._replace(
-            clock=jnp.full_like(state.clock, shape.ring),
-            cache=ring(jax.tree.map(pick, state.cache), state.clock, width=width),
-            **rows,
-        )
-        return self._lay_out(Slots(state, memory))
-
-    def _places(self, slots: Slots) -> Any:
-        """Where each leaf lies: those with rows on their devices, the clock on all."""
-        rows = self._rows
-        if rows is None:
-            return jax.tree.map(lambda leaf: None, slots)
-        everywhere = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec())
-        return jax.tree.map(lambda leaf: rows if leaf.ndim else everywhere, slots)
-
-    def _lay_out(self, slots: Slots) -> Slots:
-        if self._rows is None:
-            return slots
-        return jax.lax.with_sharding_constraint(slots, self._places(slots))
-
-
-def _rows_of(state: SearchState) -> dict[str, Any]:
-    """The parts of a state that belong to its rows and are small."""
-    rows = state._asdict()
-    del rows["clock"], rows["cache"]
-    return rows

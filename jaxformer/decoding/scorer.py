@@ -13,16 +13,15 @@ import jax.numpy as jnp
 from jaxformer.batch import PAD
 from jaxformer.model.decode import (
     Cache,
-    DecodingWeights,
     Memory,
     decode_step,
-    decoding_weights,
     empty_cache,
     empty_memory,
     project_memory,
     resize_cache,
     resize_memory,
 )
+from jaxformer.model.decoding_weights import DecodingWeights, decoding_weights
 from jaxformer.model.transformer import Transformer
 
 

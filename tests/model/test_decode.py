@@ -13,7 +13,6 @@ from jaxformer.batch import BOS, EOS, PAD, Batch
 from jaxformer.model.config import TransformerConfig
 from jaxformer.model.decode import (
     decode_step,
-    decoding_weights,
     empty_cache,
     empty_memory,
     project_memory,
@@ -21,6 +20,7 @@ from jaxformer.model.decode import (
     resize_memory,
     resize_ring,
 )
+from jaxformer.model.decoding_weights import decoding_weights
 from jaxformer.model.transformer import Transformer
 from tests.model.test_transformer import CONFIG, VARIANTS
 
