@@ -38,7 +38,7 @@ ROOMS = {
     "decoding": (("decoding",), ("contract", "model")),
     "export": (("export",), ("contract", "model", "training", "decoding")),
     # HTTP around a translator, which it is handed
-    "serving": (("serving",), ("contract",)),
+    "serving": (("serving",), ("contract", "decoding")),
     "workdir": (("workdir",), ("contract", "data")),  # it opens the run's tokeniser
     "modes": (  # assembles all of them
         ("modes",),

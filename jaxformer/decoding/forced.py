@@ -78,7 +78,12 @@ class TeacherForcing:
         self, model: Transformer, tokenizer: Tokenizer, *, batch_tokens: int
     ) -> None:
         self.params: Any = None
-        self._tokenizer, self._batch_tokens = tokenizer, batch_tokens
+        self._tokenizer = tokenizer
+        config = model.config
+        self._sizes = {
+            "batch_tokens": batch_tokens,
+            "longest": config.max_positions if config.positions == "learned" else None,
+        }
 
         def log_probabilities(params: Any, batch: Batch) -> jax.Array:
             logits = model.apply({"params": params}, batch, train=False)
@@ -92,7 +97,7 @@ class TeacherForcing:
         ids = self._encode(sources, targets)
         names = self._tokenizer.pieces()
         scored: list[Forced | None] = [None] * len(sources)
-        for chosen, batch in _batches(*ids, batch_tokens=self._batch_tokens):
+        for chosen, batch in _batches(*ids, **self._sizes):
             rows = np.asarray(self._log_probabilities(self.params, batch))
             for place, row in zip(chosen, rows, strict=False):
                 target = ids[1][place]
@@ -104,7 +109,7 @@ class TeacherForcing:
     def attention(self, source: str, target: str) -> Attention:
         """Where each head looks, for one pair."""
         ids = [each[0] for each in self._encode([source], [target])]
-        ((_, batch),) = _batches(*([side] for side in ids), batch_tokens=1)
+        ((_, batch),) = _batches(*([side] for side in ids), **self._sizes)
         maps = self._maps(self.params, batch)
         names = self._tokenizer.pieces()
         s, t = map(len, ids)
@@ -140,14 +145,21 @@ def _batches(
     targets: Sequence[Sequence[int]],
     *,
     batch_tokens: int,
+    longest: int | None,
 ) -> Iterator[tuple[list[int], Batch]]:
     """Pairs in few shapes, one pair a row: their places and a batch.
 
-    Rows are a power of two of at most `batch_tokens` pieces a side, or one.
+    Rows are a power of two of at most `batch_tokens` pieces a side, or one; padding
+    goes no further than `longest`, all that learned positions can hold.
     """
+
+    def padded(length: int) -> int:
+        bucket = bucket_length(length)
+        return bucket if longest is None else max(length, min(bucket, longest))
+
     groups: dict[tuple[int, int], list[int]] = {}
     for place, pair in enumerate(zip(sources, targets, strict=True)):
-        shape = tuple(bucket_length(len(side)) for side in pair)
+        shape = tuple(padded(len(side)) for side in pair)
         groups.setdefault(shape, []).append(place)
     for shape, places in sorted(groups.items(), reverse=True):
         most = 1 << (max(1, batch_tokens // max(shape)).bit_length() - 1)

@@ -53,14 +53,18 @@ class Scorer:
         self, weights: Sequence[Weights], source: jax.Array
     ) -> tuple[Memory, ...]:
         """Encode source ids int32 [B, S], each row one sentence."""
-        is_real = source != PAD
+        length = source.shape[1]
 
         def memory(model: Transformer, own: Weights) -> Memory:
+            ids = source
+            if model.config.positions == "learned":  # padding may go beyond them
+                ids = source[:, : model.config.max_positions]
+            is_real = ids != PAD
             encoded = model.apply(
-                {"params": own.params}, source, is_real.astype(jnp.int32),
-                method="encode",
-            )  # fmt: skip
-            return project_memory(model.config, own.decoding, encoded, is_real)
+                {"params": own.params}, ids, is_real.astype(jnp.int32), method="encode"
+            )
+            known = project_memory(model.config, own.decoding, encoded, is_real)
+            return resize_memory(known, length=length)
 
         return tuple(map(memory, self.models, weights))
 

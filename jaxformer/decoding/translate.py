@@ -104,7 +104,10 @@ class Translator:
                 f"--long_lines={self.wishes.long_lines} is none of: "
                 f"{', '.join(LONG_LINES)}"
             )
-        self._model = models[0]
+        self._positions = min(
+            (m.config.max_positions for m in models if m.config.positions == "learned"),
+            default=None,
+        )
         self._scorer = Scorer(models)
         self._arrange = jax.jit(self._scorer.weights)
         self._engine = Engine(
@@ -114,7 +117,7 @@ class Translator:
             models[0], tokenizer, batch_tokens=config.batch_tokens
         )
         self.params = params
-        self._longest = self._longest_source(models)
+        self._longest = self._longest_source()
 
     @property
     def params(self) -> Sequence[Any]:
@@ -127,13 +130,15 @@ class Translator:
         self._forced.params = params[0]
         self._engine.weights = self._arrange(params)
 
-    def _longest_source(self, models: Sequence[Transformer]) -> int | None:
+    def _longest_source(self) -> int | None:
         """The user's limit, or what learned positions can hold."""
-        limits = [
-            m.config.max_positions for m in models if m.config.positions == "learned"
-        ]
-        if self.wishes.max_source_length is not None:
-            limits.append(self.wishes.max_source_length)
+        asked = self.wishes.max_source_length
+        if asked is not None and asked < 2:
+            raise InputError(
+                f"--max_source_length={asked} leaves no room for a piece and the end "
+                "of the sentence; set it to 2 or more"
+            )
+        limits = [limit for limit in (asked, self._positions) if limit is not None]
         return min(limits, default=None)
 
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
@@ -256,9 +261,8 @@ class Translator:
 
     def _task(self, source: list[int], prefix: list[int], number: int) -> Task:
         limit = max(len(source) + self.config.extra_length, len(prefix) + 1)
-        config = self._model.config
-        if config.positions == "learned":
-            limit = min(limit, config.max_positions)
+        if self._positions is not None:
+            limit = min(limit, self._positions)
         return Task(
             source=source,
             max_length=limit,

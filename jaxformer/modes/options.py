@@ -106,6 +106,9 @@ FLAGS: dict[str | None, tuple[Flag, ...]] = {
              default=128, least=1),
         Flag("max_queue", int, "serve: the most sentences that wait for that.",
              default=1024, least=1),
+        Flag("warm_up", int, "serve: sentences of the run's dev text translated before "
+             "it is ready, so that the programs for others are compiled.", default=256,
+             least=0),
         Flag("request_timeout", float, "serve: seconds to answer a request.",
              default=30.0, least=0.0),
         Flag("shutdown_timeout", float, "serve: seconds to finish accepted requests "

@@ -15,7 +15,7 @@ from jaxformer import main
 from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import make_plan
 from jaxformer.data.sources import CorpusConfig
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translate import DecodingConfig
 from jaxformer.errors import InputError
 from jaxformer.model.config import TransformerConfig
 from jaxformer.model.transformer import Transformer
@@ -36,7 +36,6 @@ OTHERS = {
     },
     make_optimizer: {"d_model"},
     TransformerConfig: {"vocab_size"},
-    Translator: {"model", "params", "tokenizer", "rows"},
 }  # fmt: skip
 FUNCTIONS = {
     "data": CorpusConfig,
@@ -45,7 +44,7 @@ FUNCTIONS = {
     "optimizer": make_optimizer,
     "training": TrainingConfig,
     "mesh": make_mesh,
-    "decoding": Translator,
+    "decoding": DecodingConfig,
 }
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import BOS, EOS, PAD
-from jaxformer.decoding.search import SearchOptions
+from jaxformer.decoding.options import SearchOptions
 
 VOCABULARY = 7  # PAD, UNK, BOS, EOS and three words
 WORDS = tuple(range(EOS + 1, VOCABULARY))

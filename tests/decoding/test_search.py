@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
-from jaxformer.decoding.search import (
-    Requests,
-    SearchOptions,
-    advance,
-    length_penalty,
-    no_rules,
-    search,
-    start,
-)
-from jaxformer.errors import InputError
+from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.search import Requests, advance, no_rules, search, start
 from tests.decoding.tables import (
     STATES,
     VOCABULARY,
@@ -128,18 +120,6 @@ def wanted_rows(draw, rows: int = 3, limit: int = 8):
 seeds = st.integers(0, 2**32 - 1)
 
 # Scores ---------------------------------------------------------------------------
-
-
-def test_length_penalty_is_the_papers():
-    np.testing.assert_allclose(
-        length_penalty(jnp.array([1, 7, 19]), 0.6), [1.0, 2**0.6, 4**0.6], 1e-6
-    )
-
-
-def test_length_penalty_power_is_that_of_others():
-    np.testing.assert_allclose(
-        length_penalty(jnp.array([1, 4, 9]), 0.5, "power"), [1.0, 2.0, 3.0], 1e-6
-    )
 
 
 @settings(max_examples=10, deadline=None)
@@ -562,35 +542,3 @@ def test_a_search_in_pieces_is_the_search_in_one():
     assert dones[3] == dones[4] == [False, True, True]
     assert dones[5] == [True, True, True]
     assert_equal_results(state.finished, whole)
-
-
-# Options --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"beam_size": 0}, "decoding.beam_size is 0; set it to 1 or more"),
-        ({"alpha": -0.5}, "decoding.alpha is -0.5; set it to 0 or more"),
-        ({"alpha": math.nan}, "decoding.alpha is nan"),
-        ({"n_best": 0}, "decoding.n_best is 0"),
-        ({"n_best": 3}, "n_best is 3, more than beam_size = 2"),
-        ({"no_repeat_ngram": -1}, "decoding.no_repeat_ngram is -1"),
-        ({"temperature": -1.0}, "decoding.temperature is -1.0"),
-        ({"temperature": math.inf}, "decoding.temperature is inf"),
-        ({"temperature": 1.0, "top_k": -1}, "decoding.top_k is -1"),
-        ({"temperature": 1.0, "top_p": 0.0}, "decoding.top_p is 0.0"),
-        ({"temperature": 1.0, "top_p": 1.5}, "decoding.top_p is 1.5"),
-        ({"top_k": 3}, "set a temperature"),
-        ({"top_p": 0.5}, "set a temperature"),
-        ({"length_penalty": "wu"}, "length_penalty is 'wu'; use one of gnmt, power"),
-    ],
-)
-def test_impossible_settings_are_refused_by_name(options, message):
-    with pytest.raises(InputError, match=message):
-        SearchOptions(**{"beam_size": 2, "alpha": 0.6} | options)
-
-
-def test_a_temperature_makes_samples_and_a_width_a_beam():
-    kinds = [(o.is_sampling, o.is_beam) for o in (GREEDY, BEAM, SAMPLES)]
-    assert kinds == [(False, False), (False, True), (True, False)]

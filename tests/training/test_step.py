@@ -1,7 +1,6 @@
 """One update: the same whatever the batch is cut into, padded with or packed in."""
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax

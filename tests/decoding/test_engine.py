@@ -1,0 +1,274 @@
+"""Sentences that come and go, against each of them alone."""
+
+import dataclasses
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxformer.batch import EOS, PAD, UNK
+from jaxformer.decoding import engine as engine_module
+from jaxformer.decoding.engine import Engine, Task, bucket_length
+from jaxformer.decoding.options import SearchOptions
+from jaxformer.model.decode import resize_ring
+from tests.decoding.tables import (
+    STATES,
+    WORDS,
+    Wanted,
+    assert_same,
+    empty_cache,
+    hypotheses_of,
+    plain_search,
+    random_tables,
+    read_past,
+)
+
+SEARCHES = {
+    "greedy": SearchOptions(beam_size=1, alpha=0.0, no_repeat_ngram=2),
+    "beam": SearchOptions(beam_size=3, alpha=0.6, n_best=3),
+    "samples": SearchOptions(beam_size=2, alpha=1.0, temperature=0.8),
+}
+BATCH_TOKENS = 40  # four slots of eight pieces, or two of twelve
+TABLES = random_tables(3, batch=4)
+
+
+def shift_of(source) -> int:
+    """Where the distributions of a source begin; whoever lost a piece goes astray."""
+    return sum((place + 1) * piece for place, piece in enumerate(source)) % STATES
+
+
+class Tables:
+    """Stands in for models: a source names a table, and all its pieces a place there.
+
+    Weights are tables, memories are sources as they are.
+    """
+
+    def encode(self, weights, source):
+        return source
+
+    def empty_memory(self, *, batch, length):
+        return jnp.full((batch, length), PAD, jnp.int32)
+
+    def resize_memory(self, memory, *, length):
+        kept = memory[:, :length]
+        return jnp.pad(kept, ((0, 0), (0, length - kept.shape[1])))
+
+    def empty_cache(self, *, batch, width, length):
+        return empty_cache(batch, width, length)
+
+    def resize_cache(self, cache, clock, *, width, length):
+        return resize_ring(cache, clock, axis=2, length=length)
+
+    def step(self, weights, memory, tokens, ages, clock, ancestors, cache):
+        cache = cache.at[:, :, clock % cache.shape[2]].set(tokens)
+        places = jnp.arange(1, memory.shape[1] + 1, dtype=jnp.int32)
+        shift = (memory * places[None]).sum(axis=1, keepdims=True)  # [B, 1]
+        state = (read_past(ages, clock, ancestors, cache) + shift) % STATES
+        table = memory[:, :1] % len(weights)
+        return weights[table, state].transpose(2, 0, 1), cache
+
+
+def expected_of(wanted: Wanted, source, options, tables=TABLES):
+    table = np.roll(tables[source[0] % len(tables)], -shift_of(source), axis=0)
+    return plain_search(table, wanted, options)
+
+
+@dataclasses.dataclass
+class Client:
+    """Who hands tasks to an engine, and checks what comes back."""
+
+    engine: Engine
+    options: SearchOptions
+    tables: np.ndarray = dataclasses.field(default_factory=lambda: TABLES)
+
+    def __post_init__(self):
+        self.submitted, self.answers = [], Counter()
+        self.engine.weights = jnp.asarray(self.tables)
+
+    def submit(self, wanted: Wanted, source) -> None:
+        number = len(self.submitted)
+        self.submitted.append((wanted, source))
+
+        def done(found):
+            self.answers[number] += 1
+            expected = expected_of(wanted, source, self.options, self.tables)
+            assert_same(hypotheses_of(found), expected)
+
+        self.engine.submit(
+            Task(
+                source=source, max_length=wanted.limit, done=done,
+                min_length=wanted.least, prefix=wanted.prefix, seed=wanted.seed,
+            )
+        )  # fmt: skip
+
+    def advance(self, most=None) -> bool:
+        more = self.engine.advance(most)
+        shape = self.engine._shape
+        devices = 1 if self.engine._rows is None else self.engine._rows.num_devices
+        assert self.engine.in_flight <= shape.slots == len(self.engine._tasks)
+        assert shape.slots % devices == 0
+        assert shape.slots == devices or shape.slots * shape.source <= BATCH_TOKENS
+        return more
+
+    def finish(self) -> None:
+        """Until all are answered, which takes a few calls for each at most."""
+        for _ in range(20 * len(self.submitted) + 5):
+            if not self.advance():
+                break
+        assert self.answers == Counter(range(len(self.submitted)))
+        assert self.engine.in_flight == 0
+        assert not self.advance()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_sizes():
+    """Sizes at which a few short sentences make shapes grow and shrink."""
+    sizes = {"SHORTEST_BUCKET": 8, "AHEAD": 3, "MOST_SLOTS": 4, "REFILL": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in sizes.items():
+            patch.setattr(engine_module, name, size)
+        yield
+
+
+def make_engine(options, rows=None) -> Engine:
+    return Engine(Tables(), options, batch_tokens=BATCH_TOKENS, rows=rows)
+
+
+@pytest.fixture(scope="module", params=SEARCHES)
+def engine_and_options(request) -> tuple[Engine, SearchOptions]:
+    """One engine for many tests: what the last one left must not matter."""
+    options = SEARCHES[request.param]
+    return make_engine(options), options
+
+
+def source_of(*numbers: int, length: int):
+    """A source of so many pieces, EOS included."""
+    pieces = [EOS + 1 + n for n in numbers]
+    return [*(pieces * length)[: length - 1], EOS]
+
+
+@st.composite
+def tasks(draw):
+    limit = draw(st.integers(1, 12))
+    prefix = st.lists(st.sampled_from([UNK, *WORDS]), max_size=min(3, limit - 1))
+    wanted = Wanted(
+        limit=limit,
+        least=draw(st.sampled_from([0, 0, 3])),
+        prefix=tuple(draw(prefix)),
+        seed=draw(st.integers(0, 3)),
+    )
+    length = draw(st.sampled_from([2, 5, 8, 12]))
+    return wanted, source_of(*draw(st.tuples(*[st.integers(0, 9)] * 2)), length=length)
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(events=st.lists(tasks() | st.sampled_from([None, 1, 3]), max_size=14))
+def test_every_task_gets_once_what_it_gets_alone(engine_and_options, events):
+    """Tasks come whenever they like; numbers are advances of so many steps."""
+    engine_and_options[0].clear()
+    client = Client(*engine_and_options)
+    for event in events:
+        if isinstance(event, tuple):
+            client.submit(*event)
+        else:
+            client.advance(event)
+    client.finish()
+
+
+def test_long_and_short_share_an_engine(engine_and_options):
+    """More than there are slots; then a long one joins, then the short ones go on."""
+    engine, _ = engine_and_options
+    client = Client(*engine_and_options)
+    for seed in range(6):
+        client.submit(Wanted(1 + seed, seed=seed), source_of(seed, length=4))
+    client.advance(2)
+    shapes = {engine._shape}
+    client.submit(Wanted(12, least=11), source_of(1, 2, length=12))
+    for seed in range(7):
+        client.submit(Wanted(3, prefix=(4,), seed=seed), source_of(seed, length=3))
+        while client.advance(1) and seed == 3:
+            shapes.add(engine._shape)
+    client.finish()
+    assert {shape.source for shape in shapes} == {8, 12}
+    assert {shape.ring for shape in shapes} == {8, 12}
+    assert len({shape.slots for shape in shapes}) > 1
+
+
+def test_what_a_task_answers_may_bring_another(engine_and_options):
+    engine, _ = engine_and_options
+    client = Client(*engine_and_options)
+    more = iter(range(3))
+
+    def done(found):
+        if (number := next(more, None)) is not None:
+            client.submit(Wanted(5), source_of(number, length=5))
+
+    for number in range(4):
+        source = source_of(number, length=2)
+        engine.submit(Task(source=source, max_length=2 + number, done=done))
+    client.finish()
+    assert len(client.submitted) == 3
+
+
+def test_nothing_to_do_is_done_at_once():
+    engine = make_engine(SEARCHES["greedy"])
+    assert not engine.advance()
+    assert engine.in_flight == 0
+
+
+def test_forgotten_tasks_get_no_answer_and_leave_nothing_behind(engine_and_options):
+    engine, _ = engine_and_options
+
+    def fail(found):
+        raise AssertionError("answered")
+
+    for number in range(9):
+        source = source_of(number, length=5)
+        engine.submit(Task(source=source, max_length=9, done=fail, min_length=9))
+    assert engine.advance(1)
+    assert engine.in_flight > 0
+    engine.clear()
+    assert engine.in_flight == 0
+    assert not engine.advance()
+    client = Client(*engine_and_options)
+    client.submit(Wanted(6), source_of(1, length=6))
+    client.finish()
+
+
+def test_weights_may_change_between_two_sentences(engine_and_options):
+    for seed in (3, 4):
+        client = Client(*engine_and_options, random_tables(seed, batch=4))
+        for number in range(3):
+            client.submit(Wanted(6), source_of(number, length=4))
+        client.finish()
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+def test_slots_on_several_devices_change_nothing(devices):
+    mesh = jax.make_mesh(
+        (devices,), ("data",), (AxisType.Auto,), devices=jax.devices()[:devices]
+    )
+    engine = make_engine(SEARCHES["beam"], rows=NamedSharding(mesh, P("data")))
+    client = Client(engine, SEARCHES["beam"])
+    engine.weights = jax.device_put(engine.weights, NamedSharding(mesh, P()))
+    for seed in range(7):
+        client.submit(Wanted(2 + seed), source_of(seed, length=4))
+    client.advance(2)
+    tokens = engine._slots.state.tokens
+    assert len(tokens.sharding.device_set) == devices
+    assert not tokens.is_fully_replicated
+    client.submit(Wanted(12), source_of(1, 2, length=12))
+    client.finish()
+
+
+def test_bucket_lengths_climb_by_at_most_a_half(monkeypatch):
+    monkeypatch.setattr(engine_module, "SHORTEST_BUCKET", 16)
+    ladder = sorted({bucket_length(length) for length in range(1, 200)})
+    assert ladder == [16, 24, 32, 48, 64, 96, 128, 192, 256]
+    assert all(bucket_length(length) == length for length in ladder)

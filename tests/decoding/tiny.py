@@ -1,0 +1,99 @@
+"""Tiny models with random parameters, and a tokeniser of numbers."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from jaxformer.batch import BOS, EOS, PAD, UNK, Batch
+from jaxformer.model.config import TransformerConfig
+from jaxformer.model.transformer import Transformer
+
+VOCABULARY = 24
+FIRST_WORD = EOS + 1
+
+
+def make_model(**changes) -> Transformer:
+    """The smallest model that translates different sentences differently."""
+    settings = {
+        "vocab_size": VOCABULARY, "num_layers": 1, "d_model": 16, "d_ff": 32,
+        "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.1, "positions": "sinusoidal",
+        "max_positions": 64, "norm_first": False, "dtype": "float32",
+        "attention_bias": False, "activation": "relu", "logits_bias": False,
+        "layer_norm_epsilon": 1e-6,
+    }  # fmt: skip
+    return Transformer(TransformerConfig(**settings | changes))
+
+
+MODEL = make_model()
+
+
+@cache
+def params_of(model: Transformer, seed: int = 0) -> dict:
+    """Random parameters; the last norm keeps a model from repeating what it reads."""
+    row = jnp.ones((1, 2), jnp.int32)
+    init = partial(model.init, train=False)
+    shapes = jax.eval_shape(init, jax.random.key(0), Batch(row, row, row, row))
+    draw = np.random.default_rng(seed)
+
+    def leaf(path, shape):
+        mean = 1.0 if path[-1].key == "scale" else 0.0
+        deviation = 0.05 if len(shape.shape) == 1 else 0.25
+        return draw.normal(mean, deviation, shape.shape).astype(np.float32)
+
+    params = jax.tree_util.tree_map_with_path(leaf, nn.unbox(shapes)["params"])
+    last = params["decoder"][f"layer_{model.config.num_layers - 1}"]
+    norm = last["feed_forward_sublayer"]["norm"]
+    norm["scale"] = draw.normal(0.0, 2.0, norm["scale"].shape).astype(np.float32)
+    return params
+
+
+class Numbers:
+    """A sentence is numbers, each of them an id; punctuation is not spoken."""
+
+    def encode(self, sentences):
+        return [
+            [*(int(word.strip(".,")) for word in sentence.split()), EOS]
+            for sentence in sentences
+        ]
+
+    encode_target = encode
+
+    def decode(self, ids):
+        ids = list(ids)
+        return " ".join(map(str, ids[: ids.index(EOS)]))
+
+    def pieces(self):
+        names = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
+        return [names.get(i, str(i)) for i in range(VOCABULARY)]
+
+
+def random_sentences(count: int, *, longest: int, seed: int = 0) -> list[str]:
+    """Sentences of 1 to `longest` words, both among them."""
+    draw = np.random.default_rng(seed)
+    lengths = [1, longest, *draw.integers(1, longest + 1, count - 2)]
+    words = [draw.integers(FIRST_WORD, VOCABULARY, n) for n in lengths]
+    return [" ".join(map(str, row)) for row in words]
+
+
+@partial(jax.jit, static_argnums=0)
+def _log_probabilities(model, params, batch):
+    return jax.nn.log_softmax(model.apply({"params": params}, batch, train=False))
+
+
+def teacher_forced(
+    model, params, source: str, target: str, room: int = 32
+) -> np.ndarray:
+    """Log-probabilities [T, V] of what follows each beginning of `target`.
+
+    Both sides are padded to `room` pieces.
+    """
+    sides = [
+        np.array([(ids + [PAD] * room)[:room]], np.int32)
+        for ids in Numbers().encode([source, target])
+    ]
+    batch = Batch(*sides, *((side != PAD).astype(np.int32) for side in sides))
+    length = int((sides[1] != PAD).sum())
+    return np.asarray(_log_probabilities(model, params, batch))[0, :length]
