@@ -85,7 +85,7 @@ def write_ctranslate2(
     text = readme(
         direction=direction, quantization=quantization, version=package.__version__,
         positions=len(_position_table(config, params)), pieces=pieces, files=files,
-        longest=longest, decoding=decoding,
+        longest=longest, decoding=decoding, dtype=config.dtype,
     )  # fmt: skip
     (folder / "README.md").write_text(text, encoding="utf-8")
 

@@ -13,7 +13,7 @@ tokeniser, {tokenizer}. `pip install ctranslate2 sentencepiece`, and, in this
 directory, as `translate.py`:
 
 ```python
-import re
+{imports}import re
 import sys
 import unicodedata
 
@@ -27,12 +27,18 @@ HYPOTHESES = 1 if BEAM_SIZE == 1 or ALPHA == 0 else 2 * BEAM_SIZE
 translator = ctranslate2.Translator(".", device="cpu")
 source_tokenizer = sentencepiece.SentencePieceProcessor("{source}")
 target_tokenizer = sentencepiece.SentencePieceProcessor("{target}")
-
+{languages}
 
 def normalise(text):
     "NFC, single spaces, no control characters: the text of training."
     text = unicodedata.normalize("NFC", text)
     return re.sub(r"[\\s\\x00-\\x1f\\x7f-\\x9f\\u2581]+", " ", text).strip(" ")
+
+
+def pieces_of(text):
+    "What the model reads of a sentence."
+    text = normalise(text)
+{cut}
 
 
 def penalised(log_probability, pieces):
@@ -42,7 +48,7 @@ def penalised(log_probability, pieces):
 
 def translate(sentences):
     "Translate each sentence; a blank one stays blank."
-    sources = [source_tokenizer.encode(normalise(s), out_type=str) for s in sentences]
+    sources = list(map(pieces_of, sentences))
     spoken = [i for i, source in enumerate(sources) if source]
     results = translator.translate_batch(
         [sources[i] for i in spoken],
@@ -87,9 +93,20 @@ Then `python translate.py < source.txt` does what jaxformer's `--mode=translate`
   one and choose a `length_penalty`; jaxformer has it as `--length_penalty=power`.
 """
 
+_CUT = "    return source_tokenizer.encode(text, out_type=str)"
+# Of a model whose source may begin with the language wanted, such as ">>deu<<".
 _LANGUAGES = """\
-- The model knows several languages: put the one wanted in front of the pieces of each
-  source, such as {example}.
+with open("shared_vocabulary.json", encoding="utf-8") as file:
+    LANGUAGES = {piece for piece in json.load(file) if piece.startswith(">>")}
+"""
+_CUT_LANGUAGE = """\
+    code = re.match(">>[^<]*<<", text)
+    language = [code[0]] if code and code[0] in LANGUAGES else []
+    text = text.removeprefix("".join(language))
+    return language + source_tokenizer.encode(text, out_type=str)"""
+_BFLOAT16 = """\
+- jaxformer has this model's activations in bfloat16, CTranslate2 in the type that
+  `compute_type` says: where two translations are about as good the choice may differ.
 """
 
 
@@ -103,14 +120,16 @@ def readme(
     pieces: Sequence[str],
     files: dict[str, str],
     decoding: dict,
+    dtype: str,
 ) -> str:
     """Return its text in Markdown, with a program that translates as this run does.
 
     `positions` is how many pieces a sentence may have, `longest` how many it had in
     training, `pieces` are those of all ids, `files` names the SentencePiece models of
     "source" and "target", and `decoding` has `beam_size`, `alpha` and `extra_length`;
-    `version` is of CTranslate2.
+    `version` is of CTranslate2, `dtype` that of the run's activations.
     """
+    has_languages = any(piece.startswith(">>") for piece in pieces)
     text = _TEXT.format(
         direction=direction,
         quantization=quantization,
@@ -120,10 +139,10 @@ def readme(
         pad=pieces[PAD],
         bos=pieces[BOS],
         tokenizer=" and ".join(f"`{name}`" for name in dict.fromkeys(files.values())),
+        imports="import json\n" if has_languages else "",
+        languages=_LANGUAGES if has_languages else "",
+        cut=_CUT_LANGUAGE if has_languages else _CUT,
         **files,
         **{key: decoding[key] for key in ("beam_size", "alpha", "extra_length")},
     )
-    languages = [piece for piece in pieces if piece.startswith(">>")]
-    if languages:
-        text += _LANGUAGES.format(example=f"`{languages[0]}`")
-    return text
+    return text + _BFLOAT16 if dtype == "bfloat16" else text

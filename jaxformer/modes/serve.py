@@ -64,11 +64,15 @@ def run(options: Options) -> dict:
                 dev_sentences(this_run.workdir.path, flags["warm_up"])
             ),
         )
-        result = service.run()
-    if not service.has_ended:
-        # Python would take the interpreter away from under the program it runs.
-        atexit.register(processes.end, 0)
-    return result
+        code = 130
+        try:
+            result = service.run()
+            code = 0
+        finally:
+            if not service.has_ended:
+                # Python would take the interpreter from under the program that it runs.
+                atexit.register(processes.end, code)
+        return result
 
 
 def _with_candidates(options: Options) -> Options:

@@ -1,7 +1,9 @@
 """CTranslate2 computes what we compute, from what the export wrote."""
 
 import json
+import re
 import sys
+import unicodedata
 from unittest import mock
 
 import jax
@@ -229,16 +231,40 @@ def test_two_sentencepiece_models_are_two_files(make_model, export, words):
     assert "`source.spm` and `target.spm`" in (folder / "README.md").read_text()
 
 
-def test_readme_names_languages_only_where_there_are_several(words):
-    values = {
-        "direction": "en-fr", "quantization": "int8", "version": "4", "positions": 9,
-        "longest": 9,
-        "files": {"source": "a", "target": "b"},
-        "decoding": {"beam_size": 4, "alpha": 0.6, "extra_length": 50, "other": 1},
+@pytest.fixture
+def readme_of(words):
+    """Write a README for a model with these pieces besides the words."""
+
+    def write(*pieces, dtype="float32"):
+        return readme(
+            direction="en-fr", quantization="int8", version="4", positions=9, longest=9,
+            pieces=[*words.pieces(), *pieces], files={"source": "a", "target": "b"},
+            decoding={"beam_size": 4, "alpha": 0.6, "extra_length": 50, "other": 1},
+            dtype=dtype,
+        )  # fmt: skip
+
+    return write
+
+
+def test_readme_knows_languages_only_where_there_are_several(readme_of):
+    assert "LANGUAGES" not in readme_of()
+    text = readme_of(">>fra<<")
+    assert 'startswith(">>")' in text
+    program = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    cut = program[program.index("def normalise") : program.index("def penalised")]
+    tokenizer = mock.Mock(encode=lambda text, out_type: text.split())
+    names = {
+        "re": re, "unicodedata": unicodedata, "source_tokenizer": tokenizer,
+        "LANGUAGES": {">>fra<<"},
     }  # fmt: skip
-    pieces = words.pieces()
-    assert ">>" not in readme(pieces=pieces, **values)
-    assert "`>>fra<<`" in readme(pieces=[*pieces, ">>fra<<"], **values)
+    exec(cut, names)
+    assert names["pieces_of"](" >>fra<<  a b") == [">>fra<<", "a", "b"]
+    assert names["pieces_of"](">>deu<< a") == [">>deu<<", "a"]  # as any other word
+
+
+def test_readme_warns_of_bfloat16(readme_of):
+    assert "bfloat16" not in readme_of()
+    assert "activations in bfloat16" in readme_of(dtype="bfloat16")
 
 
 def test_package_may_be_missing(make_model, export):

@@ -109,8 +109,21 @@ def test_a_run_is_served_until_it_is_asked_to_stop(
     assert (status, len(shown["cross"]), len(shown["cross"][0])) == (200, 1, 2)
     assert len(shown["cross"][0][0]) == len(shown["target"])
 
+    assert [process.poll() for process in server.processes] == [None]
     server.processes[0].send_signal(number)
     results = server.results()
     assert results["sentences"] == len(toy.test)
     assert results["requests"] > len(toy.test)
     assert "stopping: 0 in the search" in server.stderr(0)
+
+
+@pytest.mark.slow
+def test_a_server_that_still_compiles_stops_at_once(start, trained, tmp_path):
+    server = start(
+        1, *ALONE, f"--workdir={trained.workdir}", devices=1,
+        found=lambda _: {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "empty")},
+    )  # fmt: skip
+    server.until(lambda: "serving: " in server.stderr(0))
+    server.processes[0].send_signal(signal.SIGTERM)
+    assert server.results()["sentences"] == 0
+    assert "Traceback" not in server.stderr(0)
