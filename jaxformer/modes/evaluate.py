@@ -111,10 +111,11 @@ class Evaluator:
 
     def translate(self, params: Parameters, sentences: Sequence[str]) -> list[str]:
         """Translate with these parameters, which lie on the mesh of this process."""
-        if self._translator is None:
-            self._translator = make_translator(self._run, self._mesh, params)
-        self._translator.params = [params]
-        with on_mesh(self._mesh):
+        with on_mesh(self._mesh):  # not training's, which has other devices
+            if self._translator is None:
+                self._translator = make_translator(self._run, self._mesh, params)
+            else:
+                self._translator.params = [params]
             return texts(translate(self._translator, sentences, self._heed))
 
     def local(self, params: Parameters) -> Parameters:
