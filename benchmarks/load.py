@@ -85,7 +85,7 @@ class Outcome:
 
     kinds: collections.Counter = field(default_factory=collections.Counter)
     statuses: collections.Counter = field(default_factory=collections.Counter)
-    latencies: list[float] = field(default_factory=list)  # seconds, of answers
+    latencies: list[float] = field(default_factory=list)  # seconds, as they came
     examples: list[str] = field(default_factory=list)  # what went wrong, some of it
     seconds: float = 0.0
 
@@ -208,11 +208,12 @@ def metric(text: str, name: str) -> float:
 
 def report(outcome: Outcome, *, clients: int, occupancy: float) -> dict:
     """Print what was measured; returns it."""
-    latencies = sorted(outcome.latencies) or [0.0]
+    latencies = outcome.latencies or [0.0]
+    late = latencies[len(latencies) // 2 :]  # when all programs are compiled
 
-    def quantile(share: float) -> float:
-        place = min(len(latencies) - 1, int(share * len(latencies)))
-        return round(1000 * latencies[place], 1)
+    def quantile(share: float, of: Sequence[float] = latencies) -> float:
+        place = min(len(of) - 1, int(share * len(of)))
+        return round(1000 * sorted(of)[place], 1)
 
     values = {
         "requests": outcome.kinds.total(),
@@ -224,6 +225,7 @@ def report(outcome: Outcome, *, clients: int, occupancy: float) -> dict:
         "p50_ms": quantile(0.5),
         "p99_ms": quantile(0.99),
         "max_ms": quantile(1.0),
+        "second_half_p99_ms": quantile(0.99, late),
         "sentences_in_search": round(occupancy, 1),
     }  # fmt: skip
     for name, value in values.items():
