@@ -13,22 +13,17 @@ not installed are left out, and named.
 """
 
 import argparse
-import importlib.metadata
-import importlib.util
 import json
 import os
-import platform
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+from benchmarks.harness import figures, has, machine, print_table, row, take_turns
 from benchmarks.peers.ct2 import ctranslate2
 from benchmarks.peers.hf import huggingface
 from benchmarks.peers.ours import ours
@@ -40,85 +35,13 @@ from jaxformer.main import parse
 from jaxformer.modes.runs import open_run, read_parameters
 
 OURS, CT2, CT2_INT8, HF = "ours", "CTranslate2 float32", "CTranslate2 int8", "HF"
-PACKAGES = ("jax", "jaxlib", "ctranslate2", "torch", "transformers")
 BEAMS = {"beam 4": 4, "greedy": 1}
 REPEATS, QUICK_REPEATS = 7, 1
-PAUSE = 0.3  # seconds, for the threads of the one before to fall asleep
-
-Rounds = list[dict[str, float]]  # seconds by contestant, of each round
 
 
-def has(*packages: str) -> bool:
-    """Whether these are installed; says so if not."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    for name in missing:
-        print(f"decode: {name} is not installed and left out", file=sys.stderr)
-    return not missing
-
-
-def machine() -> dict[str, Any]:
-    """What the figures depend on."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line for line in info.read_text().splitlines() if "model name" in line]
-        cpu = names[0].partition(":")[2].strip() if names else cpu
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        if importlib.util.find_spec(package) is not None:
-            versions[package] = importlib.metadata.version(package)
-    cores = len(os.sched_getaffinity(0))
-    return {"cpu": cpu, "cores": cores, "load": os.getloadavg()[0], **versions}
-
-
-def take_turns(turns: dict[str, Callable[[], Any]], repeats: int) -> Rounds:
-    """Time each of them `repeats` times, by turns."""
-    rounds: Rounds = []
-    for _ in range(repeats):
-        rounds.append({})
-        for name, turn in turns.items():
-            time.sleep(PAUSE)
-            start = time.perf_counter()
-            turn()
-            rounds[-1][name] = time.perf_counter() - start
-    return rounds
-
-
-def figures(rounds: Rounds, name: str, amount: float) -> dict[str, float | None]:
-    """Of one contestant that did `amount` of something in each round.
-
-    Median seconds, their spread (most less least, by the median), amount a second, and
-    the ratio to CTranslate2 in float32: how many times as fast, by round.
-    """
-    seconds = [each[name] for each in rounds]
-    median = statistics.median(seconds)
-    ratios = sorted(each[CT2] / each[name] for each in rounds if CT2 in each)
-    return {
-        "seconds": median,
-        "spread": (max(seconds) - min(seconds)) / median,
-        "per_second": amount / median,
-        "ratio": statistics.median(ratios) if ratios else None,
-        "ratio_least": ratios[0] if ratios else None,
-        "ratio_most": ratios[-1] if ratios else None,
-    }
-
-
-def row(search: str, name: str, found: dict[str, float | None]) -> str:
-    """A line of a table in Markdown."""
-    ratio = "-"
-    if found["ratio"] is not None:
-        ratio = "{ratio:.2f} ({ratio_least:.2f} - {ratio_most:.2f})".format(**found)
-    return (
-        f"| {search} | {name} | {found['seconds']:.2f} | {100 * found['spread']:.0f} % "
-        f"| {found['per_second']:,.1f} | {ratio} |"
-    )
-
-
-def print_table(unit: str, rows: list[str]) -> None:
-    """Print it as soon as it is known."""
-    header = f"search | who | seconds, median | spread | {unit} | times {CT2}"
-    rule = "|".join(["---"] * 6)
-    print(f"| {header} |", f"|{rule}|", *rows, "", sep="\n", flush=True)
+def header(unit: str) -> tuple[str, ...]:
+    """Names of the columns of `row`."""
+    return "search", "who", "seconds, median", "spread", unit, f"times {CT2}"
 
 
 # The base model, translations of one length -------------------------------------------
@@ -155,9 +78,11 @@ def forced_length(sizes: Sizes, options: argparse.Namespace, folder: Path) -> di
         }
         rounds = take_turns(turns, options.repeats)
         tokens = sizes.sentences * sizes.target
-        found[search] = {name: figures(rounds, name, tokens) for name in turns}
+        found[search] = {
+            name: figures(rounds, name, tokens, beside=CT2) for name in turns
+        }
         rows += [row(search, name, each) for name, each in found[search].items()]
-    print_table("target tokens/s", rows)
+    print_table(header("target tokens/s"), rows)
     if CT2 in outputs:  # of greedy search: the last token of ours is EOS
         pairs = zip(outputs[OURS], outputs[CT2], strict=True)
         same = sum(mine[:-1] == theirs[:-1] for mine, theirs in pairs)
@@ -193,13 +118,15 @@ def real_text(options: argparse.Namespace, folder: Path) -> dict:
     warm = take_turns(turns, options.repeats)
     found: dict = {"sentences": len(lines)}
     for label, rounds in (("first time", cold), ("again", warm)):
-        found[label] = {name: figures(rounds, name, len(lines)) for name in turns}
+        found[label] = {
+            name: figures(rounds, name, len(lines), beside=CT2) for name in turns
+        }
     rows = [
         row(label, name, found[label][name])
         for label in ("first time", "again")
         for name in turns
     ]
-    print_table("sentences/s", rows)
+    print_table(header("sentences/s"), rows)
     for name, output in outputs.items():
         same = sum(map(str.__eq__, output, outputs[OURS])) / len(lines)
         found["again"][name]["same_as_ours"] = same

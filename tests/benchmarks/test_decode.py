@@ -34,32 +34,6 @@ def load():
 decode = load()
 
 
-def test_figures_compare_within_a_round():
-    """The second round was slow for both, so the ratio hardly notices."""
-    rounds = [
-        {decode.OURS: seconds, decode.CT2: theirs}
-        for seconds, theirs in ((2.0, 1.0), (20.0, 10.0), (1.0, 2.0))
-    ]
-    found = decode.figures(rounds, decode.OURS, 10)
-    assert found == {
-        "seconds": 2.0, "spread": 9.5, "per_second": 5.0, "ratio": 0.5,
-        "ratio_least": 0.5, "ratio_most": 2.0,
-    }  # fmt: skip
-    assert "| 2.00 | 950 % | 5.0 | 0.50 (0.50 - 2.00) |" in decode.row("", "", found)
-    alone = decode.figures([{decode.OURS: 2.0}], decode.OURS, 10)
-    assert alone["ratio"] is None
-    assert decode.row("", "", alone).endswith("| - |")
-
-
-def test_turns_are_taken_in_order(monkeypatch):
-    monkeypatch.setattr(decode, "PAUSE", 0)
-    order = []
-    turns = {name: (lambda name=name: order.append(name)) for name in "ab"}
-    rounds = decode.take_turns(turns, 2)
-    assert order == ["a", "b", "a", "b"]
-    assert [list(each) for each in rounds] == [["a", "b"]] * 2
-
-
 def test_our_translations_have_the_length_asked_for():
     sizes = Sizes(**TINY)
     model, params = random_model(sizes.config())
