@@ -38,7 +38,7 @@ class Sizes:
             d_model=self.d_model, d_ff=self.d_ff, num_heads=self.num_heads, d_k=head,
             d_v=head, dropout=0.0, positions="sinusoidal", max_positions=512,
             norm_first=False, dtype="float32", attention_bias=False, activation="relu",
-            logits_bias=True, layer_norm_epsilon=1e-6,
+            logits_bias=True, layer_norm_epsilon=1e-6, attention_window=None,
         )  # fmt: skip
 
     def sources(self) -> list[list[int]]:

@@ -1,0 +1,141 @@
+"""A port in the manner of flax's own WMT example, as a contestant.
+
+What that manner is: pre-norm layers around `nn.MultiHeadDotProductAttention`, dropout
+from threefry bits, also on attention weights and inside the feed-forward, a one-hot
+target for the smoothed loss, logits of all positions at once, optax's AdamW. Written
+here; the example itself needs its data pipeline to run.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+
+from benchmarks.peers.training import (
+    BETA1,
+    BETA2,
+    DROPOUT,
+    EPSILON,
+    LABEL_SMOOTHING,
+    LEARNING_RATE,
+    TrainSizes,
+    Update,
+    positions,
+)
+from jaxformer.batch import BOS, PAD, Batch
+
+
+class Block(nn.Module):
+    """A layer of either stack; with `memory` that of the decoder."""
+
+    sizes: TrainSizes
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: jax.Array,
+        memory: jax.Array | None = None,
+        memory_mask: jax.Array | None = None,
+    ) -> jax.Array:
+        """Map x [B, L, D] to [B, L, D]."""
+        sizes = self.sizes
+
+        def attention() -> nn.MultiHeadDotProductAttention:
+            return nn.MultiHeadDotProductAttention(
+                sizes.num_heads, dtype=sizes.dtype, use_bias=False,
+                dropout_rate=DROPOUT, deterministic=False, broadcast_dropout=False,
+            )  # fmt: skip
+
+        def drop(y: jax.Array) -> jax.Array:
+            return nn.Dropout(DROPOUT, deterministic=False)(y)
+
+        y = nn.LayerNorm(dtype=sizes.dtype)(x)
+        x = x + drop(attention()(y, y, mask=mask))
+        if memory is not None:
+            y = nn.LayerNorm(dtype=sizes.dtype)(x)
+            x = x + drop(attention()(y, memory, mask=memory_mask))
+        y = nn.LayerNorm(dtype=sizes.dtype)(x)
+        y = drop(nn.relu(nn.Dense(sizes.d_ff, dtype=sizes.dtype)(y)))
+        return x + drop(nn.Dense(sizes.d_model, dtype=sizes.dtype)(y))
+
+
+class Model(nn.Module):
+    """Encoder, decoder and one embedding."""
+
+    sizes: TrainSizes
+    longest: int
+
+    @nn.compact
+    def __call__(self, source: jax.Array, target: jax.Array) -> jax.Array:
+        """Score target ids [B, T]: logits [B, T, V]."""
+        sizes = self.sizes
+        embedding = nn.Embed(sizes.vocabulary, sizes.d_model, dtype=sizes.dtype)
+        table = jnp.asarray(positions(self.longest, sizes.d_model), sizes.dtype)
+
+        def embed(ids: jax.Array) -> jax.Array:
+            x = embedding(ids) + table[None, : ids.shape[1]]
+            return nn.Dropout(DROPOUT, deterministic=False)(x)
+
+        shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
+        source_real, target_real = source != PAD, target != PAD
+        x = embed(source)
+        for _ in range(sizes.num_layers):
+            x = Block(sizes)(x, nn.make_attention_mask(source_real, source_real))
+        memory = nn.LayerNorm(dtype=sizes.dtype)(x)
+        x = embed(shifted)
+        mask = nn.combine_masks(
+            nn.make_attention_mask(target_real, target_real),
+            nn.make_causal_mask(target),
+        )
+        memory_mask = nn.make_attention_mask(target_real, source_real)
+        for _ in range(sizes.num_layers):
+            x = Block(sizes)(x, mask, memory, memory_mask)
+        x = nn.LayerNorm(dtype=sizes.dtype)(x)
+        return embedding.attend(x) / np.sqrt(sizes.d_model)
+
+
+def flax_update(sizes: TrainSizes, *, longest: int) -> Update:
+    """Draw parameters; gives the update. Sentences have at most `longest` pieces."""
+    model = Model(sizes, longest)
+    optimizer = optax.adamw(
+        LEARNING_RATE, b1=BETA1, b2=BETA2, eps=EPSILON, weight_decay=0.0
+    )
+
+    @jax.jit
+    def init(key: jax.Array) -> tuple[dict, optax.OptState]:
+        row = jnp.ones((1, 2), jnp.int32)
+        params = model.init({"params": key, "dropout": key}, row, row)["params"]
+        return params, optimizer.init(params)
+
+    def mean_loss(params: dict, batch: Batch, key: jax.Array) -> jax.Array:
+        logits = model.apply(
+            {"params": params}, batch.source, batch.target, rngs={"dropout": key}
+        ).astype(jnp.float32)
+        low = LABEL_SMOOTHING / (sizes.vocabulary - 1)
+        one_hot = jax.nn.one_hot(batch.target, sizes.vocabulary)
+        targets = one_hot * (1.0 - LABEL_SMOOTHING - low) + low
+        real = batch.target != PAD
+        loss = -(targets * jax.nn.log_softmax(logits)).sum(-1)
+        return (loss * real).sum() / real.sum()
+
+    def step(
+        params: dict, opt_state: optax.OptState, batch: Batch, number: jax.Array
+    ) -> tuple[dict, optax.OptState, jax.Array]:
+        key = jax.random.fold_in(jax.random.key(0), number)
+        loss, grads = jax.value_and_grad(mean_loss)(params, batch, key)
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    compiled = jax.jit(step, donate_argnums=(0, 1))
+    state, number = init(jax.random.key(0)), 0
+
+    def update(batch: Batch) -> float:
+        nonlocal state, number
+        *state, loss = compiled(*state, batch, np.int32(number))
+        number += 1
+        jax.block_until_ready(state)
+        return float(loss)
+
+    return update
