@@ -32,6 +32,14 @@ class TrainState(NamedTuple):
     skipped: jax.Array  # int32 [], updates ever skipped: loss or gradient not finite
 
 
+class Learnt(NamedTuple):
+    """The part of a TrainState that only a good update changes."""
+
+    params: Parameters
+    opt_state: optax.OptState
+    ema: Parameters | None
+
+
 class Gradients(NamedTuple):
     """Gradients of a summed loss, and the sums they belong to."""
 
@@ -126,32 +134,40 @@ def apply_gradients(
     in a row nothing changes any more, so that the state still says where it happened
     when the host comes to look.
     """
-    grads = jax.tree.map(lambda grad: grad / total.sums.tokens, total.grads)
-    norm = optax.tree.norm(grads)
+    share = 1.0 / total.sums.tokens
+    norm = optax.tree.norm(total.grads) * share
     runs = state.bad_steps < max_bad_steps
     is_good = runs & jnp.isfinite(norm) & jnp.isfinite(total.sums.loss)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    ema = state.ema
-    if ema_decay is not None:
-        ema = optax.incremental_update(params, ema, 1.0 - ema_decay)
 
-    def if_good(new: Any, old: Any) -> Any:
-        return jax.tree.map(lambda a, b: jnp.where(is_good, a, b), new, old)
+    def update(learnt: Learnt) -> Learnt:
+        # A product and not a quotient, which XLA would keep in an array of its own.
+        grads = jax.tree.map(lambda grad: grad * share, total.grads)
+        updates, opt_state = optimizer.update(grads, learnt.opt_state, learnt.params)
+        params = optax.apply_updates(learnt.params, updates)
+        ema = learnt.ema
+        if ema_decay is not None:
+            ema = optax.incremental_update(params, ema, 1.0 - ema_decay)
+        return Learnt(params, opt_state, ema)
 
+    # A branch and not a selection between new and old values: that would need both at
+    # once, and XLA would copy all parameters and moments to have them.
+    learnt = jax.lax.cond(
+        is_good,
+        update,
+        lambda learnt: learnt,
+        Learnt(state.params, state.opt_state, state.ema),
+    )
     is_bad = runs & ~is_good
     state = TrainState(
         step=state.step + runs,
         position=state.position + runs,
         seed=state.seed,
-        params=if_good(params, state.params),
-        opt_state=if_good(opt_state, state.opt_state),
-        ema=if_good(ema, state.ema),
+        **learnt._asdict(),
         bad_steps=jnp.where(runs, (state.bad_steps + 1) * is_bad, state.bad_steps),
         skipped=state.skipped + is_bad,
     )
-    nothing = jax.tree.map(jnp.zeros_like, total.sums)
-    return state, Report(if_good(total.sums, nothing), norm)
+    sums = jax.tree.map(lambda x: jnp.where(is_good, x, 0.0), total.sums)
+    return state, Report(sums, norm)
 
 
 def evaluate_batch(
