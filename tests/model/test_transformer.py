@@ -29,6 +29,7 @@ CONFIG = TransformerConfig(
     activation="relu",
     logits_bias=False,
     layer_norm_epsilon=1e-6,
+    attention_window=None,
 )
 VARIANTS = {
     "paper": CONFIG,
