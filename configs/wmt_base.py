@@ -65,6 +65,7 @@ def get_config() -> ConfigDict:
             "max_positions": 1024,
             "norm_first": False,
             "dtype": "bfloat16",
+            "attention_window": config_dict.placeholder(int),  # all positions
             "attention_bias": False,
             "activation": "relu",
             "logits_bias": False,

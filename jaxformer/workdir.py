@@ -34,7 +34,7 @@ FREE_KEYS = {
 EARLIER_VALUES = {
     "model": {
         "attention_bias": False, "activation": "relu", "logits_bias": False,
-        "layer_norm_epsilon": 1e-6,
+        "layer_norm_epsilon": 1e-6, "attention_window": None,
     },
     "batches": {"row_multiple": 1},  # on one device
     "training": {"max_bad_steps": 10, "on_divergence": "stop"},

@@ -249,6 +249,7 @@ model = Transformer(
         dropout=0.1, positions="sinusoidal", max_positions=16, norm_first=False,
         dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
         layer_norm_epsilon=1e-6,
+        attention_window=None,
     )
 )
 optimizer, _ = make_optimizer(

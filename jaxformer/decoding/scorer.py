@@ -91,7 +91,10 @@ class Scorer:
         self, cache: Sequence[Cache], clock: jax.Array, *, width: int, length: int
     ) -> tuple[Cache, ...]:
         """Move the ring into one of `length` places, the newest last."""
-        return tuple(resize_cache(c, clock, width=width, length=length) for c in cache)
+        return tuple(
+            resize_cache(m.config, c, clock, width=width, length=length)
+            for m, c in zip(self.models, cache, strict=True)
+        )
 
     def step(
         self,

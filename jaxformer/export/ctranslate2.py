@@ -97,6 +97,11 @@ def make_spec(config: TransformerConfig, params: dict) -> Any:
     express.
     """
     specs = _package().specs
+    if config.attention_window is not None:
+        raise InputError(
+            "CTranslate2 has no restricted self-attention (model.attention_window="
+            f"{config.attention_window}); choose another --format"
+        )
     leaves = _Leaves(params)
     # Heads of queries and keys (K) and of values (U) have one size there: the smaller
     # ones are filled up with zeros, which add nothing to any product.

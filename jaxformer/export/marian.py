@@ -100,6 +100,11 @@ def require_expressible(config: TransformerConfig) -> None:
             f"model.d_k={config.d_k} and model.d_v={config.d_v} instead of "
             f"d_model / num_heads = {config.d_model / config.num_heads:g} for both"
         )
+    elif config.attention_window is not None:
+        wrong = (
+            f"model.attention_window={config.attention_window} instead of None, "
+            "attention to all positions"
+        )
     if wrong:
         raise InputError(
             f"Marian's layout cannot hold a model with {wrong}; choose another --format"

@@ -83,6 +83,7 @@ def read_marian(folder: Path) -> MarianCheckpoint:
         "positions": "sinusoidal",
         "max_positions": settings.size("max_position_embeddings"),
         "norm_first": False,
+        "attention_window": None,
         "attention_bias": any(
             place.is_attention_bias and tensors.take(place.name).any()
             for place in places(settings.size_of_both("layers"))

@@ -1,4 +1,4 @@
-"""Section 3.2: scaled dot-product attention, its masks, and multi-head attention.
+"""Section 3.2: scaled dot-product attention and multi-head attention.
 
 The math is in free functions of arrays; the module adds parameters. The whole
 repository writes shapes in one alphabet:
@@ -16,7 +16,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-MASKED = -1e9  # far below any score, and finite: a row with no key stays free of NaN
+from jaxformer.model.local_attention import Neighbourhood, local_attention
+from jaxformer.model.masks import MASKED
+
+Mask = jax.Array | Neighbourhood  # bool broadcastable to [B, H, T, S], or a rule
 
 
 class KeyValue(NamedTuple):
@@ -26,29 +29,14 @@ class KeyValue(NamedTuple):
     value: jax.Array  # [B, L, H, U]
 
 
-def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
-    """Which key each query may see: real tokens of its own sentence pair.
-
-    Segment ids int [B, T] and [B, S], 0 = padding; returns bool [B, 1, T, S]. For
-    unpacked rows this is the paper's padding mask.
-    """
-    same = query_segments[:, :, None] == key_segments[:, None, :]  # [B, T, S]
-    return (same & (key_segments[:, None, :] != 0))[:, None]
-
-
-def causal_mask(length: int) -> jax.Array:
-    """Position t sees positions <= t (section 3.2.3): bool [1, 1, L, L]."""
-    return jnp.tril(jnp.ones((1, 1, length, length), dtype=bool))
-
-
-def attention_weights(
-    query: jax.Array, key: jax.Array, mask: jax.Array | None
-) -> jax.Array:
+def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax.Array:
     """softmax(Q K^T / sqrt(d_k)), the weights of equation 1, in float32.
 
     query [B, T, H, K], key [B, S, H, K], mask bool broadcastable to [B, H, T, S]
-    (True = may see); returns float32 [B, H, T, S].
+    (True = may see) or a neighbourhood; returns float32 [B, H, T, S].
     """
+    if isinstance(mask, Neighbourhood):
+        mask = mask.as_mask()
     query = query * (query.shape[-1] ** -0.5)
     scores = jnp.einsum(
         "bthk,bshk->bhts", query, key, preferred_element_type=jnp.float32
@@ -59,13 +47,19 @@ def attention_weights(
 
 
 def dot_product_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None = None
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: Mask | None = None,
 ) -> jax.Array:
     """Equation 1: softmax(Q K^T / sqrt(d_k)) V for every head at once.
 
     query [B, T, H, K], key [B, S, H, K], value [B, S, H, U], mask bool broadcastable
-    to [B, H, T, S] (True = may see); returns [B, T, H, U] in value's dtype.
+    to [B, H, T, S] (True = may see), or a neighbourhood if queries and keys are of the
+    same positions; returns [B, T, H, U] in value's dtype.
     """
+    if isinstance(mask, Neighbourhood):
+        return local_attention(query, key, value, mask)
     weights = attention_weights(query, key, mask).astype(value.dtype)  # [B, H, T, S]
     return jnp.einsum("bhts,bshu->bthu", weights, value)
 
@@ -152,18 +146,18 @@ class MultiHeadAttention(nn.Module):
         """Project what is attended to: [B, S, D] -> keys and values."""
         return KeyValue(self.key(memory), self.value(memory))
 
-    def attend(self, x: jax.Array, memory: KeyValue, mask: jax.Array) -> jax.Array:
+    def attend(self, x: jax.Array, memory: KeyValue, mask: Mask) -> jax.Array:
         """Attend from x [B, T, D] to projected memory; returns [B, T, D]."""
         heads = dot_product_attention(self.query(x), memory.key, memory.value, mask)
         return self.output(heads)
 
-    def __call__(self, x: jax.Array, memory: jax.Array, mask: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, memory: jax.Array, mask: Mask) -> jax.Array:
         """Attend from x [B, T, D] to memory [B, S, D]; self-attention if they are one.
 
-        mask is bool, broadcastable to [B, H, T, S]; returns [B, T, D].
+        mask as in `dot_product_attention`; returns [B, T, D].
         """
         return self.attend(x, self.keys_values(memory), mask)
 
-    def weights(self, x: jax.Array, memory: KeyValue, mask: jax.Array) -> jax.Array:
+    def weights(self, x: jax.Array, memory: KeyValue, mask: Mask) -> jax.Array:
         """Return where each head looks from x [B, T, D]: float32 [B, H, T, S]."""
         return attention_weights(self.query(x), memory.key, mask)

@@ -23,6 +23,7 @@ class TransformerConfig:
     max_positions: int  # longest sequence, in pieces, that a learned table holds
     norm_first: bool  # False is the paper's post-norm
     dtype: str  # of activations: "float32" or "bfloat16"; parameters stay float32
+    attention_window: int | None  # r of restricted self-attention (section 4), or all
     attention_bias: bool  # of all four projections; the paper's have none
     activation: str  # between the feed-forward's two maps: "relu" (eq. 2) or "swish"
     logits_bias: bool  # one number for each piece, added to its logit; the paper: none
@@ -41,6 +42,12 @@ class TransformerConfig:
         if self.activation not in ("relu", "swish"):
             raise ValueError(
                 f"model.activation is {self.activation!r}; use 'relu' or 'swish'"
+            )
+        window = self.attention_window
+        if window is not None and (type(window) is not int or window < 1):
+            raise ValueError(
+                f"model.attention_window is {window!r}; it must be a whole number from "
+                "1 on, or None for attention to all positions"
             )
         if not self.layer_norm_epsilon > 0.0:
             raise ValueError(

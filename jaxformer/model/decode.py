@@ -11,7 +11,8 @@ Training multiplies many rows by a matrix, decoding a few. What is fast there:
   W and a mask keeps the ancestors, which costs less than re-ordering the cache.
 - The cache is a ring of L positions with one clock for all rows. Rows may have started
   at different times: position p of a row that is `age` tokens old was written age - p
-  steps ago, whatever the others did.
+  steps ago, whatever the others did. With an attention window r the ring has no more
+  than the r // 2 + 1 places that a position sees, and so nothing else to mask.
 
 The numbers are those of teacher forcing with `Transformer.__call__` (tests/model/
 test_decode.py). Used by `jaxformer.decoding`. U is the head size of values (d_v).
@@ -23,7 +24,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.model.attention import MASKED
 from jaxformer.model.config import TransformerConfig
 from jaxformer.model.decoding_weights import (
     DecodingWeights,
@@ -36,6 +36,8 @@ from jaxformer.model.layers import (
     embedding_scale,
     sinusoidal_positions,
 )
+from jaxformer.model.local_attention import reach_of
+from jaxformer.model.masks import MASKED
 
 
 class Attended(NamedTuple):
@@ -52,7 +54,8 @@ class Memory(NamedTuple):
     is_real: jax.Array  # bool [B, S]
 
 
-Cache = tuple[Attended, ...]  # one a layer, M = L x W: position first, then hypothesis
+# One a layer; M = P x W, position first, then hypothesis, of a ring of P places.
+Cache = tuple[Attended, ...]
 
 
 def project_memory(
@@ -98,7 +101,14 @@ def empty_cache(
     config: TransformerConfig, *, batch: int, width: int, length: int
 ) -> Cache:
     """Room for `length` positions of batch x width hypotheses."""
-    return _room(config, batch, length * width)
+    return _room(config, batch, _places(config, length) * width)
+
+
+def _places(config: TransformerConfig, length: int) -> int:
+    """P: of L = `length` positions those that the newest one sees, itself included."""
+    if config.attention_window is None:
+        return length
+    return min(length, reach_of(config.attention_window) + 1)
 
 
 def _room(config: TransformerConfig, batch: int, places: int) -> Cache:
@@ -112,15 +122,24 @@ def _room(config: TransformerConfig, batch: int, places: int) -> Cache:
     )
 
 
-def resize_cache(cache: Cache, clock: jax.Array, *, width: int, length: int) -> Cache:
-    """Move a ring of L positions, whose newest is at clock - 1, into one of `length`.
+def resize_cache(
+    config: TransformerConfig,
+    cache: Cache,
+    clock: jax.Array,
+    *,
+    width: int,
+    length: int,
+) -> Cache:
+    """Move a ring whose newest is at clock - 1 into one for L = `length` positions.
 
-    The newest comes to the last place, as if the clock now stood at a multiple of
-    `length`; what is older than `length` steps is lost.
+    The newest comes to where it is when the clock stands at `length`; what is older
+    than `length` steps is lost.
     """
+    places = _places(config, length)
 
     def resize(leaf: jax.Array, axis: int) -> jax.Array:
-        return resize_ring(leaf, clock * width, axis=axis, length=length * width)
+        leaf = resize_ring(leaf, clock * width, axis=axis, length=places * width)
+        return jnp.roll(leaf, length % places * width, axis=axis)
 
     return tuple(Attended(resize(a.key, 3), resize(a.value, 2)) for a in cache)
 
@@ -153,13 +172,14 @@ def decode_step(
 
     tokens int [B, W] (BOS at age 0); ages int [B], how many tokens each row's
     hypotheses have; clock int [], the number of this step; ancestors int [B, W, L],
-    which hypothesis wrote each place of the ring for each hypothesis, this step's
-    place included. Returns float32 logits [V, B, W], and the cache with this step at
-    place clock mod L.
+    which hypothesis wrote at each step for each hypothesis, step t at place t mod L,
+    this step included. Returns float32 logits [V, B, W], and the cache with this step
+    at place clock mod P.
     """
     batch, width, length = ancestors.shape
-    place = clock % length
-    own_mask = _own_mask(ages, clock, ancestors)
+    places = _places(config, length)
+    place = clock % places
+    own_mask = _own_mask(ages, clock, ancestors, places)
     cross_mask = memory.is_real[:, None, None, :]  # [B, 1, 1, S]
     sizes = (config.d_k, config.d_k, config.d_v)
     rows = (batch, width)
@@ -212,15 +232,19 @@ def decode_step(
     return logits.reshape(-1, batch, width), tuple(new_cache)
 
 
-def _own_mask(ages: jax.Array, clock: jax.Array, ancestors: jax.Array) -> jax.Array:
-    """Which places of the ring each hypothesis may see: bool [B, 1, W, L W]."""
+def _own_mask(
+    ages: jax.Array, clock: jax.Array, ancestors: jax.Array, places: int
+) -> jax.Array:
+    """Which places of the ring each hypothesis may see: bool [B, 1, W, P W]."""
     batch, width, length = ancestors.shape
-    steps_ago = (clock - jnp.arange(length)) % length  # [L]
-    is_past = steps_ago[None, :] <= ages[:, None]  # [B, L]
+    steps_ago = (clock - jnp.arange(places)) % places  # [P]
+    if places != length:
+        ancestors = jnp.take(ancestors, (clock - steps_ago) % length, axis=2)
+    is_past = steps_ago[None, :] <= ages[:, None]  # [B, P]
     writers = jnp.arange(width)
-    is_own = ancestors[..., None] == writers[None, None, None]  # [B, W, L, W]
+    is_own = ancestors[..., None] == writers[None, None, None]  # [B, W, P, W]
     mask = is_own & is_past[:, None, :, None]
-    return mask.reshape(batch, 1, width, length * width)
+    return mask.reshape(batch, 1, width, places * width)
 
 
 def _sublayer(

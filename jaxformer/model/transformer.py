@@ -10,11 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
-from jaxformer.model.attention import (
-    MultiHeadAttention,
-    causal_mask,
-    segment_mask,
-)
+from jaxformer.model.attention import Mask, MultiHeadAttention
 from jaxformer.model.config import TransformerConfig
 from jaxformer.model.layers import (
     Dropout,
@@ -25,6 +21,8 @@ from jaxformer.model.layers import (
     residual_gain,
     sinusoidal_positions,
 )
+from jaxformer.model.local_attention import self_attention_mask
+from jaxformer.model.masks import segment_mask
 from jaxformer.model.shards import by_shard, copy_for_shards, look_up
 
 
@@ -71,8 +69,8 @@ class EncoderLayer(nn.Module):
         self.feed_forward = _feed_forward(self.config, sublayers)
         self.feed_forward_sublayer = _sublayer(self.config)
 
-    def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
-        """Map x [B, S, D] to [B, S, D]; mask bool [B, 1, S, S]."""
+    def __call__(self, x: jax.Array, mask: Mask, *, train: bool) -> jax.Array:
+        """Map x [B, S, D] to [B, S, D]; mask of [B, 1, S, S]."""
         x = self.self_attention_sublayer(
             x, lambda y: self.self_attention(y, y, mask), train=train
         )
@@ -98,14 +96,14 @@ class DecoderLayer(nn.Module):
         self,
         x: jax.Array,
         memory: jax.Array,
-        self_mask: jax.Array,
+        self_mask: Mask,
         cross_mask: jax.Array,
         *,
         train: bool,
     ) -> jax.Array:
         """Map x [B, T, D] to [B, T, D] given memory [B, S, D].
 
-        Masks are bool [B, 1, T, T] and [B, 1, T, S].
+        Masks are of [B, 1, T, T] and bool [B, 1, T, S].
         """
         x = self.self_attention_sublayer(
             x, lambda y: self.self_attention(y, y, self_mask), train=train
@@ -126,7 +124,7 @@ class Encoder(nn.Module):
         self.layer = [EncoderLayer(self.config) for _ in range(self.config.num_layers)]
         self.norm = _final_norm(self.config)
 
-    def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: jax.Array, mask: Mask, *, train: bool) -> jax.Array:
         """Map embedded source [B, S, D] to memory [B, S, D]."""
         for layer in self.layer:
             x = layer(x, mask, train=train)
@@ -147,7 +145,7 @@ class Decoder(nn.Module):
         self,
         x: jax.Array,
         memory: jax.Array,
-        self_mask: jax.Array,
+        self_mask: Mask,
         cross_mask: jax.Array,
         *,
         train: bool,
@@ -233,7 +231,10 @@ class Transformer(nn.Module):
     ) -> jax.Array:
         """Encode source ids int [B, S]: memory [B, S, D]."""
         x = self._embed_segments(source, segments, train=train)
-        return self.encoder(x, segment_mask(segments, segments), train=train)
+        mask = self_attention_mask(
+            segments, window=self.config.attention_window, is_causal=False
+        )
+        return self.encoder(x, mask, train=train)
 
     def hidden(self, batch: Batch, *, train: bool) -> jax.Array:
         """The decoder's output for a whole target, the future masked: [B, T, D]."""
@@ -242,7 +243,9 @@ class Transformer(nn.Module):
         x = self._embed_segments(
             shift_right(batch.target, segments), segments, train=train
         )
-        self_mask = segment_mask(segments, segments) & causal_mask(x.shape[1])
+        self_mask = self_attention_mask(
+            segments, window=self.config.attention_window, is_causal=True
+        )
         cross_mask = segment_mask(segments, batch.source_segments)
         return self.decoder(x, memory, self_mask, cross_mask, train=train)
 

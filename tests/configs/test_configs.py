@@ -99,6 +99,7 @@ def test_what_is_not_set_can_be_set(config):
         if value is None
     }
     assert empty == {
+        ("model", "attention_window"): int,
         ("optimizer", "clip_norm"): float,
         ("training", "ema_decay"): float,
     }

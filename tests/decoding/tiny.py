@@ -22,7 +22,7 @@ def make_model(**changes) -> Transformer:
         "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.1, "positions": "sinusoidal",
         "max_positions": 64, "norm_first": False, "dtype": "float32",
         "attention_bias": False, "activation": "relu", "logits_bias": False,
-        "layer_norm_epsilon": 1e-6,
+        "layer_norm_epsilon": 1e-6, "attention_window": None,
     }  # fmt: skip
     return Transformer(TransformerConfig(**settings | changes))
 

@@ -18,7 +18,7 @@ CONFIG = {
     "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.0, "positions": "sinusoidal",
     "max_positions": 64, "norm_first": False, "dtype": "float32",
     "attention_bias": False, "activation": "relu", "logits_bias": False,
-    "layer_norm_epsilon": 1e-6,
+    "layer_norm_epsilon": 1e-6, "attention_window": None,
 }  # fmt: skip
 
 

@@ -216,6 +216,11 @@ def test_what_has_no_place_is_named(make_model, export):
         export(model, params)
 
 
+def test_restricted_attention_is_refused(make_model, export):
+    with pytest.raises(InputError, match=r"attention_window=9\); .*--format"):
+        export(*make_model(attention_window=9))
+
+
 def test_unknown_quantization(make_model, export):
     with pytest.raises(InputError, match=r"--quantization=int3.*float16"):
         export(*make_model(), quantization="int3")

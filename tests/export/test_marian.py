@@ -234,6 +234,7 @@ def test_every_parameter_has_one_place(make_model):
         ({"norm_first": True}, r"model\.norm_first=True"),
         ({"d_k": 4}, r"model\.d_k=4 and model\.d_v=8 instead of .* = 8"),
         ({"d_k": 4, "d_v": 4}, r"d_model / num_heads = 8 for both"),
+        ({"attention_window": 9}, r"model\.attention_window=9 instead of None"),
     ],
 )
 def test_what_the_layout_cannot_hold_is_refused(

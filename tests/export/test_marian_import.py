@@ -156,7 +156,7 @@ def test_the_model_is_what_the_checkpoint_says(published):
         "num_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 2, "d_k": 8, "d_v": 8,
         "positions": "sinusoidal", "max_positions": 64, "norm_first": False,
         "attention_bias": True, "activation": "swish", "logits_bias": True,
-        "layer_norm_epsilon": 1e-5,
+        "layer_norm_epsilon": 1e-5, "attention_window": None,
     }  # fmt: skip
     row = jnp.ones((1, 2), jnp.int32)
     init = jax.eval_shape(

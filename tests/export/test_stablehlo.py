@@ -17,9 +17,9 @@ OPTIONS = SearchOptions(beam_size=3, alpha=0.6)
 LENGTH = 8
 
 
-@pytest.fixture(scope="module")
-def model_and_params(make_model):
-    return make_model()
+@pytest.fixture(scope="module", params=[None, 4])
+def model_and_params(request, make_model):
+    return make_model(attention_window=request.param)
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,19 @@ from flax import linen as nn
 from jaxformer.model.attention import (
     MultiHeadAttention,
     attention_weights,
-    causal_mask,
     dot_product_attention,
-    segment_mask,
 )
+from jaxformer.model.masks import causal_mask, segment_mask, window_mask
 
 
 def test_causal_mask_is_lower_triangular():
     expected = [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     np.testing.assert_array_equal(causal_mask(3)[0, 0], expected)
+
+
+def test_window_mask_is_a_band():
+    expected = [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
+    np.testing.assert_array_equal(window_mask(4, reach=1)[0, 0], expected)
 
 
 def test_segment_mask_of_a_padded_row_hides_padding_only():

@@ -32,6 +32,9 @@ CONFIGS = {
         VARIANTS["published"], num_heads=1, positions="learned", norm_first=True,
         layer_norm_epsilon=1e-2,
     ),
+    "window": dataclasses.replace(CONFIG, attention_window=4),
+    "itself": dataclasses.replace(CONFIG, attention_window=1, norm_first=True),
+    "wide window": dataclasses.replace(CONFIG, attention_window=30),
 }  # fmt: skip
 SOURCES = np.array(
     [[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD], [11, 12, 13, EOS, PAD]], np.int32
@@ -138,7 +141,9 @@ class Walk:
 
     def resize(self, length: int) -> None:
         clock = jnp.int32(self.clock)
-        self.cache = resize_cache(self.cache, clock, width=self.width, length=length)
+        self.cache = resize_cache(
+            self.config, self.cache, clock, width=self.width, length=length
+        )
         self.ancestors = np.array(
             resize_ring(jnp.asarray(self.ancestors), clock, axis=2, length=length)
         )
@@ -173,14 +178,23 @@ def test_a_step_has_the_logits_of_teacher_forcing(name, width):
     walk.assert_like_teacher_forcing(config)
 
 
-def test_a_ring_may_grow_and_shrink_between_two_steps():
-    remembered = remember(CONFIG, params_of(CONFIG), SOURCES)
-    walk = Walk(CONFIG, *remembered, width=3, length=8)
+@pytest.mark.parametrize("window", [None, 4, 9])
+def test_a_ring_may_grow_and_shrink_between_two_steps(window):
+    config = dataclasses.replace(CONFIG, attention_window=window)
+    remembered = remember(config, params_of(config), SOURCES)
+    walk = Walk(config, *remembered, width=3, length=8)
     for length in (8, 11, 6, 8):
         walk.resize(length)
         for _ in range(4):
             walk.step()
-    walk.assert_like_teacher_forcing(CONFIG)
+    walk.assert_like_teacher_forcing(config)
+
+
+def test_a_window_keeps_no_more_than_it_sees():
+    config = CONFIGS["window"]
+    for length, places in ((2, 2), (10, 3)):
+        (key, value), *_ = empty_cache(config, batch=1, width=2, length=length)
+        assert key.shape[3] == value.shape[2] == places * 2
 
 
 def test_a_ring_turns_so_that_the_newest_is_last():

@@ -29,6 +29,7 @@ CONFIG = TransformerConfig(
     activation="relu",
     logits_bias=False,
     layer_norm_epsilon=1e-6,
+    attention_window=None,
 )
 VARIANTS = {
     "paper": CONFIG,
@@ -204,6 +205,8 @@ def test_learned_positions_refuse_what_their_table_does_not_hold():
         ("d_model", 15),
         ("activation", "gelu"),
         ("layer_norm_epsilon", 0.0),
+        ("attention_window", 0),
+        ("attention_window", 2.5),
     ],
 )
 def test_config_refuses_values_that_name_nothing(key, value):

@@ -35,6 +35,7 @@ TINY = TransformerConfig(
     dropout=0.1, positions="sinusoidal", max_positions=64, norm_first=False,
     dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
     layer_norm_epsilon=1e-6,
+    attention_window=None,
 )  # fmt: skip
 
 
@@ -209,6 +210,7 @@ def lower():
         d_v=32, dropout=0.0, positions="sinusoidal", max_positions=64, norm_first=False,
         dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
         layer_norm_epsilon=1e-6,
+        attention_window=None,
     )  # fmt: skip
     optimizer, _ = make_optimizer(
         d_model=128, warmup_steps=4, learning_rate_scale=1.0, beta1=0.9, beta2=0.98,

@@ -188,6 +188,7 @@ MODEL = Transformer(
         activation="relu",
         logits_bias=False,
         layer_norm_epsilon=1e-6,
+        attention_window=None,
     )
 )
 SUBLAYERS = {

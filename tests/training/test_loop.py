@@ -315,6 +315,7 @@ MODEL = Transformer(
         activation="relu",
         logits_bias=False,
         layer_norm_epsilon=1e-6,
+        attention_window=None,
     )
 )
 OPTIMIZER, SCHEDULE = make_optimizer(

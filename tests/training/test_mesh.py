@@ -76,6 +76,7 @@ def make_model(**changed):
             activation="relu",
             logits_bias=False,
             layer_norm_epsilon=1e-6,
+            attention_window=None,
         )
     )
 

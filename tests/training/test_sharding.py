@@ -63,6 +63,7 @@ def make_model(**changes):
         "activation": "relu",
         "logits_bias": False,
         "layer_norm_epsilon": 1e-6,
+        "attention_window": None,
     }
     return Transformer(TransformerConfig(**{**values, **changes}))
 

@@ -48,6 +48,7 @@ def make_model(dropout):
             activation="relu",
             logits_bias=False,
             layer_norm_epsilon=1e-6,
+            attention_window=None,
         )
     )
 
