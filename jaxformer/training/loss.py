@@ -46,8 +46,8 @@ def loss_sums(
 
 
 def _at(logits: jax.Array, target: jax.Array) -> jax.Array:
-    """Logits [B, T, V] of the right pieces: [B, T]."""
-    return jnp.take_along_axis(logits, target[:, :, None], axis=-1)[:, :, 0]
+    """Logits [..., V] of the right pieces: [...]."""
+    return jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
 
 
 def _sums(
@@ -58,7 +58,7 @@ def _sums(
     segments: jax.Array,
     label_smoothing: float,
 ) -> LossSums:
-    """The sums from what they need of each row of logits, all [B, T]."""
+    """The sums from what they need of each row of logits, all [...]."""
     real = (segments != 0).astype(jnp.float32)
     nll = log_normaliser - right
     uniform = log_normaliser - mean  # cross-entropy to 1/V everywhere
@@ -144,9 +144,9 @@ def _forward_of_shard(
     bias_sum = 0.0 if bias is None else bias.sum()
     even = label_smoothing / embedding.shape[0]
 
-    def chunks(array: jax.Array) -> jax.Array:  # [B, T, ...] -> [T/size, B, size, ...]
+    def chunks(array: jax.Array) -> jax.Array:  # [B, T, ...] -> [T/size, B size, ...]
         split = array.reshape(b, t // size, size, *array.shape[2:])
-        return jnp.moveaxis(split, 1, 0)
+        return jnp.moveaxis(split, 1, 0).reshape(-1, b * size, *array.shape[2:])
 
     def one_chunk(
         totals: tuple[jax.Array, jax.Array | None],
@@ -154,33 +154,31 @@ def _forward_of_shard(
     ) -> tuple[tuple[jax.Array, jax.Array | None], tuple[jax.Array, LossSums]]:
         grad_matrix, grad_bias = totals
         x, target, segments = chunk
-        logits = jnp.einsum(
-            "bld,vd->blv", x, matrix, preferred_element_type=jnp.float32
-        )
+        logits = jnp.einsum("md,vd->mv", x, matrix, preferred_element_type=jnp.float32)
         if bias is not None:
-            logits += bias[None, None]
+            logits += bias[None]
         highest = logits.max(axis=-1)
-        exponentials = jnp.exp(logits - highest[:, :, None])
-        normaliser = exponentials.sum(axis=-1)  # [B, size]
-        mean = jnp.einsum("bld,d->bl", x, row_sum, precision="highest")
+        exponentials = jnp.exp(logits - highest[:, None])
+        normaliser = exponentials.sum(axis=-1)  # [B size]
+        mean = jnp.einsum("md,d->m", x, row_sum, precision="highest")
         mean = (mean + bias_sum) / len(matrix)
         sums = _sums(
             _at(logits, target), highest, highest + jnp.log(normaliser), mean,
             segments, label_smoothing,
         )  # fmt: skip
         real = (segments != 0).astype(jnp.float32)
-        scale = (real / normaliser)[:, :, None]  # [B, size, 1]
+        scale = (real / normaliser)[:, None]  # [B size, 1]
         exponentials = exponentials.astype(x.dtype)
         grad_x = jnp.einsum(
-            "blv,vd->bld", exponentials, matrix, preferred_element_type=jnp.float32
+            "mv,vd->md", exponentials, matrix, preferred_element_type=jnp.float32
         )
-        grad_x = scale * grad_x - even * real[:, :, None] * row_sum[None, None]
+        grad_x = scale * grad_x - even * real[:, None] * row_sum[None]
         grad_matrix += jnp.einsum(
-            "blv,bld->vd", exponentials, (scale * x).astype(x.dtype),
+            "mv,md->vd", exponentials, (scale * x).astype(x.dtype),
             preferred_element_type=jnp.float32,
         )  # fmt: skip
         if bias is not None:
-            grad_bias += jnp.einsum("blv,bl->v", exponentials, scale[:, :, 0])
+            grad_bias += jnp.einsum("mv,m->v", exponentials, scale[:, 0])
         return (grad_matrix, grad_bias), (grad_x, sums)
 
     zeros = jax.tree.map(
@@ -189,7 +187,7 @@ def _forward_of_shard(
     (grad_matrix, grad_bias), (grad_x, sums) = jax.lax.scan(
         one_chunk, zeros, (chunks(x), chunks(target), chunks(segments))
     )
-    grad_x = jnp.moveaxis(grad_x, 0, 1).reshape(b, t, d)
+    grad_x = jnp.moveaxis(grad_x.reshape(-1, b, size, d), 0, 1).reshape(b, t, d)
     real = (segments != 0).astype(jnp.float32)[:, :, None]  # [B, T, 1]
     # Smoothing's even share is one row of the gradient, the same for every piece.
     grad_matrix -= even * (real * x).sum((0, 1), dtype=jnp.float32)[None]
