@@ -2,8 +2,8 @@
 
 What that manner is: pre-norm layers around `nn.MultiHeadDotProductAttention`, dropout
 from threefry bits, also on attention weights and inside the feed-forward, a one-hot
-target for the smoothed loss, logits of all positions at once, optax's AdamW. Written
-here; the example itself needs its data pipeline to run.
+target for the smoothed loss, logits of all positions at once, accuracy by argmax,
+optax's AdamW. Written here; the example itself needs its data pipeline to run.
 """
 
 import jax
@@ -109,7 +109,9 @@ def flax_update(sizes: TrainSizes, *, longest: int) -> Update:
         params = model.init({"params": key, "dropout": key}, row, row)["params"]
         return params, optimizer.init(params)
 
-    def mean_loss(params: dict, batch: Batch, key: jax.Array) -> jax.Array:
+    def mean_loss(
+        params: dict, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         logits = model.apply(
             {"params": params}, batch.source, batch.target, rngs={"dropout": key}
         ).astype(jnp.float32)
@@ -118,22 +120,25 @@ def flax_update(sizes: TrainSizes, *, longest: int) -> Update:
         targets = one_hot * (1.0 - LABEL_SMOOTHING - low) + low
         real = batch.target != PAD
         loss = -(targets * jax.nn.log_softmax(logits)).sum(-1)
-        return (loss * real).sum() / real.sum()
+        correct = (logits.argmax(-1) == batch.target) * real
+        return (loss * real).sum() / real.sum(), correct.sum()
 
     def step(
         params: dict, opt_state: optax.OptState, batch: Batch, number: jax.Array
-    ) -> tuple[dict, optax.OptState, jax.Array]:
+    ) -> tuple[dict, optax.OptState, jax.Array, jax.Array]:
         key = jax.random.fold_in(jax.random.key(0), number)
-        loss, grads = jax.value_and_grad(mean_loss)(params, batch, key)
+        (loss, correct), grads = jax.value_and_grad(mean_loss, has_aux=True)(
+            params, batch, key
+        )
         updates, opt_state = optimizer.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state, loss
+        return optax.apply_updates(params, updates), opt_state, loss, correct
 
     compiled = jax.jit(step, donate_argnums=(0, 1))
     state, number = init(jax.random.key(0)), 0
 
     def update(batch: Batch) -> float:
         nonlocal state, number
-        *state, loss = compiled(*state, batch, np.int32(number))
+        *state, loss, _ = compiled(*state, batch, np.int32(number))
         number += 1
         jax.block_until_ready(state)
         return float(loss)
