@@ -88,6 +88,7 @@ def get_config() -> ConfigDict:
             "seed": 0,
             "tokens_per_update": 25_000,
             "tokens_per_microbatch": 25_000,
+            "rematerialise": False,  # True: less memory for a third more work
             "label_smoothing": 0.1,
             "initial_embeddings": "",
             "max_bad_steps": 10,

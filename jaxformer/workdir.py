@@ -22,8 +22,8 @@ from jaxformer.errors import InputError
 FREE_SECTIONS = ("decoding", "mesh")
 FREE_KEYS = {
     "training": (
-        "steps", "tokens_per_microbatch", "log_every", "eval_every", "save_every",
-        "keep", "average", "max_bad_steps", "on_divergence",
+        "steps", "tokens_per_microbatch", "rematerialise", "log_every", "eval_every",
+        "save_every", "keep", "average", "max_bad_steps", "on_divergence",
     ),
     "batches": ("executor",),
     "data": (
@@ -37,7 +37,9 @@ EARLIER_VALUES = {
         "layer_norm_epsilon": 1e-6, "attention_window": None,
     },
     "batches": {"row_multiple": 1},  # on one device
-    "training": {"max_bad_steps": 10, "on_divergence": "stop"},
+    "training": {
+        "max_bad_steps": 10, "on_divergence": "stop", "rematerialise": False,
+    },
 }  # fmt: skip
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 

@@ -135,6 +135,7 @@ def test_the_same_config_is_the_same_run(workdir):
         {"batches__executor": "python"},
         {"training__steps": 9},
         {"training__tokens_per_microbatch": 99},
+        {"training__rematerialise": True},
         {"training__on_divergence": "rollback"},  # as its report advises
         {"training__max_bad_steps": 99},
         {"data__directory": "/elsewhere"},

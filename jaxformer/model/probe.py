@@ -10,6 +10,11 @@ from jaxformer.model.layers import Sublayer
 from jaxformer.model.transformer import Transformer
 
 
+def _plain(model: Transformer) -> Transformer:
+    """The same without rematerialisation, out of whose traces nothing may be kept."""
+    return model.clone(rematerialise=False)
+
+
 def are_finite_outputs(
     model: Transformer, params: dict, batch: Batch, key: jax.Array
 ) -> dict[str, jax.Array]:
@@ -28,7 +33,7 @@ def are_finite_outputs(
         return output
 
     with nn.intercept_methods(watch):
-        model.apply(
+        _plain(model).apply(
             {"params": params},
             batch,
             train=True,
@@ -58,5 +63,5 @@ def attention_maps(
         return function(*args, **kwargs)
 
     with nn.intercept_methods(watch):
-        model.apply({"params": params}, batch, train=False, method="hidden")
+        _plain(model).apply({"params": params}, batch, train=False, method="hidden")
     return {kind: jnp.stack(maps) for kind, maps in found.items()}

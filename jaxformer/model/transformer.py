@@ -5,6 +5,8 @@ Decoding runs the second half one position at a time, from the same parameters i
 another layout: `jaxformer.model.decode`.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -54,6 +56,35 @@ def _sublayer(config: TransformerConfig) -> Sublayer:
 
 def _final_norm(config: TransformerConfig) -> LayerNorm | None:
     return LayerNorm(config.layer_norm_epsilon) if config.norm_first else None
+
+
+def _call(
+    layer: nn.Module, *inputs: jax.Array | Mask, train: bool, rematerialise: bool
+) -> jax.Array:
+    """Apply a layer to its inputs.
+
+    To `rematerialise`, the backward pass is left these inputs alone and computes what
+    is inside the layer again: the same numbers in less memory, for a third more work.
+    """
+
+    def call(layer: nn.Module, *inputs: jax.Array | Mask) -> jax.Array:
+        return layer(*inputs, train=train)
+
+    def forward(layer: nn.Module, *inputs: jax.Array | Mask) -> tuple:
+        return nn.vjp(nn.remat(call), layer, *inputs)
+
+    def backward(pullback: Callable, gradient: jax.Array) -> tuple:
+        # XLA compiles for CPUs as if `nn.remat` were not there: it moves the second
+        # computation up to the first. What waits for the gradient it cannot move.
+        late = 0.0 * gradient[:1, :1, :1]
+        pullback = jax.tree.map(
+            lambda kept: kept + late if kept.shape == gradient.shape else kept, pullback
+        )
+        return pullback(gradient)
+
+    if rematerialise and train:
+        return nn.custom_vjp(call, forward, backward)(layer, *inputs)
+    return call(layer, *inputs)
 
 
 class EncoderLayer(nn.Module):
@@ -118,6 +149,7 @@ class Encoder(nn.Module):
     """A stack of N encoder layers; pre-norm closes with one more layer norm."""
 
     config: TransformerConfig
+    rematerialise: bool
 
     def setup(self) -> None:
         """Declare the layers as layer_0 ... layer_{N-1}."""
@@ -127,7 +159,7 @@ class Encoder(nn.Module):
     def __call__(self, x: jax.Array, mask: Mask, *, train: bool) -> jax.Array:
         """Map embedded source [B, S, D] to memory [B, S, D]."""
         for layer in self.layer:
-            x = layer(x, mask, train=train)
+            x = _call(layer, x, mask, train=train, rematerialise=self.rematerialise)
         return x if self.norm is None else self.norm(x)
 
 
@@ -135,6 +167,7 @@ class Decoder(nn.Module):
     """A stack of N decoder layers, for a whole target or one position at a time."""
 
     config: TransformerConfig
+    rematerialise: bool
 
     def setup(self) -> None:
         """Declare the layers as layer_0 ... layer_{N-1}."""
@@ -152,7 +185,10 @@ class Decoder(nn.Module):
     ) -> jax.Array:
         """Map embedded target [B, T, D] and memory [B, S, D] to [B, T, D]."""
         for layer in self.layer:
-            x = layer(x, memory, self_mask, cross_mask, train=train)
+            x = _call(
+                layer, x, memory, self_mask, cross_mask, train=train,
+                rematerialise=self.rematerialise,
+            )  # fmt: skip
         return x if self.norm is None else self.norm(x)
 
 
@@ -160,6 +196,7 @@ class Transformer(nn.Module):
     """The whole model. One matrix embeds both languages and makes the logits (3.4)."""
 
     config: TransformerConfig
+    rematerialise: bool = False  # layers, in training (see `_call`)
 
     def setup(self) -> None:
         """Declare the shared embedding, the positions and the two stacks."""
@@ -187,8 +224,8 @@ class Transformer(nn.Module):
                 (config.max_positions, config.d_model),
             )
         self.dropout = Dropout(config.dropout)
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
+        self.encoder = Encoder(config, self.rematerialise)
+        self.decoder = Decoder(config, self.rematerialise)
 
     def _position_table(self, length: int) -> jax.Array:
         """Positions 0 ... length-1 as float32 [length, D]."""

@@ -2,7 +2,8 @@
 
 Nothing is trained. The text is prepared (kept with --workdir, thrown away without) and
 the train step is compiled, for this machine's devices, at its largest shape. No
-parameter is drawn and no batch made: XLA is asked what the program would take.
+parameter is drawn and no batch made: XLA is asked what the program would take, and so
+the largest microbatch is found that fits.
 """
 
 import dataclasses
@@ -17,21 +18,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
-from jaxformer.batch import Batch
 from jaxformer.data.cleaning import CorpusReport, SideReport
 from jaxformer.data.plan import Plan, Shape
 from jaxformer.errors import InputError
 from jaxformer.model.config import TransformerConfig
-from jaxformer.modes.options import Options
-from jaxformer.modes.runs import Learner, Run, make_learner, make_run_plan, prepare_run
-from jaxformer.training.sharding import (
-    abstract_state,
-    batch_sharding,
-    on_mesh,
-    rows_here,
+from jaxformer.modes.memory import (
+    device_budget,
+    largest_microbatches,
+    step_memory,
 )
+from jaxformer.modes.options import Options
+from jaxformer.modes.runs import Run, make_learner, make_run_plan, prepare_run
+from jaxformer.training.sharding import abstract_state, rows_here
 from jaxformer.training.step import Parameters
 from jaxformer.workdir import direction
 
@@ -78,6 +77,10 @@ def check(options: Options) -> dict:
     report_parameters(parts)
     report_batches(this_run, plan, train, split_over=rows_here(learner.mesh).of)
     memory = step_memory(this_run, learner, plan)
+    budget = device_budget(options.memory_gib)
+    largest = None
+    if memory is not None and budget is not None:
+        largest = largest_microbatches(this_run, plan, budget)
     seconds = report_time(this_run, flops)
     return {
         "pairs": train["kept"],
@@ -91,6 +94,8 @@ def check(options: Options) -> dict:
         "shapes": [list(shape) for shape in plan.shapes],
         "real_token_share": round(plan.real_token_share, 4),
         "bytes_per_device": memory,
+        "bytes_available": budget,
+        "largest_microbatches": largest,
         "flops_per_update": flops,
         "seconds_per_update_estimate": seconds,
     }
@@ -176,78 +181,14 @@ def report_batches(
     )
 
 
-# Memory ---------------------------------------------------------------------------
-
-
-def step_memory(this_run: Run, learner: Learner, plan: Plan) -> int | None:
-    """Bytes that the train step takes on each device at the plan's largest shape.
-
-    Compiles it and logs what XLA says. None where its backend does not say.
-    """
-    shape = max(plan.shapes, key=lambda each: activations(this_run.model.config, each))
-    start = time.monotonic()
-    with on_mesh(learner.mesh):
-        lowered = learner.train_step.lower(
-            abstract_state(learner.mesh, learner.init),
-            abstract_batch(learner.mesh, shape),
-            accumulate=plan.microbatches_per_update > 1,
-        )
-        memory = lowered.compile().memory_analysis()
-    if memory is None:
-        logger.info("memory      this backend does not say what a program takes")
-        return None
-    total = (
-        memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes  # outputs in the place of donated arguments
-        + memory.temp_size_in_bytes
-    )
-    logger.info(
-        "memory      %s by XLA on each of %d x %s, for %d x %d x %d (compiled in "
-        "%.0f s)\n"
-        "            %s arguments: parameters, optimiser state, batch\n"
-        "            %s temporary: activations, gradients\n"
-        "            %s outputs that are not in the place of arguments",
-        _size(total),
-        jax.device_count(),
-        jax.devices()[0].device_kind,
-        *shape,
-        time.monotonic() - start,
-        _size(memory.argument_size_in_bytes),
-        _size(memory.temp_size_in_bytes),
-        _size(memory.output_size_in_bytes - memory.alias_size_in_bytes),
-    )
-    return total
-
-
-def abstract_batch(mesh: Mesh, shape: Shape) -> Batch:
-    """Shapes and shardings of a microbatch; holds no data."""
-    blocks = rows_here(mesh).of
-    rows = -(-shape.rows // blocks) * blocks
-    source, target = (
-        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=batch_sharding(mesh))
-        for length in (shape.source_length, shape.target_length)
-    )
-    return Batch(source, target, source, target)
-
-
-def activations(model: TransformerConfig, shape: Shape) -> int:
-    """Numbers that a layer keeps for the backward pass, to compare shapes by."""
-    rows, s, t = shape
-    projected = model.num_heads * (model.d_k + model.d_v)
-    width = 4 * model.d_model + 2 * projected + 2 * model.d_ff
-    return rows * ((s + t) * width + model.num_heads * (s * s + t * t + s * t))
-
-
-def _size(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"
-
-
 # Time -----------------------------------------------------------------------------
 
 
 def flops_per_update(model: TransformerConfig, plan: Plan) -> int:
-    """Floating-point operations of an average update, those of matrix products."""
+    """Floating-point operations of an average update, those of matrix products.
+
+    Without those that rematerialisation repeats.
+    """
     epoch = sum(
         int(count) * train_flops(model, shape)
         for shape, count in zip(plan.shapes, microbatches_by_shape(plan), strict=True)

@@ -50,6 +50,8 @@ FLAGS: dict[str | None, tuple[Flag, ...]] = {
              "a pair.", default=False),
         Flag("format", str, "export: for which program.",
              choices=("ctranslate2", "huggingface", "stablehlo")),
+        Flag("memory_gib", float, "check: memory of each device, by default what it "
+             "says itself.", least=0.0),
         Flag("input", str, "import: the folder of a Marian checkpoint of Hugging Face, "
              "such as an OPUS-MT model's."),
         Flag("output", str, "export: the new folder to write; align: a new .npz file "
@@ -147,6 +149,7 @@ class Options:
     output: str | None = None
     input: str | None = None
     quantization: str = "float32"
+    memory_gib: float | None = None
     decoding: dict = field(default_factory=dict)  # override that section of the config
     search: dict = field(default_factory=dict)  # further SearchOptions
     wishes: dict = field(default_factory=dict)  # further Wishes

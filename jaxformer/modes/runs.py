@@ -99,9 +99,9 @@ def require_usable(config: dict) -> None:
 
     How the mesh fits the devices is left to training: text may be prepared elsewhere.
     """
+    build(TrainingConfig, config, "training")
     make_model(config, vocab_size=4)
     build(CorpusConfig, config, "data")
-    build(TrainingConfig, config, "training")
     build(make_optimizer, config, "optimizer", d_model=config["model"]["d_model"])
     build(DecodingConfig, config, "decoding")
     require_keys(make_mesh, config, "mesh")
@@ -129,7 +129,8 @@ def requested_config(options: Options) -> dict:
 
 def make_model(config: dict, vocab_size: int) -> Transformer:
     """The model that a config describes, for a vocabulary of that size."""
-    return Transformer(build(TransformerConfig, config, "model", vocab_size=vocab_size))
+    network = build(TransformerConfig, config, "model", vocab_size=vocab_size)
+    return Transformer(network, rematerialise=config["training"]["rematerialise"])
 
 
 def prepare_run(options: Options) -> tuple[Run, PreparedCorpus]:

@@ -28,6 +28,7 @@ class TrainingConfig:
     seed: int
     tokens_per_update: int  # places for source and for target tokens, each
     tokens_per_microbatch: int  # likewise, what one device program takes at a time
+    rematerialise: bool  # compute layers again in the backward pass: less memory
     label_smoothing: float
     initial_embeddings: str  # word2vec text file the embedding starts from; "": none
     max_bad_steps: int  # updates in a row without a finite loss and gradient: diverged

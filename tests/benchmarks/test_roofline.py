@@ -9,7 +9,7 @@ import pytest
 from configs import wmt_base, wmt_big
 from jaxformer.data.plan import Shape
 from jaxformer.model.config import TransformerConfig
-from jaxformer.modes import check
+from jaxformer.modes import check, memory
 
 ROOT = Path(__file__).parents[2]
 START = "<!-- roofline: printed by benchmarks/roofline.py -->\n"
@@ -52,7 +52,7 @@ def test_work_is_what_check_counts(model, config):
     assert values.batches.row_length == roofline.ROW
     assert values.training.tokens_per_update == roofline.TOKENS
     assert model.row_flops == check.train_flops(checked, row)
-    kept = check.activations(checked, row) * model.layers * roofline.BFLOAT16
+    kept = memory.activations(checked, row) * model.layers * roofline.BFLOAT16
     assert model.row_activations() == kept
 
 

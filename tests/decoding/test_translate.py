@@ -321,7 +321,35 @@ def test_learned_positions_set_limits_of_their_own():
     assert translator.translate([fits], prefixes=[begin])[0][0].tokens == 20
 
 
+def test_a_window_keeps_less_and_finds_what_teacher_forcing_finds():
+    model = make_model(attention_window=5)
+    translator = open_translator(models=(model,), search={"n_best": 2})
+    sentences = [*SENTENCES[:4], LONG, *SENTENCES[4:]]
+    for sentence, found in zip(sentences, translator.translate(sentences), strict=True):
+        for h in found:
+            ids = ids_of(h.text)
+            rows = teacher_forced(model, params_of(model), sentence, h.text)
+            log_p = rows[np.arange(len(ids)), ids].sum()
+            assert h.log_probability == pytest.approx(log_p, rel=1e-4)
+
+
 # Ensembles ------------------------------------------------------------------------
+
+
+def test_members_may_have_windows_of_their_own():
+    """And so rings of different lengths: of two places, and of all."""
+    models = (make_model(attention_window=3), MODEL)
+    translator = open_translator(models=models, seeds=(0, 1), search={"n_best": 3})
+    sentences = [*SENTENCES[:4], LONG]
+    rows = padded(Numbers().encode(sentences), 24)
+    params = [params_of(model, seed) for seed, model in enumerate(models)]
+    plain = search_all(models, params, rows)
+    for row, found in enumerate(translator.translate(sentences)):
+        expected = hypotheses_of(plain, row)
+        assert [h.text for h in found] == [Numbers().decode(ids) for _, ids in expected]
+        np.testing.assert_allclose(
+            [h.score for h in found], [score for score, _ in expected], rtol=1e-4
+        )
 
 
 def test_members_that_are_the_same_are_as_one():

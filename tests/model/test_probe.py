@@ -1,12 +1,15 @@
 """Maps of attention, by hand and by what they must be whatever the parameters are."""
 
+import dataclasses
 from functools import partial
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxformer.model import local_attention
 from jaxformer.model.probe import attention_maps
 from jaxformer.model.transformer import Transformer
 from tests.model.test_decode import params_of
@@ -44,6 +47,28 @@ def test_each_row_sums_to_one_over_what_it_may_see(maps_and_params):
         second = maps[kind][:, 1, :, : 3 if kind == "encoder" else 4]
         np.testing.assert_allclose(second.sum(axis=-1), 1.0, rtol=1e-5)
         assert (second[..., 3:] == 0).all()
+
+
+@pytest.mark.parametrize("block", [local_attention.SMALLEST_BLOCK, 1])
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_window_is_all_that_a_head_sees(window, block):
+    """Whether attention is masked or in blocks; across it sees everything."""
+    model = Transformer(dataclasses.replace(CONFIG, attention_window=window))
+    batch = jax.tree.map(lambda row: jnp.tile(row, (1, 3)), BATCH)
+    batch = batch._replace(
+        source_segments=jnp.ones_like(batch.source),
+        target_segments=jnp.ones_like(batch.target),
+    )
+    with mock.patch.object(local_attention, "SMALLEST_BLOCK", block):
+        maps = jax.jit(lambda: attention_maps(model, params_of(CONFIG), batch))()
+    for kind in ("encoder", "decoder"):
+        ones = np.ones(maps[kind].shape[-2:])
+        band = np.triu(ones, -(window // 2)) * np.tril(ones, window // 2)
+        expected = np.tril(band) if kind == "decoder" else band
+        is_seen = np.asarray(maps[kind] > 0)
+        np.testing.assert_array_equal(is_seen, np.broadcast_to(expected, is_seen.shape))
+        np.testing.assert_allclose(maps[kind].sum(axis=-1), 1.0, rtol=1e-5)
+    assert (maps["cross"] > 0).all()
 
 
 @pytest.mark.parametrize("layer", range(CONFIG.num_layers))

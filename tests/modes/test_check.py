@@ -18,7 +18,7 @@ from jaxformer.data.plan import Shape
 from jaxformer.errors import InputError
 from jaxformer.model.config import TransformerConfig
 from jaxformer.model.transformer import Transformer
-from jaxformer.modes import check
+from jaxformer.modes import check, memory
 from jaxformer.modes.options import Options
 from jaxformer.processes import Cluster
 from jaxformer.training.optimizer import make_optimizer
@@ -187,7 +187,7 @@ def test_the_largest_shape_is_the_one_compiled(accumulate):
         microbatches_per_update=2 if accumulate else 1,
     )
     run = SimpleNamespace(model=SimpleNamespace(config=TINY))
-    assert check.step_memory(run, learner, plan) is None
+    assert memory.step_memory(run, learner, plan) is None
     assert asked == [((16, 32), (16, 24), accumulate)]
 
 
@@ -195,7 +195,7 @@ def test_the_largest_shape_is_the_one_compiled(accumulate):
 def test_rows_that_do_not_divide_over_the_devices_are_filled_up(rows, filled):
     """As the batches of training are."""
     mesh = jax.make_mesh((4, 2, 1), ("data", "fsdp", "tensor"))
-    batch = check.abstract_batch(mesh, Shape(rows, 6, 5))
+    batch = memory.abstract_batch(mesh, Shape(rows, 6, 5))
     assert [array.shape for array in batch] == [(filled, 6), (filled, 5)] * 2
 
 

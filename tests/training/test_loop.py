@@ -32,6 +32,7 @@ VALUES = {
     "seed": 0,
     "tokens_per_update": 64,
     "tokens_per_microbatch": 64,
+    "rematerialise": False,
     "label_smoothing": 0.1,
     "initial_embeddings": "",
     "max_bad_steps": 3,

@@ -22,6 +22,7 @@ from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.errors import InputError
+from jaxformer.model import local_attention
 from jaxformer.model.config import TransformerConfig
 from jaxformer.model.transformer import Transformer
 from jaxformer.training import loss
@@ -50,6 +51,7 @@ SIZES = {
 }  # fmt: skip
 V, D, LAYERS = SIZES["vocab_size"], SIZES["d_model"], SIZES["num_layers"]
 ROWS, LENGTH = 9, 16  # of a batch; 9 rows fill up to 16 on 8 shards, to 12 on 4
+BLOCK = 4  # positions, of restricted self-attention
 CHUNK = 24  # tokens of the loss's chunks: there are several on each of the meshes
 
 OPTIMIZER, _ = make_optimizer(
@@ -225,17 +227,22 @@ class Program(NamedTuple):
 
 
 @functools.cache
-def program(sizes, *, has_biases=False):
-    """With biases where published models have them, or as the paper's model."""
+def program(sizes, *, has_biases=False, window=None):
+    """Of the paper's model, or with biases as published models have, or a window."""
     mesh = mesh_of(sizes)
-    config = make_model().config
-    model = Transformer(
-        dataclasses.replace(config, attention_bias=has_biases, logits_bias=has_biases)
-    )
+    config = dataclasses.replace(
+        make_model().config, attention_bias=has_biases, logits_bias=has_biases,
+        attention_window=window,
+    )  # fmt: skip
+    model = Transformer(config)
     step = TrainStep(
         model, OPTIMIZER, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
     )
-    with on_mesh(mesh), mock.patch.object(loss, "CHUNK_TOKENS", CHUNK):
+    with (
+        on_mesh(mesh),
+        mock.patch.object(loss, "CHUNK_TOKENS", CHUNK),
+        mock.patch.object(local_attention, "SMALLEST_BLOCK", BLOCK),
+    ):
         state = abstract_state(mesh, init_of(model))
         batch = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(
@@ -284,9 +291,9 @@ def first_values(abstract):
 
 
 @functools.cache
-def twenty_updates(sizes):
+def twenty_updates(sizes, *, window=None):
     """Loss, NLL, tokens and gradient norm of each; the places that their rows had."""
-    mesh, (run, _, abstract, _) = mesh_of(sizes), program(sizes)
+    mesh, (run, _, abstract, _) = mesh_of(sizes), program(sizes, window=window)
     state = jax.tree.map(
         lambda value, leaf: jax.device_put(value, leaf.sharding),
         first_values(abstract),
@@ -344,6 +351,27 @@ def first_update(sizes):
 @pytest.mark.parametrize("sizes", [DATA, ALL])
 def test_biases_of_published_models_add_up_on_every_mesh(sizes):
     np.testing.assert_allclose(first_update(sizes), first_update(ONE), rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(2, 1, 2), ALL])
+def test_restricted_attention_is_the_same_on_every_mesh_and_moves_nothing(sizes):
+    """Blocks are cut along rows, which no mesh splits: the collectives are the same."""
+    window = 4  # a block of four sees itself and two positions on either side
+    expected, _ = twenty_updates(ONE, window=window)
+    numbers, _ = twenty_updates(sizes, window=window)
+    np.testing.assert_allclose(numbers, expected, rtol=1e-6)
+    full, _ = twenty_updates(ONE)
+    assert np.abs(expected[:, 0] / full[:, 0] - 1).max() > 1e-4
+    near = program(sizes, window=window)
+    heads = SIZES["num_heads"] // sizes[2]
+    scores = (near.rows, LENGTH // BLOCK, heads, BLOCK, BLOCK + window)
+    assert tuple(sorted(scores)) in counted(shapes_in(near.text))
+    crossing = [
+        collections.Counter((each.kind, each.elements) for each in program.collectives)
+        for program in (near, program(sizes))
+    ]
+    assert crossing[0] == crossing[1]
 
 
 # --- what crosses between devices ----------------------------------------------------

@@ -1,0 +1,96 @@
+"""training.rematerialise: less memory, and otherwise nothing is different."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from jaxformer.batch import Batch
+from jaxformer.model.config import TransformerConfig
+from jaxformer.model.probe import are_finite_outputs, attention_maps
+from jaxformer.model.transformer import Transformer
+from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.step import gradients, init_state
+
+ROWS, LENGTH = 4, 64
+OPTIMIZER, _ = make_optimizer(
+    d_model=32, warmup_steps=4, learning_rate_scale=1.0, beta1=0.9, beta2=0.98,
+    epsilon=1e-9, clip_norm=None,
+)  # fmt: skip
+
+
+def model_of(rematerialise, *, layers=2, window=None, norm_first=False):
+    config = TransformerConfig(
+        vocab_size=40, num_layers=layers, d_model=32, d_ff=64, num_heads=4, d_k=8,
+        d_v=8, dropout=0.3, positions="sinusoidal", max_positions=64,
+        norm_first=norm_first, dtype="float32", attention_bias=False, activation="relu",
+        logits_bias=False, layer_norm_epsilon=1e-6, attention_window=window,
+    )  # fmt: skip
+    return Transformer(config, rematerialise=rematerialise)
+
+
+def batch():
+    """Rows of two packed sentences and padding."""
+    rng = np.random.default_rng(0)
+    source, target = rng.integers(3, 40, (2, ROWS, LENGTH))
+    segments = np.repeat([1, 2, 0], (20, 40, 4)) * np.ones((ROWS, 1), int)
+    return Batch(source * (segments > 0), target * (segments > 0), segments, segments)
+
+
+def state_of(model):
+    return nn.unbox(init_state(model, OPTIMIZER, seed=1, ema=False))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param({"norm_first": True}, marks=pytest.mark.slow),
+        pytest.param({"window": 4}, marks=pytest.mark.slow),
+    ],
+)
+def test_losses_and_gradients_are_the_same(changes):
+    """Dropout is on: the same numbers are dropped when a layer is computed again."""
+    models = [model_of(rematerialise, **changes) for rematerialise in (False, True)]
+    states = [state_of(model) for model in models]
+    jax.tree.map(np.testing.assert_array_equal, *[state.params for state in states])
+    plain, again = (
+        jax.jit(functools.partial(gradients, model, label_smoothing=0.1))(
+            states[0], batch(), jnp.int32(0)
+        )
+        for model in models
+    )
+    np.testing.assert_allclose(plain.sums, again.sums, rtol=1e-6)
+    for left, right in zip(
+        jax.tree.leaves(plain.grads), jax.tree.leaves(again.grads), strict=True
+    ):
+        scale = np.abs(left).max()
+        np.testing.assert_allclose(left / scale, right / scale, atol=1e-6)
+
+
+def test_memory_falls():
+    """By XLA: of what is inside the layers, one layer's share is left."""
+
+    def temporary(rematerialise):
+        model = model_of(rematerialise)
+        step = functools.partial(gradients, model, label_smoothing=0.1)
+        state = jax.eval_shape(lambda: state_of(model))
+        compiled = jax.jit(step).lower(state, batch(), jnp.int32(0)).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporary(True) < temporary(False) / 2
+
+
+def test_probes_look_into_the_layers_all_the_same():
+    model = model_of(True)
+    params = state_of(model).params
+    found = are_finite_outputs(model, params, batch(), jax.random.key(0))
+    assert len(found) == 2 * 5
+    assert all(found.values())
+    plain = attention_maps(model_of(False), params, batch())
+    jax.tree.map(
+        np.testing.assert_array_equal, attention_maps(model, params, batch()), plain
+    )
