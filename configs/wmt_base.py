@@ -66,6 +66,7 @@ def get_config() -> ConfigDict:
             "norm_first": False,
             "dtype": "bfloat16",
             "attention_window": config_dict.placeholder(int),  # all positions
+            "fused_attention": False,  # True: cuDNN's kernel where it fits
             "attention_bias": False,
             "activation": "relu",
             "logits_bias": False,

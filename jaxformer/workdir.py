@@ -26,6 +26,7 @@ FREE_KEYS = {
         "save_every", "keep", "average", "max_bad_steps", "on_divergence",
     ),
     "batches": ("executor",),
+    "model": ("fused_attention",),
     "data": (
         "directory", "data_dir", "download", "test", "test_source", "test_target",
     ),
@@ -35,6 +36,7 @@ EARLIER_VALUES = {
     "model": {
         "attention_bias": False, "activation": "relu", "logits_bias": False,
         "layer_norm_epsilon": 1e-6, "attention_window": None,
+        "fused_attention": False,
     },
     "batches": {"row_multiple": 1},  # on one device
     "training": {

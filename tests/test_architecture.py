@@ -250,6 +250,7 @@ model = Transformer(
         dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
         layer_norm_epsilon=1e-6,
         attention_window=None,
+        fused_attention=False,
     )
 )
 optimizer, _ = make_optimizer(

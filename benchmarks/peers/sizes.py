@@ -39,6 +39,7 @@ class Sizes:
             d_v=head, dropout=0.0, positions="sinusoidal", max_positions=512,
             norm_first=False, dtype="float32", attention_bias=False, activation="relu",
             logits_bias=True, layer_norm_epsilon=1e-6, attention_window=None,
+            fused_attention=False,
         )  # fmt: skip
 
     def sources(self) -> list[list[int]]:

@@ -40,7 +40,7 @@ class TrainSizes:
             d_v=head, dropout=DROPOUT, positions="sinusoidal", max_positions=512,
             norm_first=False, dtype=self.dtype, attention_bias=False,
             activation="relu", logits_bias=False, layer_norm_epsilon=1e-6,
-            attention_window=None,
+            attention_window=None, fused_attention=False,
         )  # fmt: skip
 
     def batch(self, seed: int) -> Batch:

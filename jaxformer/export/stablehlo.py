@@ -9,6 +9,7 @@
 The program takes any number of sentences of up to so many pieces.
 """
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,6 +91,8 @@ def translation_program(
 
     They are the fields of `SearchResult`, by name.
     """
+    # One program for all platforms: no kernel that only one of them has.
+    config = dataclasses.replace(config, fused_attention=False)
     search = functools.partial(
         search_translations,
         [Transformer(config)],

@@ -16,6 +16,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxformer.model.fused_attention import (
+    cuda_capability,
+    fused_attention,
+    fused_attention_fits,
+)
 from jaxformer.model.local_attention import Neighbourhood, local_attention
 from jaxformer.model.masks import MASKED
 
@@ -51,15 +56,23 @@ def dot_product_attention(
     key: jax.Array,
     value: jax.Array,
     mask: Mask | None = None,
+    *,
+    may_fuse: bool = False,
 ) -> jax.Array:
     """Equation 1: softmax(Q K^T / sqrt(d_k)) V for every head at once.
 
     query [B, T, H, K], key [B, S, H, K], value [B, S, H, U], mask bool broadcastable
     to [B, H, T, S] (True = may see), or a neighbourhood if queries and keys are of the
-    same positions; returns [B, T, H, U] in value's dtype.
+    same positions; `may_fuse` allows one kernel where it fits. Returns [B, T, H, U] in
+    value's dtype.
     """
     if isinstance(mask, Neighbourhood):
         return local_attention(query, key, value, mask)
+    if may_fuse and fused_attention_fits(
+        query, key, value,
+        capability=cuda_capability(), devices=jax.device_count(),
+    ):  # fmt: skip
+        return fused_attention(query, key, value, mask)
     weights = attention_weights(query, key, mask).astype(value.dtype)  # [B, H, T, S]
     return jnp.einsum("bhts,bshu->bthu", weights, value)
 
@@ -123,6 +136,7 @@ class MultiHeadAttention(nn.Module):
     dtype: jnp.dtype
     has_bias: bool
     output_gain: float  # of the first W^O, see `residual_gain`
+    may_fuse: bool = False  # one kernel, see `fused_attention`
 
     def setup(self) -> None:
         """Declare the four projections W^Q, W^K, W^V and W^O."""
@@ -148,7 +162,9 @@ class MultiHeadAttention(nn.Module):
 
     def attend(self, x: jax.Array, memory: KeyValue, mask: Mask) -> jax.Array:
         """Attend from x [B, T, D] to projected memory; returns [B, T, D]."""
-        heads = dot_product_attention(self.query(x), memory.key, memory.value, mask)
+        heads = dot_product_attention(
+            self.query(x), memory.key, memory.value, mask, may_fuse=self.may_fuse
+        )
         return self.output(heads)
 
     def __call__(self, x: jax.Array, memory: jax.Array, mask: Mask) -> jax.Array:

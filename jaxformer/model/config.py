@@ -24,6 +24,7 @@ class TransformerConfig:
     norm_first: bool  # False is the paper's post-norm
     dtype: str  # of activations: "float32" or "bfloat16"; parameters stay float32
     attention_window: int | None  # r of restricted self-attention (section 4), or all
+    fused_attention: bool  # on a GPU, where `model/fused_attention.py` says it fits
     attention_bias: bool  # of all four projections; the paper's have none
     activation: str  # between the feed-forward's two maps: "relu" (eq. 2) or "swish"
     logits_bias: bool  # one number for each piece, added to its logit; the paper: none

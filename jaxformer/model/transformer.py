@@ -37,6 +37,7 @@ def _attention(config: TransformerConfig, sublayers: int) -> MultiHeadAttention:
         jnp.dtype(config.dtype),
         config.attention_bias,
         residual_gain(sublayers),
+        config.fused_attention,
     )
 
 

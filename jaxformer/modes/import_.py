@@ -2,9 +2,9 @@
 
 Reads a Marian checkpoint of Hugging Face and writes a workdir whose checkpoint 0 holds
 its parameters, with an optimiser that has seen nothing. Of the config's section `model`
-only dropout and dtype count; the rest is the checkpoint's. The workdir appears whole or
-not at all. `--mode=train --workdir=...` then prepares the text with the model's own
-tokeniser and goes on from there.
+only dropout, dtype and fused_attention count; the rest is the checkpoint's. The workdir
+appears whole or not at all. `--mode=train --workdir=...` then prepares the text with
+the model's own tokeniser and goes on from there.
 """
 
 import logging

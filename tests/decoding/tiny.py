@@ -23,6 +23,7 @@ def make_model(**changes) -> Transformer:
         "max_positions": 64, "norm_first": False, "dtype": "float32",
         "attention_bias": False, "activation": "relu", "logits_bias": False,
         "layer_norm_epsilon": 1e-6, "attention_window": None,
+        "fused_attention": False,
     }  # fmt: skip
     return Transformer(TransformerConfig(**settings | changes))
 

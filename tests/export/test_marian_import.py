@@ -31,7 +31,7 @@ TARGETS = [
     "zwei Hunde laufen , „ schnell “ , über die größte Straße !",
     "die Frau sieht den Hund und der Mann sieht sie .",
 ] * 4
-UNTRAINED = {"dropout": 0.0, "dtype": "float32"}
+UNTRAINED = {"dropout": 0.0, "dtype": "float32", "fused_attention": False}
 
 
 def export(folder, model, params, tokenizer):

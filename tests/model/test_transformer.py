@@ -30,6 +30,7 @@ CONFIG = TransformerConfig(
     logits_bias=False,
     layer_norm_epsilon=1e-6,
     attention_window=None,
+    fused_attention=False,
 )
 VARIANTS = {
     "paper": CONFIG,

@@ -36,6 +36,7 @@ TINY = TransformerConfig(
     dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
     layer_norm_epsilon=1e-6,
     attention_window=None,
+    fused_attention=False,
 )  # fmt: skip
 
 
@@ -211,6 +212,7 @@ def lower():
         dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
         layer_norm_epsilon=1e-6,
         attention_window=None,
+        fused_attention=False,
     )  # fmt: skip
     optimizer, _ = make_optimizer(
         d_model=128, warmup_steps=4, learning_rate_scale=1.0, beta1=0.9, beta2=0.98,

@@ -189,6 +189,7 @@ MODEL = Transformer(
         logits_bias=False,
         layer_norm_epsilon=1e-6,
         attention_window=None,
+        fused_attention=False,
     )
 )
 SUBLAYERS = {

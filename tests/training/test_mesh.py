@@ -79,6 +79,7 @@ def make_model(**changed):
             logits_bias=False,
             layer_norm_epsilon=1e-6,
             attention_window=None,
+            fused_attention=False,
         )
     )
 

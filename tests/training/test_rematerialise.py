@@ -28,6 +28,7 @@ def model_of(rematerialise, *, layers=2, window=None, norm_first=False):
         d_v=8, dropout=0.3, positions="sinusoidal", max_positions=64,
         norm_first=norm_first, dtype="float32", attention_bias=False, activation="relu",
         logits_bias=False, layer_norm_epsilon=1e-6, attention_window=window,
+        fused_attention=False,
     )  # fmt: skip
     return Transformer(config, rematerialise=rematerialise)
 

@@ -64,6 +64,7 @@ def make_model(**changes):
         "logits_bias": False,
         "layer_norm_epsilon": 1e-6,
         "attention_window": None,
+        "fused_attention": False,
     }
     return Transformer(TransformerConfig(**{**values, **changes}))
 
