@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import numpy as np
@@ -11,7 +12,13 @@ from jaxformer.batch import EOS, PAD
 from jaxformer.data.tokenizer import train_tokenizer
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.translate import search_translations
-from jaxformer.export.stablehlo import flat_names, nested, write_stablehlo
+from jaxformer.export.stablehlo import (
+    flat_names,
+    nested,
+    translation_program,
+    write_stablehlo,
+)
+from jaxformer.model import attention
 
 OPTIONS = SearchOptions(beam_size=3, alpha=0.6)
 LENGTH = 8
@@ -59,6 +66,20 @@ def test_any_number_of_rows_gives_what_the_search_gives(
     )
     np.testing.assert_array_equal(found["tokens"], expected.tokens)
     np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-4)
+
+
+def test_the_program_has_no_kernel_of_one_platform(make_model):
+    """Though made on a card whose kernel takes what this model may give it."""
+    model, params = make_model(dtype="bfloat16", fused_attention=True)
+    program = translation_program(model.config, options=OPTIONS, extra_length=5)
+    arguments = flat_names(params), np.zeros((1, LENGTH), np.int32)
+    with (
+        mock.patch.object(attention, "cuda_capability", return_value=(9, 0)),
+        mock.patch.object(jax, "device_count", return_value=1),
+        mock.patch.object(attention, "fused_attention") as kernel,
+    ):
+        jax.eval_shape(program, *arguments)
+    kernel.assert_not_called()
 
 
 def test_names_and_nesting_are_inverse(model_and_params):
