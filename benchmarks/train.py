@@ -2,16 +2,17 @@
 
     python benchmarks/train.py [--model=base|big|small|tiny] [--quick] [--repeats=7]
         [--rows=32 --length=32] [--only=ours,...] [--dtype=float32]
-        [--workdir=DIR --tokens=4096 --batches=24]
+        [--workdir=DIR --tokens=4096 --batches=8 --layout=buckets --join=1]
 
 Every contestant makes whole updates: forward, backward, Adam, dropout 0.1, smoothed
 loss, one matrix for embeddings and logits. "matrix products" are those of one update
 alone, which is the limit: our share of it is printed. With --workdir, whose text was
 prepared by `--mode=prepare`, the batches are real text instead: ours in the layout of
 this repository, PyTorch's sorted by length, both of at most --tokens places a side; the
-figure is then of target tokens that are not padding. Contestants take turns, after one
-turn that is not counted, and a ratio compares two of the same round. Packages that are
-not installed are left out, and named. Prints a table, then the same as a line of JSON.
+figure is then of target tokens that are not padding. --join=6 makes sentences long.
+Contestants take turns, after one turn that is not counted, and a ratio compares two of
+the same round. Packages that are not installed are left out, and named. Prints a table,
+then the same as a line of JSON. On a GPU all of them run there.
 """
 
 import argparse
@@ -146,7 +147,7 @@ def real_text(
         found[name] = figures(rounds, name, 1000, beside=TORCH)
         found[name]["real_token_share"] = epochs[name].real_token_share
         found[name]["shapes"] = epochs[name].shape_count
-    label = f"{options.model}, {options.tokens} places a side"
+    label = f"{options.model}, {text.mean_length:.0f} pieces a sentence"
     header = (HEADER[0], HEADER[1], "seconds for 1,000", *HEADER[3:])
     print_table(
         (*header, "real tokens", "shapes"),
@@ -181,8 +182,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--layout", default="", help="of ours, else the run's own")
     parser.add_argument("--tokens", type=int, default=4096, help="places of a side")
     parser.add_argument("--batches", type=int, default=8, help="of a round, about")
-    parser.add_argument("--longest", type=int, default=10**9, help="pieces of a pair")
-    parser.add_argument("--shortest", type=int, default=1, help="pieces of a pair")
+    parser.add_argument(
+        "--join", type=int, default=1, help="pairs made one, for long sentences"
+    )
     options = parser.parse_args(argv)
     if options.repeats is None:
         options.repeats = QUICK_REPEATS if options.quick else REPEATS
@@ -209,10 +211,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.workdir is None:
         outcome["one_shape"] = one_shape(sizes, options, device)
     else:
-        text = read_text(
-            options.workdir, layout=options.layout, shortest=options.shortest,
-            longest=options.longest,
-        )  # fmt: skip
+        text = read_text(options.workdir, layout=options.layout, join=options.join)
         sizes = dataclasses.replace(sizes, vocabulary=text.vocabulary)
         outcome["text"] = real_text(sizes, text, options, device)
     print(json.dumps(outcome))

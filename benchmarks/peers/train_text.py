@@ -50,8 +50,12 @@ class Text:
     @property
     def longest(self) -> int:
         """Places of the longest row that anybody makes."""
-        sides = [self.corpus.source.lengths.max(), self.corpus.target.lengths.max()]
-        return max(*sides, self.batching["row_length"])
+        return self.batching["row_length"]
+
+    @property
+    def mean_length(self) -> float:
+        """Pieces of a target sentence on average."""
+        return float(self.corpus.target.lengths.mean())
 
     def ours(self, tokens: int) -> Epoch:
         """An epoch in the layout of `batching`, at most `tokens` places a side."""
@@ -103,25 +107,32 @@ def padded(side: Ragged, lot: np.ndarray) -> np.ndarray:
     return ids
 
 
-def read_text(folder: Path, *, layout: str, shortest: int, longest: int) -> Text:
-    """The training text of a workdir, of pairs whose longer side is in these bounds.
+def read_text(folder: Path, *, layout: str, join: int) -> Text:
+    """The training text of a workdir, `join` pairs that follow each other made one.
 
     `layout` takes the place of the run's own unless it is empty.
     """
     workdir = Workdir(folder)
     config = workdir.read_record()["config"]
     corpus = open_corpus(folder / "corpus" / "train")
-    sizes = np.maximum(corpus.source.lengths, corpus.target.lengths)
-    kept = np.flatnonzero((sizes >= shortest) & (sizes <= longest))
     batching = {k: v for k, v in config["batches"].items() if k != "executor"}
     if layout:
         batching["layout"] = layout
-    corpus = TokenizedCorpus(*(some(side, kept) for side in corpus))
+    corpus = TokenizedCorpus(*(joined(side, join) for side in corpus))
+    longest = max(int(side.lengths.max()) for side in corpus)
+    batching["row_length"] = max(batching["row_length"], longest)
     return Text(corpus, workdir.read_tokenizer().vocab_size, batching)
 
 
-def some(side: Ragged, kept: np.ndarray) -> Ragged:
-    """These sentences alone."""
-    tokens = [side[index] for index in kept]
-    offsets = np.concatenate([[0], np.cumsum(side.lengths[kept], dtype=np.int64)])
+def joined(side: Ragged, count: int) -> Ragged:
+    """Every `count` sequences behind each other as one, with its last EOS alone."""
+    if count == 1:
+        return side
+    whole = len(side) // count * count
+    tokens = [
+        np.concatenate([*(side[i][:-1] for i in range(n, n + count - 1)),
+                        side[n + count - 1]])
+        for n in range(0, whole, count)
+    ]  # fmt: skip
+    offsets = np.concatenate([[0], np.cumsum([len(each) for each in tokens])])
     return Ragged(np.concatenate(tokens), offsets)
