@@ -73,6 +73,14 @@ def _is_worth_blocks(length: int, reach: int) -> bool:
     return 2 * (_block_size(reach) + 2 * reach) <= length
 
 
+def keys_computed(length: int, *, window: int | None, is_causal: bool) -> int:
+    """How many keys each query of self-attention is multiplied with, masked or not."""
+    reach = length if window is None else reach_of(window)
+    if not _is_worth_blocks(length, reach):
+        return length
+    return _block_size(reach) + (reach if is_causal else 2 * reach)
+
+
 def _block_size(reach: int) -> int:
     return max(reach, SMALLEST_BLOCK)
 

@@ -23,6 +23,7 @@ from jaxformer.data.cleaning import CorpusReport, SideReport
 from jaxformer.data.plan import Plan, Shape
 from jaxformer.errors import InputError
 from jaxformer.model.config import TransformerConfig
+from jaxformer.model.local_attention import keys_computed
 from jaxformer.modes.memory import (
     device_budget,
     largest_microbatches,
@@ -210,7 +211,13 @@ def train_flops(model: TransformerConfig, shape: Shape) -> int:
     layer = 3 * d * head_pair + 2 * d * model.d_ff
     source = s * model.num_layers * layer
     target = t * (model.num_layers * layer + d * model.vocab_size)
-    attention = model.num_layers * head_pair * (s * s + t * t + s * t)
+    window = model.attention_window
+    scores = (
+        s * keys_computed(s, window=window, is_causal=False)
+        + t * keys_computed(t, window=window, is_causal=True)
+        + t * s
+    )
+    attention = model.num_layers * head_pair * scores
     return 6 * rows * (source + target + attention)
 
 

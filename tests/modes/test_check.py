@@ -1,5 +1,6 @@
 """--mode=check says what a run would take, and trains nothing."""
 
+import dataclasses
 import functools
 import json
 import logging
@@ -218,28 +219,30 @@ def lower():
         d_model=128, warmup_steps=4, learning_rate_scale=1.0, beta1=0.9, beta2=0.98,
         epsilon=1e-9, clip_norm=None,
     )  # fmt: skip
-    model = Transformer(config)
-    step = TrainStep(
-        model, optimizer, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
-    )
-    init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
-    state = jax.eval_shape(lambda: nn.unbox(init()))
 
-    def lower(shape: Shape, *, accumulate: bool):
+    def lower(shape: Shape, *, accumulate: bool, window: int | None = None):
+        model = Transformer(dataclasses.replace(config, attention_window=window))
+        step = TrainStep(
+            model, optimizer, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
+        )
+        init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
+        state = jax.eval_shape(lambda: nn.unbox(init()))
         source, target = (
             jax.ShapeDtypeStruct((shape.rows, length), jnp.int32)
             for length in (shape.source_length, shape.target_length)
         )
         batch = Batch(source, target, source, target)
-        return config, state, step.lower(state, batch, accumulate=accumulate)
+        return model.config, state, step.lower(state, batch, accumulate=accumulate)
 
     return lower
 
 
-def test_operations_are_those_that_xla_counts(lower):
+@pytest.mark.parametrize(
+    ("shape", "window"), [(Shape(8, 24, 32), None), (Shape(1, 512, 256), 16)]
+)
+def test_operations_are_those_that_xla_counts(lower, shape, window):
     """At 256 target places the loop over the logits runs once, as XLA assumes."""
-    shape = Shape(8, 24, 32)
-    config, _, lowered = lower(shape, accumulate=False)
+    config, _, lowered = lower(shape, accumulate=False, window=window)
     counted = lowered.cost_analysis()["flops"]
     assert check.train_flops(config, shape) == pytest.approx(counted, rel=0.1)
 
