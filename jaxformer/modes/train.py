@@ -26,6 +26,7 @@ from jaxformer.modes.options import Options
 from jaxformer.modes.runs import (
     Learner,
     Run,
+    keep_compiled,
     make_learner,
     make_run_plan,
     prepare_run,
@@ -80,6 +81,10 @@ def run(options: Options) -> dict:
     A run that was asked to stop returns its step and "stopped".
     """
     start = time.monotonic()
+    if not processes.are_several():
+        # Of several the first alone writes what is kept: on a machine of its own it
+        # would not compile, and lose patience with the others, who do.
+        keep_compiled()
     this_run, prepared = prepare_run(options)
     with processes.stop_requests() as stop:
         job = Job(

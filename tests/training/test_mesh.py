@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
+from benchmarks.collectives import Collective, collectives, shapes_in
 from jaxformer.batch import Batch, Rows
 from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import make_plan
@@ -103,41 +104,6 @@ def shards_of(sizes):
 # --- reading a compiled program ------------------------------------------------------
 
 
-class Collective(NamedTuple):
-    """An instruction by which devices talk; `shapes` are those of its results."""
-
-    kind: str
-    in_entry: bool  # else in a computation that is called: a loop's body
-    shapes: tuple[tuple[int, ...], ...]
-
-    @property
-    def elements(self):
-        return sum(map(math.prod, self.shapes))
-
-
-def shapes_in(text):
-    """The dimensions of each array type, such as f32[8,16], in a piece of HLO."""
-    found = re.findall(r"\b(?:pred|bf16|[fsu]\d+)\[([\d,]*)\]", text)
-    return [tuple(map(int, filter(None, dims.split(",")))) for dims in found]
-
-
-def collectives(text):
-    """All collectives of a compiled program, each with where it is."""
-    found, in_entry = [], False
-    for line in text.splitlines():
-        if re.match(r"(ENTRY )?%?[\w.-]+ \(.*\{$", line):
-            in_entry = line.startswith("ENTRY")
-        instruction = re.search(
-            r" = (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|"
-            r"collective-permute|collective-broadcast)(-start)?\(",
-            line,
-        )
-        if instruction:
-            shapes = shapes_in(instruction[1])
-            found.append(Collective(instruction[2], in_entry, tuple(shapes)))
-    return found
-
-
 def arguments_and_results(text):
     """The shapes that one device is given and hands back."""
     layout = re.search(r"entry_computation_layout=\{(.*?)\}\s*(, \w+=|$)", text, re.M)
@@ -165,9 +131,9 @@ ENTRY %main.3 (p: f32[2,3], q: s32[]) -> f32[2] {
 }
 """
     assert collectives(text) == [
-        Collective("all-gather", False, ((4,),)),
-        Collective("all-reduce", True, ((2, 3), (5,))),
-        Collective("all-reduce", True, ((),)),
+        Collective("all-gather", False, ((4,),), 16),
+        Collective("all-reduce", True, ((2, 3), (5,)), 34),
+        Collective("all-reduce", True, ((),), 4),
     ]
     assert [each.elements for each in collectives(text)] == [4, 11, 1]
     assert arguments_and_results(text) == ([(2, 3), ()], [(2,)])
