@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "jax", "jaxlib", "flax", "optax", "tensorflow-cpu", "ctranslate2", "torch",
+    "jax", "jaxlib", "flax", "optax", "tensorflow_cpu", "ctranslate2", "torch",
     "transformers",
 )  # fmt: skip
 PAUSE = 0.3  # seconds, for the threads of the one before to fall asleep
