@@ -1,7 +1,7 @@
 """How fast we train beside PyTorch and a usual Flax port, in one run on one machine.
 
     python benchmarks/train.py [--model=base|big|small|tiny] [--quick] [--repeats=7]
-        [--rows=32 --length=32] [--only=ours,...] [--dtype=float32]
+        [--rows=32 --length=32] [--only=ours,...] [--dtype=float32] [--fused_attention]
         [--workdir=DIR --tokens=4096 --batches=8 --layout=buckets --join=1]
 
 Every contestant makes whole updates: forward, backward, Adam, dropout 0.1, smoothed
@@ -175,6 +175,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--length", type=int, help="pieces a row, of either side")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"))
     parser.add_argument(
+        "--fused_attention", action="store_true", help="ours by cuDNN where it fits"
+    )
+    parser.add_argument(
         "--only", type=lambda text: text.split(","), default=[OURS, TORCH, FLAX],
         help=f"of {OURS},{TORCH},{COMPILED},{FLAX}; by default all but {COMPILED}",
     )  # fmt: skip
@@ -197,7 +200,7 @@ def main(argv: list[str] | None = None) -> int:
     sizes = MODELS[options.model]
     changes = {
         "rows": options.rows, "source": options.length, "target": options.length,
-        "dtype": options.dtype,
+        "dtype": options.dtype, "fused_attention": options.fused_attention,
     }  # fmt: skip
     given = {key: value for key, value in changes.items() if value is not None}
     sizes = dataclasses.replace(sizes, **given)

@@ -30,6 +30,7 @@ class TrainSizes:
     source: int  # tokens a row, EOS included
     target: int
     dtype: str = "float32"  # of activations: "float32" or "bfloat16"
+    fused_attention: bool = False  # ours alone: cuDNN's kernel where it fits
 
     def config(self) -> TransformerConfig:
         """The same as a config of ours."""
@@ -40,7 +41,7 @@ class TrainSizes:
             d_v=head, dropout=DROPOUT, positions="sinusoidal", max_positions=512,
             norm_first=False, dtype=self.dtype, attention_bias=False,
             activation="relu", logits_bias=False, layer_norm_epsilon=1e-6,
-            attention_window=None, fused_attention=False,
+            attention_window=None, fused_attention=self.fused_attention,
         )  # fmt: skip
 
     def batch(self, seed: int) -> Batch:
