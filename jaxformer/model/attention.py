@@ -9,6 +9,7 @@ repository writes shapes in one alphabet:
     K  head size of queries and keys (d_k); values have head size d_v, written U
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -92,7 +93,6 @@ def scaled_xavier(
 class Projection(nn.Module):
     """A linear map between named axes; its parameters are `kernel` and maybe `bias`."""
 
-    equation: str  # einsum letters, such as "bld,dhk->blhk"
     shape: Sequence[int]
     axes: Sequence[str]  # logical axis names, one for each dimension of `shape`
     contracted: int  # how many leading dimensions of `shape` are summed over
@@ -102,7 +102,7 @@ class Projection(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Apply `equation` to x [B, L, ...] and the kernel; add the bias, if any."""
+        """Multiply x [B, L, contracted...] with the kernel; add the bias, if any."""
         dimensions = range(len(self.shape))
         init = scaled_xavier(
             self.gain,
@@ -112,7 +112,12 @@ class Projection(nn.Module):
         kernel = self.param(
             "kernel", nn.with_logical_partitioning(init, self.axes), self.shape
         )
-        y = jnp.einsum(self.equation, x, kernel.astype(self.dtype))
+        # As matrices: in a product of more dimensions XLA copies the kernel transposed.
+        rows = math.prod(self.shape[: self.contracted])
+        matrix = kernel.astype(self.dtype).reshape(rows, -1)
+        y = (x.reshape(*x.shape[:2], rows) @ matrix).reshape(
+            *x.shape[:2], *self.shape[self.contracted :]
+        )
         if not self.has_bias:
             return y
         zeros = nn.with_logical_partitioning(
@@ -144,15 +149,13 @@ class MultiHeadAttention(nn.Module):
         axes = ("embed", "heads", "head_size")
 
         def into_heads(size: int) -> Projection:
-            return Projection(
-                "bld,dhk->blhk", (d, h, size), axes, 1, self.dtype, self.has_bias
-            )
+            return Projection((d, h, size), axes, 1, self.dtype, self.has_bias)
 
         self.query = into_heads(k)
         self.key = into_heads(k)
         self.value = into_heads(u)
         self.output = Projection(
-            "blhu,hud->bld", (h, u, d), ("heads", "head_size", "embed"), 2, self.dtype,
+            (h, u, d), ("heads", "head_size", "embed"), 2, self.dtype,
             self.has_bias, self.output_gain,
         )  # fmt: skip
 
