@@ -9,8 +9,6 @@ repository writes shapes in one alphabet:
     K  head size of queries and keys (d_k); values have head size d_v, written U
 """
 
-import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -22,6 +20,7 @@ from jaxformer.model.fused_attention import (
     fused_attention,
     fused_attention_fits,
 )
+from jaxformer.model.linear import Projection
 from jaxformer.model.local_attention import Neighbourhood, local_attention
 from jaxformer.model.masks import MASKED
 
@@ -78,55 +77,6 @@ def dot_product_attention(
     return jnp.einsum("bhts,bshu->bthu", weights, value)
 
 
-def scaled_xavier(
-    gain: float,
-    *,
-    in_axis: int | Sequence[int] = -2,
-    out_axis: int | Sequence[int] = -1,
-) -> nn.initializers.Initializer:
-    """Xavier's uniform initialiser with its standard deviation times `gain`."""
-    return nn.initializers.variance_scaling(
-        gain**2, "fan_avg", "uniform", in_axis=in_axis, out_axis=out_axis
-    )
-
-
-class Projection(nn.Module):
-    """A linear map between named axes; its parameters are `kernel` and maybe `bias`."""
-
-    shape: Sequence[int]
-    axes: Sequence[str]  # logical axis names, one for each dimension of `shape`
-    contracted: int  # how many leading dimensions of `shape` are summed over
-    dtype: jnp.dtype
-    has_bias: bool
-    gain: float = 1.0  # of the first kernel, to Xavier's
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Multiply x [B, L, contracted...] with the kernel; add the bias, if any."""
-        dimensions = range(len(self.shape))
-        init = scaled_xavier(
-            self.gain,
-            in_axis=tuple(dimensions[: self.contracted]),
-            out_axis=tuple(dimensions[self.contracted :]),
-        )
-        kernel = self.param(
-            "kernel", nn.with_logical_partitioning(init, self.axes), self.shape
-        )
-        # As matrices: in a product of more dimensions XLA copies the kernel transposed.
-        rows = math.prod(self.shape[: self.contracted])
-        matrix = kernel.astype(self.dtype).reshape(rows, -1)
-        y = (x.reshape(*x.shape[:2], rows) @ matrix).reshape(
-            *x.shape[:2], *self.shape[self.contracted :]
-        )
-        if not self.has_bias:
-            return y
-        zeros = nn.with_logical_partitioning(
-            nn.initializers.zeros, self.axes[self.contracted :]
-        )
-        bias = self.param("bias", zeros, self.shape[self.contracted :])
-        return y + bias.astype(self.dtype)[None, None]
-
-
 class MultiHeadAttention(nn.Module):
     """Section 3.2.2: h attentions side by side, each on its own projection.
 
@@ -149,7 +99,7 @@ class MultiHeadAttention(nn.Module):
         axes = ("embed", "heads", "head_size")
 
         def into_heads(size: int) -> Projection:
-            return Projection((d, h, size), axes, 1, self.dtype, self.has_bias)
+            return Projection((d, h, size), axes, 1, self.dtype, self.has_bias, 1.0)
 
         self.query = into_heads(k)
         self.key = into_heads(k)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from jaxformer.model.attention import scaled_xavier
+from jaxformer.model.linear import Projection
 
 ACTIVATIONS = {"relu": jax.nn.relu, "swish": jax.nn.swish}
 
@@ -149,25 +149,15 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [B, L, D] to [B, L, D] through [B, L, F]."""
-        hidden = self._dense("hidden", x, self.d_ff, ("embed", "mlp"), 1.0)
-        return self._dense(
-            "output",
-            ACTIVATIONS[self.activation](hidden),
-            self.d_model,
-            ("mlp", "embed"),
-            self.output_gain,
+        d, f = self.d_model, self.d_ff
+        hidden = Projection(
+            (d, f), ("embed", "mlp"), 1, self.dtype, True, 1.0, name="hidden"
         )
-
-    def _dense(
-        self, name: str, x: jax.Array, features: int, axes: tuple[str, str], gain: float
-    ) -> jax.Array:
-        return nn.Dense(
-            features,
-            dtype=self.dtype,
-            kernel_init=nn.with_logical_partitioning(scaled_xavier(gain), axes),
-            bias_init=nn.with_logical_partitioning(nn.initializers.zeros, axes[1:]),
-            name=name,
-        )(x)
+        output = Projection(
+            (f, d), ("mlp", "embed"), 1, self.dtype, True, self.output_gain,
+            name="output",
+        )  # fmt: skip
+        return output(ACTIVATIONS[self.activation](hidden(x)))
 
 
 def embedding_scale(d_model: int) -> float:

@@ -1,0 +1,73 @@
+"""The linear maps of attention and feed-forward: one kind, laid out for its gradient.
+
+Used by `attention.py` and `layers.py`.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+
+@jax.custom_vjp
+def multiply(x: jax.Array, matrix: jax.Array) -> jax.Array:
+    """Product of x [B, L, M] and a matrix [M, N]: [B, L, N].
+
+    Its gradient in the matrix is x^T dy as it stands. JAX's own is dy^T x, transposed,
+    and on CPUs XLA then copies both dy and the result transposed.
+    """
+    return x @ matrix
+
+
+def _forward(
+    x: jax.Array, matrix: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return x @ matrix, (x, matrix)
+
+
+def _backward(
+    kept: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, matrix = kept
+    return (
+        jnp.einsum("bln,mn->blm", gradient, matrix),
+        jax.lax.dot_general(x, gradient, (((0, 1), (0, 1)), ((), ()))),  # [M, N]
+    )
+
+
+multiply.defvjp(_forward, _backward)
+
+
+class Projection(nn.Module):
+    """A linear map between named axes; its parameters are `kernel` and maybe `bias`."""
+
+    shape: Sequence[int]
+    axes: Sequence[str]  # logical axis names, one for each dimension of `shape`
+    contracted: int  # how many leading dimensions of `shape` are summed over
+    dtype: jnp.dtype
+    has_bias: bool
+    gain: float  # standard deviation of the first kernel, to Xavier's
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Multiply x [B, L, contracted...] with the kernel; add the bias, if any."""
+        dimensions, summed = range(len(self.shape)), self.contracted
+        init = nn.initializers.variance_scaling(
+            self.gain**2, "fan_avg", "uniform",
+            in_axis=dimensions[:summed], out_axis=dimensions[summed:],
+        )  # fmt: skip
+        kernel = self.param(
+            "kernel", nn.with_logical_partitioning(init, self.axes), self.shape
+        )
+        # As matrices: in a product of more dimensions XLA copies the kernel transposed.
+        rows = math.prod(self.shape[:summed])
+        matrix = kernel.astype(self.dtype).reshape(rows, -1)
+        y = multiply(x.reshape(*x.shape[:2], rows), matrix)
+        y = y.reshape(*x.shape[:2], *self.shape[summed:])
+        if not self.has_bias:
+            return y
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.axes[summed:])
+        bias = self.param("bias", zeros, self.shape[summed:])
+        return y + bias.astype(self.dtype)[None, None]
