@@ -88,7 +88,8 @@ Then `python translate.py < source.txt` does what jaxformer's `--mode=translate`
   jaxformer does.
 - The length penalty of the paper is ((5 + n) / 6)^alpha, that of CTranslate2
   n^length_penalty; n counts the end of sentence in both. So here CTranslate2 returns
-  log-probabilities, of two beams of hypotheses, and `penalised` ranks them. With
+  log-probabilities, of two beams of hypotheses, and `penalised` ranks them; where the
+  model does not come to an end, their ends may differ from jaxformer's. With
   beam_size 1 or alpha 0 one is enough. Where speed counts more than sameness, ask for
   one and choose a `length_penalty`; jaxformer has it as `--length_penalty=power`.
 """
