@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jaxformer.batch import BOS, PAD
+from jaxformer.batch import BOS, EOS, PAD
 
 _TEXT = """\
 # {direction}, for CTranslate2
@@ -21,6 +21,7 @@ import ctranslate2
 import sentencepiece
 
 BEAM_SIZE, ALPHA, EXTRA_LENGTH = {beam_size}, {alpha}, {extra_length}
+END = "{eos}"
 # Finished hypotheses among which the length penalty chooses, if there is one.
 HYPOTHESES = 1 if BEAM_SIZE == 1 or ALPHA == 0 else 2 * BEAM_SIZE
 
@@ -43,7 +44,17 @@ def pieces_of(text):
 
 def penalised(log_probability, pieces):
     "log P / ((5 + n) / 6)^alpha, where n counts the end of sentence."
-    return log_probability / ((5 + len(pieces) + 1) / 6) ** ALPHA
+    return log_probability / ((5 + len(pieces)) / 6) ** ALPHA
+
+
+def best_of(found, limit):
+    "The best of those that end within `limit` pieces; if none does, of all, cut."
+    ranked = []
+    for score, pieces in zip(found.scores, found.hypotheses):
+        ends = pieces[-1:] == [END] and len(pieces) <= limit + 1
+        ranked.append((ends, penalised(score, pieces), pieces))
+    *_, best = max(ranked)
+    return [piece for piece in best[:limit] if piece != END]
 
 
 def translate(sentences):
@@ -59,6 +70,7 @@ def translate(sentences):
         num_hypotheses=HYPOTHESES,
         length_penalty=0,
         return_scores=True,
+        return_end_token=True,
         min_decoding_length=0,
         max_decoding_length=max(map(len, sources), default=1) + EXTRA_LENGTH,
         max_input_length=0,
@@ -67,9 +79,7 @@ def translate(sentences):
     )
     translations = [""] * len(sources)
     for i, found in zip(spoken, results):
-        scores = map(penalised, found.scores, found.hypotheses)
-        _, best = max(zip(scores, found.hypotheses))
-        best = best[: len(sources[i]) + EXTRA_LENGTH]
+        best = best_of(found, len(sources[i]) + EXTRA_LENGTH)
         translations[i] = normalise(target_tokenizer.decode(best))
     return translations
 
@@ -88,8 +98,7 @@ Then `python translate.py < source.txt` does what jaxformer's `--mode=translate`
   jaxformer does.
 - The length penalty of the paper is ((5 + n) / 6)^alpha, that of CTranslate2
   n^length_penalty; n counts the end of sentence in both. So here CTranslate2 returns
-  log-probabilities, of two beams of hypotheses, and `penalised` ranks them; where the
-  model does not come to an end, their ends may differ from jaxformer's. With
+  log-probabilities, of two beams of hypotheses, and `penalised` ranks them. With
   beam_size 1 or alpha 0 one is enough. Where speed counts more than sameness, ask for
   one and choose a `length_penalty`; jaxformer has it as `--length_penalty=power`.
 """
@@ -139,6 +148,7 @@ def readme(
         longest=longest,
         pad=pieces[PAD],
         bos=pieces[BOS],
+        eos=pieces[EOS],
         tokenizer=" and ".join(f"`{name}`" for name in dict.fromkeys(files.values())),
         imports="import json\n" if has_languages else "",
         languages=_LANGUAGES if has_languages else "",
