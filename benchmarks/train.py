@@ -37,6 +37,7 @@ from benchmarks.peers.train_text import Text, read_text
 from benchmarks.peers.train_torch import torch_update
 from benchmarks.peers.training import TrainSizes, Update
 from jaxformer.batch import PAD, Batch
+from jaxformer.errors import InputError
 
 OURS, TORCH, COMPILED, FLAX = "ours", "PyTorch", "PyTorch compiled", "Flax port"
 PRODUCTS = "matrix products"
@@ -126,9 +127,10 @@ def real_text(
     }
     parts = {}
     for name, update in updates.items():
-        for batch in epochs[name].one_of_each_shape() if name in compiling else ():
-            update(batch)  # not counted
         parts[name] = epochs[name].parts(options.repeats, options.batches)
+        warm = epochs[name].one_of_each_shape() if name in compiling else parts[name][0]
+        for batch in warm:
+            update(batch)  # not counted
     rounds: list[dict[str, float]] = []  # seconds for a thousand real target tokens
     for part in range(options.repeats):
         turns = {
@@ -189,6 +191,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--join", type=int, default=1, help="pairs made one, for long sentences"
     )
     options = parser.parse_args(argv)
+    if unknown := set(options.only) - {OURS, TORCH, COMPILED, FLAX}:
+        parser.error(f"there is no contestant {', '.join(sorted(unknown))}")
     if options.repeats is None:
         options.repeats = QUICK_REPEATS if options.quick else REPEATS
     return options
@@ -214,7 +218,11 @@ def main(argv: list[str] | None = None) -> int:
     if options.workdir is None:
         outcome["one_shape"] = one_shape(sizes, options, device)
     else:
-        text = read_text(options.workdir, layout=options.layout, join=options.join)
+        try:
+            text = read_text(options.workdir, layout=options.layout, join=options.join)
+        except InputError as error:
+            print(f"train: {error}", file=sys.stderr)
+            return 2
         sizes = dataclasses.replace(sizes, vocabulary=text.vocabulary)
         outcome["text"] = real_text(sizes, text, options, device)
     print(json.dumps(outcome))

@@ -87,3 +87,21 @@ def test_it_starts_and_ends_with_a_line_of_json():
     assert {"ours", "Flax port", "matrix products"} <= found.keys()
     assert all(each["seconds"] > 0 for each in found.values())
     assert "| tiny, 4 x 8 | ours |" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--only=ours,theirs"], "there is no contestant theirs"),
+        (["--workdir=nowhere"], "there is no run in nowhere"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(flags, sentence):
+    run = subprocess.run(
+        [sys.executable, SCRIPT, "--model=tiny", *flags],
+        capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        check=False,
+    )  # fmt: skip
+    assert run.returncode == 2
+    assert sentence in run.stderr.splitlines()[-1]
+    assert "Traceback" not in run.stderr
