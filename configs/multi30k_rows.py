@@ -1,0 +1,53 @@
+"""The paper's qualitative claims at the size of a laptop: rows like Table 3's on Multi30k.
+
+Reproduces  not a number but the sign of a difference, each from the base row to another:
+            one head is worse than eight (rows A), a small d_k is worse (rows B), without
+            dropout worse (rows D), without label smoothing perplexity is better and BLEU
+            worse (rows D, section 5.4), learned positions are equal (row E), without
+            warm-up worse (section 5.3, which gives no figure). docs/claims.md has what
+            came out, of three seeds each, and what did not come out as in the paper.
+Hardware    one CPU core (AMD EPYC) for each run, two at a time.
+Data        as configs/multi30k.py.
+
+    python -m jaxformer.main --config=configs/multi30k_rows.py:one_head \\
+        --config.training.seed=1 --config.data.directory=data/multi30k --workdir=runs/one_head_1
+"""
+
+from ml_collections import ConfigDict
+
+from configs import multi30k
+from jaxformer.errors import InputError
+
+# Name of the row: what differs from the base row, by config section.
+ROWS = {
+    "base": {},
+    "one_head": {"model": {"num_heads": 1, "d_k": 128, "d_v": 128}},
+    "small_d_k": {"model": {"d_k": 2}},
+    "learned_positions": {"model": {"positions": "learned"}},
+    "no_smoothing": {"training": {"label_smoothing": 0.0}},
+    "no_dropout": {"model": {"dropout": 0.0}},
+    "no_warmup": {"optimizer": {"warmup_steps": 1}},
+}
+
+
+def get_config(row: str = "") -> ConfigDict:
+    """The config of one row. Raises InputError, naming the rows, for any other word."""
+    if row not in ROWS:
+        raise InputError(
+            f"there is no row {row!r}: give one of {', '.join(ROWS)} after a colon, as "
+            "in --config=configs/multi30k_rows.py:one_head"
+        )
+    config = multi30k.get_config()
+    config.data.update(vocab_size=4000, max_length=64)
+    config.batches.update(layout="packed", row_length=64)  # one shape to compile
+    config.model.update(
+        num_layers=2, d_ff=256, num_heads=8, d_k=16, d_v=16, dropout=0.1
+    )
+    config.optimizer.update(warmup_steps=600)
+    config.training.update(
+        steps=2000, tokens_per_update=1024, tokens_per_microbatch=1024, eval_every=2000,
+        save_every=1000, keep=2, average=1,
+    )  # fmt: skip
+    config.decoding.update(beam_size=4)
+    config.update(ROWS[row])
+    return config
