@@ -1,16 +1,17 @@
-"""The paper's qualitative claims at the size of a laptop: rows like Table 3's on Multi30k.
+"""Rows like Table 3's, small enough for a laptop: the paper's claims on Multi30k.
 
-Reproduces  not a number but the sign of a difference, each from the base row to another:
-            one head is worse than eight (rows A), a small d_k is worse (rows B), without
-            dropout worse (rows D), without label smoothing perplexity is better and BLEU
-            worse (rows D, section 5.4), learned positions are equal (row E), without
-            warm-up worse (section 5.3, which gives no figure). docs/claims.md has what
-            came out, of three seeds each, and what did not come out as in the paper.
-Hardware    one CPU core (AMD EPYC) for each run, two at a time.
+Reproduces  not a number but the sign of a difference of each row from the base row:
+            one head is worse than eight (rows A), a small d_k is worse (rows B), no
+            dropout is worse (rows D), without label smoothing perplexity is better and
+            BLEU worse (rows D, section 5.4), learned positions are equal (row E); and
+            equation 3 without its warm-up (section 5.3, which gives no figure).
+            docs/claims.md has what came out, and what did not come out as published.
+Hardware    one CPU core (AMD EPYC) for each run.
 Data        as configs/multi30k.py.
 
     python -m jaxformer.main --config=configs/multi30k_rows.py:one_head \\
-        --config.training.seed=1 --config.data.directory=data/multi30k --workdir=runs/one_head_1
+        --config.training.seed=1 --config.data.directory=data/multi30k \\
+        --workdir=runs/one_head_1
 """
 
 from ml_collections import ConfigDict

@@ -39,16 +39,20 @@ ROOMS = {
     "export": (("export",), ("contract", "model", "training", "decoding")),
     # HTTP around a translator, which it is handed
     "serving": (("serving",), ("contract", "decoding")),
+    "reports": (("reports",), ("contract", "decoding")),  # pages and pictures
     "workdir": (("workdir",), ("contract", "data")),  # it opens the run's tokeniser
     "modes": (  # assembles all of them
         ("modes",),
         (
             "contract", "processes", "model", "update", "training", "data", "decoding",
-            "export", "serving", "workdir",
+            "export", "serving", "reports", "workdir",
         ),
     ),
     "main": (("main",), ("contract", "processes", "modes")),
-    "api": (("api",), ("contract", "decoding", "modes")),  # the same from Python
+    "api": (  # the same from Python
+        ("api",),
+        ("contract", "decoding", "reports", "modes"),
+    ),
 }  # fmt: skip
 
 # A library, and the only modules that may import it.
@@ -58,6 +62,11 @@ DOORS = {
     "orbax": ("jaxformer.training.storage",),
     "sentencepiece": ("jaxformer.data.tokenizer",),
     "sacrebleu": ("jaxformer.decoding.metrics",),
+    "sacremoses": ("jaxformer.decoding.metrics",),
+    "sklearn": ("jaxformer.data.languages",),
+    "altair": ("jaxformer.reports",),
+    "jinja2": ("jaxformer.reports.page",),
+    "vl_convert": ("jaxformer.reports.page",),
     "ctranslate2": ("jaxformer.export.ctranslate2",),
     "safetensors": ("jaxformer.export.marian_files",),
     "starlette": ("jaxformer.serving.app",),

@@ -15,7 +15,7 @@ from jaxformer.processes import Cluster
 
 MODES = (
     "prepare", "check", "train", "evaluate", "translate", "score", "align", "export",
-    "import", "serve",
+    "import", "serve", "visualize", "report", "reproduce",
 )  # fmt: skip
 
 
@@ -55,7 +55,22 @@ FLAGS: dict[str | None, tuple[Flag, ...]] = {
         Flag("input", str, "import: the folder of a Marian checkpoint of Hugging Face, "
              "such as an OPUS-MT model's."),
         Flag("output", str, "export: the new folder to write; align: a new .npz file "
-             "of all attention."),
+             "of all attention; visualize: the page, or a picture called .png, .svg or "
+             ".pdf; report: the page."),
+        Flag("attention", str, "visualize: which of the three a picture shows, and "
+             "the page first.", default="cross",
+             choices=("encoder", "decoder", "cross")),
+        Flag("layer", int, "visualize: which layer a picture shows, and the page "
+             "first, from 1; by default the last.", least=1),
+        Flag("heads", str, "visualize: which heads a picture shows, from 1, "
+             "separated by commas; by default all."),
+        Flag("compare", str, "report: workdirs of other runs to stand beside, "
+             "separated by commas."),
+        Flag("examples", int, "report: how many of the best and the worst sentences it "
+             "shows.", default=5, least=0),
+        Flag("row", str, "reproduce: which published result, such as table2/base; "
+             "without it they are listed."),
+        Flag("steps", int, "reproduce: updates, where the paper made more.", least=1),
         Flag("quantization", str, "export: the type of the weights.", default="float32",
              choices=(
                  "float32", "float16", "bfloat16", "int8", "int8_float32",
@@ -150,6 +165,13 @@ class Options:
     input: str | None = None
     quantization: str = "float32"
     memory_gib: float | None = None
+    attention: str = "cross"
+    layer: int | None = None
+    heads: str | None = None
+    compare: str | None = None
+    examples: int = 5
+    row: str | None = None
+    steps: int | None = None
     decoding: dict = field(default_factory=dict)  # override that section of the config
     search: dict = field(default_factory=dict)  # further SearchOptions
     wishes: dict = field(default_factory=dict)  # further Wishes

@@ -1,0 +1,50 @@
+"use strict";
+
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const pageData = read("data");
+const isDark = matchMedia("(prefers-color-scheme: dark)");
+
+// The colours of the style sheet, in whatever scheme is on, as Vega wants them.
+function theme() {
+  const style = getComputedStyle(document.documentElement);
+  const [ink, soft, line] = ["--ink", "--soft", "--line"].map((name) =>
+    style.getPropertyValue(name).trim());
+  return {
+    background: "transparent",
+    font: "system-ui, sans-serif",
+    title: { color: ink, anchor: "start", fontSize: 13 },
+    axis: {
+      labelColor: soft, titleColor: soft, domainColor: line, tickColor: line,
+      gridColor: line, gridOpacity: 0.6, labelFontSize: 11, titleFontSize: 11,
+    },
+    legend: { labelColor: ink, titleColor: soft },
+    header: { labelColor: ink, titleColor: soft },
+    view: { stroke: null },
+    text: { color: ink },
+    rule: { color: soft },
+  };
+}
+
+// Draw a Vega-Lite specification into an element; the promise is of Vega's view.
+async function draw(element, spec) {
+  const { view } = await vegaEmbed(element, spec, {
+    actions: { export: true, source: false, compiled: false, editor: false },
+    config: theme(),
+    renderer: "svg",
+    downloadFileName: element.dataset.chart ?? "chart",
+  });
+  return view;
+}
+
+// What draws again when the scheme changes.
+const drawings = [() => {
+  const specs = read("specs");
+  return Promise.all([...document.querySelectorAll("[data-chart]")].map((element) =>
+    draw(element, specs[element.dataset.chart])));
+}];
+const drawAll = async () => {
+  for (const each of drawings) await each();
+  document.documentElement.dataset.drawn = "yes"; // tests and printers wait for it
+};
+isDark.addEventListener("change", drawAll);
+addEventListener("DOMContentLoaded", drawAll);
