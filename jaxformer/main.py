@@ -28,7 +28,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow only feeds data
 from absl import flags
 from ml_collections import config_flags
 
-from jaxformer import processes
+import configs
+from jaxformer import processes, published
 from jaxformer.errors import InputError
 from jaxformer.modes.options import FLAGS, MODES, Flag, Options
 from jaxformer.processes import Cluster
@@ -79,6 +80,7 @@ def _define(flag: Flag, values: flags.FlagValues) -> None:
 
 def parse(argv: Sequence[str]) -> Options:
     """Read the command line. Raises InputError, naming the nearest right word."""
+    argv = with_config_of_row(argv)
     values = define_flags(argv)
     try:
         rest = values(list(argv))[1:]
@@ -92,7 +94,10 @@ def parse(argv: Sequence[str]) -> Options:
         raise SystemExit(0)
     if rest:
         raise InputError(f"{rest[0]!r} is no flag; flags look like --mode=train")
-    if not values.workdir and values.mode != "check":
+    needs_none = values.mode == "check" or (
+        values.mode == "reproduce" and not values.row
+    )
+    if not values.workdir and not needs_none:
         raise InputError(f"--workdir is missing; for example: {USAGE}")
     given = {
         group: {f.name: values[f.name].value for f in members}
@@ -103,6 +108,7 @@ def parse(argv: Sequence[str]) -> Options:
     return Options(
         mode=values.mode,
         config=config,
+        config_file=_config_without_overrides(argv) if values.row else None,
         cluster=Cluster(**cluster),
         **alone,
         **{
@@ -112,10 +118,36 @@ def parse(argv: Sequence[str]) -> Options:
     )
 
 
+def with_config_of_row(argv: Sequence[str]) -> list[str]:
+    """The command line with the --config that --row=NAME stands for, if it has one.
+
+    Raises InputError for a row that nobody published, and for both flags together.
+    """
+    name = _value_of(argv, "row")
+    if name is None:
+        return list(argv)
+    config = published.row(name).config
+    if _value_of(argv, "config") is not None:
+        raise InputError(
+            f"--row={name} is --config=configs/{config.replace(':', '.py:')} already: "
+            "leave out --config; --config.SECTION.KEY=VALUE may change it"
+        )
+    file, colon, rest = config.partition(":")
+    path = Path(configs.__path__[0]) / f"{file}.py"
+    return [argv[0], f"--config={path}{colon}{rest}", *argv[1:]]
+
+
+def _config_without_overrides(argv: Sequence[str]) -> dict:
+    """What the config file itself says."""
+    values = define_flags([])
+    values(["", f"--config={_value_of(argv, 'config')}"])
+    return values.config.to_dict()
+
+
 def _explain(error: Exception, argv: Sequence[str]) -> str:
     """One line for what absl, ml_collections or a config file says in several."""
     overrides = [match[1] for arg in argv[1:] if (match := _OVERRIDE.match(arg))]
-    choice = _config_choice(argv)
+    choice = _value_of(argv, "config")
     if choice is None:
         if overrides:
             return f"--config.{overrides[0]}=... needs --config=FILE before it"
@@ -123,21 +155,19 @@ def _explain(error: Exception, argv: Sequence[str]) -> str:
     file = choice.partition(":")[0]
     if not Path(file).is_file():
         return f"there is no config file {file!r}; configs/ has those of jaxformer"
-    without_overrides = define_flags([])
     try:
-        without_overrides(["", f"--config={choice}"])
-        config = without_overrides.config.to_dict()
+        config = _config_without_overrides(argv)
     except Exception as failure:
         return f"the config file {file} fails: {_last_line(failure)}"
     unknown = filter(None, (_unknown_key(config, key) for key in overrides))
     return next(unknown, None) or _one_line(error)
 
 
-def _config_choice(argv: Sequence[str]) -> str | None:
-    """The value of --config, if it has one."""
+def _value_of(argv: Sequence[str], flag: str) -> str | None:
+    """The value of --flag, if it is given one."""
     for index, arg in enumerate(argv):
         name, equals, value = arg.partition("=")
-        if name in ("--config", "-config"):
+        if name in (f"--{flag}", f"-{flag}"):
             return value if equals else next(iter(argv[index + 1 :]), None)
     return None
 

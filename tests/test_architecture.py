@@ -20,6 +20,7 @@ ROOTS = ("jaxformer", "configs")
 # "jaxformer." left out) and the rooms below that it may know, besides itself.
 ROOMS = {
     "contract": (("batch", "errors"), ()),  # what everybody shares knows nobody
+    "published": (("published",), ("contract",)),  # what others printed
     "processes": (("processes",), ("contract",)),  # how several of them are one
     "configs": (("configs",), ("contract",)),  # values; table3 refuses unknown rows
     "model": (("model",), ("contract",)),
@@ -45,10 +46,13 @@ ROOMS = {
         ("modes",),
         (
             "contract", "processes", "model", "update", "training", "data", "decoding",
-            "export", "serving", "reports", "workdir",
+            "export", "serving", "reports", "workdir", "published",
         ),
     ),
-    "main": (("main",), ("contract", "processes", "modes")),
+    "main": (
+        ("main",),
+        ("contract", "processes", "published", "configs", "modes"),
+    ),
     "api": (  # the same from Python
         ("api",),
         ("contract", "decoding", "reports", "modes"),
@@ -62,7 +66,7 @@ DOORS = {
     "orbax": ("jaxformer.training.storage",),
     "sentencepiece": ("jaxformer.data.tokenizer",),
     "sacrebleu": ("jaxformer.decoding.metrics",),
-    "sacremoses": ("jaxformer.decoding.metrics",),
+    "sacremoses": ("jaxformer.decoding.moses",),
     "sklearn": ("jaxformer.data.languages",),
     "altair": ("jaxformer.reports",),
     "jinja2": ("jaxformer.reports.page",),

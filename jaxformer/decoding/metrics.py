@@ -2,8 +2,8 @@
 
 The same translations get BLEU scores that differ by more than two points under
 different tokenisers and cases, so a score travels with the signature that says how it
-was computed, with its direction and its case. The only importer of sacrebleu; used by
-the evaluation during training and by `--mode=evaluate`.
+was computed, with its direction and its case; `every_bleu` gives it under each scorer
+that papers use. Used by the evaluation during training and by `--mode=evaluate`.
 """
 
 import re
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
+from jaxformer.decoding import moses
 from jaxformer.errors import InputError
 
 # Languages whose words 13a does not separate: sacreBLEU's tokeniser for each.
@@ -44,13 +45,7 @@ def corpus_scores(
     written zh-CN, zh_TW), 13a for all others. Raises InputError if the counts differ,
     if there is nothing to score, or if the tokeniser's package is not installed.
     """
-    if len(hypotheses) != len(references):
-        raise InputError(
-            f"There are {len(hypotheses)} translations but {len(references)} "
-            "references; give one reference for each translation, in the same order."
-        )
-    if not hypotheses:
-        raise InputError("There are no translations to score; the input is empty.")
+    _require_pairs(hypotheses, references)
     tokenizer = _tokenizer_for(target_language)
     cased = _bleu(tokenizer, lowercase=False)
     lower_cased = _bleu(tokenizer, lowercase=True)
@@ -68,11 +63,78 @@ def corpus_scores(
     )
 
 
-def format_bleu(scores: Scores) -> str:
-    """One line fit to quote: `BLEU 27.30 en-de cased (nrefs:1|case:mixed|...)`."""
-    return (
-        f"BLEU {scores.bleu:.2f} {scores.direction} {scores.case} ({scores.signature})"
+class Score(NamedTuple):
+    """One BLEU, 0 to 100, of a set of translations under one scorer."""
+
+    scorer: str  # one of SCORERS
+    bleu: float
+    signature: str
+
+
+# What a BLEU may have been computed by, and who prints it.
+SCORERS = {
+    "sacreBLEU": "papers since about 2019; 13a, or the tokeniser of zh, ja and ko",
+    "sacreBLEU lower-cased": "the same, case ignored",
+    "sacreBLEU intl": "the same, split at every Unicode punctuation mark",
+    "sacreBLEU intl lower-cased": "tensor2tensor's own reports",
+    "Moses tokens": "papers before 2019: multi-bleu.perl",
+    "Moses tokens lower-cased": "papers on Multi30k",
+    "Moses tokens, compounds split": "this paper and others on WMT 2014 German",
+}
+
+
+def every_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], *, target_language: str
+) -> list[Score]:
+    """BLEU of detokenised translations under each scorer of SCORERS that applies.
+
+    For zh, ja and ko only sacreBLEU's own tokeniser applies. Compounds are split after
+    quotation marks were made plain on both sides, as in the references of that time.
+    Raises InputError as `corpus_scores` does.
+    """
+    _require_pairs(hypotheses, references)
+    own = _tokenizer_for(target_language)
+
+    def score(scorer: str, bleu: BLEU, texts: tuple, note: str = "") -> Score:
+        value = bleu.corpus_score(texts[0], [texts[1]]).score
+        return Score(scorer, value, f"{bleu.get_signature()}{note}")
+
+    raw = (list(hypotheses), list(references))
+    scores = [
+        score(f"sacreBLEU{intl}{lower}", _bleu(tokenizer, lowercase=bool(lower)), raw)
+        for intl, tokenizer in (("", own), (" intl", "intl"))
+        for lower in ("", " lower-cased")
+        if tokenizer == own or own == "13a"
+    ]
+    if own != "13a":
+        return scores
+    note = f"|moses:{moses.signature()}"
+    tokenised = tuple(moses.tokens(side, target_language) for side in raw)
+    for lower in ("", " lower-cased"):
+        bleu = _multi_bleu(lowercase=bool(lower))
+        scores.append(score(f"Moses tokens{lower}", bleu, tokenised, note))
+    split = tuple(
+        [
+            moses.split_compounds(sentence)
+            for sentence in moses.tokens(
+                [moses.plain_quotes(sentence) for sentence in side], target_language
+            )
+        ]
+        for side in raw
     )
+    name, note = "Moses tokens, compounds split", f"{note}|quotes:plain|compounds:split"
+    scores.append(score(name, _multi_bleu(lowercase=False), split, note))
+    return scores
+
+
+def _require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    if len(hypotheses) != len(references):
+        raise InputError(
+            f"There are {len(hypotheses)} translations but {len(references)} "
+            "references; give one reference for each translation, in the same order."
+        )
+    if not hypotheses:
+        raise InputError("There are no translations to score; the input is empty.")
 
 
 def _tokenizer_for(language: str) -> str:
@@ -90,3 +152,8 @@ def _bleu(tokenizer: str, *, lowercase: bool) -> BLEU:
             f"Scoring needs sacreBLEU's tokeniser {tokenizer}, which is not installed; "
             f"run: pip install 'sacrebleu[{extra}]'."
         ) from error
+
+
+def _multi_bleu(*, lowercase: bool) -> BLEU:
+    """BLEU of text that is tokens already, without smoothing: multi-bleu.perl's."""
+    return BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,13 +17,14 @@ from jaxformer.data.pipeline import evaluation_batches
 from jaxformer.data.plan import make_plan
 from jaxformer.data.sources import CorpusConfig, read_lines
 from jaxformer.data.store import Ragged, TokenizedCorpus
-from jaxformer.decoding.metrics import corpus_scores
+from jaxformer.decoding.metrics import Score, corpus_scores, every_bleu
 from jaxformer.decoding.translate import Translator, Wishes
 from jaxformer.errors import InputError
 from jaxformer.modes.options import Options
 from jaxformer.modes.runs import (
     Run,
     build,
+    keep_compiled,
     local_parameters,
     make_translator,
     open_run,
@@ -228,9 +229,20 @@ def tokenize_pairs(
     )
 
 
-def run(options: Options) -> dict:
-    """Translate and score; returns BLEU and its signature, chrF, NLL, perplexity."""
-    start = time.monotonic()
+class Evaluation(NamedTuple):
+    """What a model made of sentence pairs, and what that is worth."""
+
+    run: Run
+    sources: list[str]
+    references: list[str]
+    translations: list[str]
+    scores: dict[str, Any]  # of `averages` and `text_scores`
+    every_bleu: list[Score]
+
+
+def evaluate(options: Options) -> Evaluation:
+    """Translate and score the pairs that the flags name; logs the scores."""
+    keep_compiled()
     this_run = open_run(options)
     sources, references = read_pairs_for(this_run, options)
     mesh, params = local_parameters(this_run, options.checkpoint)
@@ -241,9 +253,30 @@ def run(options: Options) -> dict:
         **averages(PairScorer(this_run, mesh, pairs)(params)),
         **text_scores(this_run, translations, references),
     }
+    bleus = every_bleu(
+        translations,
+        references,
+        target_language=this_run.config["data"]["target_language"],
+    )
     logger.info("%s", describe(scores))
+    logger.info("the same translations under every scorer:%s", table(bleus))
+    return Evaluation(this_run, sources, references, translations, scores, bleus)
+
+
+def table(bleus: Sequence[Score]) -> str:
+    """A line for each scorer, each after a line break."""
+    return "".join(
+        f"\n  {each.bleu:6.2f}  {each.scorer:<30}  {each.signature}" for each in bleus
+    )
+
+
+def run(options: Options) -> dict:
+    """Translate and score; returns BLEU and its signature, chrF, NLL, perplexity."""
+    start = time.monotonic()
+    done = evaluate(options)
     return {
-        **{key: scores[key] for key in REPORTED},
-        "sentences": len(sources),
+        **{key: done.scores[key] for key in REPORTED},
+        "every_bleu": [each._asdict() for each in done.every_bleu],
+        "sentences": len(done.sources),
         "seconds": round(time.monotonic() - start, 1),
     }

@@ -150,6 +150,7 @@ class Options:
 
     mode: str
     config: dict | None = None
+    config_file: dict | None = None  # of a --row, without what --config.KEY changes
     workdir: Path | None = None
     source: str | None = None
     reference: str | None = None

@@ -52,6 +52,15 @@ def read_scores(workdir: str | Path) -> dict[int, float]:
     return scores
 
 
+def trained_tokens(workdir: str | Path) -> float:
+    """Target tokens of all updates that `metrics.jsonl` tells."""
+    return sum(
+        line["tokens"]
+        for line in _lines(Path(workdir) / METRICS_FILE)
+        if line.get("kind") == "train" and isinstance(line.get("tokens"), float)
+    )
+
+
 class MetricsLog:
     """The log of one run; a context manager that closes its files and its bar.
 

@@ -10,7 +10,7 @@ import pytest
 from ml_collections import ConfigDict
 
 import configs
-from configs import table3, wmt_base
+from configs import multi30k_rows, table3, wmt_base
 from jaxformer import main
 from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import make_plan
@@ -26,7 +26,7 @@ from jaxformer.training.sharding import make_mesh, parameter_count
 from jaxformer.training.step import init_state
 
 FILES = sorted(path.stem for path in Path(configs.__path__[0]).glob("[a-z]*.py"))
-NAMES = [name for name in FILES if name != "table3"]
+NAMES = [name for name in FILES if name not in ("multi30k_rows", "table3")]
 
 # What else than a config section each section's function is given.
 OTHERS = {
@@ -56,7 +56,11 @@ every_config = pytest.mark.parametrize(
     "config",
     [
         *(pytest.param(load(name), id=name) for name in NAMES),
-        *(pytest.param(table3.get_config(row), id=row) for row in table3.ROWS),
+        *(
+            pytest.param(table.get_config(row), id=row)
+            for table in (multi30k_rows, table3)
+            for row in table.ROWS
+        ),
     ],
 )
 
@@ -131,6 +135,29 @@ def test_english_french_differs_from_english_german_by_its_text():
     assert load("wmt_enfr_big").data == french.data
     for section in SECTIONS[1:]:
         assert french[section] == base[section]
+
+
+@pytest.mark.parametrize("row", multi30k_rows.ROWS)
+def test_rows_of_multi30k_differ_from_the_base_row_in_one_thing(row):
+    """Heads are exchanged for their size: together they are as large."""
+    config, base = multi30k_rows.get_config(row), multi30k_rows.get_config("base")
+    changed = {
+        f"{section}.{key}"
+        for section, values in config.items()
+        for key, value in values.items()
+        if value != base[section][key]
+    }
+    if row == "one_head":
+        assert changed == {"model.num_heads", "model.d_k", "model.d_v"}
+        assert config.model.num_heads * config.model.d_k == base.model.d_model
+    else:
+        assert len(changed) == (row != "base")
+    assert base.model.num_heads * base.model.d_k == base.model.d_model
+
+
+def test_a_row_that_multi30k_has_not_is_refused():
+    with pytest.raises(InputError, match=r"no row 'x': give one of base, one_head"):
+        multi30k_rows.get_config("x")
 
 
 @pytest.mark.parametrize("row", table3.ROWS)

@@ -7,7 +7,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from jaxformer.decoding import metrics
-from jaxformer.decoding.metrics import corpus_scores, format_bleu
+from jaxformer.decoding.metrics import SCORERS, corpus_scores, every_bleu
 from jaxformer.errors import InputError
 
 en_de = partial(corpus_scores, source_language="en", target_language="de")
@@ -107,6 +107,62 @@ def test_an_empty_corpus_is_refused():
         en_de([], [])
 
 
-def test_formatted_bleu_carries_direction_case_and_signature():
-    scores = en_de(["a b c d e"], ["a b c d f g"])
-    assert format_bleu(scores) == f"BLEU 54.75 en-de cased ({scores.signature})"
+def bleu_by_scorer(hypotheses, references, language="de"):
+    scores = every_bleu(hypotheses, references, target_language=language)
+    return {each.scorer: each.bleu for each in scores}
+
+
+def test_every_scorer_gives_100_to_the_reference_itself():
+    text = ["„Das ist ein Rad-Weg“, sagt er.", "Er kommt nicht."]
+    scores = every_bleu(text, text, target_language="de")
+    assert [each.scorer for each in scores] == list(SCORERS)
+    assert [each.bleu for each in scores] == pytest.approx([100] * len(SCORERS))
+    assert len({each.signature for each in scores}) == len(scores)
+
+
+def test_scorers_agree_where_there_is_nothing_to_split_and_no_case():
+    """5 words for 6: precisions 4/5, 3/4, 2/3, 1/2, brevity penalty exp(1 - 6/5)."""
+    expected = 100 * (4 / 5 * 3 / 4 * 2 / 3 / 2) ** 0.25 * math.exp(1 - 6 / 5)
+    scores = bleu_by_scorer(["a b c d e"], ["a b c d f g"])
+    assert list(scores.values()) == pytest.approx([expected] * len(SCORERS))
+
+
+def test_case_counts_except_in_the_lower_cased_scores():
+    scores = bleu_by_scorer(["der Hund ist im Haus"], ["Der Hund ist im Haus"])
+    for scorer, bleu in scores.items():
+        assert (bleu == pytest.approx(100)) == scorer.endswith("lower-cased"), scorer
+
+
+def test_a_hyphen_is_a_token_and_right_only_where_compounds_are_split():
+    """Moses leaves "Rad-Weg" whole; split it is three tokens, of which two match.
+
+    Of nine words the fifth is wrong, or of eleven tokens the seventh: each n-gram with
+    it is.
+    """
+    hypothesis = "das ist hier der Rad-Steg da drüben am See"
+    scores = bleu_by_scorer([hypothesis], [hypothesis.replace("Steg", "Weg")])
+    whole = 8 / 9 * 6 / 8 * 4 / 7 * 2 / 6
+    assert scores["Moses tokens"] == pytest.approx(100 * whole**0.25)
+    split = 10 / 11 * 8 / 10 * 6 / 9 * 4 / 8
+    assert scores["Moses tokens, compounds split"] == pytest.approx(100 * split**0.25)
+
+
+def test_quotation_marks_are_one_only_where_the_papers_script_made_them_so():
+    hypothesis, reference = 'er sagt " ja gut so "', "er sagt „ ja gut so “"
+    scores = bleu_by_scorer([hypothesis], [reference])
+    assert scores["Moses tokens, compounds split"] == pytest.approx(100)
+    assert scores["Moses tokens"] < 60
+
+
+def test_tokens_of_chinese_are_sacrebleus_alone():
+    text = ["一个男人坐在长椅上。"]
+    scores = every_bleu(text, text, target_language="zh")
+    assert [each.scorer for each in scores] == ["sacreBLEU", "sacreBLEU lower-cased"]
+    assert all("tok:zh" in each.signature for each in scores)
+
+
+def test_every_scorer_refuses_what_cannot_be_scored():
+    with pytest.raises(InputError, match="1 translations but 2 references"):
+        every_bleu(["a"], ["a", "b"], target_language="de")
+    with pytest.raises(InputError, match="no translations"):
+        every_bleu([], [], target_language="de")

@@ -23,12 +23,17 @@ def test_result_is_one_line_of_json_with_the_promised_keys(evaluate, toy):
     answer = evaluate()
     assert list(answer.result) == [
         "bleu", "signature", "bleu_lc_tok", "chrf", "nll", "ppl", "direction",
-        "sentences", "seconds",
+        "every_bleu", "sentences", "seconds",
     ]  # fmt: skip
     assert answer.result["sentences"] == len(toy.test)
     assert answer.result["direction"] == "en-de"
     assert answer.result["bleu"] > 60
-    assert answer.err.count(answer.result["signature"]) == 1
+    first, *others = answer.result["every_bleu"]
+    assert first["bleu"] == answer.result["bleu"]
+    assert len({each["signature"] for each in (first, *others)}) == 7
+    for each in (first, *others):
+        assert f"{each['bleu']:6.2f}  {each['scorer']}  " in answer.err
+        assert each["signature"] in answer.err
 
 
 def test_files_and_splits_are_the_same_pairs(evaluate, toy, tmp_path):
