@@ -26,7 +26,7 @@ from jaxformer.modes.evaluate import evaluate, table
 from jaxformer.modes.options import Options
 from jaxformer.published import PERPLEXITY, ROWS
 from jaxformer.training.log import trained_tokens
-from jaxformer.workdir import direction, installed_versions
+from jaxformer.workdir import Workdir, direction, installed_versions
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +50,12 @@ def run(options: Options) -> dict:
     start = time.monotonic()
     row = published.row(options.row)
     options = dataclasses.replace(options, config=scaled(options))
-    trained = train.run(options)
+    last = str(options.config["training"]["steps"])
+    is_trained = (Workdir(options.workdir).checkpoints / last).is_dir()
+    trained = {} if is_trained else train.run(options)
     if trained.get("stopped"):
         return {"row": options.row, **trained}
-    done = evaluate(dataclasses.replace(options, config=None))
+    done = evaluate(options)
     result = {
         "row": options.row,
         "config": row.config,
