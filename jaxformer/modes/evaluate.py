@@ -127,14 +127,21 @@ class Evaluator:
         """`score` parameters that training holds, wherever they are."""
         return self.score(step, self.local(params))
 
-    def score(self, step: int, params: Parameters) -> dict[str, Any]:
-        """Translate and score the validation set; logs scores and a few samples."""
+    def score(
+        self, step: int, params: Parameters, *, under_all: bool = False
+    ) -> dict[str, Any]:
+        """Translate and score the validation set; logs scores and a few samples.
+
+        `under_all` logs BLEU under every scorer, too.
+        """
         translations = self.translate(params, self._source)
         scores = {
             **averages(self._scorer(params)),
             **text_scores(self._run, translations, self._target),
         }
         logger.info("step %s, validation: %s", f"{step:,}", describe(scores))
+        if under_all:
+            report_every_bleu(bleus_of(self._run, translations, self._target))
         for index in range(0, len(self._source), -(-len(self._source) // SAMPLES)):
             logger.info(
                 "sentence %s\n  source    %s\n  reference %s\n  output    %s",
@@ -157,6 +164,19 @@ def text_scores(
         target_language=run.config["data"]["target_language"],
     )
     return scores._asdict()
+
+
+def bleus_of(
+    run: Run, translations: Sequence[str], references: Sequence[str]
+) -> list[Score]:
+    """BLEU under every scorer."""
+    language = run.config["data"]["target_language"]
+    return every_bleu(translations, references, target_language=language)
+
+
+def report_every_bleu(bleus: Sequence[Score]) -> None:
+    """Log one score as every scorer gives it."""
+    logger.info("the same translations under every scorer:%s", table(bleus))
 
 
 def describe(scores: dict[str, Any]) -> str:
@@ -253,13 +273,9 @@ def evaluate(options: Options) -> Evaluation:
         **averages(PairScorer(this_run, mesh, pairs)(params)),
         **text_scores(this_run, translations, references),
     }
-    bleus = every_bleu(
-        translations,
-        references,
-        target_language=this_run.config["data"]["target_language"],
-    )
+    bleus = bleus_of(this_run, translations, references)
     logger.info("%s", describe(scores))
-    logger.info("the same translations under every scorer:%s", table(bleus))
+    report_every_bleu(bleus)
     return Evaluation(this_run, sources, references, translations, scores, bleus)
 
 

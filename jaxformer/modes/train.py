@@ -185,7 +185,7 @@ def evaluate_result(job: Job, log: MetricsLog) -> dict:
     """Score the parameters that `translate` would use, and record it."""
     evaluator, steps = job.evaluator, job.run.training.steps
     params = evaluator.local(read_parameters(job.run, job.checkpoint))
-    scores = evaluator.score(steps, params)
+    scores = evaluator.score(steps, params, under_all=True)
     log.evaluation(steps, scores, kind="final")
     report_phenomena(job.run, lambda text: evaluator.translate(params, text))
     return {
