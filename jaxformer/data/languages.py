@@ -36,10 +36,11 @@ _SEEN = 4  # times, and on both sides: a word's counts then know better than its
 # n-grams 2 deviations rarer than usual together mean another language.
 _COMMON_SHARE = 0.6
 _MOST_COMMON = 1000
-_TOO_FEW_COMMON = -6.0
-_STILL_COMMON = -3.0
+_TOO_UNLIKE = 6.0
+_STILL_LIKE = 3.0
 _RARE = -2.0
 _LEAST_TOLD_APART = 0.9
+_MEASURED = 20_000  # sentences that show what is usual
 _REMEMBERED = 400_000  # words whose scores are kept
 
 # Scripts that put no spaces between words: a character counts as one.
@@ -47,6 +48,7 @@ _SPACELESS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff\U00020000-\U0003ffff"
 )
+SPACELESS = re.compile(f"[{_SPACELESS}]")
 # No \w: that would part words at the vowel signs of Hindi.
 _WORD = re.compile(
     rf"[{_SPACELESS}]|[^\s\d\x00-@\[-`{{-\xbf\u060c\u061b\u061f\u0964\u0965"
@@ -108,34 +110,39 @@ class Languages:
         )
         self._log_probabilities = bayes.feature_log_prob_.T.astype(np.float32)
         self._forget()
-        scores = [self._score(side) for side in sides]
-        self._measure_usual(scores)
+        self._measure_usual([self._score(side[:_MEASURED]) for side in sides])
 
-    def judge(self, pairs: Sequence[Pair]) -> np.ndarray:
+    def judge(self, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
         """FINE, OTHER (the other side's language) or NEITHER, int8 [2, n] by side.
 
-        Both OTHER: the pair is swapped. A sentence too short to tell is FINE.
+        Both OTHER: the pair is swapped. A sentence too short to tell is FINE. Second,
+        how sure that is, float [2, n]: comparable among sides of the same verdict.
         """
         sides = [[_words(pair[side]) for pair in pairs] for side in (0, 1)]
         scores = [self._score(side) for side in sides]
         foreign = np.stack([scores[0].odds, -scores[1].odds])
         is_swapped = (foreign > _ENOUGH_EACH).all(0) & (foreign.sum(0) > 2 * _ENOUGH)
         verdicts = np.zeros(foreign.shape, np.int8)
+        sureness = np.zeros(foreign.shape)
         for side in (0, 1):
-            is_odd = self._is_unlike(scores[side], side, _TOO_FEW_COMMON)
-            is_odd_there = self._is_unlike(scores[side], 1 - side, _STILL_COMMON)
+            unlike = self._unlikeness(scores[side], side)
+            unlike_other = self._unlikeness(scores[side], 1 - side)
             is_foreign = (foreign[side] > _ENOUGH) | is_swapped
+            is_odd = (unlike > _TOO_UNLIKE) | is_foreign
+            is_odd_there = unlike_other > _STILL_LIKE
             verdicts[side, is_odd & is_odd_there] = NEITHER
-            verdicts[side, is_foreign] = np.where(
-                is_odd_there[is_foreign], NEITHER, OTHER
-            )
-        return verdicts
+            verdicts[side, is_foreign & ~is_odd_there] = OTHER
+            sureness[side] = np.where(is_odd_there, unlike, foreign[side])
+        return verdicts, sureness
 
-    def _is_unlike(self, scores: _Scores, language: int, too_few: float) -> np.ndarray:
-        """Whether sentences have too few common words and rare n-grams, bool [n]."""
+    def _unlikeness(self, scores: _Scores, language: int) -> np.ndarray:
+        """How much sentences lack common words, in nats, float [n].
+
+        0 for those whose n-grams are not rare.
+        """
         from scipy.stats import binom
 
-        common = binom.logcdf(
+        chance = binom.logcdf(
             scores.common[language], scores.words, self._common_share[language]
         )
         deviations = (
@@ -143,7 +150,7 @@ class Languages:
             * np.sqrt(scores.words)
             / self._spread[language]
         )
-        return (scores.words > 0) & (common < too_few) & (deviations < _RARE)
+        return np.where((scores.words > 0) & (deviations < _RARE), -chance, 0.0)
 
     def _measure_usual(self, scores: Sequence[_Scores]) -> None:
         """Measure what is usual on either side. Raises InputError where both are."""
