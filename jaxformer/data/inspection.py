@@ -274,7 +274,7 @@ class Split:
                     for name, found in self._characters[number].result().items()
                 },
                 "repeated": self._groups(self._repeats[side], side),
-                "ambiguous": self._groups(self._ambiguous[side], "pair"),
+                "ambiguous": self._groups(self._ambiguous[side], side),
             }
         if self._languages is not None:
             result["languages"] = {
@@ -307,8 +307,8 @@ class Split:
             "most": [
                 {
                     "pairs": size,
+                    **self.example(indices[0], kind),
                     "places": [self.place(index, kind) for index in indices],
-                    "examples": [self.example(index, kind) for index in indices],
                 }
                 for size, indices in groups.most
             ],

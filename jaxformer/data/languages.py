@@ -27,7 +27,7 @@ _FEATURES = 2**18
 _SMOOTHING = 0.5
 # Natural logarithms of odds, n-grams of one length alone. A single word, which may be a
 # name, never decides: 6 is 400 to 1.
-_MOST_A_WORD = 4.0
+_MOST_A_WORD = 3.0
 _ENOUGH = 6.0
 _ENOUGH_EACH = 3.0  # of either side where both say that they are swapped
 _SEEN = 4  # times, and on both sides: a word's counts then know better than its letters
@@ -36,10 +36,11 @@ _SEEN = 4  # times, and on both sides: a word's counts then know better than its
 # n-grams 2 deviations rarer than usual together mean another language.
 _COMMON_SHARE = 0.6
 _MOST_COMMON = 1000
-_TOO_UNLIKE = 6.0
-_STILL_LIKE = 3.0
-_RARE = -2.0
-_LEAST_TOLD_APART = 0.9
+_MUST_HAVE = 6.0
+_MAY_LACK = 3.0
+_RARE = 2.0
+_STRANGE = 15.0  # deviations, which only another script reaches
+_LEAST_TOLD_APART = 0.7  # of the sentences that are decided, and half of them are
 _MEASURED = 20_000  # sentences that show what is usual
 _REMEMBERED = 400_000  # words whose scores are kept
 
@@ -125,32 +126,32 @@ class Languages:
         verdicts = np.zeros(foreign.shape, np.int8)
         sureness = np.zeros(foreign.shape)
         for side in (0, 1):
-            unlike = self._unlikeness(scores[side], side)
-            unlike_other = self._unlikeness(scores[side], 1 - side)
+            lack, rarity = self._compare(scores[side], side)
+            lack_there, rarity_there = self._compare(scores[side], 1 - side)
             is_foreign = (foreign[side] > _ENOUGH) | is_swapped
-            is_odd = (unlike > _TOO_UNLIKE) | is_foreign
-            is_odd_there = unlike_other > _STILL_LIKE
+            is_odd = (lack > _MUST_HAVE) & (rarity > _RARE) | (rarity > _STRANGE)
+            is_odd |= is_foreign
+            is_odd_there = (lack_there > _MAY_LACK) & (rarity_there > _RARE)
+            is_odd_there |= rarity_there > _STRANGE
             verdicts[side, is_odd & is_odd_there] = NEITHER
             verdicts[side, is_foreign & ~is_odd_there] = OTHER
-            sureness[side] = np.where(is_odd_there, unlike, foreign[side])
+            sureness[side] = np.where(is_odd_there, lack * rarity, foreign[side])
         return verdicts, sureness
 
-    def _unlikeness(self, scores: _Scores, language: int) -> np.ndarray:
-        """How much sentences lack common words, in nats, float [n].
+    def _compare(self, scores: _Scores, language: int) -> tuple[np.ndarray, np.ndarray]:
+        """How far sentences are from what is usual in a language, float [n] both.
 
-        0 for those whose n-grams are not rare.
+        How improbable it is that they have so few of its common words, in nats; and how
+        many deviations their n-grams are below the usual likelihood.
         """
         from scipy.stats import binom
 
         chance = binom.logcdf(
             scores.common[language], scores.words, self._common_share[language]
         )
-        deviations = (
-            (scores.likelihood[language] - self._usual[language])
-            * np.sqrt(scores.words)
-            / self._spread[language]
-        )
-        return np.where((scores.words > 0) & (deviations < _RARE), -chance, 0.0)
+        below = self._usual[language] - scores.likelihood[language]
+        deviations = below * np.sqrt(scores.words) / self._spread[language]
+        return -chance, np.nan_to_num(deviations)  # no words: nothing is unusual
 
     def _measure_usual(self, scores: Sequence[_Scores]) -> None:
         """Measure what is usual on either side. Raises InputError where both are."""
@@ -168,9 +169,8 @@ class Languages:
             self._common_share.append(own.common[side].sum() / words.sum())
             self._usual.append(usual)
             self._spread.append(max(spread, 1e-6))
-        if right < _LEAST_TOLD_APART * max(decided, 1) or decided < len(
-            scores[0].words
-        ):
+        sentences = len(scores[0].words) + len(scores[1].words)
+        if 2 * decided < sentences or right < _LEAST_TOLD_APART * decided:
             raise InputError(
                 "the two sides look too much alike to be told apart by their letters"
             )

@@ -18,7 +18,7 @@ from jaxformer.batch import UNK
 from jaxformer.data.languages import SPACELESS
 from jaxformer.data.tokenizer import Tokenizer
 
-KEPT = 50  # examples of a finding that are remembered; all are counted
+KEPT = 20  # examples of a finding that are remembered; all are counted
 _MOST_NAMED = 20  # words named, the most frequent ones
 _LONG_WORD = 4  # letters: a shorter word may well be its characters
 _REMEMBERED = 400_000  # words known to be whole
@@ -130,6 +130,8 @@ class Words:
         if not kinds:
             return
         for index, words in enumerate(sentences, start=first):
+            if kinds.keys().isdisjoint(words):
+                continue
             seen = Counter(word for word in words if word in kinds)
             for kind, total in self._totals.items():
                 here = {w: n for w, n in seen.items() if kinds[w] == kind}
@@ -189,8 +191,9 @@ class Characters:
         for index, sentence in enumerate(sentences, start=first):
             if sentence.isascii() and sentence.isprintable():
                 continue
-            for character, count in Counter(_ODD.findall(sentence)).items():
-                self._found.setdefault(character, Found()).add(index, count)
+            if odd := _ODD.findall(sentence):
+                for character, count in Counter(odd).items():
+                    self._found.setdefault(character, Found()).add(index, count)
             if not unicodedata.is_normalized("NFC", sentence):
                 self._found.setdefault(NOT_COMPOSED, Found()).add(index)
 

@@ -3,14 +3,16 @@
 Words for what `jaxformer.data.inspection` finds; used by `jaxformer.modes.check`.
 """
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxformer.modes.bars import average, draw_histograms
+
 SIDES = ("source", "target")
 SHOWN = 5  # examples of each finding; the JSON has more
-WIDTH = 88  # columns, of which the first 12 name the section
-BARS = 24  # columns of the longest
+WIDTH = 100  # columns, of which the first 12 name the section
 QUOTE = 60  # characters
 
 # Below these shares of a split's pairs or words, what may be chance is shown, but is no
@@ -22,12 +24,13 @@ ONE_SENTENCE = 0.005
 LEAST_TIMES = 20
 
 VERDICTS = {
-    "swapped": "look swapped",
-    "source_in_target_language": "have a source that looks like the target language",
-    "target_in_source_language": "have a target that looks like the source language",
-    "source_in_neither": "have a source like neither language, or an unusual one",
-    "target_in_neither": "have a target like neither language, or an unusual one",
+    "swapped": "with source and target swapped",
+    "source_in_target_language": "with a source in the target's language",
+    "target_in_source_language": "with a target in the source's language",
+    "source_in_neither": "with a source in neither language, or an unusual one",
+    "target_in_neither": "with a target in neither language, or an unusual one",
 }
+OVERLAPS = {"pair": "with both sides", "source": "sources", "target": "targets"}
 LOOKED_FOR = (
     "swapped pairs, sides in the wrong language, text of dev or test in train, unknown "
     "words, odd characters, blank sides, sentences that come again and again"
@@ -64,8 +67,8 @@ def find_things(corpus: dict[str, Any], *, deduplicate: bool) -> Iterator[str]:
         of = corpus["splits"][name]["pairs"]
         if sources or pairs:
             yield (
-                f"{name}: {sources:,} of {of:,} sources are in train, {pairs:,} with "
-                "the same target: a score on them is not one on unseen text"
+                f"{name}: {sources:,} of {of:,} sources are in train too, {pairs:,} of "
+                "them with the same target: train knows them"
             )
     for name, split in corpus["splits"].items():
         yield from _things_of(name, split, deduplicate and name == "train")
@@ -75,12 +78,12 @@ def _things_of(name: str, split: dict[str, Any], deduplicated: bool) -> Iterator
     pairs = split["pairs"]
     for verdict, what in VERDICTS.items():
         count = split.get("languages", {}).get(verdict, {}).get("pairs", 0)
-        least = ODD_SENTENCES * pairs if verdict.endswith("neither") else 0
-        if count > least:
-            yield f"{name}: {count:,} of {pairs:,} pairs {what}"
+        chance = ODD_SENTENCES * pairs if verdict.endswith("neither") else 0
+        if count > chance + 3 * chance**0.5:
+            yield f"{name}: {_count(count, pairs)} {what}"
     if split["identical_sides"]["pairs"] > SAME_ON_BOTH_SIDES * pairs:
         count = split["identical_sides"]["pairs"]
-        yield f"{name}: {count:,} of {pairs:,} pairs have the same text on both sides"
+        yield f"{name}: {_count(count, pairs)} with the same text on both sides"
     for side in SIDES:
         found = split[side]
         if found["unknown"]["count"] > UNKNOWN_WORDS * found["words"]:
@@ -104,61 +107,41 @@ def _things_of(name: str, split: dict[str, Any], deduplicated: bool) -> Iterator
         yield f"{name}: {extra:,} {_plural(extra, 'pair')} that came before"
 
 
+def figures(corpus: Any) -> Any:
+    """The report without the text that it quotes, for a line of JSON."""
+    if isinstance(corpus, dict):
+        return {
+            key: figures(value)
+            for key, value in corpus.items()
+            if not (key in SIDES and isinstance(value, str))
+        }
+    if isinstance(corpus, list):
+        return [figures(value) for value in corpus]
+    return corpus
+
+
 # Sections -------------------------------------------------------------------------
 
 
 def _describe_lengths(splits: dict[str, Any]) -> Iterator[str]:
     for name, split in splits.items():
-        for unit in ("words", "pieces"):
-            sides = [split[side]["lengths"][unit] for side in SIDES]
-            yield f"{name}, {split['pairs']:,} pairs: {unit} a sentence; " + "; ".join(
-                f"{side} {_average(counts):.1f}, longest {max(map(int, counts)):,}"
-                for side, counts in zip(SIDES, sides, strict=True)
-            )
-            if name == "train":
-                yield from _draw_histograms(sides)
+        words = [split[side]["lengths"]["words"] for side in SIDES]
+        said = "; ".join(
+            f"{side} {average(counts):.1f} words a sentence, longest {max(counts):,}"
+            for side, counts in zip(SIDES, words, strict=True)
+        )
+        yield f"{name}, {split['pairs']:,} pairs: {said}"
+        if name != "train":
+            continue
+        yield from draw_histograms("words", words)
+        pieces = [split[side]["lengths"]["pieces"] for side in SIDES]
+        yield from draw_histograms("pieces", pieces)
         if percentiles := split["ratio"]["percentiles"]:
             least, half, most = (percentiles[percent] for percent in (1, 50, 99))
             yield (
-                f"{'':{len(name)}}  target pieces for a source piece: half of the pairs "
-                f"below {half}, 1 % below {least}, 1 % above {most}"
+                f"target pieces for a source piece: {half:.2f} in the middle, 1 % of "
+                f"pairs below {least:.2f}, 1 % above {most:.2f}"
             )
-
-
-def _draw_histograms(sides: Sequence[dict[int, int]]) -> Iterator[str]:
-    """A line for each range of lengths, with a bar for either side."""
-    edges = choose_edges(sides)
-    counts = [
-        [
-            sum(n for length, n in side.items() if low <= length < high)
-            for low, high in zip(edges, edges[1:], strict=False)
-        ]
-        for side in sides
-    ]
-    most = max(map(max, counts))
-    for i, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
-        name = f"{low}" if high == low + 1 else f"{low}-{high - 1}"
-        if i == len(edges) - 2:
-            name = f"{low}-"
-        bars = [f"{c[i]:>10,} {_bar(c[i] / most):<{BARS}}" for c in counts]
-        yield f"{name:>9}" + "".join(bars).rstrip()
-
-
-def choose_edges(sides: Sequence[dict[int, int]]) -> list[int]:
-    """Where ranges of lengths begin: ten even ones for 99 %, one for what is longer."""
-    lengths = sorted({length for side in sides for length in side})
-    total = sum(sum(side.values()) for side in sides)
-    seen, usual = 0, 0
-    for usual in lengths:
-        seen += sum(side.get(usual, 0) for side in sides)
-        if seen >= 0.99 * total:
-            break
-    step = -(-max(usual, 1) // 10)
-    edges = [*range(0 if lengths[0] == 0 else 1, usual + 1, step)]
-    edges.append(edges[-1] + step)
-    if lengths[-1] >= edges[-1]:
-        edges.append(lengths[-1] + 1)
-    return edges
 
 
 def _describe_languages(splits: dict[str, Any]) -> Iterator[str]:
@@ -167,16 +150,13 @@ def _describe_languages(splits: dict[str, Any]) -> Iterator[str]:
             found = split.get("languages", {}).get(verdict, {"pairs": 0})
             if not found["pairs"]:
                 continue
-            share = _share(found["pairs"], split["pairs"])
-            yield f"{name}: {found['pairs']:,} pairs ({share}) {what}; surest first"
+            yield f"{name}: {_count(found['pairs'], split['pairs'])} {what}:"
             for example in found["examples"][:SHOWN]:
-                sides = " | ".join(_cut(example[s], QUOTE // 2) for s in SIDES)
-                yield f"  {_place(example['place'])}  {sides}"
+                place = _place(example["place"])
+                yield f"  {place}  {_cut(example['source'])}"
+                yield f"  {'':{len(place)}}  {_cut(example['target'])}"
         if count := split["identical_sides"]["pairs"]:
-            yield (
-                f"{name}: {count:,} pairs ({_share(count, split['pairs'])}) have the "
-                "same text on both sides"
-            )
+            yield f"{name}: {_count(count, split['pairs'])} the same on both sides:"
             for example in split["identical_sides"]["examples"][:SHOWN]:
                 yield f"  {_place(example['place'])}  {_cut(example['source'])}"
 
@@ -187,11 +167,8 @@ def _describe_overlap(corpus: dict[str, Any]) -> Iterator[str]:
         if not any(found["pairs"] for found in kinds.values()):
             continue
         yield f"of {of:,} pairs of {name}, train has " + ", ".join(
-            f"{kinds[kind]['pairs']:,} {what}"
-            for kind, what in (
-                ("pair", "with both sides"), ("source", "sources"), ("target", "targets")
-            )
-        )  # fmt: skip
+            f"{kinds[kind]['pairs']:,} {what}" for kind, what in OVERLAPS.items()
+        )
         for kind in ("pair", *SIDES):
             for example in kinds[kind]["examples"][:SHOWN]:
                 text = example["target" if kind == "target" else "source"]
@@ -252,27 +229,28 @@ def _describe_repeats(splits: dict[str, Any]) -> Iterator[str]:
 def _groups(found: dict[str, Any], side: str) -> Iterator[str]:
     for group in found["most"][:SHOWN]:
         places = _places({"places": group["places"], "pairs": group["pairs"]})
-        yield f"  {group['pairs']:>5,} x {_cut(group['examples'][0][side])}  {places}"
+        yield f"  {group['pairs']:>5,} x {_cut(group[side])}  {places}"
 
 
 # Words and figures ----------------------------------------------------------------
 
 
 def _section(title: str, lines: Iterable[str]) -> str:
+    """The lines after the section's name; a long one goes on below, further in."""
+    broken: list[str] = []
+    for line in lines:
+        inner = " " * (len(line) - len(line.lstrip()) + 2)
+        broken += textwrap.wrap(
+            line,
+            WIDTH - 12,
+            subsequent_indent=inner,
+            drop_whitespace=True,
+            break_on_hyphens=False,
+        )
     return "\n".join(
-        f"{title if number == 0 else '':<12}{line}" for number, line in enumerate(lines)
+        f"{title if number == 0 else '':<12}{line}"
+        for number, line in enumerate(broken)
     )
-
-
-def _average(counts: dict[int, int]) -> float:
-    total = sum(int(length) * count for length, count in counts.items())
-    return total / max(sum(counts.values()), 1)
-
-
-def _bar(share: float) -> str:
-    """A bar of up to BARS columns; the least that is not nothing is a thin line."""
-    eighths = round(8 * BARS * share) or (1 if share else 0)
-    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
 
 
 def _cut(text: str, width: int = QUOTE) -> str:
@@ -296,6 +274,10 @@ def _places(found: dict[str, Any]) -> str:
 
 def _plural(count: int, word: str) -> str:
     return word if count == 1 else f"{word}s"
+
+
+def _count(pairs: int, of: int) -> str:
+    return f"{pairs:,} {_plural(pairs, 'pair')} of {of:,}"
 
 
 def _share(part: int, whole: int) -> str:
