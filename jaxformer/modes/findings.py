@@ -13,7 +13,7 @@ from jaxformer.modes.bars import average, draw_histograms
 SIDES = ("source", "target")
 SHOWN = 5  # examples of each finding; the JSON has more
 WIDTH = 100  # columns, of which the first 12 name the section
-QUOTE = 60  # characters
+LEAST_QUOTE = 30  # characters
 
 # Below these shares of a split's pairs or words, what may be chance is shown, but is no
 # thing to look at: every corpus has sentences of names, and a few rare characters.
@@ -67,8 +67,8 @@ def find_things(corpus: dict[str, Any], *, deduplicate: bool) -> Iterator[str]:
         of = corpus["splits"][name]["pairs"]
         if sources or pairs:
             yield (
-                f"{name}: {sources:,} of {of:,} sources are in train too, {pairs:,} of "
-                "them with the same target: train knows them"
+                f"{name}: {_count(sources, of)} with a source that train has too, "
+                f"{pairs:,} with the same target"
             )
     for name, split in corpus["splits"].items():
         yield from _things_of(name, split, deduplicate and name == "train")
@@ -126,11 +126,12 @@ def figures(corpus: Any) -> Any:
 def _describe_lengths(splits: dict[str, Any]) -> Iterator[str]:
     for name, split in splits.items():
         words = [split[side]["lengths"]["words"] for side in SIDES]
-        said = "; ".join(
-            f"{side} {average(counts):.1f} words a sentence, longest {max(counts):,}"
-            for side, counts in zip(SIDES, words, strict=True)
+        means = " and ".join(f"{average(counts):.1f}" for counts in words)
+        longest = " and ".join(f"{max(counts):,}" for counts in words)
+        yield (
+            f"{name}, {split['pairs']:,} pairs: {means} words a sentence, at most "
+            f"{longest}"
         )
-        yield f"{name}, {split['pairs']:,} pairs: {said}"
         if name != "train":
             continue
         yield from draw_histograms("words", words)
@@ -139,8 +140,8 @@ def _describe_lengths(splits: dict[str, Any]) -> Iterator[str]:
         if percentiles := split["ratio"]["percentiles"]:
             least, half, most = (percentiles[percent] for percent in (1, 50, 99))
             yield (
-                f"target pieces for a source piece: {half:.2f} in the middle, 1 % of "
-                f"pairs below {least:.2f}, 1 % above {most:.2f}"
+                f"target pieces for a source piece: median {half:.2f}, 1 % of pairs "
+                f"below {least:.2f}, 1 % above {most:.2f}"
             )
 
 
@@ -153,12 +154,12 @@ def _describe_languages(splits: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: {_count(found['pairs'], split['pairs'])} {what}:"
             for example in found["examples"][:SHOWN]:
                 place = _place(example["place"])
-                yield f"  {place}  {_cut(example['source'])}"
-                yield f"  {'':{len(place)}}  {_cut(example['target'])}"
+                yield _with_quote(f"  {place}  ", example["source"])
+                yield _with_quote(f"  {'':{len(place)}}  ", example["target"])
         if count := split["identical_sides"]["pairs"]:
             yield f"{name}: {_count(count, split['pairs'])} the same on both sides:"
             for example in split["identical_sides"]["examples"][:SHOWN]:
-                yield f"  {_place(example['place'])}  {_cut(example['source'])}"
+                yield _with_quote(f"  {_place(example['place'])}  ", example["source"])
 
 
 def _describe_overlap(corpus: dict[str, Any]) -> Iterator[str]:
@@ -172,10 +173,8 @@ def _describe_overlap(corpus: dict[str, Any]) -> Iterator[str]:
         for kind in ("pair", *SIDES):
             for example in kinds[kind]["examples"][:SHOWN]:
                 text = example["target" if kind == "target" else "source"]
-                yield (
-                    f"  {kind:<6}  {_place(example['place'])} = "
-                    f"{_place(example['train'])}  {_cut(text)}"
-                )
+                places = f"{_place(example['place'])} = {_place(example['train'])}"
+                yield _with_quote(f"  {kind:<6}  {places}  ", text)
 
 
 def _describe_words(splits: dict[str, Any]) -> Iterator[str]:
@@ -193,7 +192,7 @@ def _describe_words(splits: dict[str, Any]) -> Iterator[str]:
                     f"({_share(found['count'], words)}) {what}"
                 )
                 for word, places in list(found["most"].items())[:SHOWN]:
-                    yield f"  {places['count']:>7,} x {_cut(word)}  {_places(places)}"
+                    yield f"  {places['count']:>7,} x {word}  {_places(places)}"
 
 
 def _describe_characters(splits: dict[str, Any]) -> Iterator[str]:
@@ -214,7 +213,8 @@ def _describe_repeats(splits: dict[str, Any]) -> Iterator[str]:
     for name, split in splits.items():
         found = split["repeated_pairs"]
         if found["extra"]:
-            yield f"{name}: {found['extra']:,} {_plural(found['extra'], 'pair')} again"
+            pairs = f"{found['extra']:,} {_plural(found['extra'], 'pair')}"
+            yield f"{name}: {pairs} that came before"
             yield from _groups(found, "source")
         for side, other in (SIDES, SIDES[::-1]):
             found = split[side]["ambiguous"]
@@ -223,13 +223,15 @@ def _describe_repeats(splits: dict[str, Any]) -> Iterator[str]:
                     f"{name}: {found['texts']:,} {_plural(found['texts'], side)} with "
                     f"several {other}s, in {found['pairs']:,} different pairs"
                 )
-                yield from _groups(found, side)
+                if name == "train":
+                    yield from _groups(found, side)
 
 
 def _groups(found: dict[str, Any], side: str) -> Iterator[str]:
     for group in found["most"][:SHOWN]:
-        places = _places({"places": group["places"], "pairs": group["pairs"]})
-        yield f"  {group['pairs']:>5,} x {_cut(group[side])}  {places}"
+        yield _with_quote(
+            f"  {group['pairs']:>5,} x ", group[side], _places(group, most=3)
+        )
 
 
 # Words and figures ----------------------------------------------------------------
@@ -253,8 +255,12 @@ def _section(title: str, lines: Iterable[str]) -> str:
     )
 
 
-def _cut(text: str, width: int = QUOTE) -> str:
-    return f'"{text if len(text) <= width else text[: width - 3] + "..."}"'
+def _with_quote(before: str, text: str, after: str = "") -> str:
+    """A line with a quotation that is cut to what there is room for."""
+    room = max(WIDTH - 12 - len(before) - len(after) - 4, LEAST_QUOTE)
+    if len(text) > room:
+        text = text[: room - 3] + "..."
+    return f'{before}"{text}"  {after}'.rstrip()
 
 
 def _place(place: Sequence) -> str:
@@ -262,9 +268,9 @@ def _place(place: Sequence) -> str:
     return f"{Path(file).name}:{line}"
 
 
-def _places(found: dict[str, Any]) -> str:
+def _places(found: dict[str, Any], most: int = SHOWN) -> str:
     """The first lines, by file; and how many more there are."""
-    shown, said, before = found["places"][:SHOWN], [], None
+    shown, said, before = found["places"][:most], [], None
     for file, line in shown:
         said.append(_place((file, line)) if file != before else f":{line}")
         before = file

@@ -1,4 +1,4 @@
-"""Two languages learnt from their own pairs: what is planted is found, and only that."""
+"""Two languages learnt from their own pairs: what is planted is found, no more."""
 
 import sys
 
