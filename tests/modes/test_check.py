@@ -95,6 +95,19 @@ def test_the_corpus_is_reported(result):
     json.dumps(result)
 
 
+def test_the_text_is_looked_through(result, text):
+    """Dev is train here, so all of it overlaps; the blank source is named."""
+    corpus = result["corpus"]
+    train = corpus["splits"]["train"]
+    assert train["pairs"] == len(PAIRS) + 2
+    blank = train["source"]["blank"]
+    assert (blank["pairs"], blank["places"]) == (1, [(f"{text}/train.en", 20)])
+    assert corpus["overlap"]["dev"]["pair"]["pairs"] == len(PAIRS) + 1
+    assert sum(train["target"]["lengths"]["words"].values()) == train["pairs"]
+    assert "19 pairs are too few" in corpus["left_out"]["languages"]
+    assert "test_2016_flickr.en" in corpus["left_out"]["test"]
+
+
 def test_tokens_are_those_of_the_text(result, workdir):
     train = open_prepared(workdir).train
     updates = result["updates_per_epoch"]
@@ -145,6 +158,9 @@ def test_without_a_workdir_nothing_is_left(text, tmp_path, monkeypatch, caplog):
     report = caplog.text
     assert "kept only with --workdir" in report
     assert "18 of 20 pairs kept, dropped: 1 empty, 1 duplicate" in report
+    assert "4 things to look at" in report
+    assert "dev: 19 pairs of 20 with a source that train has too" in report
+    assert "train: 1 pair with a blank source" in report
     assert f"{result['parameters']:,} parameters" in report
     assert "up to 2 microbatch(es)" in report
 
