@@ -23,6 +23,7 @@ from jaxformer.data.tallies import (
     Words,
 )
 from jaxformer.data.tokenizer import Tokenizer, normalise
+from jaxformer.errors import InputError
 
 SIDES = ("source", "target")
 VERDICTS = (
@@ -39,7 +40,7 @@ class Split:
     def __init__(
         self, parts: Sequence[Part], tokenizer: Tokenizer, languages: Languages | None
     ) -> None:
-        """Read the parts to their end. Raises InputError as reading does."""
+        """Read the parts to their end. Raises InputError as that does, or for none."""
         self._tokenizer = tokenizer
         self._encode = (tokenizer.encode, tokenizer.encode_target)
         self._languages = languages
@@ -61,6 +62,8 @@ class Split:
                 for side, found in enumerate(self._look_at(block)):
                     hashes[side].append(found)
                 self.pairs += len(block)
+        if not self.pairs:
+            raise InputError("a split holds no pair")
         self._hashes = repeats.Hashes(*map(np.concatenate, hashes))
         self._repeats = {
             kind: repeats.find_repeats(getattr(self._hashes, kind))

@@ -79,7 +79,7 @@ def check(options: Options) -> dict:
         corpus_report(train),
         corpus_report(prepared.report["dev"]),
     )
-    corpus = report_corpus(this_run)
+    corpus = report_corpus(this_run, options.output)
     report_parameters(parts)
     report_batches(this_run, plan, train, split_over=rows_here(learner.mesh).of)
     memory = step_memory(this_run, learner, plan)
@@ -114,17 +114,31 @@ def corpus_report(values: dict[str, Any]) -> CorpusReport:
     return CorpusReport(**{**values, **sides})
 
 
-def report_corpus(this_run: Run) -> dict[str, Any] | None:
+def report_corpus(this_run: Run, output: str | None) -> dict[str, Any] | None:
     """Look through the text itself and log what is found; returns the figures.
 
-    Of several processes the first one looks. None in the others.
+    With `output` also as a page, of that name. Of several processes the first one does
+    it, and None is returned in the others.
     """
     if not processes.is_first():
         return None
+    if output is not None:  # before the work: a package may be missing
+        from jaxformer.reports import page
+        from jaxformer.reports.corpus import make_corpus_page
     config = build(CorpusConfig, this_run.config, "data")
     corpus = inspect_corpus(config, this_run.tokenizer)
     for section in findings.describe(corpus, deduplicate=config.deduplicate):
         logger.info("%s", section)
+    if output is not None:
+        details = findings.find_details(corpus)
+        html = make_corpus_page(
+            corpus,
+            title=direction(this_run.config),
+            things=list(findings.find_things(corpus, deduplicate=config.deduplicate)),
+            sections={title: "\n".join(lines) for title, lines in details.items()},
+        )
+        page.write(Path(output), html)
+        logger.info("page        %s", output)
     return findings.figures(corpus)
 
 

@@ -30,7 +30,7 @@ VERDICTS = {
     "source_in_neither": "with a source in neither language, or an unusual one",
     "target_in_neither": "with a target in neither language, or an unusual one",
 }
-OVERLAPS = {"pair": "with both sides", "source": "sources", "target": "targets"}
+OVERLAPS = {"pair": "whole", "source": "by the source", "target": "by the target"}
 LOOKED_FOR = (
     "swapped pairs, sides in the wrong language, text of dev or test in train, unknown "
     "words, odd characters, blank sides, sentences that come again and again"
@@ -46,18 +46,25 @@ def describe(corpus: dict[str, Any], *, deduplicate: bool) -> Iterator[str]:
     first = f"nothing found; looked for {LOOKED_FOR}"
     if things:
         first = f"{len(things)} {_plural(len(things), 'thing')} to look at:"
-    left_out = [f"not looked at: {why}" for why in corpus["left_out"].values()]
+    reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
+    left_out = [f"not looked at: {reason}" for reason in reasons]
     yield _section("corpus", [first, *(f"- {t}" for t in things), *left_out])
     yield _section("lengths", _describe_lengths(corpus["splits"]))
-    for title, lines in (
-        ("languages", _describe_languages(corpus["splits"])),
-        ("overlap", _describe_overlap(corpus)),
-        ("words", _describe_words(corpus["splits"])),
-        ("characters", _describe_characters(corpus["splits"])),
-        ("repeats", _describe_repeats(corpus["splits"])),
-    ):
-        if lines := list(lines):
-            yield _section(title, lines)
+    for title, lines in find_details(corpus).items():
+        yield _section(title, lines)
+
+
+def find_details(corpus: dict[str, Any]) -> dict[str, list[str]]:
+    """The lines of each further section that has something to say."""
+    splits = corpus["splits"]
+    sections = {
+        "languages": list(_describe_languages(splits)),
+        "overlap": list(_describe_overlap(corpus)),
+        "words": list(_describe_words(splits)),
+        "characters": list(_describe_characters(splits)),
+        "repeats": list(_describe_repeats(splits)),
+    }
+    return {title: lines for title, lines in sections.items() if lines}
 
 
 def find_things(corpus: dict[str, Any], *, deduplicate: bool) -> Iterator[str]:
@@ -170,8 +177,12 @@ def _describe_overlap(corpus: dict[str, Any]) -> Iterator[str]:
         yield f"of {of:,} pairs of {name}, train has " + ", ".join(
             f"{kinds[kind]['pairs']:,} {what}" for kind, what in OVERLAPS.items()
         )
+        whole = {example["place"][1] for example in kinds["pair"]["examples"]}
         for kind in ("pair", *SIDES):
-            for example in kinds[kind]["examples"][:SHOWN]:
+            examples = kinds[kind]["examples"]
+            if kind != "pair":  # those that are shown as a pair are not shown again
+                examples = [e for e in examples if e["place"][1] not in whole]
+            for example in examples[:SHOWN]:
                 text = example["target" if kind == "target" else "source"]
                 places = f"{_place(example['place'])} = {_place(example['train'])}"
                 yield _with_quote(f"  {kind:<6}  {places}  ", text)
