@@ -42,11 +42,12 @@ def make_corpus_page(
 
 
 def _draw_lengths(split: dict[str, Any], unit: str) -> alt.Chart:
-    """How many sentences of either side have which length."""
+    """How many sentences of either side have which length, none included."""
+    counts = {side: split[side]["lengths"][unit] for side in SIDES}
     rows = [
-        {"side": side, "length": length, "sentences": count}
+        {"side": side, "length": length, "sentences": counts[side].get(length, 0)}
         for side in SIDES
-        for length, count in split[side]["lengths"][unit].items()
+        for length in range(max(counts[side]) + 2)
     ]
     return (
         alt.Chart(alt.Data(values=rows), title=f"{unit} a sentence")
