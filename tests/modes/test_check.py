@@ -148,13 +148,16 @@ def test_nothing_is_trained(result, workdir):
     assert result["seconds_per_update_estimate"] > 0
 
 
-def test_without_a_workdir_nothing_is_left(text, tmp_path, monkeypatch, caplog):
+def test_without_a_workdir_only_the_page_is_left(text, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(check, "step_memory", lambda *_: None)
+    page = tmp_path / "page.html"
+    asked = dataclasses.replace(options(text, tokens_per_update=512), output=str(page))
     with caplog.at_level(logging.INFO, logger="jaxformer"):
-        result = check.run(options(text, tokens_per_update=512))
+        result = check.run(asked)
     assert result["bytes_per_device"] is None
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [page]
+    assert "train: 1 pair with a blank source" in page.read_text()
     report = caplog.text
     assert "kept only with --workdir" in report
     assert "18 of 20 pairs kept, dropped: 1 empty, 1 duplicate" in report
