@@ -14,8 +14,9 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxformer.data import grammar
 from jaxformer.data.tfds_source import read_tfds
@@ -78,34 +79,51 @@ class CorpusConfig:
                 )
 
 
+class Part(NamedTuple):
+    """Part of a split: pairs of one file or two, or all of them where no file is."""
+
+    source: str  # the file's name, or another name where there is no file
+    target: str
+    pairs: Iterator[Pair]  # pair i is line i + 1 of both
+
+
 def read_pairs(config: CorpusConfig, split: str) -> Iterator[Pair]:
     """Stream the pairs of "train", "dev" or "test" (built-in corpus: also "unseen").
 
     Raises InputError at once if the split is missing, and while reading, naming file
     and line, if the text is empty, unreadable, not UTF-8 or not parallel.
     """
+    return chain.from_iterable(part.pairs for part in read_parts(config, split))
+
+
+def read_parts(config: CorpusConfig, split: str) -> list[Part]:
+    """The parts whose pairs `read_pairs` streams, in order. Raises as it does."""
     kind, _, name = config.corpus.partition(":")
     if kind == "builtin" and name == "grammar":
-        return _read_grammar(config, split)
+        pairs = _read_grammar(config, split)
+        return [Part(*[f"{config.corpus} {split}"] * 2, pairs)]
     if split not in SPLITS:
         raise InputError(f"A {config.corpus} corpus has no split {split!r}.")
     if kind == "tfds" and name:
-        return read_tfds(
+        stored = _setting(config, split, split)
+        pairs = read_tfds(
             name,
-            _setting(config, split, split),
+            stored,
             source_language=config.source_language,
             target_language=config.target_language,
             data_dir=config.data_dir,
             download=config.download,
         )
+        return [Part(*[f"{config.corpus} {stored}"] * 2, pairs)]
     if kind == "tsv":
-        return _read_tsv(_matches(_setting(config, split, split)))
+        paths = _matches(_setting(config, split, split))
+        return [Part(str(path), str(path), _read_tsv(path)) for path in paths]
     if kind == "directory":
-        return _read_parallel(*_in_directory(config, split))
+        return [_read_parallel(*_in_directory(config, split))]
     if kind == "files":
         source = _setting(config, f"{split}_source", split)
         target = _setting(config, f"{split}_target", split)
-        return _read_parallel(*_matching_files(source, target))
+        return list(map(_read_parallel, *_matching_files(source, target)))
     raise InputError(
         f"Unknown data.corpus {config.corpus!r}: use files, directory, tsv, "
         "tfds:NAME or builtin:grammar."
@@ -151,30 +169,32 @@ def read_lines(path: Path) -> Iterator[str]:
         raise InputError(f"{path} is empty.")
 
 
-def _read_parallel(sources: list[Path], targets: list[Path]) -> Iterator[Pair]:
-    for source, target in zip(sources, targets, strict=True):
-        left, right = read_lines(source), read_lines(target)
-        for number, (a, b) in enumerate(zip_longest(left, right), start=1):
-            if a is None or b is None:
-                longest = number + sum(1 for _ in (right if a is None else left))
-                counts = (number - 1, longest) if a is None else (longest, number - 1)
-                raise InputError(
-                    f"{source} has {counts[0]} lines but {target} has {counts[1]}: "
-                    "line N of one must translate line N of the other."
-                )
-            yield a, b
+def _read_parallel(source: Path, target: Path) -> Part:
+    return Part(str(source), str(target), _zip_lines(source, target))
 
 
-def _read_tsv(paths: list[Path]) -> Iterator[Pair]:
-    for path in paths:
-        for number, line in enumerate(read_lines(path), start=1):
-            source, tab, rest = line.partition("\t")
-            if not tab:
-                raise InputError(
-                    f"{path}, line {number}: one column where two are needed, "
-                    "source<TAB>target."
-                )
-            yield source, rest.partition("\t")[0]
+def _zip_lines(source: Path, target: Path) -> Iterator[Pair]:
+    left, right = read_lines(source), read_lines(target)
+    for number, (a, b) in enumerate(zip_longest(left, right), start=1):
+        if a is None or b is None:
+            longest = number + sum(1 for _ in (right if a is None else left))
+            counts = (number - 1, longest) if a is None else (longest, number - 1)
+            raise InputError(
+                f"{source} has {counts[0]} lines but {target} has {counts[1]}: "
+                "line N of one must translate line N of the other."
+            )
+        yield a, b
+
+
+def _read_tsv(path: Path) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(path), start=1):
+        source, tab, rest = line.partition("\t")
+        if not tab:
+            raise InputError(
+                f"{path}, line {number}: one column where two are needed, "
+                "source<TAB>target."
+            )
+        yield source, rest.partition("\t")[0]
 
 
 def _matches(pattern: str) -> list[Path]:
@@ -199,7 +219,7 @@ def _matching_files(source: str, target: str) -> tuple[list[Path], list[Path]]:
     return sources, targets
 
 
-def _in_directory(config: CorpusConfig, split: str) -> tuple[list[Path], list[Path]]:
+def _in_directory(config: CorpusConfig, split: str) -> tuple[Path, Path]:
     directory = Path(_setting(config, "directory", split)).expanduser()
     stem = _setting(config, split, split)
     if not directory.is_dir():
@@ -210,7 +230,7 @@ def _in_directory(config: CorpusConfig, split: str) -> tuple[list[Path], list[Pa
         path = plain if plain.is_file() else directory / f"{plain.name}.gz"
         if not path.is_file():
             raise InputError(f"{directory} has neither {plain.name} nor {path.name}.")
-        sides.append([path])
+        sides.append(path)
     return sides[0], sides[1]
 
 

@@ -27,6 +27,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import sentencepiece
 
@@ -34,6 +35,8 @@ from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.errors import InputError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # U+2581 is SentencePiece's own mark for a space: text cannot keep it apart from one.
 _BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]+")
@@ -224,7 +227,7 @@ def train_tokenizer(
     text supports is reduced to what it supports, with a message. Raises InputError if
     there is no text or its characters alone exceed `vocab_size`.
     """
-    texts = _sample(filter(None, map(normalise, sentences)), max_sentences, seed)
+    texts = draw_sample(filter(None, map(normalise, sentences)), max_sentences, seed)
     if not texts:
         raise InputError("The training text has no sentence to learn a vocabulary of.")
     model = io.BytesIO()
@@ -257,18 +260,18 @@ def train_tokenizer(
     return tokenizer
 
 
-def _sample(sentences: Iterable[str], size: int, seed: int) -> list[str]:
-    """All sentences, or `size` of them, each with equal chance (Algorithm R).
+def draw_sample(items: Iterable[T], size: int, seed: int) -> list[T]:
+    """All items, or `size` of them, each with equal chance (Algorithm R).
 
     SentencePiece's own sampling draws a new seed in every process.
     """
     random = Random(seed).random
-    kept: list[str] = []
-    for index, sentence in enumerate(sentences):
+    kept: list[T] = []
+    for index, item in enumerate(items):
         if index < size:
-            kept.append(sentence)
+            kept.append(item)
         elif (place := int(random() * (index + 1))) < size:
-            kept[place] = sentence
+            kept[place] = item
     return kept
 
 

@@ -1,9 +1,9 @@
 """--mode=check: what a run would do: its text, model, batches, memory and time.
 
 Nothing is trained. The text is prepared (kept with --workdir, thrown away without) and
-the train step is compiled, for this machine's devices, at its largest shape. No
-parameter is drawn and no batch made: XLA is asked what the program would take, and so
-the largest microbatch is found that fits.
+looked through, and the train step is compiled, for this machine's devices, at its
+largest shape. No parameter is drawn and no batch made: XLA is asked what the program
+would take, and so the largest microbatch is found that fits.
 """
 
 import dataclasses
@@ -19,18 +19,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer import processes
 from jaxformer.data.cleaning import CorpusReport, SideReport
+from jaxformer.data.inspection import inspect_corpus
 from jaxformer.data.plan import Plan, Shape
+from jaxformer.data.sources import CorpusConfig
 from jaxformer.errors import InputError
 from jaxformer.model.config import TransformerConfig
 from jaxformer.model.local_attention import keys_computed
+from jaxformer.modes import findings
 from jaxformer.modes.memory import (
     device_budget,
     largest_microbatches,
     step_memory,
 )
 from jaxformer.modes.options import Options
-from jaxformer.modes.runs import Run, make_learner, make_run_plan, prepare_run
+from jaxformer.modes.runs import Run, build, make_learner, make_run_plan, prepare_run
 from jaxformer.training.sharding import abstract_state, rows_here
 from jaxformer.training.step import Parameters
 from jaxformer.workdir import direction
@@ -75,6 +79,7 @@ def check(options: Options) -> dict:
         corpus_report(train),
         corpus_report(prepared.report["dev"]),
     )
+    corpus = report_corpus(this_run, options.output)
     report_parameters(parts)
     report_batches(this_run, plan, train, split_over=rows_here(learner.mesh).of)
     memory = step_memory(this_run, learner, plan)
@@ -86,6 +91,7 @@ def check(options: Options) -> dict:
     return {
         "pairs": train["kept"],
         "dropped": train["dropped"],
+        "corpus": corpus,
         "parameters": sum(parts.values()),
         "parameters_by_part": parts,
         "tokens_per_update": round(train["target"]["tokens"] / updates),
@@ -106,6 +112,34 @@ def corpus_report(values: dict[str, Any]) -> CorpusReport:
     """Read back what `prepare` wrote into report.json about one split."""
     sides = {side: SideReport(**values[side]) for side in ("source", "target")}
     return CorpusReport(**{**values, **sides})
+
+
+def report_corpus(this_run: Run, output: str | None) -> dict[str, Any] | None:
+    """Look through the text itself and log what is found; returns the figures.
+
+    With `output` also as a page, of that name. Of several processes the first one does
+    it, and None is returned in the others.
+    """
+    if not processes.is_first():
+        return None
+    if output is not None:  # before the work: a package may be missing
+        from jaxformer.reports import page
+        from jaxformer.reports.corpus import make_corpus_page
+    config = build(CorpusConfig, this_run.config, "data")
+    corpus = inspect_corpus(config, this_run.tokenizer)
+    for section in findings.describe(corpus, deduplicate=config.deduplicate):
+        logger.info("%s", section)
+    if output is not None:
+        details = findings.find_details(corpus)
+        html = make_corpus_page(
+            corpus,
+            title=direction(this_run.config),
+            things=list(findings.find_things(corpus, deduplicate=config.deduplicate)),
+            sections={title: "\n".join(lines) for title, lines in details.items()},
+        )
+        page.write(Path(output), html)
+        logger.info("page        %s", output)
+    return findings.figures(corpus)
 
 
 # The model ------------------------------------------------------------------------

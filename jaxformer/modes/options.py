@@ -56,7 +56,7 @@ FLAGS: dict[str | None, tuple[Flag, ...]] = {
              "such as an OPUS-MT model's."),
         Flag("output", str, "export: the new folder to write; align: a new .npz file "
              "of all attention; visualize: the page, or a picture called .png, .svg or "
-             ".pdf; report: the page."),
+             ".pdf; report: the page; check: a page of what the text holds."),
         Flag("attention", str, "visualize: which of the three a picture shows, and "
              "the page first.", default="cross",
              choices=("encoder", "decoder", "cross")),

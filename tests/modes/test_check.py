@@ -95,6 +95,19 @@ def test_the_corpus_is_reported(result):
     json.dumps(result)
 
 
+def test_the_text_is_looked_through(result, text):
+    """Dev is train here, so all of it overlaps; the blank source is named."""
+    corpus = result["corpus"]
+    train = corpus["splits"]["train"]
+    assert train["pairs"] == len(PAIRS) + 2
+    blank = train["source"]["blank"]
+    assert (blank["pairs"], blank["places"]) == (1, [(f"{text}/train.en", 20)])
+    assert corpus["overlap"]["dev"]["pair"]["pairs"] == len(PAIRS) + 1
+    assert sum(train["target"]["lengths"]["words"].values()) == train["pairs"]
+    assert "19 pairs are too few" in corpus["left_out"]["languages"]
+    assert "test_2016_flickr.en" in corpus["left_out"]["test"]
+
+
 def test_tokens_are_those_of_the_text(result, workdir):
     train = open_prepared(workdir).train
     updates = result["updates_per_epoch"]
@@ -135,16 +148,22 @@ def test_nothing_is_trained(result, workdir):
     assert result["seconds_per_update_estimate"] > 0
 
 
-def test_without_a_workdir_nothing_is_left(text, tmp_path, monkeypatch, caplog):
+def test_without_a_workdir_only_the_page_is_left(text, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(check, "step_memory", lambda *_: None)
+    page = tmp_path / "page.html"
+    asked = dataclasses.replace(options(text, tokens_per_update=512), output=str(page))
     with caplog.at_level(logging.INFO, logger="jaxformer"):
-        result = check.run(options(text, tokens_per_update=512))
+        result = check.run(asked)
     assert result["bytes_per_device"] is None
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [page]
+    assert "train: 1 pair with a blank source" in page.read_text()
     report = caplog.text
     assert "kept only with --workdir" in report
     assert "18 of 20 pairs kept, dropped: 1 empty, 1 duplicate" in report
+    assert "4 things to look at" in report
+    assert "dev: 19 pairs of 20 with a source that train has too" in report
+    assert "train: 1 pair with a blank source" in report
     assert f"{result['parameters']:,} parameters" in report
     assert "up to 2 microbatch(es)" in report
 
