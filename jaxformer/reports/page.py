@@ -6,6 +6,7 @@ jinja2 and vl_convert; used by the other modules of this room.
 """
 
 import functools
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,13 @@ def save_picture(chart: alt.TopLevelMixin, path: Path, *, scale: float = 2) -> N
         raise InputError(
             f"{path} cannot be written: {error.strerror}; choose another --output"
         ) from error
+
+
+def picture(chart: alt.TopLevelMixin, kind: str = "png", *, scale: float = 2) -> bytes:
+    """A chart as the bytes of a picture: "png" or "pdf"; no browser is used."""
+    file = io.BytesIO()
+    chart.save(file, format=kind, scale_factor=scale)
+    return file.getvalue()
 
 
 @functools.cache
