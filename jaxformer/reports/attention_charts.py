@@ -5,6 +5,7 @@ the darker. Used by `jaxformer.reports.attention`, whose page puts other weights
 the same charts.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -255,7 +256,7 @@ def heat_map(looks: Looks, heads: Sequence[int], *, title: Any = None) -> Any:
                 "head:N",
                 header=alt.Header(title=None, labelExpr="'head ' + datum.value"),
             ),
-            columns=2 if len(heads) in (2, 4) else 4,
+            columns=math.ceil(len(heads) / math.ceil(len(heads) / 4)),
             spacing=14,
         ).resolve_axis(x="independent", y="independent")
     return _finish(

@@ -87,7 +87,8 @@ function measured(name, { queries, keys }) {
       Object.assign(axis, { labels: named, labelFontSize: Math.min(12, step) });
     }
     const each = cell.width + 14 + (named ? first : 8);
-    spec.columns = clamp(Math.floor(room / each), 1, state.heads.size);
+    const beside = clamp(Math.floor(room / each), 1, state.heads.size);
+    spec.columns = Math.ceil(state.heads.size / Math.ceil(state.heads.size / beside));
   }
   for (const param of spec.params) param.value = values[param.name];
   return spec;
@@ -233,7 +234,7 @@ function showTable() {
     const weights = others.map((_, other) =>
       side === "query" ? weight(head, at, other) : weight(head, other, at));
     const order = weights.map((_, other) => other).filter((other) => weights[other] > 0)
-      .sort((a, b) => weights[b] - weights[a]).slice(0, 3);
+      .sort((a, b) => weights[b] - weights[a]).slice(0, 4);
     const row = element("tr");
     row.style.setProperty("--head", headColour(head));
     const name = element("th", { scope: "row" });
