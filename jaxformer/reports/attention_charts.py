@@ -26,6 +26,7 @@ LEAST = 0.01  # no line is drawn for a weight below
 _LETTER = 6.8  # pixels, of a letter of size 12 among others
 _LABELS = 9  # pixels of a cell of a heat map, from which its pieces can be read
 # What the charts take as parameters, so that a page can set them anew.
+_ASIDE = "apart * (indexof(heads, datum.head) - (length(heads) - 1) / 2)"
 _SELECTED = "(side == '' || at == (side == 'query' ? datum.query : datum.key))"
 
 
@@ -96,7 +97,8 @@ def lines_chart(
 ) -> Any:
     """Draw lines from the pieces that look, above, to those looked at, below.
 
-    Returns an Altair chart; `heads` count from 1. A line is as opaque as its weight.
+    Returns an Altair chart; `heads` count from 1. A line is as opaque as its weight;
+    those of several heads lie side by side.
     """
     columns = max(len(looks.queries), len(looks.keys))
     above, below = (_depth(side) for side in (looks.queries, looks.keys))
@@ -118,8 +120,8 @@ def lines_chart(
         alt.Chart(data)
         .mark_rule(strokeWidth=2, strokeCap="round", clip=True)
         .encode(
-            x=alt.X("query:Q", scale=scale, axis=None),
-            x2="key:Q",
+            x=alt.X("begin:Q", scale=scale, axis=None),
+            x2="end:Q",
             y=alt.value(upper),
             y2=alt.value(lower),
             color=_colour(looks, heads, legend=legend and len(heads) > 1),
@@ -128,6 +130,8 @@ def lines_chart(
             ),
         )
         .transform_filter(_SELECTED)
+        .transform_calculate(begin=f"datum.query + {_ASIDE}")
+        .transform_calculate(end=f"datum.key + {_ASIDE}")
     )
     places = alt.Chart(tokens).transform_calculate(
         left="datum.place - 0.5",
@@ -156,9 +160,10 @@ def lines_chart(
         for side, align in (("query", "left"), ("key", "right"))
     }
     chart = alt.layer(boxes, lines, *texts.values())
+    step = _step(640, columns, 16, 44)
     return _finish(
         chart.properties(
-            width=columns * _step(640, columns, 16, 44),
+            width=columns * step,
             height=above + between + below,
             view=alt.ViewConfig(stroke=None),
         ),
@@ -167,6 +172,8 @@ def lines_chart(
         above=above,
         below=below,
         between=between,
+        heads=list(heads),
+        apart=min(3 / step, 0.8 / len(heads)),
     )
 
 

@@ -65,7 +65,8 @@ def write(path: Path, html: str) -> None:
 def save_picture(chart: alt.TopLevelMixin, path: Path, *, scale: float = 2) -> None:
     """Write a chart as .png, .svg or .pdf, by its name's ending; no browser is used.
 
-    `scale` is how many dots of a PNG a pixel is wide; the others have none. Raises InputError for another ending, and if the file cannot be written.
+    `scale` is how many dots of a PNG a pixel is wide; the others have none. Raises
+    InputError for another ending, and if the file cannot be written.
     """
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise InputError(f"{path} is not called .png, .svg or .pdf: choose one of them")

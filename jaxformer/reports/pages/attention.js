@@ -9,6 +9,7 @@ let turn = 0; // of the newest wish; older ones give way
 
 const range = (count) => Array.from({ length: count }, (_, at) => at);
 const allHeads = range(pageData.heads).map((at) => at + 1);
+const numbers = () => [...state.heads].sort((a, b) => a - b);
 const sentence = () => pageData.sentences[state.sentence - 1];
 const alternative = () => sentence().alternatives[state.alternative - 1];
 const percent = (weight) => {
@@ -59,12 +60,14 @@ function rows({ queries, keys, weight }, least) {
 
 // The figure ------------------------------------------------------------------------
 
+// Lines of several heads lie side by side, so far apart in pieces.
+const apart = (step) => Math.min(3 / step, 0.8 / state.heads.size);
 const clamp = (value, least, most) => Math.min(Math.max(value, least), most);
 
 // Python's chart, with the measures of these pieces in this window.
 function measured(name, { queries, keys }) {
   const spec = structuredClone(pageData.charts[name]);
-  const room = $("figure").clientWidth - 40;
+  const room = $("figure").clientWidth - 80; // its padding, and the menu
   const depth = (pieces) => 14 + 6.8 * Math.max(...pieces.map((piece) => piece.length));
   const columns = Math.max(keys.length, name === "lines" ? queries.length : 0);
   const values = { side: "", at: -1, columns, rows: queries.length, queries, keys };
@@ -73,8 +76,9 @@ function measured(name, { queries, keys }) {
   if (name === "lines") {
     const [above, below] = [depth(queries), depth(keys)];
     const between = columns > 20 ? 240 : 180;
-    Object.assign(values, { above, below, between });
-    spec.width = columns * clamp(room / columns, 15, 64);
+    const step = clamp(room / columns, 15, 64);
+    Object.assign(values, { above, below, between, heads: numbers(), apart: apart(step) });
+    spec.width = columns * step;
     spec.height = above + between + below;
   } else {
     const alone = name === "heat_map";
@@ -128,7 +132,10 @@ async function drawFigure(now, mine) {
   ]);
   if (key === drawn.key) {
     drawn.view.data("weights", data);
-    await point(kept);
+    if (name === "lines") {
+      drawn.view.signal("heads", numbers()).signal("apart", apart(drawn.step));
+    }
+    await point(pointed ?? kept);
     return;
   }
   const spec = measured(name, now);
@@ -146,7 +153,7 @@ async function drawFigure(now, mine) {
   }
   drawn.view?.finalize();
   $("figure").replaceChildren(place);
-  drawn = { key, view };
+  drawn = { key, view, step: spec.width / Math.max(now.queries.length, now.keys.length) };
   const touched = ({ side, place: at, query }) =>
     side === undefined ? query !== undefined && { side: "query", at: query } : { side, at };
   const over = (item) => (item?.datum && state.view === "lines" && item.datum.side === undefined
@@ -154,7 +161,7 @@ async function drawFigure(now, mine) {
   view.addEventListener("mousemove", (_, item) => hover(over(item)));
   view.addEventListener("mouseout", () => hover(null));
   view.addEventListener("click", (_, item) => keep(over(item)));
-  await point(kept);
+  await point(pointed ?? kept);
 }
 
 // Pieces ----------------------------------------------------------------------------
@@ -240,11 +247,12 @@ function showTable() {
     const name = element("th", { scope: "row" });
     name.append(element("span", { className: "dot" }), ` head ${head}`);
     row.append(name);
-    for (const other of order) {
+    for (const other of [...order, ...Array(4 - order.length).fill(null)]) {
+      row.append(element("td"));
+      if (other === null) continue;
       const share = element("div", { className: "share" });
       share.style.setProperty("--weight", `${100 * weights[other]}%`);
       share.append(element("span", {}, others[other]), element("span", {}, percent(weights[other])));
-      row.append(element("td"));
       row.lastChild.append(share);
     }
     table.append(row);
@@ -318,9 +326,8 @@ function showChoices() {
   }
   $("all").setAttribute("aria-pressed", state.heads.size === pageData.heads);
   const { name, looks, seen } = pageData.kinds[state.attention];
-  const numbers = [...state.heads].sort((a, b) => a - b).join(", ");
   const all = state.heads.size === pageData.heads && pageData.heads > 1;
-  const heads = all ? `all ${pageData.heads} heads` : `head${state.heads.size > 1 ? "s" : ""} ${numbers}`;
+  const heads = all ? `all ${pageData.heads} heads` : `head${state.heads.size > 1 ? "s" : ""} ${numbers().join(", ")}`;
   const [from, to] = state.view === "lines" ? ["above", "below"] : ["rows", "columns"];
   $("caption").textContent =
     `${name}, layer ${state.layer} of ${pageData.layers}, ${heads}: the ${looks} (${from}) ` +
@@ -336,11 +343,11 @@ function candidate({ parts, score, log_probability, tokens }, at) {
   }
   if (!parts.length) text.append("(nothing)");
   const minus = (value) => value.toFixed(2).replace("-", "\u2212");
-  const numbers = [
+  const measures = [
     score === null ? "given" : `score ${minus(score)}`, `log P ${minus(log_probability)}`,
     `${tokens} pieces`,
   ];
-  label.append(input, text, element("span", { className: "numbers" }, numbers.join(" · ")));
+  label.append(input, text, element("span", { className: "numbers" }, measures.join(" · ")));
   return label;
 }
 
@@ -363,7 +370,7 @@ function readHash() {
   const count = pageData.sentences[(wanted.sentence ?? state.sentence) - 1].alternatives.length;
   const other = Number(given.get("alternative"));
   if (given.size) wanted.alternative = allowed(other, count) ? other : 1;
-  if (given.get("attention") in pageData.kinds) wanted.attention = given.get("attention");
+  if (Object.hasOwn(pageData.kinds, given.get("attention"))) wanted.attention = given.get("attention");
   if (["lines", "heat_map"].includes(given.get("view"))) wanted.view = given.get("view");
   const heads = (given.get("heads") ?? "").split(",").map(Number)
     .filter((head) => allowed(head, pageData.heads));
