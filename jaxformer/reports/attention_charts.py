@@ -98,7 +98,7 @@ def lines_chart(
     """Draw lines from the pieces that look, above, to those looked at, below.
 
     Returns an Altair chart; `heads` count from 1. A line is as opaque as its weight;
-    those of several heads lie side by side.
+    those of several heads lie side by side. The shorter row is as wide as the longer.
     """
     columns = max(len(looks.queries), len(looks.keys))
     above, below = (_depth(side) for side in (looks.queries, looks.keys))
@@ -130,12 +130,16 @@ def lines_chart(
             ),
         )
         .transform_filter(_SELECTED)
-        .transform_calculate(begin=f"datum.query + {_ASIDE}")
-        .transform_calculate(end=f"datum.key + {_ASIDE}")
+        .transform_calculate(
+            begin=f"{_stretched('datum.query + 0.5', 'looking')} + {_ASIDE}",
+            end=f"{_stretched('datum.key + 0.5', 'seen')} + {_ASIDE}",
+        )
     )
+    count = "(datum.side == 'query' ? looking : seen)"
     places = alt.Chart(tokens).transform_calculate(
-        left="datum.place - 0.5",
-        right="datum.place + 0.5",
+        left=_stretched("datum.place", count),
+        middle=_stretched("datum.place + 0.5", count),
+        right=_stretched("datum.place + 1", count),
         top="datum.side == 'query' ? 0 : above + between + 3",
         bottom="datum.side == 'query' ? above - 3 : above + between + below",
         edge="datum.side == 'query' ? above - 7 : above + between + 7",
@@ -153,7 +157,7 @@ def lines_chart(
         side: places.transform_filter(f"datum.side == '{side}'")
         .mark_text(angle=270, align=align, baseline="middle", fontSize=12)
         .encode(
-            x=alt.X("place:Q", scale=scale, axis=None),
+            x=alt.X("middle:Q", scale=scale, axis=None),
             y=pixels.field("edge").type("quantitative"),
             text="text:N",
         )
@@ -173,6 +177,8 @@ def lines_chart(
         below=below,
         between=between,
         heads=list(heads),
+        looking=len(looks.queries),
+        seen=len(looks.keys),
         apart=min(3 / step, 0.8 / len(heads)),
     )
 
@@ -269,6 +275,11 @@ def heat_map(looks: Looks, heads: Sequence[int], *, title: Any = None) -> Any:
     return _finish(
         cells, title, queries=looks.queries, keys=looks.keys, columns=columns, rows=rows
     )
+
+
+def _stretched(place: str, count: str) -> str:
+    """Where a place is, if so many pieces are to be as wide as the longer row."""
+    return f"(({place}) * columns / {count} - 0.5)"
 
 
 def _finish(chart: Any, title: str, **values: Any) -> Any:

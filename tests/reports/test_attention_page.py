@@ -3,11 +3,12 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from jaxformer.reports.attention import AttentionView
+from jaxformer.reports.attention import LEVELS, AttentionView
 from jaxformer.reports.attention_charts import legible, looks_of
 
 from .looks import HEADS, LAYERS, viewed
@@ -63,7 +64,7 @@ def table(browser) -> list[list[str]]:
 
 def best_of(looks, query: int) -> list[str]:
     """What the first column of the table should say."""
-    weights = looks.weights[:, query]
+    weights = np.rint(looks.weights[:, query] * LEVELS) / LEVELS  # as the page has them
     best = weights.argmax(axis=1)
     return [
         f"{looks.keys[key]} {100 * weights[head, key]:.0f} %"
@@ -96,7 +97,7 @@ def test_it_opens_with_everything_to_choose(page):
     assert browser.texts("#alternatives del") == ["Zwei"]
     numbers = browser.texts("#alternatives .numbers")
     minus = "\u2212"
-    assert numbers[0] == f"score {minus}0.50 · log P {minus}1.50 · 6 pieces"
+    assert numbers[0] == f"score {minus}0.50 · log P {minus}1.50 · 7 pieces"
     chosen = [each.get_attribute("value") for each in browser.all("input:checked")]
     assert chosen == ["1", "cross", str(LAYERS), "lines"]
     pressed = browser.all("#heads [data-head][aria-pressed=true]")

@@ -67,10 +67,11 @@ const clamp = (value, least, most) => Math.min(Math.max(value, least), most);
 // Python's chart, with the measures of these pieces in this window.
 function measured(name, { queries, keys }) {
   const spec = structuredClone(pageData.charts[name]);
-  const room = $("figure").clientWidth - 80; // its padding, and the menu
+  const room = $("figure").clientWidth - 100; // its padding, and the menu
   const depth = (pieces) => 14 + 6.8 * Math.max(...pieces.map((piece) => piece.length));
   const columns = Math.max(keys.length, name === "lines" ? queries.length : 0);
-  const values = { side: "", at: -1, columns, rows: queries.length, queries, keys };
+  const [looking, seen] = [queries.length, keys.length];
+  const values = { side: "", at: -1, columns, rows: looking, looking, seen, queries, keys };
   const cell = name === "heat_maps" ? spec.spec : spec;
   const first = Math.min(depth(queries), 160); // of a heat map's names of rows
   if (name === "lines") {
@@ -82,7 +83,8 @@ function measured(name, { queries, keys }) {
     spec.height = above + between + below;
   } else {
     const alone = name === "heat_map";
-    const wide = alone ? room - first - 10 : room < 540 ? room / 2 - 22 : 250;
+    const beside = room < 540 ? 2 : clamp(state.heads.size, 2, state.heads.size > 4 ? 3 : 2);
+    const wide = alone ? room - first - 10 : room / beside - (room < 540 ? 22 : 35);
     const step = clamp(wide / columns, ...(alone ? [12, 36] : [2.5, 24]));
     const named = step >= 9;
     cell.width = columns * step;
@@ -91,8 +93,8 @@ function measured(name, { queries, keys }) {
       Object.assign(axis, { labels: named, labelFontSize: Math.min(12, step) });
     }
     const each = cell.width + 14 + (named ? first : 8);
-    const beside = clamp(Math.floor(room / each), 1, state.heads.size);
-    spec.columns = Math.ceil(state.heads.size / Math.ceil(state.heads.size / beside));
+    const most = clamp(Math.floor(room / each), 1, state.heads.size);
+    spec.columns = Math.ceil(state.heads.size / Math.ceil(state.heads.size / most));
   }
   for (const param of spec.params) param.value = values[param.name];
   return spec;
@@ -240,8 +242,8 @@ function showTable() {
   for (const head of allHeads) {
     const weights = others.map((_, other) =>
       side === "query" ? weight(head, at, other) : weight(head, other, at));
-    const order = weights.map((_, other) => other).filter((other) => weights[other] > 0)
-      .sort((a, b) => weights[b] - weights[a]).slice(0, 4);
+    const order = weights.map((_, other) => other).sort((a, b) => weights[b] - weights[a])
+      .filter((other, place) => weights[other] >= (place ? pageData.least : 1e-9)).slice(0, 4);
     const row = element("tr");
     row.style.setProperty("--head", headColour(head));
     const name = element("th", { scope: "row" });
