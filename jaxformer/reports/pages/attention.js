@@ -77,7 +77,7 @@ function measured(name, { queries, keys }) {
   if (name === "lines") {
     const [above, below] = [depth(queries), depth(keys)];
     const between = columns > 20 ? 240 : 180;
-    const step = clamp(room / columns, 15, 64);
+    const step = clamp(room / columns, 14, 64);
     Object.assign(values, { above, below, between, heads: numbers(), apart: apart(step) });
     spec.width = columns * step;
     spec.height = above + between + below;
