@@ -41,16 +41,16 @@ def run(options: Options) -> dict | None:
     layer, heads = choose(
         network.num_layers, network.num_heads, options.layer, _heads(options.heads)
     )
-    if not processes.is_first():
+    is_page = output.suffix == ".html"
+    _, translator = open_translator(_with_alternatives(options, run_, is_page))
+    if not processes.is_first():  # opening needs all of them
         return None
     sources, targets = _read(run_, options)
-    is_page = output.suffix == ".html"
     if not is_page and sum(bool(source.strip()) for source in sources) != 1:
         raise InputError(
-            f"{output} shows one sentence, and {len(sources)} lines were given; give "
-            "one, or an --output called .html"
+            f"{output} is to show one sentence, and {len(sources)} lines were given; "
+            "give one, or an --output called .html"
         )
-    _, translator = open_translator(_with_alternatives(options, run_, is_page))
     viewed = look(translator, sources, targets)
     title = f"Attention of {run_.workdir.path.name}, {direction(run_.config)}"
     AttentionView(viewed, title).save(

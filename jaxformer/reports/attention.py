@@ -194,7 +194,9 @@ class AttentionView:
     def _title(self, view: str, attention: str, layer: int, heads: list[int]) -> Any:
         looks, seen = KINDS[attention]
         where = ("above", "below") if view == "lines" else ("rows", "columns")
-        which = f"head {heads[0]}" if len(heads) == 1 else f"{len(heads)} heads"
+        which = f"head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))}"
+        if len(heads) == self.heads > 1:
+            which = f"all {self.heads} heads"
         return page.alt.TitleParams(
             f"{NAMES[attention]}, layer {layer} of {self.layers}, {which}",
             subtitle=f"{looks} ({where[0]}) looks at {seen} ({where[1]})",
