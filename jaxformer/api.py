@@ -68,7 +68,8 @@ def attention_view(
     shows four candidates of each. Raises InputError if jaxformer[report] is not
     installed, for no or too many sentences, and for what is too long.
     """
-    from jaxformer.reports.attention import AttentionView, look
+    from jaxformer.reports.attention import AttentionView
+    from jaxformer.reports.attention_data import look
 
     sources = [sources] if isinstance(sources, str) else list(sources)
     if targets is not None:

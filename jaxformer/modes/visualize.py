@@ -18,7 +18,8 @@ from jaxformer.modes.evaluate import read_pairs_for
 from jaxformer.modes.options import Options
 from jaxformer.modes.runs import Run, open_run, open_translator
 from jaxformer.modes.translate import lines_of
-from jaxformer.reports.attention import AttentionView, choose, look, require_ending
+from jaxformer.reports.attention import AttentionView, choose, require_ending
+from jaxformer.reports.attention_data import look
 from jaxformer.workdir import direction
 
 logger = logging.getLogger(__name__)

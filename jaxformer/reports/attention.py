@@ -4,125 +4,36 @@ One page with everything in it, pictures for papers, and charts in a notebook. U
 `jaxformer.modes.visualize` and `jaxformer.api`.
 """
 
-import base64
-import difflib
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxformer.decoding.forced import Attention
-from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.reports import page
 from jaxformer.reports.attention_charts import (
-    END,
-    KINDS,
     LEAST,
-    START,
     VIEWS,
-    Looks,
     head_colours,
     heat_map,
-    legible,
     lines_chart,
+)
+from jaxformer.reports.attention_data import (
+    END,
+    KINDS,
+    LEVELS,
+    START,
+    Alternative,
+    Looks,
+    Viewed,
+    changes,
+    legible,
     looks_of,
+    pack,
 )
 
-MOST_SENTENCES = 50  # of a page; each has the attention of all its candidates
-LEVELS = 255  # a page has weights as bytes: this many stand for 1
 PICTURES = (".png", ".svg", ".pdf")
-
-
-class Alternative(NamedTuple):
-    """A translation, what the model thinks of it, and where it looks."""
-
-    text: str
-    score: float | None  # log P / length penalty; None if it was given, not found
-    log_probability: float  # natural logarithm, of the text and its end
-    tokens: int  # pieces, end of sentence included
-    attention: Attention
-
-
-class Viewed(NamedTuple):
-    """A sentence and its translations, the best first."""
-
-    source: str
-    alternatives: list[Alternative]
-
-
-def look(
-    translator: Translator, sources: Sequence[str], targets: Sequence[str] | None = None
-) -> list[Viewed]:
-    """Translate sentences, or take their given translations, and look at all of them.
-
-    A translation's attention is that of its text, cut into pieces anew. Blank sentences
-    are left out. Raises InputError if none is left, if there are too many for a page,
-    and for one that is longer than the translator takes.
-    """
-    pairs = [
-        (line, source, None if targets is None else targets[line - 1])
-        for line, source in enumerate(sources, start=1)
-        if source.strip()
-    ]
-    if not pairs:
-        raise InputError("there is no sentence to look at; give at least one")
-    if len(pairs) > MOST_SENTENCES:
-        raise InputError(
-            f"{len(pairs)} sentences are too many to look at: give at most "
-            f"{MOST_SENTENCES}, such as the output of head -n {MOST_SENTENCES}"
-        )
-    lines, chosen, given = zip(*pairs, strict=True)
-    _require_short(translator, translator.tokenizer.encode(chosen), lines, "sentence")
-    if targets is None:
-        found = translator.translate(chosen)
-        return [
-            Viewed(
-                source,
-                [
-                    Alternative(*each, translator.attention(source, each.text))
-                    for each in hypotheses
-                ],
-            )
-            for source, hypotheses in zip(chosen, found, strict=True)
-        ]
-    ids = translator.tokenizer.encode_target(given)
-    _require_short(translator, ids, lines, "translation")
-    return [
-        Viewed(
-            source,
-            [
-                Alternative(
-                    target,
-                    None,
-                    forced.log_probability,
-                    len(forced.pieces),
-                    translator.attention(source, target),
-                )
-            ],
-        )
-        for source, target, forced in zip(
-            chosen, given, translator.score(chosen, given), strict=True
-        )
-    ]
-
-
-def _require_short(
-    translator: Translator,
-    ids: Sequence[Sequence[int]],
-    lines: Sequence[int],
-    side: str,
-) -> None:
-    """Raise InputError for what is longer than the translator takes."""
-    longest = translator.longest
-    for line, sequence in zip(lines, ids, strict=True):
-        if longest is not None and len(sequence) > longest:
-            raise InputError(
-                f"the {side} of line {line} has {len(sequence)} pieces, end included, "
-                f"more than {longest}; shorten it, or set max_source_length"
-            )
 
 
 class AttentionView:
@@ -315,12 +226,6 @@ def _require_one_of(number: int, count: int, what: str) -> None:
         raise InputError(f"there is no {what} {number}: choose from 1 to {count}")
 
 
-def pack(weights: np.ndarray) -> str:
-    """Weights between 0 and 1 as bytes, each 1/255 or a multiple, small, as text."""
-    levels = np.rint(np.asarray(weights, np.float64) * LEVELS).astype(np.uint8)
-    return base64.b64encode(zlib.compress(levels.tobytes(), 9)).decode()
-
-
 def _sentence_data(viewed: Viewed) -> dict[str, Any]:
     best = viewed.alternatives[0]
     return {
@@ -340,20 +245,3 @@ def _sentence_data(viewed: Viewed) -> dict[str, Any]:
             for each in viewed.alternatives
         ],
     }
-
-
-def changes(best: str, other: str) -> list[tuple[str, str]]:
-    """Cut a translation into words that the best one has, too, and those it has not.
-
-    Each part is "same", "new" or, for words of the best one alone, "gone".
-    """
-    a, b = best.split(), other.split()
-    parts = []
-    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
-    for kind, a0, a1, b0, b1 in matcher.get_opcodes():
-        if kind == "delete":
-            parts.append(("gone", " ".join(a[a0:a1])))
-        else:
-            same = "same" if kind == "equal" else "new"
-            parts.append((same, " ".join(b[b0:b1])))
-    return parts

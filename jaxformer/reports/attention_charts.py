@@ -7,20 +7,12 @@ the same charts.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from jaxformer.decoding.forced import Attention
+from jaxformer.reports.attention_data import Looks, rows_of
 from jaxformer.reports.page import COLOURS, alt
 
-KINDS = {  # who looks, and at what
-    "encoder": ("sentence", "sentence"),
-    "decoder": ("translation", "translation so far"),
-    "cross": ("translation", "sentence"),
-}
 VIEWS = ("lines", "heat_map")
-START, END = "<start>", "<end>"
 LEAST = 0.01  # no line is drawn for a weight below
 
 _LETTER = 6.8  # pixels, of a letter of size 12 among others
@@ -28,44 +20,6 @@ _LABELS = 9  # pixels of a cell of a heat map, from which its pieces can be read
 # What the charts take as parameters, so that a page can set them anew.
 _ASIDE = "apart * (indexof(heads, datum.head) - (length(heads) - 1) / 2)"
 _SELECTED = "(side == '' || at == (side == 'query' ? datum.query : datum.key))"
-
-
-class Looks(NamedTuple):
-    """One of the three attentions of a layer, in words that can be read."""
-
-    queries: list[str]  # Q pieces that look
-    keys: list[str]  # K pieces that are looked at
-    weights: np.ndarray  # f32 [H, Q, K]
-
-
-def legible(pieces: Sequence[str]) -> list[str]:
-    """Pieces without SentencePiece's mark; one that goes on with a word has a dot.
-
-    The last piece, the end of the sentence, becomes <end>.
-    """
-    shown = []
-    for piece in pieces[:-1]:
-        text = piece.replace("\u2581", " ").strip() or "\u2423"
-        goes_on = shown and not piece.startswith("\u2581")
-        # Scripts from Thai on write no spaces: there nothing is to be told apart.
-        dotted = goes_on and text[0].isalnum() and text[0] < "\u0e00"
-        shown.append(f"\u00b7{text}" if dotted else text)
-    return [*shown, END]
-
-
-def looks_of(attention: Attention, kind: str, layer: int) -> Looks:
-    """One of the three attentions in one layer, which counts from 1.
-
-    A row of the decoder's is named by the piece that it predicts, and its columns by
-    what it has seen before: the start, and the pieces up to then.
-    """
-    source, target = legible(attention.source), legible(attention.target)
-    queries, keys = {
-        "encoder": (source, source),
-        "decoder": (target, [START, *target[:-1]]),
-        "cross": (target, source),
-    }[kind]
-    return Looks(queries, keys, np.asarray(getattr(attention, kind)[layer - 1]))
 
 
 def head_colours(heads: int) -> list[str]:
@@ -79,19 +33,6 @@ def head_colours(heads: int) -> list[str]:
     return [both[head % len(both)] for head in range(heads)]
 
 
-def rows_of(
-    looks: Looks, heads: Sequence[int], least: float = 0.0
-) -> list[dict[str, Any]]:
-    """Weights above 0, and not below `least`, as a chart's data; heads count from 1."""
-    rows = []
-    for head in heads:
-        weights = looks.weights[head - 1]
-        for query, key in np.argwhere(weights >= max(least, 0.0005)).tolist():
-            weight = round(float(weights[query, key]), 3)
-            rows.append({"head": head, "query": query, "key": key, "weight": weight})
-    return rows
-
-
 def lines_chart(
     looks: Looks, heads: Sequence[int], *, title: Any = None, legend: bool = True
 ) -> Any:
@@ -103,67 +44,9 @@ def lines_chart(
     columns = max(len(looks.queries), len(looks.keys))
     above, below = (_depth(side) for side in (looks.queries, looks.keys))
     between = 220 if columns > 20 else 160
-    data = alt.InlineData(values=rows_of(looks, heads, LEAST), name="weights")
-    tokens = alt.InlineData(
-        values=[
-            {"side": side, "place": place, "text": text}
-            for side, pieces in (("query", looks.queries), ("key", looks.keys))
-            for place, text in enumerate(pieces)
-        ],
-        name="tokens",
-    )
-    scale = alt.Scale(
-        domainMin=-0.5, domainMax=alt.ExprRef("columns - 0.5"), nice=False, zero=False
-    )
-    upper, lower = alt.ExprRef("above"), alt.ExprRef("above + between")
-    lines = (
-        alt.Chart(data)
-        .mark_rule(strokeWidth=2, strokeCap="round", clip=True)
-        .encode(
-            x=alt.X("begin:Q", scale=scale, axis=None),
-            x2="end:Q",
-            y=alt.value(upper),
-            y2=alt.value(lower),
-            color=_colour(looks, heads, legend=legend and len(heads) > 1),
-            opacity=alt.Opacity(
-                "weight:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None
-            ),
-        )
-        .transform_filter(_SELECTED)
-        .transform_calculate(
-            begin=f"{_stretched('datum.query + 0.5', 'looking')} + {_ASIDE}",
-            end=f"{_stretched('datum.key + 0.5', 'seen')} + {_ASIDE}",
-        )
-    )
-    count = "(datum.side == 'query' ? looking : seen)"
-    places = alt.Chart(tokens).transform_calculate(
-        left=_stretched("datum.place", count),
-        middle=_stretched("datum.place + 0.5", count),
-        right=_stretched("datum.place + 1", count),
-        top="datum.side == 'query' ? 0 : above + between + 3",
-        bottom="datum.side == 'query' ? above - 3 : above + between + below",
-        edge="datum.side == 'query' ? above - 7 : above + between + 7",
-    )
-    pixels = alt.Y(scale=None, axis=None)
-    touched = "side == datum.side && at == datum.place"
-    boxes = places.mark_rect(cornerRadius=3, fill="#8a8378").encode(
-        x=alt.X("left:Q", scale=scale, axis=None),
-        x2="right:Q",
-        y=pixels.field("top").type("quantitative"),
-        y2="bottom:Q",
-        fillOpacity=alt.condition(touched, alt.value(0.35), alt.value(0)),
-    )
-    texts = {
-        side: places.transform_filter(f"datum.side == '{side}'")
-        .mark_text(angle=270, align=align, baseline="middle", fontSize=12)
-        .encode(
-            x=alt.X("middle:Q", scale=scale, axis=None),
-            y=pixels.field("edge").type("quantitative"),
-            text="text:N",
-        )
-        for side, align in (("query", "left"), ("key", "right"))
-    }
-    chart = alt.layer(boxes, lines, *texts.values())
+    boxes, names = _pieces(looks)
+    lines = _lines(looks, heads, legend=legend and len(heads) > 1)
+    chart = alt.layer(boxes, lines, names)
     step = _step(640, columns, 16, 44)
     return _finish(
         chart.properties(
@@ -183,6 +66,79 @@ def lines_chart(
     )
 
 
+def _lines(looks: Looks, heads: Sequence[int], *, legend: bool) -> Any:
+    """The lines alone, between two rows of pieces."""
+    data = alt.InlineData(values=rows_of(looks, heads, LEAST), name="weights")
+    upper, lower = alt.ExprRef("above"), alt.ExprRef("above + between")
+    return (
+        alt.Chart(data)
+        .mark_rule(strokeWidth=2, strokeCap="round", clip=True)
+        .encode(
+            x=alt.X("begin:Q", scale=_along(), axis=None),
+            x2="end:Q",
+            y=alt.value(upper),
+            y2=alt.value(lower),
+            color=_colour(looks, heads, legend=legend),
+            opacity=alt.Opacity(
+                "weight:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None
+            ),
+        )
+        .transform_filter(_SELECTED)
+        .transform_calculate(
+            begin=f"{_stretched('datum.query + 0.5', 'looking')} + {_ASIDE}",
+            end=f"{_stretched('datum.key + 0.5', 'seen')} + {_ASIDE}",
+        )
+    )
+
+
+def _pieces(looks: Looks) -> tuple[Any, Any]:
+    """Both rows of pieces: boxes that tell which one is pointed at, and the texts."""
+    tokens = alt.InlineData(
+        values=[
+            {"side": side, "place": place, "text": text}
+            for side, pieces in (("query", looks.queries), ("key", looks.keys))
+            for place, text in enumerate(pieces)
+        ],
+        name="tokens",
+    )
+    count = "(datum.side == 'query' ? looking : seen)"
+    places = alt.Chart(tokens).transform_calculate(
+        left=_stretched("datum.place", count),
+        middle=_stretched("datum.place + 0.5", count),
+        right=_stretched("datum.place + 1", count),
+        top="datum.side == 'query' ? 0 : above + between + 3",
+        bottom="datum.side == 'query' ? above - 3 : above + between + below",
+        edge="datum.side == 'query' ? above - 7 : above + between + 7",
+    )
+    pixels = alt.Y(scale=None, axis=None)
+    touched = "side == datum.side && at == datum.place"
+    boxes = places.mark_rect(cornerRadius=3, fill="#8a8378").encode(
+        x=alt.X("left:Q", scale=_along(), axis=None),
+        x2="right:Q",
+        y=pixels.field("top").type("quantitative"),
+        y2="bottom:Q",
+        fillOpacity=alt.condition(touched, alt.value(0.35), alt.value(0)),
+    )
+    texts = [
+        places.transform_filter(f"datum.side == '{side}'")
+        .mark_text(angle=270, align=align, baseline="middle", fontSize=12)
+        .encode(
+            x=alt.X("middle:Q", scale=_along(), axis=None),
+            y=pixels.field("edge").type("quantitative"),
+            text="text:N",
+        )
+        for side, align in (("query", "left"), ("key", "right"))
+    ]
+    return boxes, alt.layer(*texts)
+
+
+def _along() -> Any:
+    """The scale on which the longer row's pieces are 0, 1 and so on."""
+    return alt.Scale(
+        domainMin=-0.5, domainMax=alt.ExprRef("columns - 0.5"), nice=False, zero=False
+    )
+
+
 def heat_map(looks: Looks, heads: Sequence[int], *, title: Any = None) -> Any:
     """Draw a heat map, or one for each of several heads: rows look at columns.
 
@@ -192,6 +148,29 @@ def heat_map(looks: Looks, heads: Sequence[int], *, title: Any = None) -> Any:
     rows, columns = len(looks.queries), len(looks.keys)
     several = len(heads) > 1
     step = _step(*((240, columns, 4, 24) if several else (640, columns, 12, 34)))
+    cells = _cells(looks, heads, step)
+    if several:
+        cells = cells.facet(
+            alt.Facet(
+                "head:N",
+                header=alt.Header(title=None, labelExpr="'head ' + datum.value"),
+            ),
+            columns=math.ceil(len(heads) / math.ceil(len(heads) / 4)),
+            spacing=14,
+        ).resolve_axis(x="independent", y="independent")
+    return _finish(
+        cells, title, queries=looks.queries, keys=looks.keys, columns=columns, rows=rows
+    )
+
+
+def _stretched(place: str, count: str) -> str:
+    """Where a place is, if so many pieces are to be as wide as the longer row."""
+    return f"(({place}) * columns / {count} - 0.5)"
+
+
+def _cells(looks: Looks, heads: Sequence[int], step: float) -> Any:
+    """One heat map, whose cells are so many pixels wide."""
+    rows, columns = len(looks.queries), len(looks.keys)
     data = alt.InlineData(values=rows_of(looks, heads), name="weights")
     named = {
         "title": None,
@@ -203,7 +182,7 @@ def heat_map(looks: Looks, heads: Sequence[int], *, title: Any = None) -> Any:
         "labels": step >= _LABELS,
         "labelFontSize": min(12, step),
     }
-    cells = (
+    return (
         alt.Chart(data)
         .transform_calculate(
             left="datum.key - 0.5",
@@ -217,12 +196,7 @@ def heat_map(looks: Looks, heads: Sequence[int], *, title: Any = None) -> Any:
         .encode(
             x=alt.X(
                 "left:Q",
-                scale=alt.Scale(
-                    domainMin=-0.5,
-                    domainMax=alt.ExprRef("columns - 0.5"),
-                    nice=False,
-                    zero=False,
-                ),
+                scale=_along(),
                 axis=alt.Axis(
                     values=alt.ExprRef("sequence(columns)"),
                     labelExpr="keys[datum.value]",
@@ -263,23 +237,6 @@ def heat_map(looks: Looks, heads: Sequence[int], *, title: Any = None) -> Any:
             view=alt.ViewConfig(stroke="#8a8378", strokeOpacity=0.6),
         )
     )  # fmt: skip
-    if several:
-        cells = cells.facet(
-            alt.Facet(
-                "head:N",
-                header=alt.Header(title=None, labelExpr="'head ' + datum.value"),
-            ),
-            columns=math.ceil(len(heads) / math.ceil(len(heads) / 4)),
-            spacing=14,
-        ).resolve_axis(x="independent", y="independent")
-    return _finish(
-        cells, title, queries=looks.queries, keys=looks.keys, columns=columns, rows=rows
-    )
-
-
-def _stretched(place: str, count: str) -> str:
-    """Where a place is, if so many pieces are to be as wide as the longer row."""
-    return f"(({place}) * columns / {count} - 0.5)"
 
 
 def _finish(chart: Any, title: str, **values: Any) -> Any:

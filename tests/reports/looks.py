@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxformer.decoding.forced import Attention
-from jaxformer.reports.attention import Alternative, Viewed
+from jaxformer.reports.attention_data import Alternative, Viewed
 
 LAYERS, HEADS = 3, 4
 

@@ -12,17 +12,15 @@ import pytest
 from jaxformer.decoding.forced import Forced
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
-from jaxformer.reports.attention import (
+from jaxformer.reports.attention import AttentionView
+from jaxformer.reports.attention_charts import head_colours
+from jaxformer.reports.attention_data import (
     LEVELS,
-    AttentionView,
     changes,
-    look,
-    pack,
-)
-from jaxformer.reports.attention_charts import (
-    head_colours,
     legible,
+    look,
     looks_of,
+    pack,
     rows_of,
 )
 

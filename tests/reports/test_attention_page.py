@@ -8,8 +8,8 @@ import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from jaxformer.reports.attention import LEVELS, AttentionView
-from jaxformer.reports.attention_charts import legible, looks_of
+from jaxformer.reports.attention import AttentionView
+from jaxformer.reports.attention_data import LEVELS, legible, looks_of
 
 from .looks import HEADS, LAYERS, viewed
 

@@ -133,7 +133,7 @@ async function drawFigure(now, mine) {
     name === "heat_maps" && state.heads.size, $("figure").clientWidth,
   ]);
   if (key === drawn.key) {
-    drawn.view.data("weights", data);
+    drawn.view.data("weights", data).description($("caption").textContent);
     if (name === "lines") {
       drawn.view.signal("heads", numbers()).signal("apart", apart(drawn.step));
     }
@@ -141,6 +141,7 @@ async function drawFigure(now, mine) {
     return;
   }
   const spec = measured(name, now);
+  spec.description = $("caption").textContent; // what a screen reader hears
   colour(spec);
   fill(spec, "weights", data);
   fill(spec, "tokens", tokens(now));
