@@ -52,6 +52,11 @@ def read_scores(workdir: str | Path) -> dict[int, float]:
     return scores
 
 
+def read_metrics(workdir: str | Path) -> list[dict]:
+    """Everything that `metrics.jsonl` tells, as it was written; [] without a log."""
+    return list(_lines(Path(workdir) / METRICS_FILE))
+
+
 class MetricsLog:
     """The log of one run; a context manager that closes its files and its bar.
 
