@@ -1,4 +1,4 @@
-"""Scores by the length of the sentence, the ratio of lengths, and which sentences stand out.
+"""Scores by length of the sentence, ratios of lengths, and sentences that stand out.
 
 Lengths are in words, so that runs with other vocabularies have the same buckets; in
 characters for languages that put no spaces between words. Used by

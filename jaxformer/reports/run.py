@@ -11,8 +11,8 @@ The data is one dict that holds all that the page shows:
         curves           train, eval and final: lines of metrics.jsonl
         learning_rate    the formula's values, and how far the logged ones are from it
         skipped_updates  null where it was not recorded
-        scores           bleu, chrf: score, mean, half_width, signature; case, direction,
-                         nll, ppl; null without translations
+        scores           bleu and chrf, each with score, mean, half_width, signature;
+                         case, direction, nll, ppl; null without translations
         length_ratio     bleu's own, and a histogram of the sentences'
         by_length        BLEU and chrF by source length
         worst, best      sentences by chrF, with their alignment
@@ -33,9 +33,9 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple, Protocol
 
 from jaxformer.decoding import significance
-from jaxformer.errors import InputError
 from jaxformer.reports import lengths, page, run_charts
 from jaxformer.reports.alignment import lay_out
+from jaxformer.reports.comparison import compare
 
 # Config keys that say where a file is: only its name is told.
 _PATHS = {
@@ -123,7 +123,13 @@ def gather(
         },
         "length_unit": lengths.unit_of(languages["source_language"]),
         "runs": described,
-        "comparison": _compare(runs, described, text, examples)
+        "comparison": compare(
+            described,
+            [each.translated and each.translated.translations for each in runs],
+            text,
+            target_language=languages["target_language"],
+            examples=examples,
+        )
         if len(runs) > 1
         else None,
         "environment": dict(environment),
@@ -154,15 +160,6 @@ def write(data: Mapping[str, Any], output: Path) -> Path:
 def learning_rate(step: int, *, d_model: int, warmup_steps: int, scale: float) -> float:
     """Equation 3 of the paper, times `scale`, which is 1 there; of update 1, 2, ..."""
     return scale * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
-
-
-def unique_names(folders: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell them apart."""
-    for depth in range(1, max(len(folder.parts) for folder in folders) + 1):
-        names = ["/".join(folder.parts[-depth:]) for folder in folders]
-        if len(set(names)) == len(names):
-            return names
-    raise InputError(f"{folders[0]} is given twice; a report compares different runs")
 
 
 def _describe(facts: Facts, text: Text | None, examples: int) -> dict[str, Any]:
@@ -288,73 +285,6 @@ def _example(place: int, score: float, found: Translated, text: Text) -> dict[st
             "links": [list(link) for link in aligned.alignment()],
         },
     }
-
-
-def _compare(
-    runs: Sequence[Facts],
-    described: Sequence[Mapping[str, Any]],
-    text: Text | None,
-    examples: int,
-) -> dict[str, Any]:
-    """What tells the runs apart; tests are against the first one."""
-    keys = sorted({key for each in described for key in each["config"]})
-    differences = [
-        {"key": key, "values": [each["config"].get(key) for each in described]}
-        for key in keys
-        if len({json.dumps(each["config"].get(key)) for each in described}) > 1
-    ]
-    first, others = runs[0], [each for each in runs[1:] if each.translated]
-    tests, sentences = [], []
-    if text is not None and first.translated and others:
-        systems = [each.translated.translations for each in (first, *others)]
-        found = significance.compare_systems(
-            systems,
-            text.references,
-            target_language=first.config["data"]["target_language"],
-        )
-        tests = [
-            {"name": other.name, **{key: each._asdict() for key, each in test.items()}}
-            for other, test in zip(others, found, strict=True)
-        ]
-        sentences = [
-            {
-                "name": other.name,
-                "sentences": _apart(systems[0], theirs, text, examples),
-            }
-            for other, theirs in zip(others, systems[1:], strict=True)
-            if examples
-        ]
-    smoothing = {each.config["training"]["label_smoothing"] for each in runs}
-    return {
-        "first": first.name,
-        "tests": tests,
-        "config": differences,
-        "sentences": sentences,
-        "same_pieces": len({each.tokenizer for each in runs}) == 1,
-        "same_loss": len(smoothing) == 1,
-    }
-
-
-def _apart(
-    ours: Sequence[str], theirs: Sequence[str], text: Text, number: int
-) -> list[dict[str, Any]]:
-    """The sentences whose chrF differs most between two systems, largest first."""
-    scores = [
-        significance.sentence_scores(side, text.references) for side in (ours, theirs)
-    ]
-    gaps = [theirs_ - ours_ for ours_, theirs_ in zip(*scores, strict=True)]
-    order = sorted(range(len(gaps)), key=lambda place: -abs(gaps[place]))
-    return [
-        {
-            "line": place + 1,
-            "source": text.sources[place],
-            "reference": text.references[place],
-            "translations": [ours[place], theirs[place]],
-            "chrf": [scores[0][place], scores[1][place]],
-        }
-        for place in order[:number]
-        if gaps[place]
-    ]
 
 
 def _shown_config(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

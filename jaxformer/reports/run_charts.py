@@ -4,6 +4,7 @@ One colour is one run; of a single run, one colour is one kind of line. Used by
 `jaxformer.reports.run`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,14 +71,15 @@ def curves(
     ]
     several = len(runs) > 1
     legend = _legend() if len(present) > 1 else None
-    no_zero = alt.Scale(type="log") if scale == "log" else alt.Scale(zero=False)
+    y_scale, y_axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
+    if scale == "log":
+        y_scale = alt.Scale(type="log", nice=False)
+        y_axis = alt.Axis(values=_log_ticks([row[field] for row in rows]))
     base = (
         alt.Chart(alt.Data(values=rows), title=title)
         .encode(
             x=_updates(),
-            y=alt.Y(
-                f"{field}:Q", title=None, scale=no_zero, axis=alt.Axis(tickCount=5)
-            ),
+            y=alt.Y(f"{field}:Q", title=None, scale=y_scale, axis=y_axis),
             color=_colour(runs, rows, "kind"),
             tooltip=_tooltip(("run", "kind"), ("step", ","), (field, ".4~g")),
         )
@@ -103,6 +105,14 @@ def curves(
         ),
     )
     return alt.layer(line, points)
+
+
+def _log_ticks(values: Sequence[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten within the values."""
+    low, high = min(values), max(values)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [first * 10.0**power for power in powers for first in (1, 2, 5)]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def _scale(present: Sequence[str], values: Sequence[Any]) -> alt.Scale:
@@ -190,6 +200,7 @@ def _bars(
     encoded: dict[str, Any] = {
         "x": alt.X(
             f"{x}:N", title=None, sort=order,
+            scale=alt.Scale(paddingInner=0.35, paddingOuter=0.25),
             axis=alt.Axis(labelAngle=0, labelExpr="split(datum.label, '|')",
                           labelOverlap=True),
         ),
@@ -228,7 +239,7 @@ def _legend() -> alt.Legend:
 
 
 def _updates() -> alt.X:
-    return alt.X("step:Q", title="update", axis=alt.Axis(tickCount=6, format="~s"))
+    return alt.X("step:Q", title="update", axis=alt.Axis(tickCount=5, format=","))
 
 
 def _tooltip(names: Sequence[str], *numbers: tuple[str, str]) -> list[alt.Tooltip]:
