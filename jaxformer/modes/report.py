@@ -39,7 +39,7 @@ def run(options: Options) -> dict | None:
         keep_compiled()
     folders = compared_folders(options)
     output = output_for(options)
-    names = unique_names([folder.resolve() for folder in folders])
+    names = unique_names([folder.absolute() for folder in folders])
     runs = [
         open_run(dataclasses.replace(options, workdir=folder, config=config))
         for folder, config in zip(

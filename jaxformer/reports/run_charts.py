@@ -13,6 +13,8 @@ import altair as alt
 from jaxformer.reports.page import COLOURS
 
 HEIGHT = 210
+NEUTRAL = "#8a8a8a"  # seen on white and on black
+LEGEND_LETTERS = 50
 MOST_POINTS = 800  # of a line: of more every second, third, ... is drawn
 KINDS = {"train": "training", "eval": "validation", "final": "averaged parameters"}
 
@@ -69,8 +71,6 @@ def curves(
     present = [
         KINDS[kind] for kind in kinds if any(row["kind"] == KINDS[kind] for row in rows)
     ]
-    several = len(runs) > 1
-    legend = _legend() if len(present) > 1 else None
     y_scale, y_axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
     if scale == "log":
         y_scale = alt.Scale(type="log", nice=False)
@@ -86,25 +86,32 @@ def curves(
         .properties(width="container", height=HEIGHT)
     )
     line = base.mark_line(strokeWidth=1.6)
-    if several:
-        line = line.encode(
-            strokeDash=alt.StrokeDash(
-                "kind:N",
-                scale=_scale(present, ([1, 0], [6, 3], [1, 0])),
-                legend=legend,
-            )
+    if len(runs) > 1:
+        line = line.encode(strokeDash=_dashes(present))
+    # Each kind has its own mark; those of training are unseen, but can be pointed at.
+    marks = {"train": ("circle", 0), "eval": ("circle", 1), "final": ("diamond", 1)}
+    points = [
+        base.transform_filter(f"datum.kind == '{KINDS[kind]}'").mark_point(
+            filled=True, size=45, shape=shape, opacity=opacity
         )
-    points = base.mark_point(filled=True, size=45).encode(
-        opacity=alt.condition(
-            f"datum.kind == '{KINDS['train']}'", alt.value(0), alt.value(1)
-        ),
-        shape=alt.Shape(
-            "kind:N",
-            scale=_scale(present, ("circle", "circle", "diamond")),
-            legend=legend,
-        ),
+        for kind, (shape, opacity) in marks.items()
+        if KINDS[kind] in present
+    ]
+    return alt.layer(line, *points)
+
+
+def _dashes(present: Sequence[str]) -> alt.StrokeDash:
+    """Lines of several runs have the run's colour, and dashes by kind."""
+    values = dict(zip(KINDS.values(), ([1, 0], [6, 3], [1, 0]), strict=True))
+    lines = [kind for kind in present if kind != KINDS["final"]]
+    legend = alt.Legend(
+        orient="bottom", title=None, symbolStrokeColor=NEUTRAL, symbolType="stroke"
     )
-    return alt.layer(line, points)
+    return alt.StrokeDash(
+        "kind:N",
+        scale=alt.Scale(domain=lines, range=[values[kind] for kind in lines]),
+        legend=legend if len(lines) > 1 else None,
+    )
 
 
 def _log_ticks(values: Sequence[float]) -> list[float]:
@@ -113,14 +120,6 @@ def _log_ticks(values: Sequence[float]) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [first * 10.0**power for power in powers for first in (1, 2, 5)]
     return [tick for tick in ticks if low <= tick <= high]
-
-
-def _scale(present: Sequence[str], values: Sequence[Any]) -> alt.Scale:
-    """For the kinds that are there, their entries of `values`, which are as KINDS."""
-    every = list(KINDS.values())
-    return alt.Scale(
-        domain=list(present), range=[values[every.index(kind)] for kind in present]
-    )
 
 
 def learning_rates(runs: Sequence[Mapping[str, Any]]) -> alt.LayerChart | None:
@@ -230,16 +229,20 @@ def _colour(
     return alt.Color(
         f"{field}:N",
         scale=alt.Scale(domain=domain, range=colours),
-        legend=_legend() if len(domain) > 1 else None,
+        legend=_legend(domain) if len(domain) > 1 else None,
     )
 
 
-def _legend() -> alt.Legend:
-    return alt.Legend(orient="top", title=None, symbolOpacity=1, labelLimit=220)
+def _legend(names: Sequence[str]) -> alt.Legend:
+    """Above the chart, in as many columns as narrow windows have room for."""
+    columns = max(1, LEGEND_LETTERS // (max(map(len, names)) + 4))
+    return alt.Legend(
+        orient="top", title=None, symbolOpacity=1, labelLimit=260, columns=columns
+    )
 
 
 def _updates() -> alt.X:
-    return alt.X("step:Q", title="update", axis=alt.Axis(tickCount=5, format=","))
+    return alt.X("step:Q", title="update", axis=alt.Axis(tickCount=5, format=",d"))
 
 
 def _tooltip(names: Sequence[str], *numbers: tuple[str, str]) -> list[alt.Tooltip]:

@@ -65,7 +65,7 @@ def invent_log(steps: int = 1000, **optimizer: float) -> list[dict]:
                 "gradient_norm": 1 + 50 / step,
                 "tokens_per_second": 4000.0,
                 "skipped_updates": 0,
-            }  # fmt: skip
+            }
         )
         if step % (steps // 4) == 0:
             bleu = {"bleu": 40 - nll, "signature": "nrefs:1|tok:13a", "chrf": 60.0}

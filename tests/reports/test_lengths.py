@@ -1,5 +1,6 @@
 """Buckets of lengths: every sentence in one of them, none with too few."""
 
+import itertools
 import random
 
 import pytest
@@ -29,7 +30,7 @@ def test_buckets_partition_every_length_and_are_not_small(seed):
     buckets = make_buckets(lengths)
     assert buckets[0][0] == min(lengths)
     assert buckets[-1][1] == max(lengths)
-    for (_, end), (begin, _) in zip(buckets, buckets[1:], strict=False):
+    for (_, end), (begin, _) in itertools.pairwise(buckets):
         assert begin == end + 1
     sizes = [sum(first <= n <= last for n in lengths) for first, last in buckets]
     assert sum(sizes) == len(lengths)
