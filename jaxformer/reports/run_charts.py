@@ -176,7 +176,7 @@ def ratios(runs: Sequence[Mapping[str, Any]]) -> alt.Chart | None:
         for run in runs
         for each in (run["length_ratio"] or {}).get("histogram", ())
     ]  # fmt: skip
-    title = "Sentences by length of the translation / of the reference"
+    title = "Sentences by length ratio"
     return _bars(
         runs, rows, "ratio", "sentences", title=title,
         tooltip=_tooltip(("run", "ratio"), ("sentences", ",")),
@@ -195,13 +195,18 @@ def _bars(
     if not rows:
         return None
     order = sorted({row[x] for row in rows}, key=lambda text: float(_head(text)))
+    two_lines = any("|" in text for text in order)
+    label = (
+        {"labelExpr": "split(datum.label, '|')"}
+        if two_lines
+        else {"labelOverlap": "parity"}
+    )
     chart = alt.Chart(alt.Data(values=list(rows)), title=title).mark_bar()
     encoded: dict[str, Any] = {
         "x": alt.X(
             f"{x}:N", title=None, sort=order,
             scale=alt.Scale(paddingInner=0.35, paddingOuter=0.25),
-            axis=alt.Axis(labelAngle=0, labelExpr="split(datum.label, '|')",
-                          labelOverlap=True),
+            axis=alt.Axis(labelAngle=0, **label),
         ),
         "y": alt.Y(f"{y}:Q", title=None, axis=alt.Axis(tickCount=5)),
         "color": _colour(runs, rows, "run"),
