@@ -48,7 +48,7 @@ def test_every_chart_is_drawn_with_what_it_shows(browser, pages, name):
             "length_ratio"} == set(charts)  # fmt: skip
     marks = {
         key: browser.run(
-            f"document.querySelectorAll('[data-chart={key}] svg [role=graphics-symbol]'"
+            f"document.querySelectorAll('[data-chart={key}] svg .role-mark path'"
             ").length"
         )
         for key in charts
@@ -65,7 +65,7 @@ def test_every_chart_is_drawn_with_what_it_shows(browser, pages, name):
 
 def test_pointing_at_a_bar_tells_its_numbers(browser, pages):
     browser.open(pages["one"])
-    bar = browser.all("[data-chart=bleu_by_length] svg [role=graphics-symbol]")[0]
+    bar = browser.all("[data-chart=bleu_by_length] svg .role-mark path")[0]
     browser.point_at(bar)
     browser.wait(lambda _: browser.texts("#vg-tooltip-element.visible"))
     bucket = browser.run("pageData.runs[0].by_length[0]")
