@@ -6,6 +6,7 @@ config are read from its workdir. A run without a checkpoint is reported without
 
 import dataclasses
 import logging
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,13 +104,22 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
 
 
 def output_for(options: Options) -> Path:
-    """Where the page goes. Raises InputError for a name that no page can have."""
+    """Where the page goes. Raises InputError for a place that no page can have.
+
+    At once: what comes before it is written may take an hour.
+    """
     if options.output is None:
-        return options.workdir / "report.html"
-    output = Path(options.output)
-    if output.suffix not in (".html", ".htm") or output.is_dir():
+        output = options.workdir / "report.html"
+    else:
+        output = Path(options.output)
+        if output.suffix not in (".html", ".htm") or output.is_dir():
+            raise InputError(
+                f"--output={output} is no name of a page; give one that ends in .html"
+            )
+    above = next(folder for folder in output.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
         raise InputError(
-            f"--output={output} is no name of a page; give one that ends in .html"
+            f"{output} cannot be written, because of {above}; choose another --output"
         )
     return output
 

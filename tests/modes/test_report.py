@@ -225,3 +225,23 @@ def test_another_direction_and_another_text_are_refused(report, own_run, toy, tm
         (moved / f"test.{language}").write_text("bo\n" if language == "en" else "SU\n")
     complaint = report(f"--compare={own_run}").complaint
     assert f"of toy has {len(toy.test)} sentences and that of own 1;" in complaint
+
+
+@pytest.mark.slow
+def test_several_processes_report_as_one(report, start, trained, tmp_path):
+    alone = report("--examples=1").result
+    _, wanted = read(alone)
+    output = tmp_path / "together.html"
+    together = start(
+        2, "--mode=report", f"--workdir={trained.workdir}", f"--output={output}",
+        "--examples=1",
+    ).results()  # fmt: skip
+    _, found = read(together)
+    assert together["bleu"] == alone["bleu"]
+    for data in (wanted, found):
+        data.pop("environment")
+        data["runs"][0]["scores"]["nll"] = round(data["runs"][0]["scores"]["nll"], 4)
+        data["runs"][0]["scores"]["ppl"] = round(data["runs"][0]["scores"]["ppl"], 3)
+        for name in ("bleu", "chrf"):  # the other process had all resamples
+            data["runs"][0]["scores"][name] = data["runs"][0]["scores"][name]["score"]
+    assert found == wanted
