@@ -53,7 +53,7 @@ def make_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _width_after(edge: int) -> int:
-    """Half as wide again from 20, 40, 80, ... on: 5, 10, 20, ... words."""
+    """WIDTH up to 20, twice that up to 40, four times up to 80, and so on."""
     width = WIDTH
     while edge >= 4 * width:
         width *= 2

@@ -73,6 +73,8 @@ def test_a_report_says_what_training_and_evaluation_said(
     assert run["checkpoint"] == "average of the last 2 checkpoints"
     prepared = json.loads((trained.workdir / "corpus" / "report.json").read_text())
     assert run["corpus"] == {split: prepared[split] for split in ("train", "dev")}
+    in_shapes = sum(shape["pairs"] for shape in run["batches"]["shapes"])
+    assert in_shapes == prepared["train"]["kept"]
     assert str(toy.directory) not in html
     for each in run["worst"]:
         assert each["source"] == toy.test[each["line"] - 1]
@@ -84,6 +86,7 @@ def test_a_report_says_what_training_and_evaluation_said(
         assert len(alignment["links"]) == len(alignment["target"])
 
 
+@pytest.mark.slow
 def test_parameters_and_batches_are_those_of_a_check(command, report, trained):
     checked = command("--mode=check", f"--workdir={trained.workdir}").result
     _, data = read(report("--examples=0").result)
