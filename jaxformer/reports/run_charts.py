@@ -16,7 +16,7 @@ HEIGHT = 210
 NEUTRAL = "#8a8a8a"  # seen on white and on black
 LEGEND_LETTERS = 50
 MOST_POINTS = 800  # of a line: of more every second, third, ... is drawn
-KINDS = {"train": "training", "eval": "validation", "final": "averaged parameters"}
+KINDS = {"train": "training", "eval": "validation", "final": "averaged"}
 
 
 def make_charts(data: Mapping[str, Any]) -> dict[str, alt.TopLevelMixin]:

@@ -309,7 +309,7 @@ def test_charts_draw_what_was_logged():
         ]
         assert sorted(drawn) == sorted(logged)
     assert {row["kind"] for row in values_of(charts["bleu"])} == {
-        "validation", "averaged parameters",
+        "validation", "averaged",
     }  # fmt: skip
     bars = values_of(charts["bleu_by_length"])
     assert [row["bleu"] for row in bars] == [each["bleu"] for each in run["by_length"]]
