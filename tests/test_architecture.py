@@ -65,7 +65,7 @@ DOORS = {
     "tensorflow_datasets": ("jaxformer.data",),
     "orbax": ("jaxformer.training.storage",),
     "sentencepiece": ("jaxformer.data.tokenizer",),
-    "sacrebleu": ("jaxformer.decoding.metrics",),
+    "sacrebleu": ("jaxformer.decoding.metrics", "jaxformer.decoding.significance"),
     "sacremoses": ("jaxformer.decoding.moses",),
     "sklearn": ("jaxformer.data.languages",),
     "altair": ("jaxformer.reports",),

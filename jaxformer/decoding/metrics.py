@@ -45,10 +45,10 @@ def corpus_scores(
     written zh-CN, zh_TW), 13a for all others. Raises InputError if the counts differ,
     if there is nothing to score, or if the tokeniser's package is not installed.
     """
-    _require_pairs(hypotheses, references)
-    tokenizer = _tokenizer_for(target_language)
-    cased = _bleu(tokenizer, lowercase=False)
-    lower_cased = _bleu(tokenizer, lowercase=True)
+    require_pairs(hypotheses, references)
+    tokenizer = tokenizer_for(target_language)
+    cased = make_bleu(tokenizer, lowercase=False)
+    lower_cased = make_bleu(tokenizer, lowercase=True)
     chrf = CHRF()
     targets = [references]  # sacreBLEU takes a list of reference sets
     return Scores(
@@ -92,8 +92,8 @@ def every_bleu(
     quotation marks were made plain on both sides, as in the references of that time.
     Raises InputError as `corpus_scores` does.
     """
-    _require_pairs(hypotheses, references)
-    own = _tokenizer_for(target_language)
+    require_pairs(hypotheses, references)
+    own = tokenizer_for(target_language)
 
     def score(scorer: str, bleu: BLEU, texts: tuple, note: str = "") -> Score:
         value = bleu.corpus_score(texts[0], [texts[1]]).score
@@ -101,9 +101,11 @@ def every_bleu(
 
     raw = (list(hypotheses), list(references))
     scores = [
-        score(f"sacreBLEU{intl}{lower}", _bleu(tokenizer, lowercase=bool(lower)), raw)
+        score(
+            f"sacreBLEU{intl}{lower}", make_bleu(tokenizer, lowercase=bool(lower)), raw
+        )
         for intl, tokenizer in (("", own), (" intl", "intl"))
-        for lower in ("", " lower-cased")
+        for low in ("", " lower-cased")
         if tokenizer == own or own == "13a"
     ]
     if own != "13a":
@@ -127,7 +129,8 @@ def every_bleu(
     return scores
 
 
-def _require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Raise InputError unless there are translations, and a reference for each."""
     if len(hypotheses) != len(references):
         raise InputError(
             f"There are {len(hypotheses)} translations but {len(references)} "
@@ -137,12 +140,13 @@ def _require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None
         raise InputError("There are no translations to score; the input is empty.")
 
 
-def _tokenizer_for(language: str) -> str:
+def tokenizer_for(language: str) -> str:
+    """The name of sacreBLEU's tokeniser for a target language."""
     base = re.split("[-_]", language)[0].lower()
     return _TOKENIZERS.get(base, "13a")
 
 
-def _bleu(tokenizer: str, *, lowercase: bool) -> BLEU:
+def make_bleu(tokenizer: str, *, lowercase: bool) -> BLEU:
     """Build sacreBLEU's metric; its language tokenisers are optional packages."""
     try:
         return BLEU(tokenize=tokenizer, lowercase=lowercase)

@@ -25,7 +25,7 @@ from jaxformer.modes import train
 from jaxformer.modes.evaluate import evaluate, table
 from jaxformer.modes.options import Options
 from jaxformer.published import PERPLEXITY, ROWS
-from jaxformer.training.log import trained_tokens
+from jaxformer.training.log import read_metrics
 from jaxformer.workdir import Workdir, direction, installed_versions
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,10 @@ def scaled(options: Options) -> dict:
 def budget(options: Options) -> dict[str, Any]:
     """Which part of the published run this one is, in updates and target tokens."""
     theirs, ours = options.config_file["training"], options.config["training"]
-    tokens = trained_tokens(options.workdir)
+    updates = [
+        line for line in read_metrics(options.workdir) if line["kind"] == "train"
+    ]
+    tokens = sum(line["tokens"] or 0 for line in updates)  # null: all were skipped
     all_tokens = theirs["steps"] * theirs["tokens_per_update"]
     return {
         "steps": ours["steps"],

@@ -52,13 +52,9 @@ def read_scores(workdir: str | Path) -> dict[int, float]:
     return scores
 
 
-def trained_tokens(workdir: str | Path) -> float:
-    """Target tokens of all updates that `metrics.jsonl` tells."""
-    return sum(
-        line["tokens"]
-        for line in _lines(Path(workdir) / METRICS_FILE)
-        if line.get("kind") == "train" and isinstance(line.get("tokens"), float)
-    )
+def read_metrics(workdir: str | Path) -> list[dict]:
+    """Everything that `metrics.jsonl` tells, as it was written; [] without a log."""
+    return list(_lines(Path(workdir) / METRICS_FILE))
 
 
 class MetricsLog:

@@ -14,7 +14,7 @@ import types
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from jaxformer.training.log import MetricsLog, averages, read_scores
+from jaxformer.training.log import MetricsLog, averages, read_metrics, read_scores
 
 SUMS = {"loss": 30.0, "nll": 20.0, "correct": 5.0, "tokens": 10.0}
 RATES = {"learning_rate": 0.002, "gradient_norm": 1.5, "skipped_updates": 0}
@@ -151,6 +151,7 @@ def test_a_new_run_in_an_old_workdir_starts_an_empty_log(tmp_path):
 
 def test_the_scores_are_those_of_evaluations_during_training(tmp_path):
     assert read_scores(tmp_path) == {}
+    assert read_metrics(tmp_path) == []
     with MetricsLog(tmp_path, start_step=0, total_steps=30) as log:
         for step, bleu in ((10, 0.0), (20, 33.5), (30, math.nan)):
             log.train(step, SUMS, **RATES)
@@ -169,6 +170,8 @@ def test_a_line_torn_by_a_crash_has_no_score_and_hides_none(tmp_path, torn):
     whole = file.read_bytes()
     file.write_bytes(torn + b"\n" + whole + torn)
     assert read_scores(tmp_path) == {10: 12.5}
+    (line,) = read_metrics(tmp_path)
+    assert (line["step"], line["kind"], line["bleu"]) == (10, "eval", 12.5)
     MetricsLog(tmp_path, start_step=10, total_steps=20).__exit__()
     assert file.read_bytes() == whole
 
