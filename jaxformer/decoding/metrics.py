@@ -101,9 +101,7 @@ def every_bleu(
 
     raw = (list(hypotheses), list(references))
     scores = [
-        score(
-            f"sacreBLEU{intl}{lower}", make_bleu(tokenizer, lowercase=bool(lower)), raw
-        )
+        score(f"sacreBLEU{intl}{low}", make_bleu(tokenizer, lowercase=bool(low)), raw)
         for intl, tokenizer in (("", own), (" intl", "intl"))
         for low in ("", " lower-cased")
         if tokenizer == own or own == "13a"
