@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxformer.api import Translator
+    from jaxformer.api import Translator, attention_view
 
-__all__ = ["Translator"]
+__all__ = ["Translator", "attention_view"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,15 +6,23 @@ translator = jaxformer.Translator("runs/wmt")
 translator("A dog runs.")                      # "Ein Hund rennt."
 translator(["A dog runs.", "It is late."])     # a list of two
 translator.translate(["A dog runs."])          # with scores: lists of Hypothesis
+
+view = jaxformer.attention_view(translator, "A dog runs.")
+view.lines(layer=2, heads=[1, 2])              # a chart, in a notebook
+view.save("attention.html")
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxformer.decoding import translate
+from jaxformer.errors import InputError
 from jaxformer.modes.options import FLAGS, Options
 from jaxformer.modes.runs import open_translator
+
+if TYPE_CHECKING:
+    from jaxformer.reports.attention import AttentionView
 
 
 def Translator(
@@ -47,3 +55,27 @@ def Translator(
         **groups,
     )
     return open_translator(options)[1]
+
+
+def attention_view(
+    translator: translate.Translator,
+    sources: str | Sequence[str],
+    targets: str | Sequence[str] | None = None,
+) -> "AttentionView":
+    """Look at where each head looks: charts, pictures and a page.
+
+    Sentences without `targets` are translated first; a translator opened with n_best=4
+    shows four candidates of each. Raises InputError if jaxformer[report] is not
+    installed, for no or too many sentences, and for what is too long.
+    """
+    from jaxformer.reports.attention import AttentionView, look
+
+    sources = [sources] if isinstance(sources, str) else list(sources)
+    if targets is not None:
+        targets = [targets] if isinstance(targets, str) else list(targets)
+        if len(targets) != len(sources):
+            raise InputError(
+                f"there are {len(sources)} sentences and {len(targets)} translations; "
+                "give one translation for each sentence"
+            )
+    return AttentionView(look(translator, sources, targets))

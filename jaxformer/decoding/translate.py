@@ -117,7 +117,7 @@ class Translator:
             models[0], tokenizer, batch_tokens=config.batch_tokens
         )
         self.params = params
-        self._longest = self._longest_source()
+        self.longest = self._longest_source()  # most source pieces, EOS included
 
     @property
     def params(self) -> Sequence[Any]:
@@ -244,11 +244,11 @@ class Translator:
             sentences, encoded, begins, numbers, strict=True
         ):
             parts = [source] if sentence.strip() else []
-            if self._longest is not None and len(source) > self._longest:
+            if self.longest is not None and len(source) > self.longest:
                 parts = parts_of(
                     sentence,
                     self.tokenizer.encode,
-                    longest=self._longest,
+                    longest=self.longest,
                     policy=self.wishes.long_lines,
                     line=number + 1,
                 )

@@ -33,8 +33,10 @@ class Flag(NamedTuple):
 FLAGS: dict[str | None, tuple[Flag, ...]] = {
     None: (
         Flag("workdir", str, "The run's folder: made by training."),
-        Flag("source", str, "evaluate, score, align: file of source sentences."),
-        Flag("reference", str, "evaluate, score, align: file of translations."),
+        Flag("source", str, "evaluate, score, align, visualize: file of source "
+             "sentences."),
+        Flag("reference", str, "evaluate, score, align, visualize: file of "
+             "translations."),
         Flag("split", str, "evaluate, score, align: split of the run's data, without "
              "--source.", default="test"),
         Flag("checkpoint", str, "Parameters to use: a step, latest, best, or average:N "
@@ -56,7 +58,8 @@ FLAGS: dict[str | None, tuple[Flag, ...]] = {
              "such as an OPUS-MT model's."),
         Flag("output", str, "export: the new folder to write; align: a new .npz file "
              "of all attention; visualize: the page, or a picture called .png, .svg or "
-             ".pdf; report: the page."),
+             ".pdf, by default attention.html in the workdir, written over if it is "
+             "there; report: the page."),
         Flag("attention", str, "visualize: which of the three a picture shows, and "
              "the page first.", default="cross",
              choices=("encoder", "decoder", "cross")),
@@ -64,6 +67,9 @@ FLAGS: dict[str | None, tuple[Flag, ...]] = {
              "first, from 1; by default the last.", least=1),
         Flag("heads", str, "visualize: which heads a picture shows, from 1, "
              "separated by commas; by default all."),
+        Flag("view", str, "visualize: lines as in the paper's Figures 3-5, or heat "
+             "maps; the page has both, and begins with this one.", default="lines",
+             choices=("lines", "heat_map")),
         Flag("compare", str, "report: workdirs of other runs to stand beside, "
              "separated by commas."),
         Flag("examples", int, "report: how many of the best and the worst sentences it "
@@ -85,7 +91,8 @@ FLAGS: dict[str | None, tuple[Flag, ...]] = {
     ),
     "search": (  # of SearchOptions, besides those
         Flag("n_best", int, "translate: how many translations of each line; more than "
-             "one are written as JSON lines.", least=1),
+             "one are written as JSON lines; visualize: how many are shown, by default "
+             "4.", least=1),
         Flag("length_penalty", str, "What the log-probability of n output pieces, end "
              "included, is divided by: "
              + "; ".join(f"{k} is {v}" for k, v in LENGTH_PENALTIES.items()) + ".",
@@ -168,6 +175,7 @@ class Options:
     attention: str = "cross"
     layer: int | None = None
     heads: str | None = None
+    view: str = "lines"
     compare: str | None = None
     examples: int = 5
     row: str | None = None

@@ -6,6 +6,7 @@ jinja2 and vl_convert; used by the other modules of this room.
 """
 
 import functools
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,17 +65,26 @@ def write(path: Path, html: str) -> None:
 def save_picture(chart: alt.TopLevelMixin, path: Path, *, scale: float = 2) -> None:
     """Write a chart as .png, .svg or .pdf, by its name's ending; no browser is used.
 
-    Raises InputError for another ending, and if the file cannot be written.
+    `scale` is how many dots of a PNG a pixel is wide; the others have none. Raises
+    InputError for another ending, and if the file cannot be written.
     """
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise InputError(f"{path} is not called .png, .svg or .pdf: choose one of them")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        chart.save(path, scale_factor=scale)
+        path.write_bytes(picture(chart, path.suffix[1:], scale=scale))
     except OSError as error:
         raise InputError(
             f"{path} cannot be written: {error.strerror}; choose another --output"
         ) from error
+
+
+def picture(chart: alt.TopLevelMixin, kind: str = "png", *, scale: float = 2) -> bytes:
+    """A chart as the bytes of a picture: "png", "svg" or "pdf"."""
+    file = io.StringIO() if kind == "svg" else io.BytesIO()
+    chart.save(file, format=kind, **({"scale_factor": scale} if kind == "png" else {}))
+    made = file.getvalue()
+    return made.encode() if isinstance(made, str) else made
 
 
 @functools.cache

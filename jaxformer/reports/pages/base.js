@@ -25,13 +25,14 @@ function theme() {
   };
 }
 
-// Draw a Vega-Lite specification into an element; the promise is of Vega's view.
-async function draw(element, spec) {
+// Draw a Vega-Lite specification into an element; the promise is of Vega's view. Many
+// thousand marks want the renderer "canvas".
+async function draw(element, spec, renderer = "svg") {
   const { view } = await vegaEmbed(element, spec, {
     actions: { export: true, source: false, compiled: false, editor: false },
     config: theme(),
-    renderer: "svg",
-    downloadFileName: element.dataset.chart ?? "chart",
+    renderer,
+    downloadFileName: element.dataset.chart ?? element.dataset.file ?? "chart",
   });
   return view;
 }
