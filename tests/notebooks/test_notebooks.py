@@ -1,9 +1,9 @@
 """Every notebook has its pictures, and runs from its first cell to its last.
 
-The outputs in the repository are those of nbclient (`NotebookClient(notebook).execute()`
-in the folder notebooks/), with stderr and times left out and the colours of the pictures
-reduced to a palette. `jupyter nbconvert --execute --inplace notebooks/*.ipynb` makes
-them, too.
+The outputs in the repository were made by nbclient in the folder notebooks/
+(`NotebookClient(notebook).execute()`); stderr and times are left out, and the colours
+of pictures reduced to a palette. `jupyter nbconvert --execute --inplace
+notebooks/*.ipynb` makes them, too.
 """
 
 import ast
@@ -33,14 +33,14 @@ BADGE = "https://colab.research.google.com/github/jaxformer/jaxformer/blob/main"
 # What trains is shortened: less text, fewer updates, the same cells.
 SHORTER = {
     "train_and_translate": {
-        "STEPS = 960": "STEPS = 20",
-        "PAIRS = 40_000": "PAIRS = 3_000",
+        "STEPS = 640": "STEPS = 20",
+        "PAIRS = 30_000": "PAIRS = 3_000",
         "SENTENCES = 200": "SENTENCES = 40",
-        '"--config.training.eval_every=480"': '"--config.data.vocab_size=800"',
+        '"--config.training.eval_every=320"': '"--config.data.vocab_size=800"',
     },
     "your_own_data": {
-        "STEPS = 600": "STEPS = 20",
-        "PAIRS = 30_000": "PAIRS = 3_000",
+        "STEPS = 480": "STEPS = 20",
+        "PAIRS = 20_000": "PAIRS = 3_000",
         '("dev", 100), ("test", 100)': '("dev", 20), ("test", 20)',
         "vocab_size=2000": "vocab_size=800",
     },
