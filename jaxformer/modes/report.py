@@ -22,7 +22,7 @@ from jaxformer.modes.runs import (
     open_run,
 )
 from jaxformer.reports import run as report
-from jaxformer.reports.run import Text
+from jaxformer.reports.facts import Text
 from jaxformer.workdir import direction
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from jaxformer.modes.runs import (
     texts,
     translate,
 )
-from jaxformer.reports.run import Facts, Text, Translated
+from jaxformer.reports.facts import Facts, Text, Translated
 from jaxformer.training.log import averages, read_metrics
 from jaxformer.workdir import direction, installed_versions
 

@@ -29,15 +29,15 @@ Used by `jaxformer.modes.report`, which hands over what is in a workdir.
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from jaxformer.decoding import significance
-from jaxformer.decoding.metrics import every_bleu
 from jaxformer.reports import lengths, page, run_charts
 from jaxformer.reports.alignment import lay_out
 from jaxformer.reports.comparison import compare
+from jaxformer.reports.facts import Facts, Text
+from jaxformer.reports.translations import describe_translations
 
 # Config keys that say where a file is: only its name is told.
 _PATHS = {
@@ -58,50 +58,6 @@ _EVAL = (
     "chrf_signature", "direction", "case",
 )  # fmt: skip
 FORMULA_POINTS = 200
-
-
-class Aligned(Protocol):
-    """Pieces of both sides, the end last, and which looks at which."""
-
-    source: list[str]
-    target: list[str]
-
-    def alignment(self) -> list[tuple[int, int]]:
-        """(source, target) places."""
-
-
-class Text(NamedTuple):
-    """What was translated, and how people did it."""
-
-    name: str
-    sources: list[str]
-    references: list[str]
-
-
-class Translated(NamedTuple):
-    """What a run made of the text."""
-
-    translations: list[str]
-    nll: float  # nats per target piece of the references
-    ppl: float
-    checkpoint: str  # which parameters
-    align: Callable[[str, str], Aligned]  # a source and its translation
-
-
-class Facts(NamedTuple):
-    """What a workdir tells about a run."""
-
-    name: str
-    config: Mapping[str, Mapping[str, Any]]
-    direction: str
-    tokenizer: str  # sha256
-    vocabulary: int
-    parameters: int
-    metrics: Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl
-    corpus: Mapping[str, Any] | None  # corpus/report.json
-    batches: Mapping[str, Any] | None
-    versions: Mapping[str, str]  # as recorded
-    translated: Translated | None
 
 
 def gather(
@@ -189,7 +145,7 @@ def _describe(facts: Facts, text: Text | None, examples: int) -> dict[str, Any]:
         "curves": curves,
         "learning_rate": _against_formula(facts.config, curves["train"]),
         "skipped_updates": max((n for n in skipped if n is not None), default=None),
-        **_translation_scores(facts, text, examples),
+        **describe_translations(facts, text, examples),
         "corpus": facts.corpus
         and {split: facts.corpus[split] for split in ("train", "dev")},
         "batches": facts.batches,
@@ -226,69 +182,6 @@ def _against_formula(config: Mapping, train: Sequence[Mapping]) -> dict[str, Any
         if train
         else [],
         "largest_relative_difference": max(differences, default=None),
-    }
-
-
-def _translation_scores(
-    facts: Facts, text: Text | None, examples: int
-) -> dict[str, Any]:
-    """What can be said once there are translations."""
-    found, data = facts.translated, facts.config["data"]
-    if found is None or text is None:
-        keys = ("scores", "length_ratio", "by_length", "worst", "best")
-        return dict.fromkeys(keys)
-    target = data["target_language"]
-    pair = (found.translations, text.references)
-    confidence = significance.estimate_confidence(*pair, target_language=target)
-    by_sentence = significance.sentence_scores(*pair)
-    chosen = lengths.outstanding(by_sentence, examples) if examples else ([], [])
-    worst, best = (
-        [_example(place, by_sentence[place], found, text) for place in places]
-        for places in chosen
-    )
-    return {
-        "scores": {
-            **{name: each._asdict() for name, each in confidence.items()},
-            "case": "cased",
-            "direction": facts.direction,
-            "nll": found.nll,
-            "ppl": found.ppl,
-            "every_bleu": [
-                each._asdict() for each in every_bleu(*pair, target_language=target)
-            ],
-        },
-        "length_ratio": {
-            "bleu": significance.length_ratio(*pair, target_language=target),
-            "unit": lengths.unit_of(target),
-            "histogram": lengths.ratio_histogram(*pair, target),
-        },
-        "by_length": lengths.score_by_length(
-            text.sources,
-            text.references,
-            found.translations,
-            source_language=data["source_language"],
-            target_language=target,
-        ),
-        "worst": worst,
-        "best": best,
-    }
-
-
-def _example(place: int, score: float, found: Translated, text: Text) -> dict[str, Any]:
-    """A sentence as the page shows it; `line` counts from 1."""
-    source, translation = text.sources[place], found.translations[place]
-    aligned = found.align(source, translation)
-    return {
-        "line": place + 1,
-        "chrf": score,
-        "source": source,
-        "reference": text.references[place],
-        "translation": translation,
-        "alignment": {
-            "source": list(aligned.source[:-1]),
-            "target": list(aligned.target[:-1]),
-            "links": [list(link) for link in aligned.alignment()],
-        },
     }
 
 

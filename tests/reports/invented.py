@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from jaxformer.reports import run as report
-from jaxformer.reports.run import Facts, Text, Translated
+from jaxformer.reports.facts import Facts, Text, Translated
 
 WORDS = {
     "red": "rote", "small": "kleine", "old": "alte", "cat": "Katze", "cow": "Kuh",
