@@ -50,11 +50,10 @@ def run(options: Options) -> dict:
     start = time.monotonic()
     row = published.row(options.row)
     options = dataclasses.replace(options, config=scaled(options))
-    last = str(options.config["training"]["steps"])
-    is_trained = (Workdir(options.workdir).checkpoints / last).is_dir()
-    trained = {} if is_trained else train.run(options)
-    if trained.get("stopped"):
-        return {"row": options.row, **trained}
+    if not is_trained(options):
+        trained = train.run(options)
+        if trained.get("stopped"):
+            return {"row": options.row, **trained}
     done = evaluate(options)
     result = {
         "row": options.row,
@@ -93,6 +92,13 @@ def scaled(options: Options) -> dict:
     return {**config, "training": {**training, "steps": steps}}
 
 
+def is_trained(options: Options) -> bool:
+    """Whether the workdir has exactly the updates that are asked for."""
+    names = (path.name for path in Workdir(options.workdir).checkpoints.glob("*"))
+    steps = [int(name) for name in names if name.isdecimal()]
+    return bool(steps) and max(steps) == options.config["training"]["steps"]
+
+
 def budget(options: Options) -> dict[str, Any]:
     """Which part of the published run this one is, in updates and target tokens."""
     theirs, ours = options.config_file["training"], options.config["training"]
@@ -127,6 +133,8 @@ def changed(options: Options) -> list[str]:
         if ours[section][key] != value and key not in OF_NO_ACCOUNT.get(section, ())
     ]
     given = {**options.search, "checkpoint": options.checkpoint}
+    given |= {"source": options.source, "reference": options.reference}
+    given["split"] = options.split if options.split != "test" else None
     return values + [f"--{k}={v}" for k, v in given.items() if v is not None]
 
 
@@ -145,13 +153,20 @@ def ours_under(result: dict, scorer: str) -> float | None:
     return scores.get(scorer)
 
 
+def updates_spent(spent: dict[str, Any]) -> str:
+    """Ours and theirs, as in "50 of 100 updates (50 %)"."""
+    return (
+        f"{spent['steps']:,} of {spent['published_steps']:,} updates "
+        f"({100 * spent['share_of_updates']:.3g} %)"
+    )
+
+
 def differences(result: dict) -> list[str]:
     """In words, what keeps ours from being theirs: the budget, then the rest."""
     spent, found = result["budget"], []
     if spent["steps"] != spent["published_steps"]:
         found.append(
-            f"budget: {spent['steps']:,} of {spent['published_steps']:,} updates "
-            f"({100 * spent['share_of_updates']:.3g} %); checkpoints averaged: "
+            f"budget: {updates_spent(spent)}; checkpoints averaged: "
             f"{spent['averaged_checkpoints']}, {spent['updates_between_them']:,} "
             "updates apart"
         )
@@ -163,9 +178,8 @@ def describe(result: dict) -> str:
     """Theirs and ours, the part of the budget, every scorer, and what differs."""
     spent, row = result["budget"], published.row(result["row"])
     lines = [
-        f"{result['row']}, {row.test}: spent {spent['steps']:,} of "
-        f"{spent['published_steps']:,} updates ({100 * spent['share_of_updates']:.3g} "
-        f"%) and {spent['target_tokens']:,.0f} of about "
+        f"{result['row']}, {row.test}: spent {updates_spent(spent)} and "
+        f"{spent['target_tokens']:,.0f} of about "
         f"{spent['published_target_tokens']:,} target tokens "
         f"({100 * spent['share_of_target_tokens']:.3g} %)",
         "  theirs    ours",
@@ -200,7 +214,7 @@ def list_rows(options: Options) -> dict:
     for each in published.NOT_COMPARABLE:
         logger.info("comparable with nothing here: %s", each)
     result = {"rows": rows, "runs": len(found)}
-    if page_file is not None:
+    if page_file is not None and processes.is_first():
         from jaxformer.reports import page
 
         values = {"rows": rows, "others": published.NOT_COMPARABLE, "scorers": SCORERS}
@@ -271,6 +285,5 @@ def as_lines(row: dict[str, Any]) -> Iterator[str]:
             f"{figure['who']}{note}"
         )
     for run_ in row["runs"]:
-        share = 100 * run_["budget"]["share_of_updates"]
-        yield f"  ours is {run_['workdir']}: {share:.3g} % of the published updates"
+        yield f"  ours is {run_['workdir']}: {updates_spent(run_['budget'])}"
         yield from (f"    differs: {each}" for each in run_["differs"])

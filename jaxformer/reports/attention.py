@@ -6,7 +6,7 @@ One page with everything in it, pictures for papers, and charts in a notebook. U
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,17 @@ from jaxformer.reports.attention_data import (
 PICTURES = (".png", ".svg", ".pdf")
 
 
+class Choice(NamedTuple):
+    """What of the looked-at is shown; all but `view` and `attention` from 1."""
+
+    view: str
+    attention: str
+    layer: int
+    heads: list[int]
+    sentence: int
+    alternative: int
+
+
 class AttentionView:
     """Looked-at sentences, as charts, pictures and a page; shows itself in a notebook.
 
@@ -59,7 +70,19 @@ class AttentionView:
         """A heat map for each head as an Altair chart; choices as of `chart`."""
         return self.chart(view="heat_map", **choice)
 
-    def chart(
+    def chart(self, **choice: Any) -> Any:
+        """Draw one attention of one pair as an Altair chart.
+
+        Choices are view ("lines" or "heat_map"), attention, layer, heads, sentence and
+        alternative. Raises InputError for what there is not, such as head 5 of 4.
+        """
+        chosen = self._choose(**choice)
+        pair = self.viewed[chosen.sentence - 1].alternatives[chosen.alternative - 1]
+        looks = looks_of(pair.attention, chosen.attention, chosen.layer)
+        draw = lines_chart if chosen.view == "lines" else heat_map
+        return draw(looks, chosen.heads, title=self._title(chosen))
+
+    def _choose(
         self,
         *,
         view: str = "lines",
@@ -68,29 +91,8 @@ class AttentionView:
         heads: Sequence[int] | int | None = None,
         sentence: int = 1,
         alternative: int = 1,
-    ) -> Any:
-        """Draw one attention of one pair as an Altair chart.
-
-        Raises InputError for what there is not, such as head 5 of 4.
-        """
-        layer, heads = self._choose(
-            view, attention, layer, heads, sentence, alternative
-        )
-        chosen = self.viewed[sentence - 1].alternatives[alternative - 1]
-        looks = looks_of(chosen.attention, attention, layer)
-        draw = lines_chart if view == "lines" else heat_map
-        return draw(looks, heads, title=self._title(view, attention, layer, heads))
-
-    def _choose(
-        self,
-        view: str,
-        attention: str,
-        layer: int | None,
-        heads: Sequence[int] | int | None,
-        sentence: int,
-        alternative: int,
-    ) -> tuple[int, list[int]]:
-        """The layer and the heads meant. Raises InputError for what there is not."""
+    ) -> Choice:
+        """Complete a choice. Raises InputError for what there is not."""
         for name, value, known in (
             ("attention", attention, KINDS),
             ("view", view, VIEWS),
@@ -100,16 +102,18 @@ class AttentionView:
         _require_one_of(sentence, len(self.viewed), "sentence")
         count = len(self.viewed[sentence - 1].alternatives)
         _require_one_of(alternative, count, "alternative")
-        return choose(self.layers, self.heads, layer, heads)
+        layer, heads = choose(self.layers, self.heads, layer, heads)
+        return Choice(view, attention, layer, heads, sentence, alternative)
 
-    def _title(self, view: str, attention: str, layer: int, heads: list[int]) -> Any:
-        looks, seen = KINDS[attention]
-        where = ("above", "below") if view == "lines" else ("rows", "columns")
-        which = f"head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))}"
-        if len(heads) == self.heads > 1:
+    def _title(self, chosen: Choice) -> Any:
+        looks, seen = KINDS[chosen.attention]
+        where = ("above", "below") if chosen.view == "lines" else ("rows", "columns")
+        numbers = ", ".join(map(str, chosen.heads))
+        which = f"head{'s' * (len(chosen.heads) > 1)} {numbers}"
+        if len(chosen.heads) == self.heads > 1:
             which = f"all {self.heads} heads"
         return page.alt.TitleParams(
-            f"{NAMES[attention]}, layer {layer} of {self.layers}, {which}",
+            f"{NAMES[chosen.attention]}, layer {chosen.layer} of {self.layers}, {which}",
             subtitle=f"{looks} ({where[0]}) looks at {seen} ({where[1]})",
             anchor="start",
             fontSize=13,
@@ -135,28 +139,9 @@ class AttentionView:
         """A chart as the bytes of a PNG, for what runs no script."""
         return page.picture(self.chart(**choice), "png", scale=scale)
 
-    def html(
-        self,
-        *,
-        view: str = "lines",
-        attention: str = "cross",
-        layer: int | None = None,
-        heads: Sequence[int] | int | None = None,
-        sentence: int = 1,
-        alternative: int = 1,
-    ) -> str:
-        """The page, which begins with what is chosen here."""
-        layer, heads = self._choose(
-            view, attention, layer, heads, sentence, alternative
-        )
-        begin = {
-            "view": view,
-            "attention": attention,
-            "layer": layer,
-            "heads": heads,
-            "sentence": sentence,
-            "alternative": alternative,
-        }
+    def html(self, **choice: Any) -> str:
+        """The page, which begins with what is chosen; choices as of `chart`."""
+        begin = self._choose(**choice)._asdict()
         return page.render(
             "attention.html", data=self._page_data(begin), title=self.title
         )

@@ -65,6 +65,9 @@ def test_a_part_of_the_budget_is_spent_and_said_and_more_goes_on(
     kept = json.loads((tmp_path / "runs" / "a" / "reproduced.json").read_text())
     assert kept == {k: v for k, v in whole.result.items() if k != "seconds"}
 
+    less = reproduce("--steps=50")
+    assert "holds a run of 100 steps" in less.complaint
+
     page = tmp_path / "page.html"
     listed = command(
         "--mode=reproduce", f"--workdir={tmp_path / 'runs'}", f"--output={page}"
@@ -89,10 +92,12 @@ def test_what_makes_it_another_experiment_is_named(reproduce):
         "--config.optimizer.warmup_steps=20",
         "--config.training.log_every=1",
         "--beam_size=1",
+        "--split=dev",
     )
     changes = [
         "optimizer.warmup_steps=20, the row has 40",
         "decoding.beam_size=1, the row has 2",
+        "--split=dev",
     ]
     assert sorted(answer.result["changed"]) == sorted(changes)
     for change in changes:
