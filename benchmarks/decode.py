@@ -29,10 +29,10 @@ from benchmarks.peers.hf import huggingface
 from benchmarks.peers.ours import ours
 from benchmarks.peers.sizes import Decode, Sizes, random_model
 from benchmarks.peers.text import ctranslate2_translator, our_translator
+from jaxformer.commands.runs import open_run, read_parameters
 from jaxformer.data.sources import read_lines
-from jaxformer.decoding.metrics import corpus_scores
+from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.main import parse
-from jaxformer.modes.runs import open_run, read_parameters
 
 OURS, CT2, CT2_INT8, HF = "ours", "CTranslate2 float32", "CTranslate2 int8", "HF"
 BEAMS = {"beam 4": 4, "greedy": 1}

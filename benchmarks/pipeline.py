@@ -31,11 +31,11 @@ from benchmarks.harness import figures, has, machine, print_table, take_turns
 from benchmarks.readers import ROW_LENGTH, Work, plan_of, reader, turn
 from configs import demo, multi30k
 from jaxformer.batch import Batch
+from jaxformer.commands.runs import Run, make_learner, make_model
 from jaxformer.data.corpus import prepare
 from jaxformer.data.pipeline import updates
 from jaxformer.data.sources import CorpusConfig, read_lines
 from jaxformer.data.store import TokenizedCorpus
-from jaxformer.modes.runs import Run, make_learner, make_model
 from jaxformer.training.sharding import born_sharded, on_mesh, put_batch
 from jaxformer.workdir import Workdir
 

@@ -32,8 +32,8 @@ from benchmarks.collectives import collectives
 from benchmarks.harness import figures, has, machine, print_table, take_turns
 from configs import wmt_base
 from jaxformer.batch import Batch
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
 from jaxformer.training.step import TrainStep, init_state

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from configs import wmt_base
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import DecoderLayer, EncoderLayer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import DecoderLayer, EncoderLayer
 
 Layer = Callable[[Any, jax.Array, jax.Array], jax.Array]  # params, x, key -> x
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxformer.commands.options import FLAGS, Options
+from jaxformer.commands.runs import open_translator
 from jaxformer.decoding import translate
 from jaxformer.errors import InputError
-from jaxformer.modes.options import FLAGS, Options
-from jaxformer.modes.runs import open_translator
 
 if TYPE_CHECKING:
     from jaxformer.reports.attention import AttentionView

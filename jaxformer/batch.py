@@ -7,7 +7,7 @@ a row, and the source and target of one pair carry the same number. Everything e
 model needs (masks, positions, the decoder's input) follows from them, so a padded row
 is simply a packed row that holds one pair.
 
-Shapes use the alphabet of `jaxformer.model.attention`: B rows, S source length,
+Shapes use the alphabet of `jaxformer.models.attention`: B rows, S source length,
 T target length.
 """
 

@@ -30,8 +30,8 @@ from ml_collections import config_flags
 
 import configs
 from jaxformer import processes, published
+from jaxformer.commands.options import FLAGS, MODES, Flag, Options
 from jaxformer.errors import InputError
-from jaxformer.modes.options import FLAGS, MODES, Flag, Options
 from jaxformer.processes import Cluster
 
 USAGE = "python -m jaxformer.main --config=configs/demo.py --workdir=runs/demo"
@@ -233,7 +233,7 @@ def _speak_for_all() -> None:
 def run(options: Options) -> dict | None:
     """Run one mode; returns what it has to say in JSON."""
     name = f"{options.mode}_" if keyword.iskeyword(options.mode) else options.mode
-    return importlib.import_module(f"jaxformer.modes.{name}").run(options)
+    return importlib.import_module(f"jaxformer.commands.{name}").run(options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,39 +23,42 @@ ROOMS = {
     "published": (("published",), ("contract",)),  # what others printed
     "processes": (("processes",), ("contract",)),  # how several of them are one
     "configs": (("configs",), ("contract",)),  # values; table3 refuses unknown rows
-    "model": (("model",), ("contract",)),
+    "models": (("models",), ("contract",)),
     "update": (  # section 5 as pure functions of a model and a batch
         tuple(
             f"training.{name}"
             for name in ("divergence", "loss", "optimizer", "sharding", "step")
         ),
-        ("contract", "model"),
+        ("contract", "models"),
     ),
     "training": (  # the loop, its checkpoints and its log; it is handed its batches
         ("training",),
         ("contract", "processes", "update"),
     ),
     "data": (("data",), ("contract",)),
-    "decoding": (("decoding",), ("contract", "model")),
-    "export": (("export",), ("contract", "model", "training", "decoding")),
+    "decoding": (("decoding",), ("contract", "models")),
+    "evaluation": (("evaluation",), ("contract",)),  # scores of translations
+    "inspection": (("inspection",), ("contract", "data")),  # what a corpus holds
+    "export": (("export",), ("contract", "models", "training", "decoding")),
     # HTTP around a translator, which it is handed
     "serving": (("serving",), ("contract", "decoding")),
-    "reports": (("reports",), ("contract", "decoding")),  # pages and pictures
+    "reports": (("reports",), ("contract", "decoding", "evaluation")),
     "workdir": (("workdir",), ("contract", "data")),  # it opens the run's tokeniser
-    "modes": (  # assembles all of them
-        ("modes",),
+    "commands": (  # assembles all of them
+        ("commands",),
         (
-            "contract", "processes", "model", "update", "training", "data", "decoding",
-            "export", "serving", "reports", "workdir", "published",
+            "contract", "processes", "models", "update", "training", "data", "decoding",
+            "evaluation", "inspection", "export", "serving", "reports", "workdir",
+            "published",
         ),
     ),
     "main": (
         ("main",),
-        ("contract", "processes", "published", "configs", "modes"),
+        ("contract", "processes", "published", "configs", "commands"),
     ),
     "api": (  # the same from Python
         ("api",),
-        ("contract", "decoding", "reports", "modes"),
+        ("contract", "decoding", "reports", "commands"),
     ),
 }  # fmt: skip
 
@@ -65,9 +68,9 @@ DOORS = {
     "tensorflow_datasets": ("jaxformer.data",),
     "orbax": ("jaxformer.training.storage",),
     "sentencepiece": ("jaxformer.data.tokenizer",),
-    "sacrebleu": ("jaxformer.decoding.metrics", "jaxformer.decoding.significance"),
-    "sacremoses": ("jaxformer.decoding.moses",),
-    "sklearn": ("jaxformer.data.languages",),
+    "sacrebleu": ("jaxformer.evaluation.metrics", "jaxformer.evaluation.significance"),
+    "sacremoses": ("jaxformer.evaluation.moses",),
+    "sklearn": ("jaxformer.inspection.languages",),
     "altair": ("jaxformer.reports",),
     "jinja2": ("jaxformer.reports.page",),
     "vl_convert": ("jaxformer.reports.page",),
@@ -83,7 +86,7 @@ DOORS = {
     "absl": ("jaxformer.main", "configs"),
     "ml_collections": ("jaxformer.main", "configs"),
     # Linen is for modules and for the names of their axes.
-    "flax": ("jaxformer.model", "jaxformer.training.sharding"),
+    "flax": ("jaxformer.models", "jaxformer.training.sharding"),
 }
 
 
@@ -245,13 +248,13 @@ for library in ("tensorflow", "tensorflow_datasets", "ml_collections"):
 import jax.numpy as jnp
 import numpy as np
 
-import jaxformer.modes.train  # all that training needs, down to its data
-import jaxformer.modes.translate
+import jaxformer.commands.train  # all that training needs, down to its data
+import jaxformer.commands.translate
 from jaxformer.batch import EOS, Batch
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.translate import search_translations
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh
 from jaxformer.training.step import TrainStep, init_state

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from jaxformer import main as main_module
+from jaxformer.commands.options import MODES
 from jaxformer.errors import InputError
 from jaxformer.main import main, parse
-from jaxformer.modes.options import MODES
 from jaxformer.processes import Cluster
 
 ROOT = Path(__file__).parents[1]

@@ -1,6 +1,6 @@
 """One process alone: every way of speaking to others is trivial, and quick.
 
-Several real processes are in tests/modes/test_processes.py.
+Several real processes are in tests/commands/test_processes.py.
 """
 
 import os

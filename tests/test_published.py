@@ -6,8 +6,8 @@ import pytest
 
 from configs import table3
 from jaxformer import published
-from jaxformer.decoding.metrics import SCORERS
 from jaxformer.errors import InputError
+from jaxformer.evaluation.metrics import SCORERS
 
 
 def config_of(row):

@@ -7,7 +7,7 @@ from benchmarks.peers.ours import Numbers
 from benchmarks.peers.sizes import Decode, Sizes
 from jaxformer.batch import EOS
 from jaxformer.export.ctranslate2 import write_ctranslate2
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.transformer import Transformer
 
 
 def ctranslate2(

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from benchmarks.peers.sizes import Decode, Sizes
 from configs import wmt_base
 from jaxformer.batch import EOS
-from jaxformer.model.transformer import Transformer
-from jaxformer.modes.runs import Run, make_translator
+from jaxformer.commands.runs import Run, make_translator
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.sharding import copy_to, local_mesh
 
 

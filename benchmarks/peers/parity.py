@@ -26,11 +26,11 @@ import jax
 import numpy as np
 
 from jaxformer.batch import PAD, Batch
+from jaxformer.commands import export
+from jaxformer.commands.runs import Run, make_translator, open_run, read_parameters
 from jaxformer.data.sources import read_lines
-from jaxformer.decoding.metrics import corpus_scores
+from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.main import parse
-from jaxformer.modes import export
-from jaxformer.modes.runs import Run, make_translator, open_run, read_parameters
 from jaxformer.training.sharding import copy_to, local_mesh
 
 SEARCHES = {  # name: (beam_size, alpha)

@@ -9,8 +9,8 @@ import numpy as np
 from flax import linen as nn
 
 from jaxformer.batch import EOS, Batch
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 
 # From ids of sources, EOS left out, to all tokens of their translations.
 Decode = Callable[[Sequence[Sequence[int]]], list[list[int]]]

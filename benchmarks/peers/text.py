@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxformer.batch import EOS
+from jaxformer.commands.runs import Run, make_translator
 from jaxformer.export.ctranslate2 import write_ctranslate2
-from jaxformer.modes.runs import Run, make_translator
 from jaxformer.training.sharding import copy_to, local_mesh
 from jaxformer.workdir import direction
 

@@ -15,7 +15,7 @@ from benchmarks.peers.training import (
     Update,
 )
 from jaxformer.batch import Batch
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import TrainStep, init_state
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxformer.batch import EOS, Batch
-from jaxformer.model.config import TransformerConfig
+from jaxformer.models.transformer.config import TransformerConfig
 
 # Makes one update with a batch of numpy arrays and waits for it; gives its mean loss.
 Update = Callable[[Batch], float]

@@ -2,7 +2,7 @@
 
 Section 3.4 learns the embedding from random numbers; vectors trained on much more text
 of one language may be a better start where parallel text is scarce. Used by
-`jaxformer.modes.train` for new runs (`training.initial_embeddings`).
+`jaxformer.commands.train` for new runs (`training.initial_embeddings`).
 
 The format: a line for each word, the word and its numbers separated by spaces; a first
 line "words dimension" may come before them.

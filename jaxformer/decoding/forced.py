@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxformer.batch import PAD, Batch
 from jaxformer.decoding.engine import bucket_length
-from jaxformer.model.probe import attention_maps
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.probe import attention_maps
+from jaxformer.models.transformer.transformer import Transformer
 
 
 class Tokenizer(Protocol):

@@ -1,6 +1,6 @@
 """What a search needs of one model, or of several that vote: sources in, logits out.
 
-The only place where decoding meets `jaxformer.model`. An ensemble is the mean of its
+The only place where decoding meets `jaxformer.models`. An ensemble is the mean of its
 members' probabilities at every step; they share one vocabulary.
 """
 
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.batch import PAD
-from jaxformer.model.decode import (
+from jaxformer.models.transformer.decode import (
     Cache,
     Memory,
     decode_step,
@@ -21,8 +21,11 @@ from jaxformer.model.decode import (
     resize_cache,
     resize_memory,
 )
-from jaxformer.model.decoding_weights import DecodingWeights, decoding_weights
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.decoding_weights import (
+    DecodingWeights,
+    decoding_weights,
+)
+from jaxformer.models.transformer.transformer import Transformer
 
 
 class Weights(NamedTuple):

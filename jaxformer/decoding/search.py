@@ -23,7 +23,7 @@ What counts as a hypothesis, for all searches:
 - A row with maximal length 0 only fills the batch: it takes no steps, and its result is
   length 0, nothing but PAD, log P of -inf.
 
-N is the number of steps, the other letters are those of `jaxformer.model.attention`.
+N is the number of steps, the other letters are those of `jaxformer.models.attention`.
 """
 
 from collections.abc import Callable

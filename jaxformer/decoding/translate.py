@@ -25,7 +25,7 @@ from jaxformer.decoding.search import (
     search,
 )
 from jaxformer.errors import InputError
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.transformer import Transformer
 
 logger = logging.getLogger(__name__)
 

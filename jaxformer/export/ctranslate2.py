@@ -6,7 +6,7 @@ format is its own affair. The package is optional and imported where it is used:
 and, by the search that the README in the directory shows, the same translations. Used
 by `--mode=export`.
 
-Shapes are those of `jaxformer.model.attention`; CTranslate2 stores a matrix as
+Shapes are those of `jaxformer.models.attention`; CTranslate2 stores a matrix as
 [outputs, inputs] where ours is [inputs, outputs].
 """
 
@@ -20,8 +20,8 @@ import numpy as np
 from jaxformer.batch import BOS, EOS, UNK
 from jaxformer.errors import InputError
 from jaxformer.export.ctranslate2_readme import readme
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.layers import sinusoidal_positions
+from jaxformer.models.layers import sinusoidal_positions
+from jaxformer.models.transformer.config import TransformerConfig
 
 # Positions written for sinusoids, which have no end of their own. CTranslate2 refuses
 # what is longer; its own default cuts a source at 1,024 pieces, and a translation may

@@ -28,7 +28,7 @@ from jaxformer.export.marian_layout import (
     stream_scale,
     to_marian,
 )
-from jaxformer.model.config import TransformerConfig
+from jaxformer.models.transformer.config import TransformerConfig
 
 LONGEST = 512  # pieces of a translation, that Transformers' search may write
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxformer.errors import InputError
 from jaxformer.export.marian_layout import sines_first
-from jaxformer.model.layers import sinusoidal_positions
+from jaxformer.models.layers import sinusoidal_positions
 
 ONE_FILE = "model.safetensors"
 _POSITIONS = (

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# The axes of a parameter, by the letters of `jaxformer.model.attention`. A "|" stands
+# The axes of a parameter, by the letters of `jaxformer.models.attention`. A "|" stands
 # between those that are summed over and those that come out of a matrix, which Marian
 # has as one axis each, the second one first.
 _PROJECTIONS = {

@@ -21,8 +21,8 @@ from jax import export
 
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.translate import search_translations
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 

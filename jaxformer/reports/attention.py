@@ -1,7 +1,7 @@
 """Where each head looks, for sentences and the candidates of their search: to be seen.
 
 One page with everything in it, pictures for papers, and charts in a notebook. Used by
-`jaxformer.modes.visualize` and `jaxformer.api`.
+`jaxformer.commands.visualize` and `jaxformer.api`.
 """
 
 from collections.abc import Sequence
@@ -113,7 +113,8 @@ class AttentionView:
         if len(chosen.heads) == self.heads > 1:
             which = f"all {self.heads} heads"
         return page.alt.TitleParams(
-            f"{NAMES[chosen.attention]}, layer {chosen.layer} of {self.layers}, {which}",
+            f"{NAMES[chosen.attention]}, layer {chosen.layer} of {self.layers}, "
+            f"{which}",
             subtitle=f"{looks} ({where[0]}) looks at {seen} ({where[1]})",
             anchor="start",
             fontSize=13,

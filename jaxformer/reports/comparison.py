@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from jaxformer.decoding import significance
+from jaxformer.evaluation import significance
 
 
 class Text(Protocol):

@@ -1,6 +1,6 @@
 """What a report is told about a run: its log, its corpus, what it made of a text.
 
-Used by `jaxformer.modes.report`, which fills it, and by the modules that show it.
+Used by `jaxformer.commands.report`, which fills it, and by the modules that show it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -8,7 +8,7 @@ characters for languages that put no spaces between words. Used by
 from collections.abc import Sequence
 from typing import Any
 
-from jaxformer.decoding.metrics import corpus_scores
+from jaxformer.evaluation.metrics import corpus_scores
 
 UNSPACED = ("zh", "ja", "th", "lo", "km", "my")  # scripts without spaces
 WIDTH = 5  # words of a bucket of short sentences

@@ -24,7 +24,7 @@ The data is one dict that holds all that the page shows:
                  sentences that differ most, whether losses can be compared
     environment  where the report was made
 
-Used by `jaxformer.modes.report`, which hands over what is in a workdir.
+Used by `jaxformer.commands.report`, which hands over what is in a workdir.
 """
 
 import json

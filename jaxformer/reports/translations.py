@@ -5,8 +5,8 @@ Used by `jaxformer.reports.run`.
 
 from typing import Any
 
-from jaxformer.decoding import significance
-from jaxformer.decoding.metrics import every_bleu
+from jaxformer.evaluation import significance
+from jaxformer.evaluation.metrics import every_bleu
 from jaxformer.reports import lengths
 from jaxformer.reports.facts import Facts, Text, Translated
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import Batch
-from jaxformer.model.probe import are_finite_outputs
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.probe import are_finite_outputs
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.step import Parameters, TrainState, dropout_key, gradients
 
 

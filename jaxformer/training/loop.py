@@ -1,7 +1,7 @@
 """The training loop: one flat function that a reader follows from top to bottom.
 
 It takes an iterator of updates and a function that evaluates, and builds neither; see
-`jaxformer.modes.train` for who hands them over.
+`jaxformer.commands.train` for who hands them over.
 """
 
 from collections.abc import Callable, Iterator

@@ -89,8 +89,8 @@ def projected_loss_sums(
     """`loss_sums` of the logits x E^T + bias, without ever holding them all.
 
     x [N, B/N, T, D], embedding float32 [N, V, D], bias float32 [N, V] or None, target
-    and segments int [N, B/N, T] for N shards of the batch, each with an embedding and a
-    bias of its own (see `jaxformer.model.shards`): nothing crosses shards but the sums.
+    and segments int [N, B/N, T] for N shards of the batch, each with an embedding and
+    a bias of its own (`jaxformer.models.shards`): nothing crosses shards but the sums.
     Only `loss` is differentiable, in x, the embedding and the bias.
     """
     return _projected_forward(x, embedding, bias, target, segments, label_smoothing)[0]

@@ -1,6 +1,6 @@
 """Where arrays live: the device mesh, and the table that maps axis names to it.
 
-Parameters carry logical axis names (see `jaxformer.model`); AXIS_RULES is the one
+Parameters carry logical axis names (see `jaxformer.models`); AXIS_RULES is the one
 place that says which mesh axis each of them is split over. The mesh has three axes:
 `data` splits the batch, `fsdp` splits the batch and the parameters' `embed` axis
 (ZeRO), `tensor` splits heads, feed-forward and vocabulary.

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import optax
 
 from jaxformer.batch import Batch
-from jaxformer.model.shards import batch_shards, by_shard
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.shards import batch_shards, by_shard
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.loss import LossSums, loss_sums, projected_loss_sums
 
 Parameters = Any  # the pytree of arrays under "params"

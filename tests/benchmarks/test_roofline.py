@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from configs import wmt_base, wmt_big
+from jaxformer.commands import check, memory
 from jaxformer.data.plan import Shape
-from jaxformer.model.config import TransformerConfig
-from jaxformer.modes import check, memory
+from jaxformer.models.transformer.config import TransformerConfig
 
 ROOT = Path(__file__).parents[2]
 START = "<!-- roofline: printed by benchmarks/roofline.py -->\n"

@@ -12,14 +12,14 @@ from ml_collections import ConfigDict
 import configs
 from configs import multi30k_rows, table3, wmt_base
 from jaxformer import main
+from jaxformer.commands.runs import SECTIONS, build, require_sections
 from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import make_plan
 from jaxformer.data.sources import CorpusConfig
 from jaxformer.decoding.translate import DecodingConfig
 from jaxformer.errors import InputError
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
-from jaxformer.modes.runs import SECTIONS, build, require_sections
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.loop import TrainingConfig
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import make_mesh, parameter_count

@@ -8,9 +8,9 @@ import pytest
 from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxformer.commands.train import new_state
 from jaxformer.data.embeddings import read_word_vectors
 from jaxformer.errors import InputError
-from jaxformer.modes.train import new_state
 from jaxformer.training.sharding import make_mesh
 from jaxformer.training.step import TrainState
 

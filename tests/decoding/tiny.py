@@ -8,8 +8,8 @@ import numpy as np
 from flax import linen as nn
 
 from jaxformer.batch import BOS, EOS, PAD, UNK, Batch
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 
 VOCABULARY = 24
 FIRST_WORD = EOS + 1

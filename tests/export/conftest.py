@@ -9,8 +9,8 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import EOS, Batch
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 
 VOCABULARY = 40
 CONFIG = {

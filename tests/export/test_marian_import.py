@@ -14,8 +14,8 @@ from jaxformer.data.tokenizer import Tokenizer, pack_tokenizer, train_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.export.marian import export_marian
 from jaxformer.export.marian_import import read_marian
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 from tests.export.published import make_published
 
 safetensors = pytest.importorskip("safetensors", reason="not installed: extra `export`")

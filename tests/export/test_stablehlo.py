@@ -18,7 +18,7 @@ from jaxformer.export.stablehlo import (
     translation_program,
     write_stablehlo,
 )
-from jaxformer.model import attention
+from jaxformer.models import attention
 
 OPTIONS = SearchOptions(beam_size=3, alpha=0.6)
 LENGTH = 8

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from jaxformer.decoding.metrics import corpus_scores
+from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.reports.lengths import (
     LEAST,
     WIDEST_RATIO,

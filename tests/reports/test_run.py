@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from jaxformer.decoding import significance
-from jaxformer.decoding.metrics import corpus_scores
 from jaxformer.errors import InputError
+from jaxformer.evaluation import significance
+from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.reports import run as report
 from jaxformer.reports.alignment import lay_out
 from jaxformer.reports.run_charts import MOST_POINTS, make_charts

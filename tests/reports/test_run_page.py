@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jaxformer.decoding import significance
+from jaxformer.evaluation import significance
 from jaxformer.reports import run as report
 
 from .invented import gather, invent_run, invent_text

@@ -10,8 +10,8 @@ from flax import linen as nn
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxformer.batch import Batch
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.divergence import (
     Finding,
     _backward_order,

@@ -12,8 +12,8 @@ import pytest
 
 from jaxformer.batch import Batch
 from jaxformer.errors import InputError
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.loop import DivergedError, TrainingConfig, train
 from jaxformer.training.loss import LossSums

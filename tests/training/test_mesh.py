@@ -23,9 +23,9 @@ from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.errors import InputError
-from jaxformer.model import local_attention
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
+from jaxformer.models import local_attention
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training import loss
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (

@@ -9,9 +9,9 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import Batch
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.probe import are_finite_outputs, attention_maps
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.probe import are_finite_outputs, attention_maps
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import gradients, init_state
 

@@ -13,9 +13,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxformer.batch import Batch, Rows
 from jaxformer.errors import InputError
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.layers import FeedForward
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.layers import FeedForward
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
     AXES,

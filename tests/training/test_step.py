@@ -10,8 +10,8 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import EOS, PAD, Batch
-from jaxformer.model.config import TransformerConfig
-from jaxformer.model.transformer import Transformer
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.loss import LossSums
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import (

@@ -1,0 +1,1 @@
+"""Scores of translations against references, with intervals and tests."""

@@ -1,0 +1,1 @@
+"""What a parallel corpus holds, for `--mode=check`."""

@@ -1,0 +1,165 @@
+"""Sections 3.1 and 3.3-3.5: what a layer is made of besides attention.
+
+`Sublayer` is the only place where residual connection, dropout and layer norm meet,
+so post-norm (the paper) against pre-norm is decided in one line.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from jaxformer.models.linear import Projection
+
+ACTIVATIONS = {"relu": jax.nn.relu, "swish": jax.nn.swish}
+
+
+def sinusoidal_positions(length: int, d_model: int) -> np.ndarray:
+    """Section 3.5: PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i + 1) = cos of the same.
+
+    Returns float32 [length, d_model], sines and cosines interleaved. A constant, made
+    by numpy in float64 so that far positions keep their phase.
+    """
+    position = np.arange(length)[:, None]  # [L, 1]
+    wavelength = 10000.0 ** (np.arange(0, d_model, 2)[None, :] / d_model)  # [1, D/2]
+    angle = position / wavelength  # [L, D/2]
+    table = np.stack([np.sin(angle), np.cos(angle)], axis=-1)  # [L, D/2, 2]
+    return table.reshape(length, -1)[:, :d_model].astype(np.float32)
+
+
+def layer_norm(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, *, epsilon: float
+) -> jax.Array:
+    """Normalise x [..., D] over its last axis in float32; returns x's dtype."""
+    wide = x.astype(jnp.float32)
+    mean = wide.mean(axis=-1, keepdims=True)
+    variance = jnp.square(wide - mean).mean(axis=-1, keepdims=True)
+    normal = (wide - mean) * jax.lax.rsqrt(variance + epsilon)
+    shape = (1,) * (x.ndim - 1) + (-1,)
+    return (normal * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype)
+
+
+def random_bits(seeds: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Hash each element's index with two uint32 seeds: uint32 of `shape`.
+
+    A counter-based generator (two rounds of the murmur3 finaliser) that XLA fuses into
+    the loop that uses it, so no array of bits is ever stored. Element i depends on
+    (seeds, i) alone: the bits are the same on every mesh.
+    """
+    index = jnp.zeros(shape, jnp.uint32)
+    stride = 1
+    for axis in reversed(range(len(shape))):
+        index += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(stride)
+        stride = stride * shape[axis] % 2**32
+    bits = index
+    for seed in (seeds[0], seeds[1]):
+        bits = (bits ^ seed) * np.uint32(0x85EBCA6B)
+        bits = (bits ^ (bits >> 15)) * np.uint32(0xC2B2AE35)
+        bits = bits ^ (bits >> 16)
+    return bits
+
+
+def dropout(x: jax.Array, *, rate: float, key: jax.Array) -> jax.Array:
+    """Section 5.4: zero each element with probability `rate`, scale the others up."""
+    bits = random_bits(jax.random.bits(key, (2,)), x.shape)
+    keep = bits >= np.uint32(rate * 2**32)
+    return jnp.where(keep, x * (1.0 / (1.0 - rate)), jnp.zeros_like(x))
+
+
+class Dropout(nn.Module):
+    """`dropout` with a key of its own from the "dropout" stream, in training only."""
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Return x [...] unchanged unless `train`."""
+        if not train or self.rate == 0.0:
+            return x
+        return dropout(x, rate=self.rate, key=self.make_rng("dropout"))
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation with learned scale and bias, both float32 [D]."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalise x [..., D]."""
+        shape = (x.shape[-1],)
+        ones = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("norm",))
+        scale = self.param("scale", ones, shape)
+        bias = self.param("bias", zeros, shape)
+        return layer_norm(x, scale, bias, epsilon=self.epsilon)
+
+
+def residual_gain(sublayers: int) -> float:
+    """Scale the first output matrix of each of a stack's `sublayers`.
+
+    The paper does not say how it initialises. With Xavier's matrices everywhere, what
+    post-norm sub-layers add outweighs their input: the part that all positions share
+    grows from layer to layer, the encoder's output soon hardly depends on the sentence,
+    and cross-attention finds nothing to look at. Scaled so, all sub-layers of a stack
+    together add about as much as there was.
+    """
+    return sublayers**-0.5
+
+
+class Sublayer(nn.Module):
+    """Section 3.1: LayerNorm(x + Dropout(f(x))).
+
+    The pre-norm variant is x + Dropout(f(LayerNorm(x))).
+
+    Holds the sub-layer's layer norm; the function f comes with the call.
+    """
+
+    dropout: float
+    norm_first: bool
+    epsilon: float  # of the layer norm
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, function: Callable[[jax.Array], jax.Array], *, train: bool
+    ) -> jax.Array:
+        """Wrap `function`, [B, L, D] -> [B, L, D], around x [B, L, D]."""
+        norm = LayerNorm(self.epsilon, name="norm")
+        drop = Dropout(self.dropout, name="dropout")
+        if self.norm_first:
+            return x + drop(function(norm(x)), train=train)
+        return norm(x + drop(function(x), train=train))
+
+
+class FeedForward(nn.Module):
+    """Equation 2: max(0, x W1 + b1) W2 + b2, the same at every position.
+
+    With another `activation` than "relu" that takes the place of max(0, .).
+    """
+
+    d_model: int
+    d_ff: int
+    activation: str  # of ACTIVATIONS
+    dtype: jnp.dtype
+    output_gain: float  # of the first W2, see `residual_gain`
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map x [B, L, D] to [B, L, D] through [B, L, F]."""
+        d, f = self.d_model, self.d_ff
+        hidden = Projection(
+            (d, f), ("embed", "mlp"), 1, self.dtype, True, 1.0, name="hidden"
+        )
+        output = Projection(
+            (f, d), ("mlp", "embed"), 1, self.dtype, True, self.output_gain,
+            name="output",
+        )  # fmt: skip
+        return output(ACTIVATIONS[self.activation](hidden(x)))
+
+
+def embedding_scale(d_model: int) -> float:
+    """Section 3.4: embeddings are multiplied by sqrt(d_model)."""
+    return math.sqrt(d_model)

@@ -1,0 +1,140 @@
+"""Section 4 and Table 1: self-attention restricted to a neighbourhood of size r.
+
+Position i sees j with |i - j| <= r // 2: the paper's neighbourhood is "centered around
+the respective output position", so there is as much of it on either side (that and i
+itself are r positions for an odd r, r + 1 for an even one). In the decoder the mask of
+section 3.2.3 hides the half that is still to come, as it does of full attention.
+
+Queries are cut into blocks of C positions. A block sees itself and the nearest
+r // 2 positions of the blocks beside it, so time and memory grow with L x r, and
+nothing with L x L. What comes out is equation 1 under the masks, exactly.
+
+    N  blocks of a row        C  positions of a block, at least r // 2
+    E  positions that a block sees: C and r // 2 on either side (left, in the decoder)
+
+Distances are those within a row. A packed row's sentences are contiguous, so within
+a sentence they are the same, and segment ids keep the sentences apart.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.models.masks import MASKED, causal_mask, segment_mask, window_mask
+
+SMALLEST_BLOCK = 32  # positions; smaller products cost as much (measured on a CPU)
+
+
+def reach_of(window: int) -> int:
+    """How far a position sees in a neighbourhood of size r = `window`: r // 2."""
+    return window // 2
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["segments"],
+    meta_fields=["reach", "is_causal"],
+)
+@dataclass(frozen=True)
+class Neighbourhood:
+    """A mask of self-attention that is never written out: who sees whom, by rule."""
+
+    segments: jax.Array  # int [B, L], 0 = padding
+    reach: int  # positions on either side
+    is_causal: bool  # the right side is hidden
+
+    def as_mask(self) -> jax.Array:
+        """Write it out: bool [B, 1, L, L]."""
+        length = self.segments.shape[1]
+        mask = segment_mask(self.segments, self.segments)
+        if self.reach < length - 1:
+            mask &= window_mask(length, reach=self.reach)
+        return mask & causal_mask(length) if self.is_causal else mask
+
+
+def self_attention_mask(
+    segments: jax.Array, *, window: int | None, is_causal: bool
+) -> jax.Array | Neighbourhood:
+    """Who sees whom in self-attention: segments int [B, L], 0 = padding; None: all.
+
+    A Neighbourhood for rows that are much longer than the window, else a mask bool
+    [B, 1, L, L].
+    """
+    length = segments.shape[1]
+    reach = length if window is None else reach_of(window)
+    near = Neighbourhood(segments, reach, is_causal)
+    return near if _is_worth_blocks(length, reach) else near.as_mask()
+
+
+def _is_worth_blocks(length: int, reach: int) -> bool:
+    """Whether blocks see less than half of what all positions see together."""
+    return 2 * (_block_size(reach) + 2 * reach) <= length
+
+
+def keys_computed(length: int, *, window: int | None, is_causal: bool) -> int:
+    """How many keys each query of self-attention is multiplied with, masked or not."""
+    reach = length if window is None else reach_of(window)
+    if not _is_worth_blocks(length, reach):
+        return length
+    return _block_size(reach) + (reach if is_causal else 2 * reach)
+
+
+def _block_size(reach: int) -> int:
+    return max(reach, SMALLEST_BLOCK)
+
+
+def local_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, near: Neighbourhood
+) -> jax.Array:
+    """Equation 1 where each position sees its neighbourhood only, block by block.
+
+    query and key [B, L, H, K], value [B, L, H, U]; returns [B, L, H, U] in value's
+    dtype. What a position of padding gets is finite and of no meaning.
+    """
+    length, size = query.shape[1], _block_size(near.reach)
+    blocks = functools.partial(_blocks, size=size)
+    beside = functools.partial(_beside, reach=near.reach, is_causal=near.is_causal)
+    queries = blocks(query * (query.shape[-1] ** -0.5))  # [B, N, C, H, K]
+    keys, values = beside(blocks(key)), beside(blocks(value))  # [B, N, E, H, K or U]
+    own = blocks(near.segments)  # [B, N, C]
+    scores = jnp.einsum(
+        "bnchk,bnehk->bnhce", queries, keys, preferred_element_type=jnp.float32
+    )
+    mask = _block_mask(own, beside(own), near)  # [B, N, 1, C, E]
+    weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
+    heads = jnp.einsum("bnhce,bnehu->bnchu", weights.astype(value.dtype), values)
+    return heads.reshape(len(heads), -1, *heads.shape[3:])[:, :length]
+
+
+def _blocks(x: jax.Array, *, size: int) -> jax.Array:
+    """Cut rows into blocks, the last filled up: [B, L, ...] -> [B, N, C, ...]."""
+    missing = -x.shape[1] % size
+    x = jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2))
+    return x.reshape(x.shape[0], -1, size, *x.shape[2:])
+
+
+def _beside(x: jax.Array, *, reach: int, is_causal: bool) -> jax.Array:
+    """Put what a block sees into one: [B, N, C, ...] -> [B, N, E, ...].
+
+    Beyond the ends of a row are zeros.
+    """
+    no_block = jnp.zeros_like(x[:, :1, :reach])
+    left = x[:, :-1, x.shape[2] - reach :]
+    parts = [jnp.concatenate([no_block, left], axis=1), x]
+    if not is_causal:
+        parts.append(jnp.concatenate([x[:, 1:, :reach], no_block], axis=1))
+    return jnp.concatenate(parts, axis=2)
+
+
+def _block_mask(own: jax.Array, seen: jax.Array, near: Neighbourhood) -> jax.Array:
+    """Which position each sees: segments [B, N, C], [B, N, E]; bool [B, N, 1, C, E]."""
+    place = jnp.arange(own.shape[2])[:, None]
+    place_seen = jnp.arange(seen.shape[2])[None, :] - near.reach
+    distance = place - place_seen  # [C, E]
+    is_near = jnp.abs(distance) <= near.reach
+    if near.is_causal:
+        is_near &= distance >= 0
+    mask = (own[..., None] == seen[:, :, None]) & (seen[:, :, None] != 0)
+    return (mask & is_near[None, None])[:, :, None]

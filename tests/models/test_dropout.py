@@ -1,0 +1,134 @@
+"""Dropout's own random numbers: the right rate, no pattern, the same on every mesh.
+
+Counts are compared with a binomial distribution. Keys are fixed, so a test either
+always passes or never; by chance alone a good generator would stray by four standard
+deviations once in 16,000 counts.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxformer.models.layers import Dropout, dropout, random_bits
+from jaxformer.training.sharding import make_mesh
+
+SHAPE = (32, 16, 64)
+COUNT = math.prod(SHAPE)
+
+
+@functools.partial(jax.jit, static_argnames="rate")
+def dropped_out(x, seed, rate):
+    return dropout(x, rate=rate, key=jax.random.key(seed))
+
+
+def zeroed(seed, rate=0.5):
+    """Which of 2^15 ones dropout turns to zero: bool [32, 16, 64]."""
+    return np.asarray(dropped_out(np.ones(SHAPE, np.float32), seed, rate)) == 0
+
+
+def assert_as_likely_as(probability, hits):
+    """Refuse a count that independent `hits` of that probability would hardly give."""
+    spread = math.sqrt(hits.size * probability * (1 - probability))
+    assert abs(hits.sum() - hits.size * probability) < 4 * spread
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
+def test_each_element_is_dropped_with_the_rate_and_kept_ones_are_scaled_up(rate):
+    x = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    y = np.asarray(dropped_out(x, 0, rate))
+    assert_as_likely_as(rate, y == 0)
+    np.testing.assert_allclose(y[y != 0], x[y != 0] / (1 - rate), rtol=1e-6)
+
+
+def test_the_mean_is_preserved():
+    y = np.asarray(dropped_out(np.ones(SHAPE, np.float32), 1, 0.1), np.float64)
+    deviation = math.sqrt(0.1 / 0.9 / COUNT)  # of the mean of Bernoulli(0.9) / 0.9
+    assert abs(y.mean() - 1) < 4 * deviation
+
+
+def test_every_row_column_and_place_is_dropped_as_often():
+    mask = zeroed(2)
+    for axis, size in enumerate(SHAPE):
+        others = tuple(i for i in range(3) if i != axis)
+        hits = mask.sum(axis=others)
+        spread = math.sqrt(COUNT / size / 4)
+        assert (abs(hits - COUNT / size / 2) < 5 * spread).all()  # 112 counts
+
+
+def test_the_key_decides():
+    np.testing.assert_array_equal(zeroed(3), zeroed(3))
+
+
+@pytest.mark.parametrize("other", [4, 5, 2**16 + 3])
+def test_masks_of_different_keys_are_uncorrelated(other):
+    assert_as_likely_as(0.5, zeroed(3) == zeroed(other))
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3, 64, 64 * 16, 64 * 16 + 1, 4096])
+def test_neighbours_are_uncorrelated_along_every_axis(distance):
+    flat = zeroed(6).ravel()
+    assert_as_likely_as(0.5, flat[:-distance] == flat[distance:])
+
+
+def test_all_32_bits_are_fair_and_none_repeats_another():
+    bits = random_bits(np.array([1, 2], np.uint32), (COUNT,))
+    unpacked = np.unpackbits(np.asarray(bits).view(np.uint8).reshape(-1, 4), axis=1)
+    for i in range(32):
+        assert_as_likely_as(0.5, unpacked[:, i])
+        if i:
+            assert_as_likely_as(0.5, unpacked[:, i] == unpacked[:, i - 1])
+
+
+def test_a_bit_depends_on_the_seeds_and_the_place_alone():
+    seeds = np.array([7, 8], np.uint32)
+    flat = np.asarray(random_bits(seeds, (60,)))
+    np.testing.assert_array_equal(random_bits(seeds, (3, 4, 5)), flat.reshape(3, 4, 5))
+    assert len(set(flat.tolist())) == 60
+    for changed in ([6, 8], [7, 9]):
+        assert (random_bits(np.array(changed, np.uint32), (60,)) != flat).all()
+
+
+def test_the_mask_is_the_same_on_eight_devices_as_on_one():
+    x = np.ones(SHAPE, np.float32)
+    mesh = make_mesh(data=2, fsdp=2, tensor=2)
+    spread = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), None, "tensor"))
+    y = dropped_out(jax.device_put(x, spread), 9, 0.3)
+    assert len(y.sharding.device_set) == 8
+    assert y.addressable_shards[0].data.size == COUNT // 8
+    np.testing.assert_array_equal(y, dropped_out(x, 9, 0.3))
+
+
+def test_bfloat16_stays_bfloat16():
+    y = dropout(jnp.ones((4, 8), jnp.bfloat16), rate=0.5, key=jax.random.key(0))
+    assert y.dtype == jnp.bfloat16
+    assert set(np.asarray(y, np.float32).ravel().tolist()) == {0.0, 2.0}
+
+
+class TwoDropouts(nn.Module):
+    """Drops from the same input twice."""
+
+    @nn.compact
+    def __call__(self, x, *, train):
+        return (
+            Dropout(0.5, name="first")(x, train=train),
+            Dropout(0.5, name="second")(x, train=train),
+        )
+
+
+def test_in_training_each_module_of_a_model_draws_its_own_mask():
+    x = jnp.ones((COUNT,))
+    drop = functools.partial(TwoDropouts().apply, {}, train=True)
+    first, second = drop(x, rngs={"dropout": jax.random.key(0)})
+    assert_as_likely_as(0.5, np.asarray(first == second))
+
+
+def test_outside_training_nothing_is_dropped_and_no_key_is_needed():
+    x = jnp.ones((8,))
+    for y in TwoDropouts().apply({}, x, train=False):
+        np.testing.assert_array_equal(y, x)

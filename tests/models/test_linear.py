@@ -1,0 +1,60 @@
+"""Linear maps: the product laid out for its gradient is a product like any other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.models.linear import Projection, multiply
+
+
+def test_the_product_and_its_gradients_are_the_plain_ones():
+    draw = np.random.default_rng(0)
+    x, matrix, weight = (
+        jnp.asarray(draw.standard_normal(shape), jnp.float32)
+        for shape in ((3, 5, 4), (4, 6), (3, 5, 6))
+    )
+
+    def value(product):
+        return lambda x, matrix: (weight * product(x, matrix)).sum()
+
+    found = jax.value_and_grad(value(multiply), (0, 1))(x, matrix)
+    plain = jax.value_and_grad(value(jnp.matmul), (0, 1))(x, matrix)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+        found,
+        plain,
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "contracted", "equation"),
+    [
+        ((4, 2, 3), 1, "bld,dhk->blhk"),
+        ((2, 3, 4), 2, "blhu,hud->bld"),
+        ((4, 6), 1, "bld,df->blf"),
+    ],
+)
+def test_a_projection_is_the_product_that_its_letters_say(shape, contracted, equation):
+    axes = ("embed", "heads", "head_size")[: len(shape)]
+    projection = Projection(shape, axes, contracted, jnp.dtype("float32"), True, 1.0)
+    x = jax.random.normal(jax.random.key(1), (2, 5, *shape[:contracted]))
+    boxed = projection.init(jax.random.key(0), x)["params"]
+    kernel = boxed["kernel"].unbox()
+    bias = jnp.arange(np.prod(shape[contracted:]), dtype=jnp.float32)
+    bias = bias.reshape(shape[contracted:])
+    found = projection.apply({"params": {"kernel": kernel, "bias": bias}}, x)
+    expected = jnp.einsum(equation, x, kernel) + bias[None, None]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gain_scales_the_first_kernel():
+    def kernel(gain):
+        axes = ("embed", "mlp")
+        projection = Projection((64, 96), axes, 1, jnp.dtype("float32"), False, gain)
+        x = jnp.ones((1, 1, 64))
+        return projection.init(jax.random.key(0), x)["params"]["kernel"].unbox()
+
+    xavier = np.sqrt(2 / (64 + 96))
+    assert kernel(1.0).std() == pytest.approx(xavier, rel=0.03)
+    np.testing.assert_allclose(kernel(0.5), 0.5 * kernel(1.0), rtol=1e-6)

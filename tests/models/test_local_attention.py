@@ -1,0 +1,222 @@
+"""Restricted self-attention: who sees whom, and equation 1 without any [L, L]."""
+
+import dataclasses
+import functools
+import math
+import re
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.batch import EOS, PAD, Batch
+from jaxformer.models import local_attention as module
+from jaxformer.models.attention import dot_product_attention
+from jaxformer.models.local_attention import (
+    Neighbourhood,
+    local_attention,
+    self_attention_mask,
+)
+from jaxformer.models.transformer.transformer import Transformer
+from tests.models.test_decode import params_of
+from tests.models.test_transformer import CONFIG
+
+WINDOWED = dataclasses.replace(CONFIG, attention_window=7)  # three on either side
+
+
+def mask_of(segments: list[int], window: int | None, *, is_causal: bool) -> np.ndarray:
+    mask = self_attention_mask(
+        jnp.array([segments]), window=window, is_causal=is_causal
+    )
+    return np.asarray(mask)[0, 0].astype(int)
+
+
+# Who sees whom --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [2, 3])
+def test_two_and_three_positions_reach_one_to_either_side(window):
+    both = [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
+    np.testing.assert_array_equal(mask_of([1] * 4, window, is_causal=False), both)
+    past = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    np.testing.assert_array_equal(mask_of([1] * 4, window, is_causal=True), past)
+
+
+def test_a_neighbourhood_ends_where_its_sentence_ends():
+    expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    segments = [1, 1, 2, 0]
+    np.testing.assert_array_equal(mask_of(segments, 5, is_causal=False), expected)
+
+
+def test_a_window_of_one_sees_itself_and_a_wide_one_everything():
+    np.testing.assert_array_equal(mask_of([1] * 3, 1, is_causal=False), np.eye(3))
+    for window in (None, 4, 1000):
+        assert mask_of([1] * 3, window, is_causal=False).all()
+        lower = np.tril(np.ones((3, 3)))
+        np.testing.assert_array_equal(mask_of([1] * 3, window, is_causal=True), lower)
+
+
+@pytest.mark.parametrize(
+    ("window", "length"),  # of the shortest row that is cut into blocks
+    [(1, 64), (64, 192), (65, 192), (200, 600)],
+)
+def test_rows_twice_as_long_as_what_a_block_sees_are_cut_into_blocks(window, length):
+    for n, is_cut in ((length - 1, False), (length, True)):
+        mask = self_attention_mask(jnp.ones((1, n)), window=window, is_causal=True)
+        assert isinstance(mask, Neighbourhood) == is_cut
+    whole = self_attention_mask(jnp.ones((1, 600)), window=None, is_causal=True)
+    assert whole.shape == (1, 1, 600, 600)
+
+
+# The same numbers -----------------------------------------------------------------
+
+
+def segments_of(length: int) -> np.ndarray:
+    """Three rows: full, packed and padded, nearly empty: int [3, L]."""
+    place = np.arange(length)
+    packed = 1 + 3 * place // length
+    packed[length - length // 5 :] = 0
+    return np.stack([np.ones_like(place), packed, place < 1]).astype(np.int32)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    ("length", "window"),
+    [
+        (1, 1), (1, 9), (32, 6), (64, 1), (65, 2), (97, 64), (100, 5), (130, 31),
+        (131, 90), (96, 96), (70, 140), (70, 1000),
+    ],
+)  # fmt: skip
+def test_values_and_gradients_are_those_of_equation_1_under_the_mask(
+    length, window, is_causal
+):
+    """For any length and any window; with padding, packing and d_v unlike d_k."""
+    segments = segments_of(length)
+    near = Neighbourhood(segments, window // 2, is_causal)
+    draw = np.random.default_rng(length)
+
+    def normal(size):
+        return draw.normal(size=(3, length, 2, size)).astype(np.float32)
+
+    inputs = normal(4), normal(4), normal(6)
+    # Nobody reads what a position of padding gets.
+    cotangent = normal(6) * (segments != 0)[:, :, None, None]
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(function, mask, inputs):
+        heads, pull = jax.vjp(lambda *qkv: function(*qkv, mask), *inputs)
+        return heads, pull(cotangent)
+
+    heads, gradients = run(local_attention, near, inputs)
+    expected, expected_gradients = run(dot_product_attention, near.as_mask(), inputs)
+    assert np.isfinite(heads).all()
+    is_real = segments != 0
+    np.testing.assert_allclose(heads[is_real], expected[is_real], atol=2e-6)
+    for ours, theirs in zip(gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=5e-6)
+
+
+def test_bfloat16_stays_bfloat16_and_near():
+    draw = np.random.default_rng(0)
+    qkv = [jnp.asarray(draw.normal(size=(1, 80, 2, 4)), "bfloat16") for _ in range(3)]
+    near = Neighbourhood(jnp.ones((1, 80), int), 3, False)
+    heads = local_attention(*qkv, near)
+    assert heads.dtype == jnp.bfloat16
+    wide = [leaf.astype("float32") for leaf in qkv]
+    np.testing.assert_allclose(heads, local_attention(*wide, near), atol=0.03)
+
+
+def long_batch(length: int) -> Batch:
+    """A row of three sentences, behind it padding; and one of a single sentence."""
+    draw = np.random.default_rng(1)
+    segments = segments_of(length)[[1, 0]]
+    sides = draw.integers(EOS + 1, CONFIG.vocab_size, (2, 2, length), dtype=np.int32)
+    return Batch(*np.where(segments != 0, sides, PAD), segments, segments)
+
+
+def test_a_model_in_blocks_has_the_loss_and_gradients_of_the_masked_one():
+    batch, params = long_batch(90), params_of(WINDOWED)
+    is_real = batch.target_segments != 0
+
+    def loss_of(params):
+        logits = Transformer(WINDOWED).apply({"params": params}, batch, train=False)
+        return jnp.where(is_real[..., None], logits, 0.0).var()
+
+    def found(*, in_blocks):
+        def loss(params):  # a new one, that is traced anew
+            return loss_of(params)
+
+        with mock.patch.object(module, "_is_worth_blocks", return_value=in_blocks):
+            traced = jax.jit(jax.value_and_grad(loss)).trace(params)
+        assert ("[2,3,38,2,8]" in str(traced.jaxpr)) == in_blocks  # keys beside
+        return traced.lower().compile()(params)
+
+    results = found(in_blocks=True), found(in_blocks=False)
+    for ours, theirs in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [40, 90])  # masked, in blocks
+def test_a_position_hears_of_those_that_its_layers_reach(length):
+    """Two layers of three positions each; and of all others by no way."""
+    source = np.random.default_rng(2).integers(EOS + 1, 23, (1, length))
+    changed = source.copy()
+    changed[0, 20] = EOS
+
+    @jax.jit
+    def encode(source):
+        variables = {"params": params_of(WINDOWED)}
+        ones = jnp.ones_like(source)
+        return Transformer(WINDOWED).apply(variables, source, ones, method="encode")
+
+    is_other = np.any(encode(source) != encode(changed), axis=-1)[0]
+    assert np.flatnonzero(is_other).tolist() == list(range(14, 27))
+
+
+# The cost -------------------------------------------------------------------------
+
+
+def sizes_in(text: str) -> list[int]:
+    """Elements of each array type in a jaxpr or in HLO, such as f32[8,16]."""
+    shapes = re.findall(r"\b(?:pred|bool|bf16|[fsui]\d+)\[([\d,]+)\]", text)
+    return [math.prod(map(int, filter(None, shape.split(",")))) for shape in shapes]
+
+
+@functools.cache
+def program(side: str, length: int, window: int | None) -> tuple[str, str, int]:
+    """Jaxpr, HLO and temporary bytes of a loss's gradient; one side is long."""
+    config = dataclasses.replace(
+        CONFIG, num_layers=1, d_v=8, attention_window=window, max_positions=8
+    )
+    lengths = {"source": 4, "target": 4, side: length}
+    rows = {name: jax.ShapeDtypeStruct((1, n), "int32") for name, n in lengths.items()}
+    batch = Batch(rows["source"], rows["target"], rows["source"], rows["target"])
+
+    def loss(params, batch):
+        hidden = Transformer(config).apply(
+            {"params": params}, batch, train=False, method="hidden"
+        )
+        return hidden.astype(jnp.float32).var()
+
+    traced = jax.jit(jax.grad(loss)).trace(params_of(config), batch)
+    compiled = traced.lower().compile()
+    memory = compiled.memory_analysis().temp_size_in_bytes
+    return str(traced.jaxpr), compiled.as_text(), memory
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_no_array_has_a_number_for_each_pair_of_positions(side):
+    length = 2048
+    for text in program(side, length, window=64)[:2]:
+        assert max(sizes_in(text)) < length**2 / 4
+    for text in program(side, length, window=None)[:2]:
+        assert max(sizes_in(text)) >= length**2
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_memory_grows_with_the_length_and_not_with_its_square(side):
+    short, long = (program(side, n, window=64)[2] for n in (2048, 4096))
+    assert long < 2.2 * short
+    assert short < program(side, 2048, window=None)[2] / 8

@@ -1,0 +1,215 @@
+"""The whole model: what may see what, padding, packing, and names of parameters."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from jaxformer.batch import EOS, PAD, Batch
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Transformer
+
+CONFIG = TransformerConfig(
+    vocab_size=23,
+    num_layers=2,
+    d_model=16,
+    d_ff=32,
+    num_heads=2,
+    d_k=8,
+    d_v=4,
+    dropout=0.1,
+    positions="sinusoidal",
+    max_positions=32,
+    norm_first=False,
+    dtype="float32",
+    attention_bias=False,
+    activation="relu",
+    logits_bias=False,
+    layer_norm_epsilon=1e-6,
+    attention_window=None,
+    fused_attention=False,
+)
+VARIANTS = {
+    "paper": CONFIG,
+    "learned positions": dataclasses.replace(CONFIG, positions="learned"),
+    "pre-norm": dataclasses.replace(CONFIG, norm_first=True),
+    "published": dataclasses.replace(
+        CONFIG, attention_bias=True, activation="swish", logits_bias=True
+    ),
+}
+
+
+def make_batch(source: list[list[int]], target: list[list[int]]) -> Batch:
+    """Pad rows of ids; each row is one sequence."""
+
+    def pad(rows: list[list[int]]) -> np.ndarray:
+        length = max(map(len, rows))
+        return np.array([row + [PAD] * (length - len(row)) for row in rows], np.int32)
+
+    source, target = pad(source), pad(target)
+    segments = [(side != PAD).astype(np.int32) for side in (source, target)]
+    return jax.tree.map(jnp.asarray, Batch(source, target, *segments))
+
+
+BATCH = make_batch(
+    [[5, 6, 7, 8, EOS], [9, 10, EOS]], [[11, 12, 13, EOS], [14, 15, 16, EOS]]
+)
+
+
+def init(config: TransformerConfig) -> tuple[Transformer, dict]:
+    model = Transformer(config)
+    return model, nn.unbox(model.init(jax.random.key(0), BATCH, train=False))
+
+
+def draw_biases(params: dict) -> dict:
+    """Biases start as zeros, which nobody would miss: others in their place."""
+
+    def drawn(path, leaf):
+        is_bias = path[-1].key in ("bias", "logits_bias")
+        return jnp.linspace(-0.5, 0.5, leaf.size).reshape(leaf.shape) * is_bias + leaf
+
+    return jax.tree_util.tree_map_with_path(drawn, params)
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def variant(request) -> tuple[Transformer, dict]:
+    model, params = init(VARIANTS[request.param])
+    return model, draw_biases(params)
+
+
+def test_a_future_target_token_never_changes_an_earlier_logit(variant):
+    model, params = variant
+    before = model.apply(params, BATCH, train=False)
+    changed = BATCH._replace(target=BATCH.target.at[:, 2].set(20))
+    after = model.apply(params, changed, train=False)
+    np.testing.assert_array_equal(before[:, :3], after[:, :3])
+    assert (before[:, 3] != after[:, 3]).all()
+
+
+def test_the_first_memory_tells_sources_and_their_tokens_apart():
+    """Otherwise cross-attention has nothing to look at, and long learns nothing."""
+    deep = dataclasses.replace(
+        CONFIG, vocab_size=500, num_layers=6, d_model=64, d_ff=128, d_k=32, d_v=32
+    )
+    model, params = init(deep)
+    source = jax.random.randint(jax.random.key(1), (16, 12), EOS + 1, deep.vocab_size)
+    memory = model.apply(params, source, jnp.ones_like(source), method="encode")
+    shared = jnp.square(memory.mean(axis=(0, 1))).mean()  # of what layer norm makes 1
+    assert shared < 0.35  # 0.91 when every matrix is Xavier's
+    variance = memory.var(axis=(0, 1)).mean()
+    assert memory.var(axis=1).mean() > 0.8 * variance  # within sentences
+
+
+def test_every_source_token_reaches_every_logit(variant):
+    model, params = variant
+    before = model.apply(params, BATCH, train=False)
+    changed = BATCH._replace(source=BATCH.source.at[0, 4].set(20))
+    after = model.apply(params, changed, train=False)
+    assert (jnp.abs(before[0] - after[0]).max(axis=-1) > 1e-6).all()
+    np.testing.assert_array_equal(before[1], after[1])
+
+
+def test_extra_padding_changes_no_logit(variant):
+    model, params = variant
+    widths = ((0, 0), (0, 3))
+    wide = jax.tree.map(lambda leaf: jnp.pad(leaf, widths), BATCH)
+    plain = model.apply(params, BATCH, train=False)
+    padded = model.apply(params, wide, train=False)[:, : plain.shape[1]]
+    np.testing.assert_allclose(padded, plain, atol=2e-6)
+
+
+def test_packed_pairs_get_the_logits_they_get_alone(variant):
+    model, params = variant
+    alone = model.apply(params, BATCH, train=False)
+    packed = Batch(
+        source=jnp.array([[5, 6, 7, 8, EOS, 9, 10, EOS, PAD]]),
+        target=jnp.array([[11, 12, 13, EOS, 14, 15, 16, EOS, PAD]]),
+        source_segments=jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]]),
+        target_segments=jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 0]]),
+    )
+    logits = model.apply(params, packed, train=False)[0]
+    np.testing.assert_allclose(logits[:4], alone[0], atol=2e-6)
+    np.testing.assert_allclose(logits[4:8], alone[1], atol=2e-6)
+
+
+def test_source_target_and_logits_share_one_matrix():
+    _, params = init(CONFIG)
+    shapes = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params["params"])
+    }
+    with_vocabulary = [name for name, shape in shapes.items() if 23 in shape]
+    assert with_vocabulary == ["embedding"]
+
+
+def test_a_bias_of_the_logits_is_added_to_them():
+    model, params = init(VARIANTS["published"])
+    params = draw_biases(params)
+    logits = model.apply(params, BATCH, train=False)
+    bias = params["params"]["logits_bias"]
+    assert bias.shape == (23,)
+    params["params"]["logits_bias"] = jnp.zeros(23)
+    without = model.apply(params, BATCH, train=False)
+    np.testing.assert_allclose(logits, without + bias[None, None], atol=1e-6)
+
+
+def test_parameters_of_published_models_are_there_only_if_asked_for():
+    for config, has_them in ((CONFIG, False), (VARIANTS["published"], True)):
+        params = init(config)[1]["params"]
+        assert ("logits_bias" in params) == has_them
+        attention = params["decoder"]["layer_0"]["cross_attention"]
+        for name, shape in (("query", (2, 8)), ("value", (2, 4)), ("output", (16,))):
+            assert ("bias" in attention[name]) == has_them
+            if has_them:
+                assert attention[name]["bias"].shape == shape
+
+
+def test_parameter_names_are_the_checkpoint_format():
+    _, params = init(CONFIG)
+    names = params["params"]["decoder"]["layer_1"]
+    assert set(names) == {
+        "self_attention",
+        "self_attention_sublayer",
+        "cross_attention",
+        "cross_attention_sublayer",
+        "feed_forward",
+        "feed_forward_sublayer",
+    }
+    assert names["cross_attention"]["query"]["kernel"].shape == (16, 2, 8)
+    assert names["cross_attention"]["value"]["kernel"].shape == (16, 2, 4)
+
+
+def test_bfloat16_activations_keep_float32_parameters_and_logits():
+    model, params = init(dataclasses.replace(CONFIG, dtype="bfloat16"))
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    logits = model.apply(params, BATCH, train=False)
+    exact = Transformer(CONFIG).apply(params, BATCH, train=False)
+    assert logits.dtype == jnp.float32
+    np.testing.assert_allclose(logits, exact, atol=0.15)
+    assert (logits != exact).any()
+
+
+def test_learned_positions_refuse_what_their_table_does_not_hold():
+    config = dataclasses.replace(CONFIG, positions="learned", max_positions=4)
+    with pytest.raises(ValueError, match=r"5 pieces .* model.max_positions = 4"):
+        init(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("positions", "rotary"),
+        ("dtype", "float8"),
+        ("d_model", 15),
+        ("activation", "gelu"),
+        ("layer_norm_epsilon", 0.0),
+        ("attention_window", 0),
+        ("attention_window", 2.5),
+    ],
+)
+def test_config_refuses_values_that_name_nothing(key, value):
+    with pytest.raises(ValueError, match=f"model.{key} is {value!r}"):
+        dataclasses.replace(CONFIG, **{key: value})
