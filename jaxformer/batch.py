@@ -11,13 +11,34 @@ Shapes use the alphabet of `jaxformer.models.attention`: B rows, S source length
 T target length.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back; `jaxformer.data.tokenizer` is one."""
+
+    vocab_size: int  # ids, reserved ones included
+    source_model: bytes  # a SentencePiece model, as in its file
+    target_model: bytes  # likewise; the same if both languages share it
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Turn each source sentence into ids, EOS last."""
+
+    def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Turn each target sentence into ids, EOS last."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Turn ids up to EOS back into text."""
+
+    def pieces(self) -> list[str]:
+        """Name every id."""
 
 
 class Batch(NamedTuple):

@@ -19,7 +19,7 @@ ROOTS = ("jaxformer", "configs")
 # Each room, from the ground up: the modules it is made of (the longest prefix counts,
 # "jaxformer." left out) and the rooms below that it may know, besides itself.
 ROOMS = {
-    "contract": (("batch", "errors"), ()),  # what everybody shares knows nobody
+    "contract": (("batch", "errors", "files"), ()),  # what everybody shares knows nobody
     "published": (("published",), ("contract",)),  # what others printed
     "processes": (("processes",), ("contract",)),  # how several of them are one
     "configs": (("configs",), ("contract",)),  # values; table3 refuses unknown rows

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import processes
-from jaxformer.commands import findings
+from jaxformer.inspection import findings
 from jaxformer.commands.memory import (
     device_budget,
     largest_microbatches,

@@ -5,32 +5,16 @@ Each pair is one pass with the target forced (teacher forcing). Used by
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.batch import PAD, Batch
+from jaxformer.batch import PAD, Batch, Tokenizer
 from jaxformer.decoding.engine import bucket_length
 from jaxformer.models.transformer.probe import attention_maps
 from jaxformer.models.transformer.transformer import Transformer
-
-
-class Tokenizer(Protocol):
-    """What translation needs of a tokeniser."""
-
-    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Turn each source sentence into ids, EOS last."""
-
-    def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Turn each target sentence into ids, EOS last."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Turn ids up to EOS back into text."""
-
-    def pieces(self) -> list[str]:
-        """Name every id."""
 
 
 class Forced(NamedTuple):

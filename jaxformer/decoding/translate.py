@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.batch import PAD
+from jaxformer.batch import PAD, Tokenizer
 from jaxformer.decoding.engine import Engine, Task
-from jaxformer.decoding.forced import Attention, Forced, TeacherForcing, Tokenizer
+from jaxformer.decoding.forced import Attention, Forced, TeacherForcing
 from jaxformer.decoding.long_lines import LONG_LINES, parts_of
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.scorer import Scorer
