@@ -54,6 +54,7 @@ def get_config() -> ConfigDict:
     )
     config.model = ConfigDict(
         {
+            "architecture": "transformer",
             "num_layers": 6,
             "d_model": 512,
             "d_ff": 2048,

@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import processes
-from jaxformer.inspection import findings
 from jaxformer.commands.memory import (
     device_budget,
     largest_microbatches,
@@ -32,6 +31,7 @@ from jaxformer.data.cleaning import CorpusReport, SideReport
 from jaxformer.data.plan import Plan, Shape
 from jaxformer.data.sources import CorpusConfig
 from jaxformer.errors import InputError
+from jaxformer.inspection import findings
 from jaxformer.inspection.corpus import inspect_corpus
 from jaxformer.models.local_attention import keys_computed
 from jaxformer.models.transformer.config import TransformerConfig

@@ -23,8 +23,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxformer.config import DataConfig
 from jaxformer.data.cleaning import CorpusReport, clean
-from jaxformer.data.sources import CorpusConfig, read_lines, read_pairs
+from jaxformer.data.sources import read_lines, read_pairs
 from jaxformer.data.store import (
     TokenizedCorpus,
     new_directory,
@@ -54,14 +55,14 @@ class PreparedCorpus(NamedTuple):
     report: dict[str, Any]  # CorpusReport of "train" and "dev" as a dict, and more
 
 
-def read_split(config: CorpusConfig, split: str) -> tuple[list[str], list[str]]:
+def read_split(config: DataConfig, split: str) -> tuple[list[str], list[str]]:
     """All source and all target sentences of a small split, untouched and in order."""
     pairs = list(read_pairs(config, split))
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
 def prepare(
-    config: CorpusConfig, workdir: Path, *, learnt_with: Tokenizer | None = None
+    config: DataConfig, workdir: Path, *, learnt_with: Tokenizer | None = None
 ) -> PreparedCorpus:
     """Train the tokenizer, clean and tokenise; or open what is there already.
 
@@ -116,7 +117,7 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
     )
 
 
-def _train_tokenizer(config: CorpusConfig, path: Path) -> Tokenizer:
+def _train_tokenizer(config: DataConfig, path: Path) -> Tokenizer:
     log.info(
         "corpus: training a vocabulary of %d on %s", config.vocab_size, config.corpus
     )
@@ -131,7 +132,7 @@ def _train_tokenizer(config: CorpusConfig, path: Path) -> Tokenizer:
 
 
 def _write_train(
-    config: CorpusConfig, tokenizer: Tokenizer, directory: Path
+    config: DataConfig, tokenizer: Tokenizer, directory: Path
 ) -> CorpusReport:
     report = CorpusReport()
     chunks = clean(
@@ -169,7 +170,7 @@ def _write_dev(
 # What a workdir was prepared with -------------------------------------------------
 
 
-def _settings(config: CorpusConfig) -> dict[str, Any]:
+def _settings(config: DataConfig) -> dict[str, Any]:
     """The keys that decide what is prepared."""
     return {k: v for k, v in asdict(config).items() if k not in _NOT_PREPARED}
 
@@ -185,7 +186,7 @@ def _read_settings(workdir: Path) -> dict[str, Any]:
         ) from None
 
 
-def _check_settings(config: CorpusConfig, workdir: Path) -> None:
+def _check_settings(config: DataConfig, workdir: Path) -> None:
     before, now = _read_settings(workdir)["data"], _settings(config)
     changed = [
         f"data.{key} was {before.get(key)!r} and is now {now[key]!r}"

@@ -13,11 +13,11 @@ import glob
 import gzip
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxformer.config import DataConfig
 from jaxformer.data import grammar
 from jaxformer.data.tfds_source import read_tfds
 from jaxformer.errors import InputError
@@ -25,58 +25,6 @@ from jaxformer.errors import InputError
 Pair = tuple[str, str]
 
 SPLITS = ("train", "dev", "test")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusConfig:
-    """Which text, and what becomes of it; "" where a key does not apply.
-
-    `corpus` says what the other keys of the first group mean:
-
-    - "files": `train_source`, `train_target`, ... are paths or globs, plain or .gz.
-    - "directory": `directory` holds STEM.LANGUAGE or STEM.LANGUAGE.gz; `train`, `dev`
-      and `test` are the stems.
-    - "tsv": `train`, `dev` and `test` are paths or globs of source<TAB>target lines.
-    - "tfds:NAME": a TensorFlow Datasets translation set in `data_dir` ("": TFDS's own);
-      `train`, `dev` and `test` are its split names. `download` allows preparing it.
-    - "builtin:grammar": English-German, `builtin_pairs` training pairs and
-      `builtin_eval_pairs` of dev, test and unseen, drawn with `seed`.
-    """
-
-    corpus: str
-    source_language: str  # ISO codes: "en", "de"
-    target_language: str
-    directory: str
-    train: str
-    dev: str
-    test: str
-    train_source: str
-    train_target: str
-    dev_source: str
-    dev_target: str
-    test_source: str
-    test_target: str
-    data_dir: str
-    download: bool
-    builtin_pairs: int
-    builtin_eval_pairs: int
-
-    vocab_size: int  # ids, both languages together, reserved ones included
-    vocab_sentences: int  # at most so many sentences train the vocabulary
-    character_coverage: float  # share of the text's characters that get an id
-    max_length: int  # tokens of a training sentence, EOS included
-    max_ratio: float  # of the longer to the shorter side of a training pair
-    deduplicate: bool
-    seed: int
-
-    def __post_init__(self) -> None:
-        """Refuse a text of unknown languages. Raises InputError."""
-        for key in ("source_language", "target_language"):
-            if not getattr(self, key):
-                raise InputError(
-                    f"data.{key} is empty: say which language the text is in, as in "
-                    f"--config.data.{key}=en."
-                )
 
 
 class Part(NamedTuple):
@@ -87,7 +35,7 @@ class Part(NamedTuple):
     pairs: Iterator[Pair]  # pair i is line i + 1 of both
 
 
-def read_pairs(config: CorpusConfig, split: str) -> Iterator[Pair]:
+def read_pairs(config: DataConfig, split: str) -> Iterator[Pair]:
     """Stream the pairs of "train", "dev" or "test" (built-in corpus: also "unseen").
 
     Raises InputError at once if the split is missing, and while reading, naming file
@@ -96,7 +44,7 @@ def read_pairs(config: CorpusConfig, split: str) -> Iterator[Pair]:
     return chain.from_iterable(part.pairs for part in read_parts(config, split))
 
 
-def read_parts(config: CorpusConfig, split: str) -> list[Part]:
+def read_parts(config: DataConfig, split: str) -> list[Part]:
     """The parts whose pairs `read_pairs` streams, in order. Raises as it does."""
     kind, _, name = config.corpus.partition(":")
     if kind == "builtin" and name == "grammar":
@@ -130,7 +78,7 @@ def read_parts(config: CorpusConfig, split: str) -> list[Part]:
     )
 
 
-def _setting(config: CorpusConfig, key: str, split: str) -> str:
+def _setting(config: DataConfig, key: str, split: str) -> str:
     value = getattr(config, key)
     if not value:
         raise InputError(
@@ -219,7 +167,7 @@ def _matching_files(source: str, target: str) -> tuple[list[Path], list[Path]]:
     return sources, targets
 
 
-def _in_directory(config: CorpusConfig, split: str) -> tuple[Path, Path]:
+def _in_directory(config: DataConfig, split: str) -> tuple[Path, Path]:
     directory = Path(_setting(config, "directory", split)).expanduser()
     stem = _setting(config, split, split)
     if not directory.is_dir():
@@ -237,7 +185,7 @@ def _in_directory(config: CorpusConfig, split: str) -> tuple[Path, Path]:
 # The built-in corpus --------------------------------------------------------------
 
 
-def _read_grammar(config: CorpusConfig, split: str) -> Iterator[Pair]:
+def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:
     direction = (config.source_language, config.target_language)
     if direction not in (("en", "de"), ("de", "en")):
         raise InputError(

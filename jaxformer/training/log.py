@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from tensorboardX import SummaryWriter
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -80,6 +79,8 @@ class MetricsLog:
         What a crashed run logged beyond the checkpoint it resumes from is dropped: it
         is about to be logged again. Of several processes only one `writes`.
         """
+        from tensorboardX import SummaryWriter  # imports torch where it is installed
+
         path = Path(workdir) / METRICS_FILE
         if writes:
             _drop_lines_after(path, start_step)

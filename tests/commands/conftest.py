@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +33,7 @@ WORDS = {
 }  # fmt: skip
 CONFIG = '''"""A run of seconds."""
 
-from configs import wmt_base
+from jaxformer.configs import wmt_base
 
 
 def get_config():
@@ -45,7 +44,7 @@ def get_config():
     )
     config.batches.update(layout="packed", row_length=32, executor="python")
     config.model.update(
-        num_layers=1, d_model=32, d_ff=64, num_heads=2, d_k=16, d_v=16, dropout=0.0,
+        encoder_layers=1, decoder_layers=1, d_model=32, d_ff=64, num_heads=2, d_k=16, d_v=16, dropout=0.0,
         dtype="float32",
     )
     config.optimizer.update(warmup_steps=40, learning_rate_scale=0.5)
@@ -168,13 +167,10 @@ def command(tmp_path_factory) -> Command:
         with (
             quickly_compiled(cache),
             own_logging(),
-            warnings.catch_warnings(),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
         ):
-            # ml_collections loads a config file in an old way.
-            warnings.filterwarnings("ignore", r"the load_module\(\)")
             code = main(["jaxformer", *argv])
         out.flush()
         return Answer(code, out.buffer.getvalue(), err.getvalue())
