@@ -18,8 +18,7 @@ from jaxformer.decoding.parallel import texts, translate_all
 from jaxformer.decoding.translate import Translator
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
 from jaxformer.models.sequence_model import Model
-from jaxformer.training.log import averages
-from jaxformer.training.loss import LossSums
+from jaxformer.training.loss import LossSums, averages
 from jaxformer.training.sharding import on_mesh, put_batch, rows_here
 from jaxformer.training.step import Parameters, evaluate_batch
 
