@@ -9,6 +9,7 @@ from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.corpus import read_split
 from jaxformer.data.sources import read_lines
+from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluation, Text
 from jaxformer.files import write_atomically
@@ -47,7 +48,7 @@ def run(
     start = time.monotonic()
     this = open_run(workdir, config)
     text = read_text(this, source, reference, split)
-    done = evaluate(
+    done, _ = evaluate(
         this, text, checkpoint=checkpoint, ensemble=folders(ensemble), **options
     )
     if output is not None and processes.is_first():
@@ -69,8 +70,11 @@ def evaluate(
     checkpoint: str | None = None,
     ensemble: list[Path] | None = None,
     **options: Any,
-) -> Evaluation:
-    """Translate and score a text under every scorer; log the scores."""
+) -> tuple[Evaluation, Translator]:
+    """Translate and score a text under every scorer; log the scores.
+
+    Returns the translator, too.
+    """
     keep_compiled()
     mesh = local_mesh()
     params = copy_to(mesh, read_parameters(run, checkpoint))
@@ -79,7 +83,7 @@ def evaluate(
     done = evaluator(params, under_all=True)
     logger.info("%s", done)
     logger.info("the same translations under every scorer:%s", done.table())
-    return done
+    return done, evaluator.translator
 
 
 def folders(names: str) -> list[Path]:

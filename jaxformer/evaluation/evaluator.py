@@ -126,16 +126,16 @@ class Evaluator:
         self.text, self._data, self._mesh = text, config.data, mesh
         self._score_pairs = PairScorer(model, config, mesh, pairs)
         self._make_translator, self._check_stop = make_translator, check_stop
-        self._translator: Translator | None = None
+        self.translator: Translator | None = None  # made by the first call
 
     def translate(self, params: Parameters, sentences: Sequence[str]) -> list[str]:
         """Translate with parameters that lie on the mesh of this process."""
         with on_mesh(self._mesh):  # training's mesh has other devices
-            if self._translator is None:
-                self._translator = self._make_translator(params)
+            if self.translator is None:
+                self.translator = self._make_translator(params)
             else:
-                self._translator.params = [params]
-            return texts(translate_all(self._translator, sentences, self._check_stop))
+                self.translator.params = [params]
+            return texts(translate_all(self.translator, sentences, self._check_stop))
 
     def __call__(self, params: Parameters, *, under_all: bool) -> Evaluation:
         """Translate and score the text; `under_all` adds BLEU under every scorer."""
