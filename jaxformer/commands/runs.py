@@ -142,7 +142,7 @@ def prepare_run(options: Options) -> tuple[Run, PreparedCorpus]:
     corpus = build(CorpusConfig, config, "data")
     if processes.is_first():  # one writes, and the others find it ready
         tokenizer = workdir.read_tokenizer() if workdir.has_checkpoints() else None
-        prepared = prepare(corpus, workdir.path, learnt_with=tokenizer)
+        prepared = prepare(corpus, workdir.path, tokenizer=tokenizer)
         if not workdir.has_checkpoints():  # training records what it goes on with
             workdir.write_record(config, prepared.tokenizer)
     processes.wait_for_all("prepared")
