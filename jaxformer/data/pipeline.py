@@ -105,13 +105,12 @@ def assemble(
     examples, row, block = examples[is_mine], row[is_mine], block[is_mine]
     row = row % height + np.searchsorted(rows.blocks, block) * height
     height *= len(rows.blocks)
-    source, source_segments = _fill(
-        corpus.source, examples, row, (height, shape.source_length)
+    sides = (
+        _fill(side, examples, row, (height, length))
+        for side, length in zip(corpus, shape[1:], strict=True)
     )
-    target, target_segments = _fill(
-        corpus.target, examples, row, (height, shape.target_length)
-    )
-    return Batch(source, target, source_segments, target_segments)
+    ids, segments = zip(*sides, strict=True)
+    return Batch(*ids, *segments)
 
 
 def _fill(

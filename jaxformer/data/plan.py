@@ -149,6 +149,7 @@ def make_plan(
     heights, microbatches = microbatch_heights(rows, arranged.sizes, **budget)
     edges = offsets(rows)
     starts = map(np.arange, edges[:-1], edges[1:], heights)  # a microbatch every height
+    per_update = max(1, round(tokens_per_update / tokens_per_microbatch))
     padded_tokens = microbatches @ (heights * arranged.sizes.sum(axis=1))
     shapes = np.column_stack([heights, arranged.sizes]).tolist()
     return Plan(
@@ -158,9 +159,7 @@ def make_plan(
         row_starts=arranged.row_starts,
         row_shapes=arranged.row_shapes,
         microbatch_starts=np.concatenate([*starts, edges[-1:]]).astype(np.int32),
-        microbatches_per_update=max(
-            1, round(tokens_per_update / tokens_per_microbatch)
-        ),
+        microbatches_per_update=per_update,
         real_token_share=float((source.sum() + target.sum()) / padded_tokens),
     )
 

@@ -215,7 +215,6 @@ def test_a_workdir_holds_all_that_training_needs(tmp_path, folder, caplog):
         assert corpus.dev_target[2] == "leer"
         assert corpus.dev.source[2].tolist() == [EOS]
         assert len(corpus.dev.source) == len(corpus.dev.target) == 4
-        assert corpus.report["train"]["dropped"]["duplicate"] == 1
         assert corpus.report["dev"]["kept"] == corpus.report["dev"]["pairs"] == 4
         assert corpus.report["vocab_size"] == corpus.tokenizer.vocab_size
 
@@ -226,10 +225,9 @@ def test_a_prepared_workdir_is_only_opened(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(corpus_module, "train_tokenizer", None)
     again = prepare(replace(folder, test="x", data_dir="y"), tmp_path / "run")
     assert len(again.train.source) == len(PAIRS)
-    changed = replace(folder, vocab_size=90, max_ratio=4.0)
     message = r"vocab_size was 70 and is now 90; data\.max_ratio was 3\.0"
     with pytest.raises(InputError, match=message):
-        prepare(changed, tmp_path / "run")
+        prepare(replace(folder, vocab_size=90, max_ratio=4.0), tmp_path / "run")
     assert tree(tmp_path / "run") == before
 
 
@@ -281,15 +279,3 @@ def test_bad_text_leaves_nothing_behind(tmp_path, folder, broken, changes, messa
     with pytest.raises(InputError, match=message):
         prepare(replace(folder, **changes), tmp_path / "run")
     assert tree(tmp_path / "run") == {}
-
-
-def test_an_interrupt_leaves_nothing_behind(tmp_path, folder, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(corpus_module, "_write_dev", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(folder, tmp_path / "run")
-    assert list((tmp_path / "run").iterdir()) == []
-    assert len(prepare(folder, tmp_path / "run").train.source) == 4

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
@@ -38,6 +38,8 @@ def test_pieces_take_the_vectors_of_their_words(write, lines):
     np.testing.assert_array_equal(vectors[4], vectors[5])
     np.testing.assert_allclose(vectors[6], 3 * vectors[4])
     assert vectors[4, 0] == -vectors[4, 1] > 0
+    # The deviation that the embedding is drawn with: d_model^-0.5.
+    assert vectors[is_found].std() == pytest.approx(2**-0.5)
     assert not vectors[~is_found].any()
 
 
@@ -47,18 +49,9 @@ def test_the_vector_of_a_piece_comes_before_that_of_its_word(write, lines):
     np.testing.assert_allclose(vectors[4] / vectors[5], [2, -7], rtol=1e-6)
 
 
-def test_found_rows_have_the_deviation_of_drawn_ones(write):
-    numbers = np.random.default_rng(0).normal(0.0, 9.0, (4, 16))
-    words = ["dog", "hund", "ing", "cat"]
-    lines = [" ".join([w, *map(str, n)]) for w, n in zip(words, numbers, strict=True)]
-    vectors, is_found = read_word_vectors(write(*lines), PIECES, d_model=16)
-    assert vectors[is_found].std() == pytest.approx(16**-0.5, rel=1e-5)
-
-
 def test_no_common_word_is_no_error(write):
     vectors, is_found = read_word_vectors(write("cat 1 2"), PIECES, d_model=2)
-    assert not is_found.any()
-    assert not vectors.any()
+    assert not is_found.any() | vectors.any()
 
 
 @pytest.mark.parametrize(
@@ -84,12 +77,12 @@ def test_a_new_run_starts_from_the_vectors_where_they_belong(write):
     """Only found rows change, in both copies, and the table keeps its sharding."""
     mesh = make_mesh(data=2, fsdp=2, tensor=2)
 
-    def init() -> TrainState:
-        def table():
-            boxed = nn.LogicallyPartitioned(jax.numpy.ones((8, 2)), ("vocab", "embed"))
-            return {"embedding": boxed, "other": jax.numpy.ones(3)}
+    def table():
+        boxed = nn.LogicallyPartitioned(jnp.ones((8, 2)), ("vocab", "embed"))
+        return {"embedding": boxed, "other": jnp.ones(3)}
 
-        zero = jax.numpy.zeros(())
+    def init():
+        zero = jnp.zeros(())
         return TrainState(zero, zero, zero, table(), (), table(), zero, zero)
 
     def start(file):

@@ -32,16 +32,14 @@ def ragged(sequences) -> Ragged:
 def corpus() -> TokenizedCorpus:
     """700 pairs of 2 to 30 ids; the first ids number the pair."""
     rng = np.random.default_rng(0)
-
-    def side():
-        return ragged(
-            [
-                [4 + number // 256, 4 + number % 256, *rng.integers(4, 999, length)]
-                for number, length in enumerate(rng.integers(0, 29, 700))
-            ]
-        )
-
-    return TokenizedCorpus(side(), side())
+    sides = (
+        [
+            [4 + number // 256, 4 + number % 256, *rng.integers(4, 999, length)]
+            for number, length in enumerate(rng.integers(0, 29, 700))
+        ]
+        for _ in range(2)
+    )
+    return TokenizedCorpus(*map(ragged, sides))
 
 
 def plan_of(corpus, layout="buckets", **changes):
@@ -74,22 +72,16 @@ def test_rows_and_segments_by_hand():
     corpus = TokenizedCorpus(
         ragged([[10, 3], [11, 12, 3], [13, 3]]), ragged([[20, 21, 3], [3], [22, 3]])
     )
-    epoch = EpochPlan(
-        shapes=(Shape(3, 6, 5),),
-        shape_of=np.zeros(1, np.uint8),
-        starts=np.array([0, 3]),
-        examples=np.array([2, 1, 0], np.int32),
-        rows=np.array([0, 0, 2], np.int32),
+    shape_of, starts, examples, rows = map(
+        np.array, ([0], [0, 3], [2, 1, 0], [0, 0, 2])
     )
+    epoch = EpochPlan((Shape(3, 6, 5),), shape_of, starts, examples, rows)
     batch = assemble(corpus, epoch, 0)
     assert batch.source.tolist() == [[13, 3, 11, 12, 3, 0], [0] * 6, [10, 3, *[0] * 4]]
     assert batch.target.tolist() == [[22, 3, 3, 0, 0], [0] * 5, [20, 21, 3, 0, 0]]
-    assert batch.source_segments.tolist() == [
-        [1, 1, 2, 2, 2, 0],
-        [0] * 6,
-        [1, 1, 0, 0, 0, 0],
-    ]
-    assert batch.target_segments.tolist() == [[1, 1, 2, 0, 0], [0] * 5, [1, 1, 1, 0, 0]]
+    source, target = batch.source_segments, batch.target_segments
+    assert source.tolist() == [[1, 1, 2, 2, 2, 0], [0] * 6, [1, 1, 0, 0, 0, 0]]
+    assert target.tolist() == [[1, 1, 2, 0, 0], [0] * 5, [1, 1, 1, 0, 0]]
 
 
 @every_layout

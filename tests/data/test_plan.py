@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data.layout import _cheapest_cuts, concatenated_ranges
+from jaxformer.data.layout import _cheapest_cuts
 from jaxformer.data.plan import Shape, _shuffle_within, make_plan
 from jaxformer.errors import InputError
 
@@ -151,36 +151,25 @@ def test_updates_share_an_epoch_evenly():
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "changes", "shapes"),
+    ("source", "target", "layout", "shapes"),
     [
-        pytest.param(
-            np.repeat([5, 10], [800, 400]), np.repeat([5, 10], [800, 400]),
-            {"tokens_per_microbatch": 2000}, [(400, 5, 5), (200, 10, 10)],
-            id="two lengths need two shapes",
+        # A shape for each of two lengths.
+        (
+            [(5, 800), (10, 400)], [(5, 800), (10, 400)],
+            "buckets", [(400, 5, 5), (200, 10, 10)],
         ),
-        pytest.param(
-            np.full(1001, 10), np.full(1001, 10),
-            {"tokens_per_microbatch": 1000}, [(91, 10, 10)],
-            id="11 microbatches of 91, not 10 of 100 and one that is nearly empty",
-        ),
-        pytest.param(
-            np.repeat([60, 4], 32), np.repeat([4, 60], 32),
-            {"layout": "packed", "row_length": 64, "tokens_per_microbatch": 512},
-            [(8, 64, 64)],
-            id="opposite pairs are packed together",
-        ),
+        # 11 microbatches of 182 rows each, and no nearly empty one.
+        ([(10, 2002)], [(10, 2002)], "buckets", [(182, 10, 10)]),
+        # A long side beside a short one in a row.
+        ([(60, 32), (4, 32)], [(4, 32), (60, 32)], "packed", [(16, 64, 64)]),
     ],
 )  # fmt: skip
-def test_no_padding_where_none_is_needed(source, target, changes, shapes):
-    plan = plan_of(source, target, **changes)
+def test_no_padding_where_none_is_needed(source, target, layout, shapes):
+    """Source and target are (length, times)."""
+    lengths = (np.repeat(*zip(*side, strict=True)) for side in (source, target))
+    plan = plan_of(*lengths, layout=layout, row_length=64, tokens_per_microbatch=2000)
     assert plan.shapes == tuple(Shape(*shape) for shape in shapes)
     assert plan.real_token_share == 1.0
-
-
-def test_the_cheapest_lengths_are_merged():
-    lengths = np.repeat([10, 11, 30], [1000, 100, 500])
-    plan = plan_of(lengths, lengths, max_shapes=2, tokens_per_microbatch=2200)
-    assert [shape.source_length for shape in plan.shapes] == [11, 30]
 
 
 def test_cuts_are_the_cheapest_of_all():
@@ -200,11 +189,6 @@ def test_cuts_are_the_cheapest_of_all():
         )
         best = min(map(total, choices))
         assert total(_cheapest_cuts(cost, pieces)) == pytest.approx(best)
-
-
-def test_concatenated_ranges():
-    ranges = concatenated_ranges(np.array([5, 0, 9, 2]), np.array([2, 0, 1, 3]))
-    assert ranges.tolist() == [5, 6, 9, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

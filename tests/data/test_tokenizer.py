@@ -105,29 +105,27 @@ def test_the_names_of_reserved_ids_are_text_like_any_other(tokenizer):
 # Training
 
 
-def test_the_same_text_gives_the_same_bytes_in_another_process(tmp_path):
-    """The sample included: SentencePiece's own differs from process to process."""
-    script = (
-        "from jaxformer.data.tokenizer import *; from pathlib import Path; import sys\n"
-        "lines = [f'{i} dogs of {i * i % 89} men' for i in range(1000)]\n"
-        "train_tokenizer(lines, Path(sys.argv[1]), vocab_size=60,"
-        " character_coverage=1.0, max_sentences=50, seed=3)"
-    )
+TRAIN = """
+import sys
+from pathlib import Path
+from jaxformer.data.tokenizer import train_tokenizer
+train_tokenizer(sys.stdin, Path(sys.argv[1]), vocab_size=60, character_coverage=1.0,
+                max_sentences=50, seed=3)
+"""
+
+
+def test_a_sample_of_the_whole_text_gives_the_same_bytes_in_another_process(tmp_path):
+    """SentencePiece's own sample differs from process to process."""
+    lines = [f"{i} {'dogs' if i < 500 else 'men'}" for i in range(1000)]
     first, second = tmp_path / "first", tmp_path / "second"
-    subprocess.run([sys.executable, "-c", script, first], check=True)
-    lines = [f"{i} dogs of {i * i % 89} men" for i in range(1000)]
+    command = [sys.executable, "-c", TRAIN, first]
+    subprocess.run(command, input="\n".join(lines), text=True, check=True)
     options = {"vocab_size": 60, "max_sentences": 50}
-    train(second, lines, seed=3, **options)
+    drawn = train(second, lines, seed=3, **options)
     assert first.read_bytes() == second.read_bytes()
+    assert UNK not in drawn.encode(["dogs men"])[0]
     train(second, lines, seed=4, **options)
     assert first.read_bytes() != second.read_bytes()
-
-
-def test_a_sample_is_drawn_from_the_whole_text(tmp_path):
-    """Of "a a a" x 500 then "b b b" x 500, fifty sentences hold both letters."""
-    lines = ["a a a"] * 500 + ["b b b"] * 500
-    drawn = train(tmp_path / "m", lines, max_sentences=50)
-    assert UNK not in drawn.encode(["a b"])[0]
 
 
 def test_the_trained_tokenizer_is_in_its_file(tmp_path, capfd):
