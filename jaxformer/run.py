@@ -77,7 +77,7 @@ def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCor
     folder.create()
     if processes.is_first():  # it writes what the others then open
         tokenizer = folder.read_tokenizer() if folder.has_checkpoints() else None
-        prepared = prepare(config.data, folder.path, learnt_with=tokenizer)
+        prepared = prepare(config.data, folder.path, tokenizer=tokenizer)
         if not folder.has_checkpoints():  # training records what it resumes with
             folder.write_record(config, prepared.tokenizer)
     processes.wait_for_all("prepared")

@@ -89,9 +89,9 @@ def test_training_goes_on_from_what_was_imported(command, toy, imported, tmp_pat
     assert len(losses) == 2
     assert max(losses) < 0.3  # of log(60) = 4.1 that a new model begins with
     assert before.read_bytes() == hashed
-    settings = json.loads((workdir / "corpus" / "settings.json").read_text())
+    report = json.loads((workdir / "corpus" / "report.json").read_text())
     record = json.loads((workdir / "config.json").read_text())
-    assert settings["tokenizer"] == record["tokenizer"]["sha256"]
+    assert report["tokenizer"] == record["tokenizer"]["sha256"]
 
 
 @pytest.mark.parametrize(
