@@ -55,7 +55,8 @@ def get_config() -> ConfigDict:
     config.model = ConfigDict(
         {
             "architecture": "transformer",
-            "num_layers": 6,
+            "encoder_layers": 6,
+            "decoder_layers": 6,
             "d_model": 512,
             "d_ff": 2048,
             "num_heads": 8,

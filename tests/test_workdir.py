@@ -1,6 +1,5 @@
 """A run's folder: its record, what may change in it, and what is refused."""
 
-import json
 import shutil
 
 import pytest

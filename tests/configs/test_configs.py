@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 
 from jaxformer import configs
 from jaxformer.config import Config
-from jaxformer.config_files import read_config_file
 from jaxformer.configs import multi30k_rows, table3, wmt_base
 from jaxformer.errors import InputError
 from jaxformer.models.architectures import config_type, make_model
