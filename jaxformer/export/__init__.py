@@ -1,1 +1,1 @@
-"""Other people's formats: a trained model leaves for programs that serve it."""
+"""Trained models in the formats of other programs, and published models as ours."""
