@@ -51,7 +51,7 @@ def read_marian(folder: Path) -> MarianCheckpoint:
     except OSError as error:
         raise InputError(
             f"the checkpoint cannot be read ({error}); download it, for example with: "
-            f"hf download Helsinki-NLP/opus-mt-en-de --local-dir {folder}"
+            "hf download Helsinki-NLP/opus-mt-en-de --local-dir FOLDER"
         ) from None
     except _UnsupportedError as fault:
         raise InputError(
@@ -65,9 +65,8 @@ def _read(folder: Path) -> MarianCheckpoint:
     for key, (value, missing) in marian.FIXED.items():
         if settings.get(key, missing) != value:
             raise _fault(settings, key, f"not {value!r}")
-    model: dict[str, Any] = {
-        "positions": "sinusoidal", "norm_first": False, "attention_window": None,
-    }  # fmt: skip
+    model: dict[str, Any] = {"norm_first": False, "attention_window": None}
+    model["positions"] = "sinusoidal"
     for key, field in marian.SIZES.items():
         size = _integer(settings, key)
         if model.setdefault(field, size) != size:

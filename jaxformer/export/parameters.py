@@ -1,5 +1,6 @@
 """What all formats share: parameters by name, refusals, and templates of text files."""
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
@@ -17,12 +18,9 @@ def flat(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
     A name is a path such as "encoder/layer_0/self_attention/query/kernel".
     """
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): np.array(
-            leaf, np.float32
-        )
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    }
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    return {name(path): np.array(leaf, np.float32) for path, leaf in leaves}
 
 
 def nested(named: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,10 +83,7 @@ def test_weights_have_the_type_asked_for(export, tmp_path):
     [
         ((), "give --format"),
         (("--format=stablehlo", "--output="), "--output is missing; give the new fold"),
-        (
-            ("--format=huggingface", "--quantization=int8"),
-            "int8 is not for --format=hu",
-        ),
+        (("--format=huggingface", "--quantization=int8"), "int8 is not for --format"),
         (("--format=huggingface", "--output=tests"), "/tests exists already; choose a"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from jaxformer.batch import EOS
 from jaxformer.errors import InputError
 from jaxformer.export.ctranslate2 import write_ctranslate2
-from tests.export.conftest import log_probabilities, make_batch
+from tests.export.conftest import log_probabilities
 
 ctranslate2 = pytest.importorskip(
     "ctranslate2", reason="CTranslate2 is not installed: extra `export`"
@@ -21,7 +21,6 @@ VARIANTS = {
     "one layer, learned positions": {"num_layers": 1, "positions": "learned"},
     "pre-norm": {"norm_first": True},
     "small heads": {"d_k": 4, "d_v": 4},
-    "large heads": {"d_k": 12, "d_v": 12},
     "small keys": {"d_k": 3},
     "small values": {"d_v": 3},
     "published, small keys": {
@@ -66,20 +65,9 @@ def both_log_probabilities(model, params, batch, folder):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_log_probabilities_are_equal(make_model, export, batch, variant):
     model, params = make_model(**VARIANTS[variant])
-    folder = export(model, params)
-    ours, theirs = both_log_probabilities(model, params, batch, folder)
+    ours, theirs = both_log_probabilities(model, params, batch, export(model, params))
     np.testing.assert_allclose(theirs, ours, atol=TOLERANCE)
     assert np.std(ours) > 1  # so that errors would show
-
-
-def test_long_sentences(make_model, export, words):
-    """The exported table of sinusoids is longer than model.max_positions."""
-    model, params = make_model()
-    draw = np.random.default_rng(2)
-    ids = words.encode([" ".join(draw.choice(words.pieces()[4:], 300))])
-    folder = export(model, params)
-    ours, theirs = both_log_probabilities(model, params, make_batch(ids, ids), folder)
-    np.testing.assert_allclose(theirs, ours, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -121,9 +109,7 @@ def test_what_cannot_be_expressed_is_refused(make_model, export, tmp_path):
     assert not any(list(folder.iterdir()) for folder in tmp_path.iterdir())
 
 
-def test_a_multilingual_model_with_two_sentencepiece_models(
-    make_model, export, words, monkeypatch
-):
+def test_multilingual_models_and_two_tokenisers(make_model, export, words, monkeypatch):
     """The README's program passes on a language of the vocabulary, and only that."""
 
     class Published(type(words)):
@@ -137,10 +123,7 @@ def test_a_multilingual_model_with_two_sentencepiece_models(
     assert (folder / "target.spm").read_bytes() == b"of the target"
     readme = (folder / "README.md").read_text()
     assert "`source.spm` and `target.spm`" in readme
-    assert (
-        'target_tokenizer = sentencepiece.SentencePieceProcessor("target.spm")'
-        in readme
-    )
+    assert 'sentencepiece.SentencePieceProcessor("target.spm")' in readme
     assert "4,096 positions" in readme
     tokenizer = mock.Mock(encode=lambda text, out_type: text.split())
     names = {"source_tokenizer": tokenizer}

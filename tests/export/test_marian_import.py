@@ -119,9 +119,9 @@ def test_ids_are_equal(published, rows, transformers, tmp_path):
         assert tokenizer.decode(ids) == decoded
 
 
-@pytest.mark.parametrize(("dtype", "precision"), [("float16", 10), ("bfloat16", 7)])
+@pytest.mark.parametrize(("dtype", "digits"), [("float16", 10), ("bfloat16", 7)])
 def test_half_precision_in_several_files(
-    dtype, precision, published, transformers, tmp_path
+    dtype, digits, published, transformers, tmp_path
 ):
     folder, _, checkpoint = published
     theirs = transformers.MarianMTModel.from_pretrained(folder, dtype=dtype)
@@ -131,10 +131,8 @@ def test_half_precision_in_several_files(
     assert len(list(copy.glob("*.safetensors"))) > 2
     params = read_marian(copy).params
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
-    compare = functools.partial(
-        np.testing.assert_allclose, rtol=2.0**-precision, atol=1e-6
-    )
-    jax.tree.map(compare, params, checkpoint.params)
+    close = functools.partial(np.testing.assert_allclose, rtol=2.0**-digits, atol=1e-6)
+    jax.tree.map(close, params, checkpoint.params)
 
 
 def test_an_imported_model_can_be_exported_again(published, export_to_marian, tmp_path):

@@ -16,43 +16,39 @@ from jaxformer.export.stablehlo import translation_program, write_stablehlo
 from jaxformer.models import attention
 from tests.export.conftest import make_batch
 
-OPTIONS = SearchOptions(beam_size=2, alpha=0.6)
 LENGTH = 8
+SEARCH = {"options": SearchOptions(beam_size=2, alpha=0.6), "extra_length": 5}
 
 
 @pytest.mark.parametrize("window", [None, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_program_finds_what_the_search_finds(window, make_model, words, tmp_path):
     """From the written files alone, whose batch size is not fixed."""
-    model, params = make_model(attention_window=window, num_layers=1)
-    write_stablehlo(
-        tmp_path, model.config, params, words, options=OPTIONS, extra_length=5,
-        source_length=LENGTH,
-    )  # fmt: skip
+    model, params = make_model(attention_window=window, num_layers=1, logits_bias=True)
+    params["logits_bias"][EOS] = 5.0  # so that some translations end
+    config = model.config
+    write_stablehlo(tmp_path, config, params, words, source_length=LENGTH, **SEARCH)
     program = jax.export.deserialize((tmp_path / "translate.bin").read_bytes())
     draw = np.random.default_rng(0)
     ids = [[*draw.integers(EOS + 1, 40, n), EOS] for n in (*range(1, LENGTH), 2)]
     source = make_batch(ids, ids).source
     found = jax.jit(program.call)(dict(np.load(tmp_path / "parameters.npz")), source)
-    search = functools.partial(search_translations, [model], options=OPTIONS)
-    expected = jax.jit(functools.partial(search, extra_length=5))([params], source)
+    search = jax.jit(functools.partial(search_translations, [model], **SEARCH))
+    expected = search([params], source)
+    assert len(np.unique(expected.lengths)) > 2
     np.testing.assert_array_equal(found["tokens"], expected.tokens)
     np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-4)
 
 
-def test_two_sentencepiece_models_are_refused(make_model, tmp_path):
+def test_two_sentencepiece_models_are_refused(tmp_path):
     tokenizer = mock.Mock(source_model=b"one", target_model=b"another")
-    model, params = make_model()
     with pytest.raises(InputError, match="reads one SentencePiece model"):
-        write_stablehlo(
-            tmp_path, model.config, params, tokenizer, options=OPTIONS, extra_length=5,
-            source_length=LENGTH,
-        )  # fmt: skip
+        write_stablehlo(tmp_path, None, {}, tokenizer, source_length=LENGTH, **SEARCH)
 
 
 def test_the_program_has_no_kernel_of_one_platform(make_model):
     """Even if it is exported where the model may use the kernel."""
     model, params = make_model(dtype="bfloat16", fused_attention=True)
-    program = translation_program(model.config, options=OPTIONS, extra_length=5)
+    program = translation_program(model.config, **SEARCH)
     with (
         mock.patch.object(attention, "cuda_capability", return_value=(9, 0)),
         mock.patch.object(jax, "device_count", return_value=1),
