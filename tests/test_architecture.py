@@ -90,7 +90,7 @@ DOORS = {
     "jinja2": ("jaxformer.reports.page",),
     "vl_convert": ("jaxformer.reports.page",),
     "ctranslate2": ("jaxformer.export.ctranslate2",),
-    "safetensors": ("jaxformer.export.marian_files",),
+    "safetensors": ("jaxformer.export.marian", "jaxformer.export.marian_import"),
     "starlette": ("jaxformer.serving.app",),
     "uvicorn": ("jaxformer.serving.server",),
     "h11": ("jaxformer.serving.server",),
