@@ -31,10 +31,8 @@ def run(options: Options) -> dict:
             f"--mode=serve needs {error.name}, which is not installed; "
             "pip install 'jaxformer[serve]', or -e '.[serve]' in a checkout"
         ) from error
-    flags = options.serve
-    limits = Limits(
-        **{each.name: flags[each.name] for each in dataclasses.fields(Limits)}
-    )
+    flags, names = options.serve, [field.name for field in dataclasses.fields(Limits)]
+    limits = Limits(**{name: flags[name] for name in names})
     if limits.max_sentences > limits.max_queue:
         raise InputError(
             f"--max_sentences={limits.max_sentences} exceeds --max_queue="
@@ -44,22 +42,20 @@ def run(options: Options) -> dict:
         # Requests may ask for as many candidates as the beam is wide.
         beam_size = open_run(options).config["decoding"]["beam_size"]
         search = {"n_best": beam_size, **options.search}
-        opened_run, translator = open_translator(
-            dataclasses.replace(options, search=search)
-        )
-        groups = warm_up_groups(opened_run.workdir.path, flags["warm_up"])
+        options = dataclasses.replace(options, search=search)
+        opened_run, translator = open_translator(options)
         service = Service(
             translator,
             opened,
             direction=direction(opened_run.config),
             limits=limits,
-            warm_up=groups,
+            warm_up=warm_up_groups(opened_run.workdir.path, flags["warm_up"]),
         )
         try:
             return service.run_until_stopped()
         finally:
             if service.batcher.is_alive():
-                # Python would take the interpreter from under the program that it runs.
+                # A usual exit would crash in the compiled program that still runs.
                 atexit.register(processes.end, 130 if service.force_exit else 0)
 
 

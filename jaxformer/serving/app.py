@@ -81,7 +81,7 @@ class Api:
         body, most = await self._read(request), self._limits.max_sentences
         pairs, n_best = read_translate(body, max_n_best=self._about["n_best"])
         if len(pairs) > most:
-            raise HTTPException(413, f'"text" has more than {most} sentences')
+            raise HTTPException(413, f'"text" has over {most} sentences; send fewer')
         found = await self._results(request, self._batcher.translate(pairs))
         return JSONResponse({"translations": [_best(each, n_best) for each in found]})
 

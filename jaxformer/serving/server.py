@@ -59,22 +59,14 @@ class Service(uvicorn.Server):
         )
         self._idle: dict = {}  # connections without a request, and their last request
         about = {"direction": direction, "n_best": translator.options.n_best}
-        super().__init__(
-            uvicorn.Config(
-                Api(self.batcher, metrics, limits, about).application(),
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="error",
-                timeout_keep_alive=60,
-                timeout_graceful_shutdown=math.ceil(
-                    limits.shutdown_timeout + LAST_ANSWERS
-                ),
-                callback_notify=self._close_idle_connections,
-                timeout_notify=limits.request_timeout,
-            )
-        )
+        config = uvicorn.Config(
+            Api(self.batcher, metrics, limits, about).application(), http="h11",
+            ws="none", lifespan="off", log_config=None, log_level="error",
+            timeout_keep_alive=60, timeout_notify=limits.request_timeout,
+            callback_notify=self._close_idle_connections,
+            timeout_graceful_shutdown=math.ceil(limits.shutdown_timeout + LAST_ANSWERS),
+        )  # fmt: skip
+        super().__init__(config)
 
     def run_until_stopped(self) -> dict[str, float]:
         """Serve until SIGTERM, Ctrl-C or `stop`; returns what was done.

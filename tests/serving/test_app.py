@@ -64,7 +64,7 @@ def test_a_bad_request_is_refused_in_json(serve):
         (404, "Not Found", ("/translate/", {"text": "a"}), {}),
         (405, "Not Allowed", ("/translate",), {}),
         (405, "Not Allowed", ("/", b"", "DELETE"), {}),
-        (413, "more than 8 sentences", ("/translate", {"text": ["a"] * 9}), {}),
+        (413, "over 8 sentences", ("/translate", {"text": ["a"] * 9}), {}),
         (413, "exceeds 10,000 bytes", ("/translate", b" " * 10_001), {}),
         (413, "limited to texts of 600 bytes", ("/attention", long), {}),
         (415, "Content-Type", ("/translate", {"text": "a"}), text),
