@@ -134,6 +134,7 @@ def test_more_than_may_wait_is_asked_to_come_again(busy, later):
     server.translator.gate.set()
     assert (first.result().status, waiting.result().status) == (200, 200)
     assert server.translator.begun == ["first", "second", "third"]
+    assert server.translator.most == 1
 
 
 def test_what_takes_too_long_is_given_up_and_not_begun(busy, later):
@@ -185,7 +186,7 @@ def test_a_late_sentence_joins_the_search_in_flight(busy, later):
 
 
 def test_it_is_healthy_only_when_it_is_warm(start):
-    groups = [["a", "b"], ["c " * 51, "d e", ""], ["f"] * 9, []]
+    groups = [["a", "b"], ["c " * 51, "d e", ""], ["f"] * 14, []]
     server = start(warm_up=groups)
     cold = server.ask("/health")
     assert (cold.status, cold.values["status"]) == (503, "starting")
@@ -194,7 +195,7 @@ def test_it_is_healthy_only_when_it_is_warm(start):
     assert "compiled" in refused.values["error"]
     about = {"status": "ready", "direction": "en-de", "n_best": BEAM}
     assert server.until_ready().ask("/health").values == about
-    assert server.translator.begun == ["a", "b", "d e", "", *["f"] * 9]
+    assert server.translator.begun == ["a", "b", "d e", "", *["f"] * 14]
     assert server.translator.most == 4  # never more than max_batch
 
 
