@@ -93,7 +93,6 @@ DOORS = {
     "safetensors": ("jaxformer.export.marian", "jaxformer.export.marian_import"),
     "starlette": ("jaxformer.serving.app",),
     "uvicorn": ("jaxformer.serving.server",),
-    "h11": ("jaxformer.serving.server",),
     "prometheus_client": ("jaxformer.serving.metrics",),
     "optax": ("jaxformer.training.optimizer", "jaxformer.training.step"),
     "tqdm": ("jaxformer.training.log",),
