@@ -1,20 +1,36 @@
 """--mode=serve: a run's translations over HTTP, and a page to try it."""
 
 import atexit
-import dataclasses
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.options import Options
-from jaxformer.commands.runs import open_run, open_translator
+from jaxformer.commands.evaluate import folders
+from jaxformer.config_files import ConfigRequest
 from jaxformer.data.sources import read_lines
 from jaxformer.errors import InputError
-from jaxformer.workdir import direction
+from jaxformer.run import open_run, open_translator
 
 
-def run(options: Options) -> dict:
+def run(
+    *,
+    config: ConfigRequest,
+    workdir: Path,
+    checkpoint: str | None,
+    ensemble: str,
+    host: str,
+    port: int,
+    warm_up: int,
+    max_request_bytes: int,
+    max_sentences: int,
+    max_batch: int,
+    max_queue: int,
+    request_timeout: float,
+    shutdown_timeout: float,
+    **options: Any,
+) -> dict:
     """Serve until asked to stop; returns how much was answered.
 
     Raises InputError for several processes, missing packages, and bad limits or ports.
@@ -31,31 +47,42 @@ def run(options: Options) -> dict:
             f"--mode=serve needs {error.name}, which is not installed; "
             "pip install 'jaxformer[serve]', or -e '.[serve]' in a checkout"
         ) from error
-    flags, names = options.serve, [field.name for field in dataclasses.fields(Limits)]
-    limits = Limits(**{name: flags[name] for name in names})
-    if limits.max_sentences > limits.max_queue:
+    if max_sentences > max_queue:
         raise InputError(
-            f"--max_sentences={limits.max_sentences} exceeds --max_queue="
-            f"{limits.max_queue}, so the largest request is never accepted; lower it"
+            f"--max_sentences={max_sentences} exceeds --max_queue={max_queue}, so the "
+            "largest request is never accepted; lower it"
         )
-    with closing(listen(flags["host"], flags["port"])) as opened:
+    limits = Limits(
+        max_request_bytes=max_request_bytes,
+        max_sentences=max_sentences,
+        max_batch=max_batch,
+        max_queue=max_queue,
+        request_timeout=request_timeout,
+        shutdown_timeout=shutdown_timeout,
+    )
+    with closing(listen(host, port)) as opened:
         # Requests may ask for as many candidates as the beam is wide.
-        beam_size = open_run(options).config["decoding"]["beam_size"]
-        search = {"n_best": beam_size, **options.search}
-        options = dataclasses.replace(options, search=search)
-        opened_run, translator = open_translator(options)
+        beam_size = open_run(workdir, config).config.decoding.beam_size
+        options = {"n_best": options.get("beam_size", beam_size), **options}
+        this, translator = open_translator(
+            workdir,
+            config,
+            checkpoint=checkpoint,
+            ensemble=folders(ensemble),
+            **options,
+        )
         service = Service(
             translator,
             opened,
-            direction=direction(opened_run.config),
+            direction=this.config.data.direction,
             limits=limits,
-            warm_up=warm_up_groups(opened_run.workdir.path, flags["warm_up"]),
+            warm_up=warm_up_groups(this.workdir.path, warm_up),
         )
         try:
             return service.run_until_stopped()
         finally:
             if service.batcher.is_alive():
-                # A usual exit would crash in the compiled program that still runs.
+                # Python would end the interpreter below a running program.
                 atexit.register(processes.end, 130 if service.force_exit else 0)
 
 

@@ -182,7 +182,6 @@ WRONG = {
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
         ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embed"),
         ({"activation_function": "gelu"}, "'gelu', not in ['relu', 'swish', 'silu']"),
-        ({"decoder_layers": 1}, "decoder_layers=1, not the encoder's 2"),
         ({"decoder_ffn_dim": 8}, "decoder_ffn_dim=8, not the encoder's 24"),
         ({"decoder_attention_heads": 4}, "decoder_attention_heads=4"),
         ({"encoder_attention_heads": 3, "decoder_attention_heads": 3}, "d_model=16, "),
