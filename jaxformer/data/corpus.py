@@ -160,7 +160,7 @@ def _write_dev(
 
 
 def _settings(config: CorpusConfig) -> dict[str, Any]:
-    return {k: v for k, v in asdict(config).items() if k not in _IGNORED}
+    return {key: x for key, x in asdict(config).items() if key not in _IGNORED}
 
 
 def _read_report(workdir: Path) -> dict[str, Any]:
