@@ -130,10 +130,8 @@ class SeenPairs:
         hashes = np.frombuffer(b"".join(digests), np.uint64)
         values, first = np.unique(hashes, return_index=True)
         index = np.searchsorted(self._hashes, values)
-        is_new_value = self._hashes[index] != values
-        self._hashes = np.insert(
-            self._hashes, index[is_new_value], values[is_new_value]
-        )
+        absent = self._hashes[index] != values
+        self._hashes = np.insert(self._hashes, index[absent], values[absent])
         is_new = np.zeros(len(pairs), bool)
-        is_new[first[is_new_value]] = True
+        is_new[first[absent]] = True
         return is_new

@@ -22,7 +22,6 @@ import re
 import unicodedata
 import zipfile
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
 from pathlib import Path
 from random import Random
 
@@ -153,8 +152,9 @@ class MarianTokenizer(Tokenizer):
 
 def _text_ids(ids: Sequence[int]) -> list[int]:
     """Return the ids before the first EOS, without PAD and BOS."""
-    before_end = takewhile(lambda token: token != EOS, ids)
-    return [int(token) for token in before_end if token not in (PAD, BOS)]
+    ids = [int(token) for token in ids]
+    end = ids.index(EOS) if EOS in ids else len(ids)
+    return [token for token in ids[:end] if token not in (PAD, BOS)]
 
 
 def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:

@@ -113,6 +113,10 @@ def test_order_is_a_function_of_seed_and_epoch(layout):
         other = plan.epoch(seed, epoch)
         assert len(other.starts) == len(first.starts)
         assert np.mean(other.examples != first.examples) > 0.95
+        if layout == "buckets":  # another order of microbatches
+            assert (other.shape_of != first.shape_of).any()
+        else:  # and other rows in a microbatch
+            assert sorted(np.diff(other.starts)) != sorted(np.diff(first.starts))
 
 
 def test_neighbours_in_a_packed_row_change_with_the_epoch():
@@ -170,6 +174,10 @@ def test_no_padding_where_none_is_needed(source, target, layout, shapes):
     plan = plan_of(*lengths, layout=layout, row_length=64, tokens_per_microbatch=2000)
     assert plan.shapes == tuple(Shape(*shape) for shape in shapes)
     assert plan.real_token_share == 1.0
+
+
+def test_a_small_corpus_is_not_cut_into_many_microbatches():
+    assert plan_of(*like_multi30k(100)).microbatches_per_epoch == 2
 
 
 def test_cuts_are_the_cheapest_of_all():
