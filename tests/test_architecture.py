@@ -24,10 +24,11 @@ ROOMS = {
     "processes": (("processes",), ("contract",)),  # how several of them are one
     "configs": (("configs",), ("contract",)),  # values; table3 refuses unknown rows
     "models": (("models",), ("contract",)),
+    "optimizer": (("training.optimizer",), ("contract",)),  # equation 3, section 5.3
     "update": (  # section 5 as pure functions of a model and a batch
         tuple(
             f"training.{name}"
-            for name in ("divergence", "loss", "optimizer", "sharding", "step")
+            for name in ("divergence", "loss", "sharding", "step")
         ),
         ("contract", "models"),
     ),
@@ -42,12 +43,16 @@ ROOMS = {
     "export": (("export",), ("contract", "models", "training", "decoding")),
     # HTTP around a translator, which it is handed
     "serving": (("serving",), ("contract", "decoding")),
-    "reports": (("reports",), ("contract", "decoding", "evaluation")),
+    "reports": (  # pages and pictures; they are handed what a run has found
+        ("reports",),
+        ("contract", "published", "optimizer", "data", "decoding", "evaluation"),
+    ),
     "workdir": (("workdir",), ("contract", "data")),  # it opens the run's tokeniser
     "commands": (  # assembles all of them
         ("commands",),
         (
-            "contract", "processes", "models", "update", "training", "data", "decoding",
+            "contract", "processes", "models", "optimizer", "update", "training",
+            "data", "decoding",
             "evaluation", "inspection", "export", "serving", "reports", "workdir",
             "published",
         ),
