@@ -258,6 +258,7 @@ class Evaluation(NamedTuple):
     translations: list[str]
     scores: dict[str, Any]  # of `averages` and `text_scores`
     every_bleu: list[Score]
+    translator: Translator
 
 
 def evaluate(options: Options) -> Evaluation:
@@ -276,7 +277,9 @@ def evaluate(options: Options) -> Evaluation:
     bleus = bleus_of(this_run, translations, references)
     logger.info("%s", describe(scores))
     report_every_bleu(bleus)
-    return Evaluation(this_run, sources, references, translations, scores, bleus)
+    return Evaluation(
+        this_run, sources, references, translations, scores, bleus, translator
+    )
 
 
 def table(bleus: Sequence[Score]) -> str:
