@@ -60,7 +60,7 @@ def attention_view(
     installed, for no or too many sentences, and for what is too long.
     """
     from jaxformer.reports.attention import AttentionView
-    from jaxformer.reports.attention_data import look
+    from jaxformer.reports.attention_data import attend
 
     sources = [sources] if isinstance(sources, str) else list(sources)
     if targets is not None:
@@ -70,4 +70,4 @@ def attention_view(
                 f"there are {len(sources)} sentences and {len(targets)} translations; "
                 "give one translation for each sentence"
             )
-    return AttentionView(look(translator, sources, targets))
+    return AttentionView(attend(translator, sources, targets))

@@ -2,7 +2,6 @@
 
 Each row is a config of `configs/` with the figures that were printed for it, under the
 scorer that they were printed with, and in words what differs however long a run is.
-Used by `--mode=reproduce`; data, and no code but a look-up.
 """
 
 import difflib
@@ -17,7 +16,7 @@ class Figure(NamedTuple):
     """One published number."""
 
     value: float
-    scorer: str  # of decoding/metrics.py's SCORERS, or PERPLEXITY
+    scorer: str  # of evaluation/metrics.py's SCORERS, or PERPLEXITY
     who: str = PAPER
     note: str = ""
 
@@ -128,8 +127,6 @@ def row(name: str) -> Row:
     """The row of that name. Raises InputError, with the nearest, if there is none."""
     if name not in ROWS:
         near = difflib.get_close_matches(name, ROWS, n=1, cutoff=0.3)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(
-            f"there is no published row {name!r}; {hint}--mode=reproduce lists them all"
-        )
+        hint = f"did you mean {near[0]}?" if near else f"rows are {', '.join(ROWS)}"
+        raise InputError(f"there is no published row {name!r}; {hint}")
     return ROWS[name]

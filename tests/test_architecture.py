@@ -28,10 +28,11 @@ ROOMS = {
     "processes": (("processes", "lost_peers"), ("contract",)),
     "configs": (("configs",), ("contract",)),  # values; table3 refuses unknown rows
     "models": (("models",), ("contract",)),
+    "optimizer": (("training.optimizer",), ("contract",)),  # equation 3, section 5.3
     "update": (  # section 5 as pure functions of a model and a batch
         tuple(
             f"training.{name}"
-            for name in ("divergence", "loss", "optimizer", "sharding", "step")
+            for name in ("divergence", "loss", "sharding", "step")
         ),
         ("contract", "models"),
     ),
@@ -49,7 +50,10 @@ ROOMS = {
     "export": (("export",), ("contract", "models", "training", "decoding")),
     # HTTP around a translator, which it is handed
     "serving": (("serving",), ("contract", "decoding")),
-    "reports": (("reports",), ("contract", "decoding", "evaluation")),
+    "reports": (  # pages and pictures; they are handed what a run has found
+        ("reports",),
+        ("contract", "published", "optimizer", "data", "decoding", "evaluation"),
+    ),
     "workdir": (("workdir",), ("contract", "data")),  # it opens the run's tokeniser
     "config files": (("config_files",), ("contract", "models")),
     "run": (  # the one way into a workdir
@@ -62,7 +66,8 @@ ROOMS = {
     "commands": (  # assembles all of them
         ("commands",),
         (
-            "contract", "processes", "models", "update", "training", "data", "decoding",
+            "contract", "processes", "models", "optimizer", "update", "training",
+            "data", "decoding",
             "evaluation", "inspection", "export", "serving", "reports", "workdir",
             "published", "config files", "run",
         ),

@@ -1,95 +1,88 @@
-"""--mode=visualize: where each head looks, as a page to open or a picture for a paper.
+"""--mode=visualize: attention as a page to open, or as a picture for a paper.
 
-Sentences come from standard input or --source and are translated first; with
---reference the given translations are looked at. A page takes up to fifty sentences, a
-picture one. What --output names is written over.
+Sentences are read from standard input or --source and translated first; with
+--reference the given translations are shown. A page takes up to fifty sentences, a
+picture one. An existing --output is replaced.
 """
 
-import dataclasses
-import logging
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import read_pairs_for
-from jaxformer.commands.options import Options
-from jaxformer.commands.runs import Run, open_run, open_translator
-from jaxformer.commands.translate import lines_of
+from jaxformer.commands.evaluate import folders, read_text
+from jaxformer.config_files import ConfigRequest
 from jaxformer.data.sources import read_lines
+from jaxformer.data.stream import read_stream
 from jaxformer.errors import InputError
-from jaxformer.reports.attention import AttentionView, require_ending
-from jaxformer.reports.attention_data import look
-from jaxformer.workdir import direction
+from jaxformer.reports import page
+from jaxformer.reports.attention import ENDINGS, AttentionView
+from jaxformer.reports.attention_data import attend
+from jaxformer.run import open_run, open_translator
 
-logger = logging.getLogger(__name__)
-
-ALTERNATIVES = 4  # of each sentence, unless --n_best or the beam's width says otherwise
+ALTERNATIVES = 4  # of each sentence on a page, if the beam is that wide
 
 
-def run(options: Options) -> dict | None:
-    """Translate, look, and write --output, by default attention.html in the workdir.
+def run(
+    *,
+    config: ConfigRequest,
+    workdir: Path,
+    checkpoint: str | None,
+    ensemble: str,
+    source: str | None,
+    reference: str | None,
+    output: str | None,
+    attention: str,
+    layer: int | None,
+    heads: str | None,
+    view: str,
+    **options: Any,
+) -> dict | None:
+    """Translate, and write `output`, by default attention.html in the workdir.
 
     Of several processes the first one works. Raises InputError for layers and heads
-    that there are not, sentences that are too long or too many, and an --output that
+    that do not exist, sentences that are too long or too many, and an `output` that
     cannot be written.
     """
     start = time.monotonic()
-    output = Path(options.output or options.workdir / "attention.html")
-    require_ending(output)
-    run_ = open_run(options)
-    heads = _heads(options.heads)
-    is_page = output.suffix == ".html"
-    _, translator = open_translator(_with_alternatives(options, run_, is_page))
+    file = Path(output or workdir / "attention.html")
+    page.require_output(file, ENDINGS)
+    chosen = None if heads is None else parse_heads(heads)
+    is_page = file.suffix == ".html"
+    beam_size = open_run(workdir, config).config.decoding.beam_size
+    n_best = min(ALTERNATIVES, options.get("beam_size", beam_size)) if is_page else 1
+    this, translator = open_translator(
+        workdir, config, checkpoint=checkpoint, ensemble=folders(ensemble),
+        **{"n_best": n_best, **options},
+    )  # fmt: skip
     if not processes.is_first():  # opening needs all of them
         return None
-    sources, targets = _read(run_, options)
-    if not is_page and sum(bool(source.strip()) for source in sources) != 1:
-        raise InputError(
-            f"{output} is to show one sentence, and {len(sources)} lines were given; "
-            "give one, or an --output called .html"
-        )
-    viewed = look(translator, sources, targets)
-    title = f"Attention of {run_.workdir.path.name}, {direction(run_.config)}"
-    AttentionView(viewed, title).save(
-        output,
-        view=options.view,
-        attention=options.attention,
-        layer=options.layer,
-        heads=heads,
+    targets = None
+    if reference is not None:
+        sources, targets = read_text(this, source, reference, "test")
+    elif source is not None:
+        sources = list(read_lines(Path(source)))
+    else:
+        sources = list(read_stream(sys.stdin.buffer))
+    if not is_page and sum(bool(line.strip()) for line in sources) > 1:
+        raise InputError(f"{file} shows one sentence; give one, or a page (.html)")
+    shown = AttentionView(
+        attend(translator, sources, targets),
+        f"Attention of {this.workdir.path.name}, {this.config.data.direction}",
     )
-    logger.info("%s is written", output)
+    shown.save(file, view=view, attention=attention, layer=layer, heads=chosen)
     return {
-        "output": str(output),
-        "sentences": len(viewed),
-        "bytes": output.stat().st_size,
+        "output": str(file),
+        "sentences": len(shown.viewed),
+        "bytes": file.stat().st_size,
         "seconds": round(time.monotonic() - start, 1),
     }
 
 
-def _heads(given: str | None) -> list[int] | None:
-    """The numbers of --heads=1,3. Raises InputError for what is none."""
-    if given is None:
-        return None
+def parse_heads(flag: str) -> list[int]:
+    """Read numbers separated by commas. Raises InputError for anything else."""
     try:
-        return [int(number) for number in given.split(",")]
+        return [int(number) for number in flag.split(",")]
     except ValueError:
-        raise InputError(
-            f"--heads={given} is no list of numbers such as --heads=1,3"
-        ) from None
-
-
-def _read(run_: Run, options: Options) -> tuple[list[str], list[str] | None]:
-    """Sentences, and the translations if they are given."""
-    if options.reference is not None:
-        return read_pairs_for(run_, options)
-    if options.source is not None:
-        return list(read_lines(Path(options.source))), None
-    return list(lines_of(sys.stdin.buffer)), None
-
-
-def _with_alternatives(options: Options, run_: Run, is_page: bool) -> Options:
-    """Ask the search for the candidates that are shown beside the best."""
-    beam_size = run_.config["decoding"]["beam_size"]
-    most = min(ALTERNATIVES, beam_size) if is_page else 1
-    return dataclasses.replace(options, search={"n_best": most, **options.search})
+        raise InputError(f"--heads={flag} is no list such as --heads=1,3") from None

@@ -1,255 +1,181 @@
-"""Where heads look, as two charts: lines between two rows of pieces, and heat maps.
+"""Two charts of attention: lines between two rows of pieces, and heat maps.
 
-The lines are those of the paper's Figures 3-5: a colour for each head, and the stronger
-the darker. Used by `jaxformer.reports.attention`, whose page puts other weights into
-the same charts.
+The lines are those of the paper's Figures 3-5: one colour for each head, the more
+opaque the larger the weight. What depends on the sentence is data or a parameter of
+the chart, so that the page of `jaxformer.reports.attention` can replace both.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from jaxformer.reports.attention_data import Looks, rows_of
+from jaxformer.reports.attention_data import Matrix, chart_rows
 from jaxformer.reports.page import COLOURS, alt
 
-VIEWS = ("lines", "heat_map")
-LEAST = 0.01  # no line is drawn for a weight below
+MIN_WEIGHT = 0.01  # of a line that is drawn
 
-_LETTER = 6.8  # pixels, of a letter of size 12 among others
-_LABELS = 9  # pixels of a cell of a heat map, from which its pieces can be read
-# What the charts take as parameters, so that a page can set them anew.
-_ASIDE = "apart * (indexof(heads, datum.head) - (length(heads) - 1) / 2)"
+_LETTER = 6.8  # pixels: average width of a letter of size 12
+_LEGIBLE = 9  # pixels: the smallest cell of a heat map whose rows have names
+_GREY = "#8a8378"
+# `side` and `at` are the piece that is pointed at: "" and -1 for none.
 _SELECTED = "(side == '' || at == (side == 'query' ? datum.query : datum.key))"
 
 
 def head_colours(heads: int) -> list[str]:
-    """A colour for each of so many heads; from the ninth on paler, then again."""
-
-    def paler(colour: str) -> str:
-        parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-        return "#" + "".join(f"{(part + 200) // 2:02x}" for part in parts)
-
-    both = [*COLOURS, *map(paler, COLOURS)]
-    return [both[head % len(both)] for head in range(heads)]
+    """Return a colour for each of so many heads."""
+    return [COLOURS[head % len(COLOURS)] for head in range(heads)]
 
 
 def lines_chart(
-    looks: Looks, heads: Sequence[int], *, title: Any = None, legend: bool = True
-) -> Any:
-    """Draw lines from the pieces that look, above, to those looked at, below.
+    matrix: Matrix, heads: Sequence[int], *, legend: bool = True
+) -> alt.LayerChart:
+    """Draw lines from the queries, above, to the keys, below; heads count from 1.
 
-    Returns an Altair chart; `heads` count from 1. A line is as opaque as its weight;
-    those of several heads lie side by side. The shorter row is as wide as the longer.
+    Lines of several heads lie side by side. Both rows of pieces have the same width.
     """
-    columns = max(len(looks.queries), len(looks.keys))
-    above, below = (_depth(side) for side in (looks.queries, looks.keys))
+    columns = max(len(matrix.queries), len(matrix.keys))
+    above, below = (14 + _LETTER * max(map(len, side)) for side in matrix[:2])
     between = 220 if columns > 20 else 160
-    boxes, names = _pieces(looks)
-    lines = _lines(looks, heads, legend=legend and len(heads) > 1)
-    chart = alt.layer(boxes, lines, names)
-    step = _step(640, columns, 16, 44)
-    return _finish(
-        chart.properties(
-            width=columns * step,
-            height=above + between + below,
-            view=alt.ViewConfig(stroke=None),
-        ),
-        title,
-        columns=columns,
-        above=above,
-        below=below,
-        between=between,
-        heads=list(heads),
-        looking=len(looks.queries),
-        seen=len(looks.keys),
-        apart=min(3 / step, 0.8 / len(heads)),
+    rows = chart_rows(matrix, heads, MIN_WEIGHT)
+    offset = (
+        "min(3, 0.8 * width / max(length(queries), length(keys)) / length(heads))"
+        " * (indexof(heads, datum.head) - (length(heads) - 1) / 2)"
     )
-
-
-def _lines(looks: Looks, heads: Sequence[int], *, legend: bool) -> Any:
-    """The lines alone, between two rows of pieces."""
-    data = alt.InlineData(values=rows_of(looks, heads, LEAST), name="weights")
-    upper, lower = alt.ExprRef("above"), alt.ExprRef("above + between")
-    return (
-        alt.Chart(data)
-        .mark_rule(strokeWidth=2, strokeCap="round", clip=True)
-        .encode(
-            x=alt.X("begin:Q", scale=_along(), axis=None),
-            x2="end:Q",
-            y=alt.value(upper),
-            y2=alt.value(lower),
-            color=_colour(looks, heads, legend=legend),
-            opacity=alt.Opacity(
-                "weight:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None
-            ),
-        )
+    lines = (
+        alt.Chart(alt.InlineData(values=rows, name="weights"))
+        .mark_rule(strokeWidth=2, strokeCap="round")
         .transform_filter(_SELECTED)
-        .transform_calculate(
-            begin=f"{_stretched('datum.query + 0.5', 'looking')} + {_ASIDE}",
-            end=f"{_stretched('datum.key + 0.5', 'seen')} + {_ASIDE}",
+        .encode(
+            x=_pixels(f"width * (datum.query + 0.5) / length(queries) + {offset}"),
+            x2=_pixels(f"width * (datum.key + 0.5) / length(keys) + {offset}"),
+            y=_pixels("above"),
+            y2=_pixels("above + between"),
+            color=_colour(matrix, heads, legend=legend and len(heads) > 1),
+            opacity=_opacity("weight"),
         )
     )
+    boxes, names = _pieces(matrix)
+    chart = alt.layer(boxes, lines, names).properties(
+        width=columns * _clamp(640 / columns, 16, 44),
+        height=above + between + below,
+        view=alt.ViewConfig(stroke=None),
+    )
+    sizes = {"above": above, "between": between, "below": below, "heads": list(heads)}
+    return _with_params(chart, matrix, **sizes)
 
 
-def _pieces(looks: Looks) -> tuple[Any, Any]:
-    """Both rows of pieces: boxes that tell which one is pointed at, and the texts."""
-    tokens = alt.InlineData(
-        values=[
-            {"side": side, "place": place, "text": text}
-            for side, pieces in (("query", looks.queries), ("key", looks.keys))
-            for place, text in enumerate(pieces)
-        ],
-        name="tokens",
-    )
-    count = "(datum.side == 'query' ? looking : seen)"
-    places = alt.Chart(tokens).transform_calculate(
-        left=_stretched("datum.place", count),
-        middle=_stretched("datum.place + 0.5", count),
-        right=_stretched("datum.place + 1", count),
-        top="datum.side == 'query' ? 0 : above + between + 3",
-        bottom="datum.side == 'query' ? above - 3 : above + between + below",
-        edge="datum.side == 'query' ? above - 7 : above + between + 7",
-    )
-    pixels = alt.Y(scale=None, axis=None)
+def _pieces(matrix: Matrix) -> tuple[alt.Chart, alt.Chart]:
+    """Both rows of pieces: a box behind each, shaded when pointed at, and the texts."""
+    tokens = [
+        {"side": side, "place": place, "text": text}
+        for side, pieces in (("query", matrix.queries), ("key", matrix.keys))
+        for place, text in enumerate(pieces)
+    ]
+
+    def by_side(query: str, key: str) -> str:
+        return f"(datum.side == 'query' ? {query} : {key})"
+
+    count = by_side("length(queries)", "length(keys)")
     touched = "side == datum.side && at == datum.place"
-    boxes = places.mark_rect(cornerRadius=3, fill="#8a8378").encode(
-        x=alt.X("left:Q", scale=_along(), axis=None),
-        x2="right:Q",
-        y=pixels.field("top").type("quantitative"),
-        y2="bottom:Q",
+    chart = alt.Chart(alt.InlineData(values=tokens, name="tokens"))
+    boxes = chart.mark_rect(cornerRadius=3, fill=_GREY).encode(
+        x=_pixels(f"width * datum.place / {count}"),
+        x2=_pixels(f"width * (datum.place + 1) / {count}"),
+        y=_pixels(by_side("0", "above + between + 3")),
+        y2=_pixels(by_side("above - 3", "above + between + below")),
         fillOpacity=alt.condition(touched, alt.value(0.35), alt.value(0)),
     )
-    texts = [
-        places.transform_filter(f"datum.side == '{side}'")
-        .mark_text(angle=270, align=align, baseline="middle", fontSize=12)
-        .encode(
-            x=alt.X("middle:Q", scale=_along(), axis=None),
-            y=pixels.field("edge").type("quantitative"),
-            text="text:N",
-        )
-        for side, align in (("query", "left"), ("key", "right"))
-    ]
-    return boxes, alt.layer(*texts)
-
-
-def _along() -> Any:
-    """The scale on which the longer row's pieces are 0, 1 and so on."""
-    return alt.Scale(
-        domainMin=-0.5, domainMax=alt.ExprRef("columns - 0.5"), nice=False, zero=False
+    align = alt.ExprRef(by_side("'left'", "'right'"))
+    texts = chart.mark_text(angle=270, align=align, baseline="middle", fontSize=12)
+    return boxes, texts.encode(
+        x=_pixels(f"width * (datum.place + 0.5) / {count}"),
+        y=_pixels(by_side("above - 7", "above + between + 7")),
+        text="text:N",
     )
 
 
-def heat_map(looks: Looks, heads: Sequence[int], *, title: Any = None) -> Any:
-    """Draw a heat map, or one for each of several heads: rows look at columns.
+def heat_map(matrix: Matrix, heads: Sequence[int]) -> alt.Chart | alt.FacetChart:
+    """Draw a heat map for each head: rows are queries; heads count from 1.
 
-    Returns an Altair chart; `heads` count from 1. A cell is as opaque as its weight. In
-    several of more than 25 pieces these are too small to be named.
+    A cell is as opaque as its weight. Small cells, of several heads with more than 25
+    pieces, have no names.
     """
-    rows, columns = len(looks.queries), len(looks.keys)
     several = len(heads) > 1
-    step = _step(*((240, columns, 4, 24) if several else (640, columns, 12, 34)))
-    cells = _cells(looks, heads, step)
-    if several:
-        cells = cells.facet(
-            alt.Facet(
-                "head:N",
-                header=alt.Header(title=None, labelExpr="'head ' + datum.value"),
-            ),
-            columns=math.ceil(len(heads) / math.ceil(len(heads) / 4)),
-            spacing=14,
-        ).resolve_axis(x="independent", y="independent")
-    return _finish(
-        cells, title, queries=looks.queries, keys=looks.keys, columns=columns, rows=rows
-    )
-
-
-def _stretched(place: str, count: str) -> str:
-    """Where a place is, if so many pieces are to be as wide as the longer row."""
-    return f"(({place}) * columns / {count} - 0.5)"
-
-
-def _cells(looks: Looks, heads: Sequence[int], step: float) -> Any:
-    """One heat map, whose cells are so many pixels wide."""
-    rows, columns = len(looks.queries), len(looks.keys)
-    data = alt.InlineData(values=rows_of(looks, heads), name="weights")
-    named = {
-        "title": None,
-        "grid": False,
-        "ticks": False,
-        "domain": False,
-        "labelOverlap": False,
-        "labelPadding": 4,
-        "labels": step >= _LABELS,
-        "labelFontSize": min(12, step),
-    }
-    return (
-        alt.Chart(data)
-        .transform_calculate(
-            left="datum.key - 0.5",
-            right="datum.key + 0.5",
-            top="datum.query - 0.5",
-            bottom="datum.query + 0.5",
-            Looks="queries[datum.query]",
-            At="keys[datum.key]",
-        )
+    width, least, most = (240, 4, 24) if several else (640, 12, 34)
+    step = _clamp(width / len(matrix.keys), least, most)
+    chart = (
+        alt.Chart(alt.InlineData(values=chart_rows(matrix, heads), name="weights"))
         .mark_rect()
+        .transform_calculate(
+            query_piece="queries[datum.query]",
+            key_piece="keys[datum.key]",
+            shown=f"{_SELECTED} ? datum.weight : datum.weight / 6",
+        )
         .encode(
-            x=alt.X(
-                "left:Q",
-                scale=_along(),
-                axis=alt.Axis(
-                    values=alt.ExprRef("sequence(columns)"),
-                    labelExpr="keys[datum.value]",
-                    labelAngle=-90,
-                    orient="top",
-                    **named,
-                ),
-            ),
-            x2="right:Q",
-            y=alt.Y(
-                "top:Q",
-                scale=alt.Scale(
-                    domainMin=-0.5,
-                    domainMax=alt.ExprRef("rows - 0.5"),
-                    reverse=True,
-                    nice=False,
-                    zero=False,
-                ),
-                axis=alt.Axis(
-                    values=alt.ExprRef("sequence(rows)"),
-                    labelExpr="queries[datum.value]",
-                    **named,
-                ),
-            ),
-            y2="bottom:Q",
-            color=_colour(looks, heads, legend=False),
-            opacity=alt.Opacity(
-                "shown:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None
-            ),
+            x=_pieces_axis(alt.X, "key", "keys", len(matrix.keys), step),
+            y=_pieces_axis(alt.Y, "query", "queries", len(matrix.queries), step),
+            color=_colour(matrix, heads, legend=False),
+            opacity=_opacity("shown"),
             tooltip=[
-                "head:N", "Looks:N", "At:N", alt.Tooltip("weight:Q", format=".0%"),
+                "head:N",
+                alt.Tooltip("query_piece:N", title="query"),
+                alt.Tooltip("key_piece:N", title="key"),
+                alt.Tooltip("weight:Q", format=".0%"),
             ],
         )
-        .transform_calculate(shown=f"{_SELECTED} ? datum.weight : datum.weight / 6")
         .properties(
-            width=columns * step,
-            height=rows * step,
-            view=alt.ViewConfig(stroke="#8a8378", strokeOpacity=0.6),
+            width=alt.Step(step),
+            height=alt.Step(step),
+            view=alt.ViewConfig(stroke=_GREY, strokeOpacity=0.6),
         )
-    )  # fmt: skip
-
-
-def _finish(chart: Any, title: str, **values: Any) -> Any:
-    """Give a chart its parameters: its measures, and no piece that is pointed at."""
-    given = {"side": "", "at": -1, **values}
-    chart = chart.add_params(
-        *(alt.param(name=name, value=value) for name, value in given.items())
     )
-    return chart if title is None else chart.properties(title=title)
+    if several:
+        header = alt.Header(title=None, labelExpr="'head ' + datum.value")
+        columns = math.ceil(len(heads) / math.ceil(len(heads) / 4))
+        facet = alt.Facet("head:N", header=header)
+        chart = chart.facet(facet, columns=columns, spacing=14)
+        chart = chart.resolve_axis(x="independent", y="independent")
+    return _with_params(chart, matrix)
 
 
-def _colour(looks: Looks, heads: Sequence[int], *, legend: bool) -> Any:
-    count = len(looks.weights)
+def _pieces_axis(channel: Any, field: str, names: str, count: int, step: float) -> Any:
+    """A cell for each piece, named by the chart's parameter `names`."""
+    is_x = channel is alt.X
+    axis = alt.Axis(
+        labelExpr=f"{names}[datum.value]",
+        labelAngle=-90 if is_x else 0,
+        orient="top" if is_x else "left",
+        labels=step >= _LEGIBLE,
+        labelFontSize=min(12, step),
+        labelOverlap=False,
+        labelPadding=4,
+        ticks=False,
+        domain=False,
+    )
+    scale = alt.Scale(domain=list(range(count)), padding=0)
+    return channel(f"{field}:O", title=None, scale=scale, axis=axis)
+
+
+def _with_params(chart: Any, matrix: Matrix, **sizes: Any) -> Any:
+    """Add a chart's parameters, with no piece pointed at."""
+    values = {"side": "", "at": -1, "queries": matrix.queries, "keys": matrix.keys}
+    params = [alt.param(name=k, value=v) for k, v in {**values, **sizes}.items()]
+    return chart.add_params(*params)
+
+
+def _pixels(expression: str) -> Any:
+    """A position in pixels, computed for each datum."""
+    return alt.value(alt.ExprRef(expression))
+
+
+def _opacity(field: str) -> alt.Opacity:
+    scale = alt.Scale(domain=[0, 1], range=[0, 1])
+    return alt.Opacity(f"{field}:Q", scale=scale, legend=None)
+
+
+def _colour(matrix: Matrix, heads: Sequence[int], *, legend: bool) -> alt.Color:
+    """One colour for each head, whichever heads are shown."""
+    count = len(matrix.weights)
     shown = alt.Legend(
         title="head",
         titleOrient="left",
@@ -266,11 +192,5 @@ def _colour(looks: Looks, heads: Sequence[int], *, legend: bool) -> Any:
     )
 
 
-def _step(wanted: float, pieces: int, least: float, most: float) -> float:
-    """Pixels for each of so many pieces, which together should take `wanted`."""
-    return min(max(wanted / pieces, least), most)
-
-
-def _depth(pieces: Sequence[str]) -> float:
-    """Pixels that turned pieces take, ends included."""
-    return 14 + _LETTER * max(map(len, pieces))
+def _clamp(value: float, least: float, most: float) -> float:
+    return min(max(value, least), most)

@@ -1,4 +1,4 @@
-"""What can be looked at: sentences, the candidates of their search, their attention.
+"""Attention as the viewer shows it: sentences, their translations, and weights.
 
 Used by `jaxformer.reports.attention` and its charts.
 """
@@ -12,177 +12,176 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.decoding.forced import Attention
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translate import Hypothesis, Translator
 from jaxformer.errors import InputError
 
-KINDS = {  # who looks, and at what
-    "encoder": ("sentence", "sentence"),
-    "decoder": ("translation", "translation so far"),
-    "cross": ("translation", "sentence"),
-}
-MOST_SENTENCES = 50  # of a page; each has the attention of all its candidates
-LEVELS = 255  # a page has weights as bytes: this many stand for 1
+# The three attentions of section 3.2.3: whose pieces attend to whose.
+KINDS = {
+    "encoder": {"name": "Encoder self-attention", "queries": "sentence",
+                "keys": "sentence"},
+    "decoder": {"name": "Decoder self-attention", "queries": "translation",
+                "keys": "translation so far"},
+    "cross": {"name": "Encoder-decoder attention", "queries": "translation",
+              "keys": "sentence"},
+}  # fmt: skip
+MAX_SENTENCES = 50  # of a page, which holds the attention of all their translations
+LEVELS = 255  # a page has weights as bytes; this one stands for a weight of 1
 START, END = "<start>", "<end>"
 
 
 class Alternative(NamedTuple):
-    """A translation, what the model thinks of it, and where it looks."""
+    """A translation of a sentence, its scores and its attention."""
 
     text: str
-    score: float | None  # log P / length penalty; None if it was given, not found
+    score: float | None  # log P / length penalty; None if the translation was given
     log_probability: float  # natural logarithm, of the text and its end
     tokens: int  # pieces, end of sentence included
     attention: Attention
 
 
-class Viewed(NamedTuple):
+class AttendedSentence(NamedTuple):
     """A sentence and its translations, the best first."""
 
     source: str
     alternatives: list[Alternative]
 
-
-def look(
-    translator: Translator, sources: Sequence[str], targets: Sequence[str] | None = None
-) -> list[Viewed]:
-    """Translate sentences, or take their given translations, and look at all of them.
-
-    A translation's attention is that of its text, cut into pieces anew. Blank sentences
-    are left out. Raises InputError if none is left, if there are too many for a page,
-    and for one that is longer than the translator takes.
-    """
-    pairs = [
-        (line, source, None if targets is None else targets[line - 1])
-        for line, source in enumerate(sources, start=1)
-        if source.strip()
-    ]
-    if not pairs:
-        raise InputError("there is no sentence to look at; give at least one")
-    if len(pairs) > MOST_SENTENCES:
-        raise InputError(
-            f"{len(pairs)} sentences are too many to look at: give at most "
-            f"{MOST_SENTENCES}, such as the output of head -n {MOST_SENTENCES}"
-        )
-    lines, chosen, given = zip(*pairs, strict=True)
-    _require_short(translator, translator.tokenizer.encode(chosen), lines, "sentence")
-    if targets is None:
-        found = translator.translate(chosen)
-        return [
-            Viewed(
-                source,
-                [
-                    Alternative(*each, translator.attention(source, each.text))
-                    for each in hypotheses
-                ],
-            )
-            for source, hypotheses in zip(chosen, found, strict=True)
-        ]
-    ids = translator.tokenizer.encode_target(given)
-    _require_short(translator, ids, lines, "translation")
-    return [
-        Viewed(
-            source,
-            [
-                Alternative(
-                    target,
-                    None,
-                    forced.log_probability,
-                    len(forced.pieces),
-                    translator.attention(source, target),
-                )
+    def packed(self) -> dict[str, Any]:
+        """Return what a page is given: texts, pieces, scores and packed weights."""
+        best = self.alternatives[0]
+        return {
+            "text": self.source,
+            "pieces": readable(best.attention.source),
+            "encoder": pack(best.attention.encoder),
+            "alternatives": [
+                {
+                    "parts": word_diff(best.text, each.text),
+                    "score": each.score,
+                    "log_probability": each.log_probability,
+                    "tokens": each.tokens,
+                    "pieces": readable(each.attention.target),
+                    "inputs": matrix_of(each.attention, "decoder", 1).keys,
+                    "decoder": pack(each.attention.decoder),
+                    "cross": pack(each.attention.cross),
+                }
+                for each in self.alternatives
             ],
-        )
-        for source, target, forced in zip(
-            chosen, given, translator.score(chosen, given), strict=True
-        )
-    ]
+        }
 
 
-def _require_short(
-    translator: Translator,
-    ids: Sequence[Sequence[int]],
-    lines: Sequence[int],
-    side: str,
-) -> None:
-    """Raise InputError for what is longer than the translator takes."""
-    longest = translator.longest
-    for line, sequence in zip(lines, ids, strict=True):
-        if longest is not None and len(sequence) > longest:
-            raise InputError(
-                f"the {side} of line {line} has {len(sequence)} pieces, end included, "
-                f"more than {longest}; shorten it, or set max_source_length"
-            )
+class Matrix(NamedTuple):
+    """One kind of attention in one layer, with pieces that people can read."""
 
-
-class Looks(NamedTuple):
-    """One of the three attentions of a layer, in words that can be read."""
-
-    queries: list[str]  # Q pieces that look
-    keys: list[str]  # K pieces that are looked at
+    queries: list[str]  # Q pieces
+    keys: list[str]  # K pieces
     weights: np.ndarray  # f32 [H, Q, K]
 
 
-def legible(pieces: Sequence[str]) -> list[str]:
-    """Pieces without SentencePiece's mark; one that goes on with a word has a dot.
+def attend(
+    translator: Translator, sources: Sequence[str], targets: Sequence[str] | None = None
+) -> list[AttendedSentence]:
+    """Compute the attention of sentences and their translations.
 
-    The last piece, the end of the sentence, becomes <end>.
+    Without `targets` the sentences are translated first. A translation's attention is
+    that of its text, tokenised anew. Blank sentences are left out. Raises InputError if
+    none is left, for more than MAX_SENTENCES, and for one over `translator.longest`.
+    """
+    lines = [at for at, source in enumerate(sources) if source.strip()]
+    if not 1 <= len(lines) <= MAX_SENTENCES:
+        raise InputError(
+            f"{len(lines)} sentences cannot be shown: give 1 to {MAX_SENTENCES} that "
+            "are not blank"
+        )
+    sources = [sources[at] for at in lines]
+    ids = {"sentence": translator.tokenizer.encode(sources)}
+    if targets is not None:
+        targets = [targets[at] for at in lines]
+        ids["translation"] = translator.tokenizer.encode_target(targets)
+    for side, sequences in ids.items():
+        for line, length in zip(lines, map(len, sequences), strict=True):
+            if length > (translator.longest or length):
+                raise InputError(
+                    f"the {side} of line {line + 1} has {length} pieces, end included, "
+                    f"more than {translator.longest}; shorten it, or set "
+                    "max_source_length"
+                )
+    if targets is None:
+        found = translator.translate(sources)
+    else:
+        found = [
+            [Hypothesis(text, None, forced.log_probability, len(forced.pieces))]
+            for text, forced in zip(
+                targets, translator.score(sources, targets), strict=True
+            )
+        ]
+    return [
+        AttendedSentence(
+            source,
+            [Alternative(*h, translator.attention(source, h.text)) for h in hypotheses],
+        )
+        for source, hypotheses in zip(sources, found, strict=True)
+    ]
+
+
+def readable(pieces: Sequence[str]) -> list[str]:
+    """Return pieces without SentencePiece's mark; the last one becomes <end>.
+
+    A piece that continues a word begins with a dot.
     """
     shown = []
     for piece in pieces[:-1]:
         text = piece.replace("\u2581", " ").strip() or "\u2423"
-        goes_on = shown and not piece.startswith("\u2581")
-        # Scripts from Thai on write no spaces: there nothing is to be told apart.
-        dotted = goes_on and text[0].isalnum() and text[0] < "\u0e00"
+        continues = shown and not piece.startswith("\u2581")
+        # Scripts from Thai on write no spaces, so that no piece continues a word.
+        dotted = continues and text[0].isalnum() and text[0] < "\u0e00"
         shown.append(f"\u00b7{text}" if dotted else text)
     return [*shown, END]
 
 
-def looks_of(attention: Attention, kind: str, layer: int) -> Looks:
-    """One of the three attentions in one layer, which counts from 1.
+def matrix_of(attention: Attention, kind: str, layer: int) -> Matrix:
+    """Return one kind of attention in one layer, which counts from 1.
 
-    A row of the decoder's is named by the piece that it predicts, and its columns by
-    what it has seen before: the start, and the pieces up to then.
+    A row of the decoder's is named by the piece that it predicts; the columns are the
+    decoder's input up to then: the start, and the pieces before.
     """
-    source, target = legible(attention.source), legible(attention.target)
+    source, target = readable(attention.source), readable(attention.target)
     queries, keys = {
         "encoder": (source, source),
         "decoder": (target, [START, *target[:-1]]),
         "cross": (target, source),
     }[kind]
-    return Looks(queries, keys, np.asarray(getattr(attention, kind)[layer - 1]))
+    return Matrix(queries, keys, np.asarray(getattr(attention, kind)[layer - 1]))
 
 
-def rows_of(
-    looks: Looks, heads: Sequence[int], least: float = 0.0
+def chart_rows(
+    matrix: Matrix, heads: Sequence[int], minimum: float = 0.0005
 ) -> list[dict[str, Any]]:
-    """Weights above 0, and not below `least`, as a chart's data; heads count from 1."""
+    """Return the weights from `minimum` on as a chart's data; heads count from 1."""
     rows = []
     for head in heads:
-        weights = looks.weights[head - 1]
-        for query, key in np.argwhere(weights >= max(least, 0.0005)).tolist():
+        weights = matrix.weights[head - 1]
+        for query, key in np.argwhere(weights >= minimum).tolist():
             weight = round(float(weights[query, key]), 3)
             rows.append({"head": head, "query": query, "key": key, "weight": weight})
     return rows
 
 
 def pack(weights: np.ndarray) -> str:
-    """Weights between 0 and 1 as bytes, each 1/255 or a multiple, small, as text."""
+    """Compress weights as text: multiples of 1/LEVELS, as bytes, zlib and base64."""
     levels = np.rint(np.asarray(weights, np.float64) * LEVELS).astype(np.uint8)
     return base64.b64encode(zlib.compress(levels.tobytes(), 9)).decode()
 
 
-def changes(best: str, other: str) -> list[tuple[str, str]]:
-    """Cut a translation into words that the best one has, too, and those it has not.
+def word_diff(best: str, other: str) -> list[tuple[str, str]]:
+    """Compare a translation with the best one, word by word.
 
-    Each part is "same", "new" or, for words of the best one alone, "gone".
+    Returns parts: ("same", words), ("new", words of the other alone) or ("gone", words
+    of the best alone that nothing replaces).
     """
     a, b = best.split(), other.split()
     parts = []
     matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
-    for kind, a0, a1, b0, b1 in matcher.get_opcodes():
-        if kind == "delete":
-            parts.append(("gone", " ".join(a[a0:a1])))
-        else:
-            same = "same" if kind == "equal" else "new"
-            parts.append((same, " ".join(b[b0:b1])))
+    for change, a0, a1, b0, b1 in matcher.get_opcodes():
+        words = a[a0:a1] if change == "delete" else b[b0:b1]
+        name = {"equal": "same", "delete": "gone"}.get(change, "new")
+        parts.append((name, " ".join(words)))
     return parts

@@ -1,17 +1,19 @@
-"""One HTML file with everything in it: style, script, data, and the library that draws.
+"""HTML pages that hold their style, script, data and charting library in one file.
 
-Charts are Vega-Lite, written in Altair; Jinja puts the file together. The page's own
-policy forbids it to load anything, from disk or from any host. The only importer of
-jinja2 and vl_convert; used by the other modules of this room.
+Charts are Vega-Lite, written in Altair; Jinja assembles the page. The page's content
+security policy forbids it to load anything, from disk or from any host. This is the
+only module that imports jinja2 and vl_convert.
 """
 
 import functools
 import io
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import InputError
+from jaxformer.files import write_atomically
 
 try:
     import altair as alt
@@ -23,11 +25,12 @@ except ImportError as error:
         "pip install 'jaxformer[report]'"
     ) from error
 
-# Okabe and Ito's, of which yellow and black are left out: none is lost on white or on
-# black, and those who see no red or no green can tell them apart.
+# Okabe and Ito's colours without yellow and black, which are lost on white or on black;
+# then paler ones. People with impaired colour vision can tell the first eight apart.
 COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8a6bbe",
-    "#7f7f7f",
+    "#7f7f7f", "#649dbd", "#ce9364", "#64b39d", "#caa0b7", "#8fbed8", "#d7b364",
+    "#a999c3", "#a3a3a3",
 )  # fmt: skip
 
 
@@ -38,53 +41,52 @@ def render(
     data: Any = None,
     **values: Any,
 ) -> str:
-    """The HTML of a template of this folder, which extends base.html.
+    """Return the HTML of a template in `pages/`, which extends base.html.
 
-    `charts` are drawn where the template calls `chart(name)`; `data`, which JSON can
-    hold, is what `pageData` gives the template's script. `values` are the template's.
+    `charts` are drawn where the template calls `chart(name)`; `data`, JSON values, is
+    `pageData` in the template's script; the template sees `values` by their names.
     """
     specs = {name: chart.to_dict() for name, chart in (charts or {}).items()}
-    return (
-        _environment()
-        .get_template(template)
-        .render(specs=specs, data=data, library=_library(), colours=COLOURS, **values)
-    )
+    # Vega as one script, from the installed package.
+    library = vl_convert.javascript_bundle().replace("</script", "<\\/script")
+    page = _environment().get_template(template)
+    return page.render(specs=specs, data=data, library=library, **values)
 
 
-def write(path: Path, html: str) -> None:
-    """Write a page. Raises InputError if the file cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(html, encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written: {error.strerror}; choose another --output"
-        ) from error
+def require_output(path: Path, endings: Sequence[str] = (".html",)) -> None:
+    """Raise InputError unless `path` has one of the endings and can be written.
 
-
-def save_picture(chart: alt.TopLevelMixin, path: Path, *, scale: float = 2) -> None:
-    """Write a chart as .png, .svg or .pdf, by its name's ending; no browser is used.
-
-    `scale` is how many dots of a PNG a pixel is wide; the others have none. Raises
-    InputError for another ending, and if the file cannot be written.
+    Creates nothing: call it before the work whose result the file is to hold.
     """
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise InputError(f"{path} is not called .png, .svg or .pdf: choose one of them")
+    if path.suffix not in endings:
+        names = " or ".join(endings)
+        raise InputError(f"{path} does not end in {names}; choose such a name")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if path.is_dir() or not (above.is_dir() and os.access(above, os.W_OK)):
+        reason = f"{path if path.is_dir() else above} is no place for a file"
+        raise InputError(f"{path} cannot be written: {reason}; choose another file")
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a page or picture, and its folder. Raises InputError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture(chart, path.suffix[1:], scale=scale))
+        write_atomically(path, content)
     except OSError as error:
         raise InputError(
-            f"{path} cannot be written: {error.strerror}; choose another --output"
+            f"{path} cannot be written: {error.strerror}; choose another file"
         ) from error
 
 
 def picture(chart: alt.TopLevelMixin, kind: str = "png", *, scale: float = 2) -> bytes:
-    """A chart as the bytes of a picture: "png", "svg" or "pdf"."""
+    """Draw a chart as the bytes of a "png", "svg" or "pdf"; no browser is used.
+
+    `scale` is the number of dots of a PNG for each pixel; other kinds ignore it.
+    """
     file = io.StringIO() if kind == "svg" else io.BytesIO()
     chart.save(file, format=kind, **({"scale_factor": scale} if kind == "png" else {}))
-    made = file.getvalue()
-    return made.encode() if isinstance(made, str) else made
+    drawn = file.getvalue()
+    return drawn.encode() if isinstance(drawn, str) else drawn
 
 
 @functools.cache
@@ -96,9 +98,3 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-@functools.cache
-def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, from the installed package."""
-    return vl_convert.javascript_bundle().replace("</script", "<\\/script")

@@ -1,100 +1,142 @@
 """The report of a run, or of several side by side: a page, and its data as JSON.
 
-The data is one dict that holds all that the page shows:
+    python -m jaxformer.reports.run REPORT.json PAGE.html
 
-    text         name, sentences, direction, source_language, target_language; null
-                 without translations
-    length_unit  of source lengths: words or characters
-    runs         of each run
-        name, direction, tokenizer (sha256), vocabulary, parameters, sizes
-        steps, planned_steps, checkpoint (which parameters translated)
-        curves           train, eval and final: lines of metrics.jsonl
-        learning_rate    the formula's values, and how far the logged ones are from it
-        skipped_updates  null where it was not recorded
-        scores           bleu and chrf, each with score, mean, half_width, signature;
-                         case, direction, nll, ppl; every_bleu, under each scorer that
-                         papers use; null without translations
-        length_ratio     bleu's own, and a histogram of the sentences'
-        by_length        BLEU and chrF by source length
-        worst, best      sentences by chrF, with their alignment
-        corpus           what was kept and dropped, by split; null if not recorded
-        batches          layouts and shapes with their share of padding; null likewise
-        versions, config
-    comparison   null for one run: tests against the first run, what differs in configs,
-                 sentences that differ most, whether losses can be compared
-    environment  where the report was made
-
-Used by `jaxformer.commands.report`, which hands over what is in a workdir.
+makes the page from its data. `text` is what was translated; each of `runs` has its log
+as `curves`, its `learning_rate` beside equation 3, its scores, sentences, corpus,
+batches and config; `comparison` is what tells several runs apart. What is not known is
+null.
 """
 
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
-from jaxformer.reports import lengths, page, run_charts
-from jaxformer.reports.alignment import lay_out
-from jaxformer.reports.comparison import compare
-from jaxformer.reports.facts import Facts, Text
-from jaxformer.reports.translations import describe_translations
+import numpy as np
 
-# Config keys that say where a file is: only its name is told.
-_PATHS = {
-    "data": (
-        "directory", "data_dir", "train", "dev", "test", "train_source", "train_target",
-        "dev_source", "dev_target", "test_source", "test_target",
-    ),
-    "training": ("initial_embeddings",),
+from jaxformer.data.plan import Plan
+from jaxformer.errors import InputError
+from jaxformer.reports import page
+from jaxformer.reports.run_charts import KINDS, make_charts
+from jaxformer.reports.translations import (
+    Text,
+    Translated,
+    compare,
+    describe_translations,
+    unit_of,
+)
+from jaxformer.training.optimizer import inverse_square_root_schedule
+
+# Config keys that are paths: the report has only the last part.
+PATHS = {
+    "data.directory", "data.data_dir", "data.train", "data.dev", "data.test",
+    "data.train_source", "data.train_target", "data.dev_source", "data.dev_target",
+    "data.test_source", "data.test_target", "training.initial_embeddings",
 }  # fmt: skip
-# Of a model's config, what the page's first lines name.
-_SIZES = (
-    "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "dropout",
-)  # fmt: skip
-_TRAIN = (
-    "step", "loss", "nll", "ppl", "accuracy", "learning_rate", "gradient_norm",
-    "tokens_per_second", "skipped_updates",
-)  # fmt: skip
-_EVAL = (
-    "step", "loss", "nll", "ppl", "accuracy", "bleu", "signature", "chrf",
-    "chrf_signature", "direction", "case",
-)  # fmt: skip
 FORMULA_POINTS = 200
 
 
+class RunFacts(NamedTuple):
+    """What a workdir tells about a run."""
+
+    name: str
+    config: Mapping[str, Mapping[str, Any]]
+    direction: str
+    tokenizer: str  # sha256
+    vocabulary: int
+    metrics: Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl
+    corpus: Mapping[str, Any] | None  # corpus/report.json
+    plan: Plan | None  # the batches of the training text
+    versions: Mapping[str, str]  # as recorded
+    translated: Translated | None
+
+
 def gather(
-    runs: Sequence[Facts],
-    text: Text | None,
-    *,
-    examples: int,
-    environment: Mapping[str, Any],
+    runs: Sequence[RunFacts], text: Text | None, *, examples: int
 ) -> dict[str, Any]:
-    """The data of the report; with `examples` 0 no sentence is in it."""
-    described = [_describe(facts, text, examples) for facts in runs]
-    languages = runs[0].config["data"]
+    """Return the data of the report; with `examples` 0 no sentence is in it."""
+    described = [_describe(run, text, examples) for run in runs]
     data = {
         "text": text
         and {
             "name": text.name,
             "sentences": len(text.sources),
             "direction": runs[0].direction,
-            "source_language": languages["source_language"],
-            "target_language": languages["target_language"],
         },
-        "length_unit": lengths.unit_of(languages["source_language"]),
+        "length_unit": unit_of(runs[0].config["data"]["source_language"]),
         "runs": described,
-        "comparison": compare(
-            described,
-            [each.translated and each.translated.translations for each in runs],
-            text,
-            target_language=languages["target_language"],
-            examples=examples,
-        )
-        if len(runs) > 1
-        else None,
-        "environment": dict(environment),
+        "comparison": None,
     }
-    return _finite(data)
+    if len(runs) > 1:
+        configs = [each["config"] for each in described]
+        rows = [
+            {"key": key, "values": [config.get(key) for config in configs]}
+            for key in sorted(set().union(*configs))
+        ]
+        systems = {r.name: r.translated.translations for r in runs if r.translated}
+        comparison = {"tests": [], "sentences": []}
+        if runs[0].translated and len(systems) > 1:
+            comparison = compare(systems, text, examples)
+        data["comparison"] = {
+            "first": runs[0].name,
+            **comparison,
+            "config": [r for r in rows if len(set(map(json.dumps, r["values"]))) > 1],
+            "same_pieces": len({run.tokenizer for run in runs}) == 1,
+            "same_loss": len({c["training.label_smoothing"] for c in configs}) == 1,
+        }
+    # JSON has no NaN and no infinity: null.
+    return json.loads(json.dumps(data), parse_constant=lambda _: None)
+
+
+def _describe(run: RunFacts, text: Text | None, examples: int) -> dict[str, Any]:
+    """One run by itself."""
+    curves = {
+        kind: [line for line in run.metrics if line.get("kind") == kind]
+        for kind in KINDS
+    }
+    skipped = [line.get("skipped_updates") for line in curves["train"]]
+    found = run.translated
+    scores = dict.fromkeys(("scores", "by_length", "worst", "best"))
+    if found is not None:
+        scores = describe_translations(found, text, examples)
+    config = {
+        f"{section}.{key}": value
+        for section, values in sorted(run.config.items())
+        for key, value in sorted(values.items())
+    }
+    for key in PATHS & config.keys():
+        config[key] = config[key] and PurePath(config[key]).name
+    return {
+        "name": run.name,
+        "direction": run.direction,
+        "tokenizer": run.tokenizer,
+        "vocabulary": run.vocabulary,
+        "parameters": found and found.parameters,
+        "checkpoint": found and found.checkpoint,
+        "steps": max((line["step"] for line in run.metrics), default=0),
+        "planned_steps": run.config["training"]["steps"],
+        "curves": curves,
+        "learning_rate": _learning_rate(run.config, curves["train"]),
+        "skipped_updates": max((n for n in skipped if n is not None), default=None),
+        **scores,
+        "corpus": run.corpus and {key: run.corpus[key] for key in ("train", "dev")},
+        "batches": run.plan
+        and {
+            "layout": run.config["batches"]["layout"],
+            "padding_share": 1 - run.plan.real_token_share,
+            "updates_per_epoch": run.plan.updates_per_epoch,
+            "shapes": run.plan.shapes,
+        },
+        "versions": run.versions,
+        "config": config,
+    }
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """Return the page of a report's data."""
+    return page.render("run.html", charts=make_charts(data), data=data, report=data)
 
 
 def write(data: Mapping[str, Any], output: Path) -> Path:
@@ -102,117 +144,64 @@ def write(data: Mapping[str, Any], output: Path) -> Path:
 
     Raises InputError if one of them cannot be written.
     """
+    page.write(output, render(data))
     beside = output.with_suffix(".json")
-    html = page.render(
-        "run.html",
-        charts=run_charts.make_charts(data),
-        data=data,
-        report=data,
-        lay_out=lay_out,
-        sections=_by_section,
-    )
-    page.write(output, html)
-    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
-    page.write(beside, f"{text}\n")
+    page.write(beside, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     return beside
 
 
-def learning_rate(step: int, *, d_model: int, warmup_steps: int, scale: float) -> float:
-    """Equation 3 of the paper, times `scale`, which is 1 there; of update 1, 2, ..."""
-    return scale * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+def unique_names(folders: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of paths that tell them apart.
 
-
-def _describe(facts: Facts, text: Text | None, examples: int) -> dict[str, Any]:
-    """One run by itself."""
-    curves = {
-        kind: [
-            {key: line.get(key) for key in keys}
-            for line in facts.metrics
-            if line.get("kind") == kind
-        ]
-        for kind, keys in (("train", _TRAIN), ("eval", _EVAL), ("final", _EVAL))
-    }
-    steps = max((line["step"] for line in facts.metrics), default=0)
-    skipped = [line["skipped_updates"] for line in curves["train"]]
-    return {
-        "name": facts.name,
-        "direction": facts.direction,
-        "tokenizer": facts.tokenizer,
-        "vocabulary": facts.vocabulary,
-        "parameters": facts.parameters,
-        "sizes": {key: facts.config["model"].get(key) for key in _SIZES},
-        "steps": steps,
-        "planned_steps": facts.config["training"]["steps"],
-        "checkpoint": facts.translated and facts.translated.checkpoint,
-        "curves": curves,
-        "learning_rate": _against_formula(facts.config, curves["train"]),
-        "skipped_updates": max((n for n in skipped if n is not None), default=None),
-        **describe_translations(facts, text, examples),
-        "corpus": facts.corpus
-        and {split: facts.corpus[split] for split in ("train", "dev")},
-        "batches": facts.batches,
-        "versions": dict(facts.versions),
-        "config": _shown_config(facts.config),
-    }
-
-
-def _against_formula(config: Mapping, train: Sequence[Mapping]) -> dict[str, Any]:
-    """Equation 3 along the run, and the largest relative difference of what was logged.
-
-    None where nothing was logged.
+    Raises InputError if a folder is given twice.
     """
-    optimizer = config["optimizer"]
-    values = {
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-depth:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise InputError(f"{names[-1]} is given twice; compare different runs")
+
+
+def require_one_text(texts: Mapping[str, Text | None]) -> Text | None:
+    """Return what all runs translate; a run that cannot has None.
+
+    Raises InputError if texts or directions differ; their names may.
+    """
+    found = [(name, text) for name, text in texts.items() if text is not None]
+    for name, text in found:
+        if text[1:] != found[0][1][1:]:
+            raise InputError(
+                f"{name} and {found[0][0]} translate different texts or directions; "
+                "compare runs of one direction, on one source and reference"
+            )
+    return found[0][1] if found else None
+
+
+def _learning_rate(config: Mapping, train: Sequence[Mapping]) -> dict[str, Any]:
+    """Equation 3 along the run, and the largest relative difference of logged rates."""
+    sizes = {
         "d_model": config["model"]["d_model"],
-        "warmup_steps": optimizer["warmup_steps"],
-        "scale": optimizer["learning_rate_scale"],
+        "warmup_steps": config["optimizer"]["warmup_steps"],
+        "learning_rate_scale": config["optimizer"]["learning_rate_scale"],
     }
-    differences = [
-        abs(line["learning_rate"] / learning_rate(line["step"], **values) - 1)
-        for line in train
-        if line["learning_rate"]
-    ]
-    last = max((line["step"] for line in train), default=0)
-    steps = {round(last * n / FORMULA_POINTS) for n in range(1, FORMULA_POINTS + 1)}
-    steps |= {1, min(values["warmup_steps"], last)}
+    logged = {line["step"]: line["learning_rate"] for line in train}
+    logged = {step: rate for step, rate in logged.items() if rate}
+    last = max(logged, default=0)
+    evenly = np.linspace(min(1, last), last, FORMULA_POINTS).round()
+    steps = np.unique([*logged, *evenly, min(sizes["warmup_steps"], last)])
+    rates = inverse_square_root_schedule(**sizes)(steps - 1)
+    formula = dict(zip(steps.tolist(), rates.tolist(), strict=True))
+    differences = [abs(rate / formula[step] - 1) for step, rate in logged.items()]
     return {
-        **values,
+        **sizes,
         "formula": [
-            {"step": step, "learning_rate": learning_rate(step, **values)}
-            for step in sorted(steps - {0})
-        ]
-        if train
-        else [],
+            {"step": step, "learning_rate": rate} for step, rate in formula.items()
+        ],
         "largest_relative_difference": max(differences, default=None),
     }
 
 
-def _shown_config(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The config as "section.key": value; of a path only the last part."""
-    return {
-        f"{section}.{key}": PurePath(value).name
-        if isinstance(value, str) and key in _PATHS.get(section, ())
-        else value
-        for section, values in sorted(config.items())
-        for key, value in sorted(values.items())
-    }
-
-
-def _by_section(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The config for the page: {"section": {"key": value}}."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, value in config.items():
-        section, _, key = name.partition(".")
-        found.setdefault(section, {})[key] = value
-    return found
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null."""
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+if __name__ == "__main__":
+    source, target = map(Path, sys.argv[1:])
+    page.write(target, render(json.loads(source.read_text("utf-8"))))

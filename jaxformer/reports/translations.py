@@ -1,74 +1,169 @@
-"""What can be said of a run's translations: scores, lengths, the worst and the best.
+"""What a report says of translations: scores, by length too, sentences, comparisons.
 
 Used by `jaxformer.reports.run`.
 """
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from jaxformer.decoding.forced import Attention
 from jaxformer.evaluation import significance
-from jaxformer.evaluation.metrics import every_bleu
-from jaxformer.reports import lengths
-from jaxformer.reports.facts import Facts, Text, Translated
+from jaxformer.evaluation.metrics import corpus_scores, every_bleu
+
+UNSPACED = ("zh", "ja", "th", "lo", "km", "my")  # languages written without spaces
+BUCKET_ENDS = (5, 10, 15, 20, 30, 40, 60, 80, 120, 160, 240, 320)
+MIN_BUCKET = 30  # sentences: a score of fewer says little
+
+
+class Text(NamedTuple):
+    """Sentences to translate, with their reference translations."""
+
+    name: str
+    source_language: str
+    target_language: str
+    sources: Sequence[str]
+    references: Sequence[str]
+
+
+class Translated(NamedTuple):
+    """A run's translations of a text."""
+
+    translations: Sequence[str]
+    nll: float  # nats per target piece of the references
+    ppl: float
+    checkpoint: str | None  # which parameters; None: those that the config says
+    parameters: int  # how many
+    align: Callable[[str, str], Attention]  # of a source and its translation
 
 
 def describe_translations(
-    facts: Facts, text: Text | None, examples: int
+    found: Translated, text: Text, examples: int
 ) -> dict[str, Any]:
-    """What can be said once there are translations."""
-    found, data = facts.translated, facts.config["data"]
-    if found is None or text is None:
-        keys = ("scores", "length_ratio", "by_length", "worst", "best")
-        return dict.fromkeys(keys)
-    target = data["target_language"]
+    """Return scores, by_length, and the `examples` worst and best sentences."""
+    target = text.target_language
     pair = (found.translations, text.references)
     confidence = significance.estimate_confidence(*pair, target_language=target)
-    by_sentence = significance.sentence_scores(*pair)
-    chosen = lengths.outstanding(by_sentence, examples) if examples else ([], [])
-    worst, best = (
-        [_example(place, by_sentence[place], found, text) for place in places]
-        for places in chosen
-    )
+    bleus = every_bleu(*pair, target_language=target)
+    chrf = significance.sentence_scores(*pair)
+    order = sorted(range(len(chrf)), key=lambda at: chrf[at])
+    number = min(examples, max(1, len(chrf) // 2))
+    worst, best = order[:number], order[::-1][:number]
     return {
         "scores": {
             **{name: each._asdict() for name, each in confidence.items()},
             "case": "cased",
-            "direction": facts.direction,
+            "direction": f"{text.source_language}-{target}",
             "nll": found.nll,
             "ppl": found.ppl,
-            "every_bleu": [
-                each._asdict() for each in every_bleu(*pair, target_language=target)
-            ],
+            "every_bleu": [each._asdict() for each in bleus],
         },
-        "length_ratio": {
-            "bleu": significance.length_ratio(*pair, target_language=target),
-            "unit": lengths.unit_of(target),
-            "histogram": lengths.ratio_histogram(*pair, target),
-        },
-        "by_length": lengths.score_by_length(
-            text.sources,
-            text.references,
-            found.translations,
-            source_language=data["source_language"],
-            target_language=target,
-        ),
-        "worst": worst,
-        "best": best,
+        "by_length": score_by_length(found.translations, text),
+        "worst": [_example(at, chrf, found, text) for at in worst],
+        "best": [_example(at, chrf, found, text) for at in best],
     }
 
 
-def _example(place: int, score: float, found: Translated, text: Text) -> dict[str, Any]:
-    """A sentence as the page shows it; `line` counts from 1."""
-    source, translation = text.sources[place], found.translations[place]
-    aligned = found.align(source, translation)
+def _example(
+    at: int, chrf: Sequence[float], found: Translated, text: Text
+) -> dict[str, Any]:
+    """A sentence as the page shows it; `line` counts from 1, the end is left out."""
+    aligned = found.align(text.sources[at], found.translations[at])
     return {
-        "line": place + 1,
-        "chrf": score,
-        "source": source,
-        "reference": text.references[place],
-        "translation": translation,
+        "line": at + 1,
+        "chrf": chrf[at],
+        "source": text.sources[at],
+        "reference": text.references[at],
+        "translation": found.translations[at],
         "alignment": {
-            "source": list(aligned.source[:-1]),
-            "target": list(aligned.target[:-1]),
-            "links": [list(link) for link in aligned.alignment()],
+            "source": aligned.source[:-1],
+            "target": aligned.target[:-1],
+            "links": aligned.alignment(),
         },
     }
+
+
+def unit_of(language: str) -> str:
+    """Return what lengths in this language are counted in: words or characters."""
+    base = language.replace("_", "-").split("-")[0].lower()
+    return "characters" if base in UNSPACED else "words"
+
+
+def make_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first and last length of each bucket; together they hold all lengths.
+
+    Buckets end at BUCKET_ENDS; those of fewer than MIN_BUCKET sentences are merged.
+    """
+    first, longest = min(lengths), max(lengths)
+    buckets: list[tuple[int, int]] = []
+    for last in [*(end for end in BUCKET_ENDS if first <= end < longest), longest]:
+        if sum(first <= length <= last for length in lengths) >= MIN_BUCKET:
+            buckets.append((first, last))
+            first = last + 1
+    if first <= longest:  # too few are left
+        buckets[-1:] = [(buckets[-1][0] if buckets else first, longest)]
+    return buckets
+
+
+def score_by_length(translations: Sequence[str], text: Text) -> list[dict[str, Any]]:
+    """Score the sentences of each bucket of source lengths as a text of its own."""
+    unit = unit_of(text.source_language)
+    lengths = [
+        len(source.split() if unit == "words" else "".join(source.split()))
+        for source in text.sources
+    ]
+    found = []
+    for first, last in make_buckets(lengths):
+        inside = [at for at, length in enumerate(lengths) if first <= length <= last]
+        scores = corpus_scores(
+            [translations[at] for at in inside],
+            [text.references[at] for at in inside],
+            source_language=text.source_language,
+            target_language=text.target_language,
+        )
+        bucket = {"from": first, "to": last, "sentences": len(inside)}
+        found.append({**bucket, "bleu": scores.bleu, "chrf": scores.chrf})
+    return found
+
+
+def compare(
+    systems: Mapping[str, Sequence[str]], text: Text, examples: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Compare the translations of each further system with those of the first one.
+
+    Returns significance tests, and the `examples` sentences whose chrF differs most.
+    """
+    (_, first), *others = systems.items()
+    found = significance.compare_systems(
+        list(systems.values()), text.references, target_language=text.target_language
+    )
+    return {
+        "tests": [
+            {"name": name, **{key: each._asdict() for key, each in test.items()}}
+            for (name, _), test in zip(others, found, strict=True)
+        ],
+        "sentences": [
+            {"name": name, "sentences": _differing(first, theirs, text, examples)}
+            for name, theirs in others
+            if examples
+        ],
+    }
+
+
+def _differing(
+    first: Sequence[str], other: Sequence[str], text: Text, number: int
+) -> list[dict[str, Any]]:
+    """The sentences whose chrF differs most between two systems, largest first."""
+    chrf = [significance.sentence_scores(s, text.references) for s in (first, other)]
+    gaps = [abs(a - b) for a, b in zip(*chrf, strict=True)]
+    order = sorted(range(len(gaps)), key=lambda at: -gaps[at])
+    return [
+        {
+            "line": at + 1,
+            "source": text.sources[at],
+            "reference": text.references[at],
+            "translations": [first[at], other[at]],
+            "chrf": [side[at] for side in chrf],
+        }
+        for at in order[:number]
+        if gaps[at]
+    ]

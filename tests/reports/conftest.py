@@ -15,8 +15,19 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from jaxformer.evaluation import significance
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CHROMEDRIVER = shutil.which("chromedriver")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_resamples() -> Iterator[None]:
+    """Keep the statistics of small texts quick."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(significance, "RESAMPLES", 50)
+        patch.setattr(significance, "TRIALS", 50)
+        yield
 
 
 class Browser:

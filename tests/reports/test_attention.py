@@ -1,4 +1,4 @@
-"""Where heads look: what charts and the page carry is what the model computed."""
+"""Attention charts and the page hold what the model computed."""
 
 import base64
 import json
@@ -13,27 +13,24 @@ from jaxformer.decoding.forced import Forced
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
 from jaxformer.reports.attention import AttentionView
-from jaxformer.reports.attention_charts import head_colours
+from jaxformer.reports.attention_charts import MIN_WEIGHT, head_colours
 from jaxformer.reports.attention_data import (
     LEVELS,
-    changes,
-    legible,
-    look,
-    looks_of,
-    pack,
-    rows_of,
+    attend,
+    readable,
+    word_diff,
 )
 
-from .looks import HEADS, LAYERS, attention, pieces, viewed
+from .synthetic_attention import HEADS, LAYERS, attended, attention, pieces
 
 SOURCE = "Two foxes wander home"
 TARGETS = ("Zwei Füchse wandern heim", "Zwei Füchse gehen heim")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def view() -> AttentionView:
     return AttentionView(
-        [viewed(SOURCE, *TARGETS), viewed("It rains", "Es regnet")], "Attention"
+        [attended(SOURCE, *TARGETS), attended("It rains", "Es regnet")]
     )
 
 
@@ -55,63 +52,36 @@ def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
     return levels.reshape(shape) / LEVELS
 
 
-# Pieces and weights -----------------------------------------------------------------
+# Data -------------------------------------------------------------------------------
 
 
-def test_pieces_lose_their_mark_and_those_inside_a_word_have_a_dot():
-    marked = ["\u2581extra", "ordin", "ary", ",", "\u2581", "\u25813", "4", "</s>"]
-    assert legible(marked) == [
-        "extra", "·ordin", "·ary", ",", "\u2423", "3", "·4", "<end>",
-    ]  # fmt: skip
-    assert legible(["\u2581犬", "が", "走る", "</s>"]) == ["犬", "が", "走る", "<end>"]
-    assert legible(["Wort", "</s>"]) == ["Wort", "<end>"]
-    assert legible(["</s>"]) == ["<end>"]
+@pytest.mark.parametrize(
+    ("marked", "shown"),
+    [
+        (["\u2581extra", "ordin", ",", "\u2581", "\u25813", "4", "</s>"],
+         ["extra", "·ordin", ",", "\u2423", "3", "·4", "<end>"]),
+        (["\u2581犬", "が", "走る", "</s>"], ["犬", "が", "走る", "<end>"]),
+        (["Wort", "</s>"], ["Wort", "<end>"]),
+        (["</s>"], ["<end>"]),
+    ],
+)  # fmt: skip
+def test_pieces_that_continue_a_word_begin_with_a_dot(marked, shown):
+    assert readable(marked) == shown
 
 
-def test_each_attention_has_its_queries_and_keys():
-    found = attention(SOURCE, TARGETS[0])
-    source, target = legible(found.source), legible(found.target)
-    sides = {"encoder": (source, source), "cross": (target, source)}
-    sides["decoder"] = (target, ["<start>", *target[:-1]])
-    for kind, (queries, keys) in sides.items():
-        looks = looks_of(found, kind, 2)
-        assert (looks.queries, looks.keys) == (queries, keys)
-        np.testing.assert_array_equal(looks.weights, getattr(found, kind)[1])
-        assert looks.weights.shape == (HEADS, len(queries), len(keys))
-
-
-def test_rows_are_the_weights_of_the_chosen_heads():
-    looks = looks_of(attention(SOURCE, TARGETS[0]), "cross", 3)
-    rows = rows_of(looks, [2, 4], least=0.1)
-    assert {row["head"] for row in rows} == {2, 4}
-    for row in rows:
-        expected = looks.weights[row["head"] - 1, row["query"], row["key"]]
-        assert row["weight"] == pytest.approx(expected, abs=0.0005)
-    assert len(rows) == (looks.weights[[1, 3]] >= 0.1).sum()
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 7, 5)])
-def test_packed_weights_come_back_within_half_a_level(shape):
-    weights = np.random.default_rng(0).dirichlet(np.ones(shape[-1]), shape[:-1])
-    back = unpack(pack(weights.astype(np.float32)), shape)
-    assert np.abs(back - weights).max() <= 0.5 / LEVELS + 1e-6
-    ends = np.array([[[[0.0, 1.0]]]], np.float32)
-    np.testing.assert_array_equal(unpack(pack(ends), ends.shape), ends)
-
-
-def test_sixteen_heads_have_sixteen_colours():
-    assert len(set(head_colours(16))) == 16
-    assert head_colours(17)[16] == head_colours(1)[0]
-    assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in head_colours(16))
-
-
-def test_words_that_changed_are_told_apart():
-    assert changes("a b c", "a b c") == [("same", "a b c")]
-    assert changes("a b c", "a x c") == [("same", "a"), ("new", "x"), ("same", "c")]
-    assert changes("a b c", "a c") == [("same", "a"), ("gone", "b"), ("same", "c")]
-    assert changes("a", "a b") == [("same", "a"), ("new", "b")]
-    assert changes("a", "") == [("gone", "a")]
-    assert changes("", "") == []
+@pytest.mark.parametrize(
+    ("best", "other", "parts"),
+    [
+        ("a b c", "a b c", [("same", "a b c")]),
+        ("a b c", "a x c", [("same", "a"), ("new", "x"), ("same", "c")]),
+        ("a b c", "a c", [("same", "a"), ("gone", "b"), ("same", "c")]),
+        ("a", "a b", [("same", "a"), ("new", "b")]),
+        ("a", "", [("gone", "a")]),
+        ("", "", []),
+    ],
+)
+def test_words_that_changed_are_told_apart(best, other, parts):
+    assert word_diff(best, other) == parts
 
 
 # Charts -----------------------------------------------------------------------------
@@ -121,66 +91,68 @@ def test_words_that_changed_are_told_apart():
 def test_lines_have_the_weights_and_the_pieces_of_the_pair(view, kind):
     found = view.viewed[0].alternatives[1].attention
     chart = view.lines(attention=kind, layer=1, heads=[3], alternative=2)
-    looks = looks_of(found, kind, 1)
+    weights = getattr(found, kind)[0, 2]
     rows = data_of(chart, "weights")
-    weights = looks.weights[2]
-    assert len(rows) == (weights >= 0.01).sum()
+    assert len(rows) == (weights >= MIN_WEIGHT).sum()
     for row in rows:
-        assert row["head"] == 3
-        expected = weights[row["query"], row["key"]]
-        assert row["weight"] == pytest.approx(expected, abs=0.0005)
+        expected = pytest.approx(weights[row["query"], row["key"]], abs=0.0005)
+        assert (row["head"], row["weight"]) == (3, expected)
+    source, target = readable(found.source), readable(found.target)
+    sides = {
+        "encoder": (source, source),
+        "decoder": (target, ["<start>", *target[:-1]]),
+        "cross": (target, source),
+    }
     tokens = data_of(chart, "tokens")
-    for side, expected in (("query", looks.queries), ("key", looks.keys)):
-        shown = [each["text"] for each in tokens if each["side"] == side]
-        assert shown == expected
+    for side, expected in zip(("query", "key"), sides[kind], strict=True):
+        assert [each["text"] for each in tokens if each["side"] == side] == expected
 
 
-def test_a_heat_map_has_every_weight_and_one_panel_a_head(view):
-    looks = looks_of(view.viewed[1].alternatives[0].attention, "cross", LAYERS)
+def test_a_heat_map_has_every_weight_and_one_panel_for_each_head(view):
+    found = view.viewed[1].alternatives[0].attention
     chart = view.heat_map(sentence=2)
-    rows = data_of(chart, "weights")
-    assert {row["head"] for row in rows} == set(range(1, HEADS + 1))
-    sums = {}
-    for row in rows:
-        place = (row["head"], row["query"])
-        sums[place] = sums.get(place, 0) + row["weight"]
-    assert len(sums) == HEADS * len(looks.queries)
-    assert all(total == pytest.approx(1, abs=0.01) for total in sums.values())
+    sums = np.zeros((HEADS, len(found.target)))
+    for row in data_of(chart, "weights"):
+        sums[row["head"] - 1, row["query"]] += row["weight"]
+    np.testing.assert_allclose(sums, 1, atol=0.01)
     spec = chart.to_dict()
     assert spec["facet"]["field"] == "head"
     values = {param["name"]: param["value"] for param in spec["params"]}
-    assert (values["queries"], values["keys"]) == (looks.queries, looks.keys)
+    sides = readable(found.target), readable(found.source)
+    assert (values["queries"], values["keys"]) == sides
     assert "facet" not in view.heat_map(heads=2).to_dict()
 
 
-def test_a_head_has_the_same_colour_whatever_is_beside_it(view):
+def test_a_head_has_the_same_colour_in_every_chart(view):
     def colours(chart):
-        found = re.search(r'"domain": (\[[1-9, ]*\]), "range": (\[[^]]*\])', str(chart))
+        found = re.search(r'"domain": (\[[1-9, ]*\]), "range": (\["#[^]]*\])', chart)
         return dict(zip(*map(json.loads, found.groups()), strict=True))
 
     alone = colours(json.dumps(view.lines(heads=2).to_dict()))
     together = colours(json.dumps(view.heat_map().to_dict()))
     assert alone[2] == together[2] == head_colours(HEADS)[1]
+    assert len(set(head_colours(16))) == 16
 
 
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
         ({"layer": 4}, "no layer 4: choose from 1 to 3"),
+        ({"layer": 5, "attention": "encoder"}, "no layer 5: choose from 1 to 4"),
         ({"layer": 0}, "no layer 0"),
         ({"heads": [1, 5]}, "no head 5: choose from 1 to 4"),
         ({"heads": 0}, "no head 0"),
-        ({"heads": []}, "names none"),
+        ({"heads": []}, "heads is empty"),
         ({"sentence": 3}, "no sentence 3: choose from 1 to 2"),
         ({"alternative": 3}, "no alternative 3: choose from 1 to 2"),
         ({"attention": "self"}, "encoder, decoder, cross"),
         ({"view": "pie"}, "lines, heat_map"),
     ],
 )
-def test_what_there_is_not_is_said(view, choice, message):
-    for wish in (view.chart, view.html):
+def test_a_choice_that_does_not_exist_is_refused(view, choice, message):
+    for draw in (view.chart, view.html):
         with pytest.raises(InputError, match=message):
-            wish(**choice)
+            draw(**choice)
 
 
 # Pages and pictures -----------------------------------------------------------------
@@ -193,110 +165,103 @@ def test_the_page_has_all_weights_and_begins_with_what_was_chosen(view):
         "view": "lines", "attention": "decoder", "layer": 2, "heads": [1, 4],
         "sentence": 2, "alternative": 1,
     }  # fmt: skip
+    assert data["layers"] == {"encoder": LAYERS + 1, "decoder": LAYERS, "cross": LAYERS}
     assert [each["text"] for each in data["sentences"]] == [SOURCE, "It rains"]
     for shown, pair in zip(data["sentences"], view.viewed, strict=True):
-        best = pair.alternatives[0].attention
-        back = unpack(shown["encoder"], best.encoder.shape)
-        np.testing.assert_allclose(back, best.encoder, atol=0.5 / LEVELS + 1e-6)
         for told, each in zip(shown["alternatives"], pair.alternatives, strict=True):
-            for kind in ("decoder", "cross"):
+            told["encoder"] = shown["encoder"]
+            for kind in ("encoder", "decoder", "cross"):
                 expected = getattr(each.attention, kind)
                 back = unpack(told[kind], expected.shape)
                 np.testing.assert_allclose(back, expected, atol=0.5 / LEVELS + 1e-6)
             assert told["score"] == each.score
-            assert told["pieces"] == legible(each.attention.target)
+            assert told["pieces"] == readable(each.attention.target)
 
 
-def test_markup_in_a_sentence_stays_text():
+def test_markup_in_a_sentence_stays_text_and_a_long_page_is_small():
     bad = "</script><script>alert(1)</script> <b>"
-    html = AttentionView([viewed(bad, bad)], "<i>title</i>").html()
+    long = " ".join(f"word{n}" for n in range(59))
+    sentences = [attended(bad, bad), attended(long, *[long] * 4)]
+    html = AttentionView(sentences, "<i>title</i>").html()
     assert "<script>alert" not in html
     assert "<i>title" not in html
+    assert 200_000 < len(html) < 4_000_000
 
 
-def test_a_long_sentence_is_a_page_of_a_few_megabytes():
-    text = " ".join(f"word{n}" for n in range(59))
-    page = AttentionView([viewed(text, text, text, text, text)]).html()
-    assert 200_000 < len(page) < 4_000_000
-
-
-@pytest.mark.parametrize("ending", [".png", ".svg", ".pdf"])
-def test_pictures_are_of_the_kind_that_their_name_says(view, tmp_path, ending):
+@pytest.mark.parametrize(
+    ("ending", "begin"), [(".png", b"\x89PNG"), (".svg", b"<svg"), (".pdf", b"%PDF")]
+)
+def test_pictures_are_of_the_kind_that_their_name_says(view, tmp_path, ending, begin):
     path = tmp_path / "new" / f"picture{ending}"
     view.save(path, view="heat_map", heads=[1, 2], sentence=2)
-    begins = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
-    assert path.read_bytes().startswith(begins[ending])
+    assert path.read_bytes().startswith(begin)
     if ending == ".png":
         assert view.png(view="heat_map", heads=[1, 2], sentence=2) == path.read_bytes()
 
 
-def test_a_file_that_cannot_be_is_said(view, tmp_path):
-    with pytest.raises(InputError, match=r"not called \.html, \.png"):
-        view.save(tmp_path / "picture.gif")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("picture.gif", r"does not end in \.html or \.png"),
+        ("file/x.html", "cannot be written"),
+        ("folder.svg", "cannot be written"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused(view, tmp_path, name, message):
     (tmp_path / "file").write_text("")
-    for name in ("x.html", "x.svg"):
-        with pytest.raises(InputError, match="cannot be written"):
-            view.save(tmp_path / "file" / name)
+    (tmp_path / "folder.svg").mkdir()
+    with pytest.raises(InputError, match=message):
+        view.save(tmp_path / name)
 
 
 def test_a_notebook_shows_the_lines(view):
-    bundle = view._repr_mimebundle_()
-    bundle = bundle[0] if isinstance(bundle, tuple) else bundle
-    assert TARGETS[0].split()[0] in json.dumps(bundle, ensure_ascii=False)
+    bundle = json.dumps(view._repr_mimebundle_(), ensure_ascii=False)
+    assert TARGETS[0].split()[0] in bundle
 
 
 # From a translator ------------------------------------------------------------------
 
-
-class Fake:
-    """Turns words around; a piece is a word or a part of it."""
-
-    longest = 6
-    tokenizer = SimpleNamespace(
+TRANSLATOR = SimpleNamespace(  # a piece is a word or a part of it
+    longest=6,
+    tokenizer=SimpleNamespace(
         encode=lambda texts: [pieces(text) for text in texts],
         encode_target=lambda texts: [pieces(text) for text in texts],
-    )
-
-    def translate(self, sentences):
-        return [
-            [Hypothesis(f"{text[::-1]}{'!' * n}", -n, -2 * n, n) for n in (1, 2)]
-            for text in sentences
-        ]
-
-    def attention(self, source, target):
-        return attention(source, target)
-
-    def score(self, sources, targets):
-        return [Forced(pieces(text), [-0.5] * len(pieces(text))) for text in targets]
+    ),
+    translate=lambda texts: [
+        [Hypothesis(f"{text[::-1]}{'!' * n}", -n, -2 * n, n) for n in (1, 2)]
+        for text in texts
+    ],
+    attention=attention,
+    score=lambda _, texts: [
+        Forced(pieces(text), [-0.5] * len(pieces(text))) for text in texts
+    ],
+)
 
 
 def test_sentences_are_translated_and_blank_ones_left_out():
-    found = look(Fake(), ["ab cd", " ", "ef"])
+    found = attend(TRANSLATOR, ["ab cd", " ", "ef"])
     assert [each.source for each in found] == ["ab cd", "ef"]
     first, second = found[0].alternatives
-    assert (first.text, first.score, first.log_probability) == ("dc ba!", -1, -2)
-    assert second.text == "dc ba!!"
+    assert first[:4] == ("dc ba!", -1, -2, 1)
     assert second.attention.target == pieces("dc ba!!")
 
 
-def test_given_translations_are_looked_at_as_they_are():
-    (found,) = look(Fake(), ["", "ab cd"], ["", "x"])
+def test_given_translations_are_kept():
+    (found,) = attend(TRANSLATOR, ["", "ab cd"], ["", "x"])
     (only,) = found.alternatives
-    assert (only.text, only.score, only.tokens) == ("x", None, 2)
-    assert only.log_probability == pytest.approx(-1.0)
+    assert only[:4] == ("x", None, pytest.approx(-1.0), 2)
     assert only.attention.source == pieces("ab cd")
 
 
 @pytest.mark.parametrize(
     ("sources", "targets", "message"),
     [
-        ([], None, "no sentence"),
-        ([" ", ""], None, "no sentence"),
-        (["a"] * 51, None, "51 sentences are too many.* at most 50"),
+        ([" ", ""], None, "0 sentences cannot be shown"),
+        (["a"] * 51, None, "51 sentences cannot be shown: give 1 to 50"),
         (["a", "b c d e f g"], None, "the sentence of line 2 has 7 pieces.* than 6"),
         (["", "a"], ["", "b c d e f g"], "the translation of line 2 has 7 pieces"),
     ],
 )
-def test_what_cannot_be_looked_at_is_said(sources, targets, message):
+def test_no_too_many_and_too_long_sentences_are_refused(sources, targets, message):
     with pytest.raises(InputError, match=message):
-        look(Fake(), sources, targets)
+        attend(TRANSLATOR, sources, targets)

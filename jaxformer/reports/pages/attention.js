@@ -1,17 +1,22 @@
+const LEVELS = 255; // weights are bytes: this one stands for 1
 const $ = (id) => document.getElementById(id);
 const state = { ...pageData.begin, heads: new Set(pageData.begin.heads) };
-let pointed = null; // { side: "query" or "key", at }: the piece whose lines remain
-let told = { side: "query", at: 0 }; // the one that the table is about: the last pointed at
-let kept = null; // the one that stays when the mouse goes elsewhere
-let drawn = { key: null, view: null };
-let shown = null; // { queries, keys, weight(head, query, key) } on the screen
-let turn = 0; // of the newest wish; older ones give way
+// A piece is { side: "query" or "key", at: its index }.
+let hovered = null; // the piece whose lines alone are shown
+let pinned = null; // the piece that stays so when the mouse leaves
+let inTable = { side: "query", at: 0 }; // the piece that the table is about
+let drawn = { key: null, view: null }; // Vega's view, and what would need another one
+let matrix = null; // { queries, keys, weight(head, query, key) } on the screen
+let turn = 0; // counts calls of show(); an outdated call stops
 
-const range = (count) => Array.from({ length: count }, (_, at) => at);
-const allHeads = range(pageData.heads).map((at) => at + 1);
-const numbers = () => [...state.heads].sort((a, b) => a - b);
+const allHeads = Array.from({ length: pageData.heads }, (_, at) => at + 1);
+const shownHeads = () => [...state.heads].sort((a, b) => a - b);
+const allAreShown = () => state.heads.size === pageData.heads;
+const layers = () => pageData.layers[state.attention];
+const kind = () => pageData.kinds[state.attention];
 const sentence = () => pageData.sentences[state.sentence - 1];
 const alternative = () => sentence().alternatives[state.alternative - 1];
+const clamp = (value, least, most) => Math.min(Math.max(value, least), most);
 const percent = (weight) => {
   const text = (100 * weight).toFixed(0);
   return text === "0" && weight > 0 ? "< 1 %" : `${text} %`;
@@ -30,69 +35,64 @@ async function unpack(text) {
   return unpacked.get(text);
 }
 
-async function looks() {
+async function readMatrix() {
   const source = sentence().pieces;
   const target = alternative().pieces;
   const [queries, keys, packed] = {
     encoder: [source, source, sentence().encoder],
-    decoder: [target, [pageData.start, ...target.slice(0, -1)], alternative().decoder],
+    decoder: [target, alternative().inputs, alternative().decoder],
     cross: [target, source, alternative().cross],
   }[state.attention];
   const levels = await unpack(packed); // [layers, heads, queries, keys]
   const first = (state.layer - 1) * pageData.heads - 1; // heads count from 1
   const weight = (head, query, key) =>
-    levels[((first + head) * queries.length + query) * keys.length + key] / pageData.levels;
+    levels[((first + head) * queries.length + query) * keys.length + key] / LEVELS;
   return { queries, keys, weight };
 }
 
-function rows({ queries, keys, weight }, least) {
-  const found = [];
+function chartRows({ queries, keys, weight }, least) {
+  const rows = [];
   for (const head of state.heads) {
     for (const query of queries.keys()) {
       for (const key of keys.keys()) {
         const value = weight(head, query, key);
-        if (value > 0 && value >= least) found.push({ head, query, key, weight: value });
+        if (value > 0 && value >= least) rows.push({ head, query, key, weight: value });
       }
     }
   }
-  return found;
+  return rows;
 }
 
 // The figure ------------------------------------------------------------------------
 
-// Lines of several heads lie side by side, so far apart in pieces.
-const apart = (step) => Math.min(3 / step, 0.8 / state.heads.size);
-const clamp = (value, least, most) => Math.min(Math.max(value, least), most);
-
-// Python's chart, with the measures of these pieces in this window.
-function measured(name, { queries, keys }) {
+// Python's chart in the sizes of these pieces in this window.
+function fitted(name, { queries, keys }) {
   const spec = structuredClone(pageData.charts[name]);
   const room = $("figure").clientWidth - 100; // its padding, and the menu
-  const depth = (pieces) => 14 + 6.8 * Math.max(...pieces.map((piece) => piece.length));
-  const columns = Math.max(keys.length, name === "lines" ? queries.length : 0);
-  const [looking, seen] = [queries.length, keys.length];
-  const values = { side: "", at: -1, columns, rows: looking, looking, seen, queries, keys };
-  const cell = name === "heat_maps" ? spec.spec : spec;
-  const first = Math.min(depth(queries), 160); // of a heat map's names of rows
+  const [above, below] = [queries, keys].map((pieces) =>
+    14 + 6.8 * Math.max(...pieces.map((piece) => piece.length)));
+  const values = { side: "", at: -1, queries, keys, heads: shownHeads(), above, below };
   if (name === "lines") {
-    const [above, below] = [depth(queries), depth(keys)];
-    const between = columns > 20 ? 240 : 180;
-    const step = clamp(room / columns, 14, 64);
-    Object.assign(values, { above, below, between, heads: numbers(), apart: apart(step) });
-    spec.width = columns * step;
-    spec.height = above + between + below;
+    const columns = Math.max(queries.length, keys.length);
+    values.between = columns > 20 ? 240 : 180;
+    spec.width = columns * clamp(room / columns, 14, 64);
+    spec.height = above + values.between + below;
   } else {
-    const alone = name === "heat_map";
-    const beside = room < 540 ? 2 : clamp(state.heads.size, 2, state.heads.size > 4 ? 3 : 2);
-    const wide = alone ? room - first - 10 : room / beside - (room < 540 ? 22 : 35);
-    const step = clamp(wide / columns, ...(alone ? [12, 36] : [2.5, 24]));
+    const several = name === "heat_maps";
+    const names = Math.min(above, 160); // width of the names of rows
+    const narrow = room < 540;
+    const beside = narrow || state.heads.size <= 4 ? 2 : 3;
+    const wide = several ? room / beside - (narrow ? 22 : 35) : room - names - 10;
+    const step = clamp(wide / keys.length, ...(several ? [2.5, 24] : [12, 36]));
     const named = step >= 9;
-    cell.width = columns * step;
-    cell.height = queries.length * step;
-    for (const { axis } of [cell.encoding.x, cell.encoding.y]) {
+    const cell = several ? spec.spec : spec;
+    cell.width = cell.height = { step };
+    for (const [channel, { length }] of [["x", keys], ["y", queries]]) {
+      const { axis, scale } = cell.encoding[channel];
+      scale.domain = [...Array(length).keys()];
       Object.assign(axis, { labels: named, labelFontSize: Math.min(12, step) });
     }
-    const each = cell.width + 14 + (named ? first : 8);
+    const each = keys.length * step + 14 + (named ? names : 8);
     const most = clamp(Math.floor(room / each), 1, state.heads.size);
     spec.columns = Math.ceil(state.heads.size / Math.ceil(state.heads.size / most));
   }
@@ -100,22 +100,12 @@ function measured(name, { queries, keys }) {
   return spec;
 }
 
-function tokens({ queries, keys }) {
-  return Object.entries({ query: queries, key: keys }).flatMap(([side, pieces]) =>
-    pieces.map((text, place) => ({ side, place, text })));
-}
-
-// Put data into a specification, wherever it has data of that name.
-function fill(spec, name, values) {
-  if (spec.data?.name === name) spec.data = { name, values };
-  for (const inner of [...(spec.layer ?? []), spec.spec]) inner && fill(inner, name, values);
-}
-
-// Let heads have the colours of the scheme that is on.
-function colour(spec) {
-  const { color } = spec.encoding ?? {};
-  if (color?.scale) color.scale.range = allHeads.map(headColour);
-  for (const inner of [...(spec.layer ?? []), spec.spec]) inner && colour(inner);
+// Put data and the colours of this scheme into a specification and what it holds.
+function fill(spec, data) {
+  if (spec.data?.name in data) spec.data.values = data[spec.data.name];
+  const scale = spec.encoding?.color?.scale;
+  if (scale) scale.range = allHeads.map(headColour);
+  for (const inner of [...(spec.layer ?? []), spec.spec]) inner && fill(inner, data);
 }
 
 function headColour(head) {
@@ -125,26 +115,23 @@ function headColour(head) {
   return `rgb(${lighter})`;
 }
 
-async function drawFigure(now, mine) {
+async function drawFigure(mine) {
   const name = state.view === "lines" ? "lines" : state.heads.size > 1 ? "heat_maps" : "heat_map";
-  const data = rows(now, name === "lines" ? pageData.least : 0);
+  const weights = chartRows(matrix, name === "lines" ? pageData.min_weight : 0);
   const key = JSON.stringify([
     state.sentence, state.attention === "encoder" || state.alternative, state.attention, name,
     name === "heat_maps" && state.heads.size, $("figure").clientWidth,
   ]);
   if (key === drawn.key) {
-    drawn.view.data("weights", data).description($("caption").textContent);
-    if (name === "lines") {
-      drawn.view.signal("heads", numbers()).signal("apart", apart(drawn.step));
-    }
-    await point(pointed ?? kept);
-    return;
+    drawn.view.data("weights", weights).description($("caption").textContent);
+    if (name === "lines") drawn.view.signal("heads", shownHeads());
+    return point(hovered ?? pinned);
   }
-  const spec = measured(name, now);
-  spec.description = $("caption").textContent; // what a screen reader hears
-  colour(spec);
-  fill(spec, "weights", data);
-  fill(spec, "tokens", tokens(now));
+  const spec = fitted(name, matrix);
+  spec.description = $("caption").textContent; // what a screen reader says
+  const tokens = ["query", "key"].flatMap((side) =>
+    piecesOf(side).map((text, place) => ({ side, place, text })));
+  fill(spec, { weights, tokens });
   const place = document.createElement("div");
   place.dataset.file = `attention-${state.attention}-layer-${state.layer}`;
   $("figure").append(place); // before the old one goes, so that nothing jumps
@@ -152,36 +139,38 @@ async function drawFigure(now, mine) {
   if (mine !== turn) {
     view.finalize();
     place.remove();
-    return;
+    return null;
   }
   drawn.view?.finalize();
   $("figure").replaceChildren(place);
-  drawn = { key, view, step: spec.width / Math.max(now.queries.length, now.keys.length) };
-  const touched = ({ side, place: at, query }) =>
-    side === undefined ? query !== undefined && { side: "query", at: query } : { side, at };
-  const over = (item) => (item?.datum && state.view === "lines" && item.datum.side === undefined
-    ? null : item?.datum && touched(item.datum)) || null;
-  view.addEventListener("mousemove", (_, item) => hover(over(item)));
+  drawn = { key, view };
+  // The piece under the mouse: of lines its box, of a heat map its row.
+  const under = ({ datum } = {}) => (datum?.place !== undefined
+    ? { side: datum.side, at: datum.place }
+    : state.view === "heat_map" && datum?.query !== undefined
+      ? { side: "query", at: datum.query } : null);
+  view.addEventListener("mousemove", (_, item) => hover(under(item ?? {})));
   view.addEventListener("mouseout", () => hover(null));
-  view.addEventListener("click", (_, item) => keep(over(item)));
-  await point(pointed ?? kept);
+  view.addEventListener("click", (_, item) => pin(under(item ?? {})));
+  return point(hovered ?? pinned);
 }
 
 // Pieces ----------------------------------------------------------------------------
 
-const isThere = ({ side, at }) => at < shown[side === "query" ? "queries" : "keys"].length;
+const piecesOf = (side) => matrix[side === "query" ? "queries" : "keys"];
+const exists = ({ side, at }) => at < piecesOf(side).length;
 const same = (a, b) => a?.side === b?.side && a?.at === b?.at;
 
 // Leave of the figure only what has to do with a piece, or all of it, for null.
 async function point(piece) {
-  if (piece && !isThere(piece)) piece = kept = null;
-  pointed = piece;
-  told = piece ?? (isThere(told) ? told : { side: "query", at: 0 });
+  if (piece && !exists(piece)) piece = pinned = null;
+  hovered = piece;
+  inTable = piece ?? (exists(inTable) ? inTable : { side: "query", at: 0 });
   drawn.view.signal("side", piece?.side ?? "").signal("at", piece?.at ?? -1);
   for (const side of ["query", "key"]) {
     [...$(side).children].forEach((button, at) => {
       button.classList.toggle("on", same(piece, { side, at }));
-      button.setAttribute("aria-pressed", same(kept, { side, at }));
+      button.setAttribute("aria-pressed", same(pinned, { side, at }));
     });
   }
   showTable();
@@ -189,31 +178,31 @@ async function point(piece) {
 }
 
 const hover = (piece) => {
-  const wanted = piece ?? kept;
-  if (!same(wanted, pointed)) point(wanted);
+  const next = piece ?? pinned;
+  if (!same(next, hovered)) point(next);
 };
 
-function keep(piece) {
-  kept = same(piece, kept) ? null : piece;
-  point(kept);
+function pin(piece) {
+  pinned = same(piece, pinned) ? null : piece;
+  point(pinned);
 }
 
 function showPieces() {
-  const { looks, seen } = pageData.kinds[state.attention];
-  const named = { query: [looks, "looks"], key: [seen, "is looked at"] };
-  const lists = { query: shown.queries, key: shown.keys };
+  $("query-name").textContent = `Queries: the ${kind().queries}`;
+  $("key-name").textContent = `Keys: the ${kind().keys}`;
   for (const side of ["query", "key"]) {
-    $(`${side}-name`).textContent = `The ${named[side].join(" ")}`;
-    const key = lists[side].join("\n");
+    const key = piecesOf(side).join("\n");
     if ($(side).dataset.pieces === key) continue; // or the focus would be lost
     $(side).dataset.pieces = key;
-    $(side).replaceChildren(...lists[side].map((text, at) => {
+    $(side).replaceChildren(...piecesOf(side).map((text, at) => {
       const button = element("button", { type: "button", tabIndex: at ? -1 : 0 }, text);
-      button.addEventListener("mouseenter", () => hover({ side, at }));
-      button.addEventListener("mouseleave", () => hover(null));
-      button.addEventListener("focus", () => hover({ side, at }));
-      button.addEventListener("blur", () => hover(null));
-      button.addEventListener("click", () => keep({ side, at }));
+      for (const event of ["mouseenter", "focus"]) {
+        button.addEventListener(event, () => hover({ side, at }));
+      }
+      for (const event of ["mouseleave", "blur"]) {
+        button.addEventListener(event, () => hover(null));
+      }
+      button.addEventListener("click", () => pin({ side, at }));
       return button;
     }));
   }
@@ -230,39 +219,41 @@ function onPieceKey(event) {
   buttons[to].focus();
 }
 
+// The largest weights of each head for one piece, at most four.
 function showTable() {
-  const { queries, keys, weight } = shown;
-  const { side, at } = told;
-  const [looking, others] = side === "query" ? [queries, keys] : [keys, queries];
-  const verb = side === "query" ? "looks at" : "is looked at by";
+  const { side, at } = inTable;
+  const others = piecesOf(side === "query" ? "key" : "query");
+  const verb = side === "query" ? "attends to" : "is attended to by";
   const table = element("table");
   const caption = element("caption");
-  caption.append(element("strong", {}, looking[at]), `, piece ${at + 1}, ${verb}`);
+  caption.append(element("strong", {}, piecesOf(side)[at]), `, piece ${at + 1}, ${verb}`);
   table.append(caption);
-  const said = [];
+  const spoken = [];
   for (const head of allHeads) {
     const weights = others.map((_, other) =>
-      side === "query" ? weight(head, at, other) : weight(head, other, at));
-    const order = weights.map((_, other) => other).sort((a, b) => weights[b] - weights[a])
-      .filter((other, place) => weights[other] >= (place ? pageData.least : 1e-9)).slice(0, 4);
+      matrix.weight(head, ...(side === "query" ? [at, other] : [other, at])));
+    const order = [...others.keys()].sort((a, b) => weights[b] - weights[a])
+      .filter((other, place) => weights[other] >= (place ? pageData.min_weight : 1e-9));
     const row = element("tr");
     row.style.setProperty("--head", headColour(head));
     const name = element("th", { scope: "row" });
     name.append(element("span", { className: "dot" }), ` head ${head}`);
     row.append(name);
-    for (const other of [...order, ...Array(4 - order.length).fill(null)]) {
-      row.append(element("td"));
-      if (other === null) continue;
+    for (const place of [0, 1, 2, 3]) {
+      const cell = element("td");
+      row.append(cell);
+      if (place >= order.length) continue;
+      const other = order[place];
       const share = element("div", { className: "share" });
       share.style.setProperty("--weight", `${100 * weights[other]}%`);
       share.append(element("span", {}, others[other]), element("span", {}, percent(weights[other])));
-      row.lastChild.append(share);
+      cell.append(share);
     }
     table.append(row);
-    if (order.length) said.push(`head ${head}: ${others[order[0]]} ${percent(weights[order[0]])}`);
+    if (order.length) spoken.push(`head ${head}: ${others[order[0]]} ${percent(weights[order[0]])}`);
   }
   $("table").replaceChildren(table);
-  $("heard").textContent = pointed ? `${looking[at]} ${verb}: ${said.join(", ")}` : "";
+  $("spoken").textContent = hovered ? `${piecesOf(side)[at]} ${verb}: ${spoken.join(", ")}` : "";
 }
 
 // Choices ---------------------------------------------------------------------------
@@ -283,9 +274,10 @@ function build() {
   $("pick").hidden = pageData.sentences.length === 1;
   $("sentence").append(...pageData.sentences.map(({ text }, at) =>
     element("option", { value: at + 1 }, `${at + 1}. ${text}`)));
-  $("kinds").append(...Object.entries(pageData.kinds).map(([kind, { name }]) =>
-    radio("attention", kind, name)));
-  $("layers").append(...range(pageData.layers).map((at) => radio("layer", at + 1, at + 1)));
+  const kinds = Object.entries(pageData.kinds);
+  $("kinds").append(...kinds.map(([kind, { name }]) => radio("attention", kind, name)));
+  const most = Math.max(...Object.values(pageData.layers));
+  $("layers").append(...[...Array(most).keys()].map((at) => radio("layer", at + 1, at + 1)));
   const all = element("button", { type: "button", id: "all" }, "all");
   all.addEventListener("click", () => change({ heads: new Set(allHeads) }));
   $("heads").append(all, ...allHeads.map((head) => {
@@ -297,15 +289,15 @@ function build() {
     return button;
   }));
   $("rounding").textContent =
-    `Weights are rounded to 1/${pageData.levels}, so that a percentage is off by at most ` +
-    `${(50 / pageData.levels).toFixed(1)}. No line is drawn for less than ` +
-    `${100 * pageData.least} %. A dot begins a piece that goes on with a word. The attention ` +
-    "of a translation is that of its text, cut into pieces anew.";
+    `Weights are rounded to 1/${LEVELS}: a percentage is off by at most ` +
+    `${(50 / LEVELS).toFixed(1)}. Lines below ${100 * pageData.min_weight} % are not ` +
+    "drawn. A piece that continues a word begins with a dot. The attention of a translation " +
+    "is that of its text, tokenised anew.";
 }
 
-// With all heads shown, one is shown alone; the last one brings all back.
+// With all heads shown, one is shown alone; hiding the last one shows all.
 function toggled(head) {
-  if (state.heads.size === pageData.heads && pageData.heads > 1) return new Set([head]);
+  if (allAreShown() && pageData.heads > 1) return new Set([head]);
   const heads = new Set(allHeads.filter((each) => state.heads.has(each) !== (each === head)));
   return heads.size ? heads : new Set(allHeads);
 }
@@ -315,11 +307,12 @@ function showChoices() {
   $("source").textContent = sentence().text;
   if ($("alternatives").dataset.sentence !== String(state.sentence)) { // else keep focus
     $("alternatives").dataset.sentence = state.sentence;
-    $("alternatives").replaceChildren(...sentence().alternatives.map(candidate));
+    $("alternatives").replaceChildren(...sentence().alternatives.map(alternativeRow));
   }
   for (const name of ["alternative", "attention", "layer", "view"]) {
     for (const input of document.getElementsByName(name)) {
       input.checked = input.value === String(state[name]);
+      if (name === "layer") input.parentElement.hidden = input.value > layers();
     }
   }
   for (const button of $("heads").querySelectorAll("[data-head]")) {
@@ -327,103 +320,96 @@ function showChoices() {
     button.style.setProperty("--head", headColour(head));
     button.setAttribute("aria-pressed", state.heads.has(head));
   }
-  $("all").setAttribute("aria-pressed", state.heads.size === pageData.heads);
-  const { name, looks, seen } = pageData.kinds[state.attention];
-  const all = state.heads.size === pageData.heads && pageData.heads > 1;
-  const heads = all ? `all ${pageData.heads} heads` : `head${state.heads.size > 1 ? "s" : ""} ${numbers().join(", ")}`;
+  $("all").setAttribute("aria-pressed", allAreShown());
+  const heads = allAreShown() && pageData.heads > 1 ? `all ${pageData.heads} heads`
+    : `head${state.heads.size > 1 ? "s" : ""} ${shownHeads().join(", ")}`;
   const [from, to] = state.view === "lines" ? ["above", "below"] : ["rows", "columns"];
   $("caption").textContent =
-    `${name}, layer ${state.layer} of ${pageData.layers}, ${heads}: the ${looks} (${from}) ` +
-    `looks at the ${seen} (${to}); the stronger the colour, the larger the weight.`;
+    `${kind().name}, layer ${state.layer} of ${layers()}, ${heads}: the ${kind().queries} ` +
+    `(${from}) attends to the ${kind().keys} (${to}); the stronger the colour, the larger the weight.`;
 }
 
-function candidate({ parts, score, log_probability, tokens }, at) {
+function alternativeRow({ parts, score, log_probability, tokens }, at) {
   const label = element("label");
   const input = element("input", { type: "radio", name: "alternative", value: at + 1 });
   const text = element("span");
-  for (const [kind, words] of parts) {
-    text.append(element({ same: "span", new: "ins", gone: "del" }[kind], {}, words), " ");
+  for (const [change, words] of parts) {
+    text.append(element({ same: "span", new: "ins", gone: "del" }[change], {}, words), " ");
   }
   if (!parts.length) text.append("(nothing)");
   const minus = (value) => value.toFixed(2).replace("-", "\u2212");
-  const measures = [
+  const numbers = [
     score === null ? "given" : `score ${minus(score)}`, `log P ${minus(log_probability)}`,
     `${tokens} pieces`,
   ];
-  label.append(input, text, element("span", { className: "numbers" }, measures.join(" · ")));
+  label.append(input, text, element("span", { className: "numbers" }, numbers.join(" · ")));
   return label;
 }
 
 // The hash: a view that can be linked to -------------------------------------------
 
-function write() {
+function writeHash() {
   const { heads, ...others } = state;
-  const chosen = heads.size === pageData.heads ? {} : { heads: [...heads].join(",") };
+  const chosen = allAreShown() ? {} : { heads: shownHeads().join(",") };
   history.replaceState(null, "", `#${new URLSearchParams({ ...others, ...chosen })}`);
 }
 
+const isUpTo = (most) => (value) => Number.isInteger(value) && value >= 1 && value <= most;
+
+// What is missing or does not exist stays as it is; alternative and heads start anew.
 function readHash() {
   const given = new URLSearchParams(location.hash.slice(1));
-  const upTo = { sentence: pageData.sentences.length, layer: pageData.layers };
-  const wanted = {};
-  for (const name of ["sentence", "layer"]) {
-    const value = Number(given.get(name));
-    if (value >= 1 && value <= upTo[name] && value % 1 === 0) wanted[name] = value;
-  }
-  const count = pageData.sentences[(wanted.sentence ?? state.sentence) - 1].alternatives.length;
-  const other = Number(given.get("alternative"));
-  if (given.size) wanted.alternative = allowed(other, count) ? other : 1;
-  if (Object.hasOwn(pageData.kinds, given.get("attention"))) wanted.attention = given.get("attention");
-  if (["lines", "heat_map"].includes(given.get("view"))) wanted.view = given.get("view");
-  const heads = (given.get("heads") ?? "").split(",").map(Number)
-    .filter((head) => allowed(head, pageData.heads));
-  if (given.size) wanted.heads = new Set(heads.length ? heads : allHeads);
-  Object.assign(state, wanted);
+  if (!given.size) return;
+  const number = (name, most, otherwise) =>
+    [Number(given.get(name))].find(isUpTo(most)) ?? otherwise;
+  const known = (name, names) => (names.includes(given.get(name)) ? given.get(name) : state[name]);
+  state.sentence = number("sentence", pageData.sentences.length, state.sentence);
+  state.alternative = number("alternative", sentence().alternatives.length, 1);
+  state.attention = known("attention", Object.keys(pageData.kinds));
+  state.layer = number("layer", layers(), Math.min(state.layer, layers()));
+  state.view = known("view", ["lines", "heat_map"]);
+  const heads = (given.get("heads") ?? "").split(",").map(Number).filter(isUpTo(pageData.heads));
+  state.heads = new Set(heads.length ? heads : allHeads);
 }
-
-const allowed = (value, most) => Number.isInteger(value) && value >= 1 && value <= most;
 
 // Together --------------------------------------------------------------------------
 
 async function show() {
   const mine = ++turn;
   showChoices();
-  const now = await looks();
+  const read = await readMatrix();
   if (mine !== turn) return;
-  shown = now;
+  matrix = read;
   showPieces();
-  await drawFigure(now, mine);
+  await drawFigure(mine);
   document.documentElement.dataset.shown = mine; // tests wait for it
 }
 
-function change(wishes) {
-  Object.assign(state, wishes);
-  write();
+function change(changes) {
+  Object.assign(state, changes);
+  state.layer = Math.min(state.layer, layers());
+  if ("sentence" in changes || "attention" in changes || "view" in changes) pinned = null;
+  writeHash();
   return show();
 }
 
 readHash();
 build();
-$("sentence").addEventListener("change", (event) => {
-  kept = null;
-  change({ sentence: Number(event.target.value), alternative: 1 });
-});
-addEventListener("change", ({ target }) => {
-  if (["alternative", "layer"].includes(target.name)) change({ [target.name]: Number(target.value) });
-  if (["attention", "view"].includes(target.name)) {
-    kept = null;
-    change({ [target.name]: target.value });
-  }
+$("sentence").addEventListener("change", (event) =>
+  change({ sentence: Number(event.target.value), alternative: 1 }));
+addEventListener("change", ({ target: { name, value } }) => {
+  if (["alternative", "layer"].includes(name)) change({ [name]: Number(value) });
+  if (["attention", "view"].includes(name)) change({ [name]: value });
 });
 addEventListener("hashchange", () => { readHash(); show(); });
-addEventListener("keydown", (event) => event.key === "Escape" && keep(null));
+addEventListener("keydown", (event) => event.key === "Escape" && pin(null));
 for (const side of ["query", "key"]) $(side).addEventListener("keydown", onPieceKey);
 let width = innerWidth;
-let later = null;
+let resized = null;
 addEventListener("resize", () => {
   if (innerWidth === width) return; // a telephone's address bar changes the height alone
   width = innerWidth;
-  clearTimeout(later);
-  later = setTimeout(show, 150);
+  clearTimeout(resized);
+  resized = setTimeout(show, 150);
 });
 drawings.push(() => { drawn.key = null; return show(); });

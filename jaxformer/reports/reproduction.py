@@ -1,0 +1,133 @@
+"""Published figures beside ours under the same scorer, as data, text and a page.
+
+A result is what `--mode=reproduce --row=NAME` writes into a workdir as reproduced.json.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxformer import published
+from jaxformer.evaluation.metrics import SCORERS
+
+Config = Mapping[str, Mapping[str, Any]]
+
+# Config keys that do not make a run another experiment.
+IGNORED_KEYS = {
+    "data.directory", "data.data_dir", "data.download", "batches.executor",
+    "batches.row_multiple", "batches.max_shapes", "training.steps",
+    "training.tokens_per_microbatch", "training.rematerialise", "training.log_every",
+    "training.eval_every", "training.save_every", "training.keep",
+    "training.max_bad_steps", "training.on_divergence", "decoding.batch_tokens",
+}  # fmt: skip
+
+
+def changed_values(ours: Config, theirs: Config) -> list[str]:
+    """Name each value that makes our config another experiment than the row's."""
+    return [
+        f"{section}.{key}={ours[section][key]!r}, the row has {value!r}"
+        for section, values in theirs.items()
+        for key, value in values.items()
+        if ours[section][key] != value
+        and section != "mesh"
+        and f"{section}.{key}" not in IGNORED_KEYS
+    ]
+
+
+def measure_budget(
+    ours: Config, theirs: Config, metrics: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return which part of the published run ours is, in updates and target tokens.
+
+    `metrics` are the lines of metrics.jsonl.
+    """
+    ours, theirs = ours["training"], theirs["training"]
+    # `tokens` is null where all updates were skipped.
+    tokens = sum(line["tokens"] or 0 for line in metrics if line["kind"] == "train")
+    all_tokens = theirs["steps"] * theirs["tokens_per_update"]
+    return {
+        "steps": ours["steps"],
+        "published_steps": theirs["steps"],
+        "share_of_updates": ours["steps"] / theirs["steps"],
+        "target_tokens": tokens,
+        "published_target_tokens": all_tokens,
+        "share_of_target_tokens": tokens / all_tokens,
+        "averaged_checkpoints": ours["average"],
+        "updates_between_them": ours["save_every"],
+    }
+
+
+def differences(row: str, budget: Mapping[str, Any], changed: list[str]) -> list[str]:
+    """Say what keeps our figures from being theirs: the budget, then the rest."""
+    found = [f"config: {each}" for each in changed] + [*published.row(row).differs]
+    if budget["steps"] == budget["published_steps"]:
+        return found
+    averaged = (
+        f"checkpoints averaged: {budget['averaged_checkpoints']}, "
+        f"{budget['updates_between_them']:,} updates apart"
+    )
+    return [f"budget: {_updates(budget)}; {averaged}", *found]
+
+
+def beside_ours(name: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the published row `name` with our figures; `results` by workdir."""
+    row = published.row(name)
+    runs = [
+        {"workdir": k, **each} for k, each in results.items() if each["row"] == name
+    ]
+    figures = []
+    for figure in row.figures:
+        ours = [_scores(run).get(figure.scorer) for run in runs]
+        figures.append({**figure._asdict(), "ours": ours})
+    return {
+        "row": name,
+        "config": row.config,
+        "test": row.test,
+        "figures": figures,
+        "runs": runs,
+        "differs": row.differs,
+    }
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """Return a row of `beside_ours` as text for a terminal."""
+    lines = [f"{row['row']}  {row['test']}, config {row['config']}"]
+    for figure in row["figures"]:
+        ours = ["-" if each is None else f"{each:.2f}" for each in figure["ours"]]
+        note = f" ({figure['note']})" if figure["note"] else ""
+        lines.append(
+            f"  theirs {figure['value']:6.2f}  ours "
+            f"{'  '.join(f'{each:>6}' for each in ours or ['-'])}  "
+            f"{figure['scorer']}: {figure['who']}{note}"
+        )
+    for run in row["runs"]:
+        budget = run["budget"]
+        lines.append(
+            f"  ours is {run['workdir']}: {_updates(budget)}, "
+            f"{budget['target_tokens']:,.0f} of about "
+            f"{budget['published_target_tokens']:,} target tokens"
+        )
+        lines += [f"    differs: {each}" for each in run["differs"]]
+    return "\n".join(lines)
+
+
+def write_page(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write rows of `beside_ours` as a page. Raises InputError if that fails."""
+    from jaxformer.reports import page  # its packages are optional
+
+    page.require_output(path)
+    values = {"rows": rows, "others": published.NOT_COMPARABLE, "scorers": SCORERS}
+    page.write(path, page.render("comparison.html", **values))
+
+
+def _scores(result: Mapping[str, Any]) -> dict[str, float]:
+    """Our figures by the scorers of published ones."""
+    bleus = {each["scorer"]: each["bleu"] for each in result["every_bleu"]}
+    return {published.PERPLEXITY: result["ppl"], **bleus}
+
+
+def _updates(budget: Mapping[str, Any]) -> str:
+    return (
+        f"{budget['steps']:,} of {budget['published_steps']:,} updates "
+        f"({100 * budget['share_of_updates']:.3g} %)"
+    )

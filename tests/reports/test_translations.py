@@ -1,0 +1,105 @@
+"""Scores by length, the worst and best sentences, and comparisons."""
+
+import itertools
+import random
+
+import pytest
+
+from jaxformer.evaluation import significance
+from jaxformer.evaluation.metrics import corpus_scores
+from jaxformer.reports.translations import (
+    MIN_BUCKET,
+    Text,
+    Translated,
+    compare,
+    describe_translations,
+    make_buckets,
+    score_by_length,
+)
+
+from .synthetic_runs import align, make_text, translate
+
+TEXT = make_text()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_buckets_hold_every_length_once_and_are_not_small(seed):
+    draw = random.Random(seed)
+    longest = draw.choice([1, 6, 20, 60, 500])
+    lengths = [
+        round(draw.triangular(0, longest, longest / 3))
+        for _ in range(draw.choice([1, MIN_BUCKET - 1, MIN_BUCKET, 200, 3000]))
+    ]
+    buckets = make_buckets(lengths)
+    assert (buckets[0][0], buckets[-1][1]) == (min(lengths), max(lengths))
+    assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(buckets))
+    sizes = [sum(first <= n <= last for n in lengths) for first, last in buckets]
+    assert len(buckets) == 1 or min(sizes) >= MIN_BUCKET
+
+
+@pytest.mark.parametrize(
+    ("lengths", "buckets"),
+    [
+        (range(1, 26), [(1, 5), (6, 10), (11, 15), (16, 20), (21, 25)]),
+        ([3, 200], [(3, 5), (6, 200)]),
+    ],
+)
+def test_buckets_end_at_round_lengths(lengths, buckets):
+    assert make_buckets([n for n in lengths for _ in range(MIN_BUCKET)]) == buckets
+
+
+@pytest.mark.parametrize(
+    ("language", "sentence", "length"),
+    [("de", "ab c", 2), ("zh", "ab c", 3), ("zh_TW", "ab c", 3)],
+)
+def test_text_without_spaces_is_counted_in_characters(language, sentence, length):
+    (only,) = score_by_length(["x"], Text("", language, "de", [sentence], ["x"]))
+    assert (only["from"], only["to"], only["sentences"]) == (length, length, 1)
+
+
+def test_each_bucket_is_scored_as_a_text_of_its_own():
+    sources = ["a b"] * MIN_BUCKET + ["a b c d e f"] * MIN_BUCKET
+    references = ["ein hund läuft schnell"] * (2 * MIN_BUCKET)
+    ours = references[:MIN_BUCKET] + ["ein hund"] * MIN_BUCKET
+    short, long = score_by_length(ours, Text("", "en", "de", sources, references))
+    assert list(short.values())[:3] == [2, 5, MIN_BUCKET]
+    assert (short["bleu"], short["chrf"]) == (pytest.approx(100), pytest.approx(100))
+    expected = corpus_scores(
+        ours[MIN_BUCKET:],
+        references[MIN_BUCKET:],
+        source_language="en",
+        target_language="de",
+    )
+    assert (long["bleu"], long["chrf"]) == (expected.bleu, expected.chrf)
+
+
+def test_the_worst_are_worse_than_the_best_and_are_the_lines_they_say():
+    ours = translate(TEXT, 0.3)
+    found = describe_translations(
+        Translated(ours, 1.5, 4.48, None, 1, align), TEXT, examples=3
+    )
+    scores = significance.sentence_scores(ours, TEXT.references)
+    assert [each["chrf"] for each in found["worst"]] == sorted(scores)[:3]
+    assert [each["chrf"] for each in found["best"]] == sorted(scores)[:-4:-1]
+    for each in found["worst"] + found["best"]:
+        at = each["line"] - 1
+        pair = TEXT.sources[at], TEXT.references[at]
+        assert (each["source"], each["reference"]) == pair
+        assert each["translation"] == ours[at]
+        assert "</s>" not in each["alignment"]["source"] + each["alignment"]["target"]
+
+
+def test_no_sentence_is_among_the_worst_and_the_best():
+    text = Text("", "en", "de", ["a"] * 3, ["b"] * 3)
+    found = Translated(["b"] * 3, 0.0, 1.0, None, 1, align)
+    found = describe_translations(found, text, examples=5)
+    assert {each["line"] for each in found["worst"] + found["best"]} == {1, 3}
+
+
+def test_sentences_that_differ_most_come_first_and_equal_ones_are_left_out():
+    systems = {"first": TEXT.references, "other": translate(TEXT, 0.2)}
+    same = sum(a == b for a, b in zip(*systems.values(), strict=True))
+    (found,) = compare(systems, TEXT, examples=len(TEXT.sources))["sentences"]
+    gaps = [abs(each["chrf"][1] - each["chrf"][0]) for each in found["sentences"]]
+    assert gaps == sorted(gaps, reverse=True)
+    assert len(gaps) == len(TEXT.sources) - same
