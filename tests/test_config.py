@@ -37,7 +37,7 @@ def parse(changes):
         ("model.encoder_layers", "0", "model.encoder_layers is 0; it must be at least 1"),
         ("model.attention_window", "0", "model.attention_window is 0"),
         ("model.dtype", "float16", "use one of float32, bfloat16"),
-        ("model.architecture", "rnn", "model.architecture is 'rnn'; use one of transfor"),
+        ("model.architecture", "rnn", "model.architecture is 'rnn'; use 'transformer'"),
     ],
 )  # fmt: skip
 def test_a_value_out_of_bounds_is_refused(name, value, said):

@@ -130,7 +130,8 @@ class Evaluator:
 
     def translate(self, params: Parameters, sentences: Sequence[str]) -> list[str]:
         """Translate with parameters that lie on the mesh of this process."""
-        with on_mesh(self._mesh):  # training's mesh has other devices
+        # Training's mesh may have other devices; the translator places its own rows.
+        with on_mesh(self._mesh, rules=()):
             if self.translator is None:
                 self.translator = self._make_translator(params)
             else:

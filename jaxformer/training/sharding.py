@@ -65,9 +65,9 @@ def make_mesh(*, data: int, fsdp: int, tensor: int) -> Mesh:
 
 
 @contextlib.contextmanager
-def on_mesh(mesh: Mesh) -> Iterator[None]:
-    """Give the logical names in the model their meaning while this is entered."""
-    with jax.set_mesh(mesh), nn.logical_axis_rules(AXIS_RULES):
+def on_mesh(mesh: Mesh, rules: tuple = AXIS_RULES) -> Iterator[None]:
+    """Within the block, logical names in the model mean axes of `mesh` by `rules`."""
+    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
         yield
 
 

@@ -79,7 +79,7 @@ def test_checkpoints_are_chosen_by_name(score, pairs, trained):
 def test_without_scores_none_is_the_best(command, own_run):
     (own_run / "metrics.jsonl").unlink()
     best = ("--mode=score", f"--workdir={own_run}", "--checkpoint=best")
-    assert "no checkpoint has a score" in command(*best).complaint
+    assert "has a score yet; use the checkpoint latest" in command(*best).complaint
 
 
 @pytest.mark.parametrize(
