@@ -6,10 +6,10 @@ workdir as reproduced.json. A larger --steps continues the run. Without --row it
 all rows, with the results in and under --workdir.
 """
 
-import dataclasses
 import json
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -21,7 +21,6 @@ from jaxformer.commands.options import Options
 from jaxformer.errors import InputError
 from jaxformer.files import write_atomically
 from jaxformer.reports import reproduction
-from jaxformer.training.log import read_metrics
 from jaxformer.workdir import Workdir, direction, installed_versions
 
 logger = logging.getLogger(__name__)
@@ -34,32 +33,29 @@ def run(options: Options) -> dict:
     if options.row is None:
         return list_rows(options)
     start = time.monotonic()
-    options = dataclasses.replace(options, config=scale(options))
-    theirs, training = options.config_file, options.config["training"]
+    options = replace(options, config=scale(options))
+    theirs, ours = options.config_file, options.config
     steps = [path.name for path in Workdir(options.workdir).checkpoints.glob("[0-9]*")]
-    if max(map(int, steps), default=0) != training["steps"]:
+    if max(map(int, steps), default=0) != ours["training"]["steps"]:
         trained = train.run(options)
         if trained.get("stopped"):
             return {"row": options.row, **trained}
     done = evaluate(options)
-    ours = dict(options.config)
-    ours["decoding"] = {**ours["decoding"], **options.decoding}
+    ours = {**ours, "decoding": {**ours["decoding"], **options.decoding}}
     flags = {**options.search, "split": options.split, "source": options.source}
     flags |= {"reference": options.reference, "checkpoint": options.checkpoint}
-    changed = reproduction.changed_values(ours, theirs)
-    changed += [
+    changed = reproduction.changed_values(ours, theirs) + [
         f"--{name}={value}"
         for name, value in flags.items()
         if value is not None and (name, value) != ("split", "test")
     ]
-    budget = reproduction.measure_budget(ours, theirs, read_metrics(options.workdir))
+    budget = reproduction.measure_budget(ours, theirs)
     result = {
         "row": options.row,
         "budget": budget,
         "ppl": done.scores["ppl"],
-        "direction": direction(options.config),
+        "direction": direction(ours),
         "every_bleu": [each._asdict() for each in done.every_bleu],
-        "sentences": len(done.sources),
         "changed": changed,
         "differs": reproduction.differences(options.row, budget, changed),
         "hardware": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
@@ -67,17 +63,15 @@ def run(options: Options) -> dict:
     }
     if processes.is_first():
         write_atomically(options.workdir / RECORD, json.dumps(result, indent=2) + "\n")
-    results = {str(options.workdir): result}
-    described = reproduction.describe(reproduction.beside_ours(options.row, results))
-    logger.info("%s", described)
+    row = reproduction.beside_ours(options.row, {str(options.workdir): result})
+    logger.info("%s", reproduction.describe(row))
     return {**result, "seconds": round(time.monotonic() - start, 1)}
 
 
 def scale(options: Options) -> dict:
-    """Return the row's config for --steps updates.
+    """Return the row's config for --steps updates, with as many checkpoints to average.
 
-    Evaluations and checkpoints become more frequent in proportion, so that as many are
-    averaged. The learning rate stays that of the full run.
+    The learning rate stays that of the full run.
     """
     if options.steps is None:
         return options.config
@@ -90,8 +84,22 @@ def scale(options: Options) -> dict:
 
 
 def list_rows(options: Options) -> dict:
-    """List all published rows with our results; with --output=FILE.html as a page."""
-    results = read_results(options.workdir) if options.workdir else {}
+    """List all published rows with our results; with --output=FILE.html as a page.
+
+    Raises InputError for a folder that does not exist and a file that is not a result.
+    """
+    folder, results = options.workdir, {}
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"there is no folder {folder}: give one with runs in it")
+    files = [*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")] if folder else []
+    for file in sorted(files):
+        try:
+            results[str(file.parent)] = result = json.loads(file.read_text())
+            reproduction.describe(reproduction.beside_ours(result["row"], results))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{file} cannot be read ({error!r}); make it again with --row"
+            ) from None
     rows = [reproduction.beside_ours(name, results) for name in published.ROWS]
     logger.info("%s", "\n".join(map(reproduction.describe, rows)))
     for each in published.NOT_COMPARABLE:
@@ -99,22 +107,3 @@ def list_rows(options: Options) -> dict:
     if options.output is not None and processes.is_first():
         reproduction.write_page(rows, Path(options.output))
     return {"rows": rows, "runs": len(results), "output": options.output}
-
-
-def read_results(folder: Path) -> dict[str, dict]:
-    """Return the results of runs in `folder` and in the folders in it, by path.
-
-    Raises InputError for a folder that does not exist and a file that is not a result.
-    """
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}: give one with runs in it")
-    found = {}
-    for file in sorted([*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")]):
-        try:
-            found[str(file.parent)] = result = json.loads(file.read_text())
-            reproduction.describe(reproduction.beside_ours(result["row"], found))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{file} cannot be read ({error!r}); make it again with --row"
-            ) from None
-    return found

@@ -22,7 +22,7 @@ from jaxformer.reports.attention import ENDINGS, AttentionView
 from jaxformer.reports.attention_data import attend
 from jaxformer.workdir import direction
 
-ALTERNATIVES = 4  # of each sentence on a page, if the beam is that wide
+ALTERNATIVES = 4  # of each sentence, if the beam is that wide
 
 
 def run(options: Options) -> dict | None:
@@ -35,12 +35,13 @@ def run(options: Options) -> dict | None:
     start = time.monotonic()
     output = Path(options.output or options.workdir / "attention.html")
     page.require_output(output, ENDINGS)
-    heads = None if options.heads is None else parse_heads(options.heads)
-    is_page = output.suffix == ".html"
-    beam_size = open_run(options).config["decoding"]["beam_size"]
-    n_best = min(ALTERNATIVES, beam_size) if is_page else 1
+    numbers = options.heads.split(",") if options.heads is not None else []
+    if not all(number.isdecimal() for number in numbers):
+        raise InputError(f"--heads={options.heads} is no list such as --heads=1,3")
+    opened = open_run(options)
+    n_best = min(ALTERNATIVES, opened.config["decoding"]["beam_size"])
     search = {"n_best": n_best, **options.search}
-    opened, translator = open_translator(replace(options, search=search))
+    _, translator = open_translator(replace(options, search=search))
     if not processes.is_first():  # opening needs all of them
         return None
     targets = None
@@ -50,25 +51,15 @@ def run(options: Options) -> dict | None:
         sources = list(read_lines(Path(options.source)))
     else:
         sources = list(lines_of(sys.stdin.buffer))
-    if not is_page and sum(bool(source.strip()) for source in sources) > 1:
+    title = f"Attention of {opened.workdir.path.name}, {direction(opened.config)}"
+    view = AttentionView(attend(translator, sources, targets), title)
+    if output.suffix != ".html" and len(view.viewed) > 1:
         raise InputError(f"{output} shows one sentence; give one, or a page (.html)")
-    view = AttentionView(
-        attend(translator, sources, targets),
-        f"Attention of {opened.workdir.path.name}, {direction(opened.config)}",
-    )
     choice = {"view": options.view, "attention": options.attention}
-    view.save(output, **choice, layer=options.layer, heads=heads)
+    view.save(output, **choice, layer=options.layer, heads=[*map(int, numbers)] or None)
     return {
         "output": str(output),
         "sentences": len(view.viewed),
         "bytes": output.stat().st_size,
         "seconds": round(time.monotonic() - start, 1),
     }
-
-
-def parse_heads(flag: str) -> list[int]:
-    """Read numbers separated by commas. Raises InputError for anything else."""
-    try:
-        return [int(number) for number in flag.split(",")]
-    except ValueError:
-        raise InputError(f"--heads={flag} is no list such as --heads=1,3") from None
