@@ -22,7 +22,6 @@ from jaxformer.errors import InputError
 from jaxformer.files import write_atomically
 from jaxformer.reports import reproduction
 from jaxformer.run import open_run
-from jaxformer.training.log import read_metrics
 from jaxformer.workdir import Workdir, installed_versions
 
 logger = logging.getLogger(__name__)
@@ -67,14 +66,13 @@ def run(
         for name, value in flags.items()
         if value is not None and (name, value) != ("split", "test")
     ]
-    budget = reproduction.measure_budget(ours, theirs, read_metrics(workdir))
+    budget = reproduction.measure_budget(ours, theirs)
     result = {
         "row": row,
         "budget": budget,
         "ppl": done.scores["ppl"],
         "direction": this.config.data.direction,
         "every_bleu": [each._asdict() for each in done.every_bleu],
-        "sentences": len(text.sources),
         "changed": changed,
         "differs": reproduction.differences(row, budget, changed),
         "hardware": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
@@ -88,10 +86,9 @@ def run(
 
 
 def scale(ours: Values, theirs: Values, steps: int | None) -> Values:
-    """Return the row's config for so many updates.
+    """Return the row's config for so many updates, with as many checkpoints to average.
 
-    Evaluations and checkpoints become more frequent in proportion, so that as many are
-    averaged. The learning rate stays that of the full run.
+    The learning rate stays that of the full run.
     """
     if steps is None:
         return ours
@@ -103,9 +100,23 @@ def scale(ours: Values, theirs: Values, steps: int | None) -> Values:
     return {**ours, "training": {**training, "steps": steps}}
 
 
-def list_rows(workdir: Path | None, output: str | None) -> dict:
-    """List all published rows with our results; `output` gets them as a page."""
-    results = read_results(workdir) if workdir else {}
+def list_rows(folder: Path | None, output: str | None) -> dict:
+    """List all published rows with our results; `output` gets them as a page.
+
+    Raises InputError for a folder that does not exist and a file that is not a result.
+    """
+    results = {}
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"there is no folder {folder}; give one with runs in it")
+    files = [*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")] if folder else []
+    for file in sorted(files):
+        try:
+            results[str(file.parent)] = result = json.loads(file.read_text())
+            reproduction.describe(reproduction.beside_ours(result["row"], results))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{file} cannot be read ({error!r}); make it again with --row"
+            ) from None
     rows = [reproduction.beside_ours(name, results) for name in published.ROWS]
     logger.info("%s", "\n".join(map(reproduction.describe, rows)))
     for each in published.NOT_COMPARABLE:
@@ -113,22 +124,3 @@ def list_rows(workdir: Path | None, output: str | None) -> dict:
     if output is not None and processes.is_first():
         reproduction.write_page(rows, Path(output))
     return {"rows": rows, "runs": len(results), "output": output}
-
-
-def read_results(folder: Path) -> dict[str, dict]:
-    """Return the results of runs in `folder` and in the folders in it, by path.
-
-    Raises InputError for a folder that does not exist and a file that is not a result.
-    """
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}: give one with runs in it")
-    found = {}
-    for file in sorted([*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")]):
-        try:
-            found[str(file.parent)] = result = json.loads(file.read_text())
-            reproduction.describe(reproduction.beside_ours(result["row"], found))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{file} cannot be read ({error!r}); make it again with --row"
-            ) from None
-    return found

@@ -21,7 +21,7 @@ from jaxformer.reports.attention import ENDINGS, AttentionView
 from jaxformer.reports.attention_data import attend
 from jaxformer.run import open_run, open_translator
 
-ALTERNATIVES = 4  # of each sentence on a page, if the beam is that wide
+ALTERNATIVES = 4  # of each sentence, if the beam is that wide
 
 
 def run(
@@ -48,10 +48,11 @@ def run(
     start = time.monotonic()
     file = Path(output or workdir / "attention.html")
     page.require_output(file, ENDINGS)
-    chosen = None if heads is None else parse_heads(heads)
-    is_page = file.suffix == ".html"
+    numbers = heads.split(",") if heads is not None else []
+    if not all(number.isdecimal() for number in numbers):
+        raise InputError(f"--heads={heads} is no list such as --heads=1,3")
     beam_size = open_run(workdir, config).config.decoding.beam_size
-    n_best = min(ALTERNATIVES, options.get("beam_size", beam_size)) if is_page else 1
+    n_best = min(ALTERNATIVES, options.get("beam_size", beam_size))
     this, translator = open_translator(
         workdir, config, checkpoint=checkpoint, ensemble=folders(ensemble),
         **{"n_best": n_best, **options},
@@ -65,24 +66,17 @@ def run(
         sources = list(read_lines(Path(source)))
     else:
         sources = list(read_stream(sys.stdin.buffer))
-    if not is_page and sum(bool(line.strip()) for line in sources) > 1:
+    title = f"Attention of {this.workdir.path.name}, {this.config.data.direction}"
+    shown = AttentionView(attend(translator, sources, targets), title)
+    if file.suffix != ".html" and len(shown.viewed) > 1:
         raise InputError(f"{file} shows one sentence; give one, or a page (.html)")
-    shown = AttentionView(
-        attend(translator, sources, targets),
-        f"Attention of {this.workdir.path.name}, {this.config.data.direction}",
-    )
-    shown.save(file, view=view, attention=attention, layer=layer, heads=chosen)
+    shown.save(
+        file, view=view, attention=attention, layer=layer,
+        heads=[*map(int, numbers)] or None,
+    )  # fmt: skip
     return {
         "output": str(file),
         "sentences": len(shown.viewed),
         "bytes": file.stat().st_size,
         "seconds": round(time.monotonic() - start, 1),
     }
-
-
-def parse_heads(flag: str) -> list[int]:
-    """Read numbers separated by commas. Raises InputError for anything else."""
-    try:
-        return [int(number) for number in flag.split(",")]
-    except ValueError:
-        raise InputError(f"--heads={flag} is no list such as --heads=1,3") from None

@@ -92,7 +92,7 @@ class AttentionView:
         """Return the page, which shows the choice first."""
         small = Matrix(["a", "b"], ["a", "b"], np.zeros((self.heads, 2, 2)))
         drawn = {  # the page replaces data and parameters
-            "lines": charts.lines_chart(small, range(1, self.heads + 1), legend=False),
+            "lines": charts.lines_chart(small, [1]),
             "heat_map": charts.heat_map(small, [1]),
             "heat_maps": charts.heat_map(small, [1, 1]),  # of several heads
         }

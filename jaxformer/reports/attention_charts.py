@@ -26,9 +26,7 @@ def head_colours(heads: int) -> list[str]:
     return [COLOURS[head % len(COLOURS)] for head in range(heads)]
 
 
-def lines_chart(
-    matrix: Matrix, heads: Sequence[int], *, legend: bool = True
-) -> alt.LayerChart:
+def lines_chart(matrix: Matrix, heads: Sequence[int]) -> alt.LayerChart:
     """Draw lines from the queries, above, to the keys, below; heads count from 1.
 
     Lines of several heads lie side by side. Both rows of pieces have the same width.
@@ -50,7 +48,7 @@ def lines_chart(
             x2=_pixels(f"width * (datum.key + 0.5) / length(keys) + {offset}"),
             y=_pixels("above"),
             y2=_pixels("above + between"),
-            color=_colour(matrix, heads, legend=legend and len(heads) > 1),
+            color=_colour(matrix, heads, legend=len(heads) > 1),
             opacity=_opacity("weight"),
         )
     )
@@ -67,20 +65,20 @@ def lines_chart(
 def _pieces(matrix: Matrix) -> tuple[alt.Chart, alt.Chart]:
     """Both rows of pieces: a box behind each, shaded when pointed at, and the texts."""
     tokens = [
-        {"side": side, "place": place, "text": text}
+        {"side": side, "index": index, "text": text}
         for side, pieces in (("query", matrix.queries), ("key", matrix.keys))
-        for place, text in enumerate(pieces)
+        for index, text in enumerate(pieces)
     ]
 
     def by_side(query: str, key: str) -> str:
         return f"(datum.side == 'query' ? {query} : {key})"
 
     count = by_side("length(queries)", "length(keys)")
-    touched = "side == datum.side && at == datum.place"
+    touched = "side == datum.side && at == datum.index"
     chart = alt.Chart(alt.InlineData(values=tokens, name="tokens"))
     boxes = chart.mark_rect(cornerRadius=3, fill=_GREY).encode(
-        x=_pixels(f"width * datum.place / {count}"),
-        x2=_pixels(f"width * (datum.place + 1) / {count}"),
+        x=_pixels(f"width * datum.index / {count}"),
+        x2=_pixels(f"width * (datum.index + 1) / {count}"),
         y=_pixels(by_side("0", "above + between + 3")),
         y2=_pixels(by_side("above - 3", "above + between + below")),
         fillOpacity=alt.condition(touched, alt.value(0.35), alt.value(0)),
@@ -88,7 +86,7 @@ def _pieces(matrix: Matrix) -> tuple[alt.Chart, alt.Chart]:
     align = alt.ExprRef(by_side("'left'", "'right'"))
     texts = chart.mark_text(angle=270, align=align, baseline="middle", fontSize=12)
     return boxes, texts.encode(
-        x=_pixels(f"width * (datum.place + 0.5) / {count}"),
+        x=_pixels(f"width * (datum.index + 0.5) / {count}"),
         y=_pixels(by_side("above - 7", "above + between + 7")),
         text="text:N",
     )
@@ -101,14 +99,15 @@ def heat_map(matrix: Matrix, heads: Sequence[int]) -> alt.Chart | alt.FacetChart
     pieces, have no names.
     """
     several = len(heads) > 1
+    weight = alt.Tooltip("weight:Q", format=".0%")
     width, least, most = (240, 4, 24) if several else (640, 12, 34)
     step = _clamp(width / len(matrix.keys), least, most)
     chart = (
         alt.Chart(alt.InlineData(values=chart_rows(matrix, heads), name="weights"))
         .mark_rect()
         .transform_calculate(
-            query_piece="queries[datum.query]",
-            key_piece="keys[datum.key]",
+            Query="queries[datum.query]",
+            Key="keys[datum.key]",
             shown=f"{_SELECTED} ? datum.weight : datum.weight / 6",
         )
         .encode(
@@ -116,12 +115,7 @@ def heat_map(matrix: Matrix, heads: Sequence[int]) -> alt.Chart | alt.FacetChart
             y=_pieces_axis(alt.Y, "query", "queries", len(matrix.queries), step),
             color=_colour(matrix, heads, legend=False),
             opacity=_opacity("shown"),
-            tooltip=[
-                "head:N",
-                alt.Tooltip("query_piece:N", title="query"),
-                alt.Tooltip("key_piece:N", title="key"),
-                alt.Tooltip("weight:Q", format=".0%"),
-            ],
+            tooltip=["head:N", "Query:N", "Key:N", weight],
         )
         .properties(
             width=alt.Step(step),

@@ -30,12 +30,12 @@ START, END = "<start>", "<end>"
 
 
 class Alternative(NamedTuple):
-    """A translation of a sentence, its scores and its attention."""
+    """A translation of a sentence, as `Hypothesis`, and its attention."""
 
     text: str
-    score: float | None  # log P / length penalty; None if the translation was given
-    log_probability: float  # natural logarithm, of the text and its end
-    tokens: int  # pieces, end of sentence included
+    score: float | None  # None if the translation was given
+    log_probability: float
+    tokens: int
     attention: Attention
 
 

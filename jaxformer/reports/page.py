@@ -5,7 +5,6 @@ security policy forbids it to load anything, from disk or from any host. This is
 only module that imports jinja2 and vl_convert.
 """
 
-import functools
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,13 @@ COLOURS = (
     "#7f7f7f", "#649dbd", "#ce9364", "#64b39d", "#caa0b7", "#8fbed8", "#d7b364",
     "#a999c3", "#a3a3a3",
 )  # fmt: skip
+PAGES = jinja2.Environment(
+    loader=jinja2.PackageLoader(__package__, "pages"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 
 
 def render(
@@ -49,7 +55,7 @@ def render(
     specs = {name: chart.to_dict() for name, chart in (charts or {}).items()}
     # Vega as one script, from the installed package.
     library = vl_convert.javascript_bundle().replace("</script", "<\\/script")
-    page = _environment().get_template(template)
+    page = PAGES.get_template(template)
     return page.render(specs=specs, data=data, library=library, **values)
 
 
@@ -63,7 +69,7 @@ def require_output(path: Path, endings: Sequence[str] = (".html",)) -> None:
         raise InputError(f"{path} does not end in {names}; choose such a name")
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if path.is_dir() or not (above.is_dir() and os.access(above, os.W_OK)):
-        reason = f"{path if path.is_dir() else above} is no place for a file"
+        reason = "a folder" if path.is_dir() else f"{above} is not a writable folder"
         raise InputError(f"{path} cannot be written: {reason}; choose another file")
 
 
@@ -84,17 +90,6 @@ def picture(chart: alt.TopLevelMixin, kind: str = "png", *, scale: float = 2) ->
     `scale` is the number of dots of a PNG for each pixel; other kinds ignore it.
     """
     file = io.StringIO() if kind == "svg" else io.BytesIO()
-    chart.save(file, format=kind, **({"scale_factor": scale} if kind == "png" else {}))
+    chart.save(file, format=kind, scale_factor=scale if kind == "png" else 1)
     drawn = file.getvalue()
     return drawn.encode() if isinstance(drawn, str) else drawn
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__, "pages"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

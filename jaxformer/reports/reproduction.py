@@ -34,26 +34,15 @@ def changed_values(ours: Config, theirs: Config) -> list[str]:
     ]
 
 
-def measure_budget(
-    ours: Config, theirs: Config, metrics: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Return which part of the published run ours is, in updates and target tokens.
-
-    `metrics` are the lines of metrics.jsonl.
-    """
-    ours, theirs = ours["training"], theirs["training"]
-    # `tokens` is null where all updates were skipped.
-    tokens = sum(line["tokens"] or 0 for line in metrics if line["kind"] == "train")
-    all_tokens = theirs["steps"] * theirs["tokens_per_update"]
+def measure_budget(ours: Config, theirs: Config) -> dict[str, Any]:
+    """Return which part of the updates of the row's config ours are."""
+    training, steps = ours["training"], theirs["training"]["steps"]
     return {
-        "steps": ours["steps"],
-        "published_steps": theirs["steps"],
-        "share_of_updates": ours["steps"] / theirs["steps"],
-        "target_tokens": tokens,
-        "published_target_tokens": all_tokens,
-        "share_of_target_tokens": tokens / all_tokens,
-        "averaged_checkpoints": ours["average"],
-        "updates_between_them": ours["save_every"],
+        "steps": training["steps"],
+        "published_steps": steps,
+        "share_of_updates": training["steps"] / steps,
+        "averaged_checkpoints": training["average"],
+        "updates_between_them": training["save_every"],
     }
 
 
@@ -94,19 +83,14 @@ def describe(row: Mapping[str, Any]) -> str:
     lines = [f"{row['row']}  {row['test']}, config {row['config']}"]
     for figure in row["figures"]:
         ours = ["-" if each is None else f"{each:.2f}" for each in figure["ours"]]
+        ours = "  ".join(f"{each:>6}" for each in ours or ["-"])
         note = f" ({figure['note']})" if figure["note"] else ""
         lines.append(
-            f"  theirs {figure['value']:6.2f}  ours "
-            f"{'  '.join(f'{each:>6}' for each in ours or ['-'])}  "
+            f"  theirs {figure['value']:6.2f}  ours {ours}  "
             f"{figure['scorer']}: {figure['who']}{note}"
         )
     for run in row["runs"]:
-        budget = run["budget"]
-        lines.append(
-            f"  ours is {run['workdir']}: {_updates(budget)}, "
-            f"{budget['target_tokens']:,.0f} of about "
-            f"{budget['published_target_tokens']:,} target tokens"
-        )
+        lines.append(f"  ours is {run['workdir']}: {_updates(run['budget'])}")
         lines += [f"    differs: {each}" for each in run["differs"]]
     return "\n".join(lines)
 

@@ -29,14 +29,6 @@ from jaxformer.reports.translations import (
 )
 from jaxformer.training.optimizer import inverse_square_root_schedule
 
-# Config keys that are paths: the report has only the last part.
-PATHS = {
-    "data.directory", "data.data_dir", "data.train", "data.dev", "data.test",
-    "data.train_source", "data.train_target", "data.dev_source", "data.dev_target",
-    "data.test_source", "data.test_target", "training.initial_embeddings",
-}  # fmt: skip
-FORMULA_POINTS = 200
-
 
 class RunFacts(NamedTuple):
     """What a workdir tells about a run."""
@@ -106,13 +98,12 @@ def _describe(run: RunFacts, text: Text | None, examples: int) -> dict[str, Any]
         for section, values in sorted(run.config.items())
         for key, value in sorted(values.items())
     }
-    for key in PATHS & config.keys():
-        config[key] = config[key] and PurePath(config[key]).name
+    for key, value in config.items():
+        if key != "data.corpus" and "/" in str(value):  # a path has private folders
+            config[key] = PurePath(value).name
+    facts = ("name", "direction", "tokenizer", "vocabulary", "versions")
     return {
-        "name": run.name,
-        "direction": run.direction,
-        "tokenizer": run.tokenizer,
-        "vocabulary": run.vocabulary,
+        **{fact: getattr(run, fact) for fact in facts},
         "parameters": found and found.parameters,
         "checkpoint": found and found.checkpoint,
         "steps": max((line["step"] for line in run.metrics), default=0),
@@ -129,7 +120,6 @@ def _describe(run: RunFacts, text: Text | None, examples: int) -> dict[str, Any]
             "updates_per_epoch": run.plan.updates_per_epoch,
             "shapes": run.plan.shapes,
         },
-        "versions": run.versions,
         "config": config,
     }
 
@@ -160,7 +150,8 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
         names = ["/".join(each[-depth:]) for each in parts]
         if len(set(names)) == len(names):
             return names
-    raise InputError(f"{names[-1]} is given twice; compare different runs")
+    twice = next(name for name in names if names.count(name) > 1)
+    raise InputError(f"{twice} is given twice; compare different runs")
 
 
 def require_one_text(texts: Mapping[str, Text | None]) -> Text | None:
@@ -187,11 +178,10 @@ def _learning_rate(config: Mapping, train: Sequence[Mapping]) -> dict[str, Any]:
     }
     logged = {line["step"]: line["learning_rate"] for line in train}
     logged = {step: rate for step, rate in logged.items() if rate}
-    last = max(logged, default=0)
-    evenly = np.linspace(min(1, last), last, FORMULA_POINTS).round()
-    steps = np.unique([*logged, *evenly, min(sizes["warmup_steps"], last)])
-    rates = inverse_square_root_schedule(**sizes)(steps - 1)
-    formula = dict(zip(steps.tolist(), rates.tolist(), strict=True))
+    peak = min(sizes["warmup_steps"], max(logged, default=1))
+    steps = sorted({1, peak, *logged})
+    rates = inverse_square_root_schedule(**sizes)(np.array(steps) - 1)
+    formula = dict(zip(steps, rates.tolist(), strict=True))
     differences = [abs(rate / formula[step] - 1) for step, rate in logged.items()]
     return {
         **sizes,

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxformer.reports.page import COLOURS, alt
 
-MAX_POINTS = 800  # of a line; longer logs are thinned
+MAX_POINTS = 400  # of a line; longer logs are thinned
 KINDS = {"train": "training", "eval": "validation", "final": "averaged"}
 
 Runs = Sequence[Mapping[str, Any]]
@@ -39,7 +39,7 @@ def curves(runs: Runs, field: str, title: str) -> alt.LayerChart | None:
         {"run": run["name"], "kind": kind, "step": line["step"], field: line[field]}
         for run in runs
         for key, kind in KINDS.items()
-        for line in _thin(run["curves"][key], MAX_POINTS)
+        for line in _thin(run["curves"][key])
         if line.get(field) is not None
     ]
 
@@ -58,31 +58,28 @@ def curves(runs: Runs, field: str, title: str) -> alt.LayerChart | None:
         shape=by_kind(alt.Shape, "circle", "circle", "diamond"),
         opacity=alt.condition(is_training, alt.value(0), alt.value(1)),
     )
-    return _finish(alt.layer(lines, points), title) if rows else None
+    return alt.layer(lines, points, title=title) if rows else None
 
 
 def learning_rates(runs: Runs) -> alt.LayerChart | None:
     """Draw the logged rates as dots on the line of the formula; None without a log."""
-    logged = [
-        {"run": run["name"], **{key: line[key] for key in ("step", "learning_rate")}}
-        for run in runs
-        for line in _thin(run["curves"]["train"], 120)
-        if line.get("learning_rate") is not None
-    ]
-    formula = [
-        {"run": run["name"], **point}
-        for run in runs
-        for point in run["learning_rate"]["formula"]
-    ]
-    y = alt.Y("learning_rate:Q", title=None, axis=alt.Axis(format=".1e"))
-    tooltip = _tooltip(step=",", learning_rate=".4e")
-    line, dots = (
-        _chart(runs, rows, x=_updates(), y=y, tooltip=tooltip)
-        for rows in (formula, logged)
+    drawn = {"formula": [], "logged": []}
+    for run in runs:
+        sources = (run["learning_rate"]["formula"], run["curves"]["train"])
+        for name, points in zip(drawn, sources, strict=True):
+            drawn[name] += [
+                {"run": run["name"], "step": point["step"], "rate": rate}
+                for point in _thin(points)
+                if (rate := point.get("learning_rate")) is not None
+            ]
+    y = alt.Y("rate:Q", title=None, axis=alt.Axis(format=".1e"))
+    encoding = {"x": _updates(), "y": y, "tooltip": _tooltip(step=",", rate=".4e")}
+    layers = (
+        _chart(runs, drawn["formula"], **encoding).mark_line(strokeWidth=1.2),
+        _chart(runs, drawn["logged"], **encoding).mark_point(filled=True, size=18),
     )
-    layers = line.mark_line(strokeWidth=1.2), dots.mark_point(filled=True, size=18)
     title = "Learning rate: logged (dots) and equation 3 (line)"
-    return _finish(alt.layer(*layers), title) if logged else None
+    return alt.layer(*layers, title=title) if drawn["logged"] else None
 
 
 def by_length(runs: Runs, field: str, title: str) -> alt.Chart | None:
@@ -105,7 +102,7 @@ def by_length(runs: Runs, field: str, title: str) -> alt.Chart | None:
         y=alt.Y(f"{field}:Q", title=None),
         tooltip=_tooltip(length="", **{field: ".2f"}),
     )
-    return _finish(chart.mark_bar(), title) if rows else None
+    return chart.mark_bar().properties(title=title) if rows else None
 
 
 def _chart(runs: Runs, rows: Sequence[Mapping[str, Any]], **encoding: Any) -> alt.Chart:
@@ -119,11 +116,8 @@ def _chart(runs: Runs, rows: Sequence[Mapping[str, Any]], **encoding: Any) -> al
         scale=alt.Scale(domain=names, range=list(COLOURS[: len(names)])),
         legend=legend if len(names) > 1 else None,
     )
-    return alt.Chart(alt.Data(values=rows)).encode(color=color, **encoding)
-
-
-def _finish(chart: Any, title: str) -> Any:
-    return chart.properties(title=title, width="container", height=210)
+    chart = alt.Chart(alt.Data(values=rows), width="container", height=210)
+    return chart.encode(color=color, **encoding)
 
 
 def _updates() -> alt.X:
@@ -138,7 +132,7 @@ def _tooltip(**formats: str) -> list[alt.Tooltip]:
     ]
 
 
-def _thin(lines: Sequence[Any], most: int) -> Sequence[Any]:
+def _thin(lines: Sequence[Any]) -> Sequence[Any]:
     """Every n-th line, the last one included."""
-    stride = -(-len(lines) // most) or 1
+    stride = -(-len(lines) // MAX_POINTS) or 1
     return lines[::-1][::stride][::-1]

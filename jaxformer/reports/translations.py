@@ -51,8 +51,6 @@ def describe_translations(
     return {
         "scores": {
             **{name: each._asdict() for name, each in confidence.items()},
-            "case": "cased",
-            "direction": f"{text.source_language}-{target}",
             "nll": found.nll,
             "ppl": found.ppl,
             "every_bleu": [each._asdict() for each in bleus],

@@ -38,7 +38,6 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     half = reproduce("--steps=50")
     budget = half.result["budget"]
     assert (budget["steps"], budget["published_steps"]) == (50, 100)
-    assert 0.3 < budget["share_of_target_tokens"] < 0.5  # no update is quite full
     assert budget["averaged_checkpoints"] == 2
     assert budget["updates_between_them"] == 12  # half of 25
     assert half.result["changed"] == []
@@ -53,7 +52,6 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     full = reproduce("--beam_size=1", "--split=dev")
     assert "step 50 of 100" in full.err
     assert full.result["budget"]["share_of_updates"] == 1
-    assert full.result["budget"]["target_tokens"] > 1.9 * budget["target_tokens"]
     assert "differs: budget" not in full.err
     changes = ["decoding.beam_size=1, the row has 2", "--split=dev"]
     assert full.result["changed"] == changes

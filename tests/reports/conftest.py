@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service as Driver
+from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
@@ -23,7 +23,6 @@ CHROMEDRIVER = shutil.which("chromedriver")
 
 @pytest.fixture(autouse=True, scope="module")
 def few_resamples() -> Iterator[None]:
-    """Keep the statistics of small texts quick."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(significance, "RESAMPLES", 50)
         patch.setattr(significance, "TRIALS", 50)
@@ -43,6 +42,10 @@ class Browser:
         self.driver.get(path.absolute().as_uri() + fragment)
         self.wait(lambda _: self.run("document.documentElement.dataset.drawn"))
 
+    def run(self, expression: str):
+        """The value of an expression of JavaScript."""
+        return self.driver.execute_script(f"return {expression}")
+
     def all(self, selector: str) -> list:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
@@ -54,42 +57,32 @@ class Browser:
         return [each.text for each in self.all(selector)]
 
     def press(self, *keys: str) -> None:
-        """Press keys where the focus is, as a keyboard would."""
         ActionChains(self.driver).send_keys(*keys).perform()
 
     def point_at(self, element) -> None:
-        """Move the mouse over an element."""
         ActionChains(self.driver).move_to_element(element).perform()
 
-    def run(self, script: str):
-        """The value of an expression of JavaScript."""
-        return self.driver.execute_script(f"return {script}")
-
     @contextmanager
-    def seen_by(self, *, scheme: str = "light", width: int = 1200, height: int = 900):
-        """Emulate a window of that size, of somebody who likes that scheme."""
+    def seen_by(self, *, scheme: str = "light", width: int = 1200):
+        """Emulate a window of that width and a user's choice of a colour scheme."""
         command = self.driver.execute_cdp_cmd
         media = [{"name": "prefers-color-scheme", "value": scheme}]
-        size = {"width": width, "height": height, "deviceScaleFactor": 1}
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         command("Emulation.setEmulatedMedia", {"features": media})
-        command("Emulation.setDeviceMetricsOverride", {**size, "mobile": False})
+        command("Emulation.setDeviceMetricsOverride", size)
         yield
         command("Emulation.clearDeviceMetricsOverride", {})
         command("Emulation.setEmulatedMedia", {"features": []})
 
-    def complaints(self) -> list[str]:
-        """What the console has said since it was last asked."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]
-
-    def asked_for(self) -> set[str]:
-        """What the pages have asked for, besides what they carry in themselves."""
-        sent = [
+    def requests(self) -> set[str]:
+        """The URLs of all requests, besides what pages carry in themselves."""
+        events = [
             json.loads(entry["message"])["message"]
             for entry in self.driver.get_log("performance")
         ]
         urls = {
             event["params"]["request"]["url"].partition("#")[0]
-            for event in sent
+            for event in events
             if event["method"] == "Network.requestWillBeSent"
         }
         return {url for url in urls if urlsplit(url).scheme not in ("data", "blob")}
@@ -110,26 +103,21 @@ def driver(tmp_path_factory) -> Iterator[webdriver.Chrome]:
         *(["--no-sandbox"] if os.geteuid() == 0 else []),
     ):  # fmt: skip
         options.add_argument(argument)
-    options.set_capability(
-        "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
-    )
-    started = webdriver.Chrome(options, Driver(CHROMEDRIVER))
+    logs = {"browser": "ALL", "performance": "ALL"}
+    options.set_capability("goog:loggingPrefs", logs)
+    started = webdriver.Chrome(options, Service(CHROMEDRIVER))
     yield started
     started.quit()
 
 
 @pytest.fixture
 def browser(driver) -> Iterator[Browser]:
-    """Chromium as a test opens pages in it; these may ask for no file but themselves.
-
-    After the test neither the console may have spoken nor a host have been asked.
-    """
+    """Chromium for one test, whose pages log nothing and request only themselves."""
     driver.get("about:blank")
     driver.get_log("browser"), driver.get_log("performance")  # forget other tests
     browser = Browser(driver)
     yield browser
-    assert browser.complaints() == []
-    asked = browser.asked_for() - {"about:blank"}
-    assert asked
-    assert {urlsplit(url).scheme for url in asked} == {"file"}
-    assert all(url.endswith(".html") for url in asked)
+    assert driver.get_log("browser") == []
+    requests = browser.requests() - {"about:blank"}
+    assert requests
+    assert all(url.startswith("file:") and url.endswith(".html") for url in requests)

@@ -72,11 +72,12 @@ def test_pieces_that_continue_a_word_begin_with_a_dot(marked, shown):
 @pytest.mark.parametrize(
     ("best", "other", "parts"),
     [
-        ("a b c", "a b c", [("same", "a b c")]),
-        ("a b c", "a x c", [("same", "a"), ("new", "x"), ("same", "c")]),
-        ("a b c", "a c", [("same", "a"), ("gone", "b"), ("same", "c")]),
+        (
+            "a b c d",
+            "a x c",
+            [("same", "a"), ("new", "x"), ("same", "c"), ("gone", "d")],
+        ),
         ("a", "a b", [("same", "a"), ("new", "b")]),
-        ("a", "", [("gone", "a")]),
         ("", "", []),
     ],
 )
@@ -139,9 +140,7 @@ def test_a_head_has_the_same_colour_in_every_chart(view):
     [
         ({"layer": 4}, "no layer 4: choose from 1 to 3"),
         ({"layer": 5, "attention": "encoder"}, "no layer 5: choose from 1 to 4"),
-        ({"layer": 0}, "no layer 0"),
-        ({"heads": [1, 5]}, "no head 5: choose from 1 to 4"),
-        ({"heads": 0}, "no head 0"),
+        ({"heads": [0, 1]}, "no head 0: choose from 1 to 4"),
         ({"heads": []}, "heads is empty"),
         ({"sentence": 3}, "no sentence 3: choose from 1 to 2"),
         ({"alternative": 3}, "no alternative 3: choose from 1 to 2"),
@@ -201,15 +200,10 @@ def test_pictures_are_of_the_kind_that_their_name_says(view, tmp_path, ending, b
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [
-        ("picture.gif", r"does not end in \.html or \.png"),
-        ("file/x.html", "cannot be written"),
-        ("folder.svg", "cannot be written"),
-    ],
+    [("x.gif", r"end in \.html or \.png"), ("file/x.html", "cannot be written")],
 )
 def test_a_file_that_cannot_be_written_is_refused(view, tmp_path, name, message):
     (tmp_path / "file").write_text("")
-    (tmp_path / "folder.svg").mkdir()
     with pytest.raises(InputError, match=message):
         view.save(tmp_path / name)
 
@@ -238,15 +232,11 @@ TRANSLATOR = SimpleNamespace(  # a piece is a word or a part of it
 )
 
 
-def test_sentences_are_translated_and_blank_ones_left_out():
-    found = attend(TRANSLATOR, ["ab cd", " ", "ef"])
-    assert [each.source for each in found] == ["ab cd", "ef"]
-    first, second = found[0].alternatives
-    assert first[:4] == ("dc ba!", -1, -2, 1)
-    assert second.attention.target == pieces("dc ba!!")
-
-
-def test_given_translations_are_kept():
+def test_sentences_are_translated_or_given_and_blank_ones_left_out():
+    first, last = attend(TRANSLATOR, ["ab cd", " ", "ef"])
+    assert (first.source, last.source) == ("ab cd", "ef")
+    assert first.alternatives[0][:4] == ("dc ba!", -1, -2, 1)
+    assert first.alternatives[1].attention.target == pieces("dc ba!!")
     (found,) = attend(TRANSLATOR, ["", "ab cd"], ["", "x"])
     (only,) = found.alternatives
     assert only[:4] == ("x", None, pytest.approx(-1.0), 2)

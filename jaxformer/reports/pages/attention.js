@@ -130,23 +130,23 @@ async function drawFigure(mine) {
   const spec = fitted(name, matrix);
   spec.description = $("caption").textContent; // what a screen reader says
   const tokens = ["query", "key"].flatMap((side) =>
-    piecesOf(side).map((text, place) => ({ side, place, text })));
+    piecesOf(side).map((text, index) => ({ side, index, text })));
   fill(spec, { weights, tokens });
-  const place = document.createElement("div");
-  place.dataset.file = `attention-${state.attention}-layer-${state.layer}`;
-  $("figure").append(place); // before the old one goes, so that nothing jumps
-  const view = await draw(place, spec, "canvas");
+  const container = document.createElement("div");
+  container.dataset.file = `attention-${state.attention}-layer-${state.layer}`;
+  $("figure").append(container); // before the old one goes, so that nothing jumps
+  const view = await draw(container, spec, "canvas");
   if (mine !== turn) {
     view.finalize();
-    place.remove();
+    container.remove();
     return null;
   }
   drawn.view?.finalize();
-  $("figure").replaceChildren(place);
+  $("figure").replaceChildren(container);
   drawn = { key, view };
   // The piece under the mouse: of lines its box, of a heat map its row.
-  const under = ({ datum } = {}) => (datum?.place !== undefined
-    ? { side: datum.side, at: datum.place }
+  const under = ({ datum } = {}) => (datum?.side !== undefined
+    ? { side: datum.side, at: datum.index }
     : state.view === "heat_map" && datum?.query !== undefined
       ? { side: "query", at: datum.query } : null);
   view.addEventListener("mousemove", (_, item) => hover(under(item ?? {})));
@@ -233,17 +233,17 @@ function showTable() {
     const weights = others.map((_, other) =>
       matrix.weight(head, ...(side === "query" ? [at, other] : [other, at])));
     const order = [...others.keys()].sort((a, b) => weights[b] - weights[a])
-      .filter((other, place) => weights[other] >= (place ? pageData.min_weight : 1e-9));
+      .filter((other, rank) => weights[other] >= (rank ? pageData.min_weight : 1e-9));
     const row = element("tr");
     row.style.setProperty("--head", headColour(head));
     const name = element("th", { scope: "row" });
     name.append(element("span", { className: "dot" }), ` head ${head}`);
     row.append(name);
-    for (const place of [0, 1, 2, 3]) {
+    for (const rank of [0, 1, 2, 3]) {
       const cell = element("td");
       row.append(cell);
-      if (place >= order.length) continue;
-      const other = order[place];
+      if (rank >= order.length) continue;
+      const other = order[rank];
       const share = element("div", { className: "share" });
       share.style.setProperty("--weight", `${100 * weights[other]}%`);
       share.append(element("span", {}, others[other]), element("span", {}, percent(weights[other])));
