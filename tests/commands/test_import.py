@@ -123,7 +123,7 @@ def test_a_failed_import_leaves_nothing(import_, exported, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == [spoilt]
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_published_model_is_fine_tuned(command, export, import_, toy, tmp_path):
     """One with two tokeniser models, biases everywhere and another activation."""
     pytest.importorskip("torch", reason="PyTorch is not installed: extra `torch`")
