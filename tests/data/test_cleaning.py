@@ -60,10 +60,11 @@ def test_the_ratio_has_slack_for_short_sentences(cleaned):
 
 def test_duplicates_are_found_across_chunks(cleaned, monkeypatch):
     monkeypatch.setattr("jaxformer.data.cleaning._CHUNK", 2)
-    pairs = [("a", "b"), ("a", "b"), ("b", "a"), ("a", "b"), ("a", "c")]
+    pairs = [("aa", "b"), ("aa", "b"), ("b", "aa"), ("aa", "b"), ("a", "c")]
     kept, report = cleaned(pairs)
-    assert kept == [("a", "b"), ("b", "a"), ("a", "c")]
+    assert kept == [("aa", "b"), ("b", "aa"), ("a", "c")]
     assert report.dropped["duplicate"] == 2
+    assert report.source.longest == 4
     assert cleaned(pairs, deduplicate=False)[0] == pairs
 
 
