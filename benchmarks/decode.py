@@ -49,7 +49,7 @@ def header(unit: str) -> tuple[str, ...]:
 
 def forced_length(sizes: Sizes, options: argparse.Namespace, folder: Path) -> dict:
     """Time all contestants on the same sentences; tokens of translations a second."""
-    model, params = random_model(sizes.config())
+    model, params = random_model(sizes.config(), sizes.vocabulary)
     makers: dict[str, Callable[[int], Decode]] = {
         OURS: lambda beam_size: ours(model, params, sizes, beam_size)
     }

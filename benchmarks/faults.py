@@ -52,8 +52,9 @@ PATIENCE = 300  # seconds without progress: it hangs
 CONFIG = {
     "data.builtin_pairs": 1000, "data.builtin_eval_pairs": 2, "data.vocab_size": 200,
     "data.max_length": ROW, "batches.row_length": ROW, "batches.executor": "python",
-    "model.num_layers": 1, "model.d_model": 32, "model.d_ff": 64,
-    "model.num_heads": 2, "model.d_k": 16, "model.d_v": 16, "model.dropout": 0.1,
+    "model.encoder_layers": 1, "model.decoder_layers": 1, "model.d_model": 32,
+    "model.d_ff": 64, "model.num_heads": 2, "model.d_k": 16, "model.d_v": 16,
+    "model.dropout": 0.1,
     "training.log_every": 1, "training.save_every": SAVE_EVERY, "training.keep": 3,
     "training.eval_every": SAVE_EVERY * 10**6,  # never: only the end is evaluated
     "training.average": 2, "training.ema_decay": 0.9, "decoding.beam_size": 1,

@@ -32,8 +32,9 @@ from benchmarks.collectives import collectives
 from benchmarks.harness import figures, has, machine, print_table, take_turns
 from configs import wmt_base
 from jaxformer.batch import Batch
+from jaxformer.models.architectures import make_model
+from jaxformer.models.sequence_model import Model
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
 from jaxformer.training.step import TrainStep, init_state
@@ -60,15 +61,17 @@ class Sizes(NamedTuple):
     length: int = 64
     microbatch: int = 2048
 
-    def model(self) -> Transformer:
+    def model(self) -> Model:
         """The base model with these sizes; the ratios of its sizes stay."""
         values = wmt_base.get_config().model.to_dict() | {
-            "d_model": self.d_model, "num_layers": self.num_layers,
+            "encoder_layers": self.num_layers, "decoder_layers": self.num_layers,
+            "d_model": self.d_model,
             "d_ff": 4 * self.d_model, "num_heads": max(1, self.d_model // HEAD),
             "d_k": HEAD, "d_v": HEAD, "dtype": "float32",
             "attention_window": self.window,
         }  # fmt: skip
-        return Transformer(TransformerConfig(vocab_size=self.vocabulary, **values))
+        config = TransformerConfig(**values)
+        return make_model(config, vocab_size=self.vocabulary, rematerialise=False)
 
     def batch(self) -> Batch:
         """Rows without padding, one sentence each."""

@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from configs import wmt_base
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import DecoderLayer, EncoderLayer
+from jaxformer.models.transformer.transformer import Layer as Module
 
 Layer = Callable[[Any, jax.Array, jax.Array], jax.Array]  # params, x, key -> x
 
@@ -22,7 +22,7 @@ Layer = Callable[[Any, jax.Array, jax.Array], jax.Array]  # params, x, key -> x
 def config_of(**changes: int) -> TransformerConfig:
     """The base model in float32, with some sizes changed."""
     values = wmt_base.get_config().model.to_dict()
-    return TransformerConfig(vocab_size=4, **values | {"dtype": "float32"} | changes)
+    return TransformerConfig(**values | {"dtype": "float32"} | changes)
 
 
 def unrolled(layer: Layer, params: Any, x: jax.Array, keys: jax.Array) -> jax.Array:
@@ -45,11 +45,11 @@ def gradients_of(
     run: Callable, config: TransformerConfig, rows: int, length: int
 ) -> tuple[Callable, tuple]:
     """A function of arguments, and these: gradients through both stacks, dropout on."""
-    encoder, decoder = EncoderLayer(config), DecoderLayer(config)
+    encoder, decoder = Module(config, "encoder"), Module(config, "decoder")
     x = jax.random.normal(jax.random.key(0), (rows, length, config.d_model))
     mask = jnp.ones((rows, 1, length, length), bool)
     causal = jnp.tril(mask)
-    keys = jax.random.split(jax.random.key(1), config.num_layers)
+    keys = jax.random.split(jax.random.key(1), config.encoder_layers)
 
     def encode(params: Any, x: jax.Array, key: jax.Array) -> jax.Array:
         variables = {"params": params}
@@ -60,7 +60,7 @@ def gradients_of(
 
         def decode(params: Any, y: jax.Array, key: jax.Array) -> jax.Array:
             return decoder.apply(
-                {"params": params}, y, memory, causal, mask, train=True,
+                {"params": params}, y, causal, memory, mask, train=True,
                 rngs={"dropout": key},
             )  # fmt: skip
 
@@ -72,5 +72,5 @@ def gradients_of(
 
         return jax.jit(jax.vmap(one))(keys)
 
-    params = born(encoder, x, mask), born(decoder, x, x, causal, mask)
+    params = born(encoder, x, mask), born(decoder, x, causal, x, mask)
     return jax.jit(jax.grad(loss)), (params, x)

@@ -136,7 +136,10 @@ def stacks(options: argparse.Namespace) -> dict:
         turns, compiled = {}, {}
         for name, run in (("unrolled", unrolled), ("scanned", scanned)):
             function, arguments = gradients_of(
-                run, config_of(num_layers=options.layers, d_model=options.d_model),
+                run, config_of(
+                    encoder_layers=options.layers, decoder_layers=options.layers,
+                    d_model=options.d_model,
+                ),
                 rows, length,
             )  # fmt: skip
             lowered = function.lower(*arguments)

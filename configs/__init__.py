@@ -5,7 +5,7 @@ it is used:
 
     data       jaxformer.data.sources.CorpusConfig
     batches    jaxformer.data.plan.make_plan, and `executor` of jaxformer.data.pipeline
-    model      jaxformer.models.transformer.transformer.TransformerConfig
+    model      jaxformer.models.transformer.config.TransformerConfig
     optimizer  jaxformer.training.optimizer.make_optimizer
     training   jaxformer.training.loop.TrainingConfig
     mesh       jaxformer.training.sharding.make_mesh

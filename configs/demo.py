@@ -29,7 +29,8 @@ def get_config() -> ConfigDict:
     )
     config.batches.update(layout="packed", row_length=64, row_multiple=1)
     config.model.update(
-        num_layers=2, d_model=128, d_ff=256, num_heads=4, d_k=32, d_v=32, dropout=0.0,
+        encoder_layers=2, decoder_layers=2, d_model=128, d_ff=256, num_heads=4,
+        d_k=32, d_v=32, dropout=0.0,
         dtype="float32",
     )  # fmt: skip
     config.optimizer.update(warmup_steps=300, learning_rate_scale=0.8)

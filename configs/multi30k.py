@@ -36,7 +36,8 @@ def get_config() -> ConfigDict:
     )
     config.batches.update(layout="buckets", max_shapes=8, row_multiple=1)
     config.model.update(
-        num_layers=4, d_model=128, d_ff=256, num_heads=4, d_k=32, d_v=32, dropout=0.3,
+        encoder_layers=4, decoder_layers=4, d_model=128, d_ff=256, num_heads=4,
+        d_k=32, d_v=32, dropout=0.3,
         dtype="float32",
     )  # fmt: skip
     config.optimizer.update(warmup_steps=1500)  # equation 3 then peaks at 2.3e-3

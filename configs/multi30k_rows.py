@@ -42,7 +42,13 @@ def get_config(row: str = "") -> ConfigDict:
     config.data.update(vocab_size=4000, max_length=64)
     config.batches.update(layout="packed", row_length=64)  # one shape to compile
     config.model.update(
-        num_layers=2, d_ff=256, num_heads=8, d_k=16, d_v=16, dropout=0.1
+        encoder_layers=2,
+        decoder_layers=2,
+        d_ff=256,
+        num_heads=8,
+        d_k=16,
+        d_v=16,
+        dropout=0.1,
     )
     config.optimizer.update(warmup_steps=600)
     config.training.update(

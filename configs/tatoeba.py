@@ -30,7 +30,13 @@ def get_config() -> ConfigDict:
     )
     config.batches.update(layout="buckets", max_shapes=8)
     config.model.update(
-        num_layers=3, d_model=256, d_ff=1024, num_heads=4, dropout=0.2, dtype="float32"
+        encoder_layers=3,
+        decoder_layers=3,
+        d_model=256,
+        d_ff=1024,
+        num_heads=4,
+        dropout=0.2,
+        dtype="float32",
     )
     config.optimizer.update(warmup_steps=2000)
     config.training.update(

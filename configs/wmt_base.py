@@ -54,7 +54,9 @@ def get_config() -> ConfigDict:
     )
     config.model = ConfigDict(
         {
-            "num_layers": 6,
+            "architecture": "transformer",
+            "encoder_layers": 6,
+            "decoder_layers": 6,
             "d_model": 512,
             "d_ff": 2048,
             "num_heads": 8,

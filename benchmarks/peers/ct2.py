@@ -7,11 +7,11 @@ from benchmarks.peers.ours import Numbers
 from benchmarks.peers.sizes import Decode, Sizes
 from jaxformer.batch import EOS
 from jaxformer.export.ctranslate2 import write_ctranslate2
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.models.sequence_model import Model
 
 
 def ctranslate2(
-    model: Transformer,
+    model: Model,
     params: dict,
     sizes: Sizes,
     *,

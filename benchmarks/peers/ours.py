@@ -6,7 +6,7 @@ from benchmarks.peers.sizes import Decode, Sizes
 from configs import wmt_base
 from jaxformer.batch import EOS
 from jaxformer.commands.runs import Run, make_translator
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.models.sequence_model import Model
 from jaxformer.training.sharding import copy_to, local_mesh
 
 
@@ -33,7 +33,7 @@ class Numbers:
         return " ".join(map(str, ids[: ids.index(EOS)]))
 
 
-def ours(model: Transformer, params: dict, sizes: Sizes, beam_size: int) -> Decode:
+def ours(model: Model, params: dict, sizes: Sizes, beam_size: int) -> Decode:
     """Give a function from source ids, EOS left out, to those of the translations.
 
     A translation ends where its limit is, with the only EOS: that is its last token.

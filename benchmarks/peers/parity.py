@@ -58,9 +58,7 @@ def our_log_probabilities(
     """Of each piece of each reference, EOS included, by teacher forcing."""
     sides = [padded(side, max(map(len, side))) for side in pairs]
     score = jax.jit(
-        lambda params, batch: jax.nn.log_softmax(
-            run.model.apply({"params": params}, batch, train=False)
-        )
+        lambda params, batch: jax.nn.log_softmax(run.model.logits(params, batch))
     )
     found: list[np.ndarray] = []
     for start in range(0, len(sides[0]), BATCH):

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from jaxformer.batch import EOS, Batch
+from jaxformer.batch import EOS
+from jaxformer.models.architectures import make_model
+from jaxformer.models.sequence_model import Model
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
 
 # From ids of sources, EOS left out, to all tokens of their translations.
 Decode = Callable[[Sequence[Sequence[int]]], list[list[int]]]
@@ -34,9 +34,10 @@ class Sizes:
         """The same as a config of ours."""
         head = self.d_model // self.num_heads
         return TransformerConfig(
-            vocab_size=self.vocabulary, num_layers=self.num_layers,
-            d_model=self.d_model, d_ff=self.d_ff, num_heads=self.num_heads, d_k=head,
-            d_v=head, dropout=0.0, positions="sinusoidal", max_positions=512,
+            architecture="transformer", encoder_layers=self.num_layers,
+            decoder_layers=self.num_layers, d_model=self.d_model, d_ff=self.d_ff,
+            num_heads=self.num_heads, d_k=head, d_v=head, dropout=0.0,
+            positions="sinusoidal", max_positions=512,
             norm_first=False, dtype="float32", attention_bias=False, activation="relu",
             logits_bias=True, layer_norm_epsilon=1e-6, attention_window=None,
             fused_attention=False,
@@ -49,16 +50,13 @@ class Sizes:
         return draw.integers(EOS + 1, self.vocabulary, shape).tolist()
 
 
-def random_model(config: TransformerConfig) -> tuple[Transformer, dict]:
+def random_model(config: TransformerConfig, vocabulary: int) -> tuple[Model, dict]:
     """Make a model with random parameters, numpy arrays; it never says EOS by itself.
 
     The bias of the logits sees to that, so that every search takes all its steps.
     """
-    model, row = Transformer(config), jnp.ones((1, 2), jnp.int32)
-    batch = Batch(row, row, row, row)
-    shapes = jax.eval_shape(
-        lambda: nn.unbox(model.init(jax.random.key(0), batch, train=False))["params"]
-    )
+    model = make_model(config, vocab_size=vocabulary, rematerialise=False)
+    shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0)))
     draw = np.random.default_rng(0)
 
     def random(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:

@@ -15,14 +15,14 @@ from benchmarks.peers.training import (
     Update,
 )
 from jaxformer.batch import Batch
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.models.architectures import make_model
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import TrainStep, init_state
 
 
 def ours(sizes: TrainSizes) -> Update:
     """Draw parameters; gives the update."""
-    model = Transformer(sizes.config())
+    model = make_model(sizes.config(), vocab_size=sizes.vocabulary, rematerialise=False)
     optimizer, _ = make_optimizer(
         d_model=sizes.d_model, warmup_steps=4000, learning_rate_scale=1.0, beta1=BETA1,
         beta2=BETA2, epsilon=EPSILON, clip_norm=None,

@@ -36,9 +36,10 @@ class TrainSizes:
         """The same as a config of ours."""
         head = self.d_model // self.num_heads
         return TransformerConfig(
-            vocab_size=self.vocabulary, num_layers=self.num_layers,
-            d_model=self.d_model, d_ff=self.d_ff, num_heads=self.num_heads, d_k=head,
-            d_v=head, dropout=DROPOUT, positions="sinusoidal", max_positions=512,
+            architecture="transformer", encoder_layers=self.num_layers,
+            decoder_layers=self.num_layers, d_model=self.d_model, d_ff=self.d_ff,
+            num_heads=self.num_heads, d_k=head, d_v=head, dropout=DROPOUT,
+            positions="sinusoidal", max_positions=512,
             norm_first=False, dtype=self.dtype, attention_bias=False,
             activation="relu", logits_bias=False, layer_norm_epsilon=1e-6,
             attention_window=None, fused_attention=self.fused_attention,

@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import processes
-from jaxformer.inspection import findings
 from jaxformer.commands.memory import (
     device_budget,
     largest_microbatches,
@@ -29,12 +28,12 @@ from jaxformer.commands.memory import (
 from jaxformer.commands.options import Options
 from jaxformer.commands.runs import Run, build, make_learner, make_run_plan, prepare_run
 from jaxformer.data.cleaning import CorpusReport, SideReport
-from jaxformer.data.plan import Plan, Shape
+from jaxformer.data.plan import Plan
 from jaxformer.data.sources import CorpusConfig
 from jaxformer.errors import InputError
+from jaxformer.inspection import findings
 from jaxformer.inspection.corpus import inspect_corpus
-from jaxformer.models.local_attention import keys_computed
-from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.sequence_model import Model
 from jaxformer.training.sharding import abstract_state, rows_here
 from jaxformer.training.step import Parameters
 from jaxformer.workdir import direction
@@ -69,7 +68,7 @@ def check(options: Options) -> dict:
     parts = parameters_by_part(abstract_state(learner.mesh, learner.init).params)
     train = prepared.report["train"]
     updates = plan.updates_per_epoch
-    flops = flops_per_update(this_run.model.config, plan)
+    flops = flops_per_update(this_run.model, plan)
     logger.info(
         "text        %s, a vocabulary of %s pieces\n"
         "            train: %s\n"
@@ -150,8 +149,10 @@ def parameters_by_part(params: Parameters) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for path, leaf in jax.tree.leaves_with_path(params):
         stack, *inner = [key.key for key in path]
-        if inner:  # encoder/layer_0/feed_forward_sublayer/norm/scale and the like
-            stack += "/norm" if "norm" in inner else f"/{inner[1]}"
+        if "norm" in inner:  # encoder/layer_0/feed_forward_sublayer/norm/scale
+            stack += "/norm"
+        elif len(inner) > 1:
+            stack += f"/{inner[1]}"
         counts[stack] += leaf.size
     return dict(sorted(counts.items()))
 
@@ -219,45 +220,21 @@ def report_batches(
 # Time -----------------------------------------------------------------------------
 
 
-def flops_per_update(model: TransformerConfig, plan: Plan) -> int:
+def flops_per_update(model: Model, plan: Plan) -> int:
     """Floating-point operations of an average update, those of matrix products.
 
     Without those that rematerialisation repeats.
     """
     epoch = sum(
-        int(count) * train_flops(model, shape)
+        int(count) * model.flops(*shape)
         for shape, count in zip(plan.shapes, microbatches_by_shape(plan), strict=True)
     )
     return epoch // plan.updates_per_epoch
 
 
-def train_flops(model: TransformerConfig, shape: Shape) -> int:
-    """Floating-point operations of a microbatch's matrix products, both passes.
-
-    Padding is computed like tokens. A product takes 2 operations for each weight and
-    place forward and twice that backward. Arithmetic and not XLA's cost analysis, which
-    counts the body of a loop once however often it runs (`projected_loss_sums`).
-    """
-    rows, s, t = shape
-    d, head_pair = model.d_model, model.num_heads * (model.d_k + model.d_v)
-    # Self-attention projects every place four times and cross-attention projects the
-    # target twice and the source twice: three times d * head_pair for each side.
-    layer = 3 * d * head_pair + 2 * d * model.d_ff
-    source = s * model.num_layers * layer
-    target = t * (model.num_layers * layer + d * model.vocab_size)
-    window = model.attention_window
-    scores = (
-        s * keys_computed(s, window=window, is_causal=False)
-        + t * keys_computed(t, window=window, is_causal=True)
-        + t * s
-    )
-    attention = model.num_layers * head_pair * scores
-    return 6 * rows * (source + target + attention)
-
-
 def report_time(this_run: Run, flops: int) -> float:
     """Log and return seconds an update, estimated from a product timed here."""
-    rate = matmul_rate(this_run.model.config.dtype)
+    rate = matmul_rate(this_run.model.dtype)
     seconds = flops / (EXPECTED_SHARE_OF_RATE * rate * jax.device_count())
     logger.info(
         "time        about %.3g s an update, %s for all %s without evaluations\n"
@@ -270,7 +247,7 @@ def report_time(this_run: Run, flops: int) -> float:
         flops,
         100 * EXPECTED_SHARE_OF_RATE,
         rate,
-        this_run.model.config.dtype,
+        this_run.model.dtype,
     )
     return float(f"{seconds:.3g}")
 

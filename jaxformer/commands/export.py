@@ -15,7 +15,7 @@ from jaxformer.commands.options import Options
 from jaxformer.commands.runs import Run, open_run, read_parameters
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.errors import InputError
-from jaxformer.training.sharding import parameter_count
+from jaxformer.models.sequence_model import parameter_count
 from jaxformer.training.step import Parameters
 from jaxformer.workdir import direction
 

@@ -21,10 +21,10 @@ from jaxformer.commands.runs import build, require_sections, require_usable
 from jaxformer.data.tokenizer import Tokenizer, pack_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.export.marian_import import MarianCheckpoint, read_marian
+from jaxformer.models.sequence_model import parameter_count
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.loop import TrainingConfig
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.sharding import parameter_count
 from jaxformer.training.step import TrainState, fresh_state
 from jaxformer.workdir import Workdir, direction
 

@@ -17,7 +17,8 @@ from jax.sharding import Mesh
 from jaxformer.batch import Batch
 from jaxformer.commands.runs import Learner, Run, make_learner
 from jaxformer.data.plan import Plan, Shape
-from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models import architectures
+from jaxformer.models.sequence_model import Model
 from jaxformer.training.sharding import (
     abstract_state,
     batch_sharding,
@@ -49,7 +50,7 @@ def step_memory(this_run: Run, learner: Learner, plan: Plan) -> int | None:
 
     Compiles it and logs what XLA says. None where its backend does not say.
     """
-    shape = largest_shape(this_run.model.config, plan)
+    shape = largest_shape(this_run.model, plan)
     start = time.monotonic()
     accumulate = plan.microbatches_per_update > 1
     memory = program_memory(learner, shape, accumulate=accumulate)
@@ -103,17 +104,9 @@ def abstract_batch(mesh: Mesh, shape: Shape) -> Batch:
     return Batch(source, target, source, target)
 
 
-def largest_shape(model: TransformerConfig, plan: Plan) -> Shape:
+def largest_shape(model: Model, plan: Plan) -> Shape:
     """The shape of a plan that takes most memory."""
-    return max(plan.shapes, key=lambda each: activations(model, each))
-
-
-def activations(model: TransformerConfig, shape: Shape) -> int:
-    """Numbers that a layer keeps for the backward pass, to compare shapes by."""
-    rows, s, t = shape
-    projected = model.num_heads * (model.d_k + model.d_v)
-    width = 4 * model.d_model + 2 * projected + 2 * model.d_ff
-    return rows * ((s + t) * width + model.num_heads * (s * s + t * t + s * t))
+    return max(plan.shapes, key=lambda each: model.activations(*each))
 
 
 def in_gib(size: int) -> str:
@@ -149,7 +142,11 @@ def largest_microbatches(this_run: Run, plan: Plan, budget: int) -> dict[str, An
     """
     found: dict[str, Any] = {}
     for name in ("plain", "rematerialised"):
-        model = this_run.model.clone(rematerialise=name == "rematerialised")
+        model = architectures.make_model(
+            this_run.model.config,
+            vocab_size=this_run.tokenizer.vocab_size,
+            rematerialise=name == "rematerialised",
+        )
         found[name] = largest_microbatch(this_run._replace(model=model), plan, budget)
     lines = [f"            {in_gib(budget)} a device, training alone: the largest that"]
     for name, values in found.items():
@@ -173,7 +170,7 @@ def largest_microbatch(
 
     It has the lengths of the plan's largest shape; more than an update it never is.
     """
-    shape = largest_shape(this_run.model.config, plan)
+    shape = largest_shape(this_run.model, plan)
     longest = max(shape.source_length, shape.target_length)
     unit = this_run.config["batches"]["row_multiple"]
     update = this_run.training.tokens_per_update

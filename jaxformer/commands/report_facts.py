@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.batch import Batch
 from jaxformer.commands.evaluate import PairScorer, tokenize_pairs
 from jaxformer.commands.options import Options
 from jaxformer.commands.runs import (
@@ -25,6 +23,7 @@ from jaxformer.data.plan import Plan
 from jaxformer.data.store import TokenizedCorpus
 from jaxformer.decoding.translate import Wishes
 from jaxformer.errors import InputError
+from jaxformer.models.sequence_model import parameter_count
 from jaxformer.reports.facts import Facts, Text, Translated
 from jaxformer.training.log import averages, read_metrics
 from jaxformer.workdir import direction, installed_versions
@@ -87,12 +86,7 @@ def read_corpus(this_run: Run) -> tuple[TokenizedCorpus | None, dict | None]:
 
 def count_parameters(this_run: Run) -> int:
     """Numbers that training changes; none is drawn for it."""
-    row = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-    shapes = jax.eval_shape(
-        lambda batch: this_run.model.init(jax.random.key(0), batch, train=False),
-        Batch(row, row, row, row),
-    )
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
+    return parameter_count(jax.eval_shape(this_run.model.init, jax.random.key(0)))
 
 
 def describe_batches(this_run: Run, corpus: TokenizedCorpus) -> dict[str, Any]:

@@ -28,8 +28,8 @@ from jaxformer.decoding.translate import (
     Wishes,
 )
 from jaxformer.errors import InputError
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.models import architectures
+from jaxformer.models.sequence_model import Model
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_scores
 from jaxformer.training.loop import TrainingConfig
@@ -49,7 +49,7 @@ class Run(NamedTuple):
     workdir: Workdir
     config: dict
     tokenizer: Tokenizer
-    model: Transformer
+    model: Model
 
     @property
     def training(self) -> TrainingConfig:
@@ -127,10 +127,14 @@ def requested_config(options: Options) -> dict:
     return {**config, "decoding": {**config["decoding"], **options.decoding}}
 
 
-def make_model(config: dict, vocab_size: int) -> Transformer:
+def make_model(config: dict, vocab_size: int) -> Model:
     """The model that a config describes, for a vocabulary of that size."""
-    network = build(TransformerConfig, config, "model", vocab_size=vocab_size)
-    return Transformer(network, rematerialise=config["training"]["rematerialise"])
+    kind = architectures.config_type(config["model"].get("architecture", ""))
+    return architectures.make_model(
+        build(kind, config, "model"),
+        vocab_size=vocab_size,
+        rematerialise=config["training"]["rematerialise"],
+    )
 
 
 def prepare_run(options: Options) -> tuple[Run, PreparedCorpus]:

@@ -18,7 +18,7 @@ from jaxformer.commands.runs import Run, open_run, open_translator
 from jaxformer.commands.translate import lines_of
 from jaxformer.data.sources import read_lines
 from jaxformer.errors import InputError
-from jaxformer.reports.attention import AttentionView, choose, require_ending
+from jaxformer.reports.attention import AttentionView, require_ending
 from jaxformer.reports.attention_data import look
 from jaxformer.workdir import direction
 
@@ -38,10 +38,7 @@ def run(options: Options) -> dict | None:
     output = Path(options.output or options.workdir / "attention.html")
     require_ending(output)
     run_ = open_run(options)
-    network = run_.model.config
-    layer, heads = choose(
-        network.num_layers, network.num_heads, options.layer, _heads(options.heads)
-    )
+    heads = _heads(options.heads)
     is_page = output.suffix == ".html"
     _, translator = open_translator(_with_alternatives(options, run_, is_page))
     if not processes.is_first():  # opening needs all of them
@@ -58,7 +55,7 @@ def run(options: Options) -> dict | None:
         output,
         view=options.view,
         attention=options.attention,
-        layer=layer,
+        layer=options.layer,
         heads=heads,
     )
     logger.info("%s is written", output)

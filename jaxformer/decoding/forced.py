@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxformer.batch import PAD, Batch, Tokenizer
 from jaxformer.decoding.engine import bucket_length
-from jaxformer.models.transformer.probe import attention_maps
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.errors import InputError
+from jaxformer.models.sequence_model import Model
 
 
 class Forced(NamedTuple):
@@ -59,22 +59,17 @@ class TeacherForcing:
     """Scores and attention of given pairs; set `params` before the first call."""
 
     def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, *, batch_tokens: int
+        self, model: Model, tokenizer: Tokenizer, *, batch_tokens: int
     ) -> None:
         self.params: Any = None
         self._tokenizer = tokenizer
-        config = model.config
-        self._sizes = {
-            "batch_tokens": batch_tokens,
-            "longest": config.max_positions if config.positions == "learned" else None,
-        }
+        self._sizes = {"batch_tokens": batch_tokens, "longest": model.longest}
 
         def log_probabilities(params: Any, batch: Batch) -> jax.Array:
-            logits = model.apply({"params": params}, batch, train=False)
-            return token_log_probabilities(logits, batch.target)
+            return token_log_probabilities(model.logits(params, batch), batch.target)
 
         self._log_probabilities = jax.jit(log_probabilities)
-        self._maps = jax.jit(lambda params, batch: attention_maps(model, params, batch))
+        self._maps = jax.jit(model.attention)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:
         """Score each pair; in batches of similar length, in the order given."""
@@ -91,17 +86,22 @@ class TeacherForcing:
         return scored
 
     def attention(self, source: str, target: str) -> Attention:
-        """Where each head looks, for one pair."""
+        """Where each head looks, for one pair.
+
+        Raises InputError if the model has no attention.
+        """
         ids = [each[0] for each in self._encode([source], [target])]
         ((_, batch),) = _batches(*([side] for side in ids), **self._sizes)
         maps = self._maps(self.params, batch)
+        if maps is None:
+            raise InputError("this model has no attention to look at")
         names = self._tokenizer.pieces()
         s, t = map(len, ids)
         return Attention(
             *([names[i] for i in side] for side in ids),
-            np.asarray(maps["encoder"][:, 0, :, :s, :s]),
-            np.asarray(maps["decoder"][:, 0, :, :t, :t]),
-            np.asarray(maps["cross"][:, 0, :, :t, :s]),
+            np.asarray(maps.encoder[:, 0, :, :s, :s]),
+            np.asarray(maps.decoder[:, 0, :, :t, :t]),
+            np.asarray(maps.cross[:, 0, :, :t, :s]),
         )
 
     def _encode(

@@ -14,7 +14,7 @@ from jaxformer.batch import PAD
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import Requests, SearchState, advance, start
-from jaxformer.models.transformer.decode import Memory, resize_ring
+from jaxformer.models.sequence_model import Memory, resize_ring
 
 
 class Slots(NamedTuple):

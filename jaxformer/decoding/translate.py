@@ -11,21 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-from jaxformer.batch import PAD, Tokenizer
+from jaxformer.batch import Tokenizer
 from jaxformer.decoding.engine import Engine, Task
 from jaxformer.decoding.forced import Attention, Forced, TeacherForcing
 from jaxformer.decoding.long_lines import LONG_LINES, parts_of
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.scorer import Scorer
-from jaxformer.decoding.search import (
-    SearchResult,
-    no_rules,
-    search,
-)
+from jaxformer.decoding.search import SearchResult
 from jaxformer.errors import InputError
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.models.sequence_model import Model
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +80,7 @@ class Translator:
 
     def __init__(
         self,
-        models: Sequence[Transformer],
+        models: Sequence[Model],
         params: Sequence[Any],
         tokenizer: Tokenizer,
         *,
@@ -104,10 +99,8 @@ class Translator:
                 f"--long_lines={self.wishes.long_lines} is none of: "
                 f"{', '.join(LONG_LINES)}"
             )
-        self._positions = min(
-            (m.config.max_positions for m in models if m.config.positions == "learned"),
-            default=None,
-        )
+        limits = (model.longest for model in models)
+        self._positions = min(filter(None, limits), default=None)
         self._scorer = Scorer(models)
         self._arrange = jax.jit(self._scorer.weights)
         self._engine = Engine(
@@ -337,31 +330,3 @@ def _rounds(order: Sequence[int], parts: int) -> list[Sequence[int]]:
     """Cut an order into rounds, so many that all parts have equally many."""
     size = ROUND * parts
     return [order[start : start + size] for start in range(0, len(order), size)]
-
-
-def search_translations(
-    models: Sequence[Transformer],
-    params: Sequence[Any],
-    source: jax.Array,
-    *,
-    options: SearchOptions,
-    extra_length: int,
-) -> SearchResult:
-    """Search the best translations of source ids int32 [B, S], as one pure function.
-
-    Each row is one sentence, or empty, which costs no steps; all begin together, and
-    the last to end ends the search. Returns hypotheses best first.
-    """
-    rows, length = source.shape
-    scorer = Scorer(models)
-    weights = scorer.weights(params)
-    memory = scorer.encode(weights, source)
-    lengths = (source != PAD).sum(axis=1)  # [B], EOS counted as in the output
-    limits = jnp.where(lengths > 0, lengths + extra_length, 0)
-    steps = length + extra_length
-    cache = scorer.empty_cache(batch=rows, width=options.beam_size, length=steps)
-
-    def step_fn(*arguments: Any) -> tuple[jax.Array, Any]:
-        return scorer.step(weights, memory, *arguments)
-
-    return search(step_fn, cache, no_rules(limits), options, max_steps=steps)

@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxformer.batch import BOS, EOS, UNK
 from jaxformer.errors import InputError
+from jaxformer.export import require_transformer
 from jaxformer.export.ctranslate2_readme import readme
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import TransformerConfig
@@ -96,6 +97,7 @@ def make_spec(config: TransformerConfig, params: dict) -> Any:
     Raises InputError if the package is missing, and for parameters that it cannot
     express.
     """
+    require_transformer(config)
     specs = _package().specs
     if config.attention_window is not None:
         raise InputError(
@@ -108,14 +110,14 @@ def make_spec(config: TransformerConfig, params: dict) -> Any:
     size = max(config.d_k, config.d_v)
     is_usual = size * config.num_heads == config.d_model
     common = {
-        "num_layers": config.num_layers,
         "num_heads": config.num_heads,
         "pre_norm": config.norm_first,
         "activation": _activation(specs, config),
         "head_dim": None if is_usual else size,
     }
     spec = specs.TransformerSpec(
-        specs.TransformerEncoderSpec(**common), specs.TransformerDecoderSpec(**common)
+        specs.TransformerEncoderSpec(config.encoder_layers, **common),
+        specs.TransformerDecoderSpec(config.decoder_layers, **common),
     )
     embedding = leaves.take("embedding")  # [V, D]
     positions = _position_table(config, params)

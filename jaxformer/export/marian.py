@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.errors import InputError
+from jaxformer.export import require_transformer
 from jaxformer.export.marian_files import write_tensors
 from jaxformer.export.marian_layout import (
     EMBEDDING,
@@ -61,9 +62,10 @@ def export_marian(
     of n pieces. Raises InputError for a model that Marian's layout cannot hold, before
     anything is written.
     """
+    require_transformer(config)
     require_expressible(config)
     write_tensors(output, marian_tensors(config, params))
-    _write_json(output / "config.json", marian_config(config))
+    _write_json(output / "config.json", marian_config(config, len(params["embedding"])))
     _write_json(
         output / "generation_config.json",
         {
@@ -119,12 +121,13 @@ def marian_tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndar
     sizes = sizes_of(config)
     factor = stream_scale(config.layer_norm_epsilon)
     embedding = np.asarray(params["embedding"], np.float32)  # [V, D]
-    bias = params["logits_bias"] if config.logits_bias else np.zeros(config.vocab_size)
+    bias = params["logits_bias"] if config.logits_bias else np.zeros(len(embedding))
     tensors = {
         EMBEDDING: np.take(embedding, sines_first(config.d_model), axis=1),
         LOGITS_BIAS: np.asarray(bias, np.float32)[None],  # [1, V]
     }
-    for place in places(config.num_layers):
+    layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
+    for place in places(layers):
         if place.is_attention_bias and not config.attention_bias:
             shape = marian_shape(place.axes, sizes)
             tensors[place.name] = np.zeros(shape, np.float32)
@@ -132,7 +135,7 @@ def marian_tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndar
         leaf = params
         for key in place.path:
             leaf = leaf[key]
-        scale = np.float32(place.scale(factor, config.num_layers))
+        scale = np.float32(place.scale(factor, layers))
         tensors[place.name] = to_marian(np.float32(leaf) * scale, place.axes)
     return tensors
 
@@ -144,7 +147,7 @@ def sizes_of(config: TransformerConfig) -> dict[str, int]:
     }  # fmt: skip
 
 
-def marian_config(config: TransformerConfig) -> dict[str, Any]:
+def marian_config(config: TransformerConfig, vocab_size: int) -> dict[str, Any]:
     """`config.json`, with every key that has a default there which is not ours.
 
     The last is for the way back alone: Transformers has no place for it.
@@ -153,7 +156,7 @@ def marian_config(config: TransformerConfig) -> dict[str, Any]:
         f"{stack}_{key}": value
         for stack in ("encoder", "decoder")
         for key, value in (
-            ("layers", config.num_layers),
+            ("layers", config.layers(stack)),
             ("ffn_dim", config.d_ff),
             ("attention_heads", config.num_heads),
             ("layerdrop", 0.0),
@@ -163,8 +166,8 @@ def marian_config(config: TransformerConfig) -> dict[str, Any]:
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
         "is_encoder_decoder": True,
-        "vocab_size": config.vocab_size,
-        "decoder_vocab_size": config.vocab_size,
+        "vocab_size": vocab_size,
+        "decoder_vocab_size": vocab_size,
         "d_model": config.d_model,
         **stacks,
         "activation_function": config.activation,

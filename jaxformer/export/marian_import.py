@@ -53,7 +53,7 @@ _UNKNOWN = "<unk>"
 class MarianCheckpoint(NamedTuple):
     """What a folder holds, in our terms."""
 
-    model: dict[str, Any]  # TransformerConfig, without vocab_size, dropout and dtype
+    model: dict[str, Any]  # TransformerConfig, without dropout and dtype
     params: dict  # nested dicts of float32 arrays
     pieces: list[str]  # by our id
     source_model: bytes  # SentencePiece
@@ -73,8 +73,11 @@ def read_marian(folder: Path) -> MarianCheckpoint:
     settings = _Settings(folder)
     pieces, rows = _vocabulary(folder, settings)
     tensors = Tensors(folder)
+    layers = {stack: settings.size(f"{stack}_layers") for stack in _STACKS}
     model = {
-        "num_layers": settings.size_of_both("layers"),
+        "architecture": "transformer",
+        "encoder_layers": layers["encoder"],
+        "decoder_layers": layers["decoder"],
         "d_model": settings.size("d_model"),
         "d_ff": settings.size_of_both("ffn_dim"),
         "num_heads": settings.size_of_both("attention_heads"),
@@ -86,7 +89,7 @@ def read_marian(folder: Path) -> MarianCheckpoint:
         "attention_window": None,
         "attention_bias": any(
             place.is_attention_bias and tensors.take(place.name).any()
-            for place in places(settings.size_of_both("layers"))
+            for place in places(layers)
         ),
         "activation": settings.activation(),
         "logits_bias": LOGITS_BIAS in tensors and bool(tensors.take(LOGITS_BIAS).any()),
@@ -102,7 +105,8 @@ def _parameters(
     tensors: Tensors, model: dict[str, Any], vocab_size: int, rows: np.ndarray
 ) -> dict:
     """Our parameters, their vocabulary's rows as `rows` says: int [V]."""
-    d, layers = model["d_model"], model["num_layers"]
+    d = model["d_model"]
+    layers = {stack: model[f"{stack}_layers"] for stack in _STACKS}
     sizes = {"D": d, "H": model["num_heads"], "K": model["d_k"], "F": model["d_ff"]}
     embedding = tensors.take_same(_EMBEDDINGS, (vocab_size, d))
     params: dict = {

@@ -63,12 +63,12 @@ class Place(NamedTuple):
         """Whether a model has it only with `attention_bias`."""
         return self.path[2].endswith("_attention") and self.path[-1] == "bias"
 
-    def scale(self, factor: float, num_layers: int) -> float:
+    def scale(self, factor: float, layers: dict[str, int]) -> float:
         """What it is multiplied by where the stream is `factor` times as large."""
-        _, layer, module, part, kind = self.path
+        stack, layer, module, part, kind = self.path
         name = module.removesuffix("_sublayer")
         if part == "norm":  # writes the stream, unless it is the stack's last
-            is_last = (layer, name) == (f"layer_{num_layers - 1}", "feed_forward")
+            is_last = (layer, name) == (f"layer_{layers[stack] - 1}", "feed_forward")
             return 1.0 if is_last else factor
         if (layer, name) == ("layer_0", "self_attention"):  # between the embedding
             return 1.0  # and the first norm
@@ -78,7 +78,7 @@ class Place(NamedTuple):
         return 1.0 / factor if is_reader and kind == "kernel" else 1.0
 
 
-def places(num_layers: int) -> Iterator[Place]:
+def places(layers: dict[str, int]) -> Iterator[Place]:
     """Every parameter of both stacks, attention biases included."""
     for stack, attentions in _ATTENTIONS.items():
         layer = dict(_FEED_FORWARD)
@@ -90,7 +90,7 @@ def places(num_layers: int) -> Iterator[Place]:
         for ours, theirs in norms.items():
             layer[f"{ours}_sublayer/norm/scale"] = (f"{theirs}.weight", "D")
             layer[f"{ours}_sublayer/norm/bias"] = (f"{theirs}.bias", "D")
-        for index in range(num_layers):
+        for index in range(layers[stack]):
             for path, (name, axes) in layer.items():
                 yield Place(
                     (stack, f"layer_{index}", *path.split("/")),

@@ -10,7 +10,6 @@ The program takes any number of sentences of up to so many pieces.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ import numpy as np
 from jax import export
 
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.translate import search_translations
+from jaxformer.decoding.scorer import search_translations
+from jaxformer.export import require_transformer
+from jaxformer.models.architectures import make_model
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -67,6 +67,7 @@ def write_stablehlo(
     source_length: int,
 ) -> None:
     """Write the search for sources of up to `source_length` pieces into `folder`."""
+    require_transformer(config)
     named = flat_names(params)
     program = translation_program(config, options=options, extra_length=extra_length)
     (batch,) = export.symbolic_shape("b")
@@ -93,15 +94,15 @@ def translation_program(
     """
     # One program for all platforms: no kernel that only one of them has.
     config = dataclasses.replace(config, fused_attention=False)
-    search = functools.partial(
-        search_translations,
-        [Transformer(config)],
-        options=options,
-        extra_length=extra_length,
-    )
 
     def translate(named: Mapping[str, jax.Array], source: jax.Array) -> dict:
-        return search([nested(named)], source)._asdict()
+        params = nested(named)
+        model = make_model(
+            config, vocab_size=len(params["embedding"]), rematerialise=False
+        )
+        return search_translations(
+            [model], [params], source, options=options, extra_length=extra_length
+        )._asdict()
 
     return translate
 

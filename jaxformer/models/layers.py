@@ -1,9 +1,6 @@
-"""Sections 3.1 and 3.3-3.5: what a layer is made of besides attention.
+"""Sections 3.1 and 3.3-3.5: what a layer is made of besides attention."""
 
-`Sublayer` is the only place where residual connection, dropout and layer norm meet,
-so post-norm (the paper) against pre-norm is decided in one line.
-"""
-
+import functools
 import math
 from collections.abc import Callable
 
@@ -110,13 +107,22 @@ def residual_gain(sublayers: int) -> float:
     return sublayers**-0.5
 
 
+def residual(
+    x: jax.Array,
+    function: Callable[[jax.Array], jax.Array],
+    *,
+    norm: Callable[[jax.Array], jax.Array],
+    norm_first: bool,
+    drop: Callable[[jax.Array], jax.Array] = lambda x: x,
+) -> jax.Array:
+    """Section 3.1: norm(x + drop(f(x))), or pre-norm's x + drop(f(norm(x)))."""
+    if norm_first:
+        return x + drop(function(norm(x)))
+    return norm(x + drop(function(x)))
+
+
 class Sublayer(nn.Module):
-    """Section 3.1: LayerNorm(x + Dropout(f(x))).
-
-    The pre-norm variant is x + Dropout(f(LayerNorm(x))).
-
-    Holds the sub-layer's layer norm; the function f comes with the call.
-    """
+    """The layer norm and the dropout around a function: `residual`."""
 
     dropout: float
     norm_first: bool
@@ -127,11 +133,13 @@ class Sublayer(nn.Module):
         self, x: jax.Array, function: Callable[[jax.Array], jax.Array], *, train: bool
     ) -> jax.Array:
         """Wrap `function`, [B, L, D] -> [B, L, D], around x [B, L, D]."""
-        norm = LayerNorm(self.epsilon, name="norm")
-        drop = Dropout(self.dropout, name="dropout")
-        if self.norm_first:
-            return x + drop(function(norm(x)), train=train)
-        return norm(x + drop(function(x), train=train))
+        return residual(
+            x,
+            function,
+            norm=LayerNorm(self.epsilon, name="norm"),
+            norm_first=self.norm_first,
+            drop=functools.partial(Dropout(self.dropout, name="dropout"), train=train),
+        )
 
 
 class FeedForward(nn.Module):

@@ -48,7 +48,9 @@ _PATHS = {
     "training": ("initial_embeddings",),
 }  # fmt: skip
 # Of a model's config, what the page's first lines name.
-_SIZES = ("num_layers", "d_model", "d_ff", "num_heads", "dropout")
+_SIZES = (
+    "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "dropout",
+)  # fmt: skip
 _TRAIN = (
     "step", "loss", "nll", "ppl", "accuracy", "learning_rate", "gradient_norm",
     "tokens_per_second", "skipped_updates",

@@ -5,6 +5,7 @@ so many are skipped in a row that a run has diverged, the first of them is compu
 again, with the same parameters and the same dropout, and looked into.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -12,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import Batch
-from jaxformer.models.transformer.probe import are_finite_outputs
-from jaxformer.models.transformer.transformer import Transformer
-from jaxformer.training.step import Parameters, TrainState, dropout_key, gradients
+from jaxformer.models.sequence_model import Model, Parameters
+from jaxformer.training.step import TrainState, dropout_key, gradients
 
 
 class Finding(NamedTuple):
@@ -54,79 +54,56 @@ def before_bad_steps(state: TrainState) -> TrainState:
 
 
 def look_into(
-    model: Transformer,
+    model: Model,
     state: TrainState,
     update: tuple[Batch, ...],
     *,
     label_smoothing: float,
 ) -> Finding:
     """Compute an update again and say where it first is not finite."""
+    layers: list[str] = []  # in forward order, which dicts lose in `jax.jit`
 
     @jax.jit
     def probe(state: TrainState, batch: Batch, index: jax.Array) -> tuple:
         found = gradients(model, state, batch, index, label_smoothing=label_smoothing)
-        key = dropout_key(state, index)
-        outputs = are_finite_outputs(model, state.params, batch, key)
+        outputs = model.watch(state.params, batch, dropout_key(state, index))
+        layers[:] = outputs
         are_finite = [
             jax.tree.map(lambda leaf: jnp.isfinite(leaf).all(), tree)
             for tree in (state.params, found.grads)
         ]
         return found.sums.loss, are_finite, list(outputs.values())
 
-    names = _output_names(model, state, update[0])
     for index, batch in enumerate(update):
         loss, (params, grads), outputs = jax.device_get(
             probe(state, batch, jnp.asarray(index, jnp.int32))
         )
-        output = next((n for n, ok in zip(names, outputs, strict=True) if not ok), None)
         finding = Finding(
-            index, _first_bad(params), output, float(loss), _first_bad(grads)
+            index,
+            _first_bad(params, layers),
+            next((n for n, ok in zip(layers, outputs, strict=True) if not ok), None),
+            float(loss),
+            _first_bad(grads, layers),
         )
         if not (np.isfinite(finding.loss) and finding.gradient is None):
             break
     return finding
 
 
-def _output_names(model: Transformer, state: TrainState, batch: Batch) -> list[str]:
-    names: list[str] = []
+def _first_bad(are_finite: Parameters, layers: Sequence[str]) -> str | None:
+    """Name what the backward pass reaches first of what is not finite.
 
-    def record() -> None:
-        key = jax.random.key(0)
-        names.extend(are_finite_outputs(model, state.params, batch, key))
-
-    jax.eval_shape(record)
-    return names
-
-
-def _first_bad(are_finite: Parameters) -> str | None:
-    """The layer of the first leaf, in backward order, that is not finite."""
+    It is one of `layers`, which are in forward order, or else a parameter that belongs
+    to none of them, such as an embedding.
+    """
     bad = [
         jax.tree_util.keystr(path, simple=True, separator="/")
         for path, ok in jax.tree_util.tree_leaves_with_path(are_finite)
         if not ok
     ]
-    return min(map(_layer_of, bad), key=_backward_order, default=None)
-
-
-def _layer_of(parameter: str) -> str:
-    """decoder/layer_3/feed_forward of decoder/layer_3/feed_forward_sublayer/norm/bias.
-
-    decoder/norm of decoder/norm/scale, which pre-norm has.
-    """
-    parts = parameter.split("/")
-    layer = parts[:3] if len(parts) > 3 else parts[:-1] or parts
-    return "/".join(layer).removesuffix("_sublayer")
-
-
-# What the backward pass comes to first.
-_STACKS = ("decoder", "encoder", "embedding", "position_embedding")
-_SUBLAYERS = ("feed_forward", "cross_attention", "self_attention")
-
-
-def _backward_order(layer: str) -> tuple[int, int, int]:
-    """Sorts layers by when the backward pass comes to them; a last norm comes first."""
-    stack, *inner = layer.split("/")
-    if len(inner) < 2 or not inner[0].startswith("layer_"):
-        return _STACKS.index(stack), -(10**6), 0
-    number = int(inner[0].removeprefix("layer_"))
-    return _STACKS.index(stack), -number, _SUBLAYERS.index(inner[1])
+    named = [
+        layer
+        for layer in reversed(layers)
+        if any(parameter.startswith(layer) for parameter in bad)
+    ]
+    return next(iter(named + bad), None)

@@ -175,8 +175,3 @@ def born_sharded(mesh: Mesh, init: Callable[[], Any]) -> Any:
     """Run `init` so that every array is created where it belongs, and unbox it."""
     shardings = state_shardings(mesh, init)
     return jax.jit(lambda: nn.unbox(init()), out_shardings=shardings)()
-
-
-def parameter_count(params: Any) -> int:
-    """Count the numbers in a pytree of arrays or abstract arrays."""
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))

@@ -5,18 +5,16 @@ over each of them and `apply_gradients` divides by all their tokens once, so k
 microbatches give the update that one big batch would give.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxformer.batch import Batch
-from jaxformer.models.shards import batch_shards, by_shard
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.models.sequence_model import Model, Parameters
+from jaxformer.models.shards import by_shard
 from jaxformer.training.loss import LossSums, loss_sums, projected_loss_sums
-
-Parameters = Any  # the pytree of arrays under "params"
 
 
 class TrainState(NamedTuple):
@@ -55,13 +53,10 @@ class Report(NamedTuple):
 
 
 def init_state(
-    model: Transformer, optimizer: optax.GradientTransformation, *, seed: int, ema: bool
+    model: Model, optimizer: optax.GradientTransformation, *, seed: int, ema: bool
 ) -> TrainState:
     """Draw the parameters; boxed with their logical axis names (see sharding.py)."""
-    row = jnp.ones((batch_shards(), 2), jnp.int32)  # what is drawn depends on none
-    params = model.init(jax.random.key(seed), Batch(row, row, row, row), train=False)[
-        "params"
-    ]
+    params = model.init(jax.random.key(seed))
     return fresh_state(params, optimizer, seed=seed, ema=ema)
 
 
@@ -88,7 +83,7 @@ def dropout_key(state: TrainState, microbatch: jax.Array) -> jax.Array:
 
 
 def gradients(
-    model: Transformer,
+    model: Model,
     state: TrainState,
     batch: Batch,
     microbatch: jax.Array,
@@ -98,17 +93,9 @@ def gradients(
     """Differentiate the summed loss of one microbatch, dropout on."""
 
     def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
-        hidden, embedding, bias = model.apply(
-            {"params": params},
-            batch,
-            train=True,
-            rngs={"dropout": dropout_key(state, microbatch)},
-            method="hidden_and_projection",
-        )
+        features = model.features(params, batch, dropout_key(state, microbatch))
         sums = projected_loss_sums(
-            hidden,
-            embedding,
-            bias,
+            *features,
             by_shard(batch.target),
             by_shard(batch.target_segments),
             label_smoothing,
@@ -171,12 +158,14 @@ def apply_gradients(
 
 
 def evaluate_batch(
-    model: Transformer, params: Parameters, batch: Batch, *, label_smoothing: float
+    model: Model, params: Parameters, batch: Batch, *, label_smoothing: float
 ) -> LossSums:
     """Sum the loss of one batch, dropout off."""
-    logits = model.apply({"params": params}, batch, train=False)
     return loss_sums(
-        logits, batch.target, batch.target_segments, label_smoothing=label_smoothing
+        model.logits(params, batch),
+        batch.target,
+        batch.target_segments,
+        label_smoothing=label_smoothing,
     )
 
 
@@ -189,7 +178,7 @@ class TrainStep:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Model,
         optimizer: optax.GradientTransformation,
         *,
         label_smoothing: float,

@@ -36,7 +36,7 @@ decode = load()
 
 def test_our_translations_have_the_length_asked_for():
     sizes = Sizes(**TINY)
-    model, params = random_model(sizes.config())
+    model, params = random_model(sizes.config(), sizes.vocabulary)
     found = ours(model, params, sizes, 2)(sizes.sources())
     assert [len(each) for each in found] == [sizes.target] * sizes.sentences
     assert all(each.index(EOS) == sizes.target - 1 for each in found)

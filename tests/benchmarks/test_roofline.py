@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from configs import wmt_base, wmt_big
-from jaxformer.commands import check, memory
 from jaxformer.data.plan import Shape
+from jaxformer.models.architectures import make_model
 from jaxformer.models.transformer.config import TransformerConfig
 
 ROOT = Path(__file__).parents[2]
@@ -45,14 +45,16 @@ def test_page_shows_what_the_script_prints(capsys, monkeypatch):
 def test_work_is_what_check_counts(model, config):
     """Operations and activations of a row, as --mode=check counts them."""
     values = config.get_config()
-    checked = TransformerConfig(
-        vocab_size=values.data.vocab_size, **values.model.to_dict()
+    checked = make_model(
+        TransformerConfig(**values.model.to_dict()),
+        vocab_size=values.data.vocab_size,
+        rematerialise=False,
     )
     row = Shape(1, roofline.ROW, roofline.ROW)
     assert values.batches.row_length == roofline.ROW
     assert values.training.tokens_per_update == roofline.TOKENS
-    assert model.row_flops == check.train_flops(checked, row)
-    kept = memory.activations(checked, row) * model.layers * roofline.BFLOAT16
+    assert model.row_flops == checked.flops(*row)
+    kept = checked.activations(*row) * roofline.BFLOAT16
     assert model.row_activations() == kept
 
 

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_loop_over_the_layers_gives_the_gradients_of_the_layers():
     """Dropout is on; the layers are different."""
-    config = config_of(num_layers=2, d_model=8, d_ff=8, num_heads=2, d_k=4, d_v=4)
+    config = config_of(
+        encoder_layers=2, decoder_layers=2, d_model=8, d_ff=8, num_heads=2, d_k=4, d_v=4
+    )
     results = []
     for run in (unrolled, scanned):
         function, arguments = gradients_of(run, config, 2, 4)

@@ -19,11 +19,10 @@ from jaxformer.commands.options import Options
 from jaxformer.data.corpus import open_prepared
 from jaxformer.data.plan import Shape
 from jaxformer.errors import InputError
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.processes import Cluster
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import TrainStep, init_state
+from tests.models.tiny import model_of
 
 D, F, HEADS, SIZE = 16, 32, 2, 4
 PAIRS = [
@@ -31,14 +30,7 @@ PAIRS = [
     for a in "abcdef"
     for b in "xyz"
 ]
-TINY = TransformerConfig(
-    vocab_size=80, num_layers=1, d_model=D, d_ff=F, num_heads=HEADS, d_k=SIZE, d_v=SIZE,
-    dropout=0.1, positions="sinusoidal", max_positions=64, norm_first=False,
-    dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
-    layer_norm_epsilon=1e-6,
-    attention_window=None,
-    fused_attention=False,
-)  # fmt: skip
+TINY = model_of(80, d_model=D, d_ff=F, num_heads=HEADS, d_k=SIZE, d_v=SIZE)
 
 
 def options(folder, workdir=None, **training):
@@ -50,8 +42,8 @@ def options(folder, workdir=None, **training):
     }  # fmt: skip
     config["data"]["max_length"] = 32
     config["model"] |= {
-        "num_layers": 1, "d_model": D, "d_ff": F, "num_heads": HEADS, "d_k": SIZE,
-        "d_v": SIZE,
+        "encoder_layers": 1, "decoder_layers": 1, "d_model": D, "d_ff": F,
+        "num_heads": HEADS, "d_k": SIZE, "d_v": SIZE,
     }  # fmt: skip
     config["training"] |= {
         "tokens_per_microbatch": 256, "tokens_per_update": 256, **training,
@@ -207,7 +199,7 @@ def test_the_largest_shape_is_the_one_compiled(accumulate):
         shapes=(Shape(64, 8, 8), Shape(16, 32, 24), Shape(32, 16, 16)),
         microbatches_per_update=2 if accumulate else 1,
     )
-    run = SimpleNamespace(model=SimpleNamespace(config=TINY))
+    run = SimpleNamespace(model=TINY)
     assert memory.step_memory(run, learner, plan) is None
     assert asked == [((16, 32), (16, 24), accumulate)]
 
@@ -226,21 +218,16 @@ def test_rows_that_do_not_divide_over_the_devices_are_filled_up(rows, filled):
 @pytest.fixture(scope="module")
 def lower():
     """Lower the train step of a model whose matrices outweigh the rest."""
-    config = TransformerConfig(
-        vocab_size=512, num_layers=1, d_model=128, d_ff=512, num_heads=4, d_k=32,
-        d_v=32, dropout=0.0, positions="sinusoidal", max_positions=64, norm_first=False,
-        dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
-        layer_norm_epsilon=1e-6,
-        attention_window=None,
-        fused_attention=False,
-    )  # fmt: skip
     optimizer, _ = make_optimizer(
         d_model=128, warmup_steps=4, learning_rate_scale=1.0, beta1=0.9, beta2=0.98,
         epsilon=1e-9, clip_norm=None,
     )  # fmt: skip
 
     def lower(shape: Shape, *, accumulate: bool, window: int | None = None):
-        model = Transformer(dataclasses.replace(config, attention_window=window))
+        model = model_of(
+            512, d_model=128, d_ff=512, num_heads=4, d_k=32, d_v=32,
+            attention_window=window, encoder_layers=2,
+        )  # fmt: skip
         step = TrainStep(
             model, optimizer, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
         )
@@ -251,7 +238,7 @@ def lower():
             for length in (shape.source_length, shape.target_length)
         )
         batch = Batch(source, target, source, target)
-        return model.config, state, step.lower(state, batch, accumulate=accumulate)
+        return model, state, step.lower(state, batch, accumulate=accumulate)
 
     return lower
 
@@ -261,9 +248,9 @@ def lower():
 )
 def test_operations_are_those_that_xla_counts(lower, shape, window):
     """At 256 target places the loop over the logits runs once, as XLA assumes."""
-    config, _, lowered = lower(shape, accumulate=False, window=window)
+    model, _, lowered = lower(shape, accumulate=False, window=window)
     counted = lowered.cost_analysis()["flops"]
-    assert check.train_flops(config, shape) == pytest.approx(counted, rel=0.1)
+    assert model.flops(*shape) == pytest.approx(counted, rel=0.1)
 
 
 def test_accumulating_holds_gradients_beside_the_state(lower):

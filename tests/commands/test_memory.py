@@ -61,11 +61,14 @@ def tiny():
     """A run of one layer on all eight devices, and a plan of one shape."""
     config = multi30k.get_config().to_dict()
     config["model"] |= {
-        "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "d_k": 8, "d_v": 8,
+        "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32,
+        "num_heads": 2, "d_k": 8, "d_v": 8,
     }  # fmt: skip
     config["batches"]["row_multiple"] = UNIT
     config["training"] |= {"tokens_per_update": 10**6, "tokens_per_microbatch": 1024}
-    run = Run(Workdir(Path()), config, None, make_model(config, 40))
+    run = Run(
+        Workdir(Path()), config, SimpleNamespace(vocab_size=40), make_model(config, 40)
+    )
     return run, SimpleNamespace(shapes=(Shape(UNIT, LENGTH, LENGTH),))
 
 

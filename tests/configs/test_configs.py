@@ -18,11 +18,12 @@ from jaxformer.data.plan import make_plan
 from jaxformer.data.sources import CorpusConfig
 from jaxformer.decoding.translate import DecodingConfig
 from jaxformer.errors import InputError
+from jaxformer.models.architectures import config_type, make_model
+from jaxformer.models.sequence_model import parameter_count
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.loop import TrainingConfig
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.sharding import make_mesh, parameter_count
+from jaxformer.training.sharding import make_mesh
 from jaxformer.training.step import init_state
 
 FILES = sorted(path.stem for path in Path(configs.__path__[0]).glob("[a-z]*.py"))
@@ -35,7 +36,6 @@ OTHERS = {
         "tokens_per_update",
     },
     make_optimizer: {"d_model"},
-    TransformerConfig: {"vocab_size"},
 }  # fmt: skip
 FUNCTIONS = {
     "data": CorpusConfig,
@@ -83,7 +83,8 @@ def test_every_value_is_accepted(config):
     for key in ("source_language", "target_language"):
         values["data"][key] = values["data"][key] or "xx"  # left to the user's flags
     build(CorpusConfig, values, "data")
-    model = build(TransformerConfig, values, "model", vocab_size=100)
+    kind = config_type(values["model"]["architecture"])
+    model = build(kind, values, "model")
     training = build(TrainingConfig, values, "training")
     build(make_optimizer, values, "optimizer", d_model=model.d_model)
     assert training.tokens_per_microbatch <= training.tokens_per_update
@@ -197,15 +198,14 @@ PRINTED = {
 def count_of(config: TransformerConfig) -> int:
     values = wmt_base.get_config().to_dict()
     optimizer, _ = build(make_optimizer, values, "optimizer", d_model=config.d_model)
-    init = functools.partial(
-        init_state, Transformer(config), optimizer, seed=0, ema=False
-    )
+    model = make_model(config, vocab_size=V, rematerialise=False)
+    init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
     return parameter_count(jax.eval_shape(init).params)
 
 
 def parameters(row: str) -> int:
     model = {**table3.get_config(row).model.to_dict(), "dropout": 0.0}
-    return count_of(TransformerConfig(**model, vocab_size=V))
+    return count_of(TransformerConfig(**model))
 
 
 def test_base_is_what_arithmetic_says():

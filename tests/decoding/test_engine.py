@@ -16,7 +16,7 @@ from jaxformer.batch import EOS, PAD, UNK
 from jaxformer.decoding import engine as engine_module
 from jaxformer.decoding.engine import Engine, Task, bucket_length
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.models.transformer.decode import resize_ring
+from jaxformer.models.sequence_model import resize_ring
 from tests.decoding.tables import (
     STATES,
     WORDS,

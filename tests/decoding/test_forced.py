@@ -8,11 +8,11 @@ from jaxformer.decoding.forced import Attention, TeacherForcing
 from tests.decoding.tiny import (
     MODEL,
     Numbers,
-    make_model,
     params_of,
     random_sentences,
     teacher_forced,
 )
+from tests.models.tiny import model_of
 
 
 def make_forcing(model=MODEL, *, batch_tokens: int = 64) -> TeacherForcing:
@@ -64,7 +64,7 @@ def test_attention_is_that_of_the_pair_without_padding(forcing):
 
 def test_positions_that_are_learned_hold_all_that_they_can():
     """Padding to a bucket of 24 would ask for more than the 20 there are."""
-    model = make_model(positions="learned", max_positions=20)
+    model = model_of(positions="learned", max_positions=20)
     forcing = make_forcing(model)
     long = " ".join(["5"] * 19)
     found = forcing.score([long, "4"], ["6", long])

@@ -13,14 +13,13 @@ from jaxformer.batch import EOS, PAD
 from jaxformer.decoding import translate as translate_module
 from jaxformer.decoding.engine import Task
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.scorer import Scorer
+from jaxformer.decoding.scorer import Scorer, search_translations
 from jaxformer.decoding.search import Requests, SearchResult, search
 from jaxformer.decoding.translate import (
     DecodingConfig,
     Hypothesis,
     Translator,
     Wishes,
-    search_translations,
 )
 from jaxformer.errors import InputError
 from tests.decoding.tables import hypotheses_of
@@ -28,11 +27,11 @@ from tests.decoding.tiny import (
     FIRST_WORD,
     MODEL,
     Numbers,
-    make_model,
     params_of,
     random_sentences,
     teacher_forced,
 )
+from tests.models.tiny import model_of
 
 EXTRA = 5  # pieces that a translation may have more than its source
 SENTENCES = random_sentences(9, longest=15)  # all of one bucket; four share a batch
@@ -309,7 +308,7 @@ def test_samples_are_those_of_a_seed_and_a_line():
 
 def test_learned_positions_set_limits_of_their_own():
     """A source of 20 pieces fits; its bucket of 24, and EXTRA more, would not."""
-    model = make_model(positions="learned", max_positions=20)
+    model = model_of(positions="learned", max_positions=20)
     translator = open_translator(models=(model,), beam_size=1, min_length=99)
     fits = " ".join(["5"] * 19)
     (found,) = translator.translate([fits])[0]
@@ -322,7 +321,7 @@ def test_learned_positions_set_limits_of_their_own():
 
 
 def test_a_window_keeps_less_and_finds_what_teacher_forcing_finds():
-    model = make_model(attention_window=5)
+    model = model_of(attention_window=5)
     translator = open_translator(models=(model,), search={"n_best": 2})
     sentences = [*SENTENCES[:4], LONG, *SENTENCES[4:]]
     for sentence, found in zip(sentences, translator.translate(sentences), strict=True):
@@ -338,7 +337,7 @@ def test_a_window_keeps_less_and_finds_what_teacher_forcing_finds():
 
 def test_members_may_have_windows_of_their_own():
     """And so rings of different lengths: of two places, and of all."""
-    models = (make_model(attention_window=3), MODEL)
+    models = (model_of(attention_window=3), MODEL)
     translator = open_translator(models=models, seeds=(0, 1), search={"n_best": 3})
     sentences = [*SENTENCES[:4], LONG]
     rows = padded(Numbers().encode(sentences), 24)
@@ -366,7 +365,7 @@ def test_members_that_are_the_same_are_as_one():
 
 def test_members_that_differ_are_the_mean_of_their_probabilities():
     """The second has another size, and fewer positions than the first would use."""
-    other = make_model(num_heads=1, d_ff=16, positions="learned", max_positions=18)
+    other = model_of(num_heads=1, d_ff=16, positions="learned", max_positions=18)
     members = ((MODEL, params_of(MODEL, 0)), (other, params_of(other, 1)))
     translator = open_translator(
         models=(MODEL, other), seeds=(0, 1), search=SETTINGS["beam"]["search"]
@@ -479,8 +478,8 @@ def test_a_task_is_what_the_sentence_asks_for(make_echo):
 def test_learned_positions_of_any_member_limit_all(make_echo):
     members = (
         MODEL,
-        make_model(positions="learned", max_positions=9),
-        make_model(positions="learned", max_positions=6),
+        model_of(positions="learned", max_positions=9),
+        model_of(positions="learned", max_positions=6),
     )
     echo = make_echo(models=members, seeds=(0, 1, 2), min_length=99)
     echo.translate(["5 6 7 8 9", "5"], prefixes=["10 11 12 13 14 15", ""])

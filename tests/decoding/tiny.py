@@ -3,40 +3,19 @@
 from functools import cache, partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from jaxformer.batch import BOS, EOS, PAD, UNK, Batch
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.models.sequence_model import Model
+from tests.models.tiny import VOCABULARY, model_of, shapes_of
 
-VOCABULARY = 24
 FIRST_WORD = EOS + 1
-
-
-def make_model(**changes) -> Transformer:
-    """The smallest model that translates different sentences differently."""
-    settings = {
-        "vocab_size": VOCABULARY, "num_layers": 1, "d_model": 16, "d_ff": 32,
-        "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.1, "positions": "sinusoidal",
-        "max_positions": 64, "norm_first": False, "dtype": "float32",
-        "attention_bias": False, "activation": "relu", "logits_bias": False,
-        "layer_norm_epsilon": 1e-6, "attention_window": None,
-        "fused_attention": False,
-    }  # fmt: skip
-    return Transformer(TransformerConfig(**settings | changes))
-
-
-MODEL = make_model()
+MODEL = model_of()  # the smallest that translates different sentences differently
 
 
 @cache
-def params_of(model: Transformer, seed: int = 0) -> dict:
+def params_of(model: Model, seed: int = 0) -> dict:
     """Random parameters; the last norm keeps a model from repeating what it reads."""
-    row = jnp.ones((1, 2), jnp.int32)
-    init = partial(model.init, train=False)
-    shapes = jax.eval_shape(init, jax.random.key(0), Batch(row, row, row, row))
     draw = np.random.default_rng(seed)
 
     def leaf(path, shape):
@@ -44,8 +23,8 @@ def params_of(model: Transformer, seed: int = 0) -> dict:
         deviation = 0.05 if len(shape.shape) == 1 else 0.25
         return draw.normal(mean, deviation, shape.shape).astype(np.float32)
 
-    params = jax.tree_util.tree_map_with_path(leaf, nn.unbox(shapes)["params"])
-    last = params["decoder"][f"layer_{model.config.num_layers - 1}"]
+    params = jax.tree_util.tree_map_with_path(leaf, shapes_of(model))
+    last = params["decoder"][f"layer_{model.config.decoder_layers - 1}"]
     norm = last["feed_forward_sublayer"]["norm"]
     norm["scale"] = draw.normal(0.0, 2.0, norm["scale"].shape).astype(np.float32)
     return params
@@ -81,7 +60,7 @@ def random_sentences(count: int, *, longest: int, seed: int = 0) -> list[str]:
 
 @partial(jax.jit, static_argnums=0)
 def _log_probabilities(model, params, batch):
-    return jax.nn.log_softmax(model.apply({"params": params}, batch, train=False))
+    return jax.nn.log_softmax(model.logits(params, batch))
 
 
 def teacher_forced(

@@ -3,23 +3,16 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
-from jaxformer.batch import EOS, Batch
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.batch import EOS
+from jaxformer.models.sequence_model import Model
+from tests.models.tiny import model_of, shapes_of
 
 VOCABULARY = 40
 CONFIG = {
-    "vocab_size": VOCABULARY, "num_layers": 2, "d_model": 16, "d_ff": 24,
-    "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.0, "positions": "sinusoidal",
-    "max_positions": 64, "norm_first": False, "dtype": "float32",
-    "attention_bias": False, "activation": "relu", "logits_bias": False,
-    "layer_norm_epsilon": 1e-6, "attention_window": None,
-    "fused_attention": False,
+    "vocab_size": VOCABULARY, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 24,
 }  # fmt: skip
 
 
@@ -61,21 +54,15 @@ def sentences(words) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def make_model() -> Callable[..., tuple[Transformer, dict]]:
+def make_model() -> Callable[..., tuple[Model, dict]]:
     """Make a model with some fields of its config changed, and numpy parameters.
 
     All are random, biases and norms too, so that none can be lost or misplaced
     unnoticed. Probable next pieces are few, and EOS is among them now and then.
     """
 
-    def make(**changes) -> tuple[Transformer, dict]:
-        model = Transformer(TransformerConfig(**CONFIG | changes))
-        row = jnp.ones((1, 2), jnp.int32)
-        batch = Batch(row, row, row, row)
-        params = jax.eval_shape(
-            lambda key: nn.unbox(model.init(key, batch, train=False))["params"],
-            jax.random.key(0),
-        )
+    def make(**changes) -> tuple[Model, dict]:
+        model = model_of(**CONFIG | changes)
         draw = np.random.default_rng(1)
 
         def random(path, leaf) -> np.ndarray:
@@ -85,11 +72,13 @@ def make_model() -> Callable[..., tuple[Transformer, dict]]:
                 return 1 + 0.3 * noise
             return noise * {"bias": 0.3, "embedding": 0.5}.get(name, 0.4)
 
-        params = jax.tree_util.tree_map_with_path(random, params)
+        params = jax.tree_util.tree_map_with_path(random, shapes_of(model))
         embedding = params["embedding"]
         last = params["decoder"]
         if not model.config.norm_first:
-            last = last[f"layer_{model.config.num_layers - 1}"]["feed_forward_sublayer"]
+            last = last[f"layer_{model.config.decoder_layers - 1}"][
+                "feed_forward_sublayer"
+            ]
         last["norm"]["bias"] = 3 * embedding[EOS] / (embedding[EOS] ** 2).sum()
         return model, params
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import Batch
+from jaxformer.decoding.scorer import search_translations
 from jaxformer.decoding.search import SearchOptions
-from jaxformer.decoding.translate import search_translations
 from jaxformer.errors import InputError
 from jaxformer.export.ctranslate2 import write_ctranslate2
 from jaxformer.export.ctranslate2_readme import readme
@@ -25,8 +25,8 @@ EXTRA_LENGTH = 50  # pieces of a translation beyond those of its source
 TOLERANCE = 1e-4  # of a piece's log-probability
 VARIANTS = {
     "paper": {},
-    "one layer": {"num_layers": 1},
-    "three layers": {"num_layers": 3},
+    "one layer": {"encoder_layers": 1},
+    "three layers": {"decoder_layers": 3},
     "learned positions": {"positions": "learned"},
     "pre-norm": {"norm_first": True},
     "small heads": {"d_k": 4, "d_v": 4},  # of which d_model has more than there are
@@ -84,7 +84,7 @@ def our_log_probabilities(model, params, pairs):
     source, target = map(padded, pairs)
     segments = [(ids != 0).astype(jnp.int32) for ids in (source, target)]
     batch = Batch(source, target, *segments)
-    logits = jax.jit(lambda p: model.apply({"params": p}, batch, train=False))(params)
+    logits = jax.jit(lambda p: model.logits(p, batch))(params)
     found = np.asarray(jax.nn.log_softmax(logits))
     return [
         found[row, np.arange(len(sequence)), sequence]

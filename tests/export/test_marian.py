@@ -21,7 +21,7 @@ VARIANTS = {
     "paper": {},
     "no scale": {"layer_norm_epsilon": 1e-5},
     "small epsilon": {"layer_norm_epsilon": 1e-8},
-    "one layer": {"num_layers": 1},
+    "one layer": {"encoder_layers": 1},
     "odd head": {"d_model": 18, "num_heads": 2, "d_k": 9, "d_v": 9},
     "published": {
         "attention_bias": True, "logits_bias": True, "activation": "swish",
@@ -118,7 +118,7 @@ def logits_of(theirs, batch):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_ours(variant, make_model, export, load, batch):
     model, params = make_model(**VARIANTS[variant])
-    expected = np.asarray(model.apply({"params": params}, batch, train=False))
+    expected = np.asarray(model.logits(params, batch))
     logits = logits_of(load(export(model, params)), batch)
     real = np.asarray(batch.target_segments) != 0
     assert np.ptp(expected[real], axis=-1).min() > 5  # so that there is what can differ
@@ -133,7 +133,7 @@ def test_greedy_search_finds_what_ours_would(make_model, export, load, batch):
     source = np.asarray(batch.source)[:8]
     segments = (source != PAD).astype(np.int32)
     steps = 12
-    score = jax.jit(lambda rows: model.apply({"params": params}, rows, train=False))
+    score = jax.jit(lambda rows: model.logits(params, rows))
     expected = np.full((8, steps), PAD, np.int32)
     is_open = np.ones(8, bool)
     for step in range(steps):
@@ -212,9 +212,10 @@ def test_a_scaled_stream_is_undone_by_what_reads_it(make_model):
 
 
 def test_every_parameter_has_one_place(make_model):
-    _, params = make_model(attention_bias=True, num_layers=3)
-    paths = [place.path for place in places(3)]
-    names = {place.name for place in places(3)}
+    _, params = make_model(attention_bias=True, encoder_layers=3)
+    layers = {"encoder": 3, "decoder": 2}
+    paths = [place.path for place in places(layers)]
+    names = {place.name for place in places(layers)}
     assert len(paths) == len(names) == len(set(paths))
     flat = {
         (stack, layer, module, part, kind)

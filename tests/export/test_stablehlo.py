@@ -11,7 +11,7 @@ import pytest
 from jaxformer.batch import EOS, PAD
 from jaxformer.data.tokenizer import train_tokenizer
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.translate import search_translations
+from jaxformer.decoding.scorer import search_translations
 from jaxformer.export.stablehlo import (
     flat_names,
     nested,

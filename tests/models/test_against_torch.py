@@ -3,15 +3,12 @@
 import dataclasses
 import math
 
-import jax
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from jaxformer.batch import shift_right
 from jaxformer.models.layers import sinusoidal_positions
-from jaxformer.models.transformer.transformer import Transformer
-from tests.models.test_transformer import BATCH, CONFIG, draw_biases
+from tests.models.test_transformer import BATCH, CONFIG, draw_biases, init
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: extra `torch`")
 
@@ -62,20 +59,21 @@ def copy_layer(ours: dict, theirs) -> None:
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("is_published", [False, True])
 def test_logits_equal_those_of_torch(norm_first, is_published):
-    config = dataclasses.replace(CONFIG, d_v=CONFIG.d_k, norm_first=norm_first)
+    config = dataclasses.replace(
+        CONFIG, d_v=CONFIG.d_k, norm_first=norm_first, encoder_layers=3
+    )
     if is_published:
         config = dataclasses.replace(
             config, attention_bias=True, activation="swish", logits_bias=True,
             layer_norm_epsilon=1e-2,
         )  # fmt: skip
-    model = Transformer(config)
-    params = nn.unbox(model.init(jax.random.key(0), BATCH, train=False))["params"]
+    model, params = init(config)
     params = draw_biases(params)
     theirs = torch.nn.Transformer(
         config.d_model,
         config.num_heads,
-        config.num_layers,
-        config.num_layers,
+        config.encoder_layers,
+        config.decoder_layers,
         config.d_ff,
         dropout=0.0,
         activation=torch.nn.functional.silu if is_published else "relu",
@@ -111,5 +109,5 @@ def test_logits_equal_those_of_torch(norm_first, is_published):
         )
         bias = np.asarray(params.get("logits_bias", 0.0))
         expected = (hidden @ embedding.T).numpy() + bias
-    logits = model.apply({"params": params}, BATCH, train=False)
+    logits = model.logits(params, BATCH)
     np.testing.assert_allclose(logits, expected, atol=1e-5)

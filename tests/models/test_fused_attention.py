@@ -1,6 +1,5 @@
 """One kernel for equation 1: when it is used, and that it is asked for the same."""
 
-import dataclasses
 from types import SimpleNamespace
 from unittest import mock
 
@@ -18,12 +17,12 @@ from jaxformer.models.fused_attention import (
     fused_attention_fits,
 )
 from jaxformer.models.masks import causal_mask, segment_mask
-from jaxformer.models.transformer.transformer import Transformer
-from tests.models.test_decode import params_of
-from tests.models.test_transformer import BATCH, CONFIG
+from tests.models.test_transformer import BATCH
+from tests.models.tiny import model_of, params_of
 
 HOPPER = (9, 0)
-HALF = dataclasses.replace(CONFIG, dtype="bfloat16", d_v=CONFIG.d_k)
+CONFIG = {"layers": 2}
+HALF = {"layers": 2, "dtype": "bfloat16"}
 
 
 def fits(
@@ -112,22 +111,23 @@ def lowered_for_cuda(config, *, devices: int) -> str:
     """
     version = SimpleNamespace(cudnn_get_version=lambda: 91000)
 
+    model = model_of(**config)
+
     def loss(params):
-        logits = Transformer(config).apply({"params": params}, BATCH, train=False)
-        return logits.var()
+        return model.logits(params, BATCH).var()
 
     with (
         mock.patch.object(cudnn, "cuda_versions", version),
         mock.patch.object(attention, "cuda_capability", return_value=HOPPER),
         mock.patch.object(jax, "device_count", return_value=devices),
     ):
-        traced = jax.jit(jax.grad(loss)).trace(params_of(config))
+        traced = jax.jit(jax.grad(loss)).trace(params_of(model))
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 def test_the_kernel_is_in_a_program_for_cuda_if_it_is_allowed_and_fits():
     """In the decoder of each of two layers; sources of five pieces do not fit."""
-    allowed = dataclasses.replace(HALF, fused_attention=True)
+    allowed = {**HALF, "fused_attention": True}
     text = lowered_for_cuda(allowed, devices=1)
     assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmax(") == 2
     assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmaxBackward(") == 2
@@ -138,10 +138,8 @@ def test_the_kernel_is_in_a_program_for_cuda_if_it_is_allowed_and_fits():
 
 def test_without_cuda_what_is_allowed_changes_nothing():
     def program(config):
-        def logits(params):
-            return Transformer(config).apply({"params": params}, BATCH, train=False)
+        model = model_of(**config)
+        return jax.jit(model.logits).lower(params_of(model), BATCH).as_text()
 
-        return jax.jit(logits).lower(params_of(HALF)).as_text()
-
-    allowed = dataclasses.replace(HALF, fused_attention=True)
+    allowed = {**HALF, "fused_attention": True}
     assert program(allowed) == program(HALF)

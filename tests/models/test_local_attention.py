@@ -1,6 +1,5 @@
 """Restricted self-attention: who sees whom, and equation 1 without any [L, L]."""
 
-import dataclasses
 import functools
 import math
 import re
@@ -19,11 +18,9 @@ from jaxformer.models.local_attention import (
     local_attention,
     self_attention_mask,
 )
-from jaxformer.models.transformer.transformer import Transformer
-from tests.models.test_decode import params_of
-from tests.models.test_transformer import CONFIG
+from tests.models.tiny import VOCABULARY, model_of, params_of
 
-WINDOWED = dataclasses.replace(CONFIG, attention_window=7)  # three on either side
+WINDOWED = model_of(layers=2, attention_window=7)  # three on either side
 
 
 def mask_of(segments: list[int], window: int | None, *, is_causal: bool) -> np.ndarray:
@@ -132,7 +129,7 @@ def long_batch(length: int) -> Batch:
     """A row of three sentences, behind it padding; and one of a single sentence."""
     draw = np.random.default_rng(1)
     segments = segments_of(length)[[1, 0]]
-    sides = draw.integers(EOS + 1, CONFIG.vocab_size, (2, 2, length), dtype=np.int32)
+    sides = draw.integers(EOS + 1, VOCABULARY, (2, 2, length), dtype=np.int32)
     return Batch(*np.where(segments != 0, sides, PAD), segments, segments)
 
 
@@ -141,7 +138,7 @@ def test_a_model_in_blocks_has_the_loss_and_gradients_of_the_masked_one():
     is_real = batch.target_segments != 0
 
     def loss_of(params):
-        logits = Transformer(WINDOWED).apply({"params": params}, batch, train=False)
+        logits = WINDOWED.logits(params, batch)
         return jnp.where(is_real[..., None], logits, 0.0).var()
 
     def found(*, in_blocks):
@@ -167,9 +164,8 @@ def test_a_position_hears_of_those_that_its_layers_reach(length):
 
     @jax.jit
     def encode(source):
-        variables = {"params": params_of(WINDOWED)}
-        ones = jnp.ones_like(source)
-        return Transformer(WINDOWED).apply(variables, source, ones, method="encode")
+        inputs = {"params": params_of(WINDOWED)}, source, jnp.ones_like(source)
+        return WINDOWED.network.apply(*inputs, method="encode")
 
     is_other = np.any(encode(source) != encode(changed), axis=-1)[0]
     assert np.flatnonzero(is_other).tolist() == list(range(14, 27))
@@ -187,20 +183,15 @@ def sizes_in(text: str) -> list[int]:
 @functools.cache
 def program(side: str, length: int, window: int | None) -> tuple[str, str, int]:
     """Jaxpr, HLO and temporary bytes of a loss's gradient; one side is long."""
-    config = dataclasses.replace(
-        CONFIG, num_layers=1, d_v=8, attention_window=window, max_positions=8
-    )
+    model = model_of(attention_window=window)
     lengths = {"source": 4, "target": 4, side: length}
     rows = {name: jax.ShapeDtypeStruct((1, n), "int32") for name, n in lengths.items()}
     batch = Batch(rows["source"], rows["target"], rows["source"], rows["target"])
 
     def loss(params, batch):
-        hidden = Transformer(config).apply(
-            {"params": params}, batch, train=False, method="hidden"
-        )
-        return hidden.astype(jnp.float32).var()
+        return model.features(params, batch, jax.random.key(0)).hidden.var()
 
-    traced = jax.jit(jax.grad(loss)).trace(params_of(config), batch)
+    traced = jax.jit(jax.grad(loss)).trace(params_of(model), batch)
     compiled = traced.lower().compile()
     memory = compiled.memory_analysis().temp_size_in_bytes
     return str(traced.jaxpr), compiled.as_text(), memory

@@ -9,29 +9,13 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import EOS, PAD, Batch
+from jaxformer.errors import InputError
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.models.transformer.model import TransformerModel
+from tests.models.tiny import config_of, model_of
 
-CONFIG = TransformerConfig(
-    vocab_size=23,
-    num_layers=2,
-    d_model=16,
-    d_ff=32,
-    num_heads=2,
-    d_k=8,
-    d_v=4,
-    dropout=0.1,
-    positions="sinusoidal",
-    max_positions=32,
-    norm_first=False,
-    dtype="float32",
-    attention_bias=False,
-    activation="relu",
-    logits_bias=False,
-    layer_norm_epsilon=1e-6,
-    attention_window=None,
-    fused_attention=False,
-)
+V = 23
+CONFIG = config_of(layers=2, d_v=4, dropout=0.1, max_positions=32)
 VARIANTS = {
     "paper": CONFIG,
     "learned positions": dataclasses.replace(CONFIG, positions="learned"),
@@ -59,9 +43,9 @@ BATCH = make_batch(
 )
 
 
-def init(config: TransformerConfig) -> tuple[Transformer, dict]:
-    model = Transformer(config)
-    return model, nn.unbox(model.init(jax.random.key(0), BATCH, train=False))
+def init(config: TransformerConfig) -> tuple[TransformerModel, dict]:
+    model = TransformerModel(config, V, rematerialise=False)
+    return model, nn.unbox(model.init(jax.random.key(0)))
 
 
 def draw_biases(params: dict) -> dict:
@@ -75,28 +59,28 @@ def draw_biases(params: dict) -> dict:
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
-def variant(request) -> tuple[Transformer, dict]:
+def variant(request) -> tuple[TransformerModel, dict]:
     model, params = init(VARIANTS[request.param])
     return model, draw_biases(params)
 
 
 def test_a_future_target_token_never_changes_an_earlier_logit(variant):
     model, params = variant
-    before = model.apply(params, BATCH, train=False)
+    before = model.logits(params, BATCH)
     changed = BATCH._replace(target=BATCH.target.at[:, 2].set(20))
-    after = model.apply(params, changed, train=False)
+    after = model.logits(params, changed)
     np.testing.assert_array_equal(before[:, :3], after[:, :3])
     assert (before[:, 3] != after[:, 3]).all()
 
 
 def test_the_first_memory_tells_sources_and_their_tokens_apart():
     """Otherwise cross-attention has nothing to look at, and long learns nothing."""
-    deep = dataclasses.replace(
-        CONFIG, vocab_size=500, num_layers=6, d_model=64, d_ff=128, d_k=32, d_v=32
+    model = model_of(500, layers=6, d_model=64, d_ff=128, d_k=32, d_v=32)
+    params = nn.unbox(model.init(jax.random.key(0)))
+    source = jax.random.randint(jax.random.key(1), (16, 12), EOS + 1, 500)
+    memory = model.network.apply(
+        {"params": params}, source, jnp.ones_like(source), method="encode"
     )
-    model, params = init(deep)
-    source = jax.random.randint(jax.random.key(1), (16, 12), EOS + 1, deep.vocab_size)
-    memory = model.apply(params, source, jnp.ones_like(source), method="encode")
     shared = jnp.square(memory.mean(axis=(0, 1))).mean()  # of what layer norm makes 1
     assert shared < 0.35  # 0.91 when every matrix is Xavier's
     variance = memory.var(axis=(0, 1)).mean()
@@ -105,9 +89,9 @@ def test_the_first_memory_tells_sources_and_their_tokens_apart():
 
 def test_every_source_token_reaches_every_logit(variant):
     model, params = variant
-    before = model.apply(params, BATCH, train=False)
+    before = model.logits(params, BATCH)
     changed = BATCH._replace(source=BATCH.source.at[0, 4].set(20))
-    after = model.apply(params, changed, train=False)
+    after = model.logits(params, changed)
     assert (jnp.abs(before[0] - after[0]).max(axis=-1) > 1e-6).all()
     np.testing.assert_array_equal(before[1], after[1])
 
@@ -116,21 +100,21 @@ def test_extra_padding_changes_no_logit(variant):
     model, params = variant
     widths = ((0, 0), (0, 3))
     wide = jax.tree.map(lambda leaf: jnp.pad(leaf, widths), BATCH)
-    plain = model.apply(params, BATCH, train=False)
-    padded = model.apply(params, wide, train=False)[:, : plain.shape[1]]
+    plain = model.logits(params, BATCH)
+    padded = model.logits(params, wide)[:, : plain.shape[1]]
     np.testing.assert_allclose(padded, plain, atol=2e-6)
 
 
 def test_packed_pairs_get_the_logits_they_get_alone(variant):
     model, params = variant
-    alone = model.apply(params, BATCH, train=False)
+    alone = model.logits(params, BATCH)
     packed = Batch(
         source=jnp.array([[5, 6, 7, 8, EOS, 9, 10, EOS, PAD]]),
         target=jnp.array([[11, 12, 13, EOS, 14, 15, 16, EOS, PAD]]),
         source_segments=jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]]),
         target_segments=jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 0]]),
     )
-    logits = model.apply(params, packed, train=False)[0]
+    logits = model.logits(params, packed)[0]
     np.testing.assert_allclose(logits[:4], alone[0], atol=2e-6)
     np.testing.assert_allclose(logits[4:8], alone[1], atol=2e-6)
 
@@ -139,7 +123,7 @@ def test_source_target_and_logits_share_one_matrix():
     _, params = init(CONFIG)
     shapes = {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params["params"])
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
     with_vocabulary = [name for name, shape in shapes.items() if 23 in shape]
     assert with_vocabulary == ["embedding"]
@@ -148,17 +132,17 @@ def test_source_target_and_logits_share_one_matrix():
 def test_a_bias_of_the_logits_is_added_to_them():
     model, params = init(VARIANTS["published"])
     params = draw_biases(params)
-    logits = model.apply(params, BATCH, train=False)
-    bias = params["params"]["logits_bias"]
+    logits = model.logits(params, BATCH)
+    bias = params["logits_bias"]
     assert bias.shape == (23,)
-    params["params"]["logits_bias"] = jnp.zeros(23)
-    without = model.apply(params, BATCH, train=False)
+    params["logits_bias"] = jnp.zeros(23)
+    without = model.logits(params, BATCH)
     np.testing.assert_allclose(logits, without + bias[None, None], atol=1e-6)
 
 
 def test_parameters_of_published_models_are_there_only_if_asked_for():
     for config, has_them in ((CONFIG, False), (VARIANTS["published"], True)):
-        params = init(config)[1]["params"]
+        params = init(config)[1]
         assert ("logits_bias" in params) == has_them
         attention = params["decoder"]["layer_0"]["cross_attention"]
         for name, shape in (("query", (2, 8)), ("value", (2, 4)), ("output", (16,))):
@@ -169,7 +153,7 @@ def test_parameters_of_published_models_are_there_only_if_asked_for():
 
 def test_parameter_names_are_the_checkpoint_format():
     _, params = init(CONFIG)
-    names = params["params"]["decoder"]["layer_1"]
+    names = params["decoder"]["layer_1"]
     assert set(names) == {
         "self_attention",
         "self_attention_sublayer",
@@ -185,17 +169,20 @@ def test_parameter_names_are_the_checkpoint_format():
 def test_bfloat16_activations_keep_float32_parameters_and_logits():
     model, params = init(dataclasses.replace(CONFIG, dtype="bfloat16"))
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    logits = model.apply(params, BATCH, train=False)
-    exact = Transformer(CONFIG).apply(params, BATCH, train=False)
+    logits = model.logits(params, BATCH)
+    exact = init(CONFIG)[0].logits(params, BATCH)
     assert logits.dtype == jnp.float32
     np.testing.assert_allclose(logits, exact, atol=0.15)
     assert (logits != exact).any()
 
 
 def test_learned_positions_refuse_what_their_table_does_not_hold():
-    config = dataclasses.replace(CONFIG, positions="learned", max_positions=4)
-    with pytest.raises(ValueError, match=r"5 pieces .* model.max_positions = 4"):
-        init(config)
+    model, params = init(
+        dataclasses.replace(CONFIG, positions="learned", max_positions=4)
+    )
+    assert model.longest == 4
+    with pytest.raises(ValueError, match=r"5 tokens .* model.max_positions = 4"):
+        model.logits(params, BATCH)
 
 
 @pytest.mark.parametrize(
@@ -208,8 +195,9 @@ def test_learned_positions_refuse_what_their_table_does_not_hold():
         ("layer_norm_epsilon", 0.0),
         ("attention_window", 0),
         ("attention_window", 2.5),
+        ("decoder_layers", 0),
     ],
 )
 def test_config_refuses_values_that_name_nothing(key, value):
-    with pytest.raises(ValueError, match=f"model.{key} is {value!r}"):
+    with pytest.raises(InputError, match=f"model.{key} is {value!r}"):
         dataclasses.replace(CONFIG, **{key: value})

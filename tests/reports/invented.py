@@ -86,8 +86,8 @@ def invent_run(
     config: dict[str, dict] = {
         "data": {"source_language": "en", "target_language": "de",
                  "directory": "/secret/folder/text", "max_length": 64},
-        "model": {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4,
-                  "dropout": 0.1},
+        "model": {"encoder_layers": 2, "decoder_layers": 2, "d_model": 64, "d_ff": 128,
+                  "num_heads": 4, "dropout": 0.1},
         "optimizer": {"warmup_steps": 200, "learning_rate_scale": 0.5},
         "training": {"steps": 1000, "label_smoothing": 0.1, "seed": 0},
     }  # fmt: skip

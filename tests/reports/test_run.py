@@ -124,7 +124,7 @@ def test_the_worst_are_worse_than_the_best_and_are_the_lines_they_say():
 def test_a_run_is_compared_with_the_first_one():
     runs = [
         invent_run("weak", text=TEXT, errors=0.6, training__seed=1),
-        invent_run("strong", text=TEXT, errors=0.1, model__num_layers=6),
+        invent_run("strong", text=TEXT, errors=0.1, model__encoder_layers=6),
         invent_run("waits"),
     ]
     found = gather(*runs, text=TEXT)["comparison"]
@@ -134,7 +134,7 @@ def test_a_run_is_compared_with_the_first_one():
     assert test["bleu"]["difference"] > 10
     assert test["bleu"]["randomisation_p"] < 0.05
     assert found["config"] == [
-        {"key": "model.num_layers", "values": [2, 6, 2]},
+        {"key": "model.encoder_layers", "values": [2, 6, 2]},
         {"key": "training.seed", "values": [1, 0, 0]},
     ]
     (apart,) = found["sentences"]

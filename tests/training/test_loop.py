@@ -12,8 +12,6 @@ import pytest
 
 from jaxformer.batch import Batch
 from jaxformer.errors import InputError
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.loop import DivergedError, TrainingConfig, train
 from jaxformer.training.loss import LossSums
@@ -26,6 +24,7 @@ from jaxformer.training.sharding import (
     put_batch,
 )
 from jaxformer.training.step import Report, TrainState, TrainStep, init_state
+from tests.models.tiny import model_of
 
 VALUES = {
     "steps": 10,
@@ -298,28 +297,7 @@ def test_numbers_that_make_no_run_are_refused_by_name(changes, words):
 # --- stop and resume, with the real update -------------------------------------------
 
 STEPS, STOP = 4, 2
-MODEL = Transformer(
-    TransformerConfig(
-        vocab_size=16,
-        num_layers=1,
-        d_model=8,
-        d_ff=8,
-        num_heads=2,
-        d_k=4,
-        d_v=4,
-        dropout=0.3,
-        positions="sinusoidal",
-        max_positions=16,
-        norm_first=False,
-        dtype="float32",
-        attention_bias=False,
-        activation="relu",
-        logits_bias=False,
-        layer_norm_epsilon=1e-6,
-        attention_window=None,
-        fused_attention=False,
-    )
-)
+MODEL = model_of(16, d_model=8, d_ff=8, d_k=4, d_v=4, dropout=0.3)
 OPTIMIZER, SCHEDULE = make_optimizer(
     d_model=8,
     warmup_steps=4,

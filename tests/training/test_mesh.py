@@ -4,7 +4,6 @@ Eight simulated devices. What crosses between them is read off the compiled upda
 """
 
 import collections
-import dataclasses
 import functools
 import itertools
 import math
@@ -24,8 +23,7 @@ from jaxformer.data.plan import make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.errors import InputError
 from jaxformer.models import local_attention
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.models.sequence_model import parameter_count
 from jaxformer.training import loss
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
@@ -35,12 +33,12 @@ from jaxformer.training.sharding import (
     local_mesh,
     make_mesh,
     on_mesh,
-    parameter_count,
     put_batch,
     rows_here,
     state_shardings,
 )
 from jaxformer.training.step import TrainStep, init_state
+from tests.models.tiny import model_of
 
 ONE, DATA, FSDP, ALL, TENSOR = (1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8)
 MESHES = (ONE, DATA, FSDP, ALL, TENSOR)
@@ -48,9 +46,9 @@ MESHES = (ONE, DATA, FSDP, ALL, TENSOR)
 # No size is another's multiple by chance: V is the only one with the factor 13.
 SIZES = {
     "vocab_size": 520, "d_model": 64, "d_ff": 96, "num_heads": 8, "d_k": 16, "d_v": 24,
-    "num_layers": 2,
+    "layers": 2,
 }  # fmt: skip
-V, D, LAYERS = SIZES["vocab_size"], SIZES["d_model"], SIZES["num_layers"]
+V, D, LAYERS = SIZES["vocab_size"], SIZES["d_model"], SIZES["layers"]
 ROWS, LENGTH = 9, 16  # of a batch; 9 rows fill up to 16 on 8 shards, to 12 on 4
 BLOCK = 4  # positions, of restricted self-attention
 CHUNK = 24  # tokens of the loss's chunks: there are several on each of the meshes
@@ -67,22 +65,7 @@ OPTIMIZER, _ = make_optimizer(
 
 
 def make_model(**changed):
-    return Transformer(
-        TransformerConfig(
-            **{**SIZES, **changed},
-            dropout=0.1,
-            positions="sinusoidal",
-            max_positions=64,
-            norm_first=False,
-            dtype="float32",
-            attention_bias=False,
-            activation="relu",
-            logits_bias=False,
-            layer_norm_epsilon=1e-6,
-            attention_window=None,
-            fused_attention=False,
-        )
-    )
+    return model_of(**{**SIZES, "dropout": 0.1, **changed})
 
 
 def init_of(model):
@@ -197,11 +180,9 @@ class Program(NamedTuple):
 def program(sizes, *, has_biases=False, window=None):
     """Of the paper's model, or with biases as published models have, or a window."""
     mesh = mesh_of(sizes)
-    config = dataclasses.replace(
-        make_model().config, attention_bias=has_biases, logits_bias=has_biases,
-        attention_window=window,
-    )  # fmt: skip
-    model = Transformer(config)
+    model = make_model(
+        attention_bias=has_biases, logits_bias=has_biases, attention_window=window
+    )
     step = TrainStep(
         model, OPTIMIZER, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
     )

@@ -9,28 +9,20 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import Batch
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.probe import are_finite_outputs, attention_maps
-from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import gradients, init_state
+from tests.models import tiny
 
 ROWS, LENGTH = 4, 64
 OPTIMIZER, _ = make_optimizer(
     d_model=32, warmup_steps=4, learning_rate_scale=1.0, beta1=0.9, beta2=0.98,
     epsilon=1e-9, clip_norm=None,
 )  # fmt: skip
+SIZES = {"layers": 2, "d_model": 32, "d_ff": 64, "num_heads": 4, "dropout": 0.3}
 
 
-def model_of(rematerialise, *, layers=2, window=None, norm_first=False):
-    config = TransformerConfig(
-        vocab_size=40, num_layers=layers, d_model=32, d_ff=64, num_heads=4, d_k=8,
-        d_v=8, dropout=0.3, positions="sinusoidal", max_positions=64,
-        norm_first=norm_first, dtype="float32", attention_bias=False, activation="relu",
-        logits_bias=False, layer_norm_epsilon=1e-6, attention_window=window,
-        fused_attention=False,
-    )  # fmt: skip
-    return Transformer(config, rematerialise=rematerialise)
+def model_of(rematerialise, **changes):
+    return tiny.model_of(40, rematerialise=rematerialise, **SIZES | changes)
 
 
 def batch():
@@ -50,7 +42,7 @@ def state_of(model):
     [
         {},
         pytest.param({"norm_first": True}, marks=pytest.mark.slow),
-        pytest.param({"window": 4}, marks=pytest.mark.slow),
+        pytest.param({"attention_window": 4}, marks=pytest.mark.slow),
     ],
 )
 def test_losses_and_gradients_are_the_same(changes):
@@ -85,13 +77,14 @@ def test_memory_falls():
     assert temporary(True) < temporary(False) / 2
 
 
-def test_probes_look_into_the_layers_all_the_same():
-    model = model_of(True)
+def test_layers_are_watched_all_the_same():
+    model, plain = model_of(True), model_of(False)
     params = state_of(model).params
-    found = are_finite_outputs(model, params, batch(), jax.random.key(0))
+    found = model.watch(params, batch(), jax.random.key(0))
     assert len(found) == 2 * 5
     assert all(found.values())
-    plain = attention_maps(model_of(False), params, batch())
     jax.tree.map(
-        np.testing.assert_array_equal, attention_maps(model, params, batch()), plain
+        np.testing.assert_array_equal,
+        model.attention(params, batch()),
+        plain.attention(params, batch()),
     )

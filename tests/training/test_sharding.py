@@ -14,8 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jaxformer.batch import Batch, Rows
 from jaxformer.errors import InputError
 from jaxformer.models.layers import FeedForward
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.models.sequence_model import parameter_count
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
     AXES,
@@ -27,11 +26,11 @@ from jaxformer.training.sharding import (
     local_mesh,
     make_mesh,
     on_mesh,
-    parameter_count,
     put_batch,
     rows_here,
 )
 from jaxformer.training.step import init_state
+from tests.models.tiny import model_of
 
 OPTIMIZER, _ = make_optimizer(
     d_model=16,
@@ -46,27 +45,8 @@ OPTIMIZER, _ = make_optimizer(
 
 def make_model(**changes):
     """Every size that an axis may be split over is a multiple of eight."""
-    values = {
-        "vocab_size": 24,
-        "num_layers": 1,
-        "d_model": 16,
-        "d_ff": 32,
-        "num_heads": 8,
-        "d_k": 4,
-        "d_v": 4,
-        "dropout": 0.1,
-        "positions": "sinusoidal",
-        "max_positions": 16,
-        "norm_first": False,
-        "dtype": "float32",
-        "attention_bias": False,
-        "activation": "relu",
-        "logits_bias": False,
-        "layer_norm_epsilon": 1e-6,
-        "attention_window": None,
-        "fused_attention": False,
-    }
-    return Transformer(TransformerConfig(**{**values, **changes}))
+    values = {"num_heads": 8, "d_k": 4, "d_v": 4, "dropout": 0.1, "max_positions": 16}
+    return model_of(**values | changes)
 
 
 def init_of(model, *, ema=False):
@@ -191,8 +171,7 @@ def test_constraints_in_the_model_take_effect_on_a_mesh_and_only_there():
     params = jax.eval_shape(lambda: nn.unbox(init_of(model)())).params
 
     def constraints():
-        forward = functools.partial(model.apply, train=False)
-        traced = jax.make_jaxpr(forward)({"params": params}, tiny_batch())
+        traced = jax.make_jaxpr(model.logits)(params, tiny_batch())
         return str(traced).count("sharding_constraint[")
 
     assert constraints() == 0

@@ -10,8 +10,6 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import EOS, PAD, Batch
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.training.loss import LossSums
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import (
@@ -23,39 +21,14 @@ from jaxformer.training.step import (
     gradients,
     init_state,
 )
+from tests.models.tiny import VOCABULARY, model_of
 
-VOCABULARY = 24
 EPSILON = 1e-4  # see test_microbatches_make_the_update_of_one_big_batch
 EMA_DECAY = 0.75
 
 
-def make_model(dropout):
-    return Transformer(
-        TransformerConfig(
-            vocab_size=VOCABULARY,
-            num_layers=1,
-            d_model=16,
-            d_ff=32,
-            num_heads=2,
-            d_k=8,
-            d_v=8,
-            dropout=dropout,
-            positions="sinusoidal",
-            max_positions=64,
-            norm_first=False,
-            dtype="float32",
-            attention_bias=False,
-            activation="relu",
-            logits_bias=False,
-            layer_norm_epsilon=1e-6,
-            attention_window=None,
-            fused_attention=False,
-        )
-    )
-
-
-MODEL = make_model(dropout=0.0)
-DROPPING = make_model(dropout=0.3)
+MODEL = model_of()
+DROPPING = model_of(dropout=0.3)
 OPTIMIZER, SCHEDULE = make_optimizer(
     d_model=16,
     warmup_steps=20,
@@ -357,14 +330,6 @@ def test_training_and_evaluation_see_the_same_loss_without_dropout():
         compiled_sums(fresh_state().params, one_a_row(PAIRS)),
         rtol=1e-6,
     )
-
-
-class FixedLogits:
-    """A model of three pieces that always gives them 1/2, 1/4 and 1/4."""
-
-    def apply(self, variables, batch, *, train):
-        assert not train
-        return jnp.log(jnp.full((*batch.target.shape, 3), 0.25).at[:, :, 0].set(0.5))
 
 
 def test_the_dropout_key_is_a_function_of_seed_step_and_microbatch():

@@ -1,7 +1,6 @@
 """Parameters of a decoder, rearranged for decoding: features first.
 
-The checkpoint keeps the names and shapes of `transformer.py`; this is made from it when
-decoding begins. U is the head size of values (d_v).
+Made once per checkpoint, which keeps the names and shapes of `transformer.py`.
 """
 
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import SUBLAYERS
 
 
 class Linear(NamedTuple):
@@ -28,7 +28,7 @@ class Norm(NamedTuple):
 
 
 class LayerWeights(NamedTuple):
-    """One decoder layer; its three norms belong to the sub-layers in order."""
+    """One decoder layer."""
 
     self_input: Linear  # [H (2K + U), D]: queries, keys, values
     self_output: Linear  # [D, H U]
@@ -37,11 +37,11 @@ class LayerWeights(NamedTuple):
     cross_output: Linear  # [D, H U]
     hidden: Linear  # [F, D]
     output: Linear  # [D, F]
-    norms: tuple[Norm, Norm, Norm]
+    norms: dict[str, Norm]  # by sub-layer
 
 
 class DecodingWeights(NamedTuple):
-    """The decoder's parameters as `decode_step` wants them."""
+    """The decoder's parameters as a step wants them."""
 
     embedding: jax.Array  # [V, D]
     logits_bias: jax.Array | None  # f32 [V]
@@ -53,10 +53,7 @@ class DecodingWeights(NamedTuple):
 def decoding_weights(
     config: TransformerConfig, params: Mapping[str, Any]
 ) -> DecodingWeights:
-    """Rearrange the parameters of a `Transformer` for decoding.
-
-    Matrices are cast to the config's dtype once.
-    """
+    """Rearrange the parameters of a `Transformer`, matrices in the config's dtype."""
     dtype = jnp.dtype(config.dtype)
     decoder = params["decoder"]
     return DecodingWeights(
@@ -65,20 +62,15 @@ def decoding_weights(
         params.get("position_embedding"),
         tuple(
             _layer_weights(decoder[f"layer_{n}"], dtype)
-            for n in range(config.num_layers)
+            for n in range(config.decoder_layers)
         ),
         Norm(**decoder["norm"]) if config.norm_first else None,
     )
 
 
 def _layer_weights(layer: Mapping[str, Any], dtype: jnp.dtype) -> LayerWeights:
-    own, cross, feed = (
-        layer[name] for name in ("self_attention", "cross_attention", "feed_forward")
-    )
-    norms = tuple(
-        Norm(**layer[f"{name}_sublayer"]["norm"])
-        for name in ("self_attention", "cross_attention", "feed_forward")
-    )
+    own, cross = layer["self_attention"], layer["cross_attention"]
+    feed = layer["feed_forward"]
     return LayerWeights(
         self_input=_from_heads(dtype, own["query"], own["key"], own["value"]),
         self_output=_to_model(own["output"], dtype),
@@ -87,7 +79,10 @@ def _layer_weights(layer: Mapping[str, Any], dtype: jnp.dtype) -> LayerWeights:
         cross_output=_to_model(cross["output"], dtype),
         hidden=_to_model(feed["hidden"], dtype),
         output=_to_model(feed["output"], dtype),
-        norms=norms,
+        norms={
+            name: Norm(**layer[f"{name}_sublayer"]["norm"])
+            for name in SUBLAYERS["decoder"]
+        },
     )
 
 

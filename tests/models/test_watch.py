@@ -1,7 +1,5 @@
 """Maps of attention, by hand and by what they must be whatever the parameters are."""
 
-import dataclasses
-from functools import partial
 from unittest import mock
 
 import jax
@@ -10,15 +8,16 @@ import numpy as np
 import pytest
 
 from jaxformer.models import local_attention
-from jaxformer.models.transformer.probe import attention_maps
-from jaxformer.models.transformer.transformer import Transformer
-from tests.models.test_decode import params_of
-from tests.models.test_transformer import BATCH, CONFIG
+from tests.models.test_transformer import BATCH
+from tests.models.tiny import model_of, params_of
+
+LAYERS = {"encoder": 3, "decoder": 2, "cross": 2}
+MODEL = model_of(encoder_layers=3, decoder_layers=2, d_v=4)
 
 
 @pytest.fixture(scope="module")
 def maps_and_params():
-    return jax.jit(partial(attention_maps, Transformer(CONFIG))), params_of(CONFIG)
+    return jax.jit(MODEL.attention), params_of(MODEL)
 
 
 def blind(params: dict, stack: str, layer: int, attention: str) -> dict:
@@ -35,16 +34,15 @@ def blind(params: dict, stack: str, layer: int, attention: str) -> dict:
 def test_each_row_sums_to_one_over_what_it_may_see(maps_and_params):
     maps_of, params = maps_and_params
     maps = jax.tree.map(np.asarray, maps_of(params, BATCH))
-    layers, heads = CONFIG.num_layers, CONFIG.num_heads
-    assert maps["encoder"].shape == (layers, 2, heads, 5, 5)
-    assert maps["decoder"].shape == (layers, 2, heads, 4, 4)
-    assert maps["cross"].shape == (layers, 2, heads, 4, 5)
-    for kind in maps.values():
+    assert maps.encoder.shape == (3, 2, 2, 5, 5)
+    assert maps.decoder.shape == (2, 2, 2, 4, 4)
+    assert maps.cross.shape == (2, 2, 2, 4, 5)
+    for kind in maps:
         np.testing.assert_allclose(kind[:, 0].sum(axis=-1), 1.0, rtol=1e-5)
-    assert (maps["decoder"] * np.triu(np.ones((4, 4)), k=1) == 0).all()
-    assert (maps["encoder"][:, 0] > 0).all()
+    assert (maps.decoder * np.triu(np.ones((4, 4)), k=1) == 0).all()
+    assert (maps.encoder[:, 0] > 0).all()
     for kind in ("encoder", "cross"):  # the second source has three pieces
-        second = maps[kind][:, 1, :, : 3 if kind == "encoder" else 4]
+        second = getattr(maps, kind)[:, 1, :, : 3 if kind == "encoder" else 4]
         np.testing.assert_allclose(second.sum(axis=-1), 1.0, rtol=1e-5)
         assert (second[..., 3:] == 0).all()
 
@@ -53,25 +51,26 @@ def test_each_row_sums_to_one_over_what_it_may_see(maps_and_params):
 @pytest.mark.parametrize("window", [1, 2])
 def test_a_window_is_all_that_a_head_sees(window, block):
     """Whether attention is masked or in blocks; across it sees everything."""
-    model = Transformer(dataclasses.replace(CONFIG, attention_window=window))
+    model = model_of(layers=2, attention_window=window)
     batch = jax.tree.map(lambda row: jnp.tile(row, (1, 3)), BATCH)
     batch = batch._replace(
         source_segments=jnp.ones_like(batch.source),
         target_segments=jnp.ones_like(batch.target),
     )
     with mock.patch.object(local_attention, "SMALLEST_BLOCK", block):
-        maps = jax.jit(lambda: attention_maps(model, params_of(CONFIG), batch))()
+        maps = jax.jit(lambda: model.attention(params_of(model), batch))()
     for kind in ("encoder", "decoder"):
-        ones = np.ones(maps[kind].shape[-2:])
+        own = getattr(maps, kind)
+        ones = np.ones(own.shape[-2:])
         band = np.triu(ones, -(window // 2)) * np.tril(ones, window // 2)
         expected = np.tril(band) if kind == "decoder" else band
-        is_seen = np.asarray(maps[kind] > 0)
+        is_seen = np.asarray(own > 0)
         np.testing.assert_array_equal(is_seen, np.broadcast_to(expected, is_seen.shape))
-        np.testing.assert_allclose(maps[kind].sum(axis=-1), 1.0, rtol=1e-5)
-    assert (maps["cross"] > 0).all()
+        np.testing.assert_allclose(own.sum(axis=-1), 1.0, rtol=1e-5)
+    assert (maps.cross > 0).all()
 
 
-@pytest.mark.parametrize("layer", range(CONFIG.num_layers))
+@pytest.mark.parametrize("layer", range(2))
 @pytest.mark.parametrize(
     ("kind", "stack", "attention", "expected"),
     [
@@ -94,14 +93,10 @@ def test_who_asks_for_nothing_looks_everywhere_alike(
     maps = maps_of(blind(params, stack, layer, attention), BATCH)
     is_even = {
         name: [
-            bool(np.allclose(found[n, 0], target, atol=1e-6))
-            for n in range(CONFIG.num_layers)
+            bool(np.allclose(each[0], expected if name == kind else -1, atol=1e-6))
+            for each in found
         ]
-        for name, found in maps.items()
-        for target in [expected if name == kind else found.mean()]
+        for name, found in maps._asdict().items()
     }
-    uneven = [False] * CONFIG.num_layers
-    own = [n == layer for n in range(CONFIG.num_layers)]
-    assert is_even == {"encoder": uneven, "decoder": uneven, "cross": uneven} | {
-        kind: own
-    }
+    own = [n == layer for n in range(LAYERS[kind])]
+    assert is_even == {name: [False] * n for name, n in LAYERS.items()} | {kind: own}

@@ -1,0 +1,152 @@
+"""What the rest of jaxformer may ask of a model, whatever its architecture.
+
+A model holds no parameters. Its methods are pure functions of (parameters, arrays), for
+use inside `jax.jit`; models compare equal if their configs do. Shapes are written in
+the alphabet of `jaxformer.models.attention`.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.batch import Batch
+
+Parameters = Any  # nested dicts of arrays, float32
+Weights = Any  # pytrees of a decoder's own
+Memory = Any
+Cache = Any
+
+
+class Features(NamedTuple):
+    """What logits are made of, by shard of the batch: hidden x table^T + bias.
+
+    N is `jaxformer.models.shards.batch_shards()`; each shard has its own copies.
+    """
+
+    hidden: jax.Array  # [N, B/N, T, D]
+    table: jax.Array  # float32 [N, V, D]
+    bias: jax.Array | None  # float32 [N, V]
+
+
+class AttentionMaps(NamedTuple):
+    """Attention weights in float32; each row is a query, and sums to one.
+
+    N counts layers: each kind has its own, and 0 where the model has no such attention.
+    Row t of `decoder` and `cross` is the position that predicts target token t.
+    """
+
+    encoder: jax.Array  # [N, B, H, S, S]
+    decoder: jax.Array  # [N, B, H, T, T]
+    cross: jax.Array  # [N, B, H, T, S]
+
+
+class Decoder(Protocol):
+    """Scores one token at a time, for W hypotheses of each of B sentences.
+
+    All sentences share one clock, and each may have begun at another step. `ancestors`
+    int32 [B, W, L] is a ring buffer: slot t mod L says which of the W hypotheses made
+    step t of the past of each hypothesis. A sentence of age n has made n tokens, so its
+    newest n + 1 slots count, this step included. What a step stores in the cache stays
+    where it is; the parent of a hypothesis is `ancestors[..., (clock - 1) % L]`.
+    """
+
+    def weights(self, params: Parameters) -> Weights:
+        """Rearrange parameters for decoding; once per checkpoint."""
+
+    def encode(self, weights: Weights, source: jax.Array) -> Memory:
+        """Encode source ids int32 [B, S], one sentence a row; leaves are [B, ...]."""
+
+    def empty_memory(self, *, batch: int, length: int) -> Memory:
+        """Allocate the memory of B sources of `length` tokens."""
+
+    def resize_memory(self, memory: Memory, *, length: int) -> Memory:
+        """Cut or pad the sources to `length` tokens; only padding is cut."""
+
+    def empty_cache(self, *, batch: int, width: int, length: int) -> Cache:
+        """Allocate the cache of B x W hypotheses and L = `length` steps."""
+
+    def resize_cache(
+        self, cache: Cache, clock: jax.Array, *, width: int, length: int
+    ) -> Cache:
+        """Move a cache whose newest step is clock - 1 into one of L = `length` steps.
+
+        Afterwards the clock is `length`; older steps than that are lost.
+        """
+
+    def step(
+        self,
+        weights: Weights,
+        memory: Memory,
+        tokens: jax.Array,
+        ages: jax.Array,
+        clock: jax.Array,
+        ancestors: jax.Array,
+        cache: Cache,
+    ) -> tuple[jax.Array, Cache]:
+        """Score the tokens that may follow `tokens`: float32 logits [V, B, W].
+
+        tokens int32 [B, W], the newest of each hypothesis (BOS at age 0); ages int32
+        [B]; clock int32 [], the number of this step.
+        """
+
+
+class Model(Protocol):
+    """A sequence-to-sequence model."""
+
+    config: Any  # the config section `model`, a dataclass
+    d_model: int  # width of the output table
+    dtype: str  # of activations
+    longest: int | None  # tokens of a sequence, at most; None: no limit
+    decoder: Decoder
+
+    def init(self, key: jax.Array) -> Parameters:
+        """Draw parameters, boxed with the logical names of their axes."""
+
+    def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
+        """Run on whole targets in training; `key` is that of dropout."""
+
+    def logits(self, params: Parameters, batch: Batch) -> jax.Array:
+        """Score every next target token without dropout: float32 [B, T, V]."""
+
+    def attention(self, params: Parameters, batch: Batch) -> AttentionMaps | None:
+        """Return where the model attends to; None if it has no attention."""
+
+    def watch(
+        self, params: Parameters, batch: Batch, key: jax.Array
+    ) -> dict[str, jax.Array]:
+        """Whether the output of each layer is finite in training, in forward order.
+
+        bool [] by name; the paths of a layer's parameters begin with its name.
+        """
+
+    def flops(self, rows: int, source: int, target: int) -> int:
+        """Count floating-point operations of matrix products in forward and backward.
+
+        Padding counts like tokens; rematerialisation does not count.
+        """
+
+    def activations(self, rows: int, source: int, target: int) -> int:
+        """Count numbers that the backward pass needs, to compare shapes by."""
+
+
+def parameter_count(params: Parameters) -> int:
+    """Count the numbers in a pytree of arrays or abstract arrays."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
+
+
+def resize_ring(
+    ring: jax.Array, clock: jax.Array, *, axis: int, length: int
+) -> jax.Array:
+    """Rotate `ring` so that its newest entry, slot clock - 1, is last; cut or pad it.
+
+    Of a longer ring the oldest entries are cut; padding comes first.
+    """
+    ring = jnp.roll(ring, -clock, axis=axis)  # the oldest first
+    old = ring.shape[axis]
+    if length <= old:
+        return jax.lax.slice_in_dim(ring, old - length, old, axis=axis)
+    widths = [(0, 0)] * ring.ndim
+    widths[axis] = (length - old, 0)
+    return jnp.pad(ring, widths)

@@ -1,0 +1,135 @@
+"""The Transformer as a `jaxformer.models.sequence_model.Model`."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.batch import Batch
+from jaxformer.models.attention import MultiHeadAttention
+from jaxformer.models.layers import LayerNorm, Sublayer
+from jaxformer.models.local_attention import keys_computed
+from jaxformer.models.sequence_model import AttentionMaps, Features, Parameters
+from jaxformer.models.shards import batch_shards
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.decoder import TransformerDecoder
+from jaxformer.models.transformer.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class TransformerModel:
+    """The paper's model, and its variants."""
+
+    config: TransformerConfig
+    vocab_size: int
+    rematerialise: bool
+
+    @property
+    def d_model(self) -> int:
+        return self.config.d_model
+
+    @property
+    def dtype(self) -> str:
+        return self.config.dtype
+
+    @property
+    def longest(self) -> int | None:
+        """What a learned table of positions holds."""
+        is_learned = self.config.positions == "learned"
+        return self.config.max_positions if is_learned else None
+
+    @property
+    def network(self) -> Transformer:
+        return Transformer(self.config, self.vocab_size, self.rematerialise)
+
+    @property
+    def decoder(self) -> TransformerDecoder:
+        return TransformerDecoder(self.config, self.network)
+
+    def _apply(self, params: Parameters, *inputs: Any, **options: Any) -> Any:
+        return self.network.apply({"params": params}, *inputs, **options)
+
+    def init(self, key: jax.Array) -> Parameters:
+        row = jnp.ones((batch_shards(), 2), jnp.int32)  # what is drawn depends on none
+        return self.network.init(key, Batch(row, row, row, row), train=False)["params"]
+
+    def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
+        return self._apply(
+            params, batch, train=True, rngs={"dropout": key}, method="features"
+        )
+
+    def logits(self, params: Parameters, batch: Batch) -> jax.Array:
+        return self._apply(params, batch, train=False)
+
+    def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
+        """Section 3.2, without dropout."""
+        found: dict[str, list[jax.Array]] = {"encoder": [], "decoder": [], "cross": []}
+
+        def keep(function, args, kwargs, context):
+            module = context.module
+            if (
+                isinstance(module, MultiHeadAttention)
+                and context.method_name == "attend"
+            ):
+                stack, _, name = module.path[:3]
+                kind = "cross" if name == "cross_attention" else stack
+                found[kind].append(module.weights(*args, **kwargs))
+            return function(*args, **kwargs)
+
+        with nn.intercept_methods(keep):
+            self._apply(params, batch, train=False, method="hidden")
+        return AttentionMaps(**{kind: jnp.stack(maps) for kind, maps in found.items()})
+
+    def watch(
+        self, params: Parameters, batch: Batch, key: jax.Array
+    ) -> dict[str, jax.Array]:
+        """Sub-layers, as "decoder/layer_0/cross_attention", and pre-norm's last norms.
+
+        Nothing may leave a layer that is rematerialised, so none is here.
+        """
+        found = {}
+
+        def keep(function, args, kwargs, context):
+            output, module = function(*args, **kwargs), context.module
+            is_last_norm = isinstance(module, LayerNorm) and len(module.path) == 2
+            if context.method_name == "__call__" and (
+                is_last_norm or isinstance(module, Sublayer)
+            ):
+                name = "/".join(module.path).removesuffix("_sublayer")
+                found[name] = jnp.isfinite(output).all()
+            return output
+
+        with nn.intercept_methods(keep):
+            replace(self, rematerialise=False).features(params, batch, key)
+        return found
+
+    def flops(self, rows: int, source: int, target: int) -> int:
+        """Two operations for each weight and position forward, and twice that backward.
+
+        Arithmetic, because XLA's cost analysis counts the body of a loop once.
+        """
+        config = self.config
+        encoder, decoder = config.encoder_layers, config.decoder_layers
+        d, head_pair = config.d_model, config.num_heads * (config.d_k + config.d_v)
+        attention, feed_forward = 2 * d * head_pair, 2 * d * config.d_ff
+        # Cross-attention projects the target twice and the source twice.
+        of_source = encoder * (attention + feed_forward) + decoder * attention // 2
+        of_target = decoder * (3 * attention // 2 + feed_forward) + d * self.vocab_size
+        window = config.attention_window
+        scores = encoder * source * keys_computed(
+            source, window=window, is_causal=False
+        ) + decoder * target * (
+            keys_computed(target, window=window, is_causal=True) + source
+        )
+        return 6 * rows * (source * of_source + target * of_target + head_pair * scores)
+
+    def activations(self, rows: int, source: int, target: int) -> int:
+        config = self.config
+        encoder, decoder = config.encoder_layers, config.decoder_layers
+        projected = config.num_heads * (config.d_k + config.d_v)
+        width = 4 * config.d_model + 2 * projected + 2 * config.d_ff
+        scores = encoder * source**2 + decoder * target * (target + source)
+        positions = encoder * source + decoder * target
+        return rows * (positions * width + config.num_heads * scores)

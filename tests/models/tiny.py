@@ -1,0 +1,55 @@
+"""Tiny Transformers for the tests of every room."""
+
+from functools import cache
+
+import jax
+import numpy as np
+from flax import linen as nn
+
+from jaxformer.models.architectures import make_model
+from jaxformer.models.sequence_model import Parameters
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.model import TransformerModel
+
+VOCABULARY = 24
+VALUES = {
+    "architecture": "transformer", "encoder_layers": 1, "decoder_layers": 1,
+    "d_model": 16, "d_ff": 32, "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.0,
+    "positions": "sinusoidal", "max_positions": 64, "norm_first": False,
+    "dtype": "float32", "attention_window": None, "fused_attention": False,
+    "attention_bias": False, "activation": "relu", "logits_bias": False,
+    "layer_norm_epsilon": 1e-6,
+}  # fmt: skip
+
+
+def config_of(**changes) -> TransformerConfig:
+    """A config of tiny sizes; `layers` is the number of layers in each stack."""
+    if "layers" in changes:
+        changes["encoder_layers"] = changes["decoder_layers"] = changes.pop("layers")
+    return TransformerConfig(**VALUES | changes)
+
+
+def model_of(
+    vocab_size: int = VOCABULARY, *, rematerialise: bool = False, **changes
+) -> TransformerModel:
+    """A model of `config_of(**changes)`."""
+    return make_model(
+        config_of(**changes), vocab_size=vocab_size, rematerialise=rematerialise
+    )
+
+
+def shapes_of(model) -> Parameters:
+    """The parameters' shapes."""
+    return nn.unbox(jax.eval_shape(model.init, jax.random.key(0)))
+
+
+@cache
+def params_of(model, seed: int = 1) -> Parameters:
+    """Parameters none of which is zero, one or otherwise easy to miss; numpy arrays."""
+    draw = np.random.default_rng(seed)
+
+    def leaf(shape):
+        mean, deviation = (0.5, 0.3) if len(shape.shape) == 1 else (0.0, 0.25)
+        return draw.normal(mean, deviation, shape.shape).astype(np.float32)
+
+    return jax.tree.map(leaf, shapes_of(model))
