@@ -23,13 +23,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+from jaxformer.commands.runs import open_run, read_parameters
+
 from benchmarks.harness import figures, has, machine, print_table, row, take_turns
 from benchmarks.peers.ct2 import ctranslate2
 from benchmarks.peers.hf import huggingface
 from benchmarks.peers.ours import ours
 from benchmarks.peers.sizes import Decode, Sizes, random_model
 from benchmarks.peers.text import ctranslate2_translator, our_translator
-from jaxformer.commands.runs import open_run, read_parameters
 from jaxformer.data.sources import read_lines
 from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.main import parse

@@ -1,13 +1,8 @@
-"""What to run: one file a run, its docstring says what it reproduces.
+"""What to run: one file a run; its docstring says what the run reproduces.
 
-A section is exactly the keyword arguments of one function, so a key is described where
-it is used:
+`get_config` of each file returns every value of a run. `jaxformer.config` says what each
+key means; `--config=FILE --help` prints it. In the package the folder is
+`jaxformer.configs`, so a config of your own begins with
 
-    data       jaxformer.data.sources.CorpusConfig
-    batches    jaxformer.data.plan.make_plan, and `executor` of jaxformer.data.pipeline
-    model      jaxformer.models.transformer.config.TransformerConfig
-    optimizer  jaxformer.training.optimizer.make_optimizer
-    training   jaxformer.training.loop.TrainingConfig
-    mesh       jaxformer.training.sharding.make_mesh
-    decoding   jaxformer.decoding.translate.Translator
+    from jaxformer.configs import wmt_base
 """

@@ -13,7 +13,7 @@ Score       exactly right: 97.0 % of the test sentences and 89.4 % of the unseen
 
 from ml_collections import ConfigDict
 
-from configs import wmt_base
+from jaxformer.configs import wmt_base
 
 
 def get_config() -> ConfigDict:

@@ -19,7 +19,7 @@ Data        github.com/multi30k/dataset: a directory with train.en, train.de, va
 
 from ml_collections import ConfigDict
 
-from configs import wmt_base
+from jaxformer.configs import wmt_base
 
 
 def get_config() -> ConfigDict:

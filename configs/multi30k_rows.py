@@ -16,7 +16,7 @@ Data        as configs/multi30k.py.
 
 from ml_collections import ConfigDict
 
-from configs import multi30k
+from jaxformer.configs import multi30k
 from jaxformer.errors import InputError
 
 # Name of the row: what differs from the base row, by config section.

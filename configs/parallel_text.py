@@ -20,7 +20,7 @@ Data        plain text or .gz, paths or globs, one sentence a line; line N of th
 
 from ml_collections import ConfigDict
 
-from configs import wmt_base
+from jaxformer.configs import wmt_base
 
 
 def get_config() -> ConfigDict:

@@ -12,7 +12,7 @@ Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.
 
 from ml_collections import ConfigDict
 
-from configs import wmt_base, wmt_big
+from jaxformer.configs import wmt_base, wmt_big
 from jaxformer.errors import InputError
 
 # Name of the row: what differs from the base model, by config section.

@@ -13,7 +13,7 @@ Data        a directory with train, dev and test as STEM.en and STEM.de, or .gz;
 
 from ml_collections import ConfigDict
 
-from configs import wmt_base
+from jaxformer.configs import wmt_base
 
 
 def get_config() -> ConfigDict:

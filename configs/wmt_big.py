@@ -14,7 +14,7 @@ Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.
 
 from ml_collections import ConfigDict
 
-from configs import wmt_base
+from jaxformer.configs import wmt_base
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ Data        TensorFlow Datasets `wmt14_translate/fr-en`, 36M pairs.
 
 from ml_collections import ConfigDict
 
-from configs import wmt_base
+from jaxformer.configs import wmt_base
 
 
 def get_config() -> ConfigDict:

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxformer.api import Translator, attention_view
 
-__all__ = ["Translator", "attention_view"]
+__all__ = ["Translator", "__version__", "attention_view"]
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is public when it is used: `import jaxformer` alone costs nothing."""
-    if name in __all__:
+    """Import the public API on first use, so that `import jaxformer` is fast."""
+    if name in ("Translator", "attention_view"):
         from jaxformer import api
 
         return getattr(api, name)

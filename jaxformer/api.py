@@ -1,4 +1,4 @@
-"""A trained run from Python, in a few lines.
+"""A trained run from Python.
 
 import jaxformer
 
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxformer.commands.options import FLAGS, Options
-from jaxformer.commands.runs import open_translator
 from jaxformer.decoding import translate
 from jaxformer.errors import InputError
+from jaxformer.flags import TRANSLATION
+from jaxformer.run import open_translator
 
 if TYPE_CHECKING:
     from jaxformer.reports.attention import AttentionView
@@ -30,31 +30,22 @@ def Translator(
     *,
     checkpoint: str | None = None,
     ensemble: Sequence[str | Path] = (),
-    **settings: Any,
+    **options: Any,
 ) -> translate.Translator:
     """Open the run in `workdir` for translation.
 
-    `checkpoint` chooses parameters as the flag does; `ensemble` names workdirs of other
-    models that vote. `settings` are the flags of decoding and search by their names:
-    beam_size, alpha, batch_tokens, n_best, length_penalty, min_length, temperature,
-    top_k, top_p, seed, no_repeat_ngram, max_source_length, long_lines. Raises
-    InputError for what cannot be opened, TypeError for a setting that does not exist.
+    `checkpoint` is a step, "latest", "best" or "average:N"; `ensemble` names workdirs
+    of further models, whose probabilities are averaged with this one's. `options` are
+    those of `jaxformer.decoding.options.TranslateOptions`, such as beam_size or n_best.
+    Raises InputError for what cannot be opened, TypeError for an unknown option.
     """
-    groups: dict[str, dict[str, Any]] = {}
-    for group in ("decoding", "search", "wishes"):
-        names = {flag.name for flag in FLAGS[group]}
-        groups[group] = {k: v for k, v in settings.items() if k in names}
-    unknown = settings.keys() - set().union(*groups.values())
-    if unknown:
-        raise TypeError(f"Translator has no setting {sorted(unknown)[0]!r}")
-    options = Options(
-        mode="translate",
-        workdir=Path(workdir),
-        checkpoint=checkpoint,
-        ensemble=",".join(map(str, ensemble)) or None,
-        **groups,
-    )
-    return open_translator(options)[1]
+    for name in options:
+        if name not in TRANSLATION:
+            raise TypeError(f"Translator has no option {name!r}")
+    folders = [Path(folder) for folder in ensemble]
+    return open_translator(
+        Path(workdir), checkpoint=checkpoint, ensemble=folders, **options
+    )[1]
 
 
 def attention_view(

@@ -1,17 +1,14 @@
 """Several processes as one: how they find each other, agree, and end together.
 
-Everything between processes is JAX's: `jax.distributed` brings them together and
-notices who is gone, `multihost_utils` carries what they tell each other. With one
-process every function here is trivial, so callers need not ask.
+`jax.distributed` connects processes, `multihost_utils` carries their messages. With one
+process every function here is trivial, so callers need no case of their own.
 """
 
-import ctypes
 import json
 import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,18 +20,14 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxformer.errors import InputError
+from jaxformer.lost_peers import PEERS, WATCH_SECONDS
 
 logger = logging.getLogger(__name__)
-
-EXIT_PEER_LOST = 3
-_WATCH_SECONDS = 1.0  # between two looks at who is alive
-
-_ending = threading.Event()  # set when this process is about to leave in peace
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The flags that say who takes part; None is found by JAX itself or is one."""
+    """The flags that say which processes take part; JAX can find what is None."""
 
     coordinator_address: str | None  # host:port of process 0
     num_processes: int | None
@@ -48,23 +41,23 @@ class StoppedError(Exception):
 
     def __init__(self, step: int = 0) -> None:
         super().__init__(
-            f"stopped at step {step:,}, which is saved; the same command goes on from "
-            "there"
+            f"stopped at step {step:,}, which is saved; the same command resumes "
+            "from there"
             if step
             else "stopped before the first update; the same command starts again"
         )
         self.step = step
 
 
-# Together and apart -------------------------------------------------------------------
+# Connecting ---------------------------------------------------------------------------
 
 
 def join(cluster: Cluster) -> None:
-    """Meet the other processes, if there are any, and watch over them from then on.
+    """Connect to the other processes, if there are any, and watch them from then on.
 
-    Who they are is told by flags, or found by JAX on Cloud TPU, Slurm and Open MPI.
-    Must come before anything else that JAX does. Raises InputError for flags that make
-    no sense; ends the process with code 3 if not all come within `join_timeout`.
+    Flags name them, or JAX finds them on Cloud TPU, Slurm and Open MPI. Call it before
+    any other use of JAX. Raises InputError for flags that contradict each other; ends
+    the process with code 3 if not all are connected within `join_timeout` seconds.
     """
     flags = (cluster.coordinator_address, cluster.num_processes, cluster.process_id)
     if cluster.num_processes == 1 or jax.distributed.is_initialized():
@@ -72,57 +65,50 @@ def join(cluster: Cluster) -> None:
     _require_sense(cluster)
     # A lost peer is reported to the others instead of aborting them: see `_watch`.
     jax.config.update("jax_enable_recoverability", True)
-    _say_on_abort(
+    PEERS.explain_abort(
         f"not all processes came together within {cluster.join_timeout} s "
         "(--join_timeout); start all of them with the same address of process 0"
     )
     if not _have_met(cluster, flags):
         jax.config.update("jax_enable_recoverability", False)
-        _say_on_abort(None)
+        PEERS.explain_abort(None)
         return
-    _say_on_abort(
-        f"process 0, which holds the processes together, was lost; {_GO_ON}"
+    PEERS.explain_abort(
+        f"process 0, which holds the processes together, was lost; {_RESUME}"
         if jax.process_index()
-        else f"JAX gave up on the connection between the processes; {_GO_ON}"
+        else f"JAX gave up on the connection between the processes; {_RESUME}"
     )
-    _remember(f"process {jax.process_index()}: ", cluster.peer_timeout)
-    threading.Thread(
-        target=_watch, args=(cluster.peer_timeout,), name="peers", daemon=True
-    ).start()
+    PEERS.name = f"process {jax.process_index()}: "
+    PEERS.timeout = cluster.peer_timeout
+    PEERS.watch(_RESUME)
     _keep_stdout_clean()
 
 
 def leave() -> None:
-    """Return when all processes have come to the end; then nobody misses anybody."""
-    _ending.set()
+    """Return when all processes have finished, so that none counts as lost."""
+    PEERS.is_ending.set()
     wait_for_all("leave")
 
 
 def complain(what: object) -> None:
-    """Say in one line what went wrong, and in which process if there are several."""
-    print(f"jaxformer: {_name}{what}", file=sys.stderr, flush=True)
-
-
-def end_with_lost_peer(what: str) -> NoReturn:
-    """Say it in one line and end this process at once, whatever it is waiting for."""
-    complain(what)
-    end(EXIT_PEER_LOST)
+    """Print in one line what went wrong, and in which process if there are several."""
+    PEERS.complain(what)
 
 
 def await_news_of_peers() -> None:
-    """After a failure that a lost peer may have caused: give JAX time to notice."""
-    time.sleep(_peer_timeout + 5 * _WATCH_SECONDS)
+    """Wait after a failure that a lost process may have caused, until JAX notices."""
+    time.sleep(PEERS.timeout + 5 * WATCH_SECONDS)
 
 
 def end(code: int) -> NoReturn:
-    """End now: in an ordinary exit JAX would wait for peers, which wait for this."""
+    """End now: in an ordinary exit JAX and its peers would wait for each other."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def topology() -> str:
-    """What was found, in one line."""
+    """Processes and devices, in one line."""
     by_process: dict[int, int] = {}
     for device in jax.devices():
         by_process[device.process_index] = by_process.get(device.process_index, 0) + 1
@@ -145,23 +131,23 @@ def index() -> int:
 
 
 def are_several() -> bool:
-    """Whether this process has met others."""
+    """Whether there are other processes."""
     return count() > 1
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes and speaks for all."""
+    """Whether this is the process that writes and logs for all."""
     return index() == 0
 
 
 def wait_for_all(name: str) -> None:
-    """Return when every process has come to the point `name`."""
+    """Return when every process has reached the point `name`."""
     if are_several():
         multihost_utils.sync_global_devices(name)
 
 
 def gather(value: Any) -> list[Any]:
-    """What each process holds, by process: of anything that JSON can carry."""
+    """The `value` of each process, in their order; anything that JSON can carry."""
     if not are_several():
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -176,17 +162,17 @@ def gather(value: Any) -> list[Any]:
 
 
 def from_first(value: Any) -> Any:
-    """What process 0 holds, for all: of anything that JSON can carry."""
+    """The `value` of process 0, for all; anything that JSON can carry."""
     return gather(value if is_first() else None)[0]
 
 
-# Asked to stop ------------------------------------------------------------------------
+# Requests to stop ---------------------------------------------------------------------
 
 
 class StopRequests:
-    """Whether SIGTERM or Ctrl-C has asked to stop, the same answer for everybody.
+    """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
 
-    A second Ctrl-C does not wait for that answer.
+    A second Ctrl-C interrupts at once.
     """
 
     def __init__(self) -> None:
@@ -194,14 +180,14 @@ class StopRequests:
         self._asked = 0  # how often; JAX agrees on the count at which all stop
 
     def reached(self) -> bool:
-        """Whether to stop here. All processes have to ask equally often."""
+        """Whether to stop here. All processes call this equally often."""
         self._asked += 1
         if not are_several():
             return self.signal is not None
         return multihost_utils.reached_preemption_sync_point(self._asked)
 
-    def heed(self) -> None:
-        """Raise StoppedError if all are to stop here."""
+    def check(self) -> None:
+        """Raise StoppedError if all processes stop here."""
         if self.reached():
             raise StoppedError
 
@@ -217,7 +203,7 @@ class StopRequests:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequests]:
-    """Take SIGTERM and Ctrl-C as requests to stop while this is entered."""
+    """Take SIGTERM and Ctrl-C as requests to stop within the block."""
     requests = StopRequests()
     # Between processes SIGTERM is taken by JAX, which tells all of them.
     numbers = [signal.SIGINT] if are_several() else _BOTH
@@ -230,10 +216,10 @@ def stop_requests() -> Iterator[StopRequests]:
 
 
 _BOTH = (signal.SIGINT, signal.SIGTERM)
-_GO_ON = "start all processes again to go on from the newest checkpoint"
+_RESUME = "start all processes again to resume from the newest checkpoint"
 
 
-# Behind the doors ---------------------------------------------------------------------
+# Details -----------------------------------------------------------------------------
 
 
 def _have_met(cluster: Cluster, flags: tuple) -> bool:
@@ -255,7 +241,7 @@ def _have_met(cluster: Cluster, flags: tuple) -> bool:
     except RuntimeError as error:
         if nobody_was_named and "must be called before" in str(error):
             return False  # called from a program that has used JAX already
-        end_with_lost_peer(f"the processes could not come together ({_line(error)})")
+        PEERS.end(f"the processes could not come together ({_line(error)})")
     return True
 
 
@@ -283,63 +269,6 @@ def _require_sense(cluster: Cluster) -> None:
         raise InputError(
             f"--coordinator_address={address} has no port; write HOST:PORT of process 0"
         )
-
-
-def _watch(peer_timeout: int) -> None:
-    """End this process when another one is gone; a thread of every process.
-
-    JAX knows who sent no heartbeat for `peer_timeout` seconds. Without this thread the
-    main one would wait for ever for the part that the lost process had in a sum.
-    """
-    while not _ending.is_set():
-        time.sleep(_WATCH_SECONDS)
-        try:
-            with multihost_utils.live_devices(jax.devices()) as live:
-                gone = {device.process_index for device in set(jax.devices()) - {*live}}
-        except multihost_utils.ProcessFailureError as error:
-            gone = {device.process_index for device in error.failed_devices}
-        except Exception:  # the coordinator cannot be reached: it is process 0
-            gone = {0}
-        if gone and not _ending.is_set():
-            names = ", ".join(map(str, sorted(gone)))
-            end_with_lost_peer(
-                f"process {names} was lost (silent for up to {peer_timeout} s, "
-                f"--peer_timeout); {_GO_ON}"
-            )
-
-
-def _say_on_abort(message: str | None) -> None:
-    """Let a process that JAX aborts end with one clear line and code 3.
-
-    Where the connection to process 0 breaks, JAX's own thread logs that and aborts the
-    process, before Python hears of it. A signal handler of Python's would come too
-    late, so this one is called straight from C. None: no such line any more.
-    """
-    global _on_abort  # kept alive: C holds no reference
-    if message is None:
-        signal.signal(signal.SIGABRT, signal.SIG_DFL)
-        return
-
-    @ctypes.CFUNCTYPE(None, ctypes.c_int)
-    def handler(_: int) -> None:
-        if _ending.is_set():  # process 0 has already gone
-            os._exit(0)
-        os.write(2, f"jaxformer: {_name}{message}\n".encode())
-        os._exit(EXIT_PEER_LOST)
-
-    _on_abort = handler
-    ctypes.CDLL(None).signal(signal.SIGABRT, handler)
-
-
-_on_abort: Any = None
-_name = ""
-_peer_timeout = 0
-
-
-def _remember(name: str, peer_timeout: int) -> None:
-    """What this process puts before its messages, and its patience."""
-    global _name, _peer_timeout
-    _name, _peer_timeout = name, peer_timeout
 
 
 def _line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""A run's folder: everything that training leaves and translation needs.
+"""The folder of a run: everything that training writes and translation needs.
 
     config.json       the resolved config, the direction, the tokeniser's hash, versions
     tokenizer.model   SentencePiece; of an imported model a zip file of two, with pieces
@@ -6,7 +6,7 @@
     checkpoints/      the training state
     metrics.jsonl, tensorboard/
 
-The folder needs nothing outside itself, and what does not belong to it is refused.
+The folder needs nothing outside itself; files of another run are refused.
 """
 
 import json
@@ -15,34 +15,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from jaxformer.config import Config
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
+from jaxformer.files import write_atomically
 
-# A run may be continued with other values of these; all others define what was learnt.
-FREE_SECTIONS = ("decoding", "mesh")
-FREE_KEYS = {
-    "training": (
-        "steps", "tokens_per_microbatch", "rematerialise", "log_every", "eval_every",
-        "save_every", "keep", "average", "max_bad_steps", "on_divergence",
-    ),
-    "batches": ("executor",),
-    "model": ("fused_attention",),
-    "data": (
-        "directory", "data_dir", "download", "test", "test_source", "test_target",
-    ),
-}  # fmt: skip
-# What runs did before these keys of the config existed: records made then lack them.
-EARLIER_VALUES = {
-    "model": {
-        "attention_bias": False, "activation": "relu", "logits_bias": False,
-        "layer_norm_epsilon": 1e-6, "attention_window": None,
-        "fused_attention": False,
-    },
-    "batches": {"row_multiple": 1},  # on one device
-    "training": {
-        "max_bad_steps": 10, "on_divergence": "stop", "rematerialise": False,
-    },
-}  # fmt: skip
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
 
@@ -65,7 +42,7 @@ class Workdir:
         return self.path / "checkpoints"
 
     def has_checkpoints(self) -> bool:
-        """Whether something has been learnt here, which belongs to one config."""
+        """Whether there are checkpoints, which belong to one config."""
         return any(self.checkpoints.glob("[0-9]*"))
 
     def create(self) -> None:
@@ -75,68 +52,53 @@ class Workdir:
         except OSError as error:
             raise InputError(
                 f"the workdir {self.path} cannot be made: {error.strerror}; "
-                "choose another --workdir"
+                "use another workdir"
             ) from error
         if not os.access(self.path, os.W_OK):
             raise InputError(
-                f"the workdir {self.path} is not writable; choose another --workdir"
+                f"the workdir {self.path} is not writable; use another workdir"
             )
 
     def read_record(self) -> dict:
-        """What `write_record` wrote, with EARLIER_VALUES of keys that it lacks.
-
-        Raises InputError if there is no run here.
-        """
+        """Read what `write_record` wrote. Raises InputError if there is no run here."""
         try:
             record = json.loads(self.config_file.read_text())
             if not {"config", "tokenizer"} <= set(record):
-                raise ValueError("no config or no tokenizer in it")
-            config = record["config"]
-            for section in EARLIER_VALUES.keys() & config.keys():
-                config[section] = {**EARLIER_VALUES[section], **config[section]}
+                raise ValueError("it has no config or no tokenizer")
             return record
         except FileNotFoundError:
             raise InputError(
-                f"there is no run in {self.path} (no config.json); train one with "
-                f"--config=... --workdir={self.path}"
+                f"there is no run in {self.path} (no config.json); train one first"
             ) from None
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise InputError(
                 f"{self.config_file} cannot be read ({error}); put a copy back, or "
-                "choose another --workdir"
+                "use another workdir"
             ) from None
 
-    def write_record(self, config: dict, tokenizer: Tokenizer) -> None:
-        """Record what this run is, in one step that is complete or not done at all."""
+    def write_record(self, config: Config, tokenizer: Tokenizer) -> None:
+        """Record the config, the tokeniser and the versions of packages."""
         record = {
-            "config": config,
-            "direction": direction(config),
+            "config": config.as_dict(),
+            "direction": config.data.direction,
             "tokenizer": {"sha256": tokenizer.hash, "vocab_size": tokenizer.vocab_size},
             "versions": installed_versions(),
         }
         text = json.dumps(record, indent=2, sort_keys=True) + "\n"
-        if self.config_file.exists() and self.config_file.read_text() == text:
-            return
-        partial = self.config_file.with_suffix(".partial")
-        partial.write_text(text)
-        os.replace(partial, self.config_file)
+        if not self.config_file.exists() or self.config_file.read_text() != text:
+            write_atomically(self.config_file, text)
 
-    def require_same_run(self, config: dict) -> None:
+    def require_same_run(self, config: Config) -> None:
         """Raise InputError if `config` asks for another run than the recorded one."""
         recorded = self.read_record()["config"]
-        for section, values in json.loads(json.dumps(config)).items():
-            if section in FREE_SECTIONS:
-                continue
-            before = recorded.get(section, {})
-            for key in sorted(values.keys() | before.keys()):
-                if key in FREE_KEYS.get(section, ()):
-                    continue
-                if values.get(key) != before.get(key):
-                    raise InputError(
-                        f"{self.path} holds a run with {section}.{key}="
-                        f"{before.get(key)!r}, and this config says "
-                        f"{values.get(key)!r}; choose that value or another --workdir"
-                    )
+        for name in config.changed_keys(recorded):
+            section, _, key = name.partition(".")
+            before = recorded.get(section, {}).get(key)
+            now = getattr(getattr(config, section), key)
+            raise InputError(
+                f"{self.path} holds a run with {name}={before!r}, and this config says "
+                f"{now!r}; use that value or another workdir"
+            )
 
     def read_tokenizer(self) -> Tokenizer:
         """Load the run's tokeniser. Raises InputError if it is not the recorded one."""
@@ -149,12 +111,6 @@ class Workdir:
                 "the original back"
             )
         return tokenizer
-
-
-def direction(config: dict) -> str:
-    """Source and target language of a config, such as "en-de"."""
-    data = config["data"]
-    return f"{data['source_language']}-{data['target_language']}"
 
 
 def installed_versions() -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""Every test sees eight simulated devices and refuses silent rank promotion."""
+"""Every test has eight simulated devices; silent rank promotion is an error."""
 
 import os
+from pathlib import Path
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
@@ -8,6 +9,10 @@ os.environ["XLA_FLAGS"] = (
     + " --xla_backend_optimization_level=0"  # tests compile much and compute little
 )
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# All tests and the processes they start share compiled programs, also between runs.
+COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import jax
 

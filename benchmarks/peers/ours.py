@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from jaxformer.commands.runs import Run, make_translator
+
 from benchmarks.peers.sizes import Decode, Sizes
 from configs import wmt_base
 from jaxformer.batch import EOS
-from jaxformer.commands.runs import Run, make_translator
 from jaxformer.models.sequence_model import Model
 from jaxformer.training.sharding import copy_to, local_mesh
 

@@ -24,10 +24,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import numpy as np
+from jaxformer.commands.runs import Run, make_translator, open_run, read_parameters
 
 from jaxformer.batch import PAD, Batch
 from jaxformer.commands import export
-from jaxformer.commands.runs import Run, make_translator, open_run, read_parameters
 from jaxformer.data.sources import read_lines
 from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.main import parse

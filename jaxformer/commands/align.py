@@ -1,4 +1,4 @@
-"""--mode=align: which source piece each piece of given translations looks at.
+"""--mode=align: the source piece that each piece of given translations attends to most.
 
 One line a pair, as word aligners write them: "0-0 1-2" links source piece 0 to target
 piece 0 and source piece 1 to target piece 2. With --output=FILE.npz also the attention
@@ -8,42 +8,48 @@ of every layer and head, by pair: "0/encoder" [N, H, S, S], "0/decoder" [N, H, T
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import read_pairs_for
-from jaxformer.commands.options import Options
-from jaxformer.commands.runs import open_translator
+from jaxformer.commands.evaluate import read_text
+from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
+from jaxformer.run import open_translator
 
 
-def run(options: Options) -> None:
-    """Align --source with --reference, or a split, line by line.
+def run(
+    *,
+    config: ConfigRequest,
+    workdir: Path,
+    output: str | None,
+    checkpoint: str | None,
+    source: str | None,
+    reference: str | None,
+    split: str,
+    **options: Any,
+) -> None:
+    """Align the pairs of two files or of a split; of several processes the first does.
 
-    Of several processes the first one works. Raises InputError for an --output that
-    exists or cannot be written.
+    Raises InputError for an `output` that exists or cannot be written.
     """
-    run_, translator = open_translator(options)
-    sources, references = read_pairs_for(run_, options)
-    output = Path(options.output) if options.output else None
-    if output is not None and (output.exists() or output.suffix != ".npz"):
+    this, translator = open_translator(
+        workdir, config, checkpoint=checkpoint, **options
+    )
+    text = read_text(this, source, reference, split)
+    if output is not None and (Path(output).exists() or not output.endswith(".npz")):
         raise InputError(
             f"--output={output} exists, or is not called .npz; give a new .npz file"
         )
     if not processes.is_first():
         return
     arrays = {}
-    for line, pair in enumerate(zip(sources, references, strict=True)):
+    for line, pair in enumerate(zip(*text, strict=True)):
         maps = translator.attention(*pair)
         sys.stdout.buffer.write(f"{maps.pharaoh()}\n".encode())
         if output is not None:
             arrays |= {f"{line}/{key}": value for key, value in maps._asdict().items()}
     sys.stdout.buffer.flush()
     if output is not None:
-        try:
-            np.savez_compressed(output, **arrays)
-        except OSError as error:
-            raise InputError(
-                f"{output} cannot be written: {error.strerror}; choose another --output"
-            ) from error
+        np.savez_compressed(output, **arrays)

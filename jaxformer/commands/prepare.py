@@ -1,17 +1,18 @@
-"""--mode=prepare: train the tokeniser and write the tokenised corpus, nothing more."""
+"""--mode=prepare: train the tokeniser and write the tokenised corpus."""
 
-from jaxformer.commands.options import Options
-from jaxformer.commands.runs import prepare_run
-from jaxformer.workdir import direction
+from pathlib import Path
+
+from jaxformer.config_files import ConfigRequest
+from jaxformer.run import prepare_run
 
 
-def run(options: Options) -> dict:
-    """Prepare the workdir; returns the corpus report and the vocabulary's size."""
-    prepared_run, prepared = prepare_run(options)
+def run(*, config: ConfigRequest, workdir: Path) -> dict:
+    """Prepare the workdir; returns pairs, what was dropped, and the vocabulary size."""
+    this, prepared = prepare_run(workdir, config)
     train = prepared.report["train"]
     return {
         "pairs": train["kept"],
         "dropped": train["dropped"],
         "vocab_size": prepared.tokenizer.vocab_size,
-        "direction": direction(prepared_run.config),
+        "direction": this.config.data.direction,
     }

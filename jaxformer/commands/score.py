@@ -2,38 +2,48 @@
 
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import PairScorer, read_pairs_for, tokenize_pairs
-from jaxformer.commands.options import Options
-from jaxformer.commands.runs import local_parameters, make_translator, open_run
+from jaxformer.commands.evaluate import read_text
+from jaxformer.config_files import ConfigRequest
+from jaxformer.evaluation.evaluator import PairScorer, tokenize_pairs
+from jaxformer.run import keep_compiled, make_translator, open_run, read_parameters
+from jaxformer.training.sharding import copy_to, local_mesh
 
 
-def run(options: Options) -> dict:
-    """Score sentence pairs; returns the summed log-probability, in nats.
+def run(
+    *,
+    config: ConfigRequest,
+    workdir: Path,
+    details: bool,
+    checkpoint: str | None,
+    source: str | None,
+    reference: str | None,
+    split: str,
+    **options: Any,
+) -> dict:
+    """Sum the log-probability of sentence pairs, in nats.
 
-    With --details stdout has a line of JSON for each pair before: its pieces and the
-    log-probability of each.
+    With `details` standard output first has a line of JSON for each pair: its pieces
+    and the log-probability of each.
     """
-    this_run = open_run(options)
-    sources, references = read_pairs_for(this_run, options)
-    mesh, params = local_parameters(this_run, options.checkpoint)
-    if options.details and processes.is_first():
-        translator = make_translator(this_run, mesh, params)
-        scored = translator.score(sources, references)
-        for line, forced in enumerate(scored, start=1):
-            found = {
-                "line": line,
-                "log_probability": forced.log_probability,
-                **forced._asdict(),
-            }
-            text = json.dumps(found, ensure_ascii=False)
-            sys.stdout.buffer.write(f"{text}\n".encode())
+    keep_compiled()
+    this, mesh = open_run(workdir, config), local_mesh()
+    text = read_text(this, source, reference, split)
+    params = copy_to(mesh, read_parameters(this, checkpoint))
+    if details and processes.is_first():
+        scored = make_translator(this, params, mesh, **options).score(*text)
+        for line, score in enumerate(scored, start=1):
+            found = {"line": line, "log_probability": score.log_probability}
+            written = json.dumps({**found, **score._asdict()}, ensure_ascii=False)
+            sys.stdout.buffer.write(f"{written}\n".encode())
         sys.stdout.buffer.flush()
-    pairs = tokenize_pairs(this_run, sources, references)
-    sums = PairScorer(this_run, mesh, pairs)(params)
+    pairs = tokenize_pairs(this.tokenizer, text)
+    sums = PairScorer(this.model, this.config, mesh, pairs)(params)
     return {
-        "sentences": len(sources),
+        "sentences": len(text.sources),
         "tokens": int(sums["tokens"]),
         "log_probability": -sums["nll"],
     }

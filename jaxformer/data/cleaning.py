@@ -1,9 +1,7 @@
-"""Which training pairs are kept: tokenised in chunks, and counted where dropped.
+"""Tokenise training pairs in chunks; drop and count those that would harm training.
 
-Web text holds blank sides, whole paragraphs and sentences that translate nothing, and
-a model learns them too. Nothing disappears silently: every dropped pair is counted in
-a `CorpusReport` under its reason. Used by `jaxformer.data.corpus`, for training pairs
-only.
+Web text holds blank sides, whole paragraphs and pairs that do not translate each other.
+A `CorpusReport` counts every dropped pair under its reason.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,19 +11,17 @@ from itertools import islice
 
 import numpy as np
 
-from jaxformer.batch import UNK
+from jaxformer.batch import UNK, Tokenizer
 from jaxformer.data.sources import Pair
-from jaxformer.data.tokenizer import Tokenizer
 
 REASONS = ("empty", "too_long", "ratio", "duplicate")
-# A short sentence may well translate into one several times as long.
-_RATIO_SLACK = 5
+_RATIO_SLACK = 5  # tokens: the translation of a short sentence may be far longer
 _CHUNK = 30_000  # pairs tokenised at a time
 
 
 @dataclass
 class SideReport:
-    """The kept sentences of one language; tokens include EOS."""
+    """Counts of the kept sentences of one language; tokens include EOS."""
 
     tokens: int = 0
     unknown: int = 0  # tokens that are UNK
@@ -40,16 +36,22 @@ class SideReport:
 
 @dataclass
 class CorpusReport:
-    """What became of the pairs of a split."""
+    """Counts of the kept and dropped pairs of a split."""
 
-    pairs: int = 0  # as read: kept and dropped
+    pairs: int = 0  # kept and dropped
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     source: SideReport = field(default_factory=SideReport)
     target: SideReport = field(default_factory=SideReport)
 
+    def add(self, sources: list[list[int]], targets: list[list[int]]) -> None:
+        """Count these kept pairs."""
+        self.kept += len(sources)
+        self.source.add(sources)
+        self.target.add(targets)
+
     def __str__(self) -> str:
-        """One line for the log."""
+        """Summarise the report in one line."""
         dropped = [f"{count:,} {why}" for why, count in self.dropped.items() if count]
         sides = [
             f"{name} {side.tokens / max(self.kept, 1):.1f} tokens a sentence, longest "
@@ -71,73 +73,65 @@ def clean(
     max_ratio: float,
     deduplicate: bool,
 ) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
-    """Tokenise in chunks and drop what is no training pair, counting it in `report`.
+    """Yield chunks of tokenised pairs that are kept; count all pairs in `report`.
 
-    Dropped for the first of these that holds: "empty" (a side is blank), "too_long" (a
-    side has more than `max_length` tokens, EOS included), "ratio" (the longer side has
-    more than `max_ratio` times the pieces of the shorter, plus 5), "duplicate" (the
-    same source and target came before).
+    A pair is dropped for the first of these reasons:
+
+    - "empty": a side is blank.
+    - "too_long": a side has more than `max_length` tokens, EOS included.
+    - "ratio": the longer side has more than `max_ratio` times the tokens of the
+      shorter, plus 5; EOS not counted.
+    - "duplicate": an earlier kept pair has the same source and target.
     """
     seen = SeenPairs()
     pairs = iter(pairs)
     while chunk := list(islice(pairs, _CHUNK)):
-        sources, targets = zip(*chunk, strict=True)
-        sources, targets = tokenizer.encode(sources), tokenizer.encode_target(targets)
-        reasons = _reasons(sources, targets, max_length, max_ratio)
+        source_text, target_text = zip(*chunk, strict=True)
+        sources = tokenizer.encode(source_text)
+        targets = tokenizer.encode_target(target_text)
+        lengths = np.array([list(map(len, sources)), list(map(len, targets))])  # [2, n]
+        shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
+        checks = {
+            "empty": shorter == 1,
+            "too_long": longer > max_length,
+            "ratio": longer - 1 > max_ratio * (shorter - 1) + _RATIO_SLACK,
+        }
+        kept = np.arange(len(chunk))
+        for reason, fails in checks.items():
+            report.dropped[reason] += int(fails[kept].sum())
+            kept = kept[~fails[kept]]
         if deduplicate:
-            kept = np.flatnonzero(reasons == -1)
             is_new = seen.add([chunk[i] for i in kept])
-            reasons[kept[~is_new]] = REASONS.index("duplicate")
-        for index, reason in enumerate(REASONS):
-            report.dropped[reason] += int(np.count_nonzero(reasons == index))
-        kept = np.flatnonzero(reasons == -1)
+            report.dropped["duplicate"] += int((~is_new).sum())
+            kept = kept[is_new]
         sources, targets = [sources[i] for i in kept], [targets[i] for i in kept]
         report.pairs += len(chunk)
-        report.kept += len(kept)
-        report.source.add(sources)
-        report.target.add(targets)
+        report.add(sources, targets)
         yield sources, targets
 
 
-def _reasons(
-    sources: list[list[int]],
-    targets: list[list[int]],
-    max_length: int,
-    max_ratio: float,
-) -> np.ndarray:
-    """Index into REASONS for each pair, -1 where it stays; duplicates not looked at."""
-    lengths = np.array([list(map(len, sources)), list(map(len, targets))])  # with EOS
-    shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
-    is_uneven = longer - 1 > max_ratio * (shorter - 1) + _RATIO_SLACK
-    tests = {"empty": shorter == 1, "too_long": longer > max_length, "ratio": is_uneven}
-    return np.select(
-        list(tests.values()), [REASONS.index(r) for r in tests], default=-1
-    )
-
-
 class SeenPairs:
-    """Which sentence pairs came before: 8 bytes a pair.
+    """The set of sentence pairs seen so far, in 8 bytes a pair.
 
-    Pairs are known by a 64-bit hash: of 36M different pairs (WMT14 en-fr), one is taken
-    for a duplicate of another with a chance of 1 in 28,000.
+    Holds 64-bit hashes: among the 36M pairs of WMT14 en-fr, the chance that any two
+    different pairs share a hash is 1 in 28,000.
     """
 
     def __init__(self) -> None:
-        self._hashes = np.zeros(0, np.uint64)  # sorted
+        # Sorted. The largest hash is always in, so that every search ends at an entry.
+        self._hashes = np.array([2**64 - 1], np.uint64)
 
     def add(self, pairs: Sequence[Pair]) -> np.ndarray:
-        """Whether each pair is new, bool [n]; of equal pairs here only the first is."""
+        """Add pairs; return whether each is the first of its kind, bool [n]."""
         digests = (
             blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
             for source, target in pairs
         )
         hashes = np.frombuffer(b"".join(digests), np.uint64)
         values, first = np.unique(hashes, return_index=True)
-        places = np.searchsorted(self._hashes, values)
-        is_known = np.zeros(len(values), bool)
-        within = places < len(self._hashes)
-        is_known[within] = self._hashes[places[within]] == values[within]
-        self._hashes = np.insert(self._hashes, places[~is_known], values[~is_known])
+        index = np.searchsorted(self._hashes, values)
+        absent = self._hashes[index] != values
+        self._hashes = np.insert(self._hashes, index[absent], values[absent])
         is_new = np.zeros(len(pairs), bool)
-        is_new[first[~is_known]] = True
+        is_new[first[absent]] = True
         return is_new

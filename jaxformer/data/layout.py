@@ -1,8 +1,8 @@
-"""How sentence pairs share rows and rows share shapes: buckets and packed rows.
+"""Arrange sentence pairs in rows, and rows in shapes: buckets and packed rows.
 
-numpy only. `jaxformer.data.plan` turns a layout into the batches of an epoch. Both
-layouts become the same thing: *slots* that want a pair of a certain *class*. In buckets
-the class of a pair is its bucket, in packed rows it is its exact two lengths.
+numpy only. A layout consists of slots in rows, and each slot holds a pair of one class:
+its bucket, or in packed rows its two lengths. `jaxformer.data.plan` turns a layout into
+the batches of an epoch.
 """
 
 from typing import NamedTuple
@@ -11,17 +11,17 @@ import numpy as np
 
 from jaxformer.errors import InputError
 
-# A microbatch costs its places (tokens and padding), and starting one costs this share
-# of a full one: enough that a hundred pairs are not cut into twelve tiny microbatches.
+# A microbatch costs its tokens, padding included, and this share of a full one. The
+# share keeps a hundred pairs from being cut into twelve tiny microbatches.
 _COST_OF_STARTING = 0.1
 
 
 class Layout(NamedTuple):
-    """Slots in rows, rows in shapes; what both layouts reduce to."""
+    """Slots in R rows, and rows in shapes, for n pairs."""
 
     sizes: np.ndarray  # [shapes, 2] source and target length of a row
     classes: np.ndarray  # [n] unsigned, the class of each pair
-    slot_classes: np.ndarray  # [n] the class each slot wants
+    slot_classes: np.ndarray  # [n] the class of the pair that each slot holds
     row_starts: np.ndarray  # int32 [R + 1] row r holds slots row_starts[r]:[r + 1]
     row_shapes: np.ndarray  # uint8 [R] ascending, index into sizes
 
@@ -34,38 +34,36 @@ def choose_buckets(
     tokens: int,
     row_multiple: int,
 ) -> Layout:
-    """Cut the pairs by size into the buckets that cost least; lengths int [n].
+    """Cut the pairs by size into the buckets of least cost; lengths int [n].
 
     The size of a pair is its longer side, after the language that is shorter on average
-    is stretched to the other's mean. The sides of one pair agree so well that cutting
-    this one order wastes 9 % of the places on Multi30k; twelve rectangles moved freely
-    by local search waste as much, a grid over both lengths 15 %.
+    is stretched to the mean of the other. On Multi30k 9 % of the tokens are padding; a
+    grid over both lengths leaves 15 %.
     """
     stretch = target.sum() / source.sum()
     size = np.maximum(
         np.round(source * max(1.0, stretch)), np.round(target * max(1.0, 1 / stretch))
     ).astype(np.int32)
     counts = np.bincount(size)
-    levels = np.flatnonzero(counts)  # the sizes that occur, ascending
-    level_of_size = np.cumsum(counts > 0) - 1
-    level = level_of_size[size]  # [n]
-    longest = np.zeros((2, len(levels)), np.int64)
+    level = (np.cumsum(counts > 0) - 1)[size]  # [n] rank of the size among those found
+    counts = counts[counts > 0]  # [levels]
+    longest = np.zeros((2, len(counts)), np.int64)
     for side, lengths in enumerate((source, target)):
         np.maximum.at(longest[side], level, lengths)
     sizes = np.maximum.accumulate(longest, axis=1).T  # [levels, 2]
 
-    below = offsets(counts[levels])  # [levels + 1]
+    below = offsets(counts)  # [levels + 1]
     pairs = np.maximum(below[None, 1:] - below[:, None], 0)  # [from, up to a level]
     heights, microbatches = microbatch_heights(
         pairs, sizes, tokens=tokens, row_multiple=row_multiple
     )
     started = microbatches * (2 * tokens * _COST_OF_STARTING)
-    cost = np.zeros((len(levels) + 1, len(levels) + 1))
+    cost = np.zeros((len(counts) + 1, len(counts) + 1))
     cost[:, 1:] = microbatches * heights * sizes.sum(axis=1) + started
     cost[np.tril_indices(len(cost), -1)] = np.inf
     cuts = _cheapest_cuts(cost, max_shapes)
 
-    buckets = np.searchsorted(cuts, np.arange(len(levels)), side="right")
+    buckets = np.searchsorted(cuts, np.arange(len(counts)), side="right")
     classes = buckets.astype(np.uint8)[level]
     slot_classes = np.sort(classes)
     row_starts = np.arange(len(classes) + 1, dtype=np.int32)
@@ -73,9 +71,10 @@ def choose_buckets(
 
 
 def _cheapest_cuts(cost: np.ndarray, max_pieces: int) -> np.ndarray:
-    """Ends of the at most `max_pieces` pieces that cover 0..n at least cost.
+    """Find the ends of at most `max_pieces` pieces that cover 0..n at least cost.
 
-    cost[i, j] is that of the piece from i up to j: 0 for i = j, inf for i > j.
+    Dynamic programming. cost[i, j] is that of the piece from i up to j: 0 for i = j,
+    inf for i > j.
     """
     totals = cost[0]  # of covering 0..j with the pieces so far
     choices = []
@@ -90,11 +89,11 @@ def _cheapest_cuts(cost: np.ndarray, max_pieces: int) -> np.ndarray:
 
 
 def pack_rows(source: np.ndarray, target: np.ndarray, *, row_length: int) -> Layout:
-    """Fill rows of `row_length` places on both sides with pairs; lengths int [n].
+    """Fill rows of `row_length` tokens a side with several pairs; lengths int [n].
 
-    Only its two lengths matter of a pair, so a row is composed of *cells* of the joint
-    histogram and repeated as often as the cells allow: a corpus of millions costs what
-    its few thousand cells cost. Of equally good cells the one with most tokens wins.
+    Pairs of the same two lengths form a cell. A row is composed of cells and repeated
+    as often as the cells have pairs, so millions of pairs take the time of their few
+    thousand cells. Of cells that fit equally well the one with most tokens is chosen.
     """
     longest = max(source.max(), target.max())
     if longest > row_length:
@@ -131,16 +130,16 @@ def pack_rows(source: np.ndarray, target: np.ndarray, *, row_length: int) -> Lay
     )
 
 
-# Room is unsigned: below zero it wraps round to something huge, and so a cell that does
-# not fit and a cell that is used up both lose the search for least room.
+# Room is unsigned: below zero it wraps to a huge number. So the search for least room
+# finds neither a cell that does not fit nor one that is used up.
 _NO_ROOM = np.uint32(2**32 - 1)
 
 
 def _compose_row(room: np.ndarray, lengths: np.ndarray, left: np.ndarray) -> list[int]:
-    """Cells of one row: always the one that leaves the emptier side the least room.
+    """Choose the cells of one row, each so that the emptier side has least room left.
 
     `room` uint32 [2, cells] is that of a row with this cell only; it is overwritten.
-    `lengths` is [2, cells], `left` [cells] how many pairs a cell still has.
+    `lengths` is [2, cells], `left` [cells] the pairs that a cell still has.
     """
     row = []
     while True:
@@ -156,10 +155,10 @@ def _compose_row(room: np.ndarray, lengths: np.ndarray, left: np.ndarray) -> lis
 def microbatch_heights(
     rows: np.ndarray, sizes: np.ndarray, *, tokens: int, row_multiple: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of a microbatch and number of microbatches for `rows` rows of each size.
+    """Return the rows of a microbatch and the number of microbatches of each size.
 
-    As few microbatches as `tokens` places a side allow, and then evenly filled: the
-    rest of a bucket costs no padding. `rows` is [..., shapes], `sizes` [shapes, 2].
+    There are as few microbatches as `tokens` a side, padding included, allow, and they
+    have equal heights. `rows` is [..., shapes], `sizes` [shapes, 2].
     """
     longest = sizes.max(axis=1)
     most = tokens // longest // row_multiple * row_multiple
@@ -174,10 +173,9 @@ def microbatch_heights(
 
 
 def concatenated_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """lengths[0] numbers from starts[0] on, then lengths[1] from starts[1], and so on.
+    """Concatenate arange(starts[i], starts[i] + lengths[i]) for all i.
 
-    The one gather of variable lengths that plans and batches are made of; the dtype is
-    that of `starts`.
+    The result has the dtype of `starts`.
     """
     shift = starts - (np.cumsum(lengths, dtype=starts.dtype) - lengths)
     index = np.repeat(shift.astype(starts.dtype), lengths)
@@ -186,5 +184,5 @@ def concatenated_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def offsets(lengths: np.ndarray) -> np.ndarray:
-    """Where pieces of these lengths begin, and the total: int64 [n + 1]."""
+    """Return where pieces of these lengths begin, and the total: int64 [n + 1]."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

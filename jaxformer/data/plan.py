@@ -1,22 +1,18 @@
-"""Which sentence pairs share a batch, and in which order: numpy only, no text.
+"""Plan which sentence pairs share a batch, and in which order: numpy only, no text.
 
-Section 5.1 batches "sentence pairs together by approximate sequence length"; XLA adds
-that every batch must have one of a few static shapes. A plan is made once from the
-lengths of a corpus, in one of two layouts:
+Section 5.1 batches "sentence pairs together by approximate sequence length", and XLA
+needs every batch to have one of a few static shapes. A plan is made once from the
+lengths of a corpus, in one of two layouts (`jaxformer.data.layout`):
 
 - "buckets": one pair a row; the pairs are cut by length into at most `max_shapes`
-  buckets, placed by dynamic programming so that padding is least;
+  buckets, chosen by dynamic programming for the least padding;
 - "packed": several pairs a row behind each other, all rows of one shape.
 
-Both become the same thing: *slots* that want a pair of a certain *class*. In buckets
-the class of a pair is its bucket, in packed rows it is its exact two lengths. How slots
-form rows and rows form microbatches never changes, so every epoch has the same number
-of updates and a position in the data is one integer. What an epoch draws at random is
-which pair of the class sits in a slot, the order of the rows and the order of the
-microbatches: a pure function of (seed, epoch), on any machine and any numpy.
-
-`jaxformer.data.pipeline` carries a plan out; an epoch of millions of pairs is planned
-in well under two seconds.
+The slots of a row and the rows of a microbatch are the same in every epoch, so every
+epoch has the same number of updates and a position in the data is one integer. An epoch
+draws at random which pair of its class each slot holds, the order of the rows and the
+order of the microbatches: a pure function of (seed, epoch), on any machine and with any
+version of numpy.
 """
 
 from dataclasses import dataclass
@@ -53,7 +49,7 @@ class EpochPlan:
     rows: np.ndarray  # int32 [n] its row within the microbatch, ascending
 
     def microbatch(self, index: int) -> tuple[Shape, np.ndarray, np.ndarray]:
-        """Shape, examples and rows of microbatch `index`."""
+        """Return shape, examples and rows of microbatch `index`."""
         pairs = slice(self.starts[index], self.starts[index + 1])
         shape = self.shapes[self.shape_of[index]]
         return shape, self.examples[pairs], self.rows[pairs]
@@ -65,12 +61,12 @@ class Plan:
 
     shapes: tuple[Shape, ...]
     classes: np.ndarray  # [n] unsigned, the class of each pair of the corpus
-    slots_by_class: np.ndarray  # int64 [n] the slots sorted by the class they want
+    slots_by_class: np.ndarray  # int64 [n] the slots sorted by the class they hold
     row_starts: np.ndarray  # int32 [R + 1] row r holds slots row_starts[r]:[r + 1]
     row_shapes: np.ndarray  # uint8 [R] ascending
     microbatch_starts: np.ndarray  # int32 [m + 1] the rows of each microbatch
     microbatches_per_update: int
-    real_token_share: float  # real source and target tokens / places for them
+    real_token_share: float  # source and target tokens / the same, padding included
 
     @property
     def microbatches_per_epoch(self) -> int:
@@ -81,16 +77,16 @@ class Plan:
         return -(-self.microbatches_per_epoch // self.microbatches_per_update)
 
     def microbatches_of(self, update: int) -> range:
-        """The microbatches of update 0 <= `update` < updates_per_epoch.
+        """Return the microbatches of update 0 <= `update` < `updates_per_epoch`.
 
-        An epoch is divided evenly, so its last update is not a small, noisy rest: none
-        has more than `microbatches_per_update` and no two differ by more than one.
+        The updates share an epoch evenly, so that the last is not a small, noisy rest.
+        None has more than `microbatches_per_update`; no two differ by more than one.
         """
         count, updates = self.microbatches_per_epoch, self.updates_per_epoch
         return range(update * count // updates, (update + 1) * count // updates)
 
     def epoch(self, seed: int, epoch: int) -> EpochPlan:
-        """The order of epoch `epoch` (from 0) under `seed`; both non-negative."""
+        """Return the order of epoch `epoch` >= 0 under `seed` >= 0."""
         bits = np.random.PCG64(np.random.SeedSequence((seed, epoch)))
         pair_in_slot = np.empty(len(self.classes), np.int32)
         pair_in_slot[self.slots_by_class] = _shuffle_within(self.classes, bits)
@@ -125,13 +121,14 @@ def make_plan(
     tokens_per_update: int,
     row_multiple: int,
 ) -> Plan:
-    """The plan of a corpus from its lengths, int [n] each, EOS included.
+    """Plan a corpus from its lengths, int [n] each, EOS included.
 
-    A microbatch has at most `tokens_per_microbatch` places on either side, padding
-    included, and a multiple of `row_multiple` rows; an update has as many microbatches
-    as come nearest to `tokens_per_update`. `row_length` is the length of "packed" rows,
-    `max_shapes` the number of shapes allowed in "buckets". Raises InputError if the
-    longest pair fits into no row or `row_multiple` rows into no microbatch.
+    A microbatch has at most `tokens_per_microbatch` tokens on either side, padding
+    included, and a multiple of `row_multiple` rows. An update has the number of
+    microbatches that is nearest to `tokens_per_update`. `row_length` is the length of
+    "packed" rows, `max_shapes` the number of shapes allowed in "buckets". Raises
+    InputError if the longest pair fits into no row or `row_multiple` rows into no
+    microbatch.
     """
     source, target = np.asarray(source_lengths), np.asarray(target_lengths)
     if len(source) == 0 or source.shape != target.shape:
@@ -152,7 +149,8 @@ def make_plan(
     heights, microbatches = microbatch_heights(rows, arranged.sizes, **budget)
     edges = offsets(rows)
     starts = map(np.arange, edges[:-1], edges[1:], heights)  # a microbatch every height
-    places = microbatches @ (heights * arranged.sizes.sum(axis=1))
+    per_update = max(1, round(tokens_per_update / tokens_per_microbatch))
+    padded_tokens = microbatches @ (heights * arranged.sizes.sum(axis=1))
     shapes = np.column_stack([heights, arranged.sizes]).tolist()
     return Plan(
         shapes=tuple(Shape(*shape) for shape in shapes),
@@ -161,19 +159,17 @@ def make_plan(
         row_starts=arranged.row_starts,
         row_shapes=arranged.row_shapes,
         microbatch_starts=np.concatenate([*starts, edges[-1:]]).astype(np.int32),
-        microbatches_per_update=max(
-            1, round(tokens_per_update / tokens_per_microbatch)
-        ),
-        real_token_share=float((source.sum() + target.sum()) / places),
+        microbatches_per_update=per_update,
+        real_token_share=float((source.sum() + target.sum()) / padded_tokens),
     )
 
 
 def _shuffle_within(classes: np.ndarray, bits: np.random.BitGenerator) -> np.ndarray:
-    """Indices 0..n-1 sorted by class, at random within each class: int64 [n].
+    """Return indices 0..n-1 sorted by class, at random within each class: int64 [n].
 
-    Sorts keys of (class, random bits, index). Unlike Generator.permutation, raw bits
-    are promised never to change between numpy versions, so a run resumes anywhere; and
-    no two keys are equal, so any sort gives the same order.
+    Sorts keys of (class, random bits, index). numpy promises that raw bits never change
+    between versions, which Generator.permutation may, so a run resumes anywhere. No two
+    keys are equal, so any sorting algorithm gives the same order.
     """
     index_bits = np.uint64(len(classes).bit_length())
     class_bits = np.uint64(max(1, int(classes.max()).bit_length()))

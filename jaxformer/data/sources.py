@@ -1,23 +1,21 @@
-"""Where parallel text comes from: every source becomes a stream of sentence pairs.
+"""Stream sentence pairs from each source of parallel text.
 
-A pair is (source sentence, target sentence). `read_pairs` streams the pairs of a split
-from parallel files, a directory of them, TSV, TensorFlow Datasets or the built-in
-grammar, and ends in one clear InputError where the text cannot be what the user meant.
-Used by `jaxformer.data.corpus`.
+A pair is (source sentence, target sentence). `read_pairs` reads parallel files, a
+directory of them, TSV, TensorFlow Datasets or the built-in grammar.
 
-Lines end at "\\n" only (a "\\r" before it is dropped): real sentences contain U+0085
-and U+2028, and splitting there would shift every pair after one.
+Lines end at "\\n" only, and a "\\r" before it is dropped: sentences contain U+0085 and
+U+2028, and splitting there would shift every pair after one.
 """
 
 import glob
 import gzip
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxformer.config import DataConfig
 from jaxformer.data import grammar
 from jaxformer.data.tfds_source import read_tfds
 from jaxformer.errors import InputError
@@ -27,67 +25,15 @@ Pair = tuple[str, str]
 SPLITS = ("train", "dev", "test")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CorpusConfig:
-    """Which text, and what becomes of it; "" where a key does not apply.
-
-    `corpus` says what the other keys of the first group mean:
-
-    - "files": `train_source`, `train_target`, ... are paths or globs, plain or .gz.
-    - "directory": `directory` holds STEM.LANGUAGE or STEM.LANGUAGE.gz; `train`, `dev`
-      and `test` are the stems.
-    - "tsv": `train`, `dev` and `test` are paths or globs of source<TAB>target lines.
-    - "tfds:NAME": a TensorFlow Datasets translation set in `data_dir` ("": TFDS's own);
-      `train`, `dev` and `test` are its split names. `download` allows preparing it.
-    - "builtin:grammar": English-German, `builtin_pairs` training pairs and
-      `builtin_eval_pairs` of dev, test and unseen, drawn with `seed`.
-    """
-
-    corpus: str
-    source_language: str  # ISO codes: "en", "de"
-    target_language: str
-    directory: str
-    train: str
-    dev: str
-    test: str
-    train_source: str
-    train_target: str
-    dev_source: str
-    dev_target: str
-    test_source: str
-    test_target: str
-    data_dir: str
-    download: bool
-    builtin_pairs: int
-    builtin_eval_pairs: int
-
-    vocab_size: int  # ids, both languages together, reserved ones included
-    vocab_sentences: int  # at most so many sentences train the vocabulary
-    character_coverage: float  # share of the text's characters that get an id
-    max_length: int  # tokens of a training sentence, EOS included
-    max_ratio: float  # of the longer to the shorter side of a training pair
-    deduplicate: bool
-    seed: int
-
-    def __post_init__(self) -> None:
-        """Refuse a text of unknown languages. Raises InputError."""
-        for key in ("source_language", "target_language"):
-            if not getattr(self, key):
-                raise InputError(
-                    f"data.{key} is empty: say which language the text is in, as in "
-                    f"--config.data.{key}=en."
-                )
-
-
 class Part(NamedTuple):
-    """Part of a split: pairs of one file or two, or all of them where no file is."""
+    """A file, or two parallel files, or a split that is not stored as text files."""
 
-    source: str  # the file's name, or another name where there is no file
+    source: str  # name of the file, or of the corpus and its split
     target: str
-    pairs: Iterator[Pair]  # pair i is line i + 1 of both
+    pairs: Iterator[Pair]  # pair i is line i + 1 of both files
 
 
-def read_pairs(config: CorpusConfig, split: str) -> Iterator[Pair]:
+def read_pairs(config: DataConfig, split: str) -> Iterator[Pair]:
     """Stream the pairs of "train", "dev" or "test" (built-in corpus: also "unseen").
 
     Raises InputError at once if the split is missing, and while reading, naming file
@@ -96,56 +42,49 @@ def read_pairs(config: CorpusConfig, split: str) -> Iterator[Pair]:
     return chain.from_iterable(part.pairs for part in read_parts(config, split))
 
 
-def read_parts(config: CorpusConfig, split: str) -> list[Part]:
-    """The parts whose pairs `read_pairs` streams, in order. Raises as it does."""
+def read_parts(config: DataConfig, split: str) -> list[Part]:
+    """List the parts whose pairs `read_pairs` streams. Raises as it does."""
     kind, _, name = config.corpus.partition(":")
-    if kind == "builtin" and name == "grammar":
-        pairs = _read_grammar(config, split)
-        return [Part(*[f"{config.corpus} {split}"] * 2, pairs)]
-    if split not in SPLITS:
+    if split not in SPLITS and (kind, split) != ("builtin", "unseen"):
         raise InputError(f"A {config.corpus} corpus has no split {split!r}.")
-    if kind == "tfds" and name:
-        stored = _setting(config, split, split)
-        pairs = read_tfds(
-            name,
-            stored,
-            source_language=config.source_language,
-            target_language=config.target_language,
-            data_dir=config.data_dir,
-            download=config.download,
-        )
-        return [Part(*[f"{config.corpus} {stored}"] * 2, pairs)]
-    if kind == "tsv":
-        paths = _matches(_setting(config, split, split))
-        return [Part(str(path), str(path), _read_tsv(path)) for path in paths]
-    if kind == "directory":
-        return [_read_parallel(*_in_directory(config, split))]
-    if kind == "files":
-        source = _setting(config, f"{split}_source", split)
-        target = _setting(config, f"{split}_target", split)
-        return list(map(_read_parallel, *_matching_files(source, target)))
+    match kind, name:
+        case "builtin", "grammar":
+            label = f"{config.corpus} {split}"
+            return [Part(label, label, _read_grammar(config, split))]
+        case "files" | "directory", "":
+            find = _find_by_keys if kind == "files" else _find_in_directory
+            return [
+                Part(str(source), str(target), _read_parallel(source, target))
+                for source, target in find(config, split)
+            ]
+        case "tsv", "":
+            paths = _find(_setting(config, split, split))
+            return [Part(str(path), str(path), _read_tsv(path)) for path in paths]
+        case "tfds", _ if name:
+            stored = _setting(config, split, split)
+            label = f"{config.corpus} {stored}"
+            sides = config.source_language, config.target_language
+            pairs = read_tfds(
+                name, stored, sides, data_dir=config.data_dir, download=config.download
+            )
+            return [Part(label, label, pairs)]
     raise InputError(
         f"Unknown data.corpus {config.corpus!r}: use files, directory, tsv, "
         "tfds:NAME or builtin:grammar."
     )
 
 
-def _setting(config: CorpusConfig, key: str, split: str) -> str:
+def _setting(config: DataConfig, key: str, split: str) -> str:
     value = getattr(config, key)
     if not value:
-        raise InputError(
-            f"The {split} split is missing: set data.{key}, by --config.data.{key}=..."
-        )
+        raise InputError(f"The {split} split is missing: set data.{key}.")
     return value
 
 
-# Text files -----------------------------------------------------------------------
-
-
 def read_lines(path: Path) -> Iterator[str]:
-    """Stream the lines of a UTF-8 file, plain or .gz; InputError names file and line.
+    """Stream the lines of a UTF-8 file, plain or .gz, without a byte order mark.
 
-    A byte order mark is dropped. A file without a line is an error.
+    Raises InputError, naming file and line, if it is empty or cannot be read.
     """
     number = 0
     try:
@@ -169,21 +108,15 @@ def read_lines(path: Path) -> Iterator[str]:
         raise InputError(f"{path} is empty.")
 
 
-def _read_parallel(source: Path, target: Path) -> Part:
-    return Part(str(source), str(target), _zip_lines(source, target))
-
-
-def _zip_lines(source: Path, target: Path) -> Iterator[Pair]:
-    left, right = read_lines(source), read_lines(target)
-    for number, (a, b) in enumerate(zip_longest(left, right), start=1):
-        if a is None or b is None:
-            longest = number + sum(1 for _ in (right if a is None else left))
-            counts = (number - 1, longest) if a is None else (longest, number - 1)
-            raise InputError(
-                f"{source} has {counts[0]} lines but {target} has {counts[1]}: "
-                "line N of one must translate line N of the other."
-            )
-        yield a, b
+def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
+    try:
+        yield from zip(read_lines(source), read_lines(target), strict=True)
+    except ValueError:
+        counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
+        raise InputError(
+            f"{source} has {counts[0]} lines but {target} has {counts[1]}: "
+            "line N of one must translate line N of the other."
+        ) from None
 
 
 def _read_tsv(path: Path) -> Iterator[Pair]:
@@ -197,8 +130,8 @@ def _read_tsv(path: Path) -> Iterator[Pair]:
         yield source, rest.partition("\t")[0]
 
 
-def _matches(pattern: str) -> list[Path]:
-    """The file of that name, or the files that match the glob, sorted."""
+def _find(pattern: str) -> list[Path]:
+    """Find the file of that name, or the files that match the glob, sorted."""
     path = Path(pattern).expanduser()
     if path.is_file():
         return [path]
@@ -209,43 +142,39 @@ def _matches(pattern: str) -> list[Path]:
     return paths
 
 
-def _matching_files(source: str, target: str) -> tuple[list[Path], list[Path]]:
-    sources, targets = _matches(source), _matches(target)
+def _find_by_keys(config: DataConfig, split: str) -> list[tuple[Path, Path]]:
+    sources = _find(_setting(config, f"{split}_source", split))
+    targets = _find(_setting(config, f"{split}_target", split))
     if len(sources) != len(targets):
         raise InputError(
-            f"{source} matches {len(sources)} files but {target} matches "
-            f"{len(targets)}: each source file needs its target file."
+            f"data.{split}_source matches {len(sources)} files but data.{split}_target "
+            f"matches {len(targets)}: each source file needs its target file."
         )
-    return sources, targets
+    return list(zip(sources, targets, strict=True))
 
 
-def _in_directory(config: CorpusConfig, split: str) -> tuple[Path, Path]:
+def _find_in_directory(config: DataConfig, split: str) -> list[tuple[Path, Path]]:
     directory = Path(_setting(config, "directory", split)).expanduser()
     stem = _setting(config, split, split)
     if not directory.is_dir():
         raise InputError(f"data.directory {directory} is not a directory.")
-    sides = []
+    paths = []
     for language in (config.source_language, config.target_language):
         plain = directory / f"{stem}.{language}"
         path = plain if plain.is_file() else directory / f"{plain.name}.gz"
         if not path.is_file():
             raise InputError(f"{directory} has neither {plain.name} nor {path.name}.")
-        sides.append(path)
-    return sides[0], sides[1]
+        paths.append(path)
+    return [tuple(paths)]
 
 
-# The built-in corpus --------------------------------------------------------------
-
-
-def _read_grammar(config: CorpusConfig, split: str) -> Iterator[Pair]:
+def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:
     direction = (config.source_language, config.target_language)
     if direction not in (("en", "de"), ("de", "en")):
         raise InputError(
             "The built-in corpus is English-German: set data.source_language and "
             f"data.target_language to en and de, not {'-'.join(direction)}."
         )
-    if split not in (*SPLITS, "unseen"):
-        raise InputError(f"The built-in corpus has no split {split!r}.")
     count = config.builtin_pairs if split == "train" else config.builtin_eval_pairs
     pairs = grammar.generate(split, count, config.seed)
     if direction == ("en", "de"):

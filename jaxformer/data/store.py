@@ -1,24 +1,21 @@
-"""Tokenised sentence pairs on disk, written as a stream and read memory-mapped.
+"""Store tokenised sentence pairs on disk: written as a stream, read memory-mapped.
 
-Millions of pairs must not live as Python objects: a side of a corpus is one flat file
-of token ids and the offsets at which its sentences begin, so 4.5M pairs of WMT14 are
-about 500 MB of page cache and 72 MB of offsets. `jaxformer.data.corpus` writes them;
-the plan reads `lengths` and the pipeline gathers sentences by index.
+Each side of a corpus is one flat file of token ids and the offsets at which its
+sentences begin, because millions of pairs as Python objects do not fit in memory. The
+4.5M pairs of WMT14 are about 500 MB of page cache and 72 MB of offsets.
 """
 
 import json
-import os
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.errors import InputError
+from jaxformer.files import new_folder
 
 _SIDES = ("source", "target")
 _UINT16_IDS = 65536
@@ -32,18 +29,18 @@ class Ragged:
     offsets: np.ndarray  # [n + 1] int64
 
     def __len__(self) -> int:
-        """Number of sequences."""
+        """Return the number of sequences."""
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """The ids of one sequence, its EOS included; IndexError outside 0..n-1."""
+        """Return the ids of one sequence, EOS included; IndexError outside 0..n-1."""
         if not 0 <= index < len(self):
             raise IndexError(f"sequence {index} of {len(self)}")
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each sequence, its EOS included: int32 [n]."""
+        """Tokens of each sequence, EOS included: int32 [n]."""
         return np.diff(self.offsets).astype(np.int32)
 
 
@@ -54,77 +51,52 @@ class TokenizedCorpus(NamedTuple):
     target: Ragged
 
 
-@contextmanager
-def new_directory(directory: Path) -> Iterator[Path]:
-    """A directory that appears complete or not at all.
-
-    Yields a directory beside it to write into, which takes the name `directory` when
-    the block ends and is removed when the block raises. What a killed process left of
-    an earlier attempt is removed first. OSError if `directory` exists already.
-    """
-    if directory.exists():
-        raise FileExistsError(f"{directory} exists already")
-    partial = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        os.rename(partial, directory)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
 def write_corpus(
-    directory: Path,
+    folder: Path,
     chunks: Iterable[tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]],
     *,
     vocab_size: int,
 ) -> None:
-    """Write chunks of (source sequences, target sequences) as they come.
+    """Write chunks of (source sequences, target sequences) to a new folder.
 
     Each sequence is a list of ids below `vocab_size`, EOS included. Memory: one chunk
-    and 8 bytes a sequence.
+    and 8 bytes a sequence. The folder appears complete or not at all.
     """
     dtype = "<u2" if vocab_size <= _UINT16_IDS else "<i4"
-    lengths: dict[str, list[np.ndarray]] = {side: [] for side in _SIDES}
-    with new_directory(directory) as partial:
+    lengths = [[np.zeros(1, np.int64)] for _ in _SIDES]
+    with new_folder(folder) as partial:
         with (
             open(partial / "source.tokens", "wb") as source,
             open(partial / "target.tokens", "wb") as target,
         ):
-            for sources, targets in chunks:
-                if len(sources) != len(targets):
-                    raise ValueError(f"{len(sources)} sources, {len(targets)} targets")
-                lengths["source"].append(_append(source, sources, dtype))
-                lengths["target"].append(_append(target, targets, dtype))
-        for side in _SIDES:
-            ends = np.concatenate([np.zeros(1, np.int64), *lengths[side]]).cumsum()
-            np.save(partial / f"{side}.offsets.npy", ends)
+            for chunk in chunks:
+                if len(chunk[0]) != len(chunk[1]):
+                    raise ValueError(
+                        f"{len(chunk[0])} sources, {len(chunk[1])} targets"
+                    )
+                for side, file in enumerate((source, target)):
+                    np.fromiter(chain.from_iterable(chunk[side]), dtype).tofile(file)
+                    lengths[side].append(np.fromiter(map(len, chunk[side]), np.int64))
+        for name, counts in zip(_SIDES, lengths, strict=True):
+            np.save(partial / f"{name}.offsets.npy", np.concatenate(counts).cumsum())
         (partial / "format.json").write_text(json.dumps({"dtype": dtype}))
 
 
-def _append(file: BinaryIO, sequences: Sequence[Sequence[int]], dtype: str):
-    """Append the ids to the file; returns the sequences' lengths, int64 [n]."""
-    np.fromiter(chain.from_iterable(sequences), dtype).tofile(file)
-    return np.fromiter(map(len, sequences), np.int64, len(sequences))
-
-
-def open_corpus(directory: Path) -> TokenizedCorpus:
+def open_corpus(folder: Path) -> TokenizedCorpus:
     """Memory-map what `write_corpus` wrote; InputError if it is missing or damaged."""
     try:
-        dtype = np.dtype(json.loads((directory / "format.json").read_text())["dtype"])
-        return TokenizedCorpus(*(_open_side(directory, side, dtype) for side in _SIDES))
+        dtype = np.dtype(json.loads((folder / "format.json").read_text())["dtype"])
+        return TokenizedCorpus(*(_open_side(folder, side, dtype) for side in _SIDES))
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
-            f"The tokenised corpus {directory} is missing or damaged ({error}): delete "
-            "the corpus directory of its workdir and run --mode=prepare."
+            f"The tokenised corpus {folder} is missing or damaged ({error}): delete "
+            f"{folder.parent} and prepare the text again."
         ) from None
 
 
-def _open_side(directory: Path, side: str, dtype: np.dtype) -> Ragged:
-    path = directory / f"{side}.tokens"
-    offsets = np.load(directory / f"{side}.offsets.npy")
+def _open_side(folder: Path, side: str, dtype: np.dtype) -> Ragged:
+    path = folder / f"{side}.tokens"
+    offsets = np.load(folder / f"{side}.offsets.npy")
     expected, found = int(offsets[-1]) * dtype.itemsize, path.stat().st_size
     if expected != found:
         raise ValueError(f"{path.name} has {found} bytes instead of {expected}")

@@ -1,20 +1,17 @@
-"""Sentences to ids and back: one SentencePiece BPE vocabulary for both languages.
+"""Convert sentences to ids and back with a SentencePiece BPE vocabulary.
 
-Section 5.1 of the paper: a vocabulary shared by source and target, so that one matrix
-can embed both and produce the logits. `jaxformer.data.corpus` trains it; training,
-decoding and export read it. `JointTokenizer` is that of an imported model. This is the
-only importer of sentencepiece.
+Source and target share the vocabulary (section 5.1), so that one matrix can embed both
+and produce the logits. `MarianTokenizer` is that of an imported model.
 
-Text is normalised as little as possible, because what the model learns to write is
-what its users read: `normalise` composes characters (NFC, which changes no meaning)
-and makes every run of white space or control characters one space, so a sentence is
-always one line. SentencePiece's own NFKC rules are off: they rewrite "½", "H₂O", "…"
-and the full-width punctuation of Chinese and Japanese. For every text whose characters
-are in the vocabulary, decode(encode(text)) == normalise(text).
+`normalise` changes text as little as possible, because users read what the model learns
+to write. It composes characters (NFC, which changes no meaning) and makes every run of
+white space or control characters one space, so that a sentence is one line.
+SentencePiece's own NFKC rules are off: they rewrite "½", "H₂O", "…" and the full-width
+punctuation of Chinese and Japanese. If all characters of a text are in the vocabulary,
+decode(encode(text)) == normalise(text).
 
-There is no fallback to bytes: its 256 ids are a tenth of a small vocabulary, and a
-model that writes bytes can write broken UTF-8. A character outside the vocabulary is
-UNK; the corpus report counts them.
+A character outside the vocabulary is UNK. There is no fallback to bytes: its 256 ids
+are a tenth of a small vocabulary, and a model that writes bytes can write broken UTF-8.
 """
 
 import hashlib
@@ -27,51 +24,48 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import TypeVar
 
-import sentencepiece
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.errors import InputError
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-# U+2581 is SentencePiece's own mark for a space: text cannot keep it apart from one.
+# U+2581 is SentencePiece's mark for a space: text cannot keep the two apart.
 _BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]+")
-# A trained model records the number of threads: a constant keeps its bytes, and so its
+# A trained model records the number of threads. A constant keeps its bytes, and so its
 # hash, the same on every machine.
 _TRAINING_THREADS = 8
 _ERRORS_ONLY = 2
 _RESERVED = 4  # PAD, UNK, BOS, EOS
-_ZIP = b"PK\x03\x04"  # how a zip file begins, and a SentencePiece model cannot
+_ZIP = b"PK\x03\x04"  # first bytes of a zip file, never of a SentencePiece model
 _MEMBERS = ("source.spm", "target.spm", "vocabulary.json")
-# The first word of a multilingual model's source may be the language wanted: ">>fra<<".
+# A multilingual model's source may begin with the target language: ">>fra<<".
 _LANGUAGE = re.compile(r">>[^<]*<<")
 
 
 def normalise(text: str) -> str:
-    """The form in which a sentence is trained on, encoded and decoded."""
+    """Return the form in which a sentence is trained on, encoded and decoded."""
     return _BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
 
 
 class Tokenizer:
-    """A trained vocabulary: sentences to ids (EOS appended) and ids to sentences."""
+    """A trained vocabulary; implements `jaxformer.batch.Tokenizer`."""
 
     def __init__(self, model: bytes):
-        """Takes the bytes of a SentencePiece model; see `load` for a file."""
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self.source_model = self.target_model = model  # what cuts either language
+        """Use the bytes of a SentencePiece model; RuntimeError if they are not one."""
+        self._processor = SentencePieceProcessor(model_proto=model)
+        self.source_model = self.target_model = model
         self.hash = hashlib.sha256(model).hexdigest()
 
     @staticmethod
     def load(path: Path) -> "Tokenizer":
-        """Read a tokeniser's file; InputError if there is none or it is not ours."""
+        """Read a tokeniser's file; InputError if it is missing or damaged."""
         try:
             content = Path(path).read_bytes()
-            kind = JointTokenizer if content.startswith(_ZIP) else Tokenizer
-            tokenizer = kind(content)
+            kind = MarianTokenizer if content.startswith(_ZIP) else Tokenizer
+            return kind(content)
         except OSError as error:
             raise InputError(f"The tokenizer {path} cannot be read: {error}.") from None
         except RuntimeError:
@@ -80,85 +74,68 @@ class Tokenizer:
             raise InputError(
                 f"The tokenizer {path} is damaged ({error}): put the original back."
             ) from None
-        if kind is Tokenizer and not tokenizer.has_our_reserved_ids():
-            raise InputError(
-                f"{path} was not trained by jaxformer: its reserved ids are not "
-                f"PAD={PAD} UNK={UNK} BOS={BOS} EOS={EOS}."
-            )
-        return tokenizer
 
     @property
     def vocab_size(self) -> int:
         """Number of ids, the four reserved ones included."""
         return self._processor.get_piece_size()
 
-    def has_our_reserved_ids(self) -> bool:
-        """Whether the SentencePiece model was trained with them."""
-        p = self._processor
-        found = (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id())
-        return found == (PAD, UNK, BOS, EOS)
-
     def pieces(self) -> list[str]:
-        """The piece of every id, in their order; "▁" begins what follows a space."""
+        """Return the piece of every id; "▁" stands for the space before a word."""
         return self._processor.id_to_piece(list(range(self.vocab_size)))
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Ids of each source sentence, ending in EOS; a blank one is [EOS] alone."""
+        """Return the ids of each source sentence, EOS last; [EOS] for a blank one."""
         texts = [normalise(sentence) for sentence in sentences]
         return self._processor.encode(texts, add_eos=True, num_threads=-1)
 
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
-        """As `encode`, of target sentences; ours cut both languages alike."""
+        """Return the ids of each target sentence, as `encode` does."""
         return self.encode(sentences)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The sentence up to the first EOS, on one line; UNK is shown as "⁇"."""
-        return normalise(self._processor.decode(_before_eos(ids)))
+        """Return the text up to the first EOS, on one line; UNK becomes "⁇"."""
+        return normalise(self._processor.decode(_text_ids(ids)))
 
 
-class JointTokenizer(Tokenizer):
-    """A published model's: two SentencePiece models and the vocabulary they share.
+class MarianTokenizer(Tokenizer):
+    """Two SentencePiece models, one a language, with one vocabulary of their pieces.
 
-    `source.spm` and `target.spm` cut sentences into pieces, `vocabulary.json` lists the
-    pieces in the order of their ids, ours of the reserved ones first. What is in no
-    vocabulary is UNK. One file holds the three; `pack_tokenizer` makes it.
+    One zip file holds both models and the pieces in the order of their ids, reserved
+    ones first; `pack_tokenizer` makes it. A piece outside the vocabulary is UNK. A
+    source sentence may begin with a language code of the vocabulary, one piece.
     """
 
     def __init__(self, packed: bytes):
-        """Takes the bytes of that file; ValueError, KeyError if they are damaged."""
+        """Use the bytes of that file; ValueError or KeyError if they are damaged."""
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             source, target, vocabulary = map(archive.read, _MEMBERS)
         super().__init__(source)
         self.target_model = target
         self.hash = hashlib.sha256(packed).hexdigest()
-        self._target = sentencepiece.SentencePieceProcessor(model_proto=target)
+        self._target = SentencePieceProcessor(model_proto=target)
         self._pieces: list[str] = json.loads(vocabulary)
         self._ids = {piece: i for i, piece in enumerate(self._pieces) if i >= _RESERVED}
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, the four reserved ones included."""
         return len(self._pieces)
 
     def pieces(self) -> list[str]:
-        """The piece of every id, in their order."""
         return list(self._pieces)
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Ids of each source sentence, ending in EOS; a blank one is [EOS] alone."""
         return self._encode(self._processor, sentences)
 
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
-        """As `encode`, cut by the target language's model."""
         return self._encode(self._target, sentences)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The sentence up to the first EOS, on one line; UNK is shown as "⁇"."""
-        pieces = [self._pieces[token] for token in _before_eos(ids)]
+        pieces = [self._pieces[token] for token in _text_ids(ids)]
         return normalise(self._target.decode(pieces))
 
     def _encode(
-        self, model: sentencepiece.SentencePieceProcessor, sentences: Sequence[str]
+        self, model: SentencePieceProcessor, sentences: Sequence[str]
     ) -> list[list[int]]:
         texts, languages = [], []
         for sentence in map(normalise, sentences):
@@ -166,47 +143,44 @@ class JointTokenizer(Tokenizer):
             known = self._ids.get(code[0]) if code else None
             languages.append([] if known is None else [known])
             texts.append(sentence if known is None else sentence[code.end() :])
-        cut = model.encode(texts, out_type=str, num_threads=-1)
+        pieces = model.encode(texts, out_type=str, num_threads=-1)
         return [
-            [*language, *(self._ids.get(piece, UNK) for piece in pieces), EOS]
-            for language, pieces in zip(languages, cut, strict=True)
+            [*language, *(self._ids.get(piece, UNK) for piece in sentence), EOS]
+            for language, sentence in zip(languages, pieces, strict=True)
         ]
 
 
-def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
-    """The file of the tokeniser that cuts by two models and has these pieces by id.
+def _text_ids(ids: Sequence[int]) -> list[int]:
+    """Return the ids before the first EOS, without PAD and BOS."""
+    ids = [int(token) for token in ids]
+    end = ids.index(EOS) if EOS in ids else len(ids)
+    return [token for token in ids[:end] if token not in (PAD, BOS)]
 
-    Where both are one model whose ids are those already, that model is the file: what
-    was trained here comes back as it was. Raises InputError for what is no
-    SentencePiece model.
+
+def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
+    """Pack two SentencePiece models and the pieces by id into a tokeniser's file.
+
+    If both are one model trained by `train_tokenizer`, with these pieces, the file is
+    that model. Raises InputError for what is not a SentencePiece model.
     """
     try:
-        models = [Tokenizer(model) for model in (source, target)]
+        tokenizer, _ = (Tokenizer(model) for model in (source, target))
     except RuntimeError:
         raise InputError(
             "The checkpoint's source.spm or target.spm is not a SentencePiece model."
         ) from None
-    is_ours = source == target and models[0].has_our_reserved_ids()
-    if is_ours and models[0].pieces() == list(pieces):
+    has_our_ids = tokenizer.pieces() == list(pieces) and tokenizer.encode([""]) == [
+        [EOS]
+    ]
+    if source == target and has_our_ids:
         return source
     packed = io.BytesIO()
     vocabulary = json.dumps(list(pieces), ensure_ascii=False).encode()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in zip(_MEMBERS, (source, target, vocabulary), strict=True):
-            # Neither a date nor compression: the same parts are the same bytes.
+            # Without a date and compression: the same parts are the same bytes.
             archive.writestr(zipfile.ZipInfo(name), content)
     return packed.getvalue()
-
-
-def _before_eos(ids: Sequence[int]) -> list[int]:
-    """The ids that are text: those before the first EOS, without PAD and BOS."""
-    kept = []
-    for token in ids:
-        if token == EOS:
-            break
-        if token not in (PAD, BOS):
-            kept.append(int(token))
-    return kept
 
 
 def train_tokenizer(
@@ -218,21 +192,20 @@ def train_tokenizer(
     max_sentences: int,
     seed: int,
 ) -> Tokenizer:
-    """Train a BPE vocabulary on the sentences of both languages and write it to path.
+    """Train a BPE vocabulary on the sentences of both languages and write it to `path`.
 
-    The same sentences in the same order give the same bytes. Of more than
-    `max_sentences` sentences a sample drawn with `seed` is used: they are held in
-    memory, about 200 bytes each. The rarest characters, together a share of
-    1 - `character_coverage` of the text, are left out. A `vocab_size` larger than the
-    text supports is reduced to what it supports, with a message. Raises InputError if
-    there is no text or its characters alone exceed `vocab_size`.
+    The same sentences in the same order give the same bytes. Uses at most
+    `max_sentences` of them, drawn with `seed`: 200 bytes of memory each. Leaves out the
+    rarest characters, together a share of 1 - `character_coverage` of the text. Warns
+    if the text supports fewer than `vocab_size` ids. Raises InputError if there is no
+    text or its characters alone exceed `vocab_size`.
     """
     texts = draw_sample(filter(None, map(normalise, sentences)), max_sentences, seed)
     if not texts:
         raise InputError("The training text has no sentence to learn a vocabulary of.")
     model = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
+        SentencePieceTrainer.train(
             sentence_iterator=iter(texts),
             model_writer=model,
             model_type="bpe",
@@ -260,19 +233,16 @@ def train_tokenizer(
     return tokenizer
 
 
-def draw_sample(items: Iterable[T], size: int, seed: int) -> list[T]:
-    """All items, or `size` of them, each with equal chance (Algorithm R).
-
-    SentencePiece's own sampling draws a new seed in every process.
-    """
-    random = Random(seed).random
-    kept: list[T] = []
+def draw_sample(items: Iterable, size: int, seed: int) -> list:
+    """Return all items, or `size` of them, each with equal chance (Algorithm R)."""
+    random = Random(seed).random  # SentencePiece's own differs from process to process
+    sample = []
     for index, item in enumerate(items):
         if index < size:
-            kept.append(item)
-        elif (place := int(random() * (index + 1))) < size:
-            kept[place] = item
-    return kept
+            sample.append(item)
+        elif (replaced := int(random() * (index + 1))) < size:
+            sample[replaced] = item
+    return sample
 
 
 def _explain(error: RuntimeError, vocab_size: int) -> str:

@@ -13,12 +13,6 @@ from jaxformer.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-LONG_LINES = {
-    "split": "translate in parts that end with a sentence, a clause or a word",
-    "truncate": "translate what fits",
-    "refuse": "end with a message",
-}
-
 # Where a line may be cut, the best places first. What comes before a space in one
 # script needs none in another: 3.5 and 10:30 stay whole.
 _BREAKS = (

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 
 from jaxformer.batch import BOS, EOS, PAD
 from jaxformer.decoding.candidates import Rules, sampled_token, top_candidates
-from jaxformer.decoding.options import SearchOptions, length_penalty
+from jaxformer.decoding.options import SearchOptions
 
 Cache = Any  # a pytree of arrays
 StepFunction = Callable[..., tuple[jax.Array, Cache]]
@@ -382,3 +382,15 @@ def _keep_finished(
         lambda old, new: jnp.concatenate([old, new], axis=1), state.finished, ending
     )  # [B, 2W, ...]
     return _reorder(both, jax.lax.top_k(both.scores, width)[1])
+
+
+def length_penalty(lengths: jax.Array, alpha: float, kind: str = "gnmt") -> jax.Array:
+    """What log P is divided by for n tokens, EOS included: f32, shaped as `lengths`.
+
+    "gnmt" is ((5 + n) / 6)^alpha: section 6.1 takes it from Wu et al. (2016), equation
+    14, where |Y| is the length of the output; tensor2tensor, which trained the paper's
+    models, counts EOS, as here. "power" is n^alpha.
+    """
+    n = lengths.astype(jnp.float32)
+    base = (5 + n) / 6 if kind == "gnmt" else jnp.maximum(n, 1)
+    return base**alpha

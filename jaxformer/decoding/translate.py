@@ -7,7 +7,6 @@ come back in the order of the input.
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +14,10 @@ import jax
 from jaxformer.batch import Tokenizer
 from jaxformer.decoding.engine import Engine, Task
 from jaxformer.decoding.forced import Attention, Forced, TeacherForcing
-from jaxformer.decoding.long_lines import LONG_LINES, parts_of
-from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.long_lines import parts_of
+from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
-from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
 
 logger = logging.getLogger(__name__)
@@ -36,41 +34,6 @@ class Hypothesis(NamedTuple):
     tokens: int  # pieces, end of sentence included
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecodingConfig:
-    """The config section `decoding`.
-
-    beam_size 1 is greedy search; alpha is the exponent of the length penalty; a
-    translation has at most extra_length pieces more than its source; batch_tokens
-    bounds rows x source length of one batch, padding included. Raises ValueError for
-    sizes that allow no translation.
-    """
-
-    beam_size: int
-    alpha: float
-    extra_length: int
-    batch_tokens: int
-
-    def __post_init__(self) -> None:
-        """Check what each size may be."""
-        if self.beam_size < 1 or self.batch_tokens < 1 or self.extra_length < 0:
-            raise ValueError(
-                f"beam_size {self.beam_size} and batch_tokens {self.batch_tokens} must "
-                f"be at least 1, extra_length {self.extra_length} at least 0"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """What a user may ask for besides the config; nothing by default."""
-
-    search: dict[str, Any] = field(default_factory=dict)  # SearchOptions, as n_best
-    min_length: int = 0  # pieces, EOS included
-    seed: int = 0  # of sampling
-    max_source_length: int | None = None  # pieces, EOS included; None: no limit
-    long_lines: str = "split"  # a key of LONG_LINES
-
-
 class Translator:
     """A model, or several that vote, and their tokeniser, ready to translate.
 
@@ -84,30 +47,20 @@ class Translator:
         params: Sequence[Any],
         tokenizer: Tokenizer,
         *,
-        config: DecodingConfig,
+        options: TranslateOptions,
         rows: jax.sharding.NamedSharding | None,
-        wishes: Wishes | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        self.config = config
-        self.wishes = wishes or Wishes()
-        self.options = SearchOptions(
-            beam_size=config.beam_size, alpha=config.alpha, **self.wishes.search
-        )
-        if self.wishes.long_lines not in LONG_LINES:
-            raise InputError(
-                f"--long_lines={self.wishes.long_lines} is none of: "
-                f"{', '.join(LONG_LINES)}"
-            )
+        self.options = options
         limits = (model.longest for model in models)
         self._positions = min(filter(None, limits), default=None)
         self._scorer = Scorer(models)
         self._arrange = jax.jit(self._scorer.weights)
         self._engine = Engine(
-            self._scorer, self.options, batch_tokens=config.batch_tokens, rows=rows
+            self._scorer, self.options, batch_tokens=options.batch_tokens, rows=rows
         )
         self._forced = TeacherForcing(
-            models[0], tokenizer, batch_tokens=config.batch_tokens
+            models[0], tokenizer, batch_tokens=options.batch_tokens
         )
         self.params = params
         self.longest = self._longest_source()  # most source pieces, EOS included
@@ -125,12 +78,7 @@ class Translator:
 
     def _longest_source(self) -> int | None:
         """The user's limit, or what learned positions can hold."""
-        asked = self.wishes.max_source_length
-        if asked is not None and asked < 2:
-            raise InputError(
-                f"--max_source_length={asked} leaves no room for a piece and the end "
-                "of the sentence; set it to 2 or more"
-            )
+        asked = self.options.max_source_length
         limits = [limit for limit in (asked, self._positions) if limit is not None]
         return min(limits, default=None)
 
@@ -242,7 +190,7 @@ class Translator:
                     sentence,
                     self.tokenizer.encode,
                     longest=self.longest,
-                    policy=self.wishes.long_lines,
+                    policy=self.options.long_lines,
                     line=number + 1,
                 )
             tasks = [
@@ -253,16 +201,16 @@ class Translator:
         return works
 
     def _task(self, source: list[int], prefix: list[int], number: int) -> Task:
-        limit = max(len(source) + self.config.extra_length, len(prefix) + 1)
+        limit = max(len(source) + self.options.extra_length, len(prefix) + 1)
         if self._positions is not None:
             limit = min(limit, self._positions)
         return Task(
             source=source,
             max_length=limit,
             done=lambda found: None,
-            min_length=min(self.wishes.min_length, limit),
+            min_length=min(self.options.min_length, limit),
             prefix=prefix[: limit - 1],
-            seed=self.wishes.seed * 1_000_003 + number,
+            seed=self.options.seed * 1_000_003 + number,
         )
 
     def _hypotheses(self, found: SearchResult) -> list[Hypothesis]:

@@ -1,57 +1,34 @@
-"""A Marian checkpoint of Hugging Face, such as an OPUS-MT model, as parameters of ours.
+"""Marian checkpoints of Hugging Face, such as OPUS-MT models, as our parameters.
 
 Reads `config.json`, the safetensors and the tokeniser's files of a folder; the inverse
-of `jaxformer.export.marian`. Published models differ from the paper in what
-`TransformerConfig` has fields for: biases in attention and of the logits, the
-activation, the layer norm's epsilon. What it has no field for is refused. Used by
-`--mode=import`.
+of `jaxformer.export.marian`. Published models differ from the paper's in biases,
+activation and the layer norm's epsilon, for which `TransformerConfig` has fields.
+Models that differ in anything else are refused.
 
-Ids become ours: PAD, UNK, BOS, EOS, then all other pieces in their order. Published
-models start the decoder with their padding piece; its row of the embedding is then that
-of our BOS, and of our PAD too, which no sentence holds.
+Our vocabulary is PAD, UNK, BOS, EOS, then all other pieces in their order. Published
+models start the decoder with their padding piece: its row of the embedding becomes both
+that of our BOS and that of our PAD, which no sentence contains.
 """
 
+import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxformer.errors import InputError
-from jaxformer.export.marian_files import Tensors, read_bytes, read_json
-from jaxformer.export.marian_layout import (
-    EMBEDDING,
-    LAYER_NORM_EPSILON,
-    LOGITS_BIAS,
-    from_marian,
-    marian_shape,
-    places,
-    sines_first,
-    stream_scale,
-)
+from jaxformer.export import marian
+from jaxformer.export.parameters import nested, optional_package
+from jaxformer.models.layers import sinusoidal_positions
 
-# What config.json has to say: the value, and what it means where the key is missing.
-_REQUIRED = {
-    "model_type": ("marian", None),
-    "scale_embedding": (True, False),
-    "share_encoder_decoder_embeddings": (True, True),
-    "tie_word_embeddings": (True, True),
-    "static_position_embeddings": (True, True),
-    "normalize_before": (False, False),
-    "normalize_embedding": (False, False),
-    "add_final_layer_norm": (False, False),
-}
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}
-# One matrix under several names, of which a file has one or more.
-_EMBEDDINGS = (
-    EMBEDDING, "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight",
-    "lm_head.weight",
-)  # fmt: skip
-_STACKS = ("encoder", "decoder")
+_ROUNDING = 2**-8  # of sinusoids stored in bfloat16
 _UNKNOWN = "<unk>"
 
 
 class MarianCheckpoint(NamedTuple):
-    """What a folder holds, in our terms."""
+    """A published model in our terms."""
 
     model: dict[str, Any]  # TransformerConfig, without dropout and dtype
     params: dict  # nested dicts of float32 arrays
@@ -60,92 +37,89 @@ class MarianCheckpoint(NamedTuple):
     target_model: bytes
 
 
+class _UnsupportedError(Exception):
+    """What is wrong with a checkpoint; `read_marian` adds which one and what to do."""
+
+
 def read_marian(folder: Path) -> MarianCheckpoint:
-    """Read a folder. Raises InputError for what is missing, damaged or inexpressible.
+    """Read a checkpoint. Raises InputError if it is incomplete, damaged or unsupported.
 
-    The parameters are those of a `Transformer` with `model` and `len(pieces)` ids.
+    The parameters fit a `Transformer` with the fields `model` and `len(pieces)` ids.
     """
-    if not folder.is_dir():
+    try:
+        return _read(folder)
+    except OSError as error:
         raise InputError(
-            f"--input={folder} is no folder; download the model into one first, for "
-            "example with: hf download Helsinki-NLP/opus-mt-en-de --local-dir FOLDER"
-        )
-    settings = _Settings(folder)
-    pieces, rows = _vocabulary(folder, settings)
-    tensors = Tensors(folder)
-    layers = {stack: settings.size(f"{stack}_layers") for stack in _STACKS}
-    model = {
-        "architecture": "transformer",
-        "encoder_layers": layers["encoder"],
-        "decoder_layers": layers["decoder"],
-        "d_model": settings.size("d_model"),
-        "d_ff": settings.size_of_both("ffn_dim"),
-        "num_heads": settings.size_of_both("attention_heads"),
-        "d_k": settings.head_size(),
-        "d_v": settings.head_size(),
-        "positions": "sinusoidal",
-        "max_positions": settings.size("max_position_embeddings"),
-        "norm_first": False,
-        "attention_window": None,
-        "attention_bias": any(
-            place.is_attention_bias and tensors.take(place.name).any()
-            for place in places(layers)
-        ),
-        "activation": settings.activation(),
-        "logits_bias": LOGITS_BIAS in tensors and bool(tensors.take(LOGITS_BIAS).any()),
-        "layer_norm_epsilon": settings.epsilon(),
-    }
-    params = _parameters(tensors, model, settings.size("vocab_size"), rows)
-    tensors.require_all_taken()
-    files = (folder / "source.spm", folder / "target.spm")
-    return MarianCheckpoint(model, params, pieces, *map(read_bytes, files))
-
-
-def _parameters(
-    tensors: Tensors, model: dict[str, Any], vocab_size: int, rows: np.ndarray
-) -> dict:
-    """Our parameters, their vocabulary's rows as `rows` says: int [V]."""
-    d = model["d_model"]
-    layers = {stack: model[f"{stack}_layers"] for stack in _STACKS}
-    sizes = {"D": d, "H": model["num_heads"], "K": model["d_k"], "F": model["d_ff"]}
-    embedding = tensors.take_same(_EMBEDDINGS, (vocab_size, d))
-    params: dict = {
-        "embedding": embedding[rows][:, np.argsort(sines_first(d))]  # [V, D]
-    }
-    if model["logits_bias"]:
-        params["logits_bias"] = tensors.take(LOGITS_BIAS, (1, vocab_size))[0, rows]
-    factor = stream_scale(model["layer_norm_epsilon"])
-    for place in places(layers):
-        shape = marian_shape(place.axes, sizes)
-        theirs = tensors.take(place.name, shape)
-        if place.is_attention_bias and not model["attention_bias"]:
-            continue
-        within = params
-        for key in place.path[:-1]:
-            within = within.setdefault(key, {})
-        scale = np.float32(1.0 / place.scale(factor, layers))
-        within[place.path[-1]] = from_marian(theirs, place.axes, sizes) * scale
-    tensors.require_sinusoids(d)
-    return params
-
-
-def _vocabulary(folder: Path, settings: "_Settings") -> tuple[list[str], np.ndarray]:
-    """The pieces by our ids, and which row of theirs each of them has: int [V]."""
-    file, size = folder / "vocab.json", settings.size("vocab_size")
-    ids = read_json(file)
-    names = {index: piece for piece, index in ids.items()}
-    if names.keys() != set(range(size)) or len(ids) != size:
+            f"the checkpoint cannot be read ({error}); download it, for example with: "
+            "hf download Helsinki-NLP/opus-mt-en-de --local-dir FOLDER"
+        ) from None
+    except _UnsupportedError as fault:
         raise InputError(
-            f"{file} does not name the ids 0 to {size - 1}, one piece each, as "
-            "vocab_size in config.json asks; put back the files of one checkpoint"
+            f"{folder} cannot be imported: {fault}; put back the checkpoint's own "
+            "files, or import another model"
+        ) from None
+
+
+def _read(folder: Path) -> MarianCheckpoint:
+    settings = _json(folder / "config.json")
+    for key, (value, missing) in marian.FIXED.items():
+        if settings.get(key, missing) != value:
+            raise _fault(settings, key, f"not {value!r}")
+    model: dict[str, Any] = {"architecture": "transformer", "norm_first": False}
+    model["attention_window"] = None
+    model["positions"] = "sinusoidal"
+    for key, field in marian.SIZES.items():
+        size = _integer(settings, key)
+        if model.setdefault(field, size) != size:
+            raise _fault(settings, key, f"not the encoder's {model[field]}")
+    model["d_k"] = model["d_v"] = model["d_model"] // model["num_heads"]
+    if model["d_model"] % 2 or model["d_model"] % model["num_heads"]:
+        raise _fault(settings, "d_model", "odd or no multiple of the number of heads")
+    model["activation"] = _ACTIVATIONS.get(settings.get("activation_function"))
+    if model["activation"] is None:
+        raise _fault(settings, "activation_function", f"not in {[*_ACTIVATIONS]}")
+    # Only a model that was exported from here has this key.
+    epsilon = settings.get("layer_norm_epsilon", marian.LAYER_NORM_EPSILON)
+    if type(epsilon) is not float or not 0.0 < epsilon < 1.0:
+        raise _fault(settings, "layer_norm_epsilon", "not between 0 and 1")
+    model["layer_norm_epsilon"] = epsilon
+    pieces, rows = _vocabulary(settings, _json(folder / "vocab.json"))
+    leaves = list(marian.layer_leaves(model))
+    tensors = _tensors(folder, leaves, settings["vocab_size"], model["d_model"])
+    biases = [leaf.name for leaf in leaves if leaf.is_attention_bias]
+    model["attention_bias"] = any(tensors[name].any() for name in biases)
+    model["logits_bias"] = bool(tensors[marian.LOGITS_BIAS].any())
+    params = _parameters(tensors, model, leaves, rows)
+    files = ((folder / f"{side}.spm").read_bytes() for side in ("source", "target"))
+    return MarianCheckpoint(model, params, pieces, *files)
+
+
+def _fault(settings: dict, key: str, text: str) -> _UnsupportedError:
+    return _UnsupportedError(f"config.json has {key}={settings.get(key)!r}, {text}")
+
+
+def _integer(settings: dict, key: str, least: int = 1, most: float = math.inf) -> int:
+    value = settings.get(key)
+    if type(value) is not int or not least <= value <= most:
+        raise _fault(settings, key, f"not a whole number in [{least}, {most}]")
+    return value
+
+
+def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], np.ndarray]:
+    """Return the pieces by our ids, and the row that each has in Marian: int [V]."""
+    size = _integer(settings, "vocab_size")
+    if set(ids.values()) != set(range(size)) or len(ids) != size:
+        raise _UnsupportedError(
+            f"vocab.json does not name the ids 0 to {size - 1}, one piece each, as "
+            "vocab_size in config.json demands"
         )
     if _UNKNOWN not in ids:
-        raise InputError(f"{file} has no piece {_UNKNOWN!r}; import another model")
+        raise _UnsupportedError(f"vocab.json has no piece {_UNKNOWN!r}")
+    names, unknown = sorted(ids, key=ids.get), ids[_UNKNOWN]
     pad, start, eos = (
-        settings.size(f"{name}_token_id", least=0, most=size - 1)
+        _integer(settings, f"{name}_token_id", least=0, most=size - 1)
         for name in ("pad", "decoder_start", "eos")
     )
-    unknown = ids[_UNKNOWN]
     reserved = [pad, unknown, start, eos]
     others = [index for index in range(size) if index not in reserved]
     pieces = [
@@ -164,58 +138,80 @@ def _new_name(name: str, taken: dict[str, int]) -> str:
     return name
 
 
-class _Settings:
-    """`config.json`, and complaints about it."""
+def _tensors(
+    folder: Path, leaves: list[marian.Leaf], size: int, d_model: int
+) -> dict[str, np.ndarray]:
+    """Read those tensors of a checkpoint that become parameters, and check the rest."""
+    tensors = _read_tensors(folder)
+    tensors.setdefault(marian.LOGITS_BIAS, np.zeros((1, size), np.float32))
+    for name in [*tensors]:
+        if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+            matrix = tensors.pop(name)
+            if not np.array_equal(tensors.setdefault(marian.EMBEDDING, matrix), matrix):
+                raise _UnsupportedError(f"{name} is not equal to the other embeddings")
+    positions = [name for name in tensors if name.endswith("embed_positions.weight")]
+    found = {name: tensor.shape for name, tensor in tensors.items()}
+    wanted = {leaf.name: leaf.marian_shape for leaf in leaves}
+    wanted |= {marian.EMBEDDING: (size, d_model), marian.LOGITS_BIAS: (1, size)}
+    wanted |= {name: (len(tensors[name]), d_model) for name in positions}
+    for name in sorted(found.keys() | wanted.keys()):
+        if found.get(name) != wanted.get(name):
+            raise _UnsupportedError(
+                f"the shape of {name} is {found.get(name, 'missing')}, and config.json "
+                f"expects {wanted.get(name, 'no such tensor')}"
+            )
+    for name in positions:
+        sinusoids = sinusoidal_positions(len(tensors[name]), d_model)
+        error = tensors[name] - sinusoids[:, marian.sines_first(d_model)]
+        if abs(error).max() > _ROUNDING:
+            raise _UnsupportedError(f"{name} is not the paper's table of sinusoids")
+    return tensors
 
-    def __init__(self, folder: Path) -> None:
-        """Raises InputError unless its model is one that ours can be."""
-        self.file = folder / "config.json"
-        self.values = read_json(self.file)
-        for key, (wanted, missing) in _REQUIRED.items():
-            if self.values.get(key, missing) != wanted:
-                raise self.refuse(key, f"is not {wanted!r}")
 
-    def refuse(self, key: str, fault: str) -> InputError:
-        """A sentence about a key."""
-        return InputError(
-            f"{self.file} says {key}={self.values.get(key)!r}, which {fault}; the "
-            "paper's model cannot be that, so import another one"
+def _parameters(
+    tensors: dict[str, np.ndarray],
+    model: dict[str, Any],
+    leaves: list[marian.Leaf],
+    rows: np.ndarray,
+) -> dict:
+    """Return our nested parameters; `rows` int [V] are Marian's rows by our id."""
+    order = np.argsort(marian.sines_first(model["d_model"]))
+    params = {"embedding": tensors[marian.EMBEDDING][rows][:, order]}  # [V, D]
+    if model["logits_bias"]:
+        params["logits_bias"] = tensors[marian.LOGITS_BIAS][0, rows]
+    scale = marian.stream_scale(model["layer_norm_epsilon"])
+    for leaf in leaves:
+        if model["attention_bias"] or not leaf.is_attention_bias:
+            ours = leaf.from_marian(tensors[leaf.name])
+            params[leaf.ours] = ours * scale**-leaf.power
+    return nested(params)
+
+
+def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
+    with optional_package("safetensors"):
+        import safetensors.numpy
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files and (folder / "pytorch_model.bin").is_file():
+        raise InputError(
+            f"{folder} has its parameters in pytorch_model.bin, which can run any "
+            "program; convert it once, where Transformers is installed, with: python "
+            '-c "from transformers import MarianMTModel as M; '
+            f"M.from_pretrained('{folder}').save_pretrained('{folder}')\""
         )
+    tensors: dict[str, np.ndarray] = {}
+    for file in files or [folder / "model.safetensors"]:
+        try:
+            tensors |= safetensors.numpy.load_file(file)
+        except (safetensors.SafetensorError, TypeError, KeyError) as error:
+            raise InputError(f"{file} is damaged: {error}; download it again") from None
+    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
 
-    def size(self, key: str, *, least: int = 1, most: int | None = None) -> int:
-        """A whole number."""
-        value = self.values.get(key)
-        if type(value) is not int or value < least:
-            raise self.refuse(key, f"is no whole number from {least} on")
-        if most is not None and value > most:
-            raise self.refuse(key, f"is above {most}")
-        return value
 
-    def size_of_both(self, suffix: str) -> int:
-        """A whole number that encoder and decoder have in common."""
-        ours, theirs = (self.size(f"{stack}_{suffix}") for stack in _STACKS)
-        if ours != theirs:
-            raise self.refuse(f"decoder_{suffix}", f"is not the encoder's {ours}")
-        return ours
-
-    def head_size(self) -> int:
-        """d_model / h."""
-        size, rest = divmod(self.size("d_model"), self.size_of_both("attention_heads"))
-        if rest or self.size("d_model") % 2:
-            raise self.refuse("d_model", "its heads cannot share evenly, or is odd")
-        return size
-
-    def epsilon(self) -> float:
-        """The layer norm's: ours alone say it, all others have that of PyTorch."""
-        value = self.values.get("layer_norm_epsilon", LAYER_NORM_EPSILON)
-        if type(value) is not float or not 0.0 < value < 1.0:
-            raise self.refuse("layer_norm_epsilon", "is not between 0 and 1")
-        return value
-
-    def activation(self) -> str:
-        """The feed-forward's, by our name."""
-        name = self.values.get("activation_function")
-        if name not in _ACTIVATIONS:
-            known = ", ".join(_ACTIVATIONS)
-            raise self.refuse("activation_function", f"is none of {known}")
-        return _ACTIVATIONS[name]
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_bytes())
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise InputError(f"{file} is not a JSON object; download it again")
+    return values

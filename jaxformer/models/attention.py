@@ -28,7 +28,7 @@ Mask = jax.Array | Neighbourhood  # bool broadcastable to [B, H, T, S], or a rul
 
 
 class KeyValue(NamedTuple):
-    """Projected keys and values of what is attended to."""
+    """Projected keys and values: what a decoder caches instead of recomputing."""
 
     key: jax.Array  # [B, L, H, K]
     value: jax.Array  # [B, L, H, U]

@@ -49,11 +49,12 @@ class Finding(NamedTuple):
 def before_bad_steps(state: TrainState) -> TrainState:
     """The state as the first of its skipped updates in a row found it."""
     return state._replace(
-        step=state.step - state.bad_steps, position=state.position - state.bad_steps
+        step=state.step - state.bad_steps,
+        data_position=state.data_position - state.bad_steps,
     )
 
 
-def look_into(
+def diagnose_update(
     model: Model,
     state: TrainState,
     update: tuple[Batch, ...],

@@ -15,32 +15,15 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from tensorboardX import SummaryWriter
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from jaxformer.errors import InputError
+from jaxformer.training.loss import averages
 
 logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
-
-
-def averages(sums: Mapping[str, float]) -> dict[str, float]:
-    """Divide `LossSums` by their tokens: loss, nll, ppl, accuracy, and tokens.
-
-    Takes host numbers by the names of `LossSums`. loss and nll are in nats per target
-    token, ppl is exp(nll), accuracy is from 0 to 1.
-    """
-    tokens = float(sums["tokens"]) or math.nan  # of updates that were all skipped
-    nll = float(sums["nll"]) / tokens
-    return {
-        "loss": float(sums["loss"]) / tokens,
-        "nll": nll,
-        "ppl": math.exp(min(nll, 700.0)),  # e^710 is more than a float holds
-        "accuracy": float(sums["correct"]) / tokens,
-        "tokens": tokens,
-    }
 
 
 def read_scores(workdir: str | Path) -> dict[int, float]:
@@ -80,6 +63,8 @@ class MetricsLog:
         What a crashed run logged beyond the checkpoint it resumes from is dropped: it
         is about to be logged again. Of several processes only one `writes`.
         """
+        from tensorboardX import SummaryWriter  # imports torch where it is installed
+
         path = Path(workdir) / METRICS_FILE
         if writes:
             _drop_lines_after(path, start_step)

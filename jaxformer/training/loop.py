@@ -5,73 +5,18 @@ It takes an iterator of updates and a function that evaluates, and builds neithe
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.batch import Batch
-from jaxformer.errors import InputError
+from jaxformer.config import TrainingConfig
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import MetricsLog
 from jaxformer.training.loss import LossSums
 from jaxformer.training.step import Parameters, TrainState, TrainStep
 
 Update = tuple[Batch, ...]  # the microbatches of one optimiser step
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    """The config section `training`; counts are of updates unless said otherwise."""
-
-    steps: int
-    seed: int
-    tokens_per_update: int  # places for source and for target tokens, each
-    tokens_per_microbatch: int  # likewise, what one device program takes at a time
-    rematerialise: bool  # compute layers again in the backward pass: less memory
-    label_smoothing: float
-    initial_embeddings: str  # word2vec text file the embedding starts from; "": none
-    max_bad_steps: int  # updates in a row without a finite loss and gradient: diverged
-    on_divergence: str  # "stop", or "rollback" to before it and past its data
-    ema_decay: float | None  # of a moving average of the parameters; None: none kept
-    log_every: int
-    eval_every: int
-    save_every: int
-    keep: int  # newest checkpoints kept, besides the best
-    average: int  # last checkpoints averaged for translation (section 6.1)
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that make no run. Raises InputError."""
-        for name in (
-            "steps", "tokens_per_update", "tokens_per_microbatch", "log_every",
-            "eval_every", "save_every", "keep", "average",
-            "max_bad_steps",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"training.{name}={getattr(self, name)} is not at least 1"
-                )
-        if self.ema_decay is not None and not 0.0 <= self.ema_decay < 1.0:
-            raise InputError(f"training.ema_decay={self.ema_decay} is not in [0, 1)")
-        if self.eval_every % self.save_every:
-            raise InputError(
-                f"training.eval_every={self.eval_every} is not a multiple of "
-                f"training.save_every={self.save_every}; what is evaluated is saved"
-            )
-        if self.average > self.keep:
-            raise InputError(
-                f"training.average={self.average} checkpoints cannot be averaged when "
-                f"training.keep={self.keep} are kept; raise keep"
-            )
-        if self.on_divergence not in ("stop", "rollback"):
-            raise InputError(
-                f"training.on_divergence={self.on_divergence!r} is neither 'stop' nor "
-                "'rollback'"
-            )
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise InputError(
-                f"training.label_smoothing={self.label_smoothing} is not in [0, 1)"
-            )
 
 
 class DivergedError(Exception):

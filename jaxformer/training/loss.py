@@ -10,6 +10,8 @@ their loss and their gradient a few positions at a time and never holds them all
 """
 
 import functools
+import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -25,6 +27,23 @@ class LossSums(NamedTuple):
     nll: jax.Array  # negative log-likelihood, in nats: exp(nll / tokens) = perplexity
     correct: jax.Array  # tokens whose most likely prediction is right
     tokens: jax.Array  # real target tokens, EOS included
+
+
+def averages(sums: Mapping[str, float]) -> dict[str, float]:
+    """Divide `LossSums` by their tokens: loss, nll, ppl, accuracy, and tokens.
+
+    Takes host numbers by the names of `LossSums`. loss and nll are in nats per target
+    token, ppl is exp(nll), accuracy is from 0 to 1.
+    """
+    tokens = float(sums["tokens"]) or math.nan  # of updates that were all skipped
+    nll = float(sums["nll"]) / tokens
+    return {
+        "loss": float(sums["loss"]) / tokens,
+        "nll": nll,
+        "ppl": math.exp(min(nll, 700.0)),  # e^710 is more than a float holds
+        "accuracy": float(sums["correct"]) / tokens,
+        "tokens": tokens,
+    }
 
 
 def loss_sums(

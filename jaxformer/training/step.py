@@ -21,7 +21,7 @@ class TrainState(NamedTuple):
     """Everything that a run is, besides its config and its data."""
 
     step: jax.Array  # int32 [], updates made, the skipped ones included
-    position: jax.Array  # int32 [], updates' worth of data consumed
+    data_position: jax.Array  # int32 [], updates' worth of data consumed
     seed: jax.Array  # uint32 [], of dropout
     params: Parameters
     opt_state: optax.OptState
@@ -66,7 +66,7 @@ def fresh_state(
     """The state before the first update, from wherever the parameters come."""
     return TrainState(
         step=jnp.zeros((), jnp.int32),
-        position=jnp.zeros((), jnp.int32),
+        data_position=jnp.zeros((), jnp.int32),
         seed=jnp.asarray(seed, jnp.uint32),
         params=params,
         opt_state=optimizer.init(params),
@@ -147,7 +147,7 @@ def apply_gradients(
     is_bad = runs & ~is_good
     state = TrainState(
         step=state.step + runs,
-        position=state.position + runs,
+        data_position=state.data_position + runs,
         seed=state.seed,
         **learnt._asdict(),
         bad_steps=jnp.where(runs, (state.bad_steps + 1) * is_bad, state.bad_steps),

@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +33,7 @@ WORDS = {
 }  # fmt: skip
 CONFIG = '''"""A run of seconds."""
 
-from configs import wmt_base
+from jaxformer.configs import wmt_base
 
 
 def get_config():
@@ -168,13 +167,10 @@ def command(tmp_path_factory) -> Command:
         with (
             quickly_compiled(cache),
             own_logging(),
-            warnings.catch_warnings(),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
         ):
-            # ml_collections loads a config file in an old way.
-            warnings.filterwarnings("ignore", r"the load_module\(\)")
             code = main(["jaxformer", *argv])
         out.flush()
         return Answer(code, out.buffer.getvalue(), err.getvalue())

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import linen as nn
+from jaxformer.commands.options import Options
 
 from configs import multi30k
 from jaxformer.batch import Batch
 from jaxformer.commands import check, memory
-from jaxformer.commands.options import Options
 from jaxformer.data.corpus import open_prepared
 from jaxformer.data.plan import Shape
 from jaxformer.errors import InputError

@@ -1,6 +1,9 @@
 """--mode=evaluate: which pairs it scores, by which parameters, and what it says."""
 
 import gzip
+import json
+import subprocess
+import sys
 
 import pytest
 
@@ -111,3 +114,33 @@ def test_text_that_moved_is_found_by_flag(command, toy, own_run, tmp_path):
         f"--config.data.directory={moved}",
     )  # fmt: skip
     assert answer.result["sentences"] == 1
+
+
+def test_sacrebleu_gives_the_same_scores_for_evaluate_and_translate(
+    evaluate, command, trained, toy, tmp_path
+):
+    """To every digit, also with blank lines and lines that are split."""
+    sources = [*toy.test, "", " ".join(toy.test * 2), toy.test[0]]
+    references = [toy.translate(line) for line in sources]
+    for name, lines in (("source", sources), ("reference", references)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    scored = evaluate(
+        f"--source={tmp_path / 'source'}",
+        f"--reference={tmp_path / 'reference'}",
+        f"--output={tmp_path / 'evaluated'}",
+    ).result
+    translated = command(
+        "--mode=translate", f"--workdir={trained.workdir}",
+        stdin=(tmp_path / "source").read_bytes(),
+    )  # fmt: skip
+    (tmp_path / "translated").write_bytes(translated.out)
+    assert "translated in 2 parts" in translated.err
+    for name in ("evaluated", "translated"):
+        done = subprocess.run(
+            [sys.executable, "-m", "sacrebleu", str(tmp_path / "reference"),
+             "-i", str(tmp_path / name), "-m", "bleu", "chrf", "-w", "20"],
+            capture_output=True, check=True,
+        )  # fmt: skip
+        bleu, chrf = json.loads(done.stdout)
+        assert (bleu["score"], chrf["score"]) == (scored["bleu"], scored["chrf"])
+        assert bleu["signature"] == scored["signature"]

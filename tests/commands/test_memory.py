@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from jaxformer.commands.runs import Run, make_learner, make_model
 
 from configs import multi30k
 from jaxformer.commands import memory
-from jaxformer.commands.runs import Run, make_learner, make_model
 from jaxformer.data.plan import Shape
 from jaxformer.workdir import Workdir
 

@@ -2,54 +2,27 @@
 
 import functools
 import importlib
-import inspect
 from pathlib import Path
 
 import jax
 import pytest
 from ml_collections import ConfigDict
 
-import configs
-from configs import multi30k_rows, table3, wmt_base
-from jaxformer import main
-from jaxformer.commands.runs import SECTIONS, build, require_sections
-from jaxformer.data.pipeline import updates
-from jaxformer.data.plan import make_plan
-from jaxformer.data.sources import CorpusConfig
-from jaxformer.decoding.translate import DecodingConfig
+from jaxformer import configs
+from jaxformer.config import Config
+from jaxformer.configs import multi30k_rows, table3, wmt_base
 from jaxformer.errors import InputError
 from jaxformer.models.architectures import config_type, make_model
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.training.loop import TrainingConfig
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.sharding import make_mesh
 from jaxformer.training.step import init_state
 
 FILES = sorted(path.stem for path in Path(configs.__path__[0]).glob("[a-z]*.py"))
 NAMES = [name for name in FILES if name not in ("multi30k_rows", "table3")]
 
-# What else than a config section each section's function is given.
-OTHERS = {
-    make_plan: {
-        "source_lengths", "target_lengths", "tokens_per_microbatch",
-        "tokens_per_update",
-    },
-    make_optimizer: {"d_model"},
-}  # fmt: skip
-FUNCTIONS = {
-    "data": CorpusConfig,
-    "batches": make_plan,
-    "model": TransformerConfig,
-    "optimizer": make_optimizer,
-    "training": TrainingConfig,
-    "mesh": make_mesh,
-    "decoding": DecodingConfig,
-}
-
 
 def load(name: str) -> ConfigDict:
-    return importlib.import_module(f"configs.{name}").get_config()
+    return importlib.import_module(f"jaxformer.configs.{name}").get_config()
 
 
 every_config = pytest.mark.parametrize(
@@ -66,32 +39,17 @@ every_config = pytest.mark.parametrize(
 
 
 @every_config
-def test_sections_are_exactly_the_arguments_of_their_functions(config):
-    values = config.to_dict()
-    require_sections(values)
-    assert "executor" in inspect.signature(updates).parameters
-    values["batches"].pop("executor")
-    assert FUNCTIONS.keys() == set(SECTIONS)
-    for section, function in FUNCTIONS.items():
-        wanted = inspect.signature(function).parameters.keys()
-        assert values[section].keys() == wanted - OTHERS.get(function, set()), section
-
-
-@every_config
-def test_every_value_is_accepted(config):
+def test_every_config_is_whole_and_accepted(config):
     values = config.to_dict()
     for key in ("source_language", "target_language"):
         values["data"][key] = values["data"][key] or "xx"  # left to the user's flags
-    build(CorpusConfig, values, "data")
-    kind = config_type(values["model"]["architecture"])
-    model = build(kind, values, "model")
-    training = build(TrainingConfig, values, "training")
-    build(make_optimizer, values, "optimizer", d_model=model.d_model)
-    assert training.tokens_per_microbatch <= training.tokens_per_update
-    if values["batches"]["layout"] == "packed":
-        assert values["data"]["max_length"] <= values["batches"]["row_length"]
-    if model.positions == "learned":
-        assert values["data"]["max_length"] <= model.max_positions
+    parsed = Config.parse(values, config_type)
+    assert parsed.as_dict() == values
+    assert parsed.training.tokens_per_microbatch <= parsed.training.tokens_per_update
+    if parsed.batches.layout == "packed":
+        assert parsed.data.max_length <= parsed.batches.row_length
+    if parsed.model.positions == "learned":
+        assert parsed.data.max_length <= parsed.model.max_positions
 
 
 @every_config
@@ -134,7 +92,7 @@ def test_english_french_differs_from_english_german_by_its_text():
     assert (french.data.source_language, french.data.target_language) == ("en", "fr")
     assert french.data.vocab_size == 32_000
     assert load("wmt_enfr_big").data == french.data
-    for section in SECTIONS[1:]:
+    for section in {*base} - {"data"}:
         assert french[section] == base[section]
 
 
@@ -169,19 +127,9 @@ def test_table3_rows_are_judged_on_newstest2013_without_averaging(row):
     assert config.training.steps == (300_000 if row == "big" else 100_000)
 
 
-# ml_collections loads config files by a method that Python deprecates.
-@pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
-def test_an_unknown_row_is_one_line_that_names_the_rows():
-    with pytest.raises(
-        InputError, match=r"no row 'F'.*A_h1.*D_ls0\.2, E, big"
-    ) as error:
-        main.parse(["jaxformer", "--config=configs/table3.py:F", "--workdir=nowhere"])
-    assert "\n" not in str(error.value)
-
-
-def test_a_missing_language_names_its_flag():
-    with pytest.raises(InputError, match=r"--config\.data\.source_language=en"):
-        build(CorpusConfig, load("parallel_text").to_dict(), "data")
+def test_a_missing_language_names_its_key():
+    with pytest.raises(InputError, match=r"data\.source_language=en"):
+        Config.parse(load("parallel_text").to_dict(), config_type)
 
 
 # Parameter counts ---------------------------------------------------------------------
@@ -195,17 +143,12 @@ PRINTED = {
 
 
 @functools.cache
-def count_of(config: TransformerConfig) -> int:
-    values = wmt_base.get_config().to_dict()
-    optimizer, _ = build(make_optimizer, values, "optimizer", d_model=config.d_model)
-    model = make_model(config, vocab_size=V, rematerialise=False)
+def parameters(row: str) -> int:
+    config = Config.parse(table3.get_config(row).to_dict(), config_type)
+    model = make_model(config.model, vocab_size=V, rematerialise=False)
+    optimizer, _ = make_optimizer(d_model=model.d_model, **vars(config.optimizer))
     init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
     return parameter_count(jax.eval_shape(init).params)
-
-
-def parameters(row: str) -> int:
-    model = {**table3.get_config(row).model.to_dict(), "dropout": 0.0}
-    return count_of(TransformerConfig(**model))
 
 
 def test_base_is_what_arithmetic_says():

@@ -1,4 +1,4 @@
-"""Every dropped pair has one reason, and every reason its count."""
+"""Tests of cleaning: every dropped pair has one reason, and every reason its count."""
 
 import numpy as np
 import pytest
@@ -11,71 +11,60 @@ from jaxformer.data.tokenizer import train_tokenizer
 def tokenizer(tmp_path_factory):
     """The letters a, b, c and "▁", and no merges: every character is one piece."""
     path = tmp_path_factory.mktemp("letters") / "tokenizer.model"
-    return train_tokenizer(
-        ["a", "b", "c"],
-        path,
-        vocab_size=8,
-        character_coverage=1.0,
-        max_sentences=9,
-        seed=0,
-    )
+    options = {"character_coverage": 1.0, "max_sentences": 9, "seed": 0}
+    return train_tokenizer(["a", "b", "c"], path, vocab_size=8, **options)
 
 
-def cleaned(tokenizer, pairs, *, max_length=100, max_ratio=2.0, deduplicate=True):
-    report = CorpusReport()
-    chunks = clean(
-        iter(pairs),
-        tokenizer,
-        report,
-        max_length=max_length,
-        max_ratio=max_ratio,
-        deduplicate=deduplicate,
-    )
-    kept = [
-        (tokenizer.decode(source), tokenizer.decode(target))
-        for sources, targets in chunks
-        for source, target in zip(sources, targets, strict=True)
-    ]
-    return kept, report
+@pytest.fixture
+def cleaned(tokenizer):
+    def cleaned(pairs, **changes):
+        report = CorpusReport()
+        options = {"max_length": 100, "max_ratio": 2.0, "deduplicate": True} | changes
+        kept = [
+            (tokenizer.decode(source), tokenizer.decode(target))
+            for chunk in clean(pairs, tokenizer, report, **options)
+            for source, target in zip(*chunk, strict=True)
+        ]
+        return kept, report
+
+    return cleaned
 
 
-def test_each_reason_is_counted_once(tokenizer):
+def test_each_dropped_pair_is_counted_once(cleaned):
     pairs = [
-        ("abc", "cba"),
-        ("", "abc"),
-        ("abc", " \u2028 "),
-        ("a" * 19, "b"),
-        ("a" * 18, "b" * 18),
-        ("abc", "cba"),
-        ("", "abc"),
-        ("abc", "ccc"),
-    ]
+        ("abc", "cba"), ("", "abc"), ("abc", " \u2028 "), ("a" * 19, "b"),
+        ("a" * 18, "b" * 18), ("abc", "cba"), ("", "abc"), ("aΩb", "ccc"),
+    ]  # fmt: skip
     # n letters are "▁", the letters and EOS: n + 2 tokens.
-    kept, report = cleaned(tokenizer, pairs, max_length=20)
-    assert kept == [pairs[0], pairs[4], pairs[7]]
+    kept, report = cleaned(pairs, max_length=20)
+    assert kept == [pairs[0], pairs[4], ("a ⁇ b", "ccc")]
     assert report.dropped == {"empty": 3, "too_long": 1, "ratio": 0, "duplicate": 1}
     assert (report.pairs, report.kept) == (8, 3)
     assert report.source.tokens == report.target.tokens == 5 + 20 + 5
     assert report.source.longest == 20
-    assert report.source.unknown == 0
+    assert (report.source.unknown, report.target.unknown) == (1, 0)
+    assert str(report) == (
+        "3 of 8 pairs kept, dropped: 3 empty, 1 too_long, 1 duplicate; "
+        "source 10.0 tokens a sentence, longest 20, 1 unknown; "
+        "target 10.0 tokens a sentence, longest 20, 0 unknown"
+    )
 
 
-def test_the_ratio_has_slack_for_short_sentences(tokenizer):
+def test_the_ratio_has_slack_for_short_sentences(cleaned):
     """At ratio 2 a side of 3 pieces goes with up to 2 * 3 + 5 = 11, either way."""
     even, uneven = ("ab", "c" * 10), ("ab", "c" * 11)
-    pairs = [even, uneven, even[::-1], uneven[::-1]]
-    kept, report = cleaned(tokenizer, pairs)
+    kept, report = cleaned([even, uneven, even[::-1], uneven[::-1]])
     assert kept == [even, even[::-1]]
     assert report.dropped["ratio"] == 2
 
 
-def test_duplicates_are_found_across_chunks(tokenizer, monkeypatch):
+def test_duplicates_are_found_across_chunks(cleaned, monkeypatch):
     monkeypatch.setattr("jaxformer.data.cleaning._CHUNK", 2)
     pairs = [("a", "b"), ("a", "b"), ("b", "a"), ("a", "b"), ("a", "c")]
-    kept, report = cleaned(tokenizer, pairs)
+    kept, report = cleaned(pairs)
     assert kept == [("a", "b"), ("b", "a"), ("a", "c")]
     assert report.dropped["duplicate"] == 2
-    assert cleaned(tokenizer, pairs, deduplicate=False)[0] == pairs
+    assert cleaned(pairs, deduplicate=False)[0] == pairs
 
 
 def test_seen_pairs_agree_with_a_set():
@@ -88,9 +77,3 @@ def test_seen_pairs_agree_with_a_set():
             expected.append(pair not in known)
             known.add(pair)
         assert seen.add(pairs).tolist() == expected
-
-
-def test_unknown_characters_are_counted(tokenizer):
-    _, report = cleaned(tokenizer, [("aΩb", "c"), ("a", "Ωb")])
-    assert (report.source.unknown, report.target.unknown) == (1, 1)
-    assert "1 unknown" in str(report)

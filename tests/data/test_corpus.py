@@ -1,20 +1,19 @@
-"""From every source to pairs, from pairs to a workdir; and each way text is wrong."""
+"""Tests of sources and prepared workdirs: what is read, and every message."""
 
 import gzip
-import json
 import logging
 import shutil
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import fields, replace
 
 import pytest
 
 from jaxformer.batch import EOS, UNK
+from jaxformer.config import DataConfig
 from jaxformer.data import corpus as corpus_module
 from jaxformer.data import grammar
 from jaxformer.data import sources as sources_module
 from jaxformer.data.corpus import open_prepared, prepare, read_split
-from jaxformer.data.sources import CorpusConfig, read_pairs
+from jaxformer.data.sources import read_pairs, read_parts
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
 
@@ -24,33 +23,7 @@ PAIRS = [
     ("Two dogs run on the street .", "Zwei Hunde rennen auf der Straße ."),
     ("A man sees a dog .", "Ein Mann sieht einen Hund ."),
 ]
-
-NOTHING = CorpusConfig(
-    corpus="",
-    source_language="en",
-    target_language="de",
-    directory="",
-    train="",
-    dev="",
-    test="",
-    train_source="",
-    train_target="",
-    dev_source="",
-    dev_target="",
-    test_source="",
-    test_target="",
-    data_dir="",
-    download=False,
-    builtin_pairs=0,
-    builtin_eval_pairs=0,
-    vocab_size=70,
-    vocab_sentences=1000,
-    character_coverage=1.0,
-    max_length=60,
-    max_ratio=3.0,
-    deduplicate=True,
-    seed=0,
-)
+SWAPPED = {"source_language": "de", "target_language": "en"}
 
 
 def write_lines(path, lines):
@@ -64,35 +37,36 @@ def write_split(directory, stem, pairs=PAIRS, ending=""):
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """A directory corpus: four pairs to train on, two to check with."""
-    text = tmp_path / "text"
-    text.mkdir()
-    write_split(text, "train", ending=".gz")
-    write_split(text, "val", PAIRS[:2])
-    return replace(
-        NOTHING, corpus="directory", directory=str(text), train="train", dev="val"
-    )
+def folder(tmp_path, monkeypatch):
+    """A directory corpus in ./text: four pairs to train on, two of dev."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    write_split(tmp_path / "text", "train", ending=".gz")
+    write_split(tmp_path / "text", "val", PAIRS[:2])
+    values = dict.fromkeys((field.name for field in fields(DataConfig)), "") | {
+        "corpus": "directory", "directory": "text", "train": "train", "dev": "val",
+        "source_language": "en", "target_language": "de", "download": False,
+        "builtin_pairs": 2, "builtin_eval_pairs": 1, "vocab_size": 70,
+        "vocab_sentences": 1000, "character_coverage": 1.0, "max_length": 60,
+        "max_ratio": 3.0, "deduplicate": True, "seed": 7,
+    }  # fmt: skip
+    return DataConfig(**values)
 
 
 @pytest.fixture
-def files(tmp_path):
-    """A corpus of two plain files, train.en and train.de."""
+def files(tmp_path, folder):
+    """A corpus of two plain files, ./train.en and ./train.de."""
     write_split(tmp_path, "train")
-    return replace(
-        NOTHING,
-        corpus="files",
-        train_source=str(tmp_path / "train.en"),
-        train_target=str(tmp_path / "train.de"),
-    )
+    paths = {"train_source": "train.en", "train_target": "train.de"}
+    return replace(folder, corpus="files", **paths)
 
 
 def read(config, split="train"):
     return list(read_pairs(config, split))
 
 
-def refused(config, match, split="train"):
-    with pytest.raises(InputError, match=match) as error:
+def assert_refused(config, message, split="train"):
+    with pytest.raises(InputError, match=message) as error:
         read(config, split)
     assert "\n" not in str(error.value)
 
@@ -102,25 +76,28 @@ def refused(config, match, split="train"):
 
 def test_a_directory_is_read_by_stem_and_language(folder):
     assert read(folder) == PAIRS
-    assert read(folder, "dev") == PAIRS[:2]
-    other_way = replace(folder, source_language="de", target_language="en")
-    assert read(other_way) == [(b, a) for a, b in PAIRS]
-    assert read_split(folder, "dev") == (
-        [a for a, _ in PAIRS[:2]],
-        [b for _, b in PAIRS[:2]],
-    )
+    assert read(replace(folder, **SWAPPED)) == [(b, a) for a, b in PAIRS]
+    sources, targets = zip(*PAIRS[:2], strict=True)
+    assert read_split(folder, "dev") == (list(sources), list(targets))
 
 
-def test_globs_are_read_in_order(tmp_path, files):
+def test_globs_are_read_in_order_part_by_part(tmp_path, files):
     write_split(tmp_path, "part-2", PAIRS[2:], ".gz")
     write_split(tmp_path, "part-1", PAIRS[:2], ".gz")
-    source, target = f"{tmp_path}/part-*.en.gz", f"{tmp_path}/part-*.de.gz"
-    assert read(replace(files, train_source=source, train_target=target)) == PAIRS
+    globs = {"train_source": "part-*.en.gz", "train_target": "part-*.de.gz"}
+    config = replace(files, **globs)
+    assert read(config) == PAIRS
+    names = [(part.source, part.target) for part in read_parts(config, "train")]
+    assert names == [(f"part-{n}.en.gz", f"part-{n}.de.gz") for n in (1, 2)]
+    assert_refused(
+        replace(config, train_target="train.de"),
+        r"train_source matches 2 files but data\.train_target matches 1:",
+    )
 
 
 def test_a_name_that_looks_like_a_glob_is_a_name(tmp_path, files):
     write_lines(tmp_path / "[a].en", ["x"] * 4)
-    pairs = read(replace(files, train_source=f"{tmp_path}/[a].en"))
+    pairs = read(replace(files, train_source="[a].en"))
     assert [a for a, _ in pairs] == ["x"] * 4
 
 
@@ -130,113 +107,95 @@ def test_lines_end_at_newline_only(tmp_path, files):
     assert [a for a, _ in read(files)] == [separators, "", "1", "2"]
 
 
-def test_tsv_takes_the_first_two_columns(tmp_path):
+def test_tsv_takes_the_first_two_columns(tmp_path, folder):
     write_lines(tmp_path / "t.tsv", ["a\tb", "c\td\tCC-BY", "\te"])
-    config = replace(NOTHING, corpus="tsv", train=str(tmp_path / "t.tsv"))
+    config = replace(folder, corpus="tsv", train="t.tsv")
     assert read(config) == [("a", "b"), ("c", "d"), ("", "e")]
     write_lines(tmp_path / "t.tsv", ["a\tb", "only one"])
-    refused(config, r"t\.tsv, line 2: one column where two are needed")
+    assert_refused(config, r"t\.tsv, line 2: one column where two are needed")
 
 
 @pytest.mark.parametrize(("en", "de"), [(4, 2), (1, 3)])
 def test_unequal_line_counts_name_both_files_and_counts(tmp_path, files, en, de):
     write_lines(tmp_path / "train.en", ["x"] * en)
     write_lines(tmp_path / "train.de", ["y"] * de)
-    refused(files, rf"train\.en has {en} lines but \S*train\.de has {de}:")
+    assert_refused(files, rf"train\.en has {en} lines but train\.de has {de}:")
 
 
-def test_unequal_numbers_of_files_are_refused(tmp_path, files):
-    write_split(tmp_path, "more")
-    config = replace(files, train_source=f"{tmp_path}/*.en")
-    refused(config, r"\*\.en matches 2 files but \S*train\.de matches 1")
+GZIP = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode())
 
 
-def test_text_that_is_not_utf8_names_file_and_line(tmp_path, files):
-    (tmp_path / "train.de").write_bytes(b"eins\nStra\xdfe\ndrei\nvier\n")
-    refused(files, r"train\.de, line 2: byte 5 of the line is not UTF-8")
-
-
-@pytest.mark.parametrize("name", ["empty.de", "empty.de.gz"])
-def test_an_empty_file_is_refused(tmp_path, files, name):
-    write_lines(tmp_path / name, [])
-    refused(replace(files, train_target=f"{tmp_path}/{name}"), rf"{name} is empty")
-
-
-def test_a_damaged_gzip_file_is_refused(tmp_path, files):
-    whole = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode())
-    path = tmp_path / "train.de.gz"
-    config = replace(files, train_target=str(path))
-    path.write_bytes(whole[: len(whole) // 2])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.de", b"1\nStra\xdfe\n3\n4\n", "line 2: byte 5 of the line is not UTF-8"),
+        ("x.de", b"", r"x\.de is empty"),
+        ("x.de.gz", gzip.compress(b""), r"x\.de\.gz is empty"),
+        ("x.de.gz", GZIP[: len(GZIP) // 2], r"x\.de\.gz: the gzip data is damaged or"),
+        ("x.de.gz", b"plain text\n" * 4, r"gzip data is damaged .* after line 0"),
+        ("x.de", None, r"no file x\.de"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, files, name, content, message):
     write_lines(tmp_path / "train.en", ["x"] * 9999)
-    refused(config, r"train\.de\.gz: the gzip data is damaged or cut short after line")
-    path.write_bytes(b"plain text\n" * 4)
-    refused(config, r"train\.de\.gz: the gzip data is damaged .* after line 0")
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert_refused(replace(files, train_target=name), message)
 
 
-def test_what_is_not_there_is_named(tmp_path, files, folder):
-    refused(replace(files, train_source=f"{tmp_path}/no.en"), r"no file \S*/no\.en")
-    refused(
-        replace(files, train_source=f"{tmp_path}/*.xx"), r"No file matches .*\*\.xx"
-    )
-    refused(files, r"dev split is missing: set data\.dev_source", "dev")
-    refused(folder, r"test split is missing: set data\.test\b", "test")
-    refused(replace(folder, dev="dev"), r"neither dev\.en nor dev\.en\.gz", "dev")
-    refused(replace(folder, target_language="fr"), r"neither train\.fr nor")
-    refused(replace(folder, directory=f"{tmp_path}/none"), "none is not a directory")
-    refused(replace(folder, corpus="parquet"), r"Unknown data\.corpus 'parquet'")
-    refused(folder, "no split 'unseen'", "unseen")
+@pytest.mark.parametrize(
+    ("changes", "split", "message"),
+    [
+        ({"corpus": "files"}, "dev", r"dev split is missing: set data\.dev_source"),
+        ({"corpus": "tsv", "train": "*.xx"}, "train", r"No file matches \*\.xx"),
+        ({}, "test", r"test split is missing: set data\.test\b"),
+        ({"dev": "dev"}, "dev", r"neither dev\.en nor dev\.en\.gz"),
+        ({"target_language": "fr"}, "train", r"neither train\.fr nor"),
+        ({"directory": "none"}, "train", "none is not a directory"),
+        ({"corpus": "parquet"}, "train", r"Unknown data\.corpus 'parquet'"),
+        ({"corpus": "tfds:"}, "train", r"Unknown data\.corpus 'tfds:'"),
+        ({}, "unseen", "no split 'unseen'"),
+        ({"corpus": "builtin:grammar"}, "other", "no split 'other'"),
+        (
+            {"corpus": "builtin:grammar", "target_language": "fr"},
+            "train", "English-German",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_named(folder, changes, split, message):
+    assert_refused(replace(folder, **changes), message, split)
 
 
-def test_tfds_is_asked_for_the_configured_split_and_direction(monkeypatch):
+def test_tfds_is_asked_for_the_configured_split_and_direction(folder, monkeypatch):
     asked = []
 
     def read_tfds(*arguments, **options):
-        asked.append((*arguments, *options.values()))
+        asked.append((arguments, options))
         return iter(PAIRS)
 
     monkeypatch.setattr(sources_module, "read_tfds", read_tfds)
-    config = replace(
-        NOTHING, corpus="tfds:wmt14_translate/de-en", dev="validation", data_dir="/d"
-    )
+    config = replace(folder, corpus="tfds:wmt14/de-en", dev="validation", data_dir="/d")
     assert read(config, "dev") == PAIRS
-    assert asked == [("wmt14_translate/de-en", "validation", "en", "de", "/d", False)]
+    arguments = ("wmt14/de-en", "validation", ("en", "de"))
+    assert asked == [(arguments, {"data_dir": "/d", "download": False})]
 
 
-# The built-in corpus
-
-
-def test_the_builtin_corpus_goes_either_way(monkeypatch):
-    class Built(NamedTuple):
-        source: str
-        target: str
-        phenomena: frozenset
-
-    def generate(split, count, seed):
-        return (Built(f"{split} {seed} {i}", f"de {i}", ()) for i in range(count))
-
-    monkeypatch.setattr(grammar, "generate", generate, raising=False)
-    config = replace(
-        NOTHING,
-        corpus="builtin:grammar",
-        builtin_pairs=2,
-        builtin_eval_pairs=1,
-        seed=7,
-    )
-    assert read(config) == [("train 7 0", "de 0"), ("train 7 1", "de 1")]
-    assert read(config, "unseen") == [("unseen 7 0", "de 0")]
-    assert read(replace(config, source_language="de", target_language="en"), "dev") == [
-        ("de 0", "dev 7 0")
-    ]
-    refused(replace(config, target_language="fr"), "English-German")
-    refused(config, "no split 'other'", "other")
+@pytest.mark.parametrize(
+    ("split", "count"), [("train", 2), ("dev", 1), ("test", 1), ("unseen", 1)]
+)
+def test_the_builtin_corpus_goes_either_way(folder, split, count):
+    config = replace(folder, corpus="builtin:grammar")
+    pairs = [(p.source, p.target) for p in grammar.generate(split, count, seed=7)]
+    assert read(config, split) == pairs
+    assert read(replace(config, **SWAPPED), split) == [(b, a) for a, b in pairs]
 
 
 # The workdir
 
 
 def tree(directory):
-    paths = sorted(p for p in directory.rglob("*") if p.is_file())
-    return {str(p.relative_to(directory)): p.read_bytes() for p in paths}
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
 def test_a_workdir_holds_all_that_training_needs(tmp_path, folder, caplog):
@@ -245,7 +204,9 @@ def test_a_workdir_holds_all_that_training_needs(tmp_path, folder, caplog):
     with caplog.at_level(logging.INFO):
         prepared = prepare(folder, tmp_path / "runs" / "first")
     assert "4 of 6 pairs kept, dropped: 1 empty, 1 duplicate" in caplog.text
-    shutil.rmtree(tmp_path / "text")  # a workdir needs its source no more
+    prepare(folder, tmp_path / "again")
+    assert tree(tmp_path / "again") == tree(tmp_path / "runs" / "first")
+    shutil.rmtree(tmp_path / "text")  # a prepared workdir does not need its source
     for corpus in (prepared, open_prepared(tmp_path / "runs" / "first")):
         decode = corpus.tokenizer.decode
         train = zip(corpus.train.source, corpus.train.target, strict=True)
@@ -255,57 +216,37 @@ def test_a_workdir_holds_all_that_training_needs(tmp_path, folder, caplog):
         assert corpus.dev_target[2] == "leer"
         assert corpus.dev.source[2].tolist() == [EOS]
         assert len(corpus.dev.source) == len(corpus.dev.target) == 4
-        assert corpus.report["train"]["dropped"]["duplicate"] == 1
+        assert corpus.report["dev"]["kept"] == corpus.report["dev"]["pairs"] == 4
         assert corpus.report["vocab_size"] == corpus.tokenizer.vocab_size
-
-
-def test_the_same_text_gives_the_same_workdir(tmp_path, folder):
-    prepare(folder, tmp_path / "a")
-    prepare(folder, tmp_path / "b")
-    assert tree(tmp_path / "a") == tree(tmp_path / "b")
-    assert set(json.loads(tree(tmp_path / "a")["corpus/report.json"])) >= {"train"}
 
 
 def test_a_prepared_workdir_is_only_opened(tmp_path, folder, monkeypatch):
     prepare(folder, tmp_path / "run")
+    before = tree(tmp_path / "run")
     monkeypatch.setattr(corpus_module, "train_tokenizer", None)
-    # Neither another test set nor TFDS's directory changes what is prepared.
     again = prepare(replace(folder, test="x", data_dir="y"), tmp_path / "run")
     assert len(again.train.source) == len(PAIRS)
-
-
-def test_changed_settings_are_named(tmp_path, folder):
-    prepare(folder, tmp_path / "run")
-    before = tree(tmp_path / "run")
-    changed = replace(folder, vocab_size=90, max_ratio=4.0)
-    with pytest.raises(
-        InputError, match=r"vocab_size was 70 and is now 90; data\.max_ratio was 3\.0"
-    ):
-        prepare(changed, tmp_path / "run")
+    message = r"vocab_size was 70 and is now 90; data\.max_ratio was 3\.0"
+    with pytest.raises(InputError, match=message):
+        prepare(replace(folder, vocab_size=90, max_ratio=4.0), tmp_path / "run")
     assert tree(tmp_path / "run") == before
 
 
-def test_a_foreign_tokenizer_is_refused(tmp_path, folder):
-    prepare(folder, tmp_path / "run")
-    prepare(replace(folder, vocab_size=80), tmp_path / "other")
-    model = tmp_path / "other" / "tokenizer.model"
-    shutil.copy(model, tmp_path / "run" / "tokenizer.model")
-    with pytest.raises(InputError, match="is not the tokenizer that"):
-        prepare(folder, tmp_path / "run")
-
-
-def test_a_tokenizer_that_something_was_learnt_with_is_used(tmp_path, folder):
-    run = tmp_path / "run"
-    learnt_with = prepare(replace(folder, vocab_size=60), run).tokenizer
+def test_only_the_tokenizer_it_was_prepared_with_is_accepted(tmp_path, folder):
+    run, other = tmp_path / "run", tmp_path / "other"
+    given = prepare(replace(folder, vocab_size=60), run).tokenizer
     shutil.rmtree(run / "corpus")
-    prepared = prepare(folder, run, learnt_with=learnt_with)
-    assert prepared.tokenizer.hash == learnt_with.hash
+    prepared = prepare(folder, run, tokenizer=given)
     assert prepared.report["vocab_size"] == 60
-    assert prepare(folder, run).tokenizer.hash == learnt_with.hash
+    assert prepare(folder, run).tokenizer.hash == given.hash
+    prepare(folder, other)
+    shutil.copy(other / "tokenizer.model", run)
+    with pytest.raises(InputError, match="is not the tokenizer that"):
+        prepare(folder, run)
 
 
-def test_targets_are_cut_as_targets(tmp_path, folder, monkeypatch):
-    """By a tokenizer that puts UNK before every target."""
+def test_targets_are_encoded_as_targets(tmp_path, folder, monkeypatch):
+    """With a tokenizer that puts UNK before every target."""
     encode = Tokenizer.encode
     monkeypatch.setattr(
         Tokenizer,
@@ -314,9 +255,8 @@ def test_targets_are_cut_as_targets(tmp_path, folder, monkeypatch):
     )
     prepared = prepare(folder, tmp_path / "run")
     for corpus in (prepared.train, prepared.dev):
-        for index in range(len(corpus.source)):
-            assert corpus.source[index][0] != UNK
-            assert corpus.target[index][0] == UNK
+        for source, target in zip(corpus.source, corpus.target, strict=True):
+            assert (source[0] != UNK, target[0] == UNK) == (True, True)
 
 
 def test_a_directory_that_was_never_prepared_is_refused(tmp_path, folder):
@@ -327,33 +267,16 @@ def test_a_directory_that_was_never_prepared_is_refused(tmp_path, folder):
         prepare(folder, tmp_path / "run")
 
 
-@pytest.mark.parametrize("broken", ["train", "val"])
-def test_bad_text_leaves_nothing_behind(tmp_path, folder, broken):
+@pytest.mark.parametrize(
+    ("broken", "changes", "message"),
+    [
+        ("train", {}, r"train\.de has 3"),
+        ("val", {}, r"val\.de has 3"),
+        ("none", {"max_length": 2}, r"No training pair is left of 4.*too_long.: 4"),
+    ],
+)
+def test_bad_text_leaves_nothing_behind(tmp_path, folder, broken, changes, message):
     write_lines(tmp_path / "text" / f"{broken}.de", ["a", "b", "c"])
-    with pytest.raises(InputError, match=rf"{broken}\.de has 3"):
-        prepare(folder, tmp_path / "run")
-    assert tree(tmp_path) == tree_without_run(tmp_path)
-
-
-def tree_without_run(directory):
-    return {k: v for k, v in tree(directory).items() if not k.startswith("run")}
-
-
-def test_an_interrupt_leaves_nothing_behind(tmp_path, folder, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(corpus_module, "_write_dev", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(folder, tmp_path / "run")
-    assert list((tmp_path / "run").iterdir()) == []
-    assert len(prepare(folder, tmp_path / "run").train.source) == 4
-
-
-def test_cleaning_that_drops_all_is_an_error(tmp_path, folder):
-    with pytest.raises(
-        InputError, match=r"No training pair is left of 4.*too_long.: 4"
-    ):
-        prepare(replace(folder, max_length=2), tmp_path / "run")
-    assert list((tmp_path / "run").iterdir()) == []
+    with pytest.raises(InputError, match=message):
+        prepare(replace(folder, **changes), tmp_path / "run")
+    assert tree(tmp_path / "run") == {}

@@ -1,4 +1,4 @@
-"""Pairs of a real, tiny TFDS set; a missing one fails in seconds, in one sentence."""
+"""Tests of TFDS: a real, tiny set is read, and a missing one fails in seconds."""
 
 import socket
 import time
@@ -9,10 +9,12 @@ from jaxformer.data import tfds_source
 from jaxformer.data.tfds_source import read_tfds
 from jaxformer.errors import InputError
 
+TINY = "tiny_translate/de-en"
+
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A real TFDS translation set, prepared in a directory of its own."""
+    """An empty directory, once TFDS knows how to prepare TINY."""
     import tensorflow_datasets as tfds
 
     class TinyTranslate(tfds.core.GeneratorBasedBuilder):
@@ -35,56 +37,44 @@ def tiny(tmp_path_factory):
             for i in range(count):
                 yield i, {"en": f"street {i}", "de": f"Straße\n{i}"}
 
-    return str(tmp_path_factory.mktemp("tfds"))
+    return tmp_path_factory.mktemp("tfds")
 
 
-def read(name, split, data_dir, source="en", target="de", download=False):
-    pairs = read_tfds(
-        name,
-        split,
-        source_language=source,
-        target_language=target,
-        data_dir=str(data_dir),
-        download=download,
-    )
-    return list(pairs)
+def read(name, split, data_dir, languages=("en", "de"), download=False):
+    data_dir = str(data_dir)
+    return list(read_tfds(name, split, languages, data_dir=data_dir, download=download))
 
 
-def refused(match, *arguments, **options):
-    with pytest.raises(InputError, match=match) as error:
+def assert_refused(message, *arguments, **options):
+    with pytest.raises(InputError, match=message) as error:
         read(*arguments, **options)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow
 def test_a_set_is_prepared_when_allowed_and_read_either_way(tiny, capsys):
-    name = "tiny_translate/de-en"
-    refused(
+    message = (
         r"not prepared in \S*tiny_translate.*set data\.download, or run python -c .*"
-        r"tfds\.builder\('tiny_translate/de-en', data_dir=.*download_and_prepare",
-        name,
-        "train",
-        tiny,
+        r"tfds\.builder\('tiny_translate/de-en', data_dir=.*download_and_prepare"
     )
-    pairs = read(name, "train", tiny, download=True)
+    assert_refused(message, TINY, "train", tiny)
+    pairs = read(TINY, "train", tiny, download=True)
     assert capsys.readouterr().out == ""
     numbers = [int(source.split()[1]) for source, _ in pairs]
     assert sorted(numbers) == list(range(3000))
     assert pairs == [(f"street {n}", f"Straße {n}") for n in numbers]
-    assert read(name, "train", tiny) == pairs  # the same order, now without download
-
-    assert sorted(read(name, "validation", tiny, source="de", target="en")) == [
-        ("Straße 0", "street 0"),
-        ("Straße 1", "street 1"),
-    ]
-    assert len(read(name, "train[:10%]", tiny)) == 300
-    refused("holds de and en, not", name, "train", tiny, target="fr")
-    refused("no split newstest, only train, validation", name, "newstest", tiny)
+    assert read(TINY, "train", tiny) == pairs  # the same order, without download
+    swapped = read(TINY, "validation", tiny, ("de", "en"))
+    assert sorted(swapped) == [("Straße 0", "street 0"), ("Straße 1", "street 1")]
+    assert len(read(TINY, "train[:10%]", tiny)) == 300
+    assert_refused("holds de and en, not", TINY, "train", tiny, ("en", "fr"))
+    assert_refused("no split test, only train, validation", TINY, "test", tiny)
 
 
 def test_an_unknown_set_is_refused(tmp_path):
     name = "wmt14_translate/xx-en"
-    refused(rf"TFDS cannot open {name}: .*xx-en not found", name, "train", tmp_path)
+    message = rf"TFDS cannot open {name}: .*xx-en not found"
+    assert_refused(message, name, "train", tmp_path)
 
 
 def test_an_unreachable_set_fails_in_seconds(tmp_path, monkeypatch):
@@ -93,13 +83,9 @@ def test_an_unreachable_set_fails_in_seconds(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", refuse)
     start = time.monotonic()
-    refused(
-        r"statmt\.org cannot be reached: .*download_and_prepare",
-        "wmt14_translate/de-en",
-        "train",
-        tmp_path,
-        download=True,
-    )
+    message = r"statmt\.org cannot be reached: .*download_and_prepare"
+    name = "wmt14_translate/de-en"
+    assert_refused(message, name, "train", tmp_path, download=True)
     assert time.monotonic() - start < 10
 
 

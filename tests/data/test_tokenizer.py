@@ -1,4 +1,4 @@
-"""The vocabulary: reserved ids, faithful text, the same bytes every time."""
+"""Tests of tokenisers: reserved ids, faithful text, the same bytes every time."""
 
 import hashlib
 import io
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.data.tokenizer import (
-    JointTokenizer,
+    MarianTokenizer,
     Tokenizer,
     normalise,
     pack_tokenizer,
@@ -22,6 +22,7 @@ from jaxformer.data.tokenizer import (
 )
 from jaxformer.errors import InputError
 
+RESERVED = {PAD, UNK, BOS, EOS}
 TEXT = [
     "A man in a blue shirt is standing on a ladder .",
     "Ein Mann in einem blauen Hemd steht auf einer Leiter .",
@@ -33,14 +34,9 @@ TEXT = [
 ALPHABET = "".join(sorted(set("".join(TEXT))))
 
 
-def train(path, sentences=TEXT, **settings):
-    defaults = {
-        "vocab_size": 200,
-        "character_coverage": 1.0,
-        "max_sentences": 1000,
-        "seed": 0,
-    }
-    return train_tokenizer(sentences, path, **{**defaults, **settings})
+def train(path, sentences=TEXT, **changes):
+    options = {"vocab_size": 200, "character_coverage": 1.0, "max_sentences": 1000}
+    return train_tokenizer(sentences, path, **{**options, "seed": 0, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +44,16 @@ def tokenizer(tmp_path_factory):
     return train(tmp_path_factory.mktemp("tokenizer") / "tokenizer.model")
 
 
-def test_a_sequence_is_pieces_and_eos(tokenizer):
-    for ids in tokenizer.encode(TEXT):
-        assert ids[-1] == EOS
-        assert len(ids) > 1
-        assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])
-        assert max(ids) < tokenizer.vocab_size
-
-
-def test_a_blank_sentence_is_eos_alone(tokenizer):
-    assert tokenizer.encode(["", "  \t", "\u2028\u00a0"]) == [[EOS]] * 3
-    assert tokenizer.decode([EOS]) == tokenizer.decode([]) == ""
-
-
-@given(st.text(ALPHABET + "\t\n\x00\x85\u00a0\u2028\u3000▁"))
-def test_decoding_gives_back_the_normalised_text(tokenizer, text):
-    ids = tokenizer.encode([text])[0]
-    assert tokenizer.decode(ids) == normalise(text)
+@pytest.mark.parametrize(
+    ("text", "normalised"),
+    [
+        ("½ … H₂O 你好，世界！ ﬁn", "½ … H₂O 你好，世界！ ﬁn"),  # noqa: RUF001
+        (" a\u2028b\x85\u00a0c\x00d▁e ", "a b c d e"),
+        ("Ma\u0308nner", "Männer"),
+    ],
+)
+def test_normalising_changes_only_spaces_and_composition(text, normalised):
+    assert normalise(text) == normalised
 
 
 @given(st.text())
@@ -75,72 +64,76 @@ def test_a_normalised_text_is_one_line_and_stays(text):
     assert once.strip() == once
 
 
-def test_normalising_changes_no_character_that_is_read():
-    text = "½ … H₂O 你好，世界！ ﬁn"  # noqa: RUF001
-    assert normalise(text) == text
+@given(st.text(ALPHABET + "\t\n\x00\x85\u00a0\u2028\u3000▁"))
+def test_decoding_gives_back_the_normalised_text(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode([text])[0]) == normalise(text)
 
 
-def test_separators_become_one_space_and_characters_are_composed():
-    assert normalise(" a\u2028b\x85\u00a0c\x00d▁e ") == "a b c d e"
-    assert normalise("Ma\u0308nner") == "Männer"
+def test_a_sequence_is_pieces_and_eos(tokenizer):
+    sequences = tokenizer.encode(TEXT * 3)
+    assert sequences == [tokenizer.encode([text])[0] for text in TEXT * 3]
+    assert sequences == tokenizer.encode_target(TEXT * 3)
+    for ids in sequences:
+        assert ids[-1] == EOS
+        assert len(ids) > 1
+        assert not RESERVED & set(ids[:-1])
+        assert max(ids) < tokenizer.vocab_size
+    assert tokenizer.encode(["", "  \t", "\u2028\u00a0"]) == [[EOS]] * 3
+    assert tokenizer.decode([EOS]) == tokenizer.decode([]) == ""
 
 
 def test_decoding_stops_at_eos_and_skips_padding(tokenizer):
-    ids = tokenizer.encode(["A man is running ."])[0]
-    other = tokenizer.encode(["Zwei Hunde"])[0]
+    ids, other = tokenizer.encode(["A man is running .", "Zwei Hunde"])
     row = np.array([BOS, *ids, *other, PAD, PAD], np.int32)
     assert tokenizer.decode(row) == "A man is running ."
     assert tokenizer.decode([PAD, *ids[:-1], PAD]) == "A man is running ."
 
 
 def test_a_character_outside_the_vocabulary_is_unknown(tokenizer):
-    ids = tokenizer.encode(["Ω man"])[0]
+    (ids,) = tokenizer.encode(["Ω man"])
     assert ids.count(UNK) == 1
     assert tokenizer.decode(ids) == "⁇ man"
 
 
 def test_the_names_of_reserved_ids_are_text_like_any_other(tokenizer):
     text = "q <s> x </s> <unk> <pad> p"
-    ids = tokenizer.encode([text])[0]
-    assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])
+    (ids,) = tokenizer.encode([text])
+    assert not RESERVED & set(ids[:-1])
     assert tokenizer.decode(ids) == text
 
 
-def test_many_sentences_are_encoded_as_each_alone(tokenizer):
-    assert tokenizer.encode(TEXT * 3) == [tokenizer.encode([t])[0] for t in TEXT * 3]
+# Training
 
 
-def test_the_same_text_gives_the_same_bytes_in_another_process(tmp_path):
-    """The sample included: SentencePiece's own differs from process to process."""
-    script = (
-        "from jaxformer.data.tokenizer import *; from pathlib import Path; import sys\n"
-        "lines = [f'{i} dogs of {i * i % 89} men' for i in range(1000)]\n"
-        "train_tokenizer(lines, Path(sys.argv[1]), vocab_size=60,"
-        " character_coverage=1.0, max_sentences=50, seed=3)"
-    )
+TRAIN = """
+import sys
+from pathlib import Path
+from jaxformer.data.tokenizer import train_tokenizer
+train_tokenizer(sys.stdin, Path(sys.argv[1]), vocab_size=60, character_coverage=1.0,
+                max_sentences=50, seed=3)
+"""
+
+
+def test_a_sample_of_the_whole_text_gives_the_same_bytes_in_another_process(tmp_path):
+    """SentencePiece's own sample differs from process to process."""
+    lines = [f"{i} {'dogs' if i < 500 else 'men'}" for i in range(1000)]
     first, second = tmp_path / "first", tmp_path / "second"
-    subprocess.run([sys.executable, "-c", script, first], check=True)
-    lines = [f"{i} dogs of {i * i % 89} men" for i in range(1000)]
-    settings = {"vocab_size": 60, "max_sentences": 50}
-    train(second, lines, seed=3, **settings)
+    command = [sys.executable, "-c", TRAIN, first]
+    subprocess.run(command, input="\n".join(lines), text=True, check=True)
+    options = {"vocab_size": 60, "max_sentences": 50}
+    drawn = train(second, lines, seed=3, **options)
     assert first.read_bytes() == second.read_bytes()
-    train(second, lines, seed=4, **settings)
+    assert UNK not in drawn.encode(["dogs men"])[0]
+    train(second, lines, seed=4, **options)
     assert first.read_bytes() != second.read_bytes()
 
 
-def test_a_sample_is_drawn_from_the_whole_text(tmp_path):
-    """Of "a a a" x 500 then "b b b" x 500, fifty sentences hold both letters."""
-    lines = ["a a a"] * 500 + ["b b b"] * 500
-    drawn = train(tmp_path / "m", lines, max_sentences=50)
-    assert UNK not in drawn.encode(["a b"])[0]
-
-
-def test_the_hash_is_that_of_the_file(tmp_path):
+def test_the_trained_tokenizer_is_in_its_file(tmp_path, capfd):
     path = tmp_path / "tokenizer.model"
     trained = train(path)
-    assert trained.hash == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert capfd.readouterr() == ("", "")
     loaded = Tokenizer.load(path)
-    assert loaded.hash == trained.hash
+    assert loaded.hash == trained.hash == hashlib.sha256(path.read_bytes()).hexdigest()
     assert loaded.encode(TEXT) == trained.encode(TEXT)
 
 
@@ -149,14 +142,7 @@ def test_a_vocabulary_beyond_the_text_is_reduced_with_a_message(tmp_path, caplog
         small = train(tmp_path / "m", ["ab ab", "abc"], vocab_size=5000)
     # 4 reserved, 4 characters of "▁abc" and its 6 longer stretches.
     assert small.vocab_size == 14
-    assert "vocab_size 5000 is more than the text supports" in caplog.text
-    assert "14 ids" in caplog.text
-
-
-def test_a_vocabulary_below_the_alphabet_says_what_is_needed(tmp_path):
-    with pytest.raises(InputError, match=r"vocab_size 6 is too small.* need 8;"):
-        train(tmp_path / "m", ["ab ab", "abc"], vocab_size=6)
-    assert not (tmp_path / "m").exists()
+    assert "5000 is more than the text supports: the vocabulary has 14" in caplog.text
 
 
 def test_rare_characters_can_be_left_out(tmp_path):
@@ -165,46 +151,35 @@ def test_rare_characters_can_be_left_out(tmp_path):
     assert UNK in train(tmp_path / "m", text, character_coverage=0.999).encode(["Ω"])[0]
 
 
-def test_no_text_is_an_error(tmp_path):
-    with pytest.raises(InputError, match="no sentence"):
-        train(tmp_path / "m", ["", " \u2028 "])
+def damaged():
+    yield "a man"
+    raise InputError("train.en, line 2: not UTF-8")
 
 
-def test_an_error_of_the_text_is_not_hidden(tmp_path):
-    def sentences():
-        yield "a man"
-        raise InputError("train.en, line 2: not UTF-8")
-
-    with pytest.raises(InputError, match=r"train\.en, line 2"):
-        train(tmp_path / "m", sentences())
-
-
-def test_training_is_quiet(tmp_path, capfd):
-    train(tmp_path / "m")
-    assert capfd.readouterr() == ("", "")
-
-
-def test_files_that_are_no_tokenizer_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"cannot be read.*No such file"):
-        Tokenizer.load(tmp_path / "absent.model")
-    (tmp_path / "text.model").write_text("not a model")
-    with pytest.raises(InputError, match="not a SentencePiece model"):
-        Tokenizer.load(tmp_path / "text.model")
-    (tmp_path / "foreign.model").write_bytes(foreign_model(TEXT, 150))
-    with pytest.raises(InputError, match="reserved ids"):
-        Tokenizer.load(tmp_path / "foreign.model")
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [
+        (["ab ab", "abc"], r"vocab_size 6 is too small.* need 8;"),
+        (["", " \u2028 "], "no sentence"),
+        (damaged(), r"train\.en, line 2"),
+    ],
+)
+def test_text_that_makes_no_vocabulary_is_refused(tmp_path, sentences, message):
+    with pytest.raises(InputError, match=message):
+        train(tmp_path / "m", sentences, vocab_size=6)
+    assert not (tmp_path / "m").exists()
 
 
-# --- of a published model: two SentencePiece models, one vocabulary -------------------
+# A published model's: two SentencePiece models and one vocabulary
 
 
-def foreign_model(sentences, size):
+def foreign_model(sentences):
     """A model whose reserved ids are SentencePiece's own: UNK 0, <s> 1, </s> 2."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences),
         model_writer=model,
-        vocab_size=size,
+        vocab_size=60,
         hard_vocab_limit=False,
         model_type="bpe",
         minloglevel=2,
@@ -213,85 +188,67 @@ def foreign_model(sentences, size):
 
 
 def pieces_of(model):
-    known = sentencepiece.SentencePieceProcessor(model_proto=model)
-    return known.id_to_piece(list(range(3, len(known))))
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return processor.id_to_piece(list(range(3, len(processor))))
 
 
-ENGLISH, GERMAN = foreign_model(TEXT[::2], 60), foreign_model(TEXT[1::2], 60)
+ENGLISH, GERMAN = foreign_model(TEXT[::2]), foreign_model(TEXT[1::2])
 PIECES = [
     "<pad>", "<unk>", "<s>", "</s>", ">>deu<<",
     *sorted({*pieces_of(ENGLISH), *pieces_of(GERMAN)} - {"▁Hunde"}),
 ]  # fmt: skip
+PACKED = pack_tokenizer(ENGLISH, GERMAN, PIECES)
 
 
 @pytest.fixture
-def joint(tmp_path):
+def marian(tmp_path):
     path = tmp_path / "tokenizer.model"
-    path.write_bytes(pack_tokenizer(ENGLISH, GERMAN, PIECES))
+    path.write_bytes(PACKED)
     return Tokenizer.load(path)
 
 
-def test_either_language_is_cut_by_its_own_model(joint):
-    source, target = TEXT[0], TEXT[1]
+def test_each_language_is_encoded_by_its_own_model(marian):
+    assert (marian.source_model, marian.target_model) == (ENGLISH, GERMAN)
+    assert marian.pieces() == PIECES
+    assert marian.vocab_size == len(PIECES)
     for encode, model, sentence in (
-        (joint.encode, ENGLISH, source),
-        (joint.encode_target, GERMAN, target),
+        (marian.encode, ENGLISH, TEXT[0]),
+        (marian.encode_target, GERMAN, TEXT[1]),
     ):
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         (ids,) = encode([sentence])
         assert [PIECES[i] for i in ids[:-1]] == processor.encode(sentence, out_type=str)
         assert ids[-1] == EOS
-        assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])
-        assert joint.decode([BOS, *ids, PAD]) == sentence
-    assert joint.encode([target]) != joint.encode_target([target])
-    assert (
-        joint.encode(["", " \t"]) == joint.encode_target(["", "\u2028"]) == [[EOS]] * 2
-    )
-
-
-def test_a_piece_outside_the_vocabulary_is_unknown(joint):
-    (ids,) = joint.encode_target(["Zwei Ω laufen"])
+        assert not RESERVED & set(ids[:-1])
+        assert marian.decode([BOS, *ids, PAD]) == sentence
+        assert encode(["", " \t", "\u2028"]) == [[EOS]] * 3
+    (ids,) = marian.encode_target(["Zwei Ω laufen"])
     assert ids.count(UNK) == 1
-    assert joint.decode(ids) == "Zwei ⁇ laufen"
+    assert marian.decode(ids) == "Zwei ⁇ laufen"
 
 
-def test_a_language_code_before_a_sentence_is_one_piece(joint):
+def test_a_language_code_before_a_sentence_is_one_piece(marian):
     code = PIECES.index(">>deu<<")
-    plain, with_code = joint.encode(["A man", ">>deu<< A man"])
+    plain, with_code = marian.encode(["A man", ">>deu<< A man"])
     assert with_code == [code, *plain]
     for text in (">>fra<< A man", "A >>deu<< man"):  # unknown; not in front
-        assert code not in joint.encode([text])[0]
+        assert code not in marian.encode([text])[0]
 
 
-def test_the_pieces_and_their_number_are_those_of_the_vocabulary(joint):
-    assert isinstance(joint, JointTokenizer)
-    assert joint.pieces() == PIECES
-    assert joint.vocab_size == len(PIECES)
-    assert (joint.source_model, joint.target_model) == (ENGLISH, GERMAN)
-
-
-def test_the_hash_covers_all_three_parts(joint):
-    packed = pack_tokenizer(ENGLISH, GERMAN, PIECES)
-    assert packed == pack_tokenizer(ENGLISH, GERMAN, PIECES)
+def test_the_hash_covers_all_three_parts(marian):
+    assert pack_tokenizer(ENGLISH, GERMAN, PIECES) == PACKED
     others = [
         pack_tokenizer(GERMAN, GERMAN, PIECES),
         pack_tokenizer(ENGLISH, ENGLISH, PIECES),
         pack_tokenizer(ENGLISH, GERMAN, PIECES[::-1]),
     ]
-    hashes = {JointTokenizer(each).hash for each in (packed, *others)}
-    assert joint.hash in hashes
-    assert len(hashes) == 4
+    assert len({marian.hash, *(MarianTokenizer(each).hash for each in others)}) == 4
 
 
 def test_a_model_trained_here_is_packed_as_it_is(tokenizer):
-    model = tokenizer.source_model
-    assert pack_tokenizer(model, model, tokenizer.pieces()) == model
-    other_order = tokenizer.pieces()[:4] + tokenizer.pieces()[:3:-1]
-    assert pack_tokenizer(model, model, other_order) != model
-
-
-def test_ours_cut_both_languages_alike(tokenizer):
-    assert tokenizer.encode_target(TEXT) == tokenizer.encode(TEXT)
+    model, pieces = tokenizer.source_model, tokenizer.pieces()
+    assert pack_tokenizer(model, model, pieces) == model
+    assert pack_tokenizer(model, model, pieces[:4] + pieces[:3:-1]) != model
 
 
 def test_what_is_no_model_is_not_packed():
@@ -299,9 +256,17 @@ def test_what_is_no_model_is_not_packed():
         pack_tokenizer(ENGLISH, b"text", PIECES)
 
 
-@pytest.mark.parametrize("keep", [60, -40])
-def test_a_damaged_pack_is_refused(tmp_path, keep):
-    packed = pack_tokenizer(ENGLISH, GERMAN, PIECES)
-    (tmp_path / "m").write_bytes(packed[:keep])
-    with pytest.raises(InputError, match=r"is damaged .* put the original back"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read.*No such file"),
+        (b"not a model", "not a SentencePiece model"),
+        (PACKED[:60], "is damaged .* put the original back"),
+        (PACKED[:-40], "is damaged .* put the original back"),
+    ],
+)
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "m").write_bytes(content)
+    with pytest.raises(InputError, match=message):
         Tokenizer.load(tmp_path / "m")

@@ -1,41 +1,38 @@
-"""A small model whose every parameter matters, and a tokeniser that is none."""
+"""A small model whose every parameter matters, and a tokeniser of whole words."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.batch import EOS
+from jaxformer.batch import EOS, PAD, Batch, shift_right
+from jaxformer.export.marian import export_marian
 from jaxformer.models.sequence_model import Model
 from tests.models.tiny import model_of, shapes_of
 
 VOCABULARY = 40
-CONFIG = {
-    "vocab_size": VOCABULARY, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 24,
-}  # fmt: skip
+CONFIG = {"vocab_size": VOCABULARY, "layers": 2, "d_ff": 24}
 
 
 class Words:
-    """Stands in for a tokeniser: a sentence is words, and each of them is a piece."""
+    """A tokeniser whose pieces are words: w4, w5, ..."""
 
     source_model = target_model = b"no SentencePiece model"
 
     def pieces(self):
-        """Reserved pieces, then w4, w5, ..."""
-        return ["<pad>", "<unk>", "<s>", "</s>"] + [
-            f"w{i}" for i in range(EOS + 1, VOCABULARY)
-        ]
+        """Name every id."""
+        words = [f"w{i}" for i in range(EOS + 1, VOCABULARY)]
+        return ["<pad>", "<unk>", "<s>", "</s>", *words]
 
-    def encode(self, sentences):
-        """Ids of each sentence, EOS last."""
-        ids = {piece: i for i, piece in enumerate(self.pieces())}
-        return [[*(ids[word] for word in s.split()), EOS] for s in sentences]
 
-    def decode(self, ids):
-        """The words before EOS."""
-        ids = list(ids)
-        return " ".join(self.pieces()[i] for i in ids[: ids.index(EOS)])
+@pytest.fixture(scope="package", autouse=True)
+def quick_compilation():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")
@@ -44,21 +41,29 @@ def words() -> Words:
 
 
 @pytest.fixture(scope="session")
-def sentences(words) -> list[str]:
-    """Random ones of 1 to 12 words."""
+def batch() -> Batch:
+    """60 random sentences and, as their translations, the same in reverse order."""
     draw = np.random.default_rng(0)
-    return [
-        " ".join(draw.choice(words.pieces()[EOS + 1 :], size))
-        for size in draw.integers(1, 13, 60)
-    ]
+    ids = [[*draw.integers(EOS + 1, VOCABULARY, n), EOS] for n in [*range(1, 13)] * 5]
+    return make_batch(ids, ids[::-1])
+
+
+def make_batch(*sides) -> Batch:
+    """Pad the ids of sources and of targets."""
+    rows = [np.zeros((len(side), max(map(len, side))), np.int32) for side in sides]
+    for ids, side in zip(rows, sides, strict=True):
+        for row, sequence in zip(ids, side, strict=True):
+            row[: len(sequence)] = sequence
+    segments = [(ids != PAD).astype(np.int32) for ids in rows]
+    return Batch(*map(jnp.asarray, (*rows, *segments)))
 
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., tuple[Model, dict]]:
     """Make a model with some fields of its config changed, and numpy parameters.
 
-    All are random, biases and norms too, so that none can be lost or misplaced
-    unnoticed. Probable next pieces are few, and EOS is among them now and then.
+    All are random, biases and norms too, so that no lost or misplaced one goes
+    unnoticed.
     """
 
     def make(**changes) -> tuple[Model, dict]:
@@ -72,14 +77,55 @@ def make_model() -> Callable[..., tuple[Model, dict]]:
                 return 1 + 0.3 * noise
             return noise * {"bias": 0.3, "embedding": 0.5}.get(name, 0.4)
 
-        params = jax.tree_util.tree_map_with_path(random, shapes_of(model))
-        embedding = params["embedding"]
-        last = params["decoder"]
-        if not model.config.norm_first:
-            last = last[f"layer_{model.config.decoder_layers - 1}"][
-                "feed_forward_sublayer"
-            ]
-        last["norm"]["bias"] = 3 * embedding[EOS] / (embedding[EOS] ** 2).sum()
-        return model, params
+        return model, jax.tree_util.tree_map_with_path(random, shapes_of(model))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def export_to_marian(tmp_path_factory, words) -> Callable[..., Path]:
+    """Write a model as a Marian checkpoint; returns the folder."""
+
+    def export(model: Model, params: dict, tokenizer=words) -> Path:
+        folder = tmp_path_factory.mktemp("marian")
+        languages = {"source_language": "en", "target_language": "de"}
+        export_marian(
+            model.config, params, tokenizer, folder, **languages, beam_size=4, alpha=0.6
+        )
+        return folder
+
+    return export
+
+
+@pytest.fixture(scope="session")
+def transformers():
+    """Hugging Face's package, or a skipped test."""
+    pytest.importorskip("torch", reason="PyTorch is not installed: extra `torch`")
+    package = pytest.importorskip(
+        "transformers", reason="Transformers is not installed: extra `torch`"
+    )
+    package.utils.logging.disable_progress_bar()
+    return package
+
+
+def log_probabilities(model, params, batch) -> np.ndarray:
+    """Compute log P of every next piece of the targets: [B, T, V]."""
+    logits = jax.jit(lambda params: model.logits(params, batch))
+    return np.array(jax.nn.log_softmax(logits(params)))
+
+
+def assert_transformers_agrees(theirs, model, params, batch, rows) -> None:
+    """Compare log P with Transformers' model, whose ids are `rows` by our id."""
+    import torch
+
+    target = shift_right(batch.target, batch.target_segments)
+    source, target, segments = (
+        torch.tensor(np.asarray(ids)).long()
+        for ids in (rows[batch.source], rows[target], batch.source_segments)
+    )
+    found = theirs(input_ids=source, attention_mask=segments, decoder_input_ids=target)
+    found = found.logits[..., rows].log_softmax(-1).detach().numpy()
+    ours = log_probabilities(model, params, batch)
+    real = np.asarray(batch.target_segments) != 0
+    assert np.ptp(ours[real], axis=-1).min() > 5  # so that errors would show
+    np.testing.assert_allclose(found[real], ours[real], atol=1e-4)

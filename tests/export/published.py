@@ -12,38 +12,25 @@ from typing import Any
 import sentencepiece
 
 
-def cut(sentences: Sequence[str], size: int) -> bytes:
-    """A SentencePiece model of one language, with the rules of OPUS-MT's."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences),
-        model_writer=model,
-        model_type="unigram",
-        vocab_size=size,
-        hard_vocab_limit=False,
-        normalization_rule_name="nmt_nfkc",
-        minloglevel=2,
-    )
-    return model.getvalue()
-
-
-def make_published(
-    folder: Path, sources: Sequence[str], targets: Sequence[str], **changes: Any
-) -> Any:
+def make_published(folder: Path, sources: Sequence[str], targets: Sequence[str]) -> Any:
     """Write a checkpoint for these languages; returns Transformers' model.
 
-    `changes` are of its MarianConfig. EOS is 0, unknown 1, and the padding that the
-    decoder starts with comes last.
+    EOS is 0, unknown 1, and the padding that the decoder starts with comes last.
     """
     import torch
     import transformers
 
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir()
     pieces = {">>deu<<"}
     for name, sentences in (("source", sources), ("target", targets)):
-        model = cut(sentences, 60)
-        (folder / f"{name}.spm").write_bytes(model)
-        known = sentencepiece.SentencePieceProcessor(model_proto=model)
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences), model_writer=model, vocab_size=60,
+            model_type="unigram", normalization_rule_name="nmt_nfkc",
+            hard_vocab_limit=False, minloglevel=2,
+        )  # fmt: skip
+        (folder / f"{name}.spm").write_bytes(model.getvalue())
+        known = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
         pieces |= set(known.id_to_piece(list(range(3, len(known)))))
     names = ["</s>", "<unk>", *sorted(pieces, reverse=True), "<pad>"]
     vocabulary = {piece: index for index, piece in enumerate(names)}
@@ -59,7 +46,7 @@ def make_published(
         "forced_eos_token_id": 0, "pad_token_id": len(names) - 1,
         "decoder_start_token_id": len(names) - 1, "max_position_embeddings": 64,
     }  # fmt: skip
-    model = transformers.MarianMTModel(transformers.MarianConfig(**values | changes))
+    model = transformers.MarianMTModel(transformers.MarianConfig(**values))
     generator = torch.Generator().manual_seed(0)
     learnt = {**dict(model.named_parameters()), "bias": model.final_logits_bias}
     with torch.no_grad():

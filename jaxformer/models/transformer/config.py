@@ -42,7 +42,7 @@ class TransformerConfig(Section):
         "Positions that self-attention sees, r (section 4); None: all.", least=1
     )
     fused_attention: bool = setting(
-        "Use cuDNN's attention kernel on GPUs for the sizes it accepts."
+        "Use cuDNN's attention kernel on GPUs for the sizes it accepts.", free=True
     )
     attention_bias: bool = setting("Biases of the four projections; the paper: none.")
     activation: str = setting(

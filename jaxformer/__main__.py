@@ -1,0 +1,5 @@
+"""`python -m jaxformer`."""
+
+from jaxformer.main import run_process
+
+run_process()

@@ -1,0 +1,285 @@
+"""The config of a run: every key with its meaning, type and bounds.
+
+A config has seven sections. Six are the dataclasses of this file; the section `model`
+is a dataclass of the architecture in `jaxformer.models`. Values live in `configs/*.py`
+only. `--help`, the reference page and every check of a value are made from here.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from jaxformer.errors import InputError
+from jaxformer.settings import Section, require_names, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Section):
+    """Which text, and how it becomes tokens."""
+
+    section: ClassVar[str] = "data"
+
+    corpus: str = setting(
+        'Kind of text: "files" (train_source, train_target, ... are paths or globs), '
+        '"directory" (files STEM.LANGUAGE in `directory`; train, dev and test are '
+        'stems), "tsv" (train, dev and test are paths or globs of '
+        'source<TAB>target lines), "tfds:NAME" (a TensorFlow Datasets translation set; '
+        'train, dev and test are its splits) or "builtin:grammar". Files may be .gz.'
+    )
+    source_language: str = setting('ISO code of the source language, such as "en".')
+    target_language: str = setting('ISO code of the target language, such as "de".')
+    directory: str = setting('Folder of a "directory" corpus.', free=True)
+    train: str = setting("Training text: a stem, a path or a split.")
+    dev: str = setting("Validation text: a stem, a path or a split.")
+    test: str = setting("Test text: a stem, a path or a split.", free=True)
+    train_source: str = setting('Training sources of a "files" corpus.')
+    train_target: str = setting('Training targets of a "files" corpus.')
+    dev_source: str = setting('Validation sources of a "files" corpus.')
+    dev_target: str = setting('Validation targets of a "files" corpus.')
+    test_source: str = setting('Test sources of a "files" corpus.', free=True)
+    test_target: str = setting('Test targets of a "files" corpus.', free=True)
+    data_dir: str = setting("TensorFlow Datasets' folder; empty: its own.", free=True)
+    download: bool = setting("Let TensorFlow Datasets download.", free=True)
+    builtin_pairs: int = setting("Training pairs of a built-in corpus.", least=0)
+    builtin_eval_pairs: int = setting(
+        "Pairs of each evaluation split of a built-in corpus.", least=0
+    )
+    vocab_size: int = setting(
+        "Ids of the vocabulary that both languages share, 4 reserved ones included.",
+        least=5,
+    )
+    vocab_sentences: int = setting(
+        "Sentences that train the vocabulary, at most.", least=1
+    )
+    character_coverage: float = setting(
+        "Share of the text's characters that get an id.", above=0, most=1
+    )
+    max_length: int = setting(
+        "Tokens of a training sentence at most, end of sentence included; translation "
+        "splits longer lines.",
+        least=2,
+    )
+    max_ratio: float = setting(
+        "Length of the longer side of a training pair over the shorter, at most.",
+        least=1,
+    )
+    deduplicate: bool = setting("Drop training pairs that occurred before.")
+    seed: int = setting("Seed of samples and of the built-in corpus.", least=0)
+
+    def __post_init__(self) -> None:
+        """Refuse also text of unknown languages. Raises InputError."""
+        super().__post_init__()
+        for key in ("source_language", "target_language"):
+            if not getattr(self, key):
+                raise InputError(
+                    f"data.{key} is empty; say which language the text is in, as in "
+                    f"data.{key}=en"
+                )
+
+    @property
+    def direction(self) -> str:
+        """Source and target language, such as "en-de"."""
+        return f"{self.source_language}-{self.target_language}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchesConfig(Section):
+    """How sentence pairs share batches (section 5.1)."""
+
+    section: ClassVar[str] = "batches"
+
+    layout: str = setting(
+        '"packed": several pairs in a row, one static shape; "buckets": one pair in a '
+        "row, grouped by length.",
+        choices=("packed", "buckets"),
+    )
+    row_length: int = setting('Tokens of a "packed" row.', least=1)
+    max_shapes: int = setting('Static shapes of "buckets", at most.', least=1)
+    row_multiple: int = setting("Every batch has a multiple of so many rows.", least=1)
+    executor: str = setting(
+        "What reads batches: tf.data, or a Python thread without TensorFlow.",
+        choices=("tf.data", "python"),
+        free=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(Section):
+    """Adam and its learning rate (section 5.3)."""
+
+    section: ClassVar[str] = "optimizer"
+
+    warmup_steps: int = setting("Updates of the warm-up (equation 3).", least=1)
+    learning_rate_scale: float = setting("Factor of equation 3; the paper's is 1.")
+    beta1: float = setting("Decay of Adam's first moment.", least=0, below=1)
+    beta2: float = setting("Decay of Adam's second moment.", least=0, below=1)
+    epsilon: float = setting("Adam's epsilon.", above=0)
+    clip_norm: float | None = setting(
+        "Largest global norm of the mean gradient; None: no clipping.", above=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(Section):
+    """The training loop (sections 5 and 6.1)."""
+
+    section: ClassVar[str] = "training"
+
+    steps: int = setting("Updates of the whole run.", least=1, free=True)
+    seed: int = setting("Seed of parameters, dropout and order of data.", least=0)
+    tokens_per_update: int = setting(
+        "Source tokens of an update, and target tokens, padding included.", least=1
+    )
+    tokens_per_microbatch: int = setting(
+        "The same of what one device program takes at a time.", least=1, free=True
+    )
+    rematerialise: bool = setting(
+        "Compute layers again in the backward pass: less memory, a third more work.",
+        free=True,
+    )
+    label_smoothing: float = setting("Epsilon of section 5.4.", least=0, below=1)
+    initial_embeddings: str = setting(
+        "word2vec text file from which embeddings start; empty: none."
+    )
+    max_bad_steps: int = setting(
+        "Updates in a row without a finite loss and gradient that end a run.",
+        least=1,
+        free=True,
+    )
+    on_divergence: str = setting(
+        '"stop", or "rollback": resume before the divergence and skip its data.',
+        choices=("stop", "rollback"),
+        free=True,
+    )
+    ema_decay: float | None = setting(
+        "Decay of a moving average of the parameters; None: none is kept.",
+        least=0,
+        below=1,
+    )
+    log_every: int = setting("Updates between two log lines.", least=1, free=True)
+    eval_every: int = setting("Updates between two evaluations.", least=1, free=True)
+    save_every: int = setting("Updates between two checkpoints.", least=1, free=True)
+    keep: int = setting(
+        "Newest checkpoints kept, besides the best one.", least=1, free=True
+    )
+    average: int = setting(
+        "Last checkpoints averaged for translation (section 6.1).", least=1, free=True
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse also numbers that contradict each other. Raises InputError."""
+        super().__post_init__()
+        if self.eval_every % self.save_every:
+            raise InputError(
+                f"training.eval_every is {self.eval_every}; it must be a multiple of "
+                f"training.save_every={self.save_every}, since only what is saved is "
+                "evaluated"
+            )
+        if self.average > self.keep:
+            raise InputError(
+                f"training.average is {self.average}, and training.keep={self.keep} "
+                "checkpoints are kept; raise training.keep"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshConfig(Section):
+    """How devices are used; the sizes multiply to their number, -1 is the rest."""
+
+    section: ClassVar[str] = "mesh"
+
+    data: int = setting("Replicas that split the batch.", least=-1, free=True)
+    fsdp: int = setting(
+        "Devices that split the batch, the parameters and the optimiser state.",
+        least=-1,
+        free=True,
+    )
+    tensor: int = setting(
+        "Devices that split heads, feed-forward layers and vocabulary.",
+        least=-1,
+        free=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(Section):
+    """What a search needs at least (section 6.1)."""
+
+    section: ClassVar[str] = "decoding"
+
+    beam_size: int = setting(
+        "Beam width; 1 is greedy search. Of samples: their number.", least=1, free=True
+    )
+    alpha: float = setting("Exponent of the length penalty.", least=0, free=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig(SearchConfig):
+    """How sentences are translated (section 6.1)."""
+
+    extra_length: int = setting(
+        "Tokens of a translation beyond those of its source, at most.",
+        least=0,
+        free=True,
+    )
+    batch_tokens: int = setting(
+        "Source tokens decoded at a time, padding included.", least=1, free=True
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole config; `model` is the section of an architecture."""
+
+    data: DataConfig
+    batches: BatchesConfig
+    model: Any
+    optimizer: OptimizerConfig
+    training: TrainingConfig
+    mesh: MeshConfig
+    decoding: DecodingConfig
+
+    @classmethod
+    def parse(
+        cls,
+        values: Mapping[str, Mapping[str, Any]],
+        model_type: Callable[[str], type[Section]],
+    ) -> Self:
+        """Check `values` by section and key; raises InputError naming what is wrong.
+
+        `model_type` returns the section of an architecture by its name.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        require_names("section", "", values, names)
+        parts = {}
+        for field in dataclasses.fields(cls):
+            given, kind = values[field.name], field.type
+            if field.name == "model":
+                kind = model_type(given.get("architecture", ""))
+            keys = [each.name for each in dataclasses.fields(kind)]
+            require_names("key", f"{field.name}.", given, keys)
+            parts[field.name] = kind(**given)
+        return cls(**parts)
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """The values by section and key, as `parse` takes them."""
+        return dataclasses.asdict(self)
+
+    def replace(self, section: str, **values: Any) -> Self:
+        """A copy with other values in one section."""
+        changed = dataclasses.replace(getattr(self, section), **values)
+        return dataclasses.replace(self, **{section: changed})
+
+    def changed_keys(self, before: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+        """Keys such as "model.d_model" whose values differ from `before`'s.
+
+        Free keys are left out.
+        """
+        for part in dataclasses.fields(self):
+            section = getattr(self, part.name)
+            for field in dataclasses.fields(section):
+                value = before.get(part.name, {}).get(field.name, dataclasses.MISSING)
+                is_free = field.metadata["free"]
+                if not is_free and value != getattr(section, field.name):
+                    yield f"{part.name}.{field.name}"

@@ -1,0 +1,169 @@
+"""Translate a text and score it: the one way, in training and afterwards."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxformer import processes
+from jaxformer.batch import Tokenizer
+from jaxformer.config import Config
+from jaxformer.data.pipeline import evaluation_batches
+from jaxformer.data.plan import make_plan
+from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.decoding.parallel import texts, translate_all
+from jaxformer.decoding.translate import Translator
+from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
+from jaxformer.models.sequence_model import Model
+from jaxformer.training.loss import LossSums, averages
+from jaxformer.training.sharding import on_mesh, put_batch, rows_here
+from jaxformer.training.step import Parameters, evaluate_batch
+
+logger = logging.getLogger(__name__)
+
+MAX_SHAPES = 4  # each is compiled; padding matters less here than in training
+
+
+class Text(NamedTuple):
+    """Sentences and a reference translation of each."""
+
+    sources: list[str]
+    references: list[str]
+
+
+class Evaluation(NamedTuple):
+    """Translations of a text, and their scores."""
+
+    translations: list[str]
+    scores: dict[str, Any]  # by the names of `averages` and `Scores`
+    every_bleu: list[Score]  # under every scorer, or none
+
+    def __str__(self) -> str:
+        """One line that gives no score without its signature and direction."""
+        scores = self.scores
+        return (
+            f"nll {scores['nll']:.4f}, ppl {scores['ppl']:.2f}, "
+            f"accuracy {100 * scores['accuracy']:.1f} %, "
+            f"BLEU {scores['bleu']:.2f} {scores['direction']} ({scores['signature']}), "
+            f"lower-cased tokenised BLEU {scores['bleu_lc_tok']:.2f}, "
+            f"chrF {scores['chrf']:.2f}"
+        )
+
+    def table(self) -> str:
+        """BLEU under every scorer, a line each, each after a line break."""
+        return "".join(
+            f"\n  {each.bleu:6.2f}  {each.scorer:<30}  {each.signature}"
+            for each in self.every_bleu
+        )
+
+
+class PairScorer:
+    """Sum the loss over sentence pairs, for as many parameters as are given."""
+
+    def __init__(
+        self, model: Model, config: Config, mesh: Mesh, pairs: TokenizedCorpus
+    ) -> None:
+        self._pairs, self._mesh = pairs, mesh
+        training = config.training
+        longest = int(max(pairs.source.lengths.max(), pairs.target.lengths.max()))
+        self._plan = make_plan(
+            pairs.source.lengths,
+            pairs.target.lengths,
+            layout="buckets",
+            row_length=longest,
+            max_shapes=MAX_SHAPES,
+            tokens_per_microbatch=max(training.tokens_per_microbatch, longest),
+            tokens_per_update=training.tokens_per_update,
+            row_multiple=1,
+        )
+        self._sums = jax.jit(
+            lambda params, batch: evaluate_batch(
+                model, params, batch, label_smoothing=training.label_smoothing
+            )
+        )
+
+    def __call__(self, params: Parameters) -> dict[str, float]:
+        """Sum loss, negative log-likelihood and correct tokens over all pairs.
+
+        Each process takes its share of the batches, and all get the sums of all.
+        """
+        own = LossSums(*[0.0] * len(LossSums._fields))
+        batches = evaluation_batches(
+            self._pairs,
+            self._plan,
+            rows=rows_here(self._mesh),
+            process=(processes.index(), processes.count()),
+        )
+        with on_mesh(self._mesh):
+            for batch in batches:
+                sums = self._sums(params, put_batch(self._mesh, batch))
+                own = LossSums(*map(float.__add__, own, map(float, sums)))
+        shares = processes.gather(list(own))
+        return LossSums(*map(sum, zip(*shares, strict=True)))._asdict()
+
+
+class Evaluator:
+    """Translate and score one text; what is compiled is kept between calls."""
+
+    def __init__(
+        self,
+        model: Model,
+        config: Config,
+        mesh: Mesh,
+        text: Text,
+        pairs: TokenizedCorpus,
+        make_translator: Callable[[Parameters], Translator],
+        check_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`pairs` is the text in tokens; `check_stop` may raise to end an evaluation.
+
+        `make_translator` is called once, with the first parameters on `mesh`, the
+        devices of this process.
+        """
+        self.text, self._data, self._mesh = text, config.data, mesh
+        self._score_pairs = PairScorer(model, config, mesh, pairs)
+        self._make_translator, self._check_stop = make_translator, check_stop
+        self.translator: Translator | None = None  # made by the first call
+
+    def translate(self, params: Parameters, sentences: Sequence[str]) -> list[str]:
+        """Translate with parameters that lie on the mesh of this process."""
+        with on_mesh(self._mesh):  # training's mesh has other devices
+            if self.translator is None:
+                self.translator = self._make_translator(params)
+            else:
+                self.translator.params = [params]
+            return texts(translate_all(self.translator, sentences, self._check_stop))
+
+    def __call__(self, params: Parameters, *, under_all: bool) -> Evaluation:
+        """Translate and score the text; `under_all` adds BLEU under every scorer."""
+        translations = self.translate(params, self.text.sources)
+        references, target = self.text.references, self._data.target_language
+        scores = corpus_scores(
+            translations,
+            references,
+            source_language=self._data.source_language,
+            target_language=target,
+        )
+        bleus = (
+            every_bleu(translations, references, target_language=target)
+            if under_all
+            else []
+        )
+        sums = averages(self._score_pairs(params))
+        return Evaluation(translations, {**sums, **scores._asdict()}, bleus)
+
+
+def tokenize_pairs(tokenizer: Tokenizer, text: Text) -> TokenizedCorpus:
+    """Tokenise sentence pairs in memory."""
+
+    def side(sequences: list[list[int]]) -> Ragged:
+        offsets = np.cumsum([0, *map(len, sequences)])
+        return Ragged(np.concatenate(sequences).astype(np.int32), offsets)
+
+    return TokenizedCorpus(
+        side(tokenizer.encode(text.sources)),
+        side(tokenizer.encode_target(text.references)),
+    )

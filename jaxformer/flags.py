@@ -1,0 +1,175 @@
+"""The commands and their flags, as tables."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from jaxformer.decoding.options import TranslateOptions
+from jaxformer.settings import kind_of
+
+
+class Flag(NamedTuple):
+    """One flag; numbers are at `least` the bound, `default` None means not given."""
+
+    name: str
+    kind: type  # str, int, float or bool
+    meaning: str
+    default: Any = None
+    least: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+class Command(NamedTuple):
+    """One command: what it does, and the flags that it reads besides COMMON."""
+
+    summary: str
+    flags: tuple[str, ...]
+    needs_workdir: bool = True
+
+
+QUANTIZATIONS = (
+    "float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16",
+    "int8_bfloat16", "int16",
+)  # fmt: skip
+
+FLAG_LIST = (
+    Flag("workdir", str, "Folder of the run."),
+    Flag("source", str, "File of source sentences."),
+    Flag("reference", str, "File of reference translations, one for each source."),
+    Flag("split", str, "Split of the run's data to use, without --source.", "test"),
+    Flag("checkpoint", str, "Parameters: a step, latest, best, or average:N of the "
+         "last N checkpoints; by default the average that the config asks for."),
+    Flag("ensemble", str, "Workdirs of further models whose probabilities are averaged "
+         "with this one's, separated by commas; all share one tokeniser.", ""),
+    Flag("prefix", str, "File whose line N begins the translation of line N."),
+    Flag("json", bool, "Write JSON lines, with scores.", False),
+    Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
+         "attends to most.", False),
+    Flag("details", bool, "Write a JSON line for each pair, with the log-probability "
+         "of each piece.", False),
+    Flag("format", str, "Program to export for.",
+         choices=("ctranslate2", "huggingface", "stablehlo")),
+    Flag("quantization", str, "Type of the exported weights.", "float32",
+         choices=QUANTIZATIONS),
+    Flag("source_length", int, "Source tokens that a stablehlo program takes.", 64, 2),
+    Flag("memory_gib", float, "Find the largest microbatch for devices of so much "
+         "memory; 0: the memory that the device reports.", least=0),
+    Flag("input", str, "Folder of a Marian checkpoint of Hugging Face."),
+    Flag("output", str, "File or new folder to write."),
+    Flag("attention", str, "Attention that is shown first.", "cross",
+         choices=("encoder", "decoder", "cross")),
+    Flag("layer", int, "Layer that is shown first, from 1; by default the last.",
+         least=1),
+    Flag("heads", str, "Heads of a picture, from 1, separated by commas; by default "
+         "all."),
+    Flag("view", str, "Lines as in the paper's Figures 3-5, or heat maps.", "lines",
+         choices=("lines", "heat_map")),
+    Flag("compare", str, "Workdirs of other runs, separated by commas.", ""),
+    Flag("examples", int, "Sentences shown of the best, and of the worst.", 5, 0),
+    Flag("row", str, "Published result, such as table2/base; without it all are "
+         "listed."),
+    Flag("steps", int, "Updates, if fewer than published.", least=1),
+    Flag("host", str, "Address to listen on; 0.0.0.0 is all of this machine's.",
+         "127.0.0.1"),
+    Flag("port", int, "Port to listen on; 0 is any that is free.", 8000, 0),
+    Flag("max_request_bytes", int, "Bytes of a request at most.", 2**18, 1),
+    Flag("max_sentences", int, "Sentences of a request at most.", 128, 1),
+    Flag("max_batch", int, "Sentences translated at a time at most.", 128, 1),
+    Flag("max_queue", int, "Sentences that wait at most.", 1024, 1),
+    Flag("warm_up", int, "Sentences of the validation text translated before the "
+         "server is ready, to compile.", 256, 0),
+    Flag("request_timeout", float, "Seconds to answer a request.", 30.0, 0),
+    Flag("shutdown_timeout", float, "Seconds to finish accepted requests on stop.",
+         30.0, 0),
+    Flag("coordinator_address", str, "HOST:PORT of process 0. Cloud TPU, Slurm and "
+         "Open MPI need none of these three flags."),
+    Flag("num_processes", int, "Processes that take part; 1: this one.", least=1),
+    Flag("process_id", int, "Number of this process, from 0.", least=0),
+    Flag("join_timeout", int, "Seconds to wait at the start for all processes.", 300,
+         1),
+    Flag("peer_timeout", int, "Seconds after which a silent process counts as lost.",
+         100, 10),
+)  # fmt: skip
+
+
+def _flags_of_translation() -> tuple[Flag, ...]:
+    """Each of TranslateOptions as a flag; `extra_length` is for the config only."""
+    return tuple(
+        Flag(
+            field.name,
+            kind_of(field)[0],
+            field.metadata["meaning"],
+            choices=field.metadata["choices"],
+            least=field.metadata["least"],
+        )
+        for field in dataclasses.fields(TranslateOptions)
+        if field.name != "extra_length"
+    )
+
+
+TRANSLATION = tuple(flag.name for flag in _flags_of_translation())
+FLAGS = {flag.name: flag for flag in (*FLAG_LIST, *_flags_of_translation())}
+CLUSTER = (
+    "coordinator_address", "num_processes", "process_id", "join_timeout",
+    "peer_timeout",
+)  # fmt: skip
+COMMON = ("workdir", *CLUSTER)
+
+_BEST = tuple(name for name in TRANSLATION if name != "n_best")  # one translation each
+_PAIRS = ("source", "reference", "split")
+COMMANDS = {
+    "train": Command("Prepare what is missing, then train or resume (default).", ()),
+    "prepare": Command("Make the tokeniser and the tokenised corpus.", ()),
+    "check": Command(
+        "Say what a run would do and what its text holds; trains nothing.",
+        ("memory_gib", "output"),
+        needs_workdir=False,
+    ),
+    "translate": Command(
+        "Translate standard input to standard output, line by line.",
+        ("checkpoint", "ensemble", *TRANSLATION, "prefix", "json", "alignment"),
+    ),
+    "evaluate": Command(
+        "Translate and score a text; --output keeps the translations.",
+        ("checkpoint", "ensemble", *_BEST, *_PAIRS, "output"),
+    ),
+    "score": Command(
+        "Sum the log-probability of given translations.",
+        ("checkpoint", "batch_tokens", *_PAIRS, "details"),
+    ),
+    "align": Command(
+        "Align given translations; --output=FILE.npz keeps all attention.",
+        ("checkpoint", "batch_tokens", *_PAIRS, "output"),
+    ),
+    "serve": Command(
+        "Serve translations over HTTP, with a page to try them.",
+        (
+            "checkpoint", "ensemble", *TRANSLATION, "host", "port", "max_request_bytes",
+            "max_sentences", "max_batch", "max_queue", "warm_up", "request_timeout",
+            "shutdown_timeout",
+        ),
+    ),
+    "export": Command(
+        "Write a model for CTranslate2, Hugging Face, or as a JAX program.",
+        (
+            "checkpoint", "format", "quantization", "output", "source_length",
+            "beam_size", "alpha", "length_penalty", "no_repeat_ngram",
+        ),
+    ),
+    "import": Command("Make a run of a Marian checkpoint.", ("input",)),
+    "visualize": Command(
+        "Show where each head attends, as a page or a picture.",
+        (
+            "checkpoint", "ensemble", *TRANSLATION, "source", "reference", "output",
+            "attention", "layer", "heads", "view",
+        ),
+    ),
+    "report": Command(
+        "Write a page about a run, or about several side by side.",
+        ("checkpoint", *_BEST, *_PAIRS, "compare", "examples", "output"),
+    ),
+    "reproduce": Command(
+        "Train and score a published row, or list all rows.",
+        ("checkpoint", *_BEST, *_PAIRS, "row", "steps", "output"),
+        needs_workdir=False,
+    ),
+}  # fmt: skip

@@ -1,0 +1,87 @@
+"""Notice lost processes, and end this one with one clear line and exit code 3.
+
+JAX aborts a process when its connection to process 0 breaks, and lets it wait for ever
+when another process is gone. Both are replaced here. Used by `jaxformer.processes`.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any, NoReturn
+
+import jax
+from jax.experimental import multihost_utils
+
+EXIT_PEER_LOST = 3
+WATCH_SECONDS = 1.0  # between two checks of which processes are alive
+
+
+class Peers:
+    """What this process says of the others; one for the whole process."""
+
+    def __init__(self) -> None:
+        self.name = ""  # put before messages: "process 1: "
+        self.timeout = 0  # seconds after which a silent process counts as lost
+        self.is_ending = threading.Event()  # this process is about to end normally
+        self._handler: Any = None  # kept alive: C holds no reference
+
+    def complain(self, what: object) -> None:
+        """Print in one line what went wrong, with this process if there are several."""
+        print(f"jaxformer: {self.name}{what}", file=sys.stderr, flush=True)
+
+    def end(self, what: str) -> NoReturn:
+        """Complain and end this process at once, whatever it is waiting for."""
+        self.complain(what)
+        sys.stdout.flush()
+        os._exit(EXIT_PEER_LOST)
+
+    def watch(self, advice: str) -> None:
+        """Start a thread that ends this process when another one is lost."""
+        threading.Thread(
+            target=self._watch, args=(advice,), name="peers", daemon=True
+        ).start()
+
+    def _watch(self, advice: str) -> None:
+        """Ask JAX, which misses a process that sent no heartbeat for `timeout`."""
+        while not self.is_ending.is_set():
+            time.sleep(WATCH_SECONDS)
+            try:
+                with multihost_utils.live_devices(jax.devices()) as live:
+                    lost = set(jax.devices()) - {*live}
+                    gone = {device.process_index for device in lost}
+            except multihost_utils.ProcessFailureError as error:
+                gone = {device.process_index for device in error.failed_devices}
+            except Exception:  # the coordinator, process 0, cannot be reached
+                gone = {0}
+            if gone and not self.is_ending.is_set():
+                names = ", ".join(map(str, sorted(gone)))
+                self.end(
+                    f"process {names} was lost (silent for up to {self.timeout} s, "
+                    f"--peer_timeout); {advice}"
+                )
+
+    def explain_abort(self, message: str | None) -> None:
+        """Let an abort by JAX end the process with `message`; None: as usual.
+
+        JAX's own thread aborts the process before Python hears of it, so the handler
+        of the signal is called straight from C.
+        """
+        if message is None:
+            signal.signal(signal.SIGABRT, signal.SIG_DFL)
+            return
+
+        @ctypes.CFUNCTYPE(None, ctypes.c_int)
+        def handler(_: int) -> None:
+            if self.is_ending.is_set():  # process 0 has ended before this one
+                os._exit(0)
+            os.write(2, f"jaxformer: {self.name}{message}\n".encode())
+            os._exit(EXIT_PEER_LOST)
+
+        self._handler = handler
+        ctypes.CDLL(None).signal(signal.SIGABRT, handler)
+
+
+PEERS = Peers()

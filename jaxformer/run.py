@@ -1,0 +1,311 @@
+"""A run: its config, tokeniser and model; and how it is trained and translates.
+
+The one way into a workdir, for every command, the Python API and the server.
+"""
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxformer import processes
+from jaxformer.batch import Tokenizer
+from jaxformer.config import Config
+from jaxformer.config_files import RECORDED, ConfigRequest
+from jaxformer.data.corpus import PreparedCorpus, prepare
+from jaxformer.data.plan import Plan, make_plan
+from jaxformer.data.store import TokenizedCorpus
+from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.translate import Translator
+from jaxformer.errors import InputError
+from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
+from jaxformer.models.architectures import config_type, make_model
+from jaxformer.models.sequence_model import Model
+from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.log import read_scores
+from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.sharding import batch_sharding, copy_to, local_mesh, make_mesh
+from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
+from jaxformer.workdir import Workdir
+
+logger = logging.getLogger(__name__)
+
+
+class Run(NamedTuple):
+    """A config with the tokeniser and the model that belong to it."""
+
+    workdir: Workdir
+    config: Config
+    tokenizer: Tokenizer
+    model: Model
+
+
+# Opening ----------------------------------------------------------------------------
+
+
+def resolve_config(workdir: Workdir, request: ConfigRequest) -> Config:
+    """The config asked for: a file's, or the recorded one, with values replaced.
+
+    Raises InputError if there is neither, for a value that is wrong, and if the
+    workdir has checkpoints of another run.
+    """
+    recorded = None
+    if request.values is None:
+        recorded = workdir.read_record()["config"]
+    config = Config.parse(request.resolve(recorded), config_type)
+    if workdir.has_checkpoints():
+        workdir.require_same_run(config)
+    return config
+
+
+def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCorpus]:
+    """Make or open the folder of a run with its tokeniser and tokenised corpus.
+
+    Raises InputError for a config or a text that cannot be used.
+    """
+    folder = Workdir(workdir)
+    config = resolve_config(folder, request)
+    make_model(config.model, vocab_size=4, rematerialise=False)
+    one = np.ones(1, np.int32)
+    plan_batches(config, one, one)  # refuses sizes that contradict each other
+    folder.create()
+    if processes.is_first():  # it writes what the others then open
+        tokenizer = folder.read_tokenizer() if folder.has_checkpoints() else None
+        prepared = prepare(config.data, folder.path, tokenizer=tokenizer)
+        if not folder.has_checkpoints():  # training records what it resumes with
+            folder.write_record(config, prepared.tokenizer)
+    processes.wait_for_all("prepared")
+    if not processes.is_first():
+        prepared = prepare(config.data, folder.path)
+    return _make_run(folder, config, prepared.tokenizer), prepared
+
+
+def open_run(workdir: Path, request: ConfigRequest = RECORDED) -> Run:
+    """Open the folder of a run. Raises InputError if something in it is missing."""
+    folder = Workdir(workdir)
+    folder.read_record()
+    config = resolve_config(folder, request)
+    return _make_run(folder, config, folder.read_tokenizer())
+
+
+def _make_run(folder: Workdir, config: Config, tokenizer: Tokenizer) -> Run:
+    model = make_model(
+        config.model,
+        vocab_size=tokenizer.vocab_size,
+        rematerialise=config.training.rematerialise,
+    )
+    return Run(folder, config, tokenizer, model)
+
+
+# Training -----------------------------------------------------------------------------
+
+
+class TrainingSetup(NamedTuple):
+    """How the parameters of a run are made and updated, and on which devices."""
+
+    mesh: Mesh
+    init: Callable[[], TrainState]  # boxed, see training/sharding.py
+    train_step: TrainStep
+    schedule: Callable[[int], jax.Array]  # learning rate by updates already made
+
+
+def make_training_setup(run: Run) -> TrainingSetup:
+    """Build what the sections `mesh`, `optimizer` and `training` describe."""
+    training = run.config.training
+    optimizer, schedule = make_optimizer(
+        d_model=run.config.model.d_model, **vars(run.config.optimizer)
+    )
+    init = functools.partial(
+        init_state,
+        run.model,
+        optimizer,
+        seed=training.seed,
+        ema=training.ema_decay is not None,
+    )
+    train_step = TrainStep(
+        run.model,
+        optimizer,
+        label_smoothing=training.label_smoothing,
+        ema_decay=training.ema_decay,
+        max_bad_steps=training.max_bad_steps,
+    )
+    return TrainingSetup(make_mesh(**vars(run.config.mesh)), init, train_step, schedule)
+
+
+def plan_batches(
+    config: Config, source_lengths: np.ndarray, target_lengths: np.ndarray
+) -> Plan:
+    """Plan the batches of a corpus from its lengths, int [n] each, EOS included.
+
+    The plan is the same for every mesh: a run keeps its batches on other devices.
+    """
+    batches = vars(config.batches).copy()
+    del batches["executor"]
+    return make_plan(
+        source_lengths,
+        target_lengths,
+        tokens_per_microbatch=config.training.tokens_per_microbatch,
+        tokens_per_update=config.training.tokens_per_update,
+        **batches,
+    )
+
+
+def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
+    """Plan the batches of the training text."""
+    train = prepared.train
+    return plan_batches(run.config, train.source.lengths, train.target.lengths)
+
+
+# Parameters ---------------------------------------------------------------------------
+
+
+def read_parameters(run: Run, which: str | None) -> Parameters:
+    """Read parameters of a run: of a step, "latest", "best" or "average:N".
+
+    None is what the config's `training` section asks for: the moving average if one is
+    kept, else the average of the last `average` checkpoints. Raises InputError for
+    parameters that cannot be read, and for any other word.
+    """
+    folder = run.workdir
+    if not folder.checkpoints.exists():
+        raise InputError(f"there is no checkpoint in {folder.path}; train it first")
+    field = "params"
+    if which is None:
+        training = run.config.training
+        field = "params" if training.ema_decay is None else "ema"
+        which = "latest" if field == "ema" else f"average:{training.average}"
+    kind, _, number = which.partition(":")
+    scores = processes.from_first(list(read_scores(folder.path).items()))
+    with Checkpoints(
+        folder.checkpoints, keep=None, scores=dict(map(tuple, scores))
+    ) as checkpoints:
+        if kind == "average" and number.isdecimal() and int(number) > 0:
+            return checkpoints.average(int(number), field=field)
+        if which == "latest":
+            return checkpoints.restore_parameters(None, field=field)
+        if which == "best":
+            step = checkpoints.best_step()
+            if step is None:
+                raise InputError(
+                    f"no checkpoint in {folder.path} has a score yet; use the "
+                    "checkpoint latest"
+                )
+            return checkpoints.restore_parameters(step, field=field)
+        if which.isdecimal():
+            return checkpoints.restore_parameters(int(which), field=field)
+    raise InputError(
+        f"the checkpoint {which} is none of: a step, latest, best, average:N"
+    )
+
+
+# Translating --------------------------------------------------------------------------
+
+
+def keep_compiled() -> None:
+    """Keep compiled programs on disk, so that the next process starts faster.
+
+    They go where JAX_COMPILATION_CACHE_DIR says, else to the user's cache folder.
+    """
+    if jax.config.jax_compilation_cache_dir:
+        return
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(caches) / "jaxformer"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # there is nowhere to keep them
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def make_translator(
+    run: Run,
+    params: Parameters,
+    mesh: Mesh,
+    *,
+    members: Sequence[tuple[Run, Parameters]] = (),
+    **options: Any,
+) -> Translator:
+    """Wrap parameters, which lie on the local `mesh`, as a translator.
+
+    `options` are those of TranslateOptions, by default the values of the config's
+    section `decoding` and of `data.max_length`. `members` complete an ensemble. Raises
+    InputError if they have other tokenisers, and for options that no search has.
+    """
+    for member, _ in members:
+        if member.tokenizer.hash != run.tokenizer.hash:
+            raise InputError(
+                f"{member.workdir.path} has another tokeniser than {run.workdir.path}; "
+                "the models of an ensemble share one"
+            )
+    defaults = {
+        **vars(run.config.decoding),
+        "max_source_length": run.config.data.max_length,
+    }
+    return Translator(
+        [run.model, *(member.model for member, _ in members)],
+        [params, *(theirs for _, theirs in members)],
+        run.tokenizer,
+        options=TranslateOptions(**{**defaults, **options}),
+        rows=batch_sharding(mesh),
+    )
+
+
+def make_evaluator(
+    run: Run,
+    mesh: Mesh,
+    text: Text,
+    pairs: TokenizedCorpus | None = None,
+    *,
+    check_stop: Callable[[], None] = lambda: None,
+    members: Sequence[tuple[Run, Parameters]] = (),
+    **options: Any,
+) -> Evaluator:
+    """Make what translates and scores a text, as the translator of a run does it.
+
+    `pairs` is the text in tokens, if it is known; the rest is as for `Evaluator` and
+    `make_translator`.
+    """
+    return Evaluator(
+        run.model,
+        run.config,
+        mesh,
+        text,
+        tokenize_pairs(run.tokenizer, text) if pairs is None else pairs,
+        lambda params: make_translator(run, params, mesh, members=members, **options),
+        check_stop,
+    )
+
+
+def open_members(
+    folders: Sequence[Path], mesh: Mesh, checkpoint: str | None
+) -> list[tuple[Run, Parameters]]:
+    """Open the further models of an ensemble."""
+    runs = map(open_run, folders)
+    return [(run, copy_to(mesh, read_parameters(run, checkpoint))) for run in runs]
+
+
+def open_translator(
+    workdir: Path,
+    request: ConfigRequest = RECORDED,
+    *,
+    checkpoint: str | None = None,
+    ensemble: Sequence[Path] = (),
+    **options: Any,
+) -> tuple[Run, Translator]:
+    """Open a run, and a translator with its parameters on the local devices.
+
+    `checkpoint` is as for `read_parameters`, `ensemble` names workdirs of further
+    models, and `options` are as for `make_translator`. Raises InputError.
+    """
+    keep_compiled()
+    run, mesh = open_run(workdir, request), local_mesh()
+    params = copy_to(mesh, read_parameters(run, checkpoint))
+    members = open_members(ensemble, mesh, checkpoint)
+    return run, make_translator(run, params, mesh, members=members, **options)

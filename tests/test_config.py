@@ -1,0 +1,95 @@
+"""Settings: types, bounds, names and what may change on resume."""
+
+import dataclasses
+
+import pytest
+
+from jaxformer.config import Config, TrainingConfig
+from jaxformer.config_files import override, sections_of
+from jaxformer.configs import demo
+from jaxformer.errors import InputError
+from jaxformer.models.architectures import config_type
+
+
+def values():
+    return demo.get_config().to_dict()
+
+
+def parse(changes):
+    return Config.parse(override(values(), tuple(changes.items())), config_type)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("training.steps", "0", "training.steps is 0; it must be at least 1"),
+        ("training.ema_decay", "1", "training.ema_decay is 1.0; it must be at least 0 a"),
+        ("training.average", "6", "training.average is 6, and training.keep=5"),
+        ("training.save_every", "7", "must be a multiple of training.save_every=7"),
+        ("training.on_divergence", "wait", "use one of stop, rollback"),
+        ("batches.layout", "sorted", "batches.layout is 'sorted'; use one of packed"),
+        ("optimizer.epsilon", "nan", "optimizer.epsilon is nan; it must be above 0"),
+        ("decoding.alpha", "inf", "decoding.alpha is inf"),
+        ("data.max_ratio", "0.5", "data.max_ratio is 0.5; it must be at least 1"),
+        ("data.source_language", "", "data.source_language is empty"),
+        ("model.dropout", "1.0", "model.dropout is 1.0; it must be at least 0 and below"),
+        ("model.d_model", "3", "model.d_model is 3; it must be even"),
+        ("model.encoder_layers", "0", "model.encoder_layers is 0; it must be at least 1"),
+        ("model.attention_window", "0", "model.attention_window is 0"),
+        ("model.dtype", "float16", "use one of float32, bfloat16"),
+        ("model.architecture", "rnn", "model.architecture is 'rnn'; use one of transfor"),
+    ],
+)  # fmt: skip
+def test_a_value_out_of_bounds_is_refused(name, value, said):
+    with pytest.raises(InputError) as refused:
+        parse({name: value})
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda v: v["model"].update(d_modle=3), "unknown key model.d_modle; did you me"),
+        (lambda v: v.update(modle={}), "unknown section modle; did you mean model?"),
+        (lambda v: v["mesh"].pop("fsdp"), "the config lacks the key mesh.fsdp"),
+        (lambda v: v.pop("mesh"), "the config lacks the section mesh"),
+        (lambda v: v["training"].update(steps=True), "training.steps is True; it must b"),
+        (lambda v: v["data"].update(train=None), "data.train is None; it must be text"),
+    ],
+)  # fmt: skip
+def test_a_config_that_is_not_whole_is_refused(change, said):
+    given = values()
+    change(given)
+    with pytest.raises(InputError) as refused:
+        Config.parse(given, config_type)
+    assert said in str(refused.value)
+
+
+def test_every_key_has_a_meaning():
+    for kind in sections_of(values()).values():
+        for field in dataclasses.fields(kind):
+            assert field.metadata["meaning"].endswith("."), field.name
+            assert field.default is dataclasses.MISSING, field.name
+
+
+def test_a_whole_number_is_a_number():
+    config = parse({"optimizer.learning_rate_scale": "2"})
+    assert type(config.optimizer.learning_rate_scale) is float
+
+
+def test_what_may_change_on_resume():
+    recorded = parse({}).as_dict()
+    free = {"training.steps": "9000", "mesh.fsdp": "2", "decoding.alpha": "1",
+            "data.directory": "x", "batches.executor": "python"}  # fmt: skip
+    assert list(parse(free).changed_keys(recorded)) == []
+    fixed = {"training.seed": "1", "model.dropout": "0.5", "data.train": "x"}
+    assert set(parse(fixed).changed_keys(recorded)) == fixed.keys()
+
+
+def test_a_section_can_be_replaced():
+    config = parse({})
+    assert config.replace("training", steps=5).training.steps == 5
+    assert isinstance(config.replace("training", steps=5).training, TrainingConfig)
+    with pytest.raises(InputError, match="at least 1"):
+        config.replace("training", steps=0)

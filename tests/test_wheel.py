@@ -1,0 +1,61 @@
+"""The package works where it is installed, without the repository."""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FEW = (
+    "--config.data.builtin_pairs=600", "--config.data.builtin_eval_pairs=4",
+    "--config.data.vocab_size=400", "--config.training.eval_every=20",
+    "--config.training.save_every=20", "--config.decoding.beam_size=1",
+)  # fmt: skip
+
+
+def run(*command, cwd):
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_demo_trains_from_a_wheel_in_an_empty_folder(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(
+        ROOT, source, symlinks=True,
+        ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "runs", "tests"),
+    )  # fmt: skip
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", tmp_path,
+        cwd=source)  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    top = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name.partition("-")[0] for name in top} == {"jaxformer"}
+
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    (site,) = (tmp_path / "venv" / "lib").glob("*/site-packages")
+    # The dependencies are those of this environment; only jaxformer is installed.
+    run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site,
+        wheel, cwd=tmp_path)  # fmt: skip
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "configs").mkdir()  # the user's own
+    (empty / "configs" / "__init__.py").write_text("raise ImportError")
+    script = [python, site / "bin" / "jaxformer"]
+    train = run(*script, "--config=demo", "--workdir=run",
+                "--config.training.steps=20", *FEW, cwd=empty)  # fmt: skip
+    assert json.loads(train)["step"] == 20
+    more = run(python, "-m", "jaxformer", "--config=configs/demo.py", "--workdir=run",
+               "--config.training.steps=40", *FEW, cwd=empty)  # fmt: skip
+    assert json.loads(more)["step"] == 40
