@@ -42,7 +42,7 @@ def train(
 ) -> TrainState:
     """Train from `state` to `config.steps` updates, or until it is asked to stop.
 
-    `updates` continues at state.position. `evaluate(step, parameters)` returns the
+    `updates` continues at state.data_position. `evaluate(step, parameters)` returns the
     scores to log, and their "bleu" goes into `scores`, which has those of earlier
     steps: an evaluation that was cut short is made up for. The state passed in is
     donated; the last one is returned, and is on disk. Raises DivergedError.

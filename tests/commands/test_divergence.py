@@ -140,7 +140,7 @@ def test_too_many_stop_the_run_with_one_line_that_says_where(
 @pytest.mark.slow
 def test_a_run_goes_around_what_it_diverged_on(train, tmp_path, bad_where):
     """From checkpoint 4: that of step 6 has two of the three bad updates in it."""
-    bad_where(lambda state: (state.position >= 4) & (state.position < 7))
+    bad_where(lambda state: (state.data_position >= 4) & (state.data_position < 7))
     answer = train(ROLLBACK)
     assert answer.result["step"] == 12
     assert "the first of them step 5 at data position 4; in its" in answer.err
@@ -159,7 +159,7 @@ def test_a_run_goes_around_what_it_diverged_on(train, tmp_path, bad_where):
 def test_a_run_that_diverges_at_once_begins_again_further_on(
     train, tmp_path, bad_where
 ):
-    bad_where(lambda state: state.position < 3)
+    bad_where(lambda state: state.data_position < 3)
     answer = train(ROLLBACK)
     assert answer.result["step"] == 12
     assert "set back to step 0, data position 3" in answer.err

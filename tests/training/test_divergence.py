@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxformer.batch import Batch
-from jaxformer.training.divergence import Finding, before_bad_steps, look_into
+from jaxformer.training.divergence import Finding, before_bad_steps, diagnose_update
 from jaxformer.training.loss import LossSums
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import (
@@ -52,7 +52,7 @@ def small_state() -> TrainState:
     params = {"a": jnp.array([1.0, -2.0, 0.5]), "b": jnp.array([[3.0]])}
     return TrainState(
         step=jnp.int32(7),
-        position=jnp.int32(20),
+        data_position=jnp.int32(20),
         seed=jnp.uint32(0),
         params=params,
         opt_state=OPTIMIZER.init(params),
@@ -82,7 +82,9 @@ def learnt(state):
 
 
 def counts(state):
-    return tuple(map(int, (state.step, state.position, state.bad_steps, state.skipped)))
+    return tuple(
+        map(int, (state.step, state.data_position, state.bad_steps, state.skipped))
+    )
 
 
 GOOD = total()
@@ -242,7 +244,7 @@ def going_wrong():
 
 @pytest.fixture(scope="module")
 def look(tmp_path_factory):
-    """Give `look_into`, which compiles whenever it is called, with a cache."""
+    """Give `diagnose_update`, which compiles whenever it is called, with a cache."""
     wanted = {
         "jax_disable_most_optimizations": True,
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
@@ -257,7 +259,7 @@ def look(tmp_path_factory):
         compilation_cache.reset_cache()
 
     configure(wanted)
-    yield functools.partial(look_into, MODEL, label_smoothing=0.1)
+    yield functools.partial(diagnose_update, MODEL, label_smoothing=0.1)
     configure(before)
 
 
@@ -364,7 +366,7 @@ def test_the_first_parameter_in_backward_order_is_named_by_its_layer(
     names = list(SPOILT)[first:]
     update = (microbatch(NAN), microbatch(1.0))
     state = layered_state(*names, value=(NAN, INF, -INF)[first % 3])
-    finding = look_into(Layers(), state, update, label_smoothing=0.1)
+    finding = diagnose_update(Layers(), state, update, label_smoothing=0.1)
     assert finding.parameter == SPOILT[names[0]]
     assert str(finding) == f"the parameter {SPOILT[names[0]]} is not finite"
 
@@ -385,7 +387,9 @@ def test_one_bad_microbatch_skips_the_update_and_is_the_one_that_is_found(
     assert counts(after) == (8, 21, 1, 1)
     assert_same(report.sums, LossSums(*[jnp.zeros(())] * 4))
 
-    finding = look_into(Layers(), layered_state(), tuple(update), label_smoothing=0.1)
+    finding = diagnose_update(
+        Layers(), layered_state(), tuple(update), label_smoothing=0.1
+    )
     assert finding[:3] == (place, None, None)
     assert finding.gradient == "encoder/layer_3/feed_forward"
     said = str(finding)
@@ -401,7 +405,7 @@ def test_good_microbatches_make_a_good_update(gradients_are_numbers):
     after, report = step(state, (microbatch(1.0), microbatch(2.0)))
     assert counts(after) == (8, 21, 0, 4)
     assert (float(report.sums.loss), float(report.sums.tokens)) == (3.0, 2.0)
-    finding = look_into(
+    finding = diagnose_update(
         Layers(),
         layered_state(),
         (microbatch(1.0), microbatch(2.0)),

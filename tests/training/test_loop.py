@@ -334,7 +334,7 @@ def run_until(stop, *, directory, mesh, step):
     with on_mesh(mesh), Checkpoints(directory, keep=5, scores={}) as checkpoints:
         found = checkpoints.restore_latest(abstract_state(mesh, init))
         state = born_sharded(mesh, init) if found is None else found[0]
-        updates = list(batches())[int(state.position) :]
+        updates = list(batches())[int(state.data_position) :]
         steps_to_come = itertools.count(int(state.step))
         state = train(
             state,
@@ -365,7 +365,7 @@ def test_stop_and_resume_equals_uninterrupted_bit_for_bit_with_dropout_on(tmp_pa
     resumed, second = continue_to(STEPS, directory=tmp_path / "stopped")
     assert (len(first), len(second)) == (STOP, STEPS - STOP)
     assert first + second == losses
-    assert int(resumed.step) == int(resumed.position) == STEPS
+    assert int(resumed.step) == int(resumed.data_position) == STEPS
     assert jax.tree.structure(resumed) == jax.tree.structure(whole)
     for got, expected in zip(
         jax.tree.leaves(resumed), jax.tree.leaves(whole), strict=True

@@ -139,7 +139,7 @@ def one_update():
 
 def test_an_update_counts_itself_and_its_tokens():
     state, sums, _ = one_update()
-    assert (int(state.step), int(state.position), int(state.seed)) == (1, 1, 3)
+    assert (int(state.step), int(state.data_position), int(state.seed)) == (1, 1, 3)
     assert (int(state.bad_steps), int(state.skipped)) == (0, 0)
     assert int(sums.tokens) == sum(len(target) for _, target in PAIRS)
 
@@ -198,7 +198,7 @@ def test_microbatches_make_the_update_of_one_big_batch():
     bound = 0.01 * float(SCHEDULE(0))
     assert largest_difference(state.params, whole.state.params) < bound
     assert largest_difference(state.ema, whole.state.ema) < bound
-    assert (int(state.step), int(state.position)) == (1, 1)
+    assert (int(state.step), int(state.data_position)) == (1, 1)
 
 
 # --- updates that are not finite -----------------------------------------------------
@@ -226,7 +226,7 @@ def apply(state, total):
 def counts(state):
     return tuple(
         int(getattr(state, name))
-        for name in ("step", "position", "bad_steps", "skipped")
+        for name in ("step", "data_position", "bad_steps", "skipped")
     )
 
 
@@ -347,7 +347,7 @@ def test_the_dropout_key_is_a_function_of_seed_step_and_microbatch():
     }
     assert len(set(keys.values())) == len(keys)
     assert key(1, 0, 1) == list(keys[1, 0, 1])
-    moved = state._replace(position=jnp.int32(9), params=None, seed=jnp.uint32(0))
+    moved = state._replace(data_position=jnp.int32(9), params=None, seed=jnp.uint32(0))
     assert jax.random.key_data(dropout_key(moved, 0)).tolist() == list(keys[0, 0, 0])
 
 
