@@ -114,5 +114,7 @@ def _answers(url: str) -> bool:
             answered.set()
 
     # In a thread because the timeout of a socket does not cover the name look-up.
-    threading.Thread(target=request, daemon=True).start()
-    return answered.wait(_PROBE_SECONDS + 1)
+    thread = threading.Thread(target=request, daemon=True)
+    thread.start()
+    thread.join(_PROBE_SECONDS + 1)
+    return answered.is_set()

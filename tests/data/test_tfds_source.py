@@ -81,12 +81,14 @@ def test_an_unreachable_set_fails_in_seconds(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError("no network")
 
+    import tensorflow_datasets  # noqa: F401, takes seconds and is not timed
+
     monkeypatch.setattr(socket, "create_connection", refuse)
     start = time.monotonic()
     message = r"statmt\.org cannot be reached: .*download_and_prepare"
     name = "wmt14_translate/de-en"
     assert_refused(message, name, "train", tmp_path, download=True)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 4
 
 
 def test_a_server_that_never_answers_is_given_up(monkeypatch):
