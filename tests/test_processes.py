@@ -76,11 +76,11 @@ def test_a_signal_is_a_request_while_it_is_listened_to(number, caplog):
     before = signal.getsignal(number)
     with stop_requests() as stop:
         assert not stop.reached()
-        stop.heed()
+        stop.check()
         os.kill(os.getpid(), number)
         assert stop.reached()
         with pytest.raises(StoppedError):
-            stop.heed()
+            stop.check()
     assert signal.getsignal(number) is before
     assert [record.getMessage() for record in caplog.records] == [
         f"{number.name}: stopping at the next step"

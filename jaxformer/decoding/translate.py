@@ -105,14 +105,14 @@ class Translator:
         self,
         sentences: Sequence[str],
         part: tuple[int, int] = (0, 1),
-        heed: Callable[[], None] = lambda: None,
+        check_stop: Callable[[], None] = lambda: None,
         *,
         prefixes: Sequence[str] | None = None,
         first: int = 0,
     ) -> list[tuple[int, list[Hypothesis]]]:
         """Translate part (p, of) of the sentences: their indices and hypotheses.
 
-        `heed` is called now and then, as often in every part; an exception of its own
+        `check_stop` is called now and then, as often in every part; an exception of its own
         ends the work. `first` is how many sentences came before: line numbers in
         messages, and the seeds of samples, count from there.
         """
@@ -122,7 +122,7 @@ class Translator:
         done: list[tuple[int, list[Hypothesis]]] = []
         rounds = [order] if part[1] == 1 else _rounds(order, part[1])
         for indices in rounds:
-            heed()
+            check_stop()
             own = indices[part[0] :: part[1]]
             texts = [sentences[i] for i in own]
             begins = [prefixes[i] for i in own] if prefixes is not None else None
@@ -136,7 +136,7 @@ class Translator:
             try:
                 while self._engine.advance():
                     if part[1] == 1:
-                        heed()
+                        check_stop()
             except BaseException:
                 self._engine.clear()
                 raise

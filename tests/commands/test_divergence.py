@@ -9,8 +9,8 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from jaxformer.commands.runs import build, plan_batches
+
 from jaxformer.data.corpus import prepare
 from jaxformer.data.pipeline import updates
 from jaxformer.data.sources import CorpusConfig

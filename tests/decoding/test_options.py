@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.decoding.options import SearchOptions, length_penalty
+from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.search import length_penalty
 from jaxformer.errors import InputError
 
 
@@ -25,8 +26,8 @@ def test_length_penalty_power_is_that_of_others():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beam_size": 0}, "decoding.beam_size is 0; set it to 1 or more"),
-        ({"alpha": -0.5}, "decoding.alpha is -0.5; set it to 0 or more"),
+        ({"beam_size": 0}, "decoding.beam_size is 0; it must be at least 1"),
+        ({"alpha": -0.5}, "decoding.alpha is -0.5; it must be at least 0"),
         ({"alpha": math.nan}, "decoding.alpha is nan"),
         ({"n_best": 0}, "decoding.n_best is 0"),
         ({"n_best": 3}, "n_best is 3, more than beam_size = 2"),

@@ -1,7 +1,7 @@
 """Sentences in, sentences out, by tiny models with random parameters."""
 
-import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -12,14 +12,12 @@ from jax.sharding import PartitionSpec as P
 from jaxformer.batch import EOS, PAD
 from jaxformer.decoding import translate as translate_module
 from jaxformer.decoding.engine import Task
-from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.options import SearchOptions, TranslateOptions
 from jaxformer.decoding.scorer import Scorer, search_translations
 from jaxformer.decoding.search import Requests, SearchResult, search
 from jaxformer.decoding.translate import (
-    DecodingConfig,
     Hypothesis,
     Translator,
-    Wishes,
 )
 from jaxformer.errors import InputError
 from tests.decoding.tables import hypotheses_of
@@ -39,30 +37,28 @@ LONG = random_sentences(2, longest=22, seed=1)[1]  # of another, which two may s
 
 
 def open_translator(
-    *, models=(MODEL,), seeds=(0,), beam_size=3, rows=None, search=None, **wishes
+    *, models=(MODEL,), seeds=(0,), beam_size=3, rows=None, **options
 ) -> Translator:
     return Translator(
         models,
         [params_of(model, seed) for model, seed in zip(models, seeds, strict=True)],
         Numbers(),
-        config=DecodingConfig(
-            beam_size=beam_size, alpha=0.6, extra_length=EXTRA, batch_tokens=64
+        options=TranslateOptions(
+            beam_size=beam_size, alpha=0.6, extra_length=EXTRA, batch_tokens=64,
+            **options,
         ),
         rows=rows,
-        wishes=Wishes(search=search or {}, **wishes),
     )
 
 
 SETTINGS = {
     "greedy": {"beam_size": 1},
-    "beam": {"search": {"n_best": 3}},
+    "beam": {"n_best": 3},
     "beam with rules": {
-        "search": {"n_best": 3, "length_penalty": "power", "no_repeat_ngram": 2},
-        "min_length": 6,
+        "n_best": 3, "length_penalty": "power", "no_repeat_ngram": 2, "min_length": 6,
     },
     "samples": {
-        "search": {"n_best": 3, "temperature": 1.2, "top_k": 9, "top_p": 0.9},
-        "seed": 5,
+        "n_best": 3, "temperature": 1.2, "top_k": 9, "top_p": 0.9, "seed": 5,
     },
 }
 
@@ -115,7 +111,7 @@ def padded(rows, length: int) -> np.ndarray:
 def test_sentences_that_come_and_go_are_translated_as_if_all_stayed(name):
     """With whatever neighbours, in whatever bucket, behind whatever padding."""
     translator = translator_of(name)
-    least, seed = translator.wishes.min_length, translator.wishes.seed
+    least, seed = translator.options.min_length, translator.options.seed
     sentences = [*SENTENCES[:5], LONG, *SENTENCES[5:]]
     prefixes = ["", "7 7", "", "8"] + [""] * 6
     sources, begins = map(Numbers().encode, (sentences, prefixes))
@@ -239,19 +235,22 @@ def test_work_that_was_ended_leaves_nothing_behind(beam):
     for moment in range(5):
         left = iter([None] * moment)
         with pytest.raises(Enough):
-            beam.translate_part(SENTENCES, heed=functools.partial(end_after, left))
+            beam.translate_part(SENTENCES, check_stop=end_after(left))
         assert not beam.advance()
     for ours, theirs in zip(beam.translate(SENTENCES), expected, strict=True):
         assert_alike(ours, theirs)
 
 
 class Enough(Exception):
-    """Whoever is heeded wants no more."""
+    """Raised to end the work."""
 
 
-def end_after(left) -> None:
-    if next(left, Enough) is Enough:
-        raise Enough
+def end_after(left) -> Callable[[], None]:
+    def check_stop() -> None:
+        if next(left, Enough) is Enough:
+            raise Enough
+
+    return check_stop
 
 
 def test_new_parameters_are_used(beam):
@@ -274,7 +273,7 @@ def test_rows_on_several_devices_change_nothing(beam):
     """Three devices divide no batch of 1, 2, 4, ... rows: empty ones fill it up."""
     mesh = jax.make_mesh((3,), ("data",), (AxisType.Auto,), devices=jax.devices()[:3])
     spread = open_translator(
-        rows=NamedSharding(mesh, P("data")), search=SETTINGS["beam"]["search"]
+        rows=NamedSharding(mesh, P("data")), **SETTINGS["beam"]
     )
     spread.params = [jax.device_put(params_of(MODEL), NamedSharding(mesh, P()))]
     found = spread.translate(SENTENCES)
@@ -322,7 +321,7 @@ def test_learned_positions_set_limits_of_their_own():
 
 def test_a_window_keeps_less_and_finds_what_teacher_forcing_finds():
     model = model_of(attention_window=5)
-    translator = open_translator(models=(model,), search={"n_best": 2})
+    translator = open_translator(models=(model,), n_best=2)
     sentences = [*SENTENCES[:4], LONG, *SENTENCES[4:]]
     for sentence, found in zip(sentences, translator.translate(sentences), strict=True):
         for h in found:
@@ -338,7 +337,7 @@ def test_a_window_keeps_less_and_finds_what_teacher_forcing_finds():
 def test_members_may_have_windows_of_their_own():
     """And so rings of different lengths: of two places, and of all."""
     models = (model_of(attention_window=3), MODEL)
-    translator = open_translator(models=models, seeds=(0, 1), search={"n_best": 3})
+    translator = open_translator(models=models, seeds=(0, 1), n_best=3)
     sentences = [*SENTENCES[:4], LONG]
     rows = padded(Numbers().encode(sentences), 24)
     params = [params_of(model, seed) for seed, model in enumerate(models)]
@@ -368,7 +367,7 @@ def test_members_that_differ_are_the_mean_of_their_probabilities():
     other = model_of(num_heads=1, d_ff=16, positions="learned", max_positions=18)
     members = ((MODEL, params_of(MODEL, 0)), (other, params_of(other, 1)))
     translator = open_translator(
-        models=(MODEL, other), seeds=(0, 1), search=SETTINGS["beam"]["search"]
+        models=(MODEL, other), seeds=(0, 1), **SETTINGS["beam"]
     )
     found = translator.translate(SENTENCES)
     single = translator_of("beam").translate(SENTENCES)
@@ -443,7 +442,7 @@ def test_a_sentence_comes_back_as_one_and_a_list_as_a_list(make_echo):
 
 def test_hypotheses_are_sorted_and_cut(make_echo):
     for n_best in (1, 2, 3):
-        echo = make_echo(search={"n_best": n_best})
+        echo = make_echo(n_best=n_best)
         (found,) = echo.translate(["5 6"], prefixes=["7"])
         best = (
             Hypothesis("7 5 6", -2.5, -5.0, 4),
@@ -453,7 +452,7 @@ def test_hypotheses_are_sorted_and_cut(make_echo):
 
 
 def test_blank_sentences_stay_blank_and_take_no_place(make_echo):
-    echo = make_echo(search={"n_best": 2})
+    echo = make_echo(n_best=2)
     assert echo(["", "5", "  ", "6 7", "\t"]) == ["", "5", "", "6 7", ""]
     assert echo("") == ""
     nothing = Hypothesis("", 0.0, 0.0, 0)
@@ -518,18 +517,18 @@ def test_parts_make_the_whole(make_echo, of, monkeypatch):
 def test_who_is_heeded_may_end_the_work_at_any_moment(make_echo):
     echo = make_echo()
     calls = []
-    echo.translate_part(SENTENCES, heed=functools.partial(calls.append, 1))
+    echo.translate_part(SENTENCES, check_stop=functools.partial(calls.append, 1))
     assert len(calls) > len(SENTENCES)
     for moment in range(len(calls)):
         left = iter([None] * moment)
         with pytest.raises(Enough):
-            echo.translate_part(SENTENCES, heed=functools.partial(end_after, left))
+            echo.translate_part(SENTENCES, check_stop=end_after(left))
         assert echo._engine.tasks == []
     assert echo(SENTENCES) == SENTENCES
 
 
 def test_a_long_line_is_translated_in_parts(make_echo):
-    echo = make_echo(search={"n_best": 2}, max_source_length=8)
+    echo = make_echo(n_best=2, max_source_length=8)
     line = "5 6, 7 8 9 10 11. 12 13 14."
     (best, second) = echo.translate([line], prefixes=["20"])[0]
     first, last = echo._engine.seen
@@ -570,26 +569,18 @@ def test_a_long_line_may_be_refused_by_its_number(make_echo):
     assert echo("5 6 7") == "5 6 7"
 
 
-# Settings -------------------------------------------------------------------------
+# Options --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("beam_size", 0), ("batch_tokens", 0), ("extra_length", -1)]
-)
-def test_sizes_that_allow_no_translation_are_refused(name, value):
-    config = DecodingConfig(beam_size=1, alpha=0.6, extra_length=0, batch_tokens=1)
-    with pytest.raises(ValueError, match=f"{name} {value}"):
-        dataclasses.replace(config, **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("options", "message"),
     [
-        ({"long_lines": "fold"}, "--long_lines=fold is none of: split, truncate, ref"),
-        ({"max_source_length": 1}, "--max_source_length=1 leaves no room"),
-        ({"search": {"n_best": 4}}, "n_best is 4, more than beam_size = 3"),
+        ({"long_lines": "fold"}, "long_lines is 'fold'; use one of split, truncate"),
+        ({"max_source_length": 1}, "max_source_length is 1; it must be at least 2"),
+        ({"n_best": 4}, "n_best is 4, more than beam_size = 3"),
+        ({"beam_size": 0}, "beam_size is 0; it must be at least 1"),
     ],
 )
-def test_wishes_that_cannot_be_met_are_refused(make_echo, wishes, message):
+def test_options_that_no_search_has_are_refused(make_echo, options, message):
     with pytest.raises(InputError, match=message):
-        make_echo(**wishes)
+        make_echo(**options)
