@@ -36,7 +36,7 @@ def parts_of(
     what = f"line {line} has {len(ids)} pieces, more than {longest}"
     if policy == "refuse":
         raise InputError(
-            f"{what}; shorten it, or use --long_lines=split or --long_lines=truncate"
+            f"{what}; shorten it, or set long_lines to split or truncate"
         )
     if policy == "truncate":
         logger.warning("%s: only the first %d are translated", what, longest - 1)

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.batch import EOS
-from jaxformer.decoding.long_lines import LONG_LINES, parts_of
+from jaxformer.decoding.long_lines import parts_of
+from jaxformer.decoding.options import LONG_LINES
 from jaxformer.errors import InputError
 
 
