@@ -4,6 +4,7 @@ Each run translates the text once, as --mode=evaluate does; its log, corpus and 
 are read from its workdir. A run without a checkpoint is reported without scores.
 """
 
+import logging
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from jaxformer.reports.translations import Text, Translated
 from jaxformer.training.log import read_metrics
 from jaxformer.training.sharding import parameter_count
 from jaxformer.workdir import direction
+
+logger = logging.getLogger(__name__)
 
 
 def run(options: Options) -> dict | None:
@@ -78,6 +81,7 @@ def describe(name: str, this_run: Run, options: Options) -> report.RunFacts:
     folder = this_run.workdir.path
     translated = prepared = None
     if this_run.workdir.has_checkpoints():
+        logger.info("report: %s", name)
         done = evaluate(options)
         translated = Translated(
             done.translations,
