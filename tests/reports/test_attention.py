@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxformer.decoding.forced import Forced
+from jaxformer.decoding.forced import PairScore
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
 from jaxformer.reports.attention import AttentionView
@@ -267,7 +267,7 @@ class Fake:
         return attention(source, target)
 
     def score(self, sources, targets):
-        return [Forced(pieces(text), [-0.5] * len(pieces(text))) for text in targets]
+        return [PairScore(pieces(text), [-0.5] * len(pieces(text))) for text in targets]
 
 
 def test_sentences_are_translated_and_blank_ones_left_out():
