@@ -13,7 +13,7 @@ import jax
 
 from jaxformer.batch import Tokenizer
 from jaxformer.decoding.engine import Engine, Task
-from jaxformer.decoding.forced import Attention, Forced, TeacherForcing
+from jaxformer.decoding.forced import Attention, PairScore, TeacherForcing
 from jaxformer.decoding.long_lines import parts_of
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.scorer import Scorer
@@ -165,7 +165,7 @@ class Translator:
         """Where each head of the first member looks, for one pair of sentences."""
         return self._forced.attention(source, target)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
         """How probable the first member finds each given translation, by piece."""
         return self._forced.score(sources, targets)
 
