@@ -52,8 +52,8 @@ FLAGS: dict[str | None, tuple[Flag, ...]] = {
              "a pair.", default=False),
         Flag("format", str, "export: for which program.",
              choices=("ctranslate2", "huggingface", "stablehlo")),
-        Flag("memory_gib", float, "check: memory of each device, by default what it "
-             "says itself.", least=0.0),
+        Flag("memory_gib", float, "check: search the largest microbatch that fits "
+             "devices of this memory; 0 is what they report.", least=0.0),
         Flag("input", str, "import: the folder of a Marian checkpoint of Hugging Face, "
              "such as an OPUS-MT model's."),
         Flag("output", str, "export: the new folder to write; align: a new .npz file "

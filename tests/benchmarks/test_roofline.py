@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from configs import wmt_base, wmt_big
-from jaxformer.commands import check, memory
+from jaxformer.commands import flops
 from jaxformer.data.plan import Shape
 from jaxformer.models.transformer.config import TransformerConfig
 
@@ -51,8 +51,8 @@ def test_work_is_what_check_counts(model, config):
     row = Shape(1, roofline.ROW, roofline.ROW)
     assert values.batches.row_length == roofline.ROW
     assert values.training.tokens_per_update == roofline.TOKENS
-    assert model.row_flops == check.train_flops(checked, row)
-    kept = memory.activations(checked, row) * model.layers * roofline.BFLOAT16
+    assert model.row_flops == flops.train_flops(checked, row)
+    kept = flops.activations(checked, row) * model.layers * roofline.BFLOAT16
     assert model.row_activations() == kept
 
 

@@ -13,7 +13,7 @@ from benchmarks.peers.train_ours import ours
 from benchmarks.peers.train_text import Text, joined
 from benchmarks.peers.training import BASE, SMALL, TINY, flops
 from jaxformer.batch import EOS, PAD
-from jaxformer.commands.check import train_flops
+from jaxformer.commands.flops import train_flops
 from jaxformer.data.plan import Shape
 from jaxformer.data.store import Ragged, TokenizedCorpus
 
