@@ -89,7 +89,7 @@ DOORS = {
     "sentencepiece": ("jaxformer.data.tokenizer",),
     "sacrebleu": ("jaxformer.evaluation.metrics", "jaxformer.evaluation.significance"),
     "sacremoses": ("jaxformer.evaluation.moses",),
-    "sklearn": ("jaxformer.inspection.languages",),
+    "py3langid": ("jaxformer.inspection.languages",),
     "altair": ("jaxformer.reports",),
     "jinja2": ("jaxformer.reports.page",),
     "vl_convert": ("jaxformer.reports.page",),
