@@ -5,7 +5,6 @@ inspects it. Then XLA compiles the train step at its largest shape and says what
 it takes. No parameter is drawn and no batch made.
 """
 
-import dataclasses
 import logging
 import tempfile
 from contextlib import nullcontext
@@ -13,60 +12,69 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from jaxformer import processes
-from jaxformer.commands import estimates, runs
-from jaxformer.commands.estimates import in_gib
-from jaxformer.commands.options import Options
-from jaxformer.data.sources import CorpusConfig
+from jaxformer import estimates, processes
+from jaxformer.config import DataConfig
+from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
+from jaxformer.estimates import in_gib
 from jaxformer.inspection import findings
 from jaxformer.inspection.corpus import inspect_in_background
 from jaxformer.inspection.pieces import add_pieces
+from jaxformer.run import plan_training, prepare_run, resolve_config
 from jaxformer.training.memory import device_budget
+from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
 
 
-def run(options: Options) -> dict:
+def run(
+    *,
+    config: ConfigRequest,
+    workdir: Path | None,
+    memory_gib: float | None,
+    output: str | None,
+) -> dict:
     """Check a config, or the run of a workdir; returns the figures of the report."""
-    if options.output is not None:  # before the work: a package may be missing
+    if output is not None:  # before the work: a package may be missing
         import jaxformer.reports.corpus  # noqa: F401
-    if options.workdir is not None:
-        return check(options)
-    if options.config is None:
+    if workdir is not None:
+        return check(config, workdir, memory_gib, output)
+    if config.values is None:
         raise InputError(
             "there is nothing to check: give --config=..., --workdir=... or both"
         )
     logger.info("check: what is prepared is kept only with --workdir")
     with tempfile.TemporaryDirectory(prefix="jaxformer-check-") as folder:
-        return check(dataclasses.replace(options, workdir=Path(folder)))
+        return check(config, Path(folder), memory_gib, output)
 
 
-def check(options: Options) -> dict:
+def check(
+    config: ConfigRequest, workdir: Path, memory_gib: float | None, output: str | None
+) -> dict:
     """Report on plan and text, then on memory and time; the verdict comes last.
 
     Of several processes the first one inspects the text.
     """
-    text = runs.build(CorpusConfig, runs.requested_config(options), "data")
+    text = resolve_config(Workdir(workdir), config).data
     background = inspect_in_background(text) if processes.is_first() else nullcontext()
     with background as inspected:
-        checked, prepared = runs.prepare_run(options)
-        plan = runs.make_run_plan(checked, prepared)
+        checked, prepared = prepare_run(workdir, config)
+        plan = plan_training(checked, prepared)
         figures = estimates.report_plan(checked, plan, prepared.report["train"])
         corpus = inspected and inspected()
     if corpus:
         add_pieces(corpus, text, prepared)
-        report_text(corpus, text, options.output)
+        report_text(corpus, text, output)
         corpus = findings.without_text(corpus)
     used = estimates.report_memory(checked, plan)
-    budget, largest = device_budget(options.memory_gib), None
-    if None not in (options.memory_gib, budget, used):
+    budget, largest = device_budget(memory_gib), None
+    if None not in (memory_gib, budget, used):
         largest = {
             "plain": estimates.search_microbatch(checked, plan, budget, False),
             "rematerialised": estimates.search_microbatch(checked, plan, budget, True),
         }
-    dtype = checked.model.config.dtype
-    seconds = estimates.seconds_per_update(figures["flops_per_update"], dtype)
+    flops, steps = figures["flops_per_update"], checked.config.training.steps
+    seconds = estimates.seconds_per_update(flops, checked.model.dtype)
     figures |= {
         "corpus": corpus,
         "bytes_per_device": used,
@@ -74,14 +82,14 @@ def check(options: Options) -> dict:
         "fits": None if None in (used, budget) else used <= budget,
         "largest_microbatches": largest,
         "seconds_per_update_estimate": seconds,
-        "epochs": round(checked.training.steps / figures["updates_per_epoch"], 1),
+        "epochs": round(steps / figures["updates_per_epoch"], 1),
     }
-    report_verdict(figures, checked.training.steps)
+    report_verdict(figures, steps)
     return figures
 
 
 def report_text(
-    corpus: dict[str, Any], config: CorpusConfig, output: str | None
+    corpus: dict[str, Any], config: DataConfig, output: str | None
 ) -> None:
     """Log the findings in the text; with `output` write them also as a page."""
     warnings = findings.warnings(corpus, deduplicate=config.deduplicate)
@@ -92,7 +100,7 @@ def report_text(
 
         html = make_corpus_page(
             corpus,
-            title=f"{config.source_language}-{config.target_language}",
+            title=config.direction,
             warnings=warnings,
             sections=findings.sections(corpus),
         )

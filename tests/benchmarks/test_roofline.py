@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from configs import wmt_base, wmt_big
-from jaxformer.commands import flops
-from jaxformer.data.plan import Shape
-from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.config import Config
+from jaxformer.configs import wmt_base, wmt_big
+from jaxformer.models.architectures import config_type, make_model
 
 ROOT = Path(__file__).parents[2]
 START = "<!-- roofline: printed by benchmarks/roofline.py -->\n"
@@ -45,14 +44,15 @@ def test_page_shows_what_the_script_prints(capsys, monkeypatch):
 def test_work_is_what_check_counts(model, config):
     """Operations and activations of a row, as --mode=check counts them."""
     values = config.get_config()
-    checked = TransformerConfig(
-        vocab_size=values.data.vocab_size, **values.model.to_dict()
+    section = Config.parse(values.to_dict(), config_type).model
+    checked = make_model(
+        section, vocab_size=values.data.vocab_size, rematerialise=False
     )
-    row = Shape(1, roofline.ROW, roofline.ROW)
+    row = (1, roofline.ROW, roofline.ROW)
     assert values.batches.row_length == roofline.ROW
     assert values.training.tokens_per_update == roofline.TOKENS
-    assert model.row_flops == flops.train_flops(checked, row)
-    kept = flops.activations(checked, row) * model.layers * roofline.BFLOAT16
+    assert model.row_flops == checked.flops(*row)
+    kept = checked.activations(*row) * roofline.BFLOAT16
     assert model.row_activations() == kept
 
 

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import pytest
 
-from configs import multi30k
-from jaxformer.commands import check, estimates
-from jaxformer.commands.options import Options
+from jaxformer import estimates
+from jaxformer.commands import check
+from jaxformer.config_files import RECORDED, ConfigRequest
+from jaxformer.configs import multi30k
 from jaxformer.data.corpus import open_prepared
 from jaxformer.errors import InputError
-from jaxformer.processes import Cluster
 from jaxformer.training.memory import Memory
 
 D, F, HEADS, SIZE = 16, 32, 2, 4
@@ -26,7 +26,7 @@ PAIRS = [
 
 
 def options(folder, workdir=None, **training):
-    """Options of a check on the text in `folder`, for a model of one layer."""
+    """Arguments of a check on the text in `folder`, for a model of one layer."""
     config = multi30k.get_config().to_dict()
     config["data"] |= {"directory": str(folder), "dev": "train", "vocab_size": 60}
     config["batches"] |= {
@@ -34,20 +34,14 @@ def options(folder, workdir=None, **training):
     }  # fmt: skip
     config["data"]["max_length"] = 32
     config["model"] |= {
-        "num_layers": 1, "d_model": D, "d_ff": F, "num_heads": HEADS, "d_k": SIZE,
+        "encoder_layers": 1, "decoder_layers": 1, "d_model": D, "d_ff": F, "num_heads": HEADS, "d_k": SIZE,
         "d_v": SIZE,
     }  # fmt: skip
     config["training"] |= {
         "tokens_per_microbatch": 256, "tokens_per_update": 256, **training,
     }  # fmt: skip
-    return Options(
-        mode="check", config=config, workdir=workdir, source=None, reference=None,
-        split="test", checkpoint=None, decoding={},
-        cluster=Cluster(
-            coordinator_address=None, num_processes=None, process_id=None,
-            join_timeout=300, peer_timeout=100,
-        ),
-    )  # fmt: skip
+    request = ConfigRequest(config)
+    return {"config": request, "workdir": workdir, "memory_gib": None, "output": None}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +63,7 @@ def workdir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def result(text, workdir):
     """A whole check, in which the train step is compiled for eight devices."""
-    return check.run(options(text, workdir))
+    return check.run(**options(text, workdir))
 
 
 def test_the_text_is_reported(result, text):
@@ -143,11 +137,10 @@ def test_without_a_workdir_only_the_page_is_left(text, tmp_path, monkeypatch, ca
     monkeypatch.setattr(estimates, "step_memory", lambda *_, **__: Memory(1, 2, 3))
     monkeypatch.setattr(estimates, "largest_microbatch", largest_microbatch)
     page = tmp_path / "page.html"
-    asked = dataclasses.replace(
-        options(text, tokens_per_update=512), output=str(page), memory_gib=1.0
-    )
+    asked = options(text, tokens_per_update=512)
+    asked |= {"output": str(page), "memory_gib": 1.0}
     with caplog.at_level(logging.INFO, logger="jaxformer"):
-        result = check.run(asked)
+        result = check.run(**asked)
     assert list(tmp_path.iterdir()) == [page]
     assert "train: 1 pair of 20 with a blank source" in page.read_text()
     assert searched == [False, True]
@@ -188,9 +181,9 @@ def test_the_verdict_says_first_whether_the_run_fits(used, budget, fits, caplog)
 
 
 def test_neither_config_nor_workdir_is_refused():
-    nothing = SimpleNamespace(config=None, workdir=None, output=None)
+    nothing = {"config": RECORDED, "workdir": None, "memory_gib": None, "output": None}
     with pytest.raises(InputError, match=r"give --config=\.\.\."):
-        check.run(nothing)
+        check.run(**nothing)
 
 
 def test_pre_norm_and_learned_positions_are_parts_too():

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import multi30k
-from jaxformer.commands.runs import Run, make_learner, make_model
+from jaxformer.config import Config
+from jaxformer.configs import multi30k
+from jaxformer.models.architectures import config_type, make_model
+from jaxformer.run import Run, make_training_setup
 from jaxformer.training import memory
 from jaxformer.workdir import Workdir
 
@@ -92,9 +94,11 @@ def test_what_is_found_fits_and_twice_as_much_does_not():
     """For one layer on all eight devices."""
     config = multi30k.get_config().to_dict()
     config["model"] |= {
-        "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "d_k": 8, "d_v": 8,
+        "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "d_k": 8, "d_v": 8,
     }  # fmt: skip
-    learner = make_learner(Run(Workdir(Path()), config, None, make_model(config, 40)))
+    config = Config.parse(config, config_type)
+    model = make_model(config.model, vocab_size=40, rematerialise=False)
+    learner = make_training_setup(Run(Workdir(Path()), config, None, model))
     budget = 2**20
     found = memory.largest_microbatch(
         learner, (UNIT, LENGTH, LENGTH), budget, unit=UNIT, tokens_per_update=10**6
