@@ -78,7 +78,6 @@ DOORS = {
     "safetensors": ("jaxformer.export.marian_files",),
     "starlette": ("jaxformer.serving.app",),
     "uvicorn": ("jaxformer.serving.server",),
-    "h11": ("jaxformer.serving.server",),
     "prometheus_client": ("jaxformer.serving.metrics",),
     "optax": ("jaxformer.training.optimizer", "jaxformer.training.step"),
     "tqdm": ("jaxformer.training.log",),

@@ -4,300 +4,187 @@
     POST /translate  {"text": a sentence or a list, "n_best": 1, "prefix": ...}
                      -> {"translations": [{"text", "score", "log_probability",
                         "tokens"}, ...]}, with "n_best": [...] in each if it is above 1
-    POST /attention  {"source", "target"} -> pieces, and weights in thousandths
+    POST /attention  {"source", "target"} -> tokens, and weights in thousandths
     GET  /health     200 if it translates, else 503
     GET  /metrics    for Prometheus
 
-Whatever goes wrong is {"error": one sentence} with a status that fits.
+Errors are {"error": one sentence} with a fitting status.
 """
 
 import asyncio
-import dataclasses
-import json
 import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jaxformer.decoding.translate import Attention, Hypothesis
+from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
-from jaxformer.serving.batching import (
-    READY,
-    Batcher,
-    QueueFullError,
-    UnavailableError,
-)
-from jaxformer.serving.bodies import TooManyError, read_pair, read_translate
+from jaxformer.serving.batching import READY, Batcher, Limits, UnavailableError
+from jaxformer.serving.bodies import read_attention, read_translate
 from jaxformer.serving.metrics import CONTENT_TYPE, Metrics
-from jaxformer.serving.page import Page
 
-CLIENT_GONE = 499  # as nginx calls it; only metrics see it
-SOON = {"Retry-After": "1"}  # seconds
-PATHS = ("/", "/translate", "/attention", "/health", "/metrics")
-THOUSANDTHS = 1000
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a request may take."""
-
-    max_request_bytes: int
-    max_sentences: int  # in a request
-    request_timeout: float  # seconds to read it, and again to answer it
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class About:
-    """What is served."""
-
-    direction: str  # such as "en-de"
-    n_best: int  # as many candidates may be asked for
+PAGE = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
+POLICY = b"default-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
+HEADERS = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", POLICY),
+    (b"x-content-type-options", b"nosniff"),
+)
+# UTF-8 bytes of a text: its tokens are fewer, and attention grows with their square.
+MAX_ATTENTION_BYTES = 600
 
 
 class Api:
-    """The routes; `batcher` does the work."""
+    """The handlers of all requests. `about` is added to the answer of /health."""
 
     def __init__(
-        self, batcher: Batcher, metrics: Metrics, limits: Limits, about: About
+        self, batcher: Batcher, metrics: Metrics, limits: Limits, about: dict[str, Any]
     ) -> None:
         self._batcher, self._metrics = batcher, metrics
         self._limits, self._about = limits, about
-        self._page = Page.read()
 
-    def application(self) -> Starlette:
+    def application(self) -> ASGIApp:
         """Build the ASGI application."""
-        app = Starlette(
-            routes=[
-                Route("/", self.page),
-                Route("/translate", self.translate, methods=["POST"]),
-                Route("/attention", self.attention, methods=["POST"]),
-                Route("/health", self.health),
-                Route("/metrics", self.metrics),
-            ],
-            middleware=[Middleware(_Watched, metrics=self._metrics)],
-            exception_handlers={
-                HTTPException: _refuse,
-                InputError: _refuse_input,
-                QueueFullError: _refuse_for_now,
-                UnavailableError: _refuse_for_now,
-                ClientDisconnect: _forget,
-                Exception: _own_up,
-            },
-        )
+        page = [
+            Route(path, FileResponse(Path(__file__).with_name(name)), methods=["GET"])
+            for path, name in PAGE.items()
+        ]
+        routes = [
+            *page,
+            Route("/translate", self._translate, methods=["POST"]),
+            Route("/attention", self._attention, methods=["POST"]),
+            Route("/health", self._health),
+            Route("/metrics", self._metrics_text),
+        ]
+        handlers = {
+            HTTPException: lambda _, e: _error(e.status_code, e.detail, e.headers),
+            InputError: lambda _, e: _error(400, str(e)),
+            UnavailableError: lambda _, e: _error(503, str(e), {"Retry-After": "1"}),
+            ClientDisconnect: lambda *_: _error(499, "only the metrics see this"),
+            Exception: lambda *_: _error(500, "internal error; the log shows more"),
+        }
+        app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False
-        return app
+        return _observed(app, self._metrics, {route.path for route in routes})
 
-    async def page(self, _: Request) -> Response:
-        """Give the page, which may load nothing from anywhere else."""
-        return Response(
-            self._page.html,
-            media_type="text/html",
-            headers={"Content-Security-Policy": self._page.policy},
-        )
+    async def _translate(self, request: Request) -> Response:
+        body, most = await self._read(request), self._limits.max_sentences
+        pairs, n_best = read_translate(body, max_n_best=self._about["n_best"])
+        if len(pairs) > most:
+            raise HTTPException(413, f'"text" has over {most} sentences; send fewer')
+        found = await self._results(request, self._batcher.translate(pairs))
+        return JSONResponse({"translations": [_best(each, n_best) for each in found]})
 
-    async def translate(self, request: Request) -> Response:
-        """Translate one sentence or several."""
-        asked = read_translate(
-            await self._body(request),
-            max_sentences=self._limits.max_sentences,
-            most_candidates=self._about.n_best,
-        )
-        found = await self._answer(
-            request, self._batcher.translate(asked.sentences, asked.prefixes)
-        )
-        return JSONResponse(
-            {"translations": [_translation(each, asked.n_best) for each in found]}
-        )
+    async def _attention(self, request: Request) -> Response:
+        pair = read_attention(await self._read(request))
+        if any(len(text.encode()) > MAX_ATTENTION_BYTES for text in pair):
+            most = f"{MAX_ATTENTION_BYTES} bytes"
+            raise HTTPException(413, f"attention is limited to texts of {most}")
+        (found,) = await self._results(request, self._batcher.attention(*pair))
+        weights = {
+            name: np.rint(1000 * getattr(found, name)).astype(int).tolist()
+            for name in ("encoder", "decoder", "cross")
+        }
+        return JSONResponse({"source": found.source, "target": found.target, **weights})
 
-    async def attention(self, request: Request) -> Response:
-        """Show the attention of all heads for a pair."""
-        pair = read_pair(await self._body(request))
-        (found,) = await self._answer(
-            request, [self._batcher.attention(pair.source, pair.target)]
-        )
-        return Response(  # megabytes for long pairs
-            await run_in_threadpool(_attention_json, found),
-            media_type="application/json",
-        )
-
-    async def health(self, _: Request) -> Response:
-        """Say whether it translates."""
+    async def _health(self, _: Request) -> Response:
         status = self._batcher.state
         if self._batcher.busy_seconds() > self._limits.request_timeout:
-            status = "stalled"  # in one call into the model
-        return JSONResponse(
-            {"status": status, **dataclasses.asdict(self._about)},
-            200 if status == READY else 503,
-        )
+            status = "stalled"  # in one call of the translator
+        code = 200 if status == READY else 503
+        return JSONResponse({"status": status, **self._about}, code)
 
-    async def metrics(self, _: Request) -> Response:
-        """Give the counters."""
+    async def _metrics_text(self, _: Request) -> Response:
         return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def _body(self, request: Request) -> bytes:
-        """Read the body of a request. Raises HTTPException for one that is no good."""
-        kind, _, options = request.headers.get("content-type", "").partition(";")
-        charset = options.strip().lower().replace('"', "")
-        if kind.strip().lower() != "application/json" or charset not in (
-            "", "charset=utf-8",
-        ):  # fmt: skip
-            raise HTTPException(
-                415, "the body has to be JSON; send Content-Type: application/json"
-            )
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise HTTPException(415, "the body has to be sent uncompressed")
-        most = self._limits.max_request_bytes
-        too_large = HTTPException(413, f"the body has more than {most:,} bytes")
-        length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > most:
-            raise too_large
+    async def _read(self, request: Request) -> bytes:
+        """Read the body. Raises HTTPException for its type, its size or slowness."""
+        media_type = request.headers.get("content-type", "").partition(";")[0]
+        if media_type.strip().lower() != "application/json":
+            raise HTTPException(415, "send JSON with Content-Type: application/json")
+        most, timeout = self._limits.max_request_bytes, self._limits.request_timeout
         body = bytearray()
         try:
-            async with asyncio.timeout(self._limits.request_timeout):
+            async with asyncio.timeout(timeout):
                 async for chunk in request.stream():
                     body += chunk
                     if len(body) > most:
-                        raise too_large
+                        raise HTTPException(413, f"the body exceeds {most:,} bytes")
         except TimeoutError:
-            raise HTTPException(
-                408,
-                f"the body took longer than {self._limits.request_timeout:g} seconds",
-                {"Connection": "close"},
-            ) from None
+            late = f"the body took longer than {timeout:g} seconds"
+            raise HTTPException(408, late, {"Connection": "close"}) from None
         return bytes(body)
 
-    async def _answer(self, request: Request, futures: Sequence[Future]) -> list[Any]:
-        """Await the results, unless it takes too long or the client goes away.
+    async def _results(self, request: Request, futures: Sequence[Future]) -> list[Any]:
+        """Await all results, unless it takes too long or the client disconnects.
 
-        Then what has not been begun is dropped.
+        Then, and after an error, what is still in the queue is cancelled.
         """
-        work = asyncio.gather(*map(asyncio.wrap_future, futures))
-        work.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        gone = asyncio.ensure_future(_disconnected(request))
+        timeout = self._limits.request_timeout
+        results = asyncio.ensure_future(_gather(futures))
+        disconnect = asyncio.ensure_future(_disconnect(request))
+        both, first = (results, disconnect), asyncio.FIRST_COMPLETED
         try:
-            await asyncio.wait(
-                (work, gone),
-                timeout=self._limits.request_timeout,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if work.done():
-                return work.result()
-            if gone.done():
+            done, _ = await asyncio.wait(both, timeout=timeout, return_when=first)
+            if results in done:
+                return results.result()
+            if disconnect in done:
                 raise ClientDisconnect
-            raise HTTPException(
-                504,
-                f"there was no answer in {self._limits.request_timeout:g} seconds",
-            )
+            raise HTTPException(504, f"no answer within {timeout:g} seconds")
         finally:
-            for each in (work, gone):
+            for each in (*both, *futures):
                 each.cancel()
-            for future in futures:  # one may have failed; nobody wants the others
-                future.cancel()
 
 
-class _Watched:
-    """Counts and times requests; forbids that answers are kept or guessed at."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status, start = 500, time.monotonic()  # unless another one is sent
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message["headers"], *_FOR_ALL]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_and_note)
-        finally:
-            path = scope["path"] if scope["path"] in PATHS else "other"
-            self._metrics.request(path, status, time.monotonic() - start)
+async def _gather(futures: Sequence[Future]) -> list[Any]:
+    return [await asyncio.wrap_future(future) for future in futures]
 
 
-_FOR_ALL = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
-
-
-# What goes wrong ------------------------------------------------------------------
-
-
-def _refuse(request: Request, error: HTTPException) -> Response:
-    sentence = error.detail
-    if error.status_code == 404:
-        sentence = f"there is nothing here; there are {', '.join(PATHS)}"
-    elif error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        sentence = f"{request.method} is not for this address, only {allowed}"
-    return JSONResponse({"error": sentence}, error.status_code, error.headers)
-
-
-def _refuse_input(_: Request, error: InputError) -> Response:
-    status = 413 if isinstance(error, TooManyError) else 400
-    return JSONResponse({"error": str(error)}, status)
-
-
-def _refuse_for_now(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 503, SOON)
-
-
-def _forget(_: Request, __: Exception) -> Response:
-    return Response(status_code=CLIENT_GONE)  # for the metrics; nobody reads it
-
-
-def _own_up(_: Request, __: Exception) -> Response:
-    return JSONResponse({"error": "the server has a fault, which its log shows"}, 500)
-
-
-async def _disconnected(request: Request) -> None:
-    """Return when the client has gone away."""
+async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-# Answers --------------------------------------------------------------------------
-
-
-def _translation(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
-    """The best of them, and if more are wanted the n best, itself included."""
-    found = [
-        {
-            "text": each.text,
-            "score": each.score,
-            "log_probability": each.log_probability,
-            "tokens": each.tokens,
-        }
-        for each in hypotheses[:n_best]
-        if math.isfinite(each.score)  # a search may have found fewer
+def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
+    """The best hypothesis; with n_best above 1 also the n best, itself included."""
+    found = [  # the search may have found fewer
+        each._asdict() for each in hypotheses[:n_best] if math.isfinite(each.score)
     ]
     return found[0] if n_best == 1 else {**found[0], "n_best": found}
 
 
-def _attention_json(found: Attention) -> bytes:
-    weights = {
-        name: np.rint(getattr(found, name) * THOUSANDTHS).astype(int)
-        for name in ("encoder", "decoder", "cross")
-    }
-    answer = {
-        "source": found.source,
-        "target": found.target,
-        **{name: values.tolist() for name, values in weights.items()},
-    }
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
+def _error(status: int, sentence: str, headers: Any = None) -> Response:
+    return JSONResponse({"error": sentence}, status, headers)
+
+
+def _observed(app: ASGIApp, metrics: Metrics, paths: set[str]) -> ASGIApp:
+    """Count and time the requests of `app`, and add HEADERS to its answers."""
+
+    async def observed(scope: Scope, receive: Receive, send: Send) -> None:
+        status, start = 500, time.monotonic()  # unless another status is sent
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *HEADERS]
+            await send(message)
+
+        try:
+            await app(scope, receive, send_with_headers)
+        finally:
+            path = scope["path"] if scope["path"] in paths else "other"
+            metrics.requests.labels(path, str(status)).inc()
+            metrics.request_seconds.labels(path).observe(time.monotonic() - start)
+
+    return observed

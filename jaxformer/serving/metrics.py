@@ -1,96 +1,44 @@
-"""What a server counts, in the text format of Prometheus."""
+"""The server's metrics, in the text format of Prometheus."""
 
-from collections.abc import Callable, Sequence
+from functools import partial
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    generate_latest,
-)
+import prometheus_client
+from prometheus_client import Counter, Gauge, Histogram
 
-from jaxformer.decoding.translate import Hypothesis
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST
+CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The counters of one server; told by its requests and by its `Batcher`."""
+    """The metrics of one server, each an object of prometheus_client."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self._requests = Counter(
-            "jaxformer_requests",
-            "Requests answered; status 499: the client went away before.",
-            ("path", "status"),
-            registry=registry,
+        self.registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self.registry)
+        counter, gauge, histogram = (
+            partial(kind, namespace="jaxformer", registry=self.registry)
+            for kind in (Counter, Gauge, Histogram)
         )
-        self._request_seconds = Histogram(
-            "jaxformer_request_seconds",
-            "Time from a request's head to the end of its answer.",
-            ("path",),
-            buckets=_SECONDS,
-            registry=registry,
+        seconds = partial(histogram, buckets=_SECONDS)
+        self.requests = counter(
+            "requests", "Requests; 499: the client disconnected.", ("path", "status")
         )
-        self._sentences = Counter(
-            "jaxformer_sentences", "Sentences translated.", registry=registry
+        self.request_seconds = seconds(
+            "request_seconds", "Time from the head to the end of the answer.", ("path",)
         )
-        self._tokens = Counter(
-            "jaxformer_tokens",
-            "Pieces in the best translations, end of sentence included.",
-            registry=registry,
+        self.sentences = counter("sentences", "Sentences translated.")
+        self.tokens = counter("tokens", "Tokens of the best translations, with EOS.")
+        self.dropped = counter("dropped_sentences", "Sentences cancelled in the queue.")
+        self.waiting = gauge("queue_sentences", "Sentences in the queue.")
+        self.in_search = gauge("search_sentences", "Sentences in the search.")
+        self.batch = histogram(
+            "batch_sentences", "Sentences in an advance.", buckets=_SENTENCES
         )
-        self._dropped = Counter(
-            "jaxformer_dropped_sentences",
-            "Sentences never begun, since nobody waited for them any more.",
-            registry=registry,
+        self.advance_seconds = seconds(
+            "advance_seconds", "Time of an advance of the search, a few steps."
         )
-        self._batch = Histogram(
-            "jaxformer_batch_sentences",
-            "Sentences in the search, at each of its advances.",
-            buckets=_SENTENCES,
-            registry=registry,
-        )
-        self._advance_seconds = Histogram(
-            "jaxformer_advance_seconds",
-            "Time of an advance of the search, a few steps.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.answered = 0
-        self.sentences = 0
-
-    def watch(self, name: str, meaning: str, value: Callable[[], float]) -> None:
-        """Report what `value` says whenever somebody asks."""
-        Gauge(f"jaxformer_{name}", meaning, registry=self._registry).set_function(value)
-
-    def request(self, path: str, status: int, seconds: float) -> None:
-        """Count a request."""
-        self.answered += status != 499
-        self._requests.labels(path, str(status)).inc()
-        self._request_seconds.labels(path).observe(seconds)
-
-    def advanced(self, sentences: int, seconds: float) -> None:
-        """Count an advance of the search, with so many sentences in it."""
-        self._batch.observe(sentences)
-        self._advance_seconds.observe(seconds)
-
-    def translated(self, hypotheses: Sequence[Hypothesis]) -> None:
-        """Count a translated sentence."""
-        self.sentences += 1
-        self._sentences.inc()
-        self._tokens.inc(hypotheses[0].tokens)
-
-    def dropped(self) -> None:
-        """Count a sentence that was not begun."""
-        self._dropped.inc()
 
     def text(self) -> bytes:
-        """Everything, as CONTENT_TYPE says."""
-        return generate_latest(self._registry)
+        """Return all metrics in the format that CONTENT_TYPE names."""
+        return prometheus_client.generate_latest(self.registry)

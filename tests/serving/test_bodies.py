@@ -1,44 +1,64 @@
 """Bodies of requests: whatever they hold, they are read or refused."""
 
-import functools
+import contextlib
 import json
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxformer.errors import InputError
-from jaxformer.serving.bodies import read_pair, read_translate
+from jaxformer.serving.bodies import read_attention, read_translate
 
-LIMITS = {"max_sentences": 3, "most_candidates": 4}
-ANYTHING = st.recursive(
+VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
-BODY = st.binary() | ANYTHING.map(json.dumps).map(str.encode) | st.fixed_dictionaries(
-    {}, optional={name: ANYTHING for name in ("text", "n_best", "prefix", "source")}
+BODIES = st.binary() | st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("text", "n_best", "prefix", "source"), VALUES)
 ).map(json.dumps).map(str.encode)  # fmt: skip
 
 
-@settings(max_examples=50, deadline=None)
-@given(BODY)
-def test_a_body_is_read_or_refused_in_a_sentence(body):
-    complaints = []
-    for read in (read_pair, functools.partial(read_translate, **LIMITS)):
-        try:
-            read(body)
-        except InputError as error:
-            complaints.append(str(error))
-    assert not any("\n" in each for each in complaints)
-    assert "".join(complaints).encode()
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(st.text(st.characters(codec="utf-8")), max_size=3),
-    st.integers(1, 4),
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"", "not JSON in UTF-8"),
+        (b"[" * 100_000, "not JSON in UTF-8"),
+        (b'{"text": "\xff"}', "not JSON in UTF-8 .*position 10"),
+        ('{"text": "a"}'.encode("utf-16"), "not JSON in UTF-8"),
+        (b'{"text": "\\ud800"}', "not JSON in UTF-8 .*surrogates"),
+        (b'["a"]', "has to be a JSON object"),
+        (b"{}", '"text" is missing'),
+        (b'{"text": null}', '"text" has to be a string'),
+        (b'{"text": ["a", 1]}', '"text" has to be a string'),
+        (b'{"txt": "a"}', "unknown key 'txt'; the keys are text, n_best, prefix"),
+        (b'{"text": "a", "n_best": 0}', '"n_best" has to be an integer from 1 to 4'),
+        (b'{"text": "a", "n_best": 5}', "from 1 to 4"),
+        (b'{"text": "a", "n_best": true}', '"n_best" has to be'),
+        (b'{"text": "a", "n_best": 1.0}', '"n_best" has to be'),
+        (b'{"text": "a", "prefix": ["b"]}', '"prefix" has to be'),
+        (b'{"text": ["a"], "prefix": []}', '"prefix" has to be'),
+    ],
 )
+def test_a_bad_body_is_refused(body, error):
+    with pytest.raises(InputError, match=error):
+        read_translate(body, max_n_best=4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(BODIES)
+@example(b'{"source": "a", "target": 1}')
+def test_any_body_is_read_or_refused(body):
+    with contextlib.suppress(InputError):
+        read_translate(body, max_n_best=4)
+    with pytest.raises(InputError):  # it has no target
+        read_attention(body)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(st.characters(codec="utf-8"))), st.integers(1, 4))
 def test_a_good_body_is_read_as_it_was_written(sentences, n_best):
     body = json.dumps({"text": sentences, "n_best": n_best}).encode()
-    asked = read_translate(body, **LIMITS)
-    assert asked == (sentences, [""] * len(sentences), n_best)
+    pairs = [(sentence, "") for sentence in sentences]
+    assert read_translate(body, max_n_best=4) == (pairs, n_best)
