@@ -1,21 +1,19 @@
-"""Ask a server ten thousand times at once, and show that no answer is lost or mixed up.
+"""Put a server under load, and show that no answer is lost or mixed up.
 
     python benchmarks/load.py --workdir=runs/m30k --sentences=test.en.gz
         [--requests=10000] [--clients=64] [--distinct=1000] [--seed=0]
     python benchmarks/load.py --url=http://127.0.0.1:8000/ --sentences=test.en.gz
 
-starts `--mode=serve` on a free port, or talks to the server at --url. First each
-distinct sentence is translated alone: that is what its answer has to be. Then that many
-clients ask for them in random order, each the next one as soon as it has its answer.
-Prints throughput and latency, then the same as a line of JSON. The exit code is 0 only
-if every request was answered with the translation of its own sentence.
+starts `--mode=serve` on a free port with all other flags, or asks the server at --url.
+Each distinct sentence is translated alone for its expected answer. Then the clients
+request them in random order, each as soon as it has its last answer. Prints throughput
+and latency, then the same as a line of JSON. The exit code is 0 only if all is right.
 """
 
 import argparse
 import collections
 import contextlib
 import gzip
-import http.client
 import itertools
 import json
 import random
@@ -24,240 +22,141 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-ROOT = Path(__file__).resolve().parents[1]
-PATIENCE = 600  # seconds for a server to get ready
-TIMEOUT = 120  # seconds for an answer
-RIGHT, MIXED_UP, DIFFERENT, LOST = "right", "mixed up", "different", "lost"
+import numpy as np
+
+JSON = {"Content-Type": "application/json"}
+TIMEOUT = 600  # seconds to get ready, to answer and to end
+# Of one request; status is an HTTP status or the kind of error, times are in seconds.
+Answer = collections.namedtuple("Answer", "sentence status text start seconds")
 
 
-class LoadError(Exception):
-    """The server cannot be measured; the message says why."""
+def connect(url: str) -> contextlib.closing[HTTPConnection]:
+    """Return a connection; each request opens it if it is closed."""
+    return contextlib.closing(HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT))
 
 
-class Client:
-    """One connection, kept open as long as the server keeps it."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._connection = http.client.HTTPConnection(
-            parts.hostname, parts.port, timeout=TIMEOUT
-        )
-
-    def get(self, path: str) -> tuple[int, str]:
-        """Status and text of an address."""
-        return self._ask("GET", path)
-
-    def translate(self, sentence: str) -> tuple[int, str]:
-        """Status and translation, or complaint."""
-        body = json.dumps({"text": sentence}).encode()
-        status, text = self._ask(
-            "POST", "/translate", body, {"Content-Type": "application/json"}
-        )
-        values = json.loads(text)
-        if status != 200:
-            return status, values["error"]
-        return status, values["translations"][0]["text"]
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    def _ask(self, *request) -> tuple[int, str]:
-        try:
-            self._connection.request(*request)
-            answer = self._connection.getresponse()
-            return answer.status, answer.read().decode()
-        except BaseException:
-            self._connection.close()  # the next request opens another
-            raise
+def get(url: str, path: str) -> str:
+    """Return the text of an address."""
+    with connect(url) as connection:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
 
 
-@dataclass
-class Outcome:
-    """What became of the requests."""
-
-    kinds: collections.Counter = field(default_factory=collections.Counter)
-    statuses: collections.Counter = field(default_factory=collections.Counter)
-    latencies: list[float] = field(default_factory=list)  # seconds, as they came
-    examples: list[str] = field(default_factory=list)  # what went wrong, some of it
-    seconds: float = 0.0
-
-
-def judge(sentence: str, found: str, expected: dict[str, str]) -> str:
-    """What an answer is, by what each sentence gave when it was alone."""
-    if found == expected[sentence]:
-        return RIGHT
-    return MIXED_UP if found in expected.values() else DIFFERENT
+def translate(connection: HTTPConnection, sentence: str) -> Answer:
+    """Request a translation."""
+    start, body = time.perf_counter(), json.dumps({"text": sentence})
+    try:
+        connection.request("POST", "/translate", body, JSON)
+        response = connection.getresponse()
+        status, values = response.status, json.load(response)
+        text = values["translations"][0]["text"] if status == 200 else values["error"]
+    except (OSError, HTTPException, ValueError) as error:
+        connection.close()
+        status, text = type(error).__name__, str(error)
+    return Answer(sentence, status, text, start, time.perf_counter() - start)
 
 
-def ask_all(
-    url: str, sentences: Sequence[str], expected: dict[str, str], *, clients: int
-) -> Outcome:
-    """Send a request for each sentence, `clients` at a time."""
-    outcome, lock = Outcome(), threading.Lock()
-    left = iter(sentences)
+def translate_all(url: str, sentences: Sequence[str], clients: int) -> list[Answer]:
+    """Request the translations of all sentences, `clients` at a time."""
+    waiting = iter(sentences)
 
-    def work() -> None:
-        client = Client(url)
-        while True:
-            with lock:
-                sentence = next(left, None)
-            if sentence is None:
-                break
-            start = time.perf_counter()
-            try:
-                status, found = client.translate(sentence)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                status, found = type(error).__name__, str(error)
-            seconds = time.perf_counter() - start
-            kind = judge(sentence, found, expected) if status == 200 else LOST
-            with lock:
-                outcome.kinds[kind] += 1
-                outcome.statuses[status] += 1
-                if status == 200:
-                    outcome.latencies.append(seconds)
-                if kind != RIGHT and len(outcome.examples) < 5:
-                    outcome.examples.append(f"{kind}: {sentence!r} -> {found!r}")
-        client.close()
+    def client(_: int) -> list[Answer]:
+        with connect(url) as connection:
+            return [translate(connection, sentence) for sentence in waiting]
 
-    threads = [threading.Thread(target=work) for _ in range(clients)]
-    start = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    outcome.seconds = time.perf_counter() - start
-    return outcome
-
-
-def ask_one_by_one(url: str, sentences: Sequence[str]) -> dict[str, str]:
-    """What each sentence gives when the server has nothing else to do."""
-    found = {}
-    with contextlib.closing(Client(url)) as client:
-        for sentence in sentences:
-            status, found[sentence] = client.translate(sentence)
-            if status != 200:
-                raise LoadError(f"{sentence!r} gives {status}: {found[sentence]}")
-    return found
+    with ThreadPoolExecutor(clients) as pool:
+        answers = itertools.chain(*pool.map(client, range(clients)))
+    return sorted(answers, key=lambda answer: answer.start)
 
 
 def read_sentences(file: Path, count: int) -> list[str]:
-    """The first distinct lines of a file, plain or gzipped."""
-    data = file.read_bytes()
-    text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode()
-    distinct = dict.fromkeys(filter(None, map(str.strip, text.split("\n"))))
+    """Read the first distinct lines of a file, plain or gzipped."""
+    opened = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "rt", encoding="utf-8", newline="\n") as lines:
+        distinct = dict.fromkeys(filter(None, map(str.strip, lines)))
     return list(itertools.islice(distinct, count))
 
 
 @contextlib.contextmanager
 def server(command: Sequence[str]) -> Iterator[str]:
-    """Start a server and give its address; it has to end well."""
+    """Start a server, yield its URL when it is ready, and require that it ends well."""
+    url, end = None, time.monotonic() + TIMEOUT
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stderr=log, stdout=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen(command, stderr=log, stdout=log)
         try:
-            yield wait_until_ready(process, log)
+            while url is None or "ready" not in get(url[1], "/health"):
+                time.sleep(0.2)
+                log.seek(0)
+                text = log.read()
+                if process.poll() is not None or time.monotonic() > end:
+                    sys.exit(f"load: the server did not get ready; it said:\n{text}")
+                url = re.search(r"^serving: .* on (http://\S+?),", text, re.M)
+            yield url[1]
             process.send_signal(signal.SIGTERM)
-            if process.wait(PATIENCE) != 0:
-                raise LoadError(f"the server ended with exit code {process.returncode}")
+            if process.wait(TIMEOUT) != 0:
+                sys.exit(f"load: the server ended with code {process.returncode}")
         finally:
             process.kill()
             process.wait()
-            process.stdout.close()
 
 
-def wait_until_ready(process: subprocess.Popen, log) -> str:
-    """The address that a server says it listens on, when it is warm."""
-    end = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < end:
-        time.sleep(0.2)
-        log.seek(0)
-        found = re.search(r"^serving: .* on (http://\S+?),", log.read(), re.M)
-        if found and is_ready(found[1]):
-            return found[1]
-    log.seek(0)
-    raise LoadError(f"the server did not get ready; it said:\n{log.read()}")
-
-
-def is_ready(url: str) -> bool:
-    """Whether the server says so itself."""
-    with contextlib.closing(Client(url)) as client, contextlib.suppress(OSError):
-        return client.get("/health")[0] == 200
-    return False
-
-
-def read_metrics(url: str) -> str:
-    """What the server counts."""
-    with contextlib.closing(Client(url)) as client:
-        return client.get("/metrics")[1]
-
-
-def metric(text: str, name: str) -> float:
-    """The value of a metric without labels."""
-    found = re.search(rf"^{name} (\S+)$", text, re.M)
-    return float(found[1]) if found else 0.0
-
-
-def report(outcome: Outcome, *, clients: int, occupancy: float) -> dict:
-    """Print what was measured; returns it."""
-    latencies = outcome.latencies or [0.0]
-    late = latencies[len(latencies) // 2 :]  # when all programs are compiled
-
-    def quantile(share: float, of: Sequence[float] = latencies) -> float:
-        place = min(len(of) - 1, int(share * len(of)))
-        return round(1000 * sorted(of)[place], 1)
-
-    values = {
-        "requests": outcome.kinds.total(),
-        "clients": clients,
-        **{kind.replace(" ", "_"): outcome.kinds[kind]
-           for kind in (RIGHT, MIXED_UP, DIFFERENT, LOST)},
-        "seconds": round(outcome.seconds, 1),
-        "requests_per_second": round(outcome.kinds.total() / outcome.seconds, 1),
-        "p50_ms": quantile(0.5),
-        "p99_ms": quantile(0.99),
-        "max_ms": quantile(1.0),
-        "second_half_p99_ms": quantile(0.99, late),
-        "sentences_in_search": round(occupancy, 1),
-    }  # fmt: skip
-    for name, value in values.items():
-        print(f"{name.replace('_', ' '):<22} {value:>10,}")
-    for status, count in sorted(outcome.statuses.items(), key=str):
-        print(f"{f'status {status}':<22} {count:>10,}")
-    for example in outcome.examples:
-        print(f"  {example}")
-    return values
+def batch_metrics(url: str) -> list[float]:
+    """Return the sum of all batch sizes since the server started, and their number."""
+    pattern, text = r"^jaxformer_batch_sentences_%s (\S+)$", get(url, "/metrics")
+    found = [re.search(pattern % name, text, re.M) for name in ("sum", "count")]
+    return [float(each[1]) if each else 0.0 for each in found]
 
 
 def measure(url: str, options: argparse.Namespace) -> dict:
-    """Measure the server at `url`."""
-    distinct = read_sentences(Path(options.sentences), options.distinct)
-    start = time.perf_counter()
-    expected = ask_one_by_one(url, distinct)
-    alone = (time.perf_counter() - start) / max(1, len(distinct))
-    print(f"{len(distinct)} sentences one by one: {1000 * alone:.1f} ms each")
-    times = -(-options.requests // len(distinct))
-    order = (distinct * times)[: options.requests]
+    """Measure the server at `url`; prints and returns the figures."""
+    distinct = read_sentences(options.sentences, options.distinct)
+    alone = translate_all(url, distinct, clients=1)
+    for sentence, status, text, *_ in alone:
+        if status != 200:
+            sys.exit(f"load: {sentence!r} gives {status}: {text}")
+    expected = {answer.sentence: answer.text for answer in alone}
+    order = list(itertools.islice(itertools.cycle(distinct), options.requests))
     random.Random(options.seed).shuffle(order)
-    before = read_metrics(url)
-    outcome = ask_all(url, order, expected, clients=options.clients)
-    after = read_metrics(url)
-    batches, sentences = (
-        metric(after, f"jaxformer_batch_sentences_{what}")
-        - metric(before, f"jaxformer_batch_sentences_{what}")
-        for what in ("count", "sum")
-    )
-    occupancy = sentences / batches if batches else 0.0
-    values = report(outcome, clients=options.clients, occupancy=occupancy)
-    return {**values, "alone_ms": round(1000 * alone, 1)}
+    before, start = batch_metrics(url), time.perf_counter()
+    answers = translate_all(url, order, options.clients)
+    seconds = time.perf_counter() - start
+    sentences, batches = np.subtract(batch_metrics(url), before)
+
+    def verdict(answer: Answer) -> str:
+        if answer.status != 200:
+            return "lost"
+        if answer.text == expected[answer.sentence]:
+            return "right"
+        return "mixed_up" if answer.text in expected.values() else "different"
+
+    verdicts = collections.Counter(map(verdict, answers))
+    ms = [1000 * answer.seconds for answer in answers if answer.status == 200] or [0]
+    values = {
+        "requests": len(order),
+        "clients": options.clients,
+        **{kind: verdicts[kind] for kind in ("right", "mixed_up", "different", "lost")},
+        "seconds": seconds,
+        "requests_per_second": len(order) / seconds,
+        "alone_ms": 1000 * np.mean([answer.seconds for answer in alone]),
+        **{f"p{q}_ms": np.percentile(ms, q) for q in (50, 99)},
+        "max_ms": max(ms),
+        "second_half_p99_ms": np.percentile(ms[len(ms) // 2 :], 99),  # all is compiled
+        "sentences_in_search": sentences / max(1, batches),
+    }
+    values = {name: round(value, 1) for name, value in values.items()}
+    statuses = collections.Counter(f"status {answer.status}" for answer in answers)
+    for name, value in (values | statuses).items():
+        print(f"{name.replace('_', ' '):<22} {value:>10,}")
+    for answer in [each for each in answers if verdict(each) != "right"][:5]:
+        print(f"  {verdict(answer)}: {answer.sentence!r} -> {answer.text!r}")
+    return values
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -267,27 +166,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--workdir", help="a run to serve")
-    where.add_argument("--url", help="a server that runs already")
-    parser.add_argument("--sentences", required=True, help="a text, one a line")
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--distinct", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    options, flags = parser.parse_known_args(argv)  # others are the server's
-    command = [
-        sys.executable, "-m", "jaxformer.main", "--mode=serve", "--port=0",
-        f"--workdir={Path(options.workdir or '.').resolve()}", *flags,
-    ]  # fmt: skip
-    try:
-        with (
-            contextlib.nullcontext(options.url)
-            if options.url
-            else server(command) as url
-        ):
-            values = measure(url, options)
-    except LoadError as error:
-        print(f"load: {error}", file=sys.stderr)
-        return 1
+    where.add_argument("--url", help="a running server")
+    parser.add_argument("--sentences", type=Path, required=True, help="one a line")
+    defaults = {"requests": 10_000, "clients": 64, "distinct": 1000, "seed": 0}
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options, flags = parser.parse_known_args(argv)
+    command = [sys.executable, "-m", "jaxformer.main", "--mode=serve", "--port=0"]
+    command += [f"--workdir={Path(options.workdir or '.').resolve()}", *flags]
+    with contextlib.nullcontext(options.url) if options.url else server(command) as url:
+        values = measure(url, options)
     print(json.dumps(values))
     return 0 if values["right"] == values["requests"] else 1
 
