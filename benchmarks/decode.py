@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import harness
-from benchmarks.models import Sizes, bleu, make_translator, open_trained, random_model
+from benchmarks.models import Sizes, bleu, draw_endless, make_translator, open_trained
 from benchmarks.peers import decoding as peers
 from benchmarks.peers.decoding import Translate
 from jaxformer.data.sources import read_lines
@@ -74,7 +74,8 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
     """Time translations of exactly `target` tokens by a model that never says EOS."""
     sizes = {name: getattr(options, name) for name in size_flags()}
     sizes = dataclasses.replace(SIZES, **sizes)
-    model, params = random_model(sizes.config(dropout=0.0, logits_bias=True))
+    model = sizes.model(dropout=0.0, logits_bias=True)
+    params = draw_endless(model)
     tokenizer, found = peers.Numbers(sizes.vocabulary), {}
     lines = [tokenizer.decode(ids) for ids in sizes.sentences(sizes.source, 1)]
     exact = dict.fromkeys(("min_decoding_length", "max_decoding_length"), sizes.target)
@@ -108,7 +109,7 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
 def real_text(options: argparse.Namespace, folder: Path) -> dict:
     """Time translations of a file with a trained model, beam 4."""
     run, params = open_trained(options.workdir)
-    decoding = run.config["decoding"] | {"beam_size": 4}
+    decoding = vars(run.config.decoding) | {"beam_size": 4}
     translators = both(
         (run.model, params, run.tokenizer), decoding, folder, options.threads,
         max_batch_size=CT2_BATCH, batch_type="tokens", length_penalty=decoding["alpha"],

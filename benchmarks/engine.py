@@ -97,10 +97,10 @@ def under_load(both: dict, lines: list[str], rate: float, repeats: int) -> dict:
 def measure(options: argparse.Namespace) -> dict:
     """Time the file, then the load."""
     run, params = open_trained(options.workdir)
-    model = run.model, params, run.tokenizer, run.config["decoding"]
+    model = run.model, params, run.tokenizer, vars(run.config.decoding)
     lines = [line for line in read_lines(options.text) if line.strip()]
     lengths = map(len, run.tokenizer.encode(lines))
-    longest = run.config["data"]["max_length"]
+    longest = run.config.data.max_length
     lines = [line for line, n in zip(lines, lengths, strict=True) if n <= longest]
     static = StaticBatches(*model, options.rows)
     both = {ENGINE: make_translator(*model), STATIC: static}

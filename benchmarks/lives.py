@@ -27,7 +27,7 @@ CONFIG = {
     "data.builtin_pairs": 1000, "data.builtin_eval_pairs": 2, "data.vocab_size": 200,
     "data.max_length": ROW, "batches.row_length": ROW, "batches.executor": "python",
     "batches.row_multiple": ROWS, "training.tokens_per_microbatch": ROWS * ROW,
-    "training.tokens_per_update": 2 * ROWS * ROW, "model.num_layers": 1,
+    "training.tokens_per_update": 2 * ROWS * ROW, "model.encoder_layers": 1, "model.decoder_layers": 1,
     "model.d_model": 32, "model.d_ff": 64, "model.num_heads": 2, "model.d_k": 16,
     "model.d_v": 16, "model.dropout": 0.1, "training.log_every": 1,
     "training.save_every": SAVE_EVERY, "training.keep": 3, "training.average": 2,

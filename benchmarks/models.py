@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from jax.sharding import AxisType, Mesh
 
-from configs import wmt_base
 from jaxformer.batch import EOS, Batch
-from jaxformer.commands.runs import Run, open_run, read_parameters
-from jaxformer.decoding.translate import DecodingConfig, Translator
+from jaxformer.configs import wmt_base
+from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.translate import Translator
 from jaxformer.evaluation.metrics import corpus_scores
-from jaxformer.main import parse
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.models.architectures import config_type, make_model
+from jaxformer.models.sequence_model import Model
+from jaxformer.run import Run, open_run, read_parameters
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
     AXES,
@@ -56,13 +55,15 @@ class Sizes:
     attention_window: int | None = None
     fused_attention: bool = False
 
-    def config(self, **changes: Any) -> TransformerConfig:
-        """Give the base config of these sizes, with further fields changed."""
-        own = "num_layers d_model d_ff num_heads dtype attention_window fused_attention"
+    def model(self, **changes: Any) -> Model:
+        """Make the base model of these sizes, with further fields of it changed."""
+        own = "d_model d_ff num_heads dtype attention_window fused_attention"
         values = wmt_base.get_config().model.to_dict() | {"dropout": DROPOUT}
         values |= {name: getattr(self, name) for name in own.split()}
+        values["encoder_layers"] = values["decoder_layers"] = self.num_layers
         values["d_k"] = values["d_v"] = self.d_model // self.num_heads
-        return TransformerConfig(**(values | {"vocab_size": self.vocabulary} | changes))
+        section = config_type(values["architecture"])(**(values | changes))
+        return make_model(section, vocab_size=self.vocabulary, rematerialise=False)
 
     def sentences(self, length: int, seed: int) -> np.ndarray:
         """Draw random sentences without padding: int32 [rows, length], EOS last."""
@@ -101,10 +102,10 @@ def one_device() -> Mesh:
 class Trainer:
     """The train step of a model on a mesh, with its state."""
 
-    def __init__(self, config: TransformerConfig, mesh: Mesh) -> None:
-        model, self.mesh = Transformer(config), mesh
+    def __init__(self, model: Model, mesh: Mesh) -> None:
+        self.mesh = mesh
         optimizer, _ = make_optimizer(
-            d_model=config.d_model, warmup_steps=4000, learning_rate_scale=1.0,
+            d_model=model.d_model, warmup_steps=4000, learning_rate_scale=1.0,
             beta1=BETA1, beta2=BETA2, epsilon=EPSILON, clip_norm=None,
         )  # fmt: skip
         self.step = TrainStep(
@@ -129,39 +130,40 @@ class Trainer:
         return float(report.sums.loss / report.sums.tokens)
 
 
-def random_model(config: TransformerConfig) -> tuple[Transformer, dict]:
-    """Draw a model that never produces EOS, so that every search takes all its steps.
+def draw_endless(model: Model) -> dict:
+    """Draw parameters that never produce EOS, so that every search takes all its steps.
 
-    The config must have a bias of the logits. Parameters are numpy arrays.
+    The model must have a bias of the logits. Parameters are numpy arrays.
     """
-    model, row = Transformer(config), jnp.ones((1, 2), jnp.int32)
-    batch = Batch(row, row, row, row)
-    init = functools.partial(model.init, jax.random.key(0), batch, train=False)
-    params = jax.tree.map(np.array, jax.jit(lambda: nn.unbox(init())["params"])())
+    draw = jax.jit(lambda: nn.unbox(model.init(jax.random.key(0))))
+    params = jax.tree.map(np.array, draw())
     params["logits_bias"][EOS] = NEVER
-    return model, params
+    return params
 
 
 def make_translator(
-    model: Transformer, params: dict, tokenizer: Any, decoding: dict
+    model: Model, params: dict, tokenizer: Any, decoding: dict
 ) -> Translator:
     """Make a translator on the local devices; `decoding` is the config's section."""
     mesh = local_mesh()
     return Translator(
-        [model], [copy_to(mesh, params)], tokenizer, config=DecodingConfig(**decoding),
-        rows=batch_sharding(mesh),
+        [model], [copy_to(mesh, params)], tokenizer,
+        options=TranslateOptions(**decoding), rows=batch_sharding(mesh),
     )  # fmt: skip
 
 
 def open_trained(workdir: Path) -> tuple[Run, dict]:
     """Open a trained run with the parameters that it translates with."""
-    run = open_run(parse(["", "--mode=translate", f"--workdir={workdir}"]))
+    run = open_run(workdir)
     return run, read_parameters(run, None)
 
 
 def bleu(run: Run, translations: Sequence[str], references: Sequence[str]) -> float:
     """Score translations in the languages of a run."""
-    languages = {
-        key: run.config["data"][key] for key in ("source_language", "target_language")
-    }
-    return corpus_scores(translations, references, **languages).bleu
+    data = run.config.data
+    return corpus_scores(
+        translations,
+        references,
+        source_language=data.source_language,
+        target_language=data.target_language,
+    ).bleu

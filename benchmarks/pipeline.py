@@ -29,13 +29,13 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.models import Trainer, one_device
-from configs import demo, multi30k
+from jaxformer.config import DataConfig
+from jaxformer.configs import demo, multi30k
 from jaxformer.data.corpus import prepare
 from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import Plan, make_plan
-from jaxformer.data.sources import CorpusConfig
 from jaxformer.data.store import TokenizedCorpus, open_corpus
-from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.architectures import config_type, make_model
 
 LAYOUTS = "packed", "buckets"
 EXECUTORS = "tf.data", "python"
@@ -140,8 +140,10 @@ def planning(corpus: TokenizedCorpus, pairs: int, repeats: int) -> harness.Figur
 def step_rate(corpus: TokenizedCorpus, vocabulary: int) -> float:
     """Give the target tokens a second that steps of the Multi30k model consume."""
     plan = plan_of(corpus, "packed", MICROBATCHES[0])
-    model = multi30k.get_config().model.to_dict()
-    trainer = Trainer(TransformerConfig(vocab_size=vocabulary, **model), one_device())
+    values = multi30k.get_config().model.to_dict()
+    section = config_type(values["architecture"])(**values)
+    model = make_model(section, vocab_size=vocabulary, rematerialise=False)
+    trainer = Trainer(model, one_device())
     batches = updates(corpus, plan, seed=0, start=0, executor="python")
     first, *others = (batch for (batch,) in itertools.islice(batches, STEPS + 1))
     trainer(first)  # compiles
@@ -165,7 +167,7 @@ def measure(options: argparse.Namespace) -> dict:
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="jaxformer-pipeline-") as name:
         folder = Path(name)
-        prepared = prepare(CorpusConfig(**data), folder)
+        prepared = prepare(DataConfig(**data), folder)
         consumed = step_rate(prepared.train, prepared.tokenizer.vocab_size)
         corpus = folder / "corpus" / "train"
         found = rates(corpus, amounts["microbatches"], options.repeats)

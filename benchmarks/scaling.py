@@ -66,7 +66,7 @@ def measure_speed(table: str, values: tuple[int, ...], repeats: int) -> dict:
     sizes, turns, compiling = variants(table, values), {}, {}
     for name, each in sizes.items():
         start, batch = time.perf_counter(), each.batch()
-        trainer = Trainer(each.config(), one_device())
+        trainer = Trainer(each.model(), one_device())
         trainer.compile(batch)
         compiling[name] = time.perf_counter() - start
         turns[name] = lambda trainer=trainer, batch=batch: trainer(batch)
@@ -85,7 +85,7 @@ def exchanged(axis: str) -> dict[str, int]:
     """Count bytes of each kind of collective on one of the devices along an axis."""
     mesh = make_mesh(**{name: 1 for name in AXES} | {axis: -1})
     sizes = sizes_of(d_model=256, num_layers=1)
-    trainer = Trainer(sizes.config(), mesh)
+    trainer = Trainer(sizes.model(), mesh)
     parameters = jax.tree.leaves(trainer.state.params)
     found = {"parameters": sum(leaf.nbytes for leaf in parameters)}
     for each in collectives(trainer.compile(sizes.batch()).as_text()):

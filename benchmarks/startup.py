@@ -32,7 +32,7 @@ from flax import linen as nn
 from benchmarks import harness
 from benchmarks.models import Sizes
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import DecoderLayer, EncoderLayer
+from jaxformer.models.transformer.transformer import Layer
 from jaxformer.training.log import METRICS_FILE
 
 SHAPES = "8x32,8x64,16x64", "4x32"  # rows x length; the second if quick
@@ -144,11 +144,11 @@ def gradients_of(
     run: Callable, config: TransformerConfig, rows: int, length: int
 ) -> tuple[Callable, tuple]:
     """Give a function and its arguments: gradients of both stacks, dropout on."""
-    encoder, decoder = EncoderLayer(config), DecoderLayer(config)
+    encoder, decoder = Layer(config, "encoder"), Layer(config, "decoder")
     x = jax.random.normal(jax.random.key(0), (rows, length, config.d_model))
     mask = jnp.ones((rows, 1, length, length), bool)
     causal = jnp.tril(mask)
-    keys = jax.random.split(jax.random.key(1), config.num_layers)
+    keys = jax.random.split(jax.random.key(1), config.encoder_layers)
 
     def born(module: nn.Module, *inputs: jax.Array) -> Any:
         def one(key: jax.Array) -> Any:
@@ -163,10 +163,10 @@ def gradients_of(
             )
 
         memory = run(apply(encoder, mask), params[0], x, keys)
-        decode = apply(decoder, memory, causal, mask)
+        decode = apply(decoder, causal, memory, mask)
         return jnp.square(run(decode, params[1], x, keys)).sum()
 
-    params = born(encoder, x, mask), born(decoder, x, x, causal, mask)
+    params = born(encoder, x, mask), born(decoder, x, causal, x, mask)
     return jax.jit(jax.grad(loss)), (params, x)
 
 
@@ -180,7 +180,7 @@ def time_stacks(options: argparse.Namespace) -> dict:
         rows, length = map(int, shape.split("x"))
         turns, compiling = {}, {}
         for run in (unrolled, scanned):
-            function, arguments = gradients_of(run, sizes.config(), rows, length)
+            function, arguments = gradients_of(run, sizes.model().config, rows, length)
             lowered, before = function.lower(*arguments), time.perf_counter()
             program = lowered.compile()
             compiling[run.__name__] = time.perf_counter() - before

@@ -44,7 +44,7 @@ def make_updates(sizes: Sizes, names: list[str], longest: int) -> dict[str, Upda
     """Make the named contestants; `longest` is their longest sentence."""
     torch = functools.partial(torch_update, sizes, longest=longest)
     makers = {
-        OURS: lambda: Trainer(sizes.config(), one_device()),
+        OURS: lambda: Trainer(sizes.model(), one_device()),
         TORCH: lambda: torch(compiled=False),
         COMPILED: lambda: torch(compiled=True),
         FLAX: lambda: flax_update(sizes, longest=longest),

@@ -69,7 +69,7 @@ def compare(options: argparse.Namespace, folder: Path) -> dict:
     model = run.model, params, run.tokenizer
     found: dict = {"sentences": len(sources)}
     for name, (beam_size, alpha) in SEARCHES.items():
-        decoding = run.config["decoding"] | {"beam_size": beam_size, "alpha": alpha}
+        decoding = vars(run.config.decoding) | {"beam_size": beam_size, "alpha": alpha}
         ours = make_translator(*model, decoding)
         translations = {"ours": ours(sources)}
         for kind in QUANTIZED:

@@ -88,9 +88,7 @@ def check(
     return figures
 
 
-def report_text(
-    corpus: dict[str, Any], config: DataConfig, output: str | None
-) -> None:
+def report_text(corpus: dict[str, Any], config: DataConfig, output: str | None) -> None:
     """Log the findings in the text; with `output` write them also as a page."""
     warnings = findings.warnings(corpus, deduplicate=config.deduplicate)
     logger.info("%s", findings.describe(corpus, warnings))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import engine
-from benchmarks.models import Sizes, make_translator, random_model
+from benchmarks.models import Sizes, draw_endless, make_translator
 from benchmarks.peers.decoding import Numbers
 from benchmarks.peers.static_batches import StaticBatches
 from jaxformer.batch import EOS
@@ -19,8 +19,8 @@ DECODING = {"beam_size": 2, "alpha": 0.6, "extra_length": 2, "batch_tokens": 64}
 @pytest.fixture(scope="module")
 def model():
     """A model that never says EOS, its parameters and its tokeniser."""
-    config = SIZES.config(dropout=0.0, logits_bias=True)
-    return *random_model(config), Numbers(SIZES.vocabulary)
+    model = SIZES.model(dropout=0.0, logits_bias=True)
+    return model, draw_endless(model), Numbers(SIZES.vocabulary)
 
 
 def test_our_translations_have_the_length_asked_for(model):

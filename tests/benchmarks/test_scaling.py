@@ -23,7 +23,7 @@ def test_one_size_changes_at_a_time(table, changed):
     found = scaling.variants(table, values).values()
     for value, sizes in zip(values, found, strict=True):
         assert {k for k in base if getattr(sizes, k) != base[k]} in (changed, set())
-        assert sizes.config().d_k == scaling.HEAD
+        assert sizes.model().config.d_k == scaling.HEAD
         is_rows = table == "microbatch"
         assert value == (sizes.batch().target.size if is_rows else vars(sizes)[table])
 
@@ -32,7 +32,7 @@ def test_lengths_have_as_many_tokens_with_and_without_a_window():
     found = scaling.variants("length", (32, 4096))
     assert list(found) == ["32 full", "32 windowed", "4,096 full", "4,096 windowed"]
     assert {sizes.batch().source.size for sizes in found.values()} == {4096}
-    windows = [sizes.config().attention_window for sizes in found.values()]
+    windows = [sizes.model().config.attention_window for sizes in found.values()]
     assert windows == [None, scaling.WINDOW] * 2
 
 
@@ -48,7 +48,7 @@ def test_plots_are_written(tmp_path):
 @pytest.mark.slow
 def test_a_loop_over_the_layers_gives_the_gradients_of_the_layers():
     """Dropout is on; the layers are different."""
-    config = Sizes(num_layers=2, d_model=8, d_ff=8, num_heads=2).config()
+    config = Sizes(num_layers=2, d_model=8, d_ff=8, num_heads=2).model().config
     results = []
     for run in (unrolled, scanned):
         function, arguments = gradients_of(run, config, 2, 4)

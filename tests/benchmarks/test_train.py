@@ -7,20 +7,18 @@ from benchmarks.models import SIZES, Trainer, one_device
 from benchmarks.peers import batches
 from benchmarks.peers.products import flops
 from jaxformer.batch import EOS, PAD
-from jaxformer.commands.check import train_flops
-from jaxformer.data.plan import Shape
 from jaxformer.data.store import Ragged, TokenizedCorpus
 
 
 @pytest.mark.parametrize("name", ["base", "small", "tiny"])
 def test_products_are_those_that_a_run_counts(name):
     sizes = SIZES[name]
-    shape = Shape(sizes.rows, sizes.source, sizes.target)
-    assert flops(sizes) == train_flops(sizes.config(), shape)
+    shape = (sizes.rows, sizes.source, sizes.target)
+    assert flops(sizes) == sizes.model().flops(*shape)
 
 
 def test_an_update_learns():
-    update, batch = Trainer(SIZES["tiny"].config(), one_device()), SIZES["tiny"].batch()
+    update, batch = Trainer(SIZES["tiny"].model(), one_device()), SIZES["tiny"].batch()
     losses = [update(batch) for _ in range(30)]
     assert losses[-1] < losses[0]
 

@@ -1,10 +1,8 @@
 """--mode=check says what a run would take, and trains nothing."""
 
-import dataclasses
 import json
 import logging
 import tempfile
-from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.data.corpus import prepare
+from jaxformer.config_files import RECORDED
 from jaxformer.data.pipeline import updates
+from jaxformer.run import plan_training, prepare_run
 from jaxformer.training import step
 from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.workdir import Workdir
 
 LAYER = "encoder/layer_0/feed_forward"
 TINY = (
@@ -141,7 +141,7 @@ def test_a_run_goes_around_what_it_diverged_on(train, tmp_path, bad_where):
     assert answer.err.count("training diverged") == 1
     assert (tmp_path / "run" / "diverged_at_step_5.tsv").exists()
     assert last_state(tmp_path / "run") == {
-        "step": 12, "position": 15, "bad_steps": 0, "skipped": 0,
+        "step": 12, "data_position": 15, "bad_steps": 0, "skipped": 0,
     }  # fmt: skip
     lines = reports(tmp_path / "run")
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
@@ -156,7 +156,7 @@ def test_a_run_that_diverges_at_once_begins_again_further_on(
     answer = train(ROLLBACK)
     assert answer.result["step"] == 12
     assert "set back to step 0, data position 3" in answer.err
-    assert last_state(tmp_path / "run")["position"] == 15
+    assert last_state(tmp_path / "run")["data_position"] == 15
 
 
 @pytest.mark.slow

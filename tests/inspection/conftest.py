@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxformer.data import grammar
 from jaxformer.config import DataConfig
+from jaxformer.data import grammar
 from jaxformer.data.tokenizer import train_tokenizer
 
 
