@@ -38,7 +38,7 @@ from benchmarks.lives import (
     read_metrics,
 )
 from jaxformer.errors import InputError
-from jaxformer.processes import EXIT_PEER_LOST
+from jaxformer.lost_peers import EXIT_PEER_LOST
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.step import TrainState
 

@@ -67,7 +67,8 @@ ROOMS = {
         ("commands",),
         (
             "contract", "processes", "models", "optimizer", "update", "training",
-            "data", "decoding", "evaluation", "inspection", "export", "serving", "reports", "workdir",
+            "data", "decoding", "evaluation", "inspection", "export", "serving",
+            "reports", "workdir",
             "published", "config files", "run",
         ),
     ),

@@ -10,7 +10,7 @@ import numpy as np
 from jaxformer.batch import PAD
 from jaxformer.decoding.engine import bucket_length
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.translate import search_translations
+from jaxformer.decoding.scorer import search_translations
 
 
 class StaticBatches:

@@ -112,8 +112,8 @@ class Translator:
     ) -> list[tuple[int, list[Hypothesis]]]:
         """Translate part (p, of) of the sentences: their indices and hypotheses.
 
-        `check_stop` is called now and then, as often in every part; an exception of its own
-        ends the work. `first` is how many sentences came before: line numbers in
+        `check_stop` is called equally often in every part, and may raise to end the
+        work. `first` is how many sentences came before: line numbers in
         messages, and the seeds of samples, count from there.
         """
         order = sorted(

@@ -32,8 +32,8 @@ def options(folder, workdir=None, **training):
     }  # fmt: skip
     config["data"]["max_length"] = 32
     config["model"] |= {
-        "encoder_layers": 1, "decoder_layers": 1, "d_model": D, "d_ff": F, "num_heads": HEADS, "d_k": SIZE,
-        "d_v": SIZE,
+        "encoder_layers": 1, "decoder_layers": 1, "d_model": D, "d_ff": F,
+        "num_heads": HEADS, "d_k": SIZE, "d_v": SIZE,
     }  # fmt: skip
     config["training"] |= {
         "tokens_per_microbatch": 256, "tokens_per_update": 256, **training,

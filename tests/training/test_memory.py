@@ -94,7 +94,8 @@ def test_what_is_found_fits_and_twice_as_much_does_not():
     """For one layer on all eight devices."""
     config = multi30k.get_config().to_dict()
     config["model"] |= {
-        "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "d_k": 8, "d_v": 8,
+        "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32,
+        "num_heads": 2, "d_k": 8, "d_v": 8,
     }  # fmt: skip
     config = Config.parse(config, config_type)
     model = make_model(config.model, vocab_size=40, rematerialise=False)
