@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxformer.decoding.forced import Forced
+from jaxformer.decoding.forced import PairScore
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
 from jaxformer.reports import page
@@ -254,7 +254,7 @@ TRANSLATOR = SimpleNamespace(  # a piece is a word or a part of it
     ],
     attention=attention,
     score=lambda _, texts: [
-        Forced(pieces(text), [-0.5] * len(pieces(text))) for text in texts
+        PairScore(pieces(text), [-0.5] * len(pieces(text))) for text in texts
     ],
 )
 

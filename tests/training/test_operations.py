@@ -1,6 +1,5 @@
 """Operations are those that XLA counts, and the largest shape is found."""
 
-import dataclasses
 import functools
 from types import SimpleNamespace
 
@@ -10,19 +9,16 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import Batch
-from jaxformer.commands import flops
 from jaxformer.data.plan import Shape
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.estimates import largest_shape
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import TrainStep, init_state
+from tests.models.tiny import model_of
 
-CONFIG = TransformerConfig(  # its matrices outweigh the rest
-    vocab_size=512, num_layers=1, d_model=128, d_ff=512, num_heads=4, d_k=32, d_v=32,
-    dropout=0.0, positions="sinusoidal", max_positions=64, norm_first=False,
-    dtype="float32", attention_bias=False, activation="relu", logits_bias=False,
-    layer_norm_epsilon=1e-6, attention_window=None, fused_attention=False,
-)  # fmt: skip
+SIZES = {  # matrices that outweigh the rest
+    "vocab_size": 512, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32,
+    "d_v": 32,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +30,7 @@ def lower():
     )  # fmt: skip
 
     def lower(shape: Shape, *, accumulate: bool, window: int | None = None):
-        model = Transformer(dataclasses.replace(CONFIG, attention_window=window))
+        model = model_of(**SIZES, attention_window=window)
         step = TrainStep(
             model, optimizer, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
         )
@@ -45,7 +41,7 @@ def lower():
             for length in (shape.source_length, shape.target_length)
         )
         batch = Batch(source, target, source, target)
-        return model.config, state, step.lower(state, batch, accumulate=accumulate)
+        return model, state, step.lower(state, batch, accumulate=accumulate)
 
     return lower
 
@@ -55,9 +51,9 @@ def lower():
 )
 def test_operations_are_those_that_xla_counts(lower, shape, window):
     """At 256 target positions the loop over the logits runs once, as XLA assumes."""
-    config, _, lowered = lower(shape, accumulate=False, window=window)
+    model, _, lowered = lower(shape, accumulate=False, window=window)
     counted = lowered.cost_analysis()["flops"]
-    assert flops.train_flops(config, shape) == pytest.approx(counted, rel=0.1)
+    assert model.flops(*shape) == pytest.approx(counted, rel=0.1)
 
 
 def test_accumulating_holds_gradients_beside_the_state(lower):
@@ -72,4 +68,4 @@ def test_accumulating_holds_gradients_beside_the_state(lower):
 def test_the_largest_shape_has_the_longest_rows():
     """Of equal positions: attention grows with the square of a row."""
     shapes = (Shape(64, 32, 32), Shape(16, 128, 128), Shape(32, 64, 64))
-    assert flops.largest_shape(CONFIG, SimpleNamespace(shapes=shapes)) == shapes[1]
+    assert largest_shape(model_of(**SIZES), SimpleNamespace(shapes=shapes)) == shapes[1]
