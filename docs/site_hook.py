@@ -49,10 +49,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def front_page() -> str:
-    """README.md with its links as seen from docs/."""
+    """README.md with its links as seen from docs/, and pictures of this site only."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = text.replace("[docs/](docs/tutorial.md)", "the tutorial and its neighbours")
     text = text.replace("](docs/", "](")
+    text = re.sub(r"!\[(Open in Colab)\]\([^)]*\)", r"\1", text)  # from another host
     return re.sub(r"\]\((notebooks|configs)/", rf"]({SOURCE}/\1/", text)
 
 
