@@ -1,0 +1,161 @@
+"""Generate the pages of the site that are made from the package and from README.md.
+
+MkDocs calls `on_files` before it reads the pages.
+"""
+
+import dataclasses
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from jaxformer.config_files import read_config_file, sections_of
+from jaxformer.flags import CLUSTER, COMMANDS, FLAGS, Flag
+from jaxformer.settings import kind_of
+
+ROOT = Path(__file__).parents[1]
+SOURCE = "https://github.com/jaxformer/jaxformer/blob/main"
+PUBLIC_MODULES = (
+    "config", "decoding.options", "decoding.translate", "reports.attention",
+    "models.sequence_model", "models.architectures", "models.transformer.config",
+    "models.attention", "models.masks", "models.layers", "batch",
+    "training.optimizer", "training.loss", "training.sharding", "training.loop",
+    "evaluation.metrics", "evaluation.significance", "data.sources", "errors",
+)  # fmt: skip
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    pages = {
+        "index.md": front_page(),
+        "commands.md": commands_page(),
+        "config_keys.md": config_keys_page(),
+        "modules.md": modules_page(),
+        "reports/multi30k.html": report_page(),
+    }
+    for name, content in pages.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Turn links to files outside docs/ into links to the repository."""
+    return re.sub(r"\]\(\.\./(?!docs/)([^)]+)\)", rf"]({SOURCE}/\1)", markdown)
+
+
+def front_page() -> str:
+    """README.md with its links as seen from docs/, and pictures of this site only."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = text.replace("[docs/](docs/tutorial.md)", "the tutorial and its neighbours")
+    text = text.replace("](docs/", "](")
+    text = re.sub(r"!\[(Open in Colab)\]\([^)]*\)", r"\1", text)  # from another host
+    return re.sub(r"\]\((notebooks|configs)/", rf"]({SOURCE}/\1/", text)
+
+
+def report_page() -> str:
+    """The report of two Multi30k runs, as `--mode=report` writes it."""
+    from jaxformer.reports.run import render
+
+    path = ROOT / "docs" / "reports" / "multi30k.json"
+    return render(json.loads(path.read_text(encoding="utf-8")))
+
+
+def commands_page() -> str:
+    """Each command with its flags, from `jaxformer.flags`."""
+    lines = [
+        "# Commands",
+        "",
+        "`jaxformer --mode=COMMAND --config=FILE --workdir=FOLDER [flags]`; without "
+        "`--mode` the command is `train`. A flag that a command does not use is an "
+        "error. `--config.SECTION.KEY=VALUE` changes a value of the config "
+        "([config keys](config_keys.md)).",
+        "",
+        "Results go to standard output: translations, alignments, or one last line of "
+        "JSON. All other text goes to standard error. Wrong input or a full disk is "
+        "one line on standard error and exit code 2 "
+        "([all exit codes](resume.md#exit-codes)).",
+        "",
+    ]
+    for name, command in COMMANDS.items():
+        lines += [f"## {name}", "", command.summary, ""]
+        if not command.needs_workdir:
+            lines += ["Runs without `--workdir` as well.", ""]
+        if command.flags:
+            lines += flag_table(FLAGS[flag] for flag in command.flags)
+    lines += ["## Flags of every command", ""]
+    lines += [
+        "`--mode`, `--config`, `--help` and `--version`, and these:",
+        "",
+        *flag_table(FLAGS[name] for name in ("workdir", *CLUSTER)),
+    ]
+    return "\n".join(lines)
+
+
+def flag_table(flags: Iterator[Flag]) -> list[str]:
+    """A table of flags: name, type, default and meaning."""
+    lines = ["| flag | value | default | meaning |", "|---|---|---|---|"]
+    for flag in flags:
+        default = "" if flag.default in (None, "") else f"`{flag.default}`"
+        kind = value_of(flag.kind, {"choices": flag.choices, "least": flag.least})
+        lines.append(f"| `--{flag.name}` | {kind} | {default} | {cell(flag.meaning)} |")
+    return [*lines, ""]
+
+
+def config_keys_page() -> str:
+    """Each key of a config, from the dataclasses of its sections."""
+    values = read_config_file("wmt_base")
+    lines = [
+        "# Config keys",
+        "",
+        "A config file's `get_config` returns a value for every key. "
+        "`--config.SECTION.KEY=VALUE` replaces one. The examples are the values of "
+        f"[`configs/wmt_base.py`]({SOURCE}/configs/wmt_base.py), the paper's base "
+        "model. The last column says whether a value may change when a run "
+        "[resumes](resume.md).",
+        "",
+    ]
+    for section, kind in sections_of(values).items():
+        lines += [f"## {section}", "", inspect.getdoc(kind) or "", ""]
+        lines += ["| key | value | example | meaning | may change |"]
+        lines += ["|---|---|---|---|---|"]
+        for field in dataclasses.fields(kind):
+            rule = field.metadata
+            type_, may_be_none = kind_of(field)
+            allowed = value_of(type_, rule) + (" or None" if may_be_none else "")
+            example = cell(f"`{values[section][field.name]!r}`")
+            change = "yes" if rule["free"] else ""
+            lines.append(
+                f"| `{section}.{field.name}` | {allowed} | {example} "
+                f"| {cell(rule['meaning'])} | {change} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def value_of(kind: type, rule: dict[str, Any]) -> str:
+    """The type and the bounds of a value, in words."""
+    if rule.get("choices"):
+        return ", ".join(f"`{choice}`" for choice in rule["choices"])
+    names = {int: "integer", float: "number", bool: "true or false", str: "text"}
+    words = {"least": "≥", "above": ">", "most": "≤", "below": "<"}
+    bounds = [f"{words[key]} {rule[key]:g}" for key in words if rule.get(key) is not None]
+    return ", ".join([names[kind], *bounds])
+
+
+def cell(text: str) -> str:
+    """Text that a cell of a table can hold."""
+    escaped = text.replace("|", r"\|")
+    return re.sub(r"<(?=\w)", "&lt;", escaped)
+
+
+def modules_page() -> str:
+    """The public modules, by mkdocstrings."""
+    lines = ["# Modules", "", "For those who build on parts of jaxformer.", ""]
+    for name in PUBLIC_MODULES:
+        lines += [f"::: jaxformer.{name}", ""]
+    return "\n".join(lines)
