@@ -1,12 +1,14 @@
 """Step functions that look up random tables, and searches written out in Python.
 
 Every prefix of every sentence has a distribution of its own, so whatever a search
-forgets or mixes up shows.
+forgets or mixes up shows. The searches take any model, as a function from the tokens so
+far to the logits of the next.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -20,6 +22,7 @@ from jaxformer.decoding.options import SearchOptions
 VOCABULARY = 7  # PAD, UNK, BOS, EOS and three words
 WORDS = tuple(range(EOS + 1, VOCABULARY))
 STATES = 1009  # prefixes of up to four tokens rarely share one
+Score = Callable[[Sequence[int]], np.ndarray]  # tokens -> logits [V] of the next
 
 
 def random_tables(seed: int, batch: int, scale: float = 2.0) -> np.ndarray:
@@ -67,19 +70,24 @@ def empty_cache(batch: int, width: int, length: int) -> jax.Array:
     return jnp.full((batch, width, length), 5, jnp.int32)
 
 
+def score_of(table: np.ndarray) -> Score:
+    """The logits [V] that a table [STATES, V] has after some tokens."""
+
+    def score(tokens):
+        return table[functools.reduce(next_state, tokens, next_state(0, BOS))]
+
+    return score
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """In float64."""
     logits = logits.astype(np.float64) - logits.max()
     return logits - np.log(np.exp(logits).sum())
 
 
-def teacher_forced(table: np.ndarray, tokens: Iterable[int]) -> float:
+def teacher_forced(score: Score, tokens: Sequence[int]) -> float:
     """Log P of `tokens`, computed one token at a time over the whole vocabulary."""
-    state, total = next_state(0, BOS), 0.0
-    for token in tokens:
-        total += log_softmax(table[state])[token]
-        state = next_state(state, int(token))
-    return total
+    return sum(log_softmax(score(tokens[:n]))[token] for n, token in enumerate(tokens))
 
 
 def penalty(n: int, options: SearchOptions) -> float:
@@ -119,7 +127,7 @@ def repeated_by(tokens: Sequence[int], n: int) -> set[int]:
 
 
 def all_hypotheses(
-    table: np.ndarray, wanted: Wanted, options: SearchOptions
+    score: Score, wanted: Wanted, options: SearchOptions
 ) -> list[tuple[float, tuple]]:
     """Every sentence that is allowed with its score, best first."""
     n = options.no_repeat_ngram
@@ -131,28 +139,27 @@ def all_hypotheses(
                 token in wanted.choices(sentence[:place], n)
                 for place, token in enumerate(sentence)
             ):
-                log_p = teacher_forced(table, sentence)
+                log_p = teacher_forced(score, sentence)
                 found.append((log_p / penalty(len(sentence), options), sentence))
     return sorted(found, reverse=True)
 
 
 def plain_beam(
-    table: np.ndarray, wanted: Wanted, options: SearchOptions
+    score: Score, wanted: Wanted, options: SearchOptions
 ) -> list[tuple[float, tuple]]:
     """Beam search with lists, run to the limit: it never stops early."""
     width, finished = options.beam_size, []
-    live = [(0.0, (), next_state(0, BOS))] if wanted.limit else []
+    live = [(0.0, ())] if wanted.limit else []
     for n in range(1, wanted.limit + 1):
         grown = []
-        for log_p, tokens, state in live:
-            log_ps = log_softmax(table[state])
+        for log_p, tokens in live:
+            log_ps = log_softmax(score(tokens))
             for token in wanted.choices(tokens, options.no_repeat_ngram):
-                new = (log_p + log_ps[token], (*tokens, token))
-                grown.append((*new, next_state(state, token)))
+                grown.append((log_p + log_ps[token], (*tokens, token)))
         grown.sort(reverse=True)
         finished += [
             (log_p / penalty(n, options), tokens)
-            for log_p, tokens, _ in grown[:width]
+            for log_p, tokens in grown[:width]
             if tokens[-1] == EOS
         ]
         live = [h for h in grown if h[1][-1] != EOS][:width]
@@ -169,32 +176,32 @@ def noise_of(seed: int, age: int, slot: int) -> np.ndarray:
 
 
 def plain_samples(
-    table: np.ndarray, wanted: Wanted, options: SearchOptions
+    score: Score, wanted: Wanted, options: SearchOptions
 ) -> list[tuple[float, tuple]]:
     """W samples of the whole distribution, in the order of their slots."""
     found = []
     for slot in range(options.beam_size if wanted.limit else 0):
-        tokens, state = (), next_state(0, BOS)
+        tokens = ()
         while not tokens or tokens[-1] != EOS:
             allowed = list(wanted.choices(tokens, options.no_repeat_ngram))
-            warm = table[state] / options.temperature
-            noisy = warm + noise_of(wanted.seed, len(tokens), slot)
+            noisy = score(tokens) / options.temperature
+            noisy = noisy + noise_of(wanted.seed, len(tokens), slot)
             if len(tokens) < len(wanted.prefix) or allowed == [EOS]:
                 token = allowed[0]
             else:
                 token = allowed[int(np.argmax(noisy[allowed]))]
-            tokens, state = (*tokens, token), next_state(state, token)
-        log_p = teacher_forced(table, tokens)
+            tokens = (*tokens, token)
+        log_p = teacher_forced(score, tokens)
         found.append((log_p / penalty(len(tokens), options), tokens))
     return found
 
 
 def plain_search(
-    table: np.ndarray, wanted: Wanted, options: SearchOptions
+    score: Score, wanted: Wanted, options: SearchOptions
 ) -> list[tuple[float, tuple]]:
     """What any of the searches finds; a beam of one is greedy."""
     plain = plain_samples if options.is_sampling else plain_beam
-    return plain(table, wanted, options)
+    return plain(score, wanted, options)
 
 
 def hypotheses_of(result, row: int | None = None) -> list[tuple[float, tuple]]:

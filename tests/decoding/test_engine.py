@@ -27,6 +27,7 @@ from tests.decoding.tables import (
     plain_search,
     random_tables,
     read_past,
+    score_of,
 )
 
 SEARCHES = {
@@ -76,7 +77,7 @@ class Tables:
 
 def expected_of(wanted: Wanted, source, options, tables=TABLES):
     table = np.roll(tables[source[0] % len(tables)], -shift_of(source), axis=0)
-    return plain_search(table, wanted, options)
+    return plain_search(score_of(table), wanted, options)
 
 
 @dataclasses.dataclass

@@ -31,6 +31,7 @@ from tests.decoding.tables import (
     plain_samples,
     plain_search,
     random_tables,
+    score_of,
     table_step,
     teacher_forced,
 )
@@ -131,7 +132,7 @@ def test_scores_are_teacher_forced_log_probabilities(seed, rows, name):
     for row, wanted in enumerate(rows):
         hypotheses = hypotheses_of(found, row)
         for slot, (score, tokens) in enumerate(hypotheses):
-            log_p = teacher_forced(tables[row], tokens)
+            log_p = teacher_forced(score_of(tables[row]), tokens)
             own = float(found.log_probabilities[row, slot])
             assert own == pytest.approx(log_p, rel=1e-4, abs=1e-5)
             assert score == pytest.approx(
@@ -168,7 +169,7 @@ def test_wide_beam_lists_every_sentence_in_the_order_of_brute_force(
     tables = random_tables(seed, batch=3)
     found = run(tables, rows, options, max_steps=4)
     for row, wanted in enumerate(rows):
-        expected = all_hypotheses(tables[row], wanted, options)
+        expected = all_hypotheses(score_of(tables[row]), wanted, options)
         assert_same(hypotheses_of(found, row), expected)
 
 
@@ -196,7 +197,7 @@ def test_beam_equals_a_plain_beam_that_never_stops_early(seed, rows, scale, opti
     tables = random_tables(seed, batch=3, scale=scale)
     found = run(tables, rows, options)
     for row, wanted in enumerate(rows):
-        expected = plain_beam(tables[row], wanted, options)
+        expected = plain_beam(score_of(tables[row]), wanted, options)
         assert_same(hypotheses_of(found, row), expected)
 
 
@@ -217,7 +218,7 @@ def test_who_wants_fewer_gets_the_first_of_many(seed, rows, scale, options):
     tables = random_tables(seed, batch=3, scale=scale)
     fewer = run(tables, rows, options)
     for row, wanted in enumerate(rows):
-        expected = plain_beam(tables[row], wanted, options)[: options.n_best]
+        expected = plain_beam(score_of(tables[row]), wanted, options)[: options.n_best]
         assert_same(hypotheses_of(fewer, row)[: options.n_best], expected)
 
 
@@ -230,7 +231,7 @@ def test_greedy_is_a_beam_of_one(name, seed, rows, scale):
     tables -= 1e-3 * np.arange(VOCABULARY, dtype=np.float32) * (scale == 0)
     found = run(tables, rows, EVERY[name])
     for row, wanted in enumerate(rows):
-        expected = plain_beam(tables[row], wanted, EVERY[name])
+        expected = plain_beam(score_of(tables[row]), wanted, EVERY[name])
         assert_same(hypotheses_of(found, row), expected)
 
 
@@ -288,7 +289,7 @@ def test_a_sample_is_a_function_of_its_seed(name, seed, rows):
     tables = random_tables(seed, batch=3)
     found = run(tables, rows, EVERY[name])
     for row, wanted in enumerate(rows):
-        expected = plain_samples(tables[row], wanted, EVERY[name])
+        expected = plain_samples(score_of(tables[row]), wanted, EVERY[name])
         assert_same(hypotheses_of(found, row), expected)
 
 
@@ -317,7 +318,7 @@ def test_samples_are_as_frequent_as_they_are_probable(how):
         return dict(zip(allowed, cut, strict=True))
 
     expected = {}
-    for _, sentence in all_hypotheses(tables[0], Wanted(3), options):
+    for _, sentence in all_hypotheses(score_of(tables[0]), Wanted(3), options):
         state, probability = next_state(0, BOS), 1.0
         for place, token in enumerate(sentence):
             if place < 2:  # at the third EOS is certain
@@ -393,7 +394,7 @@ def test_rows_may_begin_at_any_time(options, seed, rows, steps):
         state = jax.tree.map(np.asarray, state)
     assert sorted(found) == list(range(9))
     for number in range(9):
-        expected = plain_search(tables[number], wanted[number], options)
+        expected = plain_search(score_of(tables[number]), wanted[number], options)
         assert_same(hypotheses_of(found[number], 0), expected)
 
 

@@ -1,6 +1,6 @@
 """Decoding one token at a time against the forward pass of training."""
 
-from functools import cache, partial
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,8 @@ import pytest
 from jaxformer.batch import BOS, EOS, PAD, Batch
 from jaxformer.models.sequence_model import resize_ring
 from tests.models.tiny import VOCABULARY, model_of, params_of
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 PUBLISHED = {"attention_bias": True, "activation": "swish", "logits_bias": True}
 MODELS = {
@@ -31,24 +33,15 @@ LONGEST = 6  # tokens of a target in these tests
 MOST = 128  # hypotheses that one test grows
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """Most of the time would go into optimising programs that run a few times."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@cache
-def remember(model):
+def remember(model, params=None):
     """What decoding keeps of a model and of SOURCES."""
+    return encode(model.decoder, params or params_of(model))
 
-    @jax.jit
-    def encode(params):
-        weights = model.decoder.weights(params)
-        return weights, model.decoder.encode(weights, SOURCES)
 
-    return encode(params_of(model))
+@partial(jax.jit, static_argnums=0)
+def encode(decoder, params):
+    weights = decoder.weights(params)
+    return weights, decoder.encode(weights, SOURCES)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -68,9 +61,11 @@ class Walk:
     long. At each step a hypothesis goes on from any of its sentence's.
     """
 
-    def __init__(self, model, memory=None, *, width, length, starts=(0, 3, 4)):
+    def __init__(
+        self, model, memory=None, *, width, length, starts=(0, 3, 4), params=None
+    ):
         self.decoder, self.starts, self.width = model.decoder, starts, width
-        self.weights, own_memory = remember(model)
+        self.weights, own_memory = remember(model, params)
         self.memory = own_memory if memory is None else memory
         rows = len(starts)
         self.draw = np.random.default_rng(7)
