@@ -117,10 +117,12 @@ def test_choices_change_what_is_shown_and_a_link_keeps_them(page, browser):
     assert one < coloured(browser) < everything
     click(browser, browser.one("#all"))
     assert coloured(browser) == pytest.approx(everything, rel=0.01)
-    for kind, layer in (("encoder", LAYERS + 1), ("decoder", 1), ("cross", LAYERS)):
+    for kind, layer in (("decoder", 1), ("encoder", LAYERS + 1)):
         click(browser, browser.one(f"input[value={kind}]"))
         click(browser, browser.all("input[name=layer]")[layer - 1])
         assert first_column(browser) == expected_column(kind, layer, 0)
+    click(browser, browser.one("input[value=cross]"))  # which has one layer less
+    assert first_column(browser) == expected_column("cross", LAYERS, 0)
     click(browser, browser.all("input[name=alternative]")[1])
     assert browser.texts("#query button")[-4:-2] == ["·se", "gehen"]
     click(browser, browser.one("input[value=heat_map]"))

@@ -121,9 +121,11 @@ def test_the_page_and_the_file_beside_it_hold_the_data(tmp_path):
     within = re.search(r'(?s)application/json" id="data">(.*?)</script>', page)
     assert json.loads(within[1]) == data
     seen, scores = words_of(data), data["runs"][0]["scores"]
+    mean, half = (scores["bleu"][key] for key in ("mean", "half_width"))
     for part in (
         f"{scores['bleu']['score']:.2f}", f"{scores['chrf']['score']:.2f}",
-        scores["bleu"]["signature"], scores["chrf"]["signature"], "en-de, cased",
+        f"{mean - half:.2f} to {mean + half:.2f}", scores["bleu"]["signature"],
+        scores["chrf"]["signature"], "en-de, cased",
         "123,456 parameters", "1,000 of 1,000 updates", "10 too long", "20.0 %",
         "average:5", "No update was skipped",
         *(each["translation"] for each in data["runs"][0]["worst"]),

@@ -103,3 +103,5 @@ def test_sentences_that_differ_most_come_first_and_equal_ones_are_left_out():
     gaps = [abs(each["chrf"][1] - each["chrf"][0]) for each in found["sentences"]]
     assert gaps == sorted(gaps, reverse=True)
     assert len(gaps) == len(TEXT.sources) - same
+    for each in found["sentences"]:
+        assert each["source"] == TEXT.sources[each["line"] - 1]
