@@ -121,4 +121,6 @@ def report_verdict(figures: dict[str, Any], steps: int) -> None:
         f"estimated from {figures['flops_per_update']:.3g} operations an update, at "
         f"{estimates.EXPECTED_SHARE_OF_RATE:.0%} of the rate of a matrix product here",
     ]
+    if figures["fits"] is False and figures["largest_microbatches"] is None:
+        lines.append("to search the largest microbatch that fits, add --memory_gib=0")
     logger.info("%s", "\n            ".join(lines))

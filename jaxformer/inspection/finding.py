@@ -26,24 +26,22 @@ class Finding:
     examples: list[tuple[float, int]] = field(default_factory=list)
 
     def add(
-        self,
-        index: int,
-        labels: Mapping[str, int] = _NONE,
-        odds: float = 0.0,
-        count: int = 1,
+        self, index: int, labels: Mapping[str, int] = _NONE, odds: float = 0.0
     ) -> None:
-        """Count a pair `count` times, or as often as it has each of `labels`.
+        """Count a pair once, or as often as it has each of `labels`.
 
         The examples with the highest odds are kept, the first ones of equal odds.
         """
         self.pairs += 1
-        self.count += sum(labels.values()) or count
+        self.count += sum(labels.values()) or 1
         heapq.heappush(self.examples, (odds, -index))
         if len(self.examples) > EXAMPLES:
             heapq.heappop(self.examples)
         for label, times in labels.items():
             if label in self.labels or len(self.labels) < _MOST_LABELS:
-                self.labels.setdefault(label, Finding()).add(index, _NONE, odds, times)
+                of_label = self.labels.setdefault(label, Finding())
+                of_label.add(index, odds=odds)
+                of_label.count += times - 1
 
     def indices(self) -> list[int]:
         """The examples in the order in which they are reported."""

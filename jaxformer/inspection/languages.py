@@ -15,6 +15,7 @@ from jaxformer.inspection.finding import SIDES
 
 _ODDS = 15  # of another language to the side's own, for a sentence to be reported
 _NO_LANGUAGE = "zxx"  # the model's label for numbers, markup and the like
+_LEARN_FROM = 20_000  # sentences that teach which words are certain
 _CERTAIN = 5  # sentences of a language with a word that may be certain,
 _PER_OTHER = 50  # and how many of them for each sentence of another language
 
@@ -39,6 +40,7 @@ class Languages:
         self._inside: tuple[Counter[str], ...] = (Counter(), Counter())  # by side
         self._outside: tuple[Counter[str], ...] = (Counter(), Counter())
         self._certain: tuple[set[str], ...] = (set(), set())
+        self._learnt_from = 0
 
     def judge(self, pair: Pair) -> Iterator[tuple[str, str | None, float]]:
         """Yield for each wrong side the kind of finding, a third language and the odds.
@@ -65,7 +67,8 @@ class Languages:
         if certain >= max(3, len(words) / 2):
             return None, 0.0
         language, probability = self._model.classify(text)
-        self._learn(set(words), language)
+        if self._learnt_from < _LEARN_FROM:
+            self._learn(set(words), language)
         if language in (self._codes[side], _NO_LANGUAGE):
             return None, 0.0
         own = dict(self._model.rank(text))[self._codes[side]]
@@ -74,6 +77,7 @@ class Languages:
 
     def _learn(self, words: set[str], language: str) -> None:
         """Note the words of a sentence in that language."""
+        self._learnt_from += 1
         for code, inside, outside, certain in zip(
             self._codes, self._inside, self._outside, self._certain, strict=True
         ):

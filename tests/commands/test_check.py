@@ -168,12 +168,13 @@ def test_the_verdict_says_first_whether_the_run_fits(used, budget, fits, caplog)
         "bytes_per_device": used, "bytes_available": budget,
         "fits": used and used <= budget,
         "updates_per_epoch": 1200, "seconds_per_update_estimate": 0.5, "epochs": 2.5,
-        "flops_per_update": 10**9,
+        "flops_per_update": 10**9, "largest_microbatches": None,
     }  # fmt: skip
     with caplog.at_level(logging.INFO, logger="jaxformer"):
         check.report_verdict(figures, steps=3000)
-    first, epoch, epochs, _ = caplog.messages[0].splitlines()
+    first, epoch, epochs, *rest = caplog.messages[0].splitlines()
     assert first.startswith(f"verdict     {fits}")
+    assert ("add --memory_gib=0" in rest[-1]) == ("NOT" in first)
     assert "0:10:00 an epoch of 1,200 updates" in epoch
     assert "2.5 epochs in training.steps=3,000, about 0:25:00" in epochs
 
