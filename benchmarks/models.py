@@ -23,21 +23,14 @@ from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.main import parse
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.transformer import Transformer
+from jaxformer.training import sharding
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.sharding import (
-    AXES,
-    batch_sharding,
-    born_sharded,
-    copy_to,
-    local_mesh,
-    on_mesh,
-    put_batch,
-)
 from jaxformer.training.step import TrainStep, init_state
 
 DROPOUT, LABEL_SMOOTHING = 0.1, 0.1  # section 5.4
 BETA1, BETA2, EPSILON = 0.9, 0.98, 1e-9  # section 5.3
 NEVER = -1e9  # a logit
+LANGUAGES = "source_language", "target_language"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +87,8 @@ SIZES = {
 
 def one_device() -> Mesh:
     """Make a mesh of the first device alone."""
-    kinds = (AxisType.Auto,) * len(AXES)
-    return jax.make_mesh((1, 1, 1), AXES, axis_types=kinds, devices=jax.devices()[:1])
+    axes, kinds = sharding.AXES, (AxisType.Auto,) * len(sharding.AXES)
+    return jax.make_mesh((1,) * len(axes), axes, kinds, devices=jax.devices()[:1])
 
 
 class Trainer:
@@ -111,20 +104,22 @@ class Trainer:
             model, optimizer, label_smoothing=LABEL_SMOOTHING, ema_decay=None,
             max_bad_steps=10,
         )  # fmt: skip
-        with on_mesh(mesh):
+        with sharding.on_mesh(mesh):
             init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
-            self.state = born_sharded(mesh, init)
+            self.state = sharding.born_sharded(mesh, init)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
         """Compile the update for batches of this shape."""
-        with on_mesh(self.mesh):
-            rows = put_batch(self.mesh, batch)
+        with sharding.on_mesh(self.mesh):
+            rows = sharding.put_batch(self.mesh, batch)
             return self.step.lower(self.state, rows, accumulate=False).compile()
 
     def __call__(self, batch: Batch) -> float:
         """Make an update with a batch of numpy arrays; give its loss a token."""
-        with on_mesh(self.mesh):
-            self.state, report = self.step(self.state, (put_batch(self.mesh, batch),))
+        with sharding.on_mesh(self.mesh):
+            self.state, report = self.step(
+                self.state, (sharding.put_batch(self.mesh, batch),)
+            )
         jax.block_until_ready(self.state)
         return float(report.sums.loss / report.sums.tokens)
 
@@ -146,11 +141,10 @@ def make_translator(
     model: Transformer, params: dict, tokenizer: Any, decoding: dict
 ) -> Translator:
     """Make a translator on the local devices; `decoding` is the config's section."""
-    mesh = local_mesh()
-    return Translator(
-        [model], [copy_to(mesh, params)], tokenizer, config=DecodingConfig(**decoding),
-        rows=batch_sharding(mesh),
-    )  # fmt: skip
+    mesh = sharding.local_mesh()
+    params, rows = sharding.copy_to(mesh, params), sharding.batch_sharding(mesh)
+    config = DecodingConfig(**decoding)
+    return Translator([model], [params], tokenizer, config=config, rows=rows)
 
 
 def open_trained(workdir: Path) -> tuple[Run, dict]:
@@ -161,7 +155,5 @@ def open_trained(workdir: Path) -> tuple[Run, dict]:
 
 def bleu(run: Run, translations: Sequence[str], references: Sequence[str]) -> float:
     """Score translations in the languages of a run."""
-    languages = {
-        key: run.config["data"][key] for key in ("source_language", "target_language")
-    }
+    languages = {key: run.config["data"][key] for key in LANGUAGES}
     return corpus_scores(translations, references, **languages).bleu
