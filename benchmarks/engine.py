@@ -7,8 +7,8 @@ Both translate the same lines with the run's search options on one device. First
 whole file at once: sentences a second. Then under load: sentences arrive at random
 times, --load times as many a second as the slower of both made of the file; latency is
 from arrival to translation. A static batch takes what has arrived when the batch before
-is done. Turns under load are not counted until one compiles nothing; the time that the
-compiler takes nevertheless is left out of latencies, and "compiled" counts programs.
+is done. Turns under load are not counted until one compiles nothing; the time that
+compiling takes nevertheless is left out of latencies, and "compiled" counts programs.
 Lines longer than data.max_length are left out: the engine's translator splits them.
 """
 
@@ -35,20 +35,23 @@ WARM_UP = 8  # turns under load without a count, at most
 
 
 class Clock:
-    """A clock that stands still while XLA compiles, and counts the programs."""
+    """A clock that stands still while JAX traces and compiles; it counts programs."""
 
     def __init__(self) -> None:
-        self.programs, self._compiling = 0, 0.0
+        self.programs, self._spans = 0, []  # (begin, seconds), none within another
         jax.monitoring.register_event_duration_secs_listener(self._listen)
 
     def _listen(self, event: str, seconds: float, **_: object) -> None:
-        if event.endswith(("/backend_compile_duration", "_mlir_module_duration")):
-            self._compiling += seconds
-            self.programs += "backend" in event
+        if event.startswith("/jax/core/compile/"):
+            begin = time.perf_counter() - seconds
+            while self._spans and self._spans[-1][0] >= begin:
+                self._spans.pop()
+            self._spans.append((begin, seconds))
+            self.programs += event.endswith("/backend_compile_duration")
 
     def __call__(self) -> float:
         """Read the clock."""
-        return time.perf_counter() - self._compiling
+        return time.perf_counter() - sum(seconds for _, seconds in self._spans)
 
 
 def latencies(who, lines: list[str], rate: float, seed: int, clock: Clock) -> list:

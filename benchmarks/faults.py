@@ -27,16 +27,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import numpy as np
 
-from benchmarks import harness
-from benchmarks.lives import (
-    PHASES,
-    SAVE_EVERY,
-    SAVING,
-    START,
-    FaultError,
-    Life,
-    read_metrics,
-)
+from benchmarks import harness, lives
+from benchmarks.lives import PHASES, SAVE_EVERY, SAVING, START, FaultError, Life
 from jaxformer.errors import InputError
 from jaxformer.lost_peers import EXIT_PEER_LOST
 from jaxformer.training.checkpoint import Checkpoints
@@ -65,7 +57,7 @@ def remains(workdir: Path) -> dict[str, object]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         found[name] = (str(leaf.dtype), np.shape(leaf), np.asarray(leaf).tobytes())
-    lines = read_metrics(workdir)
+    lines = lives.read_metrics(workdir)
     for values in lines:
         for name in values.keys() - {"time", "tokens_per_second"}:
             found[f"{values['kind']} {values['step']} {name}"] = values[name]
