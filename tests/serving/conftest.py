@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from types import SimpleNamespace
@@ -80,7 +80,7 @@ class FakeTranslator:
         s, t = len(source), len(target)
         return SimpleNamespace(
             source=source, target=target, encoder=weights(s, s),
-            decoder=np.tril(weights(t, t)), cross=weights(t, s),
+            decoder=weights(t, t), cross=weights(t, s),
         )  # fmt: skip
 
     def _require_one_thread(self) -> None:
@@ -96,11 +96,8 @@ def tokens(text: str) -> list[str]:
 
 
 def weights(queries: int, keys: int) -> np.ndarray:
-    """Attention of heads around their own position, the later ones more widely."""
-    layer, head, row, column = np.indices((LAYERS, HEADS, queries, keys))
-    centre = row * (keys - 1) / max(queries - 1, 1) + 0.5 * layer
-    grown = np.exp(-np.abs(column - centre) / (0.15 + 0.8 * head))
-    return (grown / grown.sum(-1, keepdims=True)).astype(np.float32)
+    """Return the attention of the fake translator, whatever the texts are."""
+    return np.random.default_rng(0).dirichlet(np.ones(keys), (LAYERS, HEADS, queries))
 
 
 def reverse(sentence: str) -> str:
@@ -112,7 +109,7 @@ class Reply(NamedTuple):
     """An answer of a server."""
 
     status: int
-    headers: dict[str, str]
+    headers: Mapping[str, str]
     text: str
 
     @property
@@ -122,25 +119,17 @@ class Reply(NamedTuple):
 
 
 class Server:
-    """A service in a thread of its own."""
+    """A service in a thread that `later` has; `ended` is its result."""
 
-    def __init__(self, warm_up: list[list[str]], limits: dict[str, Any]) -> None:
+    def __init__(self, later, *, warm_up=(), **limits: float) -> None:
         self.translator = FakeTranslator()
         opened = listen("127.0.0.1", 0)
         self.address = opened.getsockname()
         self.service = Service(
-            self.translator, opened, direction="en-de", limits=Limits(**limits),
-            warm_up=warm_up,
+            self.translator, opened, direction="en-de", warm_up=warm_up,
+            limits=Limits(**{**LIMITS, **limits}),
         )  # fmt: skip
-        self.ended: Future = Future()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.ended.set_result(self.service.run_until_stopped())
-        except BaseException as error:
-            self.ended.set_exception(error)
+        self.ended: Future = later(self.service.run_until_stopped)
 
     def ask(self, path: str, body: Any = None, method: str | None = None, **headers):
         """Send a request; a body that is not bytes is sent as JSON."""
@@ -151,8 +140,7 @@ class Server:
         with closing(http.client.HTTPConnection(*self.address, 20)) as client:
             client.request(method, path, body, headers)
             answer = client.getresponse()
-            named = {name.lower(): value for name, value in answer.getheaders()}
-            return Reply(answer.status, named, answer.read().decode())
+            return Reply(answer.status, answer.headers, answer.read().decode())
 
     def translate(self, text: Any, **more: Any) -> Reply:
         return self.ask("/translate", {"text": text, **more})
@@ -181,20 +169,19 @@ Start = Callable[..., Server]
 
 
 @pytest.fixture
-def start(caplog) -> Iterator[Start]:
+def start(caplog, later) -> Iterator[Start]:
     """Start servers; stop them afterwards. Their libraries must log no error."""
     started: list[Server] = []
 
-    def run(*, warm_up: list[list[str]] = [], **limits: Any) -> Server:  # noqa: B006
-        started.append(Server(warm_up, {**LIMITS, **limits}))
+    def run(**options: Any) -> Server:
+        started.append(Server(later, **options))
         return started[-1]
 
     yield run
     for server in started:
         server.translator.gate.set()
         server.service.stop()
-        server._thread.join(20)
-        assert not server._thread.is_alive()
+        server.ended.exception(20)
     libraries = ("asyncio", "uvicorn.error", "concurrent.futures")
     assert [each for each in caplog.records if each.name in libraries] == []
 

@@ -49,7 +49,7 @@ def test_attention_of_a_pair_has_all_heads_of_all_layers(serve):
         assert [len(heads) for heads in values[name]] == [HEADS] * LAYERS
         for rows in (rows for heads in values[name] for rows in heads):
             assert [len(row) for row in rows] == [keys] * queries
-            assert name == "decoder" or abs(sum(rows[0]) - 1000) <= keys
+            assert all(abs(sum(row) - 1000) <= keys for row in rows)
 
 
 def test_a_bad_request_is_refused_in_json(serve):
@@ -205,20 +205,17 @@ def test_metrics_count_what_was_asked_and_done(serve):
     server.translate(["ab cd", "ef"])
     server.translate("x", n_best=9)
     server.ask("/somewhere/else")
-    for sample, value in {
-        'requests_total{path="/translate",status="200"}': 1,
-        'requests_total{path="/translate",status="400"}': 1,
-        'requests_total{path="other",status="404"}': 1,
-        'request_seconds_count{path="/translate"}': 2,
-        "sentences_total": 2,
-        "tokens_total": 3 + 2,
-        "batch_sentences_sum": 2 + 1,
-        "advance_seconds_count": 2,
-        "search_sentences": 0,
-    }.items():
-        assert server.metric(sample) == value, sample
-    kind = server.ask("/metrics").headers["content-type"]
-    assert kind.startswith("text/plain; version=")
+    reply = server.ask("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=")
+    for sample in (
+        'requests_total{path="/translate",status="200"} 1',
+        'requests_total{path="/translate",status="400"} 1',
+        'requests_total{path="other",status="404"} 1',
+        'request_seconds_count{path="/translate"} 2',
+        "sentences_total 2", "tokens_total 5", "batch_sentences_sum 3",
+        "advance_seconds_count 2", "search_sentences 0",
+    ):  # fmt: skip
+        assert f"jaxformer_{sample}.0\n" in reply.text
 
 
 def test_the_page_loads_nothing_from_other_hosts(serve):

@@ -54,11 +54,3 @@ def test_any_body_is_read_or_refused(body):
         read_translate(body, max_n_best=4)
     with pytest.raises(InputError):  # it has no target
         read_attention(body)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.text(st.characters(codec="utf-8"))), st.integers(1, 4))
-def test_a_good_body_is_read_as_it_was_written(sentences, n_best):
-    body = json.dumps({"text": sentences, "n_best": n_best}).encode()
-    pairs = [(sentence, "") for sentence in sentences]
-    assert read_translate(body, max_n_best=4) == (pairs, n_best)
