@@ -1,176 +1,157 @@
-"""How fast we decode beside CTranslate2 and Hugging Face, in one run on one machine.
+"""Compare the speed of decoding with CTranslate2 and Hugging Face.
 
     python benchmarks/decode.py [--quick] [--repeats=7] [--threads=2]
         [--workdir=DIR --text=SOURCE [--reference=FILE]]
 
 First the paper's base model with random parameters, in float32 on CPU cores: 32
 sentences of 20 tokens, translations of exactly 30, by greedy search and with a beam of
-4. With --workdir and --text also a trained model on real text of mixed lengths, from
-its lines to those of its translations. Prints a table of each, then the same as a line
-of JSON. Contestants take turns, after one turn that is not counted; a ratio compares
-two of the same round, so that a machine that slows down slows both. Packages that are
-not installed are left out, and named.
+4; --num_layers, --d_model, --d_ff, --num_heads, --vocabulary, --rows, --source and
+--target change the sizes. With --workdir and --text also a trained model on real text
+of mixed lengths, from lines to lines. The first turn of each is not counted; that of
+real text is reported as "first time". --threads are those of a peer, by default one a
+core. Packages that are not installed are left out, and named.
 """
 
 import argparse
-import json
+import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from jaxformer.commands.runs import open_run, read_parameters
-
-from benchmarks.harness import figures, has, machine, print_table, row, take_turns
-from benchmarks.peers.ct2 import ctranslate2
-from benchmarks.peers.hf import huggingface
-from benchmarks.peers.ours import ours
-from benchmarks.peers.sizes import Decode, Sizes, random_model
-from benchmarks.peers.text import ctranslate2_translator, our_translator
+from benchmarks import harness
+from benchmarks.models import Sizes, bleu, draw_endless, make_translator, open_trained
+from benchmarks.peers import decoding as peers
+from benchmarks.peers.decoding import Translate
 from jaxformer.data.sources import read_lines
-from jaxformer.evaluation.metrics import corpus_scores
-from jaxformer.main import parse
+from jaxformer.errors import InputError
 
 OURS, CT2, CT2_INT8, HF = "ours", "CTranslate2 float32", "CTranslate2 int8", "HF"
+QUANTIZED = {CT2: "float32", CT2_INT8: "int8"}
 BEAMS = {"beam 4": 4, "greedy": 1}
-REPEATS, QUICK_REPEATS = 7, 1
+SIZES = Sizes(source=20, target=30)
+CT2_BATCH = 2048  # source tokens; from 512 on the speed is the same
 
 
-def header(unit: str) -> tuple[str, ...]:
-    """Names of the columns of `row`."""
-    return "search", "who", "seconds, median", "spread", unit, f"times {CT2}"
+def both(
+    model: peers.Model, decoding: dict, folder: Path, threads: int, **search: object
+) -> dict[str, Translate]:
+    """Make our translator and, where it is installed, CTranslate2's of the same model.
 
-
-# The base model, translations of one length -------------------------------------------
-
-
-def forced_length(sizes: Sizes, options: argparse.Namespace, folder: Path) -> dict:
-    """Time all contestants on the same sentences; tokens of translations a second."""
-    model, params = random_model(sizes.config(), sizes.vocabulary)
-    makers: dict[str, Callable[[int], Decode]] = {
-        OURS: lambda beam_size: ours(model, params, sizes, beam_size)
-    }
-    if has("ctranslate2"):
-        for name, kind in ((CT2, "float32"), (CT2_INT8, "int8")):
-            makers[name] = ctranslate2(
-                model, params, sizes, folder=folder / kind, quantization=kind,
-                threads=options.threads,
-            )  # fmt: skip
-    if has("torch", "transformers"):
-        makers[HF] = huggingface(sizes, threads=options.threads)
-    sources, found, rows = sizes.sources(), {}, []
-    for search, beam_size in BEAMS.items():
-        contestants = {name: make(beam_size) for name, make in makers.items()}
-        outputs = {  # of the turn that is not counted; HF, slow, compiles nothing
-            name: decode(sources[:1] if options.quick and name == HF else sources)
-            for name, decode in contestants.items()
-        }
-        for name, output in outputs.items():
-            lengths = set(map(len, output))
-            if lengths != {sizes.target}:
-                raise RuntimeError(f"{name} made translations of {lengths} tokens")
-        turns = {
-            name: (lambda decode=decode: decode(sources))
-            for name, decode in contestants.items()
-        }
-        rounds = take_turns(turns, options.repeats)
-        tokens = sizes.sentences * sizes.target
-        found[search] = {
-            name: figures(rounds, name, tokens, beside=CT2) for name in turns
-        }
-        rows += [row(search, name, each) for name, each in found[search].items()]
-    print_table(header("target tokens/s"), rows)
-    if CT2 in outputs:  # of greedy search: the last token of ours is EOS
-        pairs = zip(outputs[OURS], outputs[CT2], strict=True)
-        same = sum(mine[:-1] == theirs[:-1] for mine, theirs in pairs)
-        print(f"greedy: {same} of {len(sources)} are the same from {CT2}\n")
-        found["greedy"][CT2]["same_as_ours"] = same / len(sources)
+    `decoding` is for ours, `search` for CTranslate2's.
+    """
+    found = {OURS: make_translator(*model, decoding)}
+    if harness.has("ctranslate2"):
+        search["beam_size"] = decoding["beam_size"]
+        for name, kind in QUANTIZED.items():
+            path = peers.export(folder / kind, model, kind, decoding)
+            found[name] = peers.ctranslate2(path, model[-1], threads, **search)
     return found
 
 
-# A trained model, real text -----------------------------------------------------------
+def compare(translators: dict[str, Translate], lines: list[str], repeats: int) -> tuple:
+    """Time translations of lines: the rounds, and the translations."""
+    outputs: dict[str, list[str]] = {}
+
+    def turn(name: str) -> None:
+        outputs[name] = translators[name](lines)
+
+    turns = {name: (lambda name=name: turn(name)) for name in translators}
+    return harness.take_turns(turns, repeats), outputs
+
+
+def same_as_ours(outputs: dict[str, list[str]], name: str, words: int | None) -> float:
+    """Give the share of lines whose first words, by default all, are ours."""
+    pairs = zip(outputs[OURS], outputs[name], strict=True)
+    same = [a.split()[:words] == b.split()[:words] for a, b in pairs]
+    return sum(same) / len(same)
+
+
+def forced_length(options: argparse.Namespace, folder: Path) -> dict:
+    """Time translations of exactly `target` tokens by a model that never says EOS."""
+    sizes = {name: getattr(options, name) for name in size_flags()}
+    sizes = dataclasses.replace(SIZES, **sizes)
+    model = sizes.model(dropout=0.0, logits_bias=True)
+    params = draw_endless(model)
+    tokenizer, found = peers.Numbers(sizes.vocabulary), {}
+    lines = [tokenizer.decode(ids) for ids in sizes.sentences(sizes.source, 1)]
+    exact = dict.fromkeys(("min_decoding_length", "max_decoding_length"), sizes.target)
+    for search, beam_size in BEAMS.items():
+        decoding = {
+            "beam_size": beam_size, "alpha": 0.6, "batch_tokens": 4096,
+            "extra_length": sizes.target - sizes.source,
+        }  # fmt: skip
+        translators = both(
+            (model, params, tokenizer), decoding, folder / search, options.threads,
+            **exact,
+        )  # fmt: skip
+        if harness.has("torch", "transformers"):
+            translators[HF] = peers.huggingface(sizes, beam_size, options.threads)
+        _, outputs = compare(translators, lines, 1)  # not counted
+        for name, output in outputs.items():
+            # EOS, which only we write at the end, is among our tokens.
+            lengths = {len(line.split()) + (name == OURS) for line in output}
+            if lengths != {sizes.target}:
+                raise RuntimeError(f"{name} made translations of {lengths} tokens")
+        rounds, _ = compare(translators, lines, options.repeats)
+        tokens = dict.fromkeys(translators, sizes.rows * sizes.target)
+        found[search] = harness.figures(rounds, tokens, CT2)
+        for name in QUANTIZED.keys() & outputs:
+            same = same_as_ours(outputs, name, sizes.target - 1)
+            found[search][name]["same_as_ours"] = same
+    harness.print_figures(found, "target tokens", CT2, {})
+    return found
 
 
 def real_text(options: argparse.Namespace, folder: Path) -> dict:
-    """Time whole translations of a file; the first turn of each counts as cold."""
-    run = open_run(
-        parse(["", "--mode=translate", f"--workdir={options.workdir}", "--beam_size=4"])
-    )
-    params = read_parameters(run, None)
+    """Time translations of a file with a trained model, beam 4."""
+    run, params = open_trained(options.workdir)
+    decoding = vars(run.config.decoding) | {"beam_size": 4}
+    translators = both(
+        (run.model, params, run.tokenizer), decoding, folder, options.threads,
+        max_batch_size=CT2_BATCH, batch_type="tokens", length_penalty=decoding["alpha"],
+        disable_unk=True,
+    )  # fmt: skip
     lines = list(read_lines(options.text))
-    contestants = {OURS: our_translator(run, params)}
-    if has("ctranslate2"):
-        for name, kind in ((CT2, "float32"), (CT2_INT8, "int8")):
-            contestants[name] = ctranslate2_translator(
-                run, params, folder=folder / f"text-{kind}", quantization=kind,
-                threads=options.threads,
-            )  # fmt: skip
-    outputs = {}
-
-    def turn(name: str) -> Callable[[], None]:
-        return lambda: outputs.update({name: contestants[name](lines)})
-
-    turns = {name: turn(name) for name in contestants}
-    cold = take_turns(turns, 1)
-    warm = take_turns(turns, options.repeats)
-    found: dict = {"sentences": len(lines)}
-    for label, rounds in (("first time", cold), ("again", warm)):
-        found[label] = {
-            name: figures(rounds, name, len(lines), beside=CT2) for name in turns
-        }
-    rows = [
-        row(label, name, found[label][name])
-        for label in ("first time", "again")
-        for name in turns
-    ]
-    print_table(header("sentences/s"), rows)
+    found, amounts = {}, dict.fromkeys(translators, len(lines))
+    for label, repeats in (("first time", 1), ("again", options.repeats)):
+        rounds, outputs = compare(translators, lines, repeats)
+        found[label] = harness.figures(rounds, amounts, CT2)
+    harness.print_figures(found, "sentences", CT2, {})
     for name, output in outputs.items():
-        same = sum(map(str.__eq__, output, outputs[OURS])) / len(lines)
-        found["again"][name]["same_as_ours"] = same
+        each = {"same_as_ours": same_as_ours(outputs, name, None)}
         if options.reference:
-            scores = corpus_scores(
-                output,
-                list(read_lines(options.reference)),
-                source_language=run.config["data"]["source_language"],
-                target_language=run.config["data"]["target_language"],
-            )
-            found["again"][name]["bleu"] = scores.bleu
-            print(f"{name}: BLEU {scores.bleu:.2f}, {100 * same:.1f} % as ours")
-    return found
+            each["bleu"] = bleu(run, output, list(read_lines(options.reference)))
+        print(name, each)
+        found["again"][name] |= each
+    return {"sentences": len(lines), **found}
+
+
+def measure(options: argparse.Namespace) -> dict:
+    """Time both; real text only if it is given."""
+    if (options.workdir is None) != (options.text is None):
+        raise InputError("--workdir and --text go together: give both, or neither")
+    with tempfile.TemporaryDirectory(prefix="jaxformer-decode-") as name:
+        outcome = {"forced": forced_length(options, Path(name))}
+        if options.text is not None:
+            outcome["text"] = real_text(options, Path(name, "text"))
+    return outcome
+
+
+def size_flags() -> dict[str, int]:
+    """Give the sizes that flags change, and their defaults."""
+    return {name: value for name, value in vars(SIZES).items() if type(value) is int}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark and print its outcome; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one round")
-    parser.add_argument("--repeats", type=int, help=f"rounds, by default {REPEATS}")
-    parser.add_argument(
-        "--threads", type=int, default=len(os.sched_getaffinity(0)),
-        help="of each peer, by default as many as there are cores; ours takes all",
+    """Run the benchmark; give the exit code."""
+    return harness.run(
+        __doc__, measure, argv, repeats=(7, 1), threads=len(os.sched_getaffinity(0)),
+        workdir=None, text=None, reference=None, **size_flags(),
     )  # fmt: skip
-    parser.add_argument("--workdir", type=Path, help="of a trained model")
-    parser.add_argument("--text", type=Path, help="source sentences for it")
-    parser.add_argument("--reference", type=Path, help="their translations, for BLEU")
-    for name, value in vars(Sizes()).items():
-        parser.add_argument(f"--{name}", type=int, default=value)
-    options = parser.parse_args(argv)
-    if (options.workdir is None) != (options.text is None):
-        parser.error("--workdir and --text go together: give both, or neither")
-    if options.repeats is None:
-        options.repeats = QUICK_REPEATS if options.quick else REPEATS
-    sizes = Sizes(**{name: getattr(options, name) for name in vars(Sizes())})
-    outcome: dict = {"machine": machine(), "repeats": options.repeats}
-    print(json.dumps(outcome["machine"]), file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="jaxformer-decode-") as folder:
-        outcome["forced"] = forced_length(sizes, options, Path(folder))
-        if options.text is not None:
-            outcome["text"] = real_text(options, Path(folder))
-    print(json.dumps(outcome))
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,31 +1,35 @@
-"""Fair timing of contestants on a machine that others use too.
+"""Interleaved timing, its statistics and tables, and the frame of every script.
 
-Contestants take turns (A B A B), and a ratio compares two of the same round, so that a
-machine that slows down slows both. Used by every benchmark that compares.
+Contestants take turns (A B A B), and a ratio compares two turns of the same round: what
+slows the whole machine down slows both.
 """
 
+import argparse
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
+import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PACKAGES = (
-    "jax", "jaxlib", "flax", "optax", "tensorflow_cpu", "ctranslate2", "torch",
-    "transformers",
-)  # fmt: skip
-PAUSE = 0.3  # seconds, for the threads of the one before to fall asleep
+from jaxformer.errors import InputError
 
-Rounds = list[dict[str, float]]  # seconds by contestant, of each round
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = "jax", "flax", "optax", "tensorflow", "ctranslate2", "torch", "transformers"
+PAUSE = 0.3  # seconds between turns, in which the threads of the last turn go to sleep
+
+Figures = dict[str, Any]  # see `figures`
+Rounds = list[dict[str, float]]  # of each round: seconds by contestant
 
 
 def has(*packages: str) -> bool:
-    """Whether these are installed; says so if not."""
+    """Say whether all these packages are installed; name the missing ones on stderr."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     for name in missing:
         print(f"{name} is not installed and left out", file=sys.stderr)
@@ -33,26 +37,25 @@ def has(*packages: str) -> bool:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on: processor, cores, load, versions installed."""
-    cpu = platform.processor() or platform.machine()
+    """Describe what the figures depend on: processor, cores, load, versions."""
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line for line in info.read_text().splitlines() if "model name" in line]
-        cpu = names[0].partition(":")[2].strip() if names else cpu
-    versions = {"python": platform.python_version()}
-    installed = {
-        name for names in importlib.metadata.packages_distributions().values()
-        for name in names
-    }  # fmt: skip
-    for package in PACKAGES:
-        if package in installed:
-            versions[package] = importlib.metadata.version(package)
-    cores = len(os.sched_getaffinity(0))
-    return {"cpu": cpu, "cores": cores, "load": os.getloadavg()[0], **versions}
+    names = re.findall(
+        r"model name\s*: (.*)", info.read_text() if info.exists() else ""
+    )
+    found = {
+        "cpu": names[0] if names else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+    }
+    packages = importlib.metadata.packages_distributions()
+    for name in packages.keys() & set(MODULES):
+        found[name] = importlib.metadata.version(packages[name][0])
+    return found
 
 
-def take_turns(turns: dict[str, Callable[[], Any]], repeats: int) -> Rounds:
-    """Time each of them `repeats` times, by turns."""
+def take_turns(turns: Mapping[str, Callable[[], Any]], repeats: int) -> Rounds:
+    """Time every contestant `repeats` times, interleaved."""
     rounds: Rounds = []
     for _ in range(repeats):
         rounds.append({})
@@ -64,39 +67,103 @@ def take_turns(turns: dict[str, Callable[[], Any]], repeats: int) -> Rounds:
     return rounds
 
 
-def figures(
-    rounds: Rounds, name: str, amount: float, *, beside: str
-) -> dict[str, float | None]:
-    """Of one contestant that did `amount` of something in each round.
+def figures(rounds: Rounds, amounts: Mapping[str, float], beside: str) -> Figures:
+    """Summarise rounds by contestant, each of which did its amount of work in a turn.
 
-    Median seconds, their spread (most less least, by the median), amount a second, and
-    the ratio to the contestant `beside`: how many times as fast, by round.
+    Median seconds; their spread, (most - least) / median; amount a second; and, if
+    `beside` took part, the ratio of this rate to its rate, round by round.
     """
-    seconds = [each[name] for each in rounds]
-    median = statistics.median(seconds)
-    ratios = sorted(each[beside] / each[name] for each in rounds if beside in each)
-    return {
-        "seconds": median,
-        "spread": (max(seconds) - min(seconds)) / median,
-        "per_second": amount / median,
-        "ratio": statistics.median(ratios) if ratios else None,
-        "ratio_least": ratios[0] if ratios else None,
-        "ratio_most": ratios[-1] if ratios else None,
-    }
+    found: Figures = {}
+    for name in rounds[0]:
+        seconds = sorted(each[name] for each in rounds)
+        median = statistics.median(seconds)
+        spread = (seconds[-1] - seconds[0]) / median
+        rate = amounts[name] / median
+        found[name] = {"seconds": median, "spread": spread, "per_second": rate}
+        if beside in rounds[0]:
+            share = amounts[name] / amounts[beside]
+            ratios = sorted(share * each[beside] / each[name] for each in rounds)
+            keys = "ratio", "ratio_least", "ratio_most"
+            values = statistics.median(ratios), ratios[0], ratios[-1]
+            found[name] |= dict(zip(keys, values, strict=True))
+    return found
 
 
-def row(label: str, name: str, found: dict[str, float | None]) -> str:
-    """A line of a table in Markdown."""
-    ratio = "-"
-    if found["ratio"] is not None:
-        ratio = "{ratio:.2f} ({ratio_least:.2f} - {ratio_most:.2f})".format(**found)
-    return (
-        f"| {label} | {name} | {found['seconds']:.2f} | {100 * found['spread']:.0f} % "
-        f"| {found['per_second']:,.1f} | {ratio} |"
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table in Markdown and a blank line at once."""
+    lines = header, ["---"] * len(header), *rows
+    print(*(f"| {' | '.join(line)} |" for line in lines), "", sep="\n", flush=True)
+
+
+def print_figures(
+    tables: Mapping[str, Figures], unit: str, beside: str, extra: Mapping[str, str]
+) -> None:
+    """Print `figures` by label, one line a contestant.
+
+    `extra` are further columns: a heading and a format string of the figures.
+    """
+    formats = "{seconds:.3f}", "{spread:.0%}", "{per_second:,.1f}", *extra.values()
+    rows = []
+    for label, found in tables.items():
+        for name, each in found.items():
+            ratio = "{ratio:.2f} ({ratio_least:.2f} - {ratio_most:.2f})"
+            texts = *formats, ratio if "ratio" in each else "-"
+            cells = [text.format(**each).replace("%", " %") for text in texts]
+            rows.append([label, name, *cells])
+    columns = "seconds, median", "spread", f"{unit}/s", *extra, f"times {beside}"
+    print_table(("what", "who", *columns), rows)
+
+
+def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):
+    """Parse a command line; the script's docstring is the help.
+
+    A flag is its default: a value; False, for a switch; a tuple of choices, the default
+    first; a list, given with commas; None, for a path that may be left out. A type in
+    its place is a flag that has to be given.
+    """
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    for name, value in flags.items():
+        settings: dict[str, Any] = {"type": type(value), "default": value}
+        if value is False:
+            settings = {"action": "store_true"}
+        elif isinstance(value, type):
+            settings = {"type": value, "required": True}
+        elif isinstance(value, tuple):
+            settings = {"choices": value, "default": value[0]}
+        elif isinstance(value, list):
+            settings["type"] = lambda text: text.split(",")
+        elif value is None:
+            settings["type"] = Path
+        parser.add_argument(f"--{name}", **settings)
+    return parser.parse_args(argv)
 
 
-def print_table(header: Sequence[str], rows: Sequence[str]) -> None:
-    """Print a table in Markdown as soon as it is known."""
-    rule = "|".join(["---"] * len(header))
-    print(f"| {' | '.join(header)} |", f"|{rule}|", *rows, "", sep="\n", flush=True)
+def run(
+    doc: str,
+    measure: Callable[[argparse.Namespace], dict],
+    argv: Sequence[str] | None,
+    *,
+    repeats: tuple[int, int] | None = None,
+    **flags: Any,
+) -> int:
+    """Parse, measure, print the outcome as a last line of JSON; give the exit code.
+
+    `repeats` are the rounds by default and with --quick, `flags` as in `parse`. The
+    code is 1 if the outcome has a false "holds", and 2 for an InputError.
+    """
+    if repeats is not None:
+        flags = {"quick": False, "repeats": 0, **flags}
+    options, outcome = parse(doc, argv, flags), {"machine": machine()}
+    if repeats is not None:
+        options.repeats = options.repeats or repeats[options.quick]
+        outcome["repeats"] = options.repeats
+    print(json.dumps(outcome["machine"]), file=sys.stderr)
+    try:
+        outcome |= measure(options)
+    except InputError as error:
+        print(f"{Path(sys.argv[0]).stem}: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(outcome))
+    return 0 if outcome.get("holds", True) else 1

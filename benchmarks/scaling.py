@@ -1,46 +1,34 @@
-"""How a train step's speed changes with each size of the model, and with devices.
+"""Measure how a train step's speed changes with each size of a model, and devices.
 
     python benchmarks/scaling.py [--quick] [--repeats=3] [--plots=DIR]
         [--only=d_model,num_layers,length,vocabulary,microbatch,devices]
 
 From a small model in float32 one size is changed at a time; the models of a table take
 turns. Sequence lengths are tried with full and with windowed self-attention, at as many
-tokens a step. Devices are simulated: they share this machine's cores, so their speed
-says nothing; what counts is how many bytes they exchange in an update, read off the
-compiled program, each instruction once. A plot of each table with --plots. The last
-line is the same as JSON.
+tokens a step. Devices are simulated: they share this machine's cores, so the benchmark
+times nothing there and counts the bytes that they exchange in an update, read off the
+compiled program, each instruction once. --plots writes a PNG of each table.
 """
 
 import argparse
-import functools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
-import numpy as np
 
+from benchmarks import harness
 from benchmarks.collectives import collectives
-from benchmarks.harness import figures, has, machine, print_table, take_turns
-from configs import wmt_base
-from jaxformer.batch import Batch
-from jaxformer.models.architectures import make_model
-from jaxformer.models.sequence_model import Model
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
-from jaxformer.training.step import TrainStep, init_state
+from benchmarks.models import Sizes, Trainer, one_device
+from jaxformer.errors import InputError
+from jaxformer.training.sharding import AXES, make_mesh
 
-ROOT = Path(__file__).resolve().parents[1]
-REPEATS, QUICK_REPEATS = 3, 1
 WINDOW = 64  # positions, of windowed self-attention
 HEAD = 32  # d_k and d_v
 TABLES = {
@@ -48,142 +36,83 @@ TABLES = {
     "length": (32, 128, 512, 2048), "vocabulary": (1000, 4000, 16_000, 37_000),
     "microbatch": (512, 2048, 8192), "devices": (2, 4, 8),
 }  # fmt: skip
-AXES = "data", "fsdp", "tensor"
 
 
-class Sizes(NamedTuple):
-    """Of a model and its batches; the last two are tokens a side."""
-
-    d_model: int = 128
-    num_layers: int = 2
-    vocabulary: int = 2000
-    window: int | None = None
-    length: int = 64
-    microbatch: int = 2048
-
-    def model(self) -> Model:
-        """The base model with these sizes; the ratios of its sizes stay."""
-        values = wmt_base.get_config().model.to_dict() | {
-            "encoder_layers": self.num_layers, "decoder_layers": self.num_layers,
-            "d_model": self.d_model,
-            "d_ff": 4 * self.d_model, "num_heads": max(1, self.d_model // HEAD),
-            "d_k": HEAD, "d_v": HEAD, "dtype": "float32",
-            "attention_window": self.window,
-        }  # fmt: skip
-        config = TransformerConfig(**values)
-        return make_model(config, vocab_size=self.vocabulary, rematerialise=False)
-
-    def batch(self) -> Batch:
-        """Rows without padding, one sentence each."""
-        shape = self.microbatch // self.length, self.length
-        rng = np.random.default_rng(0)
-        source, target = rng.integers(4, self.vocabulary, (2, *shape), dtype=np.int32)
-        ones = np.ones(shape, np.int32)
-        return Batch(source, target, ones, ones)
+def sizes_of(
+    d_model: int = 128, length: int = 64, microbatch: int = 2048, **sizes: int | None
+) -> Sizes:
+    """Give the small model with some sizes changed; microbatch is in tokens a side."""
+    return Sizes(**({
+        "num_layers": 2, "vocabulary": 2000, "d_model": d_model, "d_ff": 4 * d_model,
+        "num_heads": max(1, d_model // HEAD), "rows": microbatch // length,
+        "source": length, "target": length,
+    } | sizes))  # fmt: skip
 
 
-class Trainer:
-    """The train step of a model and a mesh, compiled, with its state."""
-
-    def __init__(self, sizes: Sizes, **mesh: int) -> None:
-        model = sizes.model()
-        optimizer, _ = make_optimizer(
-            d_model=sizes.d_model, warmup_steps=4000, learning_rate_scale=1.0,
-            beta1=0.9, beta2=0.98, epsilon=1e-9, clip_norm=None,
-        )  # fmt: skip
-        step = TrainStep(
-            model, optimizer, label_smoothing=0.1, ema_decay=None, max_bad_steps=10
-        )
-        init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
-        self.mesh = make_mesh(**({"data": -1, "fsdp": 1, "tensor": 1} | mesh))
-        start = time.perf_counter()
-        with on_mesh(self.mesh):
-            self.state = born_sharded(self.mesh, init)
-            self.batch = put_batch(self.mesh, sizes.batch())
-            lowered = step.lower(self.state, self.batch, accumulate=False)
-            self.program = lowered.compile()
-        self.compile_seconds = time.perf_counter() - start
-
-    def __call__(self) -> None:
-        """Make an update."""
-        self.state, report = self.program(self.state, self.batch)
-        jax.block_until_ready(report)
-
-
-def variants(table: str, values: tuple[int, ...], base: Sizes) -> dict[str, Sizes]:
-    """The models of a table, by the name of their line."""
+def variants(table: str, values: tuple[int, ...]) -> dict[str, Sizes]:
+    """Give the models of a table by the name of their line."""
     if table != "length":
-        return {f"{value:,}": base._replace(**{table: value}) for value in values}
-    most = max(*values, base.microbatch)
+        return {f"{value:,}": sizes_of(**{table: value}) for value in values}
+    tokens = max(*values, 2048)
     return {
-        f"{value:,} {name}": base._replace(length=value, window=window, microbatch=most)
-        for value in values
+        f"{n:,} {name}": sizes_of(length=n, microbatch=tokens, attention_window=window)
+        for n in values
         for name, window in (("full", None), ("windowed", WINDOW))
     }
 
 
-def measure(table: str, options: argparse.Namespace) -> dict[str, dict]:
-    """Seconds to compile and target tokens a second, of each line of a table."""
-    sizes = variants(table, options.values[table], options.base)
-    trainers: dict[str, Callable] = {}
+def measure_speed(table: str, values: tuple[int, ...], repeats: int) -> dict:
+    """Time updates of each line of a table, and the compiler."""
+    sizes, turns, compiling = variants(table, values), {}, {}
     for name, each in sizes.items():
-        trainers[name] = Trainer(each)
-        trainers[name]()  # not counted
-    rounds = take_turns(trainers, options.repeats)
-    first = next(iter(sizes))
-    return {
-        name: {"compile_seconds": trainers[name].compile_seconds}
-        | figures(rounds, name, each.microbatch, beside=first)
-        for name, each in sizes.items()
-    }
-
-
-def exchanged(axis: str, count: int) -> dict[str, int]:
-    """Bytes of the results of each kind of collective, on one of these devices."""
-    trainer = Trainer(Sizes(d_model=256, num_layers=1), **{"data": 1, axis: count})
-    found: dict[str, int] = {}
-    for each in collectives(trainer.program.as_text()):
-        found[each.kind] = found.get(each.kind, 0) + each.bytes
-    parameters = jax.tree.leaves(trainer.state.params)
-    return {"parameters": sum(leaf.nbytes for leaf in parameters), **found}
-
-
-def measure_devices(options: argparse.Namespace) -> dict[str, dict]:
-    """What crosses between simulated devices, each number in a process of its own."""
-    found = {}
-    for count in options.values["devices"]:
-        flag = f"--xla_force_host_platform_device_count={count}"
-        done = subprocess.run(
-            [sys.executable, __file__, f"--count={count}"], check=True, text=True,
-            stdout=subprocess.PIPE, cwd=ROOT, env=os.environ | {"XLA_FLAGS": flag},
-        )  # fmt: skip
-        found |= json.loads(done.stdout.splitlines()[-1])
+        start, batch = time.perf_counter(), each.batch()
+        trainer = Trainer(each.model(), one_device())
+        trainer.compile(batch)
+        compiling[name] = time.perf_counter() - start
+        turns[name] = lambda trainer=trainer, batch=batch: trainer(batch)
+        turns[name]()  # not counted
+    rounds = harness.take_turns(turns, repeats)
+    tokens = {name: each.rows * each.target for name, each in sizes.items()}
+    found = harness.figures(rounds, tokens, next(iter(sizes)))
+    for name, each in found.items():
+        each["compile_seconds"] = compiling[name]
+    columns = {"s to compile": "{compile_seconds:.1f}"}
+    harness.print_figures({table: found}, "target tokens", next(iter(sizes)), columns)
     return found
 
 
-def print_rates(table: str, found: dict[str, dict]) -> None:
-    """Print the speeds of a table."""
+def exchanged(axis: str) -> dict[str, int]:
+    """Count bytes of each kind of collective on one of the devices along an axis."""
+    mesh = make_mesh(**{name: 1 for name in AXES} | {axis: -1})
+    sizes = sizes_of(d_model=256, num_layers=1)
+    trainer = Trainer(sizes.model(), mesh)
+    parameters = jax.tree.leaves(trainer.state.params)
+    found = {"parameters": sum(leaf.nbytes for leaf in parameters)}
+    for each in collectives(trainer.compile(sizes.batch()).as_text()):
+        found[each.kind] = found.get(each.kind, 0) + each.bytes
+    return found
+
+
+def measure_devices(counts: tuple[int, ...]) -> dict[str, dict]:
+    """Count what simulated devices exchange, each number in a process of its own."""
+    found = {}
+    for count in counts:
+        flag = f"--xla_force_host_platform_device_count={count}"
+        done = subprocess.run(
+            [sys.executable, __file__, "--only=exchanged"], check=True, text=True,
+            stdout=subprocess.PIPE, env=os.environ | {"XLA_FLAGS": flag},
+        )  # fmt: skip
+        kinds = json.loads(done.stdout.splitlines()[-1])["tables"]
+        found |= {f"{count} {axis}": kinds[axis] for axis in AXES}
     rows = [
-        f"| {name} | {each['per_second']:,.0f} | {100 * each['spread']:.0f} % "
-        f"| {each['per_second'] / next(iter(found.values()))['per_second']:.2f} "
-        f"| {each['compile_seconds']:.1f} |"
-        for name, each in found.items()
+        [name, kind, f"{size:,}", f"{size / kinds['parameters']:.3f}"]
+        for name, kinds in found.items()
+        for kind, size in kinds.items()
+        if kind != "parameters"
     ]
-    header = table, "target tokens/s", "spread", "times the first", "s to compile"
-    print_table(header, rows)
-
-
-def print_bytes(found: dict[str, dict]) -> None:
-    """Print what devices exchange, in units of the parameters."""
-    rows = []
-    for name, kinds in found.items():
-        rows += [
-            f"| {name} | {kind} | {size:,} | {size / kinds['parameters']:.3f} |"
-            for kind, size in kinds.items()
-            if kind != "parameters"
-        ]
     header = "devices", "collective", "bytes", "times the parameters"
-    print_table(header, rows)
+    harness.print_table(header, rows)
+    return found
 
 
 def plot(table: str, found: dict[str, dict], folder: Path) -> None:
@@ -200,15 +129,12 @@ def plot(table: str, found: dict[str, dict], folder: Path) -> None:
         height = each.get("per_second")
         if height is None:
             height = sum(each.values()) - each["parameters"]
-        point = int(value.replace(",", "")), height
-        lines.setdefault(kind, []).append(point)
+        lines.setdefault(kind, []).append((int(value.replace(",", "")), height))
     for kind, points in lines.items():
         axes.plot(*zip(*points, strict=True), "o-", label=kind or None)
-    axes.set_xscale("log", base=2)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel(table)
     unit = "bytes exchanged an update" if table == "devices" else "target tokens/s"
-    axes.set_ylabel(unit)
+    axes.set(xlabel=table, ylabel=unit, ylim=(0, None))
+    axes.set_xscale("log", base=2)
     if len(lines) > 1:
         axes.legend()
     folder.mkdir(parents=True, exist_ok=True)
@@ -216,50 +142,29 @@ def plot(table: str, found: dict[str, dict], folder: Path) -> None:
     pyplot.close(figure)
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one round, fewer values")
-    parser.add_argument("--repeats", type=int, help=f"rounds, by default {REPEATS}")
-    parser.add_argument("--plots", type=Path, help="folder for a PNG of each table")
-    parser.add_argument("--only", default=",".join(TABLES), help="tables, by commas")
-    parser.add_argument("--count", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
-    options.only = options.only.split(",")
+def measure(options: argparse.Namespace) -> dict:
+    """Make the tables that were asked for."""
+    if options.only == ["exchanged"]:  # the process of `measure_devices`
+        return {"tables": {axis: exchanged(axis) for axis in AXES}}
     if unknown := set(options.only) - set(TABLES):
-        parser.error(f"there is no table {', '.join(unknown)}")
-    options.values = {
-        name: values[:2] if options.quick else values for name, values in TABLES.items()
-    }
-    options.base = Sizes(num_layers=1) if options.quick else Sizes()
-    if options.repeats is None:
-        options.repeats = QUICK_REPEATS if options.quick else REPEATS
-    if options.plots and not has("matplotlib"):
-        options.plots = None
-    return options
+        raise InputError(f"there is no table {', '.join(unknown)}")
+    tables = {}
+    for table in options.only:
+        values = TABLES[table][: 2 if options.quick else None]
+        if table == "devices":
+            tables[table] = measure_devices(values)
+        else:
+            tables[table] = measure_speed(table, values, options.repeats)
+        if options.plots:
+            plot(table, tables[table], options.plots)
+    return {"tables": tables}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark and print its outcome; returns the exit code."""
-    options = parse(argv)
-    if options.count:  # a process with so many simulated devices
-        found = {f"{options.count} {a}": exchanged(a, options.count) for a in AXES}
-        print(json.dumps(found))
-        return 0
-    outcome: dict = {"machine": machine(), "repeats": options.repeats, "tables": {}}
-    print(json.dumps(outcome["machine"]), file=sys.stderr)
-    for table in options.only:
-        if table == "devices":
-            found = measure_devices(options)
-            print_bytes(found)
-        else:
-            found = measure(table, options)
-            print_rates(table, found)
-        outcome["tables"][table] = found
-        if options.plots:
-            plot(table, found, options.plots)
-    print(json.dumps(outcome))
-    return 0
+    """Run the benchmark; give the exit code."""
+    return harness.run(
+        __doc__, measure, argv, repeats=(3, 1), plots=None, only=list(TABLES)
+    )
 
 
 if __name__ == "__main__":

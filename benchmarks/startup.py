@@ -1,39 +1,42 @@
-"""Seconds from a command to its first update and to its first translation.
+"""Measure seconds from a command to its first update and to its first translation.
 
     python benchmarks/startup.py [--quick] [--repeats=3] [--shapes=8x32,8x64,16x64]
 
 The commands are started as a user starts them, for the demo's model and text, cold
-(nothing compiled is kept) and warm (by the cold run before). Cold and warm take turns.
-The loss of the first update must be the same, cold and warm. Then, for the layers of
-the base model, what compiling them costs for each shape of a batch and how long a step
-takes: unrolled, as training has them, and as a loop. The last line is JSON.
+(nothing compiled is kept) and warm (after a cold run). Cold and warm take turns. The
+loss of the first update must be the same, cold and warm. Then, for the layers of the
+base model, what compiling them costs for each shape of a batch and how long a step
+takes: unrolled, as training has them, and as a loop (`jax.lax.scan`).
 """
 
 import argparse
+import functools
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+import jax.numpy as jnp
+from flax import linen as nn
 
-from benchmarks.harness import figures, machine, print_table, take_turns
-from benchmarks.stacks import config_of, gradients_of, scanned, unrolled
+from benchmarks import harness
+from benchmarks.models import Sizes
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.transformer import Layer
 from jaxformer.training.log import METRICS_FILE
 
-ROOT = Path(__file__).resolve().parents[1]
-REPEATS, QUICK_REPEATS = 3, 1
-SHAPES, QUICK_SHAPES = "8x32,8x64,16x64", "4x32"
+SHAPES = "8x32,8x64,16x64", "4x32"  # rows x length; the second if quick
 SENTENCE = "Yesterday the teacher gave the children two old books.\n"
-PATIENCE = 600  # seconds
 CONFIG = {
     "data.builtin_pairs": 2000, "data.builtin_eval_pairs": 2, "data.vocab_size": 500,
     "training.steps": 1, "training.log_every": 1, "training.eval_every": 1,
@@ -41,182 +44,172 @@ CONFIG = {
     "batches.executor": "python", "decoding.beam_size": 1,
 }  # fmt: skip
 
+# Commands -----------------------------------------------------------------------------
 
-class Starts:
-    """Commands started in turn; each has its workdir and a cache of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        """Prepare the text, and train one update for the translator."""
-        self.folder, self.losses = folder, []
-        self.flags = [f"--config.{key}={value}" for key, value in CONFIG.items()]
-        self.flags.insert(0, "--config=configs/demo.py")
-        self._run("--mode=prepare", folder / "text", cache="first")
-        shutil.copytree(folder / "text", folder / "trained")
-        self._run("--mode=train", folder / "trained", cache="first")
+def start(folder: Path, mode: str, workdir: str, cache: str) -> subprocess.Popen:
+    """Start a command; `workdir` and its compiled programs are in the folder."""
+    command = [sys.executable, "-m", "jaxformer.main", f"--mode={mode}"]
+    command += [f"--workdir={folder / workdir}"]
+    if mode != "translate":
+        command += ["--config=configs/demo.py"]
+        command += [f"--config.{key}={value}" for key, value in CONFIG.items()]
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder / cache)}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(
+        command, cwd=harness.ROOT, env=environment, text=True, **pipes
+    )
 
-    def _start(self, mode: str, workdir: Path, cache: str) -> subprocess.Popen:
-        command = [sys.executable, "-m", "jaxformer.main", mode]
-        command.append(f"--workdir={workdir}")
-        if mode != "--mode=translate":
-            command += self.flags
-        environment = {
-            k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"
-        }
-        return subprocess.Popen(
-            command, cwd=ROOT, text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=environment | {"XDG_CACHE_HOME": str(self.folder / cache)},
-        )  # fmt: skip
 
-    def _run(self, mode: str, workdir: Path, cache: str) -> None:
-        process = self._start(mode, workdir, cache)
-        _, errors = process.communicate(timeout=PATIENCE)
-        if process.returncode:
-            raise RuntimeError(errors)
+def finish(process: subprocess.Popen) -> None:
+    """Wait for a command; raise RuntimeError if it fails."""
+    _, errors = process.communicate(timeout=600)
+    if process.returncode:
+        raise RuntimeError(errors)
 
-    def update(self, *, is_cold: bool) -> None:
-        """Train until the first update is reported."""
-        workdir = self.folder / "training"
+
+def kill_after(process: subprocess.Popen, stream: IO[str], beginning: str) -> None:
+    """Kill a command after its first line that begins so; RuntimeError without one."""
+    said = []
+    for line in stream:
+        said.append(line)
+        if line.startswith(beginning):
+            break
+    process.kill()
+    _, errors = process.communicate()
+    if not said or not said[-1].startswith(beginning):
+        raise RuntimeError("".join(said) + errors)
+
+
+def first(what: str, folder: Path, losses: list[float], *, is_cold: bool) -> None:
+    """Run a command until its first "update", of which it keeps the loss, or output."""
+    if is_cold:
+        shutil.rmtree(folder / what, ignore_errors=True)
+    if what == "update":
+        workdir = folder / "training"
         shutil.rmtree(workdir, ignore_errors=True)
-        shutil.copytree(self.folder / "text", workdir)
-        if is_cold:
-            shutil.rmtree(self.folder / "update", ignore_errors=True)
-        process = self._start("--mode=train", workdir, "update")
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if line.startswith("step 1/"):
-                break
-        process.kill()
-        process.communicate()
-        if not said or not said[-1].startswith("step 1/"):
-            raise RuntimeError("".join(said))
-        first = json.loads((workdir / METRICS_FILE).read_text().splitlines()[0])
-        self.losses.append(first["loss"])
-
-    def translation(self, *, is_cold: bool) -> None:
-        """Translate until the first line is there."""
-        if is_cold:
-            shutil.rmtree(self.folder / "translation", ignore_errors=True)
-        workdir = self.folder / "trained"
-        process = self._start("--mode=translate", workdir, "translation")
+        shutil.copytree(folder / "text", workdir)
+        process = start(folder, "train", "training", what)
+        kill_after(process, process.stderr, "step 1/")
+        line = (workdir / METRICS_FILE).read_text().splitlines()[0]
+        losses.append(json.loads(line)["loss"])
+    else:
+        process = start(folder, "translate", "trained", what)
         process.stdin.write(SENTENCE)
         process.stdin.flush()
-        line = process.stdout.readline()
-        process.kill()
-        _, errors = process.communicate()
-        if not line.endswith("\n"):
-            raise RuntimeError(errors)
+        kill_after(process, process.stdout, "")
 
 
-def starts(options: argparse.Namespace, folder: Path) -> dict:
-    """Seconds of each command, cold and warm."""
-    commands = Starts(folder)
-    found: dict = {}
-    for name in ("update", "translation"):
-        command = getattr(commands, name)
+def time_commands(options: argparse.Namespace, folder: Path) -> dict:
+    """Time both commands, cold and warm."""
+    finish(start(folder, "prepare", "text", "first"))
+    shutil.copytree(folder / "text", folder / "trained")
+    finish(start(folder, "train", "trained", "first"))
+    losses, found = [], {}
+    for what in ("update", "translation"):
+        turn = functools.partial(first, what, folder, losses)
         turns = {
-            "cold": lambda command=command: command(is_cold=True),
-            "warm": lambda command=command: command(is_cold=False),
+            "cold": functools.partial(turn, is_cold=True),
+            "warm": functools.partial(turn, is_cold=False),
         }
-        rounds = take_turns(turns, options.repeats)
-        found[name] = {each: figures(rounds, each, 1, beside="cold") for each in turns}
-    if len(set(commands.losses)) > 1:
-        raise RuntimeError(f"the first losses differ: {commands.losses}")
-    found["first_loss"] = commands.losses[0]
-    return found
+        rounds = harness.take_turns(turns, options.repeats)
+        found[what] = harness.figures(rounds, {"cold": 1, "warm": 1}, "cold")
+    if len(set(losses)) > 1:
+        raise RuntimeError(f"the first losses differ: {losses}")
+    harness.print_figures(found, "starts", "cold", {})
+    return {**found, "first_loss": losses[0]}
 
 
-def stacks(options: argparse.Namespace) -> dict:
-    """Seconds to compile and to run both kinds of stack, by shape."""
+# Layers -------------------------------------------------------------------------------
+
+
+def unrolled(layer: Callable, params: Any, x: jax.Array, keys: jax.Array) -> jax.Array:
+    """Apply `layer(params, x, key)` N times; params are stacked, [N, ...]."""
+    for i in range(len(keys)):
+        x = layer(jax.tree.map(lambda p, i=i: p[i], params), x, keys[i])
+    return x
+
+
+def scanned(layer: Callable, params: Any, x: jax.Array, keys: jax.Array) -> jax.Array:
+    """Apply the layers in a loop of the program."""
+
+    def body(x: jax.Array, each: tuple) -> tuple[jax.Array, None]:
+        return layer(each[0], x, each[1]), None
+
+    return jax.lax.scan(body, x, (params, keys))[0]
+
+
+def gradients_of(
+    run: Callable, config: TransformerConfig, rows: int, length: int
+) -> tuple[Callable, tuple]:
+    """Give a function and its arguments: gradients of both stacks, dropout on."""
+    encoder, decoder = Layer(config, "encoder"), Layer(config, "decoder")
+    x = jax.random.normal(jax.random.key(0), (rows, length, config.d_model))
+    mask = jnp.ones((rows, 1, length, length), bool)
+    causal = jnp.tril(mask)
+    keys = jax.random.split(jax.random.key(1), config.encoder_layers)
+
+    def born(module: nn.Module, *inputs: jax.Array) -> Any:
+        def one(key: jax.Array) -> Any:
+            return nn.unbox(module.init(key, *inputs, train=False)["params"])
+
+        return jax.jit(jax.vmap(one))(keys)
+
+    def loss(params: tuple, x: jax.Array) -> jax.Array:
+        def apply(module: nn.Module, *others: jax.Array) -> Callable:
+            return lambda params, x, key: module.apply(
+                {"params": params}, x, *others, train=True, rngs={"dropout": key}
+            )
+
+        memory = run(apply(encoder, mask), params[0], x, keys)
+        decode = apply(decoder, causal, memory, mask)
+        return jnp.square(run(decode, params[1], x, keys)).sum()
+
+    params = born(encoder, x, mask), born(decoder, x, causal, x, mask)
+    return jax.jit(jax.grad(loss)), (params, x)
+
+
+def time_stacks(options: argparse.Namespace) -> dict:
+    """Time compiling and running both kinds of stack, by shape."""
     jax.config.update("jax_enable_compilation_cache", False)
+    sizes = Sizes(num_layers=options.layers, d_model=options.d_model)
     found: dict = {}
-    for shape in options.shapes.split(","):
+    shapes = options.shapes or SHAPES[options.quick]
+    for shape in shapes.split(","):
         rows, length = map(int, shape.split("x"))
-        turns, compiled = {}, {}
-        for name, run in (("unrolled", unrolled), ("scanned", scanned)):
-            function, arguments = gradients_of(
-                run, config_of(
-                    encoder_layers=options.layers, decoder_layers=options.layers,
-                    d_model=options.d_model,
-                ),
-                rows, length,
-            )  # fmt: skip
-            lowered = function.lower(*arguments)
-            start = time.perf_counter()
+        turns, compiling = {}, {}
+        for run in (unrolled, scanned):
+            function, arguments = gradients_of(run, sizes.model().config, rows, length)
+            lowered, before = function.lower(*arguments), time.perf_counter()
             program = lowered.compile()
-            compiled[name] = time.perf_counter() - start
-            turns[name] = lambda program=program, arguments=arguments: (
+            compiling[run.__name__] = time.perf_counter() - before
+            turns[run.__name__] = lambda program=program, arguments=arguments: (
                 jax.block_until_ready(program(*arguments))
             )
-            turns[name]()  # not counted
-        rounds = take_turns(turns, options.repeats)
-        found[shape] = {
-            name: {"compile_seconds": compiled[name]}
-            | figures(rounds, name, rows * length, beside="unrolled")
-            for name in turns
-        }
+            turns[run.__name__]()  # not counted
+        rounds = harness.take_turns(turns, options.repeats)
+        amounts = dict.fromkeys(turns, rows * length)
+        found[shape] = harness.figures(rounds, amounts, "unrolled")
+        for name, each in found[shape].items():
+            each["compile_seconds"] = compiling[name]
+    columns = {"s to compile": "{compile_seconds:.1f}"}
+    harness.print_figures(found, "tokens", "unrolled", columns)
     return found
 
 
-def report(outcome: dict) -> None:
-    """Print the tables and what follows from them."""
-    rows = [
-        f"| {what} | {name} | {each['seconds']:.1f} | {100 * each['spread']:.0f} % "
-        f"| {each['ratio']:.2f} "
-        f"({each['ratio_least']:.2f} - {each['ratio_most']:.2f}) |"
-        for what in ("update", "translation")
-        for name, each in outcome["starts"][what].items()
-    ]
-    print_table(("to the first", "", "s, median", "spread", "times cold"), rows)
-    rows = [
-        f"| {shape} | {name} | {each['compile_seconds']:.1f} | {each['seconds']:.3f} "
-        f"| {100 * each['spread']:.0f} % | {each['ratio']:.2f} "
-        f"({each['ratio_least']:.2f} - {each['ratio_most']:.2f}) |"
-        for shape, found in outcome["stacks"].items()
-        for name, each in found.items()
-    ]
-    header = (
-        "rows x length", "layers", "s to compile", "s a step", "spread",
-        "times unrolled",
-    )  # fmt: skip
-    print_table(header, rows)
-    shapes = outcome["stacks"].values()
-    saved = sum(
-        each["unrolled"]["compile_seconds"] - each["scanned"]["compile_seconds"]
-        for each in shapes
-    )
-    lost = statistics.median(
-        each["scanned"]["seconds"] / each["unrolled"]["seconds"] - 1 for each in shapes
-    )
-    outcome["scan_saves_seconds"], outcome["scan_costs_share"] = saved, lost
-    print(
-        f"scanning saves {saved:.1f} s of compiling, once for all shapes; a step takes "
-        f"{100 * lost:+.0f} %"
-    )
+def measure(options: argparse.Namespace) -> dict:
+    """Time the commands, then the layers."""
+    with tempfile.TemporaryDirectory(prefix="jaxformer-startup-") as folder:
+        starts = time_commands(options, Path(folder))
+    return {"starts": starts, "stacks": time_stacks(options)}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark and print its outcome; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one round, one shape")
-    parser.add_argument("--repeats", type=int, help=f"rounds, by default {REPEATS}")
-    parser.add_argument("--shapes", help=f"rows x length, by default {SHAPES}")
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--d_model", type=int, default=512)
-    options = parser.parse_args(argv)
-    if options.repeats is None:
-        options.repeats = QUICK_REPEATS if options.quick else REPEATS
-    if options.shapes is None:
-        options.shapes = QUICK_SHAPES if options.quick else SHAPES
-    outcome: dict = {"machine": machine(), "repeats": options.repeats}
-    print(json.dumps(outcome["machine"]), file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="jaxformer-startup-") as folder:
-        outcome["starts"] = starts(options, Path(folder))
-    outcome["stacks"] = stacks(options)
-    report(outcome)
-    print(json.dumps(outcome))
-    return 0
+    """Run the benchmark; give the exit code."""
+    return harness.run(
+        __doc__, measure, argv, repeats=(3, 1), shapes="", layers=6, d_model=512
+    )
 
 
 if __name__ == "__main__":

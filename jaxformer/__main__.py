@@ -2,4 +2,5 @@
 
 from jaxformer.main import run_process
 
-run_process()
+if __name__ == "__main__":
+    run_process()

@@ -188,7 +188,7 @@ def _help(mode: str | None, config: str | None) -> str:
     lines = [
         "usage: jaxformer --mode=COMMAND --config=FILE --workdir=FOLDER [flags]",
         "",
-        "Train and use the Transformer of 'Attention Is All You Need'.",
+        "Train and use the translation model of 'Attention Is All You Need'.",
         "",
         "commands:",
         *(f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()),

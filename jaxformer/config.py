@@ -95,7 +95,7 @@ class BatchesConfig(Section):
         choices=("packed", "buckets"),
     )
     row_length: int = setting('Tokens of a "packed" row.', least=1)
-    max_shapes: int = setting('Static shapes of "buckets", at most.', least=1)
+    max_shapes: int = setting('Static shapes of "buckets", at most.', least=1, most=255)
     row_multiple: int = setting("Every batch has a multiple of so many rows.", least=1)
     executor: str = setting(
         "What reads batches: tf.data, or a Python thread without TensorFlow.",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train on this machine, all its devices, with the virtual environment of the checkout.
+# Train on all devices of this machine, with the virtual environment of the checkout.
 #   launch/local.sh configs/multi30k.py runs/m30k --config.data.directory=data/multi30k
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Rehearse a run of several processes on this machine, each with two simulated CPU
-# devices; they speak over the loopback. SIGTERM and Ctrl-C reach every process.
+# devices; they connect over the loopback. SIGTERM and Ctrl-C reach every process.
 #   launch/rehearse.sh configs/demo.py runs/rehearsal 2 --config.mesh.fsdp=2
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,9 +21,9 @@ done
 
 worst=0
 for pid in "${pids[@]}"; do
-    # A signal cuts the wait short.
+    # A signal interrupts wait, so wait again.
     until again=''; wait "$pid"; code=$?; [[ ! $again ]]; do :; done
-    # 2 asks for a human and so outdoes the 3 of those that lost this peer.
+    # 2 asks for a human; it overrides the 3 of the processes that lost this peer.
     if ((code != 0 && worst != 2)); then worst=$code; fi
 done
 exit "$worst"

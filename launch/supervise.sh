@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Start a command again until it ends with 0. Exit code 2 asks for a human: nothing is
-# started after it, nor after SIGTERM and Ctrl-C, which the command gets as SIGTERM.
-# PAUSE seconds lie between two starts (10); after RESTARTS restarts (20) it gives up.
+# Restart a command until it ends with 0. It is not restarted after exit code 2, which
+# asks for a human, nor after SIGTERM and Ctrl-C, which are passed on as SIGTERM.
+# PAUSE seconds (10) separate two starts; after RESTARTS restarts (20) it gives up.
 #   launch/supervise.sh launch/local.sh configs/wmt_base.py runs/wmt
 set -euo pipefail
 : "${1:?give the command to supervise}"
@@ -10,11 +10,11 @@ pause=${PAUSE:-10} restarts=${RESTARTS:-20}
 stopped='' child=''
 trap 'stopped=yes again=yes; kill -TERM "$child" 2>/dev/null || true' TERM INT
 
-run() { # the exit code of a command that gets our signals
+run() { # run a command that gets our signals; its exit code is in code
     "$@" &
     child=$!
     if [[ $stopped ]]; then kill -TERM "$child" 2>/dev/null || true; fi
-    # A signal cuts the wait short.
+    # A signal interrupts wait, so wait again.
     until again=''; wait "$child"; code=$?; [[ ! $again ]]; do :; done
 }
 

@@ -23,7 +23,7 @@ def parse(changes):
     ("name", "value", "said"),
     [
         ("training.steps", "0", "training.steps is 0; it must be at least 1"),
-        ("training.ema_decay", "1", "training.ema_decay is 1.0; it must be at least 0 a"),
+        ("training.ema_decay", "1", "training.ema_decay is 1.0; it must be at least"),
         ("training.average", "6", "training.average is 6, and training.keep=5"),
         ("training.save_every", "7", "must be a multiple of training.save_every=7"),
         ("training.on_divergence", "wait", "use one of stop, rollback"),
@@ -32,9 +32,9 @@ def parse(changes):
         ("decoding.alpha", "inf", "decoding.alpha is inf"),
         ("data.max_ratio", "0.5", "data.max_ratio is 0.5; it must be at least 1"),
         ("data.source_language", "", "data.source_language is empty"),
-        ("model.dropout", "1.0", "model.dropout is 1.0; it must be at least 0 and below"),
+        ("model.dropout", "1.0", "dropout is 1.0; it must be at least 0 and below 1"),
         ("model.d_model", "3", "model.d_model is 3; it must be even"),
-        ("model.encoder_layers", "0", "model.encoder_layers is 0; it must be at least 1"),
+        ("model.encoder_layers", "0", "encoder_layers is 0; it must be at least 1"),
         ("model.attention_window", "0", "model.attention_window is 0"),
         ("model.dtype", "float16", "use one of float32, bfloat16"),
         ("model.architecture", "rnn", "model.architecture is 'rnn'; use 'transformer'"),
@@ -50,11 +50,11 @@ def test_a_value_out_of_bounds_is_refused(name, value, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda v: v["model"].update(d_modle=3), "unknown key model.d_modle; did you me"),
+        (lambda v: v["model"].update(d_modle=3), "unknown key model.d_modle; did you"),
         (lambda v: v.update(modle={}), "unknown section modle; did you mean model?"),
         (lambda v: v["mesh"].pop("fsdp"), "the config lacks the key mesh.fsdp"),
         (lambda v: v.pop("mesh"), "the config lacks the section mesh"),
-        (lambda v: v["training"].update(steps=True), "training.steps is True; it must b"),
+        (lambda v: v["training"].update(steps=True), "training.steps is True; it must"),
         (lambda v: v["data"].update(train=None), "data.train is None; it must be text"),
     ],
 )  # fmt: skip

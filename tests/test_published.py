@@ -4,8 +4,8 @@ import importlib
 
 import pytest
 
-from configs import table3
 from jaxformer import published
+from jaxformer.configs import table3
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import SCORERS
 

@@ -66,7 +66,7 @@ def test_only_a_finished_checkpoint_is_one(workdir):
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
     workdir = Workdir(tmp_path)
-    with pytest.raises(InputError, match="there is no run in .*; train one first"):
+    with pytest.raises(InputError, match=r"there is no run in .*; train one first"):
         workdir.read_record()
 
 

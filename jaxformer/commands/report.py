@@ -4,6 +4,7 @@ Each run translates the text once, as --mode=evaluate does; its log, corpus and 
 are read from its workdir. A run without a checkpoint is reported without scores.
 """
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from jaxformer.reports import run as report
 from jaxformer.reports.translations import Text, Translated
 from jaxformer.run import Run, open_run, plan_training
 from jaxformer.training.log import read_metrics
+
+logger = logging.getLogger(__name__)
 
 
 def run(
@@ -104,6 +107,7 @@ def describe(
     folder, config = run.workdir.path, run.config
     translated = prepared = None
     if run.workdir.has_checkpoints():
+        logger.info("report: %s", name)
         pairs = Pairs(list(text.sources), list(text.references))
         done, translator = evaluate(run, pairs, checkpoint=checkpoint, **options)
         translated = Translated(

@@ -17,7 +17,7 @@ from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
 
 
-class Forced(NamedTuple):
+class PairScore(NamedTuple):
     """How probable a model finds a given translation."""
 
     pieces: list[str]  # end of sentence included
@@ -71,16 +71,16 @@ class TeacherForcing:
         self._log_probabilities = jax.jit(log_probabilities)
         self._maps = jax.jit(model.attention)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
         """Score each pair; in batches of similar length, in the order given."""
         ids = self._encode(sources, targets)
         names = self._tokenizer.pieces()
-        scored: list[Forced | None] = [None] * len(sources)
+        scored: list[PairScore | None] = [None] * len(sources)
         for chosen, batch in _batches(*ids, **self._sizes):
             rows = np.asarray(self._log_probabilities(self.params, batch))
             for place, row in zip(chosen, rows, strict=False):
                 target = ids[1][place]
-                scored[place] = Forced(
+                scored[place] = PairScore(
                     [names[i] for i in target], row[: len(target)].tolist()
                 )
         return scored

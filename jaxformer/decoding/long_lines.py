@@ -35,9 +35,7 @@ def parts_of(
     ids = encode([text])[0]
     what = f"line {line} has {len(ids)} pieces, more than {longest}"
     if policy == "refuse":
-        raise InputError(
-            f"{what}; shorten it, or set long_lines to split or truncate"
-        )
+        raise InputError(f"{what}; shorten it, or set long_lines to split or truncate")
     if policy == "truncate":
         logger.warning("%s: only the first %d are translated", what, longest - 1)
         return [[*ids[: longest - 1], EOS]]

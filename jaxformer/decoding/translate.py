@@ -13,7 +13,7 @@ import jax
 
 from jaxformer.batch import Tokenizer
 from jaxformer.decoding.engine import Engine, Task
-from jaxformer.decoding.forced import Attention, Forced, TeacherForcing
+from jaxformer.decoding.forced import Attention, PairScore, TeacherForcing
 from jaxformer.decoding.long_lines import parts_of
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.scorer import Scorer
@@ -112,8 +112,8 @@ class Translator:
     ) -> list[tuple[int, list[Hypothesis]]]:
         """Translate part (p, of) of the sentences: their indices and hypotheses.
 
-        `check_stop` is called now and then, as often in every part; an exception of its own
-        ends the work. `first` is how many sentences came before: line numbers in
+        `check_stop` is called equally often in every part, and may raise to end the
+        work. `first` is how many sentences came before: line numbers in
         messages, and the seeds of samples, count from there.
         """
         order = sorted(
@@ -165,7 +165,7 @@ class Translator:
         """Where each head of the first member looks, for one pair of sentences."""
         return self._forced.attention(source, target)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
         """How probable the first member finds each given translation, by piece."""
         return self._forced.score(sources, targets)
 

@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 from sacrebleu.metrics import CHRF
 from sacrebleu.metrics.base import Metric
-from sacrebleu.significance import PairedTest
+from sacrebleu.significance import PairedTest, Result
 
 from jaxformer.evaluation import metrics
 
 RESAMPLES = 1000  # of the bootstrap, as sacreBLEU's own default
 TRIALS = 10_000  # of approximate randomisation, likewise
-# All resamples of a text are in memory at once: a longer text has fewer of them.
-MAX_SENTENCES = 10_000
+MAX_SENTENCES = 10_000  # of a text with all samples
 METRICS = ("bleu", "chrf")
 
 
@@ -56,16 +55,16 @@ def estimate_confidence(
     Raises InputError if the counts differ or there is nothing to score.
     """
     metrics.require_pairs(hypotheses, references)
-    found = {}
-    for name, metric in _metrics(target_language).items():
-        score = metric.corpus_score(
-            hypotheses, [references], n_bootstrap=_samples(RESAMPLES, references)
+    bleu = _metrics(target_language)["bleu"].corpus_score(hypotheses, [references])
+    ratios = {"bleu": bleu.sys_len / max(bleu.ref_len, 1), "chrf": None}
+    return {
+        name: Confidence(
+            *map(float, (first.score, first.mean, first.ci)), signature, ratios[name]
         )
-        ratio = score.sys_len / max(score.ref_len, 1) if name == "bleu" else None
-        signature = str(metric.get_signature())
-        interval = float(score._mean), float(score._ci)
-        found[name] = Confidence(score.score, *interval, signature, ratio)
-    return found
+        for name, ((first, *_), signature) in _paired_test(
+            "bs", RESAMPLES, [hypotheses], references, target_language
+        ).items()
+    }
 
 
 def compare_systems(
@@ -81,27 +80,19 @@ def compare_systems(
     """
     for hypotheses in systems:
         metrics.require_pairs(hypotheses, references)
+    bootstrap, randomisation = (
+        _paired_test(kind, samples, systems, references, target_language)
+        for kind, samples in (("bs", RESAMPLES), ("ar", TRIALS))
+    )
     compared: list[dict[str, Comparison]] = [{} for _ in systems[1:]]
-    tests = []
-    for kind, samples in (("bs", RESAMPLES), ("ar", TRIALS)):
-        test = PairedTest(
-            [(str(number), list(system)) for number, system in enumerate(systems)],
-            _metrics(target_language),
-            [list(references)],
-            test_type=kind,
-            n_samples=_samples(samples, references),
-        )
-        signatures, results = test()
-        # sacreBLEU renames the metrics, such as to "chrF2", and keeps their order.
-        tests.append([(results[name], str(signatures[name])) for name in signatures])
-    for metric, bootstrap, randomisation in zip(METRICS, *tests, strict=True):
-        first, *others = bootstrap[0]
+    for metric in METRICS:
+        first, *others = bootstrap[metric][0]
         for at, other in enumerate(others, start=1):
             difference = other.score - first.score
             # sacreBLEU counts larger differences only: p is near 0 where there is none.
             values = [
                 value
-                for results, signature in (bootstrap, randomisation)
+                for results, signature in (bootstrap[metric], randomisation[metric])
                 for value in (results[at].p_value if difference else 1.0, signature)
             ]
             compared[at - 1][metric] = Comparison(difference, *values)
@@ -130,7 +121,28 @@ def _metrics(target_language: str) -> dict[str, Metric]:
     return {"bleu": metrics.make_bleu(tokenizer, lowercase=False), "chrf": CHRF()}
 
 
-def _samples(wanted: int, references: Sequence[str]) -> int:
-    """As many resamples of a text as fit into memory, at least a tenth."""
+def _paired_test(
+    kind: str,
+    samples: int,
+    systems: Sequence[Sequence[str]],
+    references: Sequence[str],
+    target_language: str,
+) -> dict[str, tuple[list[Result], str]]:
+    """Results of all systems and the signature, by metric; the first has no p-value.
+
+    A long text has fewer samples, at least a tenth, so that all fit into memory.
+    """
     share = min(1, MAX_SENTENCES / len(references))
-    return max(wanted // 10, int(wanted * share))
+    test = PairedTest(
+        [(str(number), list(system)) for number, system in enumerate(systems)],
+        _metrics(target_language),
+        [list(references)],
+        test_type=kind,
+        n_samples=max(samples // 10, int(samples * share)),
+    )
+    signatures, results = test()
+    # sacreBLEU renames the metrics, such as to "chrF2", and keeps their order.
+    return {
+        metric: (results[name], str(signatures[name]))
+        for metric, name in zip(METRICS, signatures, strict=True)
+    }

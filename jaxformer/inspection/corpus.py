@@ -1,94 +1,115 @@
-"""What a corpus holds that a person should see before training on it.
+"""Inspect a parallel corpus before training on it, for `--mode=check`.
 
-`inspect_corpus` reads every split twice as it is, not as cleaned: once to learn the two
-languages from a sample, once to look at all of it; then once more as far as there is
-text to quote. It holds no text: 16 bytes a pair, the sample, and what is found. Lines
-are those of the files, from 1, ended by "\\n" alone. Used by --mode=check.
+Every split is read as it is, without the cleaning that training text gets. Lines are
+those of the files, from 1, and end at "\\n" alone.
 """
 
-import time
-from collections.abc import Iterable
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
+from multiprocessing.connection import Connection
 from typing import Any
 
-from jaxformer.data.sources import (
-    SPLITS,
-    CorpusConfig,
-    Pair,
-    read_pairs,
-    read_parts,
-)
-from jaxformer.data.tokenizer import Tokenizer, draw_sample
+from jaxformer.config import DataConfig
+from jaxformer.data.sources import SPLITS, read_pairs, read_parts
 from jaxformer.errors import InputError
+from jaxformer.inspection.finding import SIDES, place
 from jaxformer.inspection.languages import Languages
-from jaxformer.inspection.split import Split
-
-_SAMPLE = 100_000  # pairs that the languages are learnt from
+from jaxformer.inspection.split import Split, find_overlap
 
 
-def inspect_corpus(config: CorpusConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Look through the splits that exist; returns what is found, as JSON can hold it.
+@contextmanager
+def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
+    """Run `inspect_corpus` in another process; yields a function that waits for it.
 
-    "splits" has for each of them what `Split.result` returns, "overlap" what of dev and
-    test occurs in train, "left_out" why a split or the languages were not looked at.
+    The process ends with the block. The function raises InputError if it ended before.
     """
-    start = time.monotonic()
-    left_out = {}
+    context = multiprocessing.get_context("spawn")  # JAX has threads: no fork
+    receiver, sender = context.Pipe(duplex=False)
+    worker = context.Process(target=_send_findings, args=(sender, config), daemon=True)
+    worker.start()
+    sender.close()  # so that `recv` raises EOFError if the worker dies
+
+    def wait() -> dict:
+        try:
+            return receiver.recv()
+        except EOFError:
+            raise InputError(
+                "the process that inspects the text was ended; it may lack memory"
+            ) from None
+
+    try:
+        yield wait
+    finally:
+        worker.kill()
+        worker.join()
+
+
+def _send_findings(sender: Connection, config: DataConfig) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
+    sender.send(inspect_corpus(config))
+
+
+def inspect_corpus(config: DataConfig) -> dict[str, Any]:
+    """Inspect the splits that exist; returns what is found, as JSON can hold it.
+
+    "splits" has of each its "pairs", "files", "lengths" and "findings" by kind,
+    "left_out" why a split or the languages were not inspected.
+    """
+    left_out: dict[str, str] = {}
     languages = None
     try:
-        languages = _learn_languages(config)
+        languages = Languages((config.source_language, config.target_language))
     except InputError as error:
         left_out["languages"] = str(error)
-    splits = {}
+    splits: dict[str, Split] = {}
     for name in SPLITS:
         try:
-            splits[name] = Split(read_parts(config, name), tokenizer, languages)
+            splits[name] = Split(read_parts(config, name), languages)
         except InputError as error:
             left_out[name] = str(error)
-    overlaps = {
-        name: splits[name].overlap(splits["train"])
-        for name in splits
-        if name != "train" and "train" in splits
-    }
-    results = {}
-    for name, split in splits.items():
-        split.quote(_read_some(config, name, split.wanted()))
-        results[name] = split.result()
     return {
-        "splits": results,
-        "overlap": {
-            name: {
-                kind: {
-                    "pairs": found.pairs,
-                    "examples": [
-                        {
-                            **splits[name].example(here, kind),
-                            "train": splits["train"].place(there, kind),
-                        }
-                        for here, there in found.indices
-                    ],
-                }
-                for kind, found in kinds.items()
-            }
-            for name, kinds in overlaps.items()
+        "splits": {
+            name: _describe(split, config, name, splits.get("train"))
+            for name, split in splits.items()
         },
         "left_out": left_out,
-        "seconds": round(time.monotonic() - start, 1),
     }
 
 
-def _learn_languages(config: CorpusConfig) -> Languages:
-    pairs = read_pairs(config, "train")
-    whole = (pair for pair in pairs if pair[0].strip() and pair[1].strip())
-    return Languages(draw_sample(whole, _SAMPLE, config.seed))
+def _describe(
+    split: Split, config: DataConfig, name: str, train: Split | None
+) -> dict[str, Any]:
+    """Convert a split to JSON, with its overlap with train and the texts to quote."""
+    overlaps: dict[str, dict[int, int]] = {}
+    for kind, hashes in split.hashes.items() if name != "train" and train else ():
+        overlaps[f"{kind}_overlap"] = find_overlap(hashes, train.hashes[kind])
+        for index in overlaps[f"{kind}_overlap"]:
+            split.findings[f"{kind}_overlap"].add(index)
+    findings = [*split.findings.values()]
+    findings += [label for found in findings for label in found.labels.values()]
+    wanted = {index for found in findings for index in found.indices()}
+    pairs = islice(read_pairs(config, name), max(wanted, default=-1) + 1)
+    texts = {index: pair for index, pair in enumerate(pairs) if index in wanted}
 
+    def example(index: int, kind: str) -> dict[str, Any]:
+        side = kind.partition("_")[0]
+        result = {"place": place(index, side, split.files)}
+        if kind in overlaps:
+            result["train"] = place(overlaps[kind][index], side, train.files)
+        return {**result, "text": texts[index]}
 
-def _read_some(
-    config: CorpusConfig, split: str, wanted: Iterable[int]
-) -> dict[int, Pair]:
-    """The pairs of those indices."""
-    wanted = set(wanted)
-    if not wanted:
-        return {}
-    some = islice(read_pairs(config, split), max(wanted) + 1)
-    return {index: pair for index, pair in enumerate(some) if index in wanted}
+    return {
+        "pairs": split.pairs,
+        "files": split.files,
+        "lengths": {
+            side: {"words": dict(sorted(split.words[side].items()))} for side in SIDES
+        },
+        "findings": {
+            kind: found.describe(partial(example, kind=kind))
+            for kind, found in split.findings.items()
+        },
+    }

@@ -1,274 +1,154 @@
-"""What --mode=check says about the text: first what to look at, then all of it.
+"""Say what `jaxformer.inspection.corpus` found: warnings, lengths, then examples."""
 
-Words for what `jaxformer.inspection.corpus` finds; used by `jaxformer.commands.check`.
-"""
-
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer.inspection.bars import average, draw_histograms
+import numpy as np
 
-SIDES = ("source", "target")
+from jaxformer.inspection.finding import SIDES
+
 SHOWN = 5  # examples of each finding; the JSON has more
-WIDTH = 100  # columns, of which the first 12 name the section
-LEAST_QUOTE = 30  # characters
+_WIDTH = 88  # columns of a line, without the 12 that name the section
+_LEAST_QUOTE = 30  # characters
+_FREQUENT = (20, 0.005)  # pairs and share of pairs that have one sentence
 
-# Below these shares of a split's pairs or words, what may be chance is shown, but is no
-# thing to look at: every corpus has sentences of names, and a few rare characters.
-ODD_SENTENCES = 0.001
-UNKNOWN_WORDS = 0.001
-SAME_ON_BOTH_SIDES = 0.005
-ONE_SENTENCE = 0.005
-LEAST_TIMES = 20
-
-VERDICTS = {
-    "swapped": "with source and target swapped",
-    "source_in_target_language": "with a source in the target's language",
-    "target_in_source_language": "with a target in the source's language",
-    "source_in_neither": "with a source in neither language, or an unusual one",
-    "target_in_neither": "with a target in neither language, or an unusual one",
+# Kinds of findings in the order of the report, their words after "3 pairs of 1,000",
+# and the share of pairs that chance explains: findings in no more are listed without a
+# warning, because every corpus has some names, odd sentences and rare characters.
+KINDS = {
+    "pair_overlap": ("that train has too", 0),
+    "source_overlap": ("with a source that train has too", 0),
+    "target_overlap": ("with a target that train has too", 1),
+    "swapped": ("with source and target swapped", 0),
+    "source_in_target_language": ("with a source in the target's language", 0),
+    "target_in_source_language": ("with a target in the source's language", 0),
+    "source_in_neither": ("with a source in neither language", 0.001),
+    "target_in_neither": ("with a target in neither language", 0.001),
+    "identical_sides": ("with the same text on both sides", 0.005),
+    "source_blank": ("with a blank source", 0),
+    "target_blank": ("with a blank target", 0),
+    "source_characters": ("with odd characters in the source", 0),
+    "target_characters": ("with odd characters in the target", 0),
+    "source_unknown": ("with source words unknown to the tokeniser", 0.01),
+    "target_unknown": ("with target words unknown to the tokeniser", 0.01),
+    "pair_repeated": ("that repeat an earlier pair", 0),
+    "source_repeated": ("with the source of an earlier pair", 1),
+    "target_repeated": ("with the target of an earlier pair", 1),
 }
-OVERLAPS = {"pair": "whole", "source": "by the source", "target": "by the target"}
-LOOKED_FOR = (
-    "swapped pairs, sides in the wrong language, text of dev or test in train, unknown "
-    "words, odd characters, blank sides, sentences that come again and again"
-)
 
 
-def describe(corpus: dict[str, Any], *, deduplicate: bool) -> Iterator[str]:
-    """The report in sections, each some lines without a line end after the last.
+def warnings(corpus: dict[str, Any], *, deduplicate: bool) -> list[str]:
+    """The findings to act on, a line each.
 
-    `deduplicate` says whether preparing drops pairs that come again.
+    `deduplicate` says whether preparing drops repeated pairs of train.
     """
-    things = list(find_things(corpus, deduplicate=deduplicate))
-    first = f"nothing found; looked for {LOOKED_FOR}"
-    if things:
-        first = f"{len(things)} {_plural(len(things), 'thing')} to look at:"
+    return [
+        title
+        for kind, finding, pairs, title in _findings(corpus)
+        if _is_warning(kind, finding, pairs)
+        and not (deduplicate and kind == "pair_repeated" and title.startswith("train"))
+    ]
+
+
+def _is_warning(kind: str, finding: dict[str, Any], pairs: int) -> bool:
+    if kind in ("source_repeated", "target_repeated"):
+        least, share = _FREQUENT
+        most = next(iter(finding["labels"].values()))["pairs"]
+        return most >= max(least, share * pairs)
+    chance = KINDS[kind][1] * pairs
+    return finding["pairs"] > chance + 3 * chance**0.5
+
+
+def describe(corpus: dict[str, Any], found: Sequence[str]) -> str:
+    """The report for a terminal: the warnings `found`, then the sections."""
     reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
-    left_out = [f"not looked at: {reason}" for reason in reasons]
-    yield _section("corpus", [first, *(f"- {t}" for t in things), *left_out])
-    yield _section("lengths", _describe_lengths(corpus["splits"]))
-    for title, lines in find_details(corpus).items():
-        yield _section(title, lines)
-
-
-def find_details(corpus: dict[str, Any]) -> dict[str, list[str]]:
-    """The lines of each further section that has something to say."""
-    splits = corpus["splits"]
-    sections = {
-        "languages": list(_describe_languages(splits)),
-        "overlap": list(_describe_overlap(corpus)),
-        "words": list(_describe_words(splits)),
-        "characters": list(_describe_characters(splits)),
-        "repeats": list(_describe_repeats(splits)),
-    }
-    return {title: lines for title, lines in sections.items() if lines}
-
-
-def find_things(corpus: dict[str, Any], *, deduplicate: bool) -> Iterator[str]:
-    """What a person should look at before training, a line each; the worst first."""
-    for name, kinds in corpus["overlap"].items():
-        pairs, sources = kinds["pair"]["pairs"], kinds["source"]["pairs"]
-        of = corpus["splits"][name]["pairs"]
-        if sources or pairs:
-            yield (
-                f"{name}: {_count(sources, of)} with a source that train has too, "
-                f"{pairs:,} with the same target"
-            )
-    for name, split in corpus["splits"].items():
-        yield from _things_of(name, split, deduplicate and name == "train")
-
-
-def _things_of(name: str, split: dict[str, Any], deduplicated: bool) -> Iterator[str]:
-    pairs = split["pairs"]
-    for verdict, what in VERDICTS.items():
-        count = split.get("languages", {}).get(verdict, {}).get("pairs", 0)
-        chance = ODD_SENTENCES * pairs if verdict.endswith("neither") else 0
-        if count > chance + 3 * chance**0.5:
-            yield f"{name}: {_count(count, pairs)} {what}"
-    if split["identical_sides"]["pairs"] > SAME_ON_BOTH_SIDES * pairs:
-        count = split["identical_sides"]["pairs"]
-        yield f"{name}: {_count(count, pairs)} with the same text on both sides"
-    for side in SIDES:
-        found = split[side]
-        if found["unknown"]["count"] > UNKNOWN_WORDS * found["words"]:
-            yield (
-                f"{name}: {_share(found['unknown']['count'], found['words'])} of the "
-                f"{side} words are unknown to the tokeniser"
-            )
-        if found["characters"]:
-            kinds = len(found["characters"])
-            yield (
-                f"{name}: the {side} has {kinds} {_plural(kinds, 'kind')} of odd "
-                f"characters, such as {next(iter(found['characters']))}"
-            )
-        if blank := found["blank"]["pairs"]:
-            yield f"{name}: {blank:,} {_plural(blank, 'pair')} with a blank {side}"
-        for group in found["repeated"]["most"][:1]:
-            if group["pairs"] >= max(LEAST_TIMES, ONE_SENTENCE * pairs):
-                yield f"{name}: one {side} sentence stands in {group['pairs']:,} pairs"
-    extra = split["repeated_pairs"]["extra"]
-    if extra and not deduplicated:
-        yield f"{name}: {extra:,} {_plural(extra, 'pair')} that came before"
-
-
-def figures(corpus: Any) -> Any:
-    """The report without the text that it quotes, for a line of JSON."""
-    if isinstance(corpus, dict):
-        return {
-            key: figures(value)
-            for key, value in corpus.items()
-            if not (key in SIDES and isinstance(value, str))
-        }
-    if isinstance(corpus, list):
-        return [figures(value) for value in corpus]
-    return corpus
-
-
-# Sections -------------------------------------------------------------------------
-
-
-def _describe_lengths(splits: dict[str, Any]) -> Iterator[str]:
-    for name, split in splits.items():
-        words = [split[side]["lengths"]["words"] for side in SIDES]
-        means = " and ".join(f"{average(counts):.1f}" for counts in words)
-        longest = " and ".join(f"{max(counts):,}" for counts in words)
-        yield (
-            f"{name}, {split['pairs']:,} pairs: {means} words a sentence, at most "
-            f"{longest}"
-        )
-        if name != "train":
-            continue
-        yield from draw_histograms("words", words)
-        pieces = [split[side]["lengths"]["pieces"] for side in SIDES]
-        yield from draw_histograms("pieces", pieces)
-        if percentiles := split["ratio"]["percentiles"]:
-            least, half, most = (percentiles[percent] for percent in (1, 50, 99))
-            yield (
-                f"target pieces for a source piece: median {half:.2f}, 1 % of pairs "
-                f"below {least:.2f}, 1 % above {most:.2f}"
-            )
-
-
-def _describe_languages(splits: dict[str, Any]) -> Iterator[str]:
-    for name, split in splits.items():
-        for verdict, what in VERDICTS.items():
-            found = split.get("languages", {}).get(verdict, {"pairs": 0})
-            if not found["pairs"]:
-                continue
-            yield f"{name}: {_count(found['pairs'], split['pairs'])} {what}:"
-            for example in found["examples"][:SHOWN]:
-                place = _place(example["place"])
-                yield _with_quote(f"  {place}  ", example["source"])
-                yield _with_quote(f"  {'':{len(place)}}  ", example["target"])
-        if count := split["identical_sides"]["pairs"]:
-            yield f"{name}: {_count(count, split['pairs'])} the same on both sides:"
-            for example in split["identical_sides"]["examples"][:SHOWN]:
-                yield _with_quote(f"  {_place(example['place'])}  ", example["source"])
-
-
-def _describe_overlap(corpus: dict[str, Any]) -> Iterator[str]:
-    for name, kinds in corpus["overlap"].items():
-        of = corpus["splits"][name]["pairs"]
-        if not any(found["pairs"] for found in kinds.values()):
-            continue
-        yield f"of {of:,} pairs of {name}, train has " + ", ".join(
-            f"{kinds[kind]['pairs']:,} {what}" for kind, what in OVERLAPS.items()
-        )
-        whole = {example["place"][1] for example in kinds["pair"]["examples"]}
-        for kind in ("pair", *SIDES):
-            examples = kinds[kind]["examples"]
-            if kind != "pair":  # those that are shown as a pair are not shown again
-                examples = [e for e in examples if e["place"][1] not in whole]
-            for example in examples[:SHOWN]:
-                text = example["target" if kind == "target" else "source"]
-                places = f"{_place(example['place'])} = {_place(example['train'])}"
-                yield _with_quote(f"  {kind:<6}  {places}  ", text)
-
-
-def _describe_words(splits: dict[str, Any]) -> Iterator[str]:
-    for kind, what in (
-        ("unknown", "unknown to the tokeniser"),
-        ("spelt_out", "spelt out letter by letter"),
-    ):
-        for name, split in splits.items():
-            for side in SIDES:
-                found, words = split[side][kind], split[side]["words"]
-                if not found["count"]:
-                    continue
-                yield (
-                    f"{name}: {found['count']:,} of {words:,} {side} words "
-                    f"({_share(found['count'], words)}) {what}"
-                )
-                for word, places in list(found["most"].items())[:SHOWN]:
-                    yield f"  {places['count']:>7,} x {word}  {_places(places)}"
-
-
-def _describe_characters(splits: dict[str, Any]) -> Iterator[str]:
-    for name, split in splits.items():
-        for side in SIDES:
-            for character, found in split[side]["characters"].items():
-                yield (
-                    f"{name} {side}: {character}, {found['count']:,} in "
-                    f"{found['pairs']:,} {_plural(found['pairs'], 'sentence')}: "
-                    + _places(found)
-                )
-            if split[side]["blank"]["pairs"]:
-                found = split[side]["blank"]
-                yield f"{name} {side}: {found['pairs']:,} blank: {_places(found)}"
-
-
-def _describe_repeats(splits: dict[str, Any]) -> Iterator[str]:
-    for name, split in splits.items():
-        found = split["repeated_pairs"]
-        if found["extra"]:
-            pairs = f"{found['extra']:,} {_plural(found['extra'], 'pair')}"
-            yield f"{name}: {pairs} that came before"
-            yield from _groups(found, "source")
-        for side, other in (SIDES, SIDES[::-1]):
-            found = split[side]["ambiguous"]
-            if found["texts"]:
-                yield (
-                    f"{name}: {found['texts']:,} {_plural(found['texts'], side)} with "
-                    f"several {other}s, in {found['pairs']:,} different pairs"
-                )
-                if name == "train":
-                    yield from _groups(found, side)
-
-
-def _groups(found: dict[str, Any], side: str) -> Iterator[str]:
-    for group in found["most"][:SHOWN]:
-        yield _with_quote(
-            f"  {group['pairs']:>5,} x ", group[side], _places(group, most=3)
-        )
-
-
-# Words and figures ----------------------------------------------------------------
-
-
-def _section(title: str, lines: Iterable[str]) -> str:
-    """The lines after the section's name; a long one goes on below, further in."""
-    broken: list[str] = []
-    for line in lines:
-        inner = " " * (len(line) - len(line.lstrip()) + 2)
-        broken += textwrap.wrap(
-            line,
-            WIDTH - 12,
-            subsequent_indent=inner,
-            drop_whitespace=True,
-            break_on_hyphens=False,
-        )
+    summary = [
+        f"{len(found) or 'no'} warning{'' if len(found) == 1 else 's'}",
+        *(f"- {warning}" for warning in found),
+        *(f"not inspected: {reason}" for reason in reasons),
+    ]
     return "\n".join(
-        f"{title if number == 0 else '':<12}{line}"
-        for number, line in enumerate(broken)
+        f"{'' if number else title:<12}{line}"
+        for title, lines in {"corpus": summary, **sections(corpus)}.items()
+        for number, line in enumerate(lines)
     )
 
 
-def _with_quote(before: str, text: str, after: str = "") -> str:
-    """A line with a quotation that is cut to what there is room for."""
-    room = max(WIDTH - 12 - len(before) - len(after) - 4, LEAST_QUOTE)
+def sections(corpus: dict[str, Any]) -> dict[str, list[str]]:
+    """Lines of a table of lengths, and of every finding with examples below it."""
+    return {
+        "lengths": list(_describe_lengths(corpus["splits"])),
+        "findings": list(_describe_findings(corpus)),
+    }
+
+
+def _describe_findings(corpus: dict[str, Any]) -> Iterator[str]:
+    """Name every finding, with examples and their lines below it."""
+    for kind, finding, _, title in _findings(corpus):
+        yield f"{title}:"
+        labels = list(finding["labels"].items())[:SHOWN]
+        if kind.endswith("_blank"):
+            yield f"  {_places(finding)}"
+        elif kind.endswith("_repeated"):
+            for _, found in labels:
+                text = found["examples"][0]["text"][kind.startswith("target")]
+                yield _quote(f"  {found['pairs']:>5,} x ", text, _places(found, most=3))
+        elif kind.endswith(("_characters", "_unknown")):
+            for label, found in labels:
+                yield f"  {found['count']:>5,} x {label}  {_places(found)}"
+        else:
+            for example in finding["examples"][:SHOWN]:
+                place = _place(example["place"])
+                if "train" in example:
+                    place += f" = {_place(example['train'])}"
+                source, target = example["text"]
+                yield _quote(f"  {place}  ", source)
+                yield _quote(f"  {'':{len(place)}}  ", target)
+
+
+def without_text(corpus: Any) -> Any:
+    """The same without quotations, for a line of JSON."""
+    if isinstance(corpus, dict):
+        return {k: without_text(v) for k, v in corpus.items() if k != "text"}
+    return [*map(without_text, corpus)] if isinstance(corpus, list) else corpus
+
+
+def _findings(corpus: dict[str, Any]) -> Iterator[tuple[str, dict, int, str]]:
+    """Yield kind, finding, pairs of the split, and "train: 3 pairs of 10 with ..."."""
+    for kind, (words, _) in KINDS.items():
+        for name, split in corpus["splits"].items():
+            finding = split["findings"].get(kind, {"pairs": 0})
+            if count := finding["pairs"]:
+                title = f"{name}: {count:,} pair{'' if count == 1 else 's'} of "
+                title += f"{split['pairs']:,} {words}"
+                labels = list(finding["labels"].items())[:3]
+                if labels and not kind.endswith("_repeated"):
+                    most = (f"{found['pairs']:,} {label}" for label, found in labels)
+                    title += f" ({', '.join(most)})"
+                yield kind, finding, split["pairs"], title
+
+
+def _describe_lengths(splits: dict[str, Any]) -> Iterator[str]:
+    yield f"{'':<20}{'median':>8}{'90 %':>8}{'99 %':>8}{'longest':>9}"
+    for name, split in splits.items():
+        for unit in ("words", "pieces"):
+            for side in SIDES:
+                if counts := split["lengths"][side].get(unit):
+                    lengths = np.repeat(list(counts), list(counts.values()))
+                    values = np.percentile(lengths, (50, 90, 99))
+                    columns = "".join(f"{value:>8.0f}" for value in values)
+                    yield f"{name:<6}{side} {unit:<7}{columns}{lengths.max():>9,}"
+        if percentiles := split.get("ratio", {}).get("percentiles"):
+            least, half, most = (percentiles[percent] for percent in (1, 50, 99))
+            yield f"{name:<6}target pieces for a source piece: median {half:.2f}"
+            yield f"{'':<6}1 % of pairs below {least:.2f}, 1 % above {most:.2f}"
+
+
+def _quote(before: str, text: str, after: str = "") -> str:
+    """A line with a quotation, cut to the room there is, and escaped."""
+    room = max(_WIDTH - len(before) - len(after) - 4, _LEAST_QUOTE)
+    text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text[:_WIDTH])
     if len(text) > room:
         text = text[: room - 3] + "..."
     return f'{before}"{text}"  {after}'.rstrip()
@@ -280,22 +160,10 @@ def _place(place: Sequence) -> str:
 
 
 def _places(found: dict[str, Any], most: int = SHOWN) -> str:
-    """The first lines, by file; and how many more there are."""
-    shown, said, before = found["places"][:most], [], None
-    for file, line in shown:
-        said.append(_place((file, line)) if file != before else f":{line}")
+    """The first lines, and how many more there are: "a.en:4, :501 and 3 more"."""
+    shown, before = [], None
+    for file, line in [example["place"] for example in found["examples"][:most]]:
+        shown.append(_place((file, line)) if file != before else f":{line}")
         before = file
     more = found["pairs"] - len(shown)
-    return ", ".join(said) + (f" and {more:,} more" if more else "")
-
-
-def _plural(count: int, word: str) -> str:
-    return word if count == 1 else f"{word}s"
-
-
-def _count(pairs: int, of: int) -> str:
-    return f"{pairs:,} {_plural(pairs, 'pair')} of {of:,}"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / max(whole, 1):.2g} %"
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")

@@ -167,10 +167,10 @@ class Batcher(threading.Thread):
                 if not self._queue:
                     break
                 future, begin = self._queue.popleft()
-            if not future.set_running_or_notify_cancel():
-                self._metrics.dropped.inc()
-                continue
-            self._begun.add(future)
+                if not future.set_running_or_notify_cancel():
+                    self._metrics.dropped.inc()
+                    continue
+                self._begun.add(future)
             self._call_start = time.monotonic()
             try:
                 begin(future)
@@ -202,4 +202,4 @@ class Batcher(threading.Thread):
         with self._metrics.advance_seconds.time():
             more = self._translator.advance()
         if not more and self._begun:
-            raise RuntimeError(f"the search left out {len(self._begun)} sentences")
+            raise RuntimeError(f"{len(self._begun)} sentences were left without result")

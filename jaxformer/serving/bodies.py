@@ -54,11 +54,7 @@ def _read_object(body: bytes, keys: Collection[str]) -> dict[str, Any]:
 
 
 def _strings(values: dict[str, Any], name: str) -> list[str]:
-    """A string, or a list of strings, as a list."""
-    value = values[name]
-    strings = value if isinstance(value, list) else [value]
-    for number, string in enumerate(strings, start=1):
-        if not isinstance(string, str):
-            where = f"sentence {number} of " if isinstance(value, list) else ""
-            raise InputError(f'{where}"{name}" has to be a string')
+    strings = values[name] if isinstance(values[name], list) else [values[name]]
+    if not all(isinstance(string, str) for string in strings):
+        raise InputError(f'"{name}" has to be a string or a list of strings')
     return strings

@@ -1,8 +1,8 @@
-"""Finds where an update stopped being finite, by making it once more.
+"""Diagnose an update that is not finite by computing it again.
 
-An update that is skipped says only that its loss or its gradient was not finite. When
-so many are skipped in a row that a run has diverged, the first of them is computed
-again, with the same parameters and the same dropout, and looked into.
+A skipped update reports only that its loss or its gradient is not finite. When a run
+has diverged, the first of its skipped updates is repeated with the same parameters and
+the same dropout, and the first layer that is not finite is named.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Finding(NamedTuple):
     gradient: str | None  # the first layer, in backward order, whose gradient is not
 
     def __str__(self) -> str:
-        """The chain of what is not finite, first things first."""
+        """Say what is not finite, causes first."""
         if self.parameter is not None:
             return f"the parameter {self.parameter} is not finite"
         found = []
@@ -47,7 +47,7 @@ class Finding(NamedTuple):
 
 
 def before_bad_steps(state: TrainState) -> TrainState:
-    """The state as the first of its skipped updates in a row found it."""
+    """The state before the first of its skipped updates in a row."""
     return state._replace(
         step=state.step - state.bad_steps,
         data_position=state.data_position - state.bad_steps,
@@ -61,7 +61,7 @@ def diagnose_update(
     *,
     label_smoothing: float,
 ) -> Finding:
-    """Compute an update again and say where it first is not finite."""
+    """Compute an update again and find what in it is first not finite."""
     layers: list[str] = []  # in forward order, which dicts lose in `jax.jit`
 
     @jax.jit

@@ -1,8 +1,8 @@
 """One update of the parameters, and one evaluation, as pure functions.
 
-An update may be made of several microbatches of different shapes: `gradients` sums
-over each of them and `apply_gradients` divides by all their tokens once, so k
-microbatches give the update that one big batch would give.
+An update may consist of microbatches of different shapes. `gradients` sums over a
+microbatch and `apply_gradients` divides by the tokens of all, so k microbatches give
+the update of one large batch.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from jaxformer.training.loss import LossSums, loss_sums, projected_loss_sums
 
 
 class TrainState(NamedTuple):
-    """Everything that a run is, besides its config and its data."""
+    """What a checkpoint of a run holds."""
 
     step: jax.Array  # int32 [], updates made, the skipped ones included
     data_position: jax.Array  # int32 [], updates' worth of data consumed
@@ -30,8 +30,8 @@ class TrainState(NamedTuple):
     skipped: jax.Array  # int32 [], updates ever skipped: loss or gradient not finite
 
 
-class Learnt(NamedTuple):
-    """The part of a TrainState that only a good update changes."""
+class Trainable(NamedTuple):
+    """The part of a TrainState that a skipped update leaves unchanged."""
 
     params: Parameters
     opt_state: optax.OptState
@@ -46,7 +46,7 @@ class Gradients(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What an update tells about itself."""
+    """Loss and gradient of an update."""
 
     sums: LossSums  # all zero if it was skipped
     gradient_norm: jax.Array  # float32 [], of the mean gradient, before clipping
@@ -116,40 +116,39 @@ def apply_gradients(
 ) -> tuple[TrainState, Report]:
     """Take one optimiser step on the mean gradient per token, and report on it.
 
-    Where the loss or the gradient is not finite the update is skipped: it counts as a
-    step and its data as consumed, nothing else changes. After `max_bad_steps` of them
-    in a row nothing changes any more, so that the state still says where it happened
-    when the host comes to look.
+    An update whose loss or gradient is not finite is skipped: it counts as a step and
+    its data as consumed, and nothing else changes. After `max_bad_steps` skipped
+    updates in a row the state stays as it is, so that the host can see where it began.
     """
     share = 1.0 / total.sums.tokens
     norm = optax.tree.norm(total.grads) * share
     runs = state.bad_steps < max_bad_steps
     is_good = runs & jnp.isfinite(norm) & jnp.isfinite(total.sums.loss)
 
-    def update(learnt: Learnt) -> Learnt:
-        # A product and not a quotient, which XLA would keep in an array of its own.
+    def update(before: Trainable) -> Trainable:
+        # XLA would keep a quotient in an array of its own.
         grads = jax.tree.map(lambda grad: grad * share, total.grads)
-        updates, opt_state = optimizer.update(grads, learnt.opt_state, learnt.params)
-        params = optax.apply_updates(learnt.params, updates)
-        ema = learnt.ema
+        updates, opt_state = optimizer.update(grads, before.opt_state, before.params)
+        params = optax.apply_updates(before.params, updates)
+        ema = before.ema
         if ema_decay is not None:
             ema = optax.incremental_update(params, ema, 1.0 - ema_decay)
-        return Learnt(params, opt_state, ema)
+        return Trainable(params, opt_state, ema)
 
-    # A branch and not a selection between new and old values: that would need both at
-    # once, and XLA would copy all parameters and moments to have them.
-    learnt = jax.lax.cond(
+    # A branch, because XLA would copy all parameters and moments to select between new
+    # and old ones.
+    trained = jax.lax.cond(
         is_good,
         update,
-        lambda learnt: learnt,
-        Learnt(state.params, state.opt_state, state.ema),
+        lambda before: before,
+        Trainable(state.params, state.opt_state, state.ema),
     )
     is_bad = runs & ~is_good
     state = TrainState(
         step=state.step + runs,
         data_position=state.data_position + runs,
         seed=state.seed,
-        **learnt._asdict(),
+        **trained._asdict(),
         bad_steps=jnp.where(runs, (state.bad_steps + 1) * is_bad, state.bad_steps),
         skipped=state.skipped + is_bad,
     )
@@ -172,8 +171,9 @@ def evaluate_batch(
 class TrainStep:
     """The compiled update: call it with the state and the update's microbatches.
 
-    One microbatch runs as one program; several accumulate, each shape compiled once.
-    The state (and the accumulator) are donated: use only what is returned.
+    An update of one microbatch is one program. Of several, each shape is compiled once,
+    and their gradients are accumulated. The state and the accumulator are donated: use
+    only what is returned.
     """
 
     def __init__(
@@ -185,17 +185,18 @@ class TrainStep:
         ema_decay: float | None,
         max_bad_steps: int,
     ) -> None:
-        def first(state: TrainState, batch: Batch) -> Gradients:
-            index = jnp.zeros((), jnp.int32)
+        def differentiate(
+            state: TrainState, batch: Batch, index: jax.Array | int
+        ) -> Gradients:
+            index = jnp.asarray(index, jnp.int32)
             return gradients(
                 model, state, batch, index, label_smoothing=label_smoothing
             )
 
-        def more(
+        def accumulate(
             total: Gradients, state: TrainState, batch: Batch, index: jax.Array
         ) -> Gradients:
-            new = gradients(model, state, batch, index, label_smoothing=label_smoothing)
-            return jax.tree.map(jnp.add, total, new)
+            return jax.tree.map(jnp.add, total, differentiate(state, batch, index))
 
         def apply(state: TrainState, total: Gradients) -> tuple[TrainState, Report]:
             return apply_gradients(
@@ -206,35 +207,36 @@ class TrainStep:
                 max_bad_steps=max_bad_steps,
             )
 
-        def whole(state: TrainState, batch: Batch) -> tuple[TrainState, Report]:
-            return apply(state, first(state, batch))
+        def update(state: TrainState, batch: Batch) -> tuple[TrainState, Report]:
+            return apply(state, differentiate(state, batch, 0))
 
-        self.whole = jax.jit(whole, donate_argnums=0)
-        self._first = jax.jit(first)
-        self._more = jax.jit(more, donate_argnums=0)
+        self._update = jax.jit(update, donate_argnums=0)
+        self._differentiate = jax.jit(differentiate, static_argnums=2)
+        self._accumulate = jax.jit(accumulate, donate_argnums=0)
         self._apply = jax.jit(apply, donate_argnums=0)
 
     def lower(
         self, state: TrainState, batch: Batch, *, accumulate: bool
     ) -> jax.stages.Lowered:
-        """The program that takes most memory, for abstract arguments; runs nothing.
+        """Lower the program that takes most memory, for abstract arguments.
 
         It is the whole update or, if updates `accumulate`, adding a microbatch.
         """
         if not accumulate:
-            return self.whole.lower(state, batch)
+            return self._update.lower(state, batch)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
         total = Gradients(LossSums(*[scalar] * len(LossSums._fields)), state.params)
         index = jax.ShapeDtypeStruct((), jnp.int32)
-        return self._more.lower(total, state, batch, index)
+        return self._accumulate.lower(total, state, batch, index)
 
     def __call__(
         self, state: TrainState, update: tuple[Batch, ...]
     ) -> tuple[TrainState, Report]:
         """Make one update; returns the new state and a report."""
         if len(update) == 1:
-            return self.whole(state, update[0])
-        total = self._first(state, update[0])
+            return self._update(state, update[0])
+        total = self._differentiate(state, update[0], 0)
         for index, batch in enumerate(update[1:], start=1):
-            total = self._more(total, state, batch, jnp.asarray(index, jnp.int32))
+            index = jnp.asarray(index, jnp.int32)
+            total = self._accumulate(total, state, batch, index)
         return self._apply(state, total)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ask for a TPU slice as a queued resource, and wait until it is there.
+# Request a TPU slice as a queued resource, and wait until it is active.
 #   source launch/tpu_vm/env.sh && launch/tpu_vm/create.sh
 set -euo pipefail
 : "${NAME:?}" "${ZONE:?}" "${ACCELERATOR_TYPE:?}" "${RUNTIME_VERSION:?}"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Mount the share, then unpack and install what copy.sh brought, on every worker. uv
-# brings Python 3.12, whatever the image has.
+# On every worker: mount the share, then unpack and install the archive of copy.sh. uv
+# installs Python 3.12.
 #   launch/tpu_vm/install.sh
-# A bucket can take the place of NFS, with gcsfuse for mount: let it have a hierarchical
-# namespace, so that a checkpoint's folder is renamed in one step, and mount it with
-# --metadata-cache-ttl-secs=0, so that workers see each other's files at once.
+# To use a bucket in place of NFS, mount it by gcsfuse. It needs hierarchical namespace,
+# so that a checkpoint's folder is renamed in one step, and --metadata-cache-ttl-secs=0,
+# so that workers see each other's files at once.
 set -euo pipefail
 : "${NAME:?}" "${ZONE:?}" "${SHARE:?}"
 share=$(printf %q "$SHARE")

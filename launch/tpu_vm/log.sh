@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Follow what the first worker says; Ctrl-C ends this, not the run.
+# Follow the log of the first worker; Ctrl-C stops following and leaves the run alone.
 #   launch/tpu_vm/log.sh
 set -euo pipefail
 : "${NAME:?}" "${ZONE:?}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Go on after a preemption: take what is left of the slice away, ask for a new one, and
-# do copy, install and run again. A slice that is still there is kept.
+# Resume after a preemption: delete what is left of the slice, request a new one, then
+# copy, install and run again. An active slice is kept.
 #   launch/tpu_vm/resume.sh configs/wmt_big.py ../shared/wmt_big
 set -euo pipefail
 : "${NAME:?}" "${ZONE:?}"

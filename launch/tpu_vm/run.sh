@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Start or resume training on all workers, under supervise.sh, and come back: it goes on
-# without this terminal. log.sh follows it, stop.sh stops it. Refused while one runs.
+# Start or resume training on all workers, under supervise.sh, and return: training
+# continues without this terminal. log.sh follows it, stop.sh stops it. Fails while a
+# run is in progress.
 #   launch/tpu_vm/run.sh configs/wmt_big.py ../shared/wmt_big
 set -euo pipefail
 : "${NAME:?}" "${ZONE:?}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Stop training on all workers: the exact step is saved. Waits until it is.
+# Stop training on all workers, and wait until the exact step is saved.
 #   launch/tpu_vm/stop.sh
 set -euo pipefail
 : "${NAME:?}" "${ZONE:?}"

@@ -1,23 +1,31 @@
-"""What the benchmarks compute of times."""
+"""What the benchmarks compute of times, and how a script begins and ends."""
 
-from benchmarks import harness
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import decode, faults, harness, scaling, train
 
 
-def test_figures_compare_within_a_round():
-    """The second round was slow for both, so the ratio hardly notices."""
+def test_figures_compare_rates_within_a_round(capsys):
+    """The second round was slow for both, so the ratio hardly changes."""
     rounds = [
         {"ours": seconds, "theirs": theirs}
         for seconds, theirs in ((2.0, 1.0), (20.0, 10.0), (1.0, 2.0))
     ]
-    found = harness.figures(rounds, "ours", 10, beside="theirs")
-    assert found == {
-        "seconds": 2.0, "spread": 9.5, "per_second": 5.0, "ratio": 0.5,
-        "ratio_least": 0.5, "ratio_most": 2.0,
+    found = harness.figures(rounds, {"ours": 10, "theirs": 5}, "theirs")
+    assert found["ours"] == {
+        "seconds": 2.0, "spread": 9.5, "per_second": 5.0, "ratio": 1.0,
+        "ratio_least": 1.0, "ratio_most": 4.0,
     }  # fmt: skip
-    assert "| 2.00 | 950 % | 5.0 | 0.50 (0.50 - 2.00) |" in harness.row("", "", found)
-    alone = harness.figures([{"ours": 2.0}], "ours", 10, beside="theirs")
-    assert alone["ratio"] is None
-    assert harness.row("", "", alone).endswith("| - |")
+    alone = harness.figures([{"ours": 2.0}], {"ours": 9000}, "theirs")
+    extra = {"share": "{spread:.0%}"}
+    harness.print_figures({"a": found, "b": alone}, "tokens", "theirs", extra)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("| tokens/s | share | times theirs |")
+    assert lines[2] == "| a | ours | 2.000 | 950 % | 5.0 | 950 % | 1.00 (1.00 - 4.00) |"
+    assert lines[4] == "| b | ours | 2.000 | 0 % | 4,500.0 | 0 % | - |"
 
 
 def test_turns_are_taken_in_order(monkeypatch):
@@ -27,3 +35,52 @@ def test_turns_are_taken_in_order(monkeypatch):
     rounds = harness.take_turns(turns, 2)
     assert order == ["a", "b", "a", "b"]
     assert [list(each) for each in rounds] == [["a", "b"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("--file=f", [3, False, "x", ["a"], None, Path("f")]),
+        (
+            "--count=4 --fast --kind=y --only=b,c --plots=p --file=f",
+            [4, True, "y", ["b", "c"], Path("p"), Path("f")],
+        ),
+        ("", None),
+        ("--file=f --kind=z", None),
+    ],
+)
+def test_flags_are_their_defaults(given, expected):
+    flags = {"count": 3, "fast": False, "kind": ("x", "y"), "only": ["a"]}
+    flags |= {"plots": None, "file": Path}
+    if expected is None:
+        with pytest.raises(SystemExit):
+            harness.parse("", given.split(), flags)
+    else:
+        found = harness.parse("", given.split(), flags)
+        assert list(vars(found).values()) == expected
+
+
+@pytest.mark.parametrize(("outcome", "code"), [({}, 0), ({"holds": False}, 1)])
+def test_the_last_line_is_the_outcome_and_the_code_says_what_holds(
+    outcome, code, capsys
+):
+    assert harness.run("", lambda _: outcome, ["--quick"], repeats=(7, 2)) == code
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["repeats"] == 2
+    assert last["machine"]["jax"]
+    assert outcome.items() <= last.items()
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "sentence"),
+    [
+        (decode, "--text=a", "--workdir and --text go together"),
+        (faults, "--workdir=.", "exists; name a new folder"),
+        (scaling, "--only=width", "there is no table width"),
+        (train, "--model=tiny --only=ours,theirs", "there is no contestant theirs"),
+        (train, "--workdir=nowhere", "there is no run in nowhere"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(script, flags, sentence, capsys):
+    assert script.main(flags.split()) == 2
+    assert sentence in capsys.readouterr().err.splitlines()[-1]

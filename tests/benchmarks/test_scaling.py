@@ -1,32 +1,35 @@
-"""The benchmark of sizes: which models it compares, and that it runs."""
+"""The benchmarks of sizes and of stacks: the models that they compare."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
+import jax
+import numpy as np
 import pytest
 
 from benchmarks import scaling
+from benchmarks.models import Sizes
+from benchmarks.startup import gradients_of, scanned, unrolled
 
-ROOT = Path(__file__).parents[2]
 
-
-@pytest.mark.parametrize("table", ["d_model", "num_layers", "vocabulary", "microbatch"])
-def test_one_size_changes_at_a_time(table):
-    base = scaling.Sizes()
-    values = scaling.TABLES[table]
-    for value, sizes in zip(
-        values, scaling.variants(table, values, base).values(), strict=True
-    ):
-        assert getattr(sizes, table) == value
-        assert sizes._replace(**{table: getattr(base, table)}) == base
-        assert sizes.batch().target.size == sizes.microbatch
+@pytest.mark.parametrize(
+    ("table", "changed"),
+    [
+        ("d_model", {"d_model", "d_ff", "num_heads"}),  # their ratios stay
+        ("num_layers", {"num_layers"}),
+        ("vocabulary", {"vocabulary"}),
+        ("microbatch", {"rows"}),
+    ],
+)
+def test_one_size_changes_at_a_time(table, changed):
+    base, values = vars(scaling.sizes_of()), scaling.TABLES[table]
+    found = scaling.variants(table, values).values()
+    for value, sizes in zip(values, found, strict=True):
+        assert {k for k in base if getattr(sizes, k) != base[k]} in (changed, set())
+        assert sizes.model().config.d_k == scaling.HEAD
+        is_rows = table == "microbatch"
+        assert value == (sizes.batch().target.size if is_rows else vars(sizes)[table])
 
 
 def test_lengths_have_as_many_tokens_with_and_without_a_window():
-    found = scaling.variants("length", (32, 4096), scaling.Sizes())
+    found = scaling.variants("length", (32, 4096))
     assert list(found) == ["32 full", "32 windowed", "4,096 full", "4,096 windowed"]
     assert {sizes.batch().source.size for sizes in found.values()} == {4096}
     windows = [sizes.model().config.attention_window for sizes in found.values()]
@@ -42,24 +45,16 @@ def test_plots_are_written(tmp_path):
     assert names == ["devices.png", "length.png"]
 
 
-def test_an_unknown_table_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        scaling.main(["--only=width"])
-    assert "no table width" in capsys.readouterr().err
-
-
 @pytest.mark.slow
-def test_script_runs():
-    done = subprocess.run(
-        [
-            sys.executable, ROOT / "benchmarks" / "scaling.py", "--quick",
-            "--only=microbatch,devices",
-        ],
-        capture_output=True, text=True, timeout=600, check=False, cwd=ROOT,
-        env={k: v for k, v in os.environ.items() if k != "XLA_FLAGS"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    tables = json.loads(done.stdout.splitlines()[-1])["tables"]
-    assert all(each["per_second"] > 0 for each in tables["microbatch"].values())
-    data = tables["devices"]["2 data"]
-    assert data["all-reduce"] == pytest.approx(data["parameters"], rel=1e-3)
+def test_a_loop_over_the_layers_gives_the_gradients_of_the_layers():
+    """Dropout is on; the layers are different."""
+    config = Sizes(num_layers=2, d_model=8, d_ff=8, num_heads=2).model().config
+    results = []
+    for run in (unrolled, scanned):
+        function, arguments = gradients_of(run, config, 2, 4)
+        results.append(function(*arguments))
+    kernel = arguments[0][0]["feed_forward"]["hidden"]["kernel"]
+    assert not np.array_equal(kernel[0], kernel[1])
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *results
+    )

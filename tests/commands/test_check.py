@@ -1,28 +1,19 @@
 """--mode=check says what a run would take, and trains nothing."""
 
-import dataclasses
-import functools
 import json
 import logging
 import tempfile
-from types import SimpleNamespace
 
-import jax
 import jax.numpy as jnp
 import pytest
-from flax import linen as nn
-from jaxformer.commands.options import Options
 
-from configs import multi30k
-from jaxformer.batch import Batch
-from jaxformer.commands import check, memory
+from jaxformer import estimates
+from jaxformer.commands import check
+from jaxformer.config_files import RECORDED, ConfigRequest
+from jaxformer.configs import multi30k
 from jaxformer.data.corpus import open_prepared
-from jaxformer.data.plan import Shape
 from jaxformer.errors import InputError
-from jaxformer.processes import Cluster
-from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.step import TrainStep, init_state
-from tests.models.tiny import model_of
+from jaxformer.training.memory import Memory
 
 D, F, HEADS, SIZE = 16, 32, 2, 4
 PAIRS = [
@@ -30,11 +21,10 @@ PAIRS = [
     for a in "abcdef"
     for b in "xyz"
 ]
-TINY = model_of(80, d_model=D, d_ff=F, num_heads=HEADS, d_k=SIZE, d_v=SIZE)
 
 
 def options(folder, workdir=None, **training):
-    """Options of a check on the text in `folder`, for a model of one layer."""
+    """Arguments of a check on the text in `folder`, for a model of one layer."""
     config = multi30k.get_config().to_dict()
     config["data"] |= {"directory": str(folder), "dev": "train", "vocab_size": 60}
     config["batches"] |= {
@@ -48,14 +38,8 @@ def options(folder, workdir=None, **training):
     config["training"] |= {
         "tokens_per_microbatch": 256, "tokens_per_update": 256, **training,
     }  # fmt: skip
-    return Options(
-        mode="check", config=config, workdir=workdir, source=None, reference=None,
-        split="test", checkpoint=None, decoding={},
-        cluster=Cluster(
-            coordinator_address=None, num_processes=None, process_id=None,
-            join_timeout=300, peer_timeout=100,
-        ),
-    )  # fmt: skip
+    request = ConfigRequest(config)
+    return {"config": request, "workdir": workdir, "memory_gib": None, "output": None}
 
 
 @pytest.fixture(scope="module")
@@ -77,26 +61,22 @@ def workdir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def result(text, workdir):
     """A whole check, in which the train step is compiled for eight devices."""
-    return check.run(options(text, workdir))
+    return check.run(**options(text, workdir))
 
 
-def test_the_corpus_is_reported(result):
+def test_the_text_is_reported(result, text):
+    """Dev is train here, so all of it overlaps; the blank source is named."""
     assert result["pairs"] == len(PAIRS)
     dropped = {"empty": 1, "too_long": 0, "ratio": 0, "duplicate": 1}
     assert result["dropped"] == dropped
-    json.dumps(result)
-
-
-def test_the_text_is_looked_through(result, text):
-    """Dev is train here, so all of it overlaps; the blank source is named."""
-    corpus = result["corpus"]
-    train = corpus["splits"]["train"]
+    corpus = json.loads(json.dumps(result["corpus"]))
+    train, dev = corpus["splits"].values()
     assert train["pairs"] == len(PAIRS) + 2
-    blank = train["source"]["blank"]
-    assert (blank["pairs"], blank["places"]) == (1, [(f"{text}/train.en", 20)])
-    assert corpus["overlap"]["dev"]["pair"]["pairs"] == len(PAIRS) + 1
-    assert sum(train["target"]["lengths"]["words"].values()) == train["pairs"]
-    assert "19 pairs are too few" in corpus["left_out"]["languages"]
+    assert train["findings"]["source_blank"]["examples"] == [
+        {"place": [f"{text}/train.en", 20]}
+    ]
+    assert dev["findings"]["pair_overlap"]["pairs"] == len(PAIRS) + 1
+    assert sum(train["lengths"]["target"]["pieces"].values()) == len(PAIRS)
     assert "test_2016_flickr.en" in corpus["left_out"]["test"]
 
 
@@ -108,7 +88,7 @@ def test_tokens_are_those_of_the_text(result, workdir):
     assert result["source_tokens_per_update"] == round(tokens["source"] / updates)
     ((rows, source, target),) = result["shapes"]
     assert (rows % 8, source, target) == (0, 32, 32)
-    assert result["places_per_update"] == {"source": rows * 32, "target": rows * 32}
+    assert result["positions_per_update"] == {"source": rows * 32, "target": rows * 32}
     share = sum(tokens.values()) / updates / (rows * 64)
     assert result["real_token_share"] == pytest.approx(share, abs=1e-4)
 
@@ -132,6 +112,8 @@ def test_parameters_are_counted_by_part(result, workdir):
 def test_memory_holds_the_state_on_every_device(result):
     """Parameters and Adam's two moments, float32; then activations and gradients."""
     assert result["bytes_per_device"] > 3 * 4 * result["parameters"]
+    assert result["fits"] is True
+    assert result["largest_microbatches"] is None  # nobody asked
 
 
 def test_nothing_is_trained(result, workdir):
@@ -141,29 +123,65 @@ def test_nothing_is_trained(result, workdir):
 
 
 def test_without_a_workdir_only_the_page_is_left(text, tmp_path, monkeypatch, caplog):
+    """And --memory_gib has the largest microbatch searched."""
+    searched = []
+
+    def largest_microbatch(learner, shape, budget, *, unit, tokens_per_update):
+        searched.append(learner.init.args[0].rematerialise)
+        assert (budget, unit, tokens_per_update) == (2**30, 8, 512)
+        return {"tokens": 640, "bytes": 2**29, "is_whole_update": True}
+
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(check, "step_memory", lambda *_: None)
+    monkeypatch.setattr(estimates, "step_memory", lambda *_, **__: Memory(1, 2, 3))
+    monkeypatch.setattr(estimates, "largest_microbatch", largest_microbatch)
     page = tmp_path / "page.html"
-    asked = dataclasses.replace(options(text, tokens_per_update=512), output=str(page))
+    asked = options(text, tokens_per_update=512)
+    asked |= {"output": str(page), "memory_gib": 1.0}
     with caplog.at_level(logging.INFO, logger="jaxformer"):
-        result = check.run(asked)
-    assert result["bytes_per_device"] is None
+        result = check.run(**asked)
     assert list(tmp_path.iterdir()) == [page]
-    assert "train: 1 pair with a blank source" in page.read_text()
-    report = caplog.text
-    assert "kept only with --workdir" in report
-    assert "18 of 20 pairs kept, dropped: 1 empty, 1 duplicate" in report
-    assert "4 things to look at" in report
-    assert "dev: 19 pairs of 20 with a source that train has too" in report
-    assert "train: 1 pair with a blank source" in report
-    assert f"{result['parameters']:,} parameters" in report
-    assert "up to 2 microbatch(es)" in report
+    assert "train: 1 pair of 20 with a blank source" in page.read_text()
+    assert searched == [False, True]
+    assert result["largest_microbatches"]["rematerialised"]["tokens"] == 640
+    for said in (
+        "kept only with --workdir",
+        "18 of 20 pairs kept, dropped: 1 empty, 1 duplicate",
+        f"{result['parameters']:,} parameters",
+        "up to 2 microbatch(es)",
+        "dev: 19 pairs of 20 with a source that train has too",
+        "train: 1 pair of 20 with a blank source",
+        "rematerialise=True --config.training.tokens_per_microbatch=640 takes 0.50 GiB",
+        "verdict     fits: 0.00 GiB of 1.00 GiB",
+    ):
+        assert said in caplog.text
 
 
-def test_neither_config_nor_workdir_is_refused(text):
-    nothing = SimpleNamespace(config=None, workdir=None)
+@pytest.mark.parametrize(
+    ("used", "budget", "fits"),
+    [
+        (2**30, 2**31, "fits: 1.00 GiB of 2.00 GiB"),
+        (2**31, 2**30, "does NOT fit: 2.00"),
+    ],
+)
+def test_the_verdict_says_first_whether_the_run_fits(used, budget, fits, caplog):
+    figures = {
+        "bytes_per_device": used, "bytes_available": budget,
+        "fits": used and used <= budget,
+        "updates_per_epoch": 1200, "seconds_per_update_estimate": 0.5, "epochs": 2.5,
+        "flops_per_update": 10**9,
+    }  # fmt: skip
+    with caplog.at_level(logging.INFO, logger="jaxformer"):
+        check.report_verdict(figures, steps=3000)
+    first, epoch, epochs, _ = caplog.messages[0].splitlines()
+    assert first.startswith(f"verdict     {fits}")
+    assert "0:10:00 an epoch of 1,200 updates" in epoch
+    assert "2.5 epochs in training.steps=3,000, about 0:25:00" in epochs
+
+
+def test_neither_config_nor_workdir_is_refused():
+    nothing = {"config": RECORDED, "workdir": None, "memory_gib": None, "output": None}
     with pytest.raises(InputError, match=r"give --config=\.\.\."):
-        check.run(nothing)
+        check.run(**nothing)
 
 
 def test_pre_norm_and_learned_positions_are_parts_too():
@@ -172,96 +190,11 @@ def test_pre_norm_and_learned_positions_are_parts_too():
         "position_embedding": jnp.zeros((7, 2)),
         "encoder": {"norm": {"scale": jnp.zeros(2), "bias": jnp.zeros(2)}},
     }
-    assert check.parameters_by_part(params) == {
+    assert estimates.parameters_by_part(params) == {
         "embedding": 10, "position_embedding": 14, "encoder/norm": 4,
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("accumulate", [False, True])
-def test_the_largest_shape_is_the_one_compiled(accumulate):
-    """Of equal places, the longest rows: attention grows with their square."""
-    asked = []
-
-    class Lowered:
-        def compile(self):
-            return SimpleNamespace(memory_analysis=lambda: None)
-
-    class Step:
-        def lower(self, state, batch: Batch, *, accumulate):
-            asked.append((batch.source.shape, batch.target.shape, accumulate))
-            return Lowered()
-
-    mesh = jax.make_mesh((8, 1, 1), ("data", "fsdp", "tensor"))
-    learner = SimpleNamespace(
-        mesh=mesh, init=lambda: {"x": jnp.zeros(2)}, train_step=Step()
-    )
-    plan = SimpleNamespace(
-        shapes=(Shape(64, 8, 8), Shape(16, 32, 24), Shape(32, 16, 16)),
-        microbatches_per_update=2 if accumulate else 1,
-    )
-    run = SimpleNamespace(model=TINY)
-    assert memory.step_memory(run, learner, plan) is None
-    assert asked == [((16, 32), (16, 24), accumulate)]
-
-
-@pytest.mark.parametrize(("rows", "filled"), [(8, 8), (13, 16), (1, 8)])
-def test_rows_that_do_not_divide_over_the_devices_are_filled_up(rows, filled):
-    """As the batches of training are."""
-    mesh = jax.make_mesh((4, 2, 1), ("data", "fsdp", "tensor"))
-    batch = memory.abstract_batch(mesh, Shape(rows, 6, 5))
-    assert [array.shape for array in batch] == [(filled, 6), (filled, 5)] * 2
-
-
-# Two programs compiled for the arithmetic ---------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def lower():
-    """Lower the train step of a model whose matrices outweigh the rest."""
-    optimizer, _ = make_optimizer(
-        d_model=128, warmup_steps=4, learning_rate_scale=1.0, beta1=0.9, beta2=0.98,
-        epsilon=1e-9, clip_norm=None,
-    )  # fmt: skip
-
-    def lower(shape: Shape, *, accumulate: bool, window: int | None = None):
-        model = model_of(
-            512, d_model=128, d_ff=512, num_heads=4, d_k=32, d_v=32,
-            attention_window=window, encoder_layers=2,
-        )  # fmt: skip
-        step = TrainStep(
-            model, optimizer, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
-        )
-        init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
-        state = jax.eval_shape(lambda: nn.unbox(init()))
-        source, target = (
-            jax.ShapeDtypeStruct((shape.rows, length), jnp.int32)
-            for length in (shape.source_length, shape.target_length)
-        )
-        batch = Batch(source, target, source, target)
-        return model, state, step.lower(state, batch, accumulate=accumulate)
-
-    return lower
-
-
-@pytest.mark.parametrize(
-    ("shape", "window"), [(Shape(8, 24, 32), None), (Shape(1, 512, 256), 16)]
-)
-def test_operations_are_those_that_xla_counts(lower, shape, window):
-    """At 256 target places the loop over the logits runs once, as XLA assumes."""
-    model, _, lowered = lower(shape, accumulate=False, window=window)
-    counted = lowered.cost_analysis()["flops"]
-    assert model.flops(*shape) == pytest.approx(counted, rel=0.1)
-
-
-def test_accumulating_holds_gradients_beside_the_state(lower):
-    _, state, lowered = lower(Shape(8, 24, 32), accumulate=True)
-    total, same_state, batch, index = lowered.args_info[0]
-    shapes = [leaf.shape for leaf in jax.tree.leaves(state.params)]
-    assert [leaf.shape for leaf in jax.tree.leaves(total.grads)] == shapes
-    assert all(leaf.donated for leaf in jax.tree.leaves(total))
-    assert not any(leaf.donated for leaf in jax.tree.leaves((same_state, batch, index)))
-
-
 def test_a_product_is_timed(monkeypatch):
-    monkeypatch.setattr(check, "SIZES_TO_TIME", (8, 16))
-    assert 0.0 < check.matmul_rate("float32") < 1e15
+    monkeypatch.setattr(estimates, "SIZES_TO_TIME", (8, 16))
+    assert 0.0 < estimates.matmul_rate("float32") < 1e15

@@ -9,14 +9,12 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxformer.commands.runs import build, plan_batches
 
-from jaxformer.data.corpus import prepare
+from jaxformer.config_files import RECORDED
 from jaxformer.data.pipeline import updates
-from jaxformer.data.sources import CorpusConfig
+from jaxformer.run import plan_training, prepare_run
 from jaxformer.training import step
 from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.workdir import Workdir
 
 LAYER = "encoder/layer_0/feed_forward"
 TINY = (
@@ -70,20 +68,15 @@ def last_state(workdir):
     with Checkpoints(workdir / "checkpoints", keep=None, scores={}) as checkpoints:
         return {
             field: int(checkpoints.restore_parameters(None, field=field))
-            for field in ("step", "position", "bad_steps", "skipped")
+            for field in ("step", "data_position", "bad_steps", "skipped")
         }
 
 
 def pairs_at(workdir, position):
     """The sentence pairs of an update, read from the batches of its data position."""
-    config = Workdir(workdir).read_record()["config"]
-    prepared = prepare(build(CorpusConfig, config, "data"), workdir)
+    run, prepared = prepare_run(workdir, RECORDED)
     corpus, tokenizer = prepared.train, prepared.tokenizer
-    plan = plan_batches(
-        config,
-        source_lengths=corpus.source.lengths,
-        target_lengths=corpus.target.lengths,
-    )
+    plan = plan_training(run, prepared)
     update = next(updates(corpus, plan, seed=0, start=position, executor="python"))
     found = []
     for batch in update:
@@ -108,7 +101,7 @@ def test_one_bad_update_is_skipped_and_counted(train, tmp_path, bad_where):
     assert skipped == {2: 0, 4: 0, 6: 1, 8: 1, 10: 1, 12: 1}
     assert np.isfinite([line["loss"] for line in lines]).all()
     assert last_state(tmp_path / "run") == {
-        "step": 12, "position": 12, "bad_steps": 0, "skipped": 1,
+        "step": 12, "data_position": 12, "bad_steps": 0, "skipped": 1,
     }  # fmt: skip
 
 
@@ -148,7 +141,7 @@ def test_a_run_goes_around_what_it_diverged_on(train, tmp_path, bad_where):
     assert answer.err.count("training diverged") == 1
     assert (tmp_path / "run" / "diverged_at_step_5.tsv").exists()
     assert last_state(tmp_path / "run") == {
-        "step": 12, "position": 15, "bad_steps": 0, "skipped": 0,
+        "step": 12, "data_position": 15, "bad_steps": 0, "skipped": 0,
     }  # fmt: skip
     lines = reports(tmp_path / "run")
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
@@ -163,7 +156,7 @@ def test_a_run_that_diverges_at_once_begins_again_further_on(
     answer = train(ROLLBACK)
     assert answer.result["step"] == 12
     assert "set back to step 0, data position 3" in answer.err
-    assert last_state(tmp_path / "run")["position"] == 15
+    assert last_state(tmp_path / "run")["data_position"] == 15
 
 
 @pytest.mark.slow

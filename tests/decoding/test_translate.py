@@ -44,7 +44,10 @@ def open_translator(
         [params_of(model, seed) for model, seed in zip(models, seeds, strict=True)],
         Numbers(),
         options=TranslateOptions(
-            beam_size=beam_size, alpha=0.6, extra_length=EXTRA, batch_tokens=64,
+            beam_size=beam_size,
+            alpha=0.6,
+            extra_length=EXTRA,
+            batch_tokens=64,
             **options,
         ),
         rows=rows,
@@ -55,10 +58,17 @@ SETTINGS = {
     "greedy": {"beam_size": 1},
     "beam": {"n_best": 3},
     "beam with rules": {
-        "n_best": 3, "length_penalty": "power", "no_repeat_ngram": 2, "min_length": 6,
+        "n_best": 3,
+        "length_penalty": "power",
+        "no_repeat_ngram": 2,
+        "min_length": 6,
     },
     "samples": {
-        "n_best": 3, "temperature": 1.2, "top_k": 9, "top_p": 0.9, "seed": 5,
+        "n_best": 3,
+        "temperature": 1.2,
+        "top_k": 9,
+        "top_p": 0.9,
+        "seed": 5,
     },
 }
 
@@ -272,9 +282,7 @@ def test_new_parameters_are_used(beam):
 def test_rows_on_several_devices_change_nothing(beam):
     """Three devices divide no batch of 1, 2, 4, ... rows: empty ones fill it up."""
     mesh = jax.make_mesh((3,), ("data",), (AxisType.Auto,), devices=jax.devices()[:3])
-    spread = open_translator(
-        rows=NamedSharding(mesh, P("data")), **SETTINGS["beam"]
-    )
+    spread = open_translator(rows=NamedSharding(mesh, P("data")), **SETTINGS["beam"])
     spread.params = [jax.device_put(params_of(MODEL), NamedSharding(mesh, P()))]
     found = spread.translate(SENTENCES)
     for ours, theirs in zip(found, beam.translate(SENTENCES), strict=True):

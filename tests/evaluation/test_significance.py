@@ -68,6 +68,11 @@ def test_the_interval_holds_the_score_and_shrinks_with_the_text():
     assert 1.4 < widths[0] / widths[1] < 2.8
 
 
+def test_a_text_of_which_some_samples_score_nothing_has_an_interval():
+    found = estimate_confidence(["x", "b", "b"], ["b"] * 3, **german)["chrf"]
+    assert 0 < found.half_width < found.score
+
+
 def test_equal_translations_do_not_differ():
     ours = spoil(TEXT, 0.3, seed=1)
     spaced = [sentence.replace(" ", "  ") for sentence in ours]  # scored alike

@@ -1,167 +1,123 @@
-"""The words of the corpus report: what to look at first, then all of it."""
+"""The words of the corpus report: warnings first, then every finding."""
 
 import copy
 import json
 
 import pytest
 
-from jaxformer.data import grammar, sources
-from jaxformer.data.tokenizer import train_tokenizer
-from jaxformer.inspection.bars import choose_edges, count_ranges, draw_histograms
 from jaxformer.inspection.corpus import inspect_corpus
-from jaxformer.inspection.findings import describe, figures, find_things
-
-SIDES = ("source", "target")
+from jaxformer.inspection.findings import describe, warnings, without_text
 
 
 @pytest.fixture(scope="module")
-def clean(tmp_path_factory):
-    """The report on the built-in corpus, in which nothing is to be found."""
-    config = sources.CorpusConfig(
-        corpus="builtin:grammar", source_language="en", target_language="de",
-        directory="", train="", dev="", test="", train_source="", train_target="",
-        dev_source="", dev_target="", test_source="", test_target="", data_dir="",
-        download=False, builtin_pairs=1500, builtin_eval_pairs=50, vocab_size=400,
-        vocab_sentences=10_000, character_coverage=1.0, max_length=60, max_ratio=3.0,
-        deduplicate=True, seed=0,
-    )  # fmt: skip
-    pairs = grammar.generate("train", 1500, 0)
-    tokenizer = train_tokenizer(
-        (side for pair in pairs for side in (pair.source, pair.target)),
-        tmp_path_factory.mktemp("tokenizer") / "model",
-        vocab_size=400, character_coverage=1.0, max_sentences=10_000, seed=0,
-    )  # fmt: skip
-    return inspect_corpus(config, tokenizer)
+def clean(config):
+    """The report on the built-in corpus: 1,500 pairs, 50 of dev and 50 of test."""
+    return inspect_corpus(config)
 
 
-def things(corpus, *, deduplicate=True):
-    return list(find_things(corpus, deduplicate=deduplicate))
+def finding(pairs=1, texts=("Hallo", "Hello"), **labels):
+    examples = [{"place": ("text/a.en", 3), "text": texts}] * min(pairs, 20)
+    described = {"pairs": pairs, "count": pairs, "examples": examples}
+    inner = {
+        name: {**described, "pairs": n, "labels": {}} for name, n in labels.items()
+    }
+    return {**described, "labels": inner}
 
 
-def text(corpus):
-    return "\n".join(describe(corpus, deduplicate=True))
-
-
-def changed(corpus, change):
-    corpus = copy.deepcopy(corpus)
-    change(corpus["splits"]["train"], corpus)
+def planted(clean, split, **findings):
+    corpus = copy.deepcopy(clean)
+    corpus["splits"][split]["findings"] |= findings
     return corpus
 
 
-def test_a_clean_corpus_gives_nothing(clean):
-    assert things(clean) == []
-    said = text(clean)
-    assert said.startswith("corpus      nothing found; looked for swapped pairs")
-    assert "train, 1,500 pairs" in said
-    for section in ("languages", "characters", "overlap"):
-        assert f"\n{section} " not in said
+def warned(corpus, *, deduplicate=True):
+    return warnings(corpus, deduplicate=deduplicate)
 
 
-def test_lines_fit_a_terminal(clean):
-    def change(train, corpus):
-        example = {"place": ("x" * 30, 3), "source": "a " * 90, "target": "b" * 150}
-        train["languages"]["swapped"] = {"pairs": 1, "examples": [example]}
-
-    assert max(map(len, text(changed(clean, change)).splitlines())) <= 100
-
-
-@pytest.mark.parametrize(("count", "is_said"), [(0, False), (1, True)])
-def test_one_swapped_pair_is_to_be_looked_at(clean, count, is_said):
-    def change(train, corpus):
-        example = {"place": ("text/a.en", 3), "source": "Hallo", "target": "Hello"}
-        train["languages"]["swapped"] = {"pairs": count, "examples": [example] * count}
-
-    corpus = changed(clean, change)
-    expected = ["train: 1 pair of 1,500 with source and target swapped"]
-    assert things(corpus) == (expected if is_said else [])
-    assert ('a.en:3  "Hallo"' in text(corpus)) == is_said
+def test_a_clean_corpus_has_no_warning(clean):
+    assert warned(clean) == []
+    text = describe(clean, [])
+    assert text.startswith("corpus      no warnings\nlengths ")
+    assert "train source words " in text
 
 
-def test_a_few_unusual_sentences_are_shown_and_no_reason_to_look(clean):
-    def change(train, corpus):
-        example = {"place": ("a.en", 3), "source": "Quito, Ecuador", "target": "Quito"}
-        train["languages"]["source_in_neither"] = {"pairs": 5, "examples": [example]}
+NEITHER = finding(6, nl=4, fr=2)
 
-    corpus = changed(clean, change)
-    assert things(corpus) == []
-    assert 'a.en:3  "Quito, Ecuador"' in text(corpus)
-    corpus["splits"]["train"]["languages"]["source_in_neither"]["pairs"] = 6
-    assert len(things(corpus)) == 1  # of 1,500, 1.5 are usual and 3 deviations more
+
+@pytest.mark.parametrize(
+    ("kind", "found", "warning"),
+    [
+        ("swapped", finding(1), "1 pair of 1,500 with source and target swapped"),
+        ("swapped", finding(0), None),
+        ("source_blank", finding(2), "2 pairs of 1,500 with a blank source"),
+        # 1.5 are usual, and 3 deviations more
+        ("source_in_neither", finding(5, nl=5), None),
+        (
+            "source_in_neither",
+            NEITHER,
+            "source in neither language (4 nl, 2 fr)",
+        ),
+        ("target_unknown", finding(26), None),  # 15 are usual
+        ("target_unknown", finding(27), "with target words unknown to the tokeniser"),
+        ("identical_sides", finding(15), None),  # 7.5 are usual
+        ("identical_sides", finding(16), "with the same text on both sides"),
+        ("target_overlap", finding(700), None),
+        ("source_repeated", finding(900, most=19), None),
+        (
+            "source_repeated",
+            finding(900, most=20),
+            "with the source of an earlier pair",
+        ),
+    ],
+)
+def test_only_what_chance_does_not_explain_is_warned_of(clean, kind, found, warning):
+    said = warned(planted(clean, "train", **{kind: found}))
+    assert len(said) == (warning is not None)
+    assert all(line.startswith("train: ") and line.endswith(warning) for line in said)
+
+
+def test_repeated_pairs_matter_where_they_are_kept(clean):
+    for split, deduplicate, count in (
+        ("train", True, 0), ("train", False, 1), ("dev", True, 1),
+    ):  # fmt: skip
+        corpus = planted(clean, split, pair_repeated=finding(7))
+        assert len(warned(corpus, deduplicate=deduplicate)) == count
 
 
 def test_overlap_comes_first(clean):
-    def change(train, corpus):
-        train["source"]["blank"]["pairs"] = 2
-        corpus["overlap"]["test"]["pair"]["pairs"] = 3
-        corpus["overlap"]["test"]["source"]["pairs"] = 4
-
-    first, second = things(changed(clean, change))
-    assert first == (
-        "test: 4 pairs of 50 with a source that train has too, 3 with the same target"
-    )
-    assert second == "train: 2 pairs with a blank source"
-
-
-def test_a_source_in_test_that_a_target_is_in_train_is_no_overlap(clean):
-    def change(train, corpus):
-        corpus["overlap"]["test"]["target"]["pairs"] = 4
-
-    assert things(changed(clean, change)) == []
-
-
-def test_unknown_words_are_a_share(clean):
-    def change(train, corpus):
-        train["target"]["words"] = 1000
-        train["target"]["unknown"]["count"] = 2
-
-    assert things(changed(clean, change)) == [
-        "train: 0.2 % of the target words are unknown to the tokeniser"
+    corpus = planted(clean, "train", source_blank=finding(2))
+    corpus = planted(corpus, "test", pair_overlap=finding(3), source_overlap=finding(4))
+    assert warned(corpus) == [
+        "test: 3 pairs of 50 that train has too",
+        "test: 4 pairs of 50 with a source that train has too",
+        "train: 2 pairs of 1,500 with a blank source",
     ]
 
 
-def test_pairs_that_came_before_matter_where_they_are_kept(clean):
-    def change(train, corpus):
-        train["repeated_pairs"]["extra"] = 7
-
-    corpus = changed(clean, change)
-    assert things(corpus) == []
-    assert things(corpus, deduplicate=False) == ["train: 7 pairs that came before"]
-
-
-def test_what_was_left_out_is_said(clean):
-    corpus = copy.deepcopy(clean)
-    corpus["left_out"] = {"languages": "run: pip install 'jaxformer[report]'"}
-    assert "not looked at: run: pip install 'jaxformer[report]'" in text(corpus)
-
-
-def test_figures_quote_no_text(clean):
-    def change(train, corpus):
-        example = {"place": ("a.en", 3), "source": "secret", "target": "geheim"}
-        train["languages"]["swapped"] = {"pairs": 1, "examples": [example]}
-
-    found = json.dumps(figures(changed(clean, change)))
-    assert "secret" not in found
-    assert '"swapped": {"pairs": 1, "examples": [{"place": ["a.en", 3]}]}' in found
+def test_examples_are_quoted_and_listed_with_their_lines(clean):
+    overlap = finding(1)
+    overlap["examples"][0] = {**overlap["examples"][0], "train": ("b.en", 7)}
+    corpus = planted(
+        clean, "train", swapped=finding(1, ("Ha\u2028llo", "word " * 90)),
+        source_blank=finding(40), source_characters=finding(3, U=3),
+        pair_repeated=finding(9, most=9), pair_overlap=overlap,
+    )  # fmt: skip
+    text = describe(corpus, warned(corpus))
+    assert '  a.en:3  "Ha\\u2028llo"\n                      "word word ' in text
+    assert "  a.en:3, :3, :3, :3, :3 and 35 more\n" in text
+    assert "  3 x U  a.en:3, :3, :3" in text
+    assert '  9 x "Hallo"  a.en:3, :3, :3 and 6 more' in text
+    assert '  a.en:3 = b.en:7  "Hallo"' in text
+    assert max(map(len, text.splitlines())) <= 100
 
 
-# Bars
+def test_what_was_left_out_is_said_once(clean):
+    corpus = {**clean, "left_out": {"train": "no file", "test": "no file"}}
+    assert describe(corpus, []).count("not inspected: no file") == 1
 
 
-def test_ranges_hold_every_sentence_once():
-    sides = [{length: 50 - abs(length - 20) for length in range(60)}, {75: 3}]
-    sides[0] = {length: count for length, count in sides[0].items() if count > 0}
-    edges = choose_edges(sides)
-    for side in sides:
-        assert sum(count_ranges(side, edges)) == sum(side.values())
-    assert edges == sorted(set(edges))
-    assert len(edges) <= 13
-
-
-def test_ranges_of_one_length():
-    assert choose_edges([{4: 2}, {4: 2}]) == [1, 2, 3, 4, 5]
-    assert choose_edges([{0: 1}, {0: 1}]) == [0, 1]
-
-
-def test_bars_are_as_long_as_their_counts():
-    lines = list(draw_histograms("words", [{1: 40, 2: 20}, {1: 10, 2: 0}]))
-    assert [line.count("█") for line in lines] == [0, 24 + 6, 12]
+def test_json_quotes_no_text(clean):
+    corpus = planted(clean, "train", swapped=finding(1, ("secret", "geheim")))
+    said = json.dumps(without_text(corpus))
+    assert "secret" not in said
+    assert '"examples": [{"place": ["text/a.en", 3]}]' in said

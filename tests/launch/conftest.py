@@ -11,12 +11,18 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+LAUNCH = Path(__file__).parents[2] / "launch"
 SEPARATOR = "\x1f"
 STUB = """#!/usr/bin/env bash
 printf -v call '%s{separator}' {name} "$@"
 echo "$call" >> {calls}
 {body}
+"""
+# Says that it runs, and on SIGTERM saves and ends with 0.
+UNTIL_TERM = """
+trap 'echo saved >> "$HOME/saved"; exit 0' TERM
+echo >> "$HOME/running"
+for ((i = 0; i < 500; i++)); do sleep 0.02; done  # not for ever
 """
 
 
@@ -30,78 +36,66 @@ class Checkout:
 
     def stub(self, name: str, body: str = "") -> Path:
         """Put a command on PATH that records its arguments, then does `body`."""
-        path = self.root / "bin" / name
+        path, calls = self.root / "bin" / name, self.root / "calls"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(
-            STUB.format(
-                separator=SEPARATOR, name=name, calls=self.root / "calls", body=body
-            )
-        )
+        text = STUB.format(separator=SEPARATOR, name=name, calls=calls, body=body)
+        path.write_text(text)
         path.chmod(0o755)
         return path
 
     def calls(self) -> list[list[str]]:
-        """What the stubs were called with, in order, their names first."""
+        """Read what the stubs were called with, in order, their names first."""
         record = self.root / "calls"
         lines = record.read_text().splitlines() if record.exists() else []
         return [line.split(SEPARATOR)[:-1] for line in lines]
 
-    def start(
-        self, script: str, *arguments: str, **environment: str
-    ) -> subprocess.Popen:
+    def start(self, script: str, *arguments: str, **variables: str):
         """Start a script of launch/."""
         process = subprocess.Popen(
-            [self.root / "launch" / script, *arguments],
-            cwd=self.root,
-            env=self.environment | environment,
-            text=True,
-            stderr=subprocess.PIPE,
+            [self.root / "launch" / script, *arguments], cwd=self.root, text=True,
+            env=self.environment | variables, stderr=subprocess.PIPE,
             start_new_session=True,
-        )
+        )  # fmt: skip
         self.started.append(process)
         return process
 
-    def run(self, script: str, *arguments: str, **environment: str) -> tuple[int, str]:
+    def run(self, script: str, *arguments: str, **variables: str) -> tuple[int, str]:
         """Run a script of launch/ to its end: exit code and stderr."""
-        process = self.start(script, *arguments, **environment)
+        process = self.start(script, *arguments, **variables)
         _, stderr = process.communicate(timeout=20)
         return process.returncode, stderr
 
+    def bash(self, command: str, home: Path) -> int:
+        """Run a command as a worker whose home is `home`: exit code."""
+        environment = self.environment | {"HOME": str(home)}
+        return subprocess.run(
+            ["bash", "-c", command], cwd=home, env=environment
+        ).returncode
+
     def terminate(self, process: subprocess.Popen) -> int:
-        """Send SIGTERM; returns the exit code."""
+        """Send SIGTERM: exit code."""
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
         return process.returncode
 
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Iterator[Checkout]:
-    """The launch scripts in a folder of their own, `.venv/bin/python` being a stub."""
-    shutil.copytree(ROOT / "launch", tmp_path / "launch")
-    environment = {
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-    }
-    made = Checkout(tmp_path, environment)
-    python = made.stub("python")
-    venv = tmp_path / ".venv" / "bin"
-    venv.mkdir(parents=True)
-    (venv / "python").symlink_to(python)
-    yield made
-    for process in made.started:  # those that a failed test left behind
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Wait until something is true."""
-
-    def wait(condition: Callable[[], bool]) -> None:
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is true."""
         deadline = time.monotonic() + 20
         while not condition():
             assert time.monotonic() < deadline, "it never became true"
             time.sleep(0.01)
 
-    return wait
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Iterator[Checkout]:
+    """The launch scripts in a folder of their own, `.venv/bin/python` being a stub."""
+    shutil.copytree(LAUNCH, tmp_path / "launch")
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    made = Checkout(tmp_path, {"PATH": path, "HOME": str(tmp_path)})
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(made.stub("python"))
+    yield made
+    for process in made.started:  # those that a failed test left behind
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()

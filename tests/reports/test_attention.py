@@ -9,13 +9,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxformer.decoding.forced import Forced
+from jaxformer.decoding.forced import PairScore
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
+from jaxformer.reports import page
 from jaxformer.reports.attention import AttentionView
-from jaxformer.reports.attention_charts import MIN_WEIGHT, head_colours
+from jaxformer.reports.attention_charts import (
+    MIN_WEIGHT,
+    head_colours,
+    heat_map,
+    lines_chart,
+)
 from jaxformer.reports.attention_data import (
     LEVELS,
+    Matrix,
     attend,
     readable,
     word_diff,
@@ -124,6 +131,26 @@ def test_a_heat_map_has_every_weight_and_one_panel_for_each_head(view):
     assert "facet" not in view.heat_map(heads=2).to_dict()
 
 
+def test_lines_and_cells_are_drawn_at_their_pieces():
+    weights = np.zeros((1, 3, 2))
+    weights[0, 2, 0] = 1  # cc attends to xx
+    matrix = Matrix(["aa", "bb", "cc"], ["xx", "yy"], weights)
+
+    def draw(chart):
+        svg = page.picture(chart, "svg").decode()
+        texts = re.findall(r"translate\(([-\d.]+),([-\d.]+)\)[^>]*>(\w\w)</text>", svg)
+        return svg, {text: (float(x), float(y)) for x, y, text in texts}
+
+    svg, at = draw(lines_chart(matrix, [1]))
+    ((x, dx),) = re.findall(r'<line[^>]*translate\(([-\d.]+),[^>]*x2="([-\d.]+)"', svg)
+    assert (float(x), float(x) + float(dx)) == (at["cc"][0], at["xx"][0])
+    svg, at = draw(heat_map(matrix, [1]))
+    cells = re.findall(r'rect mark" d="M([\d.]+),([\d.]+)h([\d.]+)v([\d.]+)', svg)
+    ((x, y, width, height),) = (map(float, cell) for cell in cells)
+    assert x < at["xx"][0] < x + width
+    assert y < at["cc"][1] < y + height
+
+
 def test_a_head_has_the_same_colour_in_every_chart(view):
     def colours(chart):
         found = re.search(r'"domain": (\[[1-9, ]*\]), "range": (\["#[^]]*\])', chart)
@@ -227,7 +254,7 @@ TRANSLATOR = SimpleNamespace(  # a piece is a word or a part of it
     ],
     attention=attention,
     score=lambda _, texts: [
-        Forced(pieces(text), [-0.5] * len(pieces(text))) for text in texts
+        PairScore(pieces(text), [-0.5] * len(pieces(text))) for text in texts
     ],
 )
 

@@ -80,11 +80,8 @@ def test_pieces_are_pointed_at_by_mouse_and_keyboard(page, browser):
     assert browser.all(".pieces .on") == []
 
     canvas, mouse = browser.one("#figure canvas"), ActionChains(browser.driver)
-    width, height = (canvas.size[side] for side in ("width", "height"))
-    for x in range(5 - width // 2, 0, 8):  # along the upper row of pieces
-        mouse.move_to_element_with_offset(canvas, x, 30 - height // 2).perform()
-        if browser.all("#query .on"):
-            break
+    left, top = (-canvas.size[side] // 2 for side in ("width", "height"))
+    mouse.move_to_element_with_offset(canvas, left + 15, top + 30)  # beside the text
     mouse.click().perform()
     browser.wait(lambda _: browser.all("#query [aria-pressed=true]"))
     browser.point_at(heading)

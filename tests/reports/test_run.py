@@ -161,14 +161,6 @@ def test_runs_beside_each_other_and_what_the_tests_mean():
         assert part in seen
 
 
-def test_equal_runs_do_not_differ():
-    data = gather(*(make_run(name, text=TEXT) for name in ("one", "other")))
-    seen = words_of(data)
-    assert "the configs are equal" in seen
-    assert "No sentence has another score" in seen
-    assert "cannot be compared" not in seen
-
-
 def test_without_examples_no_sentence_is_anywhere():
     runs = [make_run("one", text=TEXT), make_run("two", text=TEXT, errors=0.1)]
     for data in (gather(runs[0], examples=0), gather(*runs, examples=0)):

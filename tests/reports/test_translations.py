@@ -73,27 +73,27 @@ def test_each_bucket_is_scored_as_a_text_of_its_own():
     assert (long["bleu"], long["chrf"]) == (expected.bleu, expected.chrf)
 
 
-def test_the_worst_are_worse_than_the_best_and_are_the_lines_they_say():
-    ours = translate(TEXT, 0.3)
-    found = describe_translations(
-        Translated(ours, 1.5, 4.48, None, 1, align), TEXT, examples=3
-    )
-    scores = significance.sentence_scores(ours, TEXT.references)
-    assert [each["chrf"] for each in found["worst"]] == sorted(scores)[:3]
-    assert [each["chrf"] for each in found["best"]] == sorted(scores)[:-4:-1]
-    for each in found["worst"] + found["best"]:
+@pytest.mark.parametrize(
+    ("text", "examples", "count"),
+    [(TEXT, 3, 3), (Text("", "en", "de", ["a"] * 3, ["b"] * 3), 5, 1)],
+)
+def test_the_worst_are_worse_than_the_best_and_are_the_lines_they_say(
+    text, examples, count
+):
+    ours = translate(text, 0.3)
+    found = Translated(ours, 1.5, 4.48, None, 1, align)
+    found = describe_translations(found, text, examples)
+    scores = sorted(significance.sentence_scores(ours, text.references))
+    assert [each["chrf"] for each in found["worst"]] == scores[:count]
+    assert [each["chrf"] for each in found["best"]] == scores[::-1][:count]
+    shown = found["worst"] + found["best"]
+    assert len({each["line"] for each in shown}) == 2 * count
+    for each in shown:
         at = each["line"] - 1
-        pair = TEXT.sources[at], TEXT.references[at]
+        pair = text.sources[at], text.references[at]
         assert (each["source"], each["reference"]) == pair
         assert each["translation"] == ours[at]
         assert "</s>" not in each["alignment"]["source"] + each["alignment"]["target"]
-
-
-def test_no_sentence_is_among_the_worst_and_the_best():
-    text = Text("", "en", "de", ["a"] * 3, ["b"] * 3)
-    found = Translated(["b"] * 3, 0.0, 1.0, None, 1, align)
-    found = describe_translations(found, text, examples=5)
-    assert {each["line"] for each in found["worst"] + found["best"]} == {1, 3}
 
 
 def test_sentences_that_differ_most_come_first_and_equal_ones_are_left_out():

@@ -31,7 +31,7 @@ BODIES = st.binary() | st.fixed_dictionaries(
         (b'["a"]', "has to be a JSON object"),
         (b"{}", '"text" is missing'),
         (b'{"text": null}', '"text" has to be a string'),
-        (b'{"text": ["a", 1]}', 'sentence 2 of "text" has to be a string'),
+        (b'{"text": ["a", 1]}', '"text" has to be a string'),
         (b'{"txt": "a"}', "unknown key 'txt'; the keys are text, n_best, prefix"),
         (b'{"text": "a", "n_best": 0}', '"n_best" has to be an integer from 1 to 4'),
         (b'{"text": "a", "n_best": 5}', "from 1 to 4"),

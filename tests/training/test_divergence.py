@@ -76,7 +76,7 @@ def apply(state, gradients):
     )
 
 
-def learnt(state):
+def trained(state):
     """What a skipped update must not touch."""
     return state.params, state.opt_state, state.ema, state.seed
 
@@ -103,7 +103,7 @@ BAD = {
 def test_an_update_that_is_not_finite_is_skipped_and_counted(bad):
     before, _ = apply(small_state(), GOOD)
     after, report = apply(before, bad)
-    assert_same(learnt(after), learnt(before))
+    assert_same(trained(after), trained(before))
     assert counts(before) == (8, 21, 0, 0)
     assert counts(after) == (9, 22, 1, 1)
     assert_same(report.sums, LossSums(*[jnp.zeros(())] * 4))
@@ -115,7 +115,7 @@ def test_what_is_skipped_leaves_no_trace_in_what_follows():
     state, _ = apply(small_state(), BAD["gradient NaN"])
     state, _ = apply(state, BAD["loss inf"])
     state, again = apply(state, GOOD)
-    assert_same(learnt(state), learnt(once))
+    assert_same(trained(state), trained(once))
     assert_same(again, report)
     assert float(report.sums.loss) == 6.0
     assert report.gradient_norm == pytest.approx((2**2 + 0.5**2 + 1 + 0.25**2) ** 0.5)
@@ -139,7 +139,7 @@ def test_after_so_many_in_a_row_everything_stands_still():
     stands, report = apply(state, GOOD)
     assert_same(stands, state)
     assert_same(report.sums, LossSums(*[jnp.zeros(())] * 4))
-    assert_same(learnt(state), learnt(small_state()))
+    assert_same(trained(state), trained(small_state()))
 
 
 def test_one_bad_update_may_be_too_many():
@@ -383,7 +383,7 @@ def test_one_bad_microbatch_skips_the_update_and_is_the_one_that_is_found(
         None, OPTIMIZER, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
     )
     after, report = step(layered_state(), tuple(update))
-    assert_same(learnt(after), learnt(layered_state()))
+    assert_same(trained(after), trained(layered_state()))
     assert counts(after) == (8, 21, 1, 1)
     assert_same(report.sums, LossSums(*[jnp.zeros(())] * 4))
 

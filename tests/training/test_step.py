@@ -230,7 +230,7 @@ def counts(state):
     )
 
 
-def learnt(state):
+def trained(state):
     """The bytes of all that an update learns."""
     leaves = jax.tree.leaves((state.params, state.opt_state, state.ema))
     return [np.asarray(leaf).tobytes() for leaf in leaves]
@@ -250,7 +250,7 @@ BAD = {
 def test_an_update_that_is_not_finite_is_skipped_and_counted(kind):
     before = fresh_state()
     after, report = apply(before, BAD[kind](before))
-    assert learnt(after) == learnt(before)
+    assert trained(after) == trained(before)
     assert counts(after) == (1, 1, 1, 1)
     assert report.sums == LossSums(0.0, 0.0, 0.0, 0.0)
     assert int(after.seed) == int(before.seed)
@@ -262,7 +262,7 @@ def test_a_good_update_ends_a_row_of_bad_ones_and_is_as_if_they_had_not_been():
     alone, report = apply(before, total)
     skipped, _ = apply(before, with_entry(total, jnp.nan))
     after, after_report = apply(skipped, total)
-    assert learnt(after) == learnt(alone) != learnt(before)
+    assert trained(after) == trained(alone) != trained(before)
     assert counts(alone) == (1, 1, 0, 0)
     assert counts(after) == (2, 2, 0, 1)
     assert after_report == report
@@ -282,7 +282,7 @@ def test_a_state_that_has_diverged_stands_still_until_the_host_comes_to_look():
     for total in (good, bad):
         still, report = apply(state, total)
         assert counts(still) == counts(state)
-        assert learnt(still) == learnt(before)
+        assert trained(still) == trained(before)
         assert report.sums == LossSums(0.0, 0.0, 0.0, 0.0)
 
 
@@ -290,13 +290,13 @@ def test_a_compiled_update_skips_what_its_parameters_make_of_a_batch():
     state = fresh_state()
     broken = state.params["embedding"].at[EOS].set(jnp.inf)
     state = state._replace(params={**state.params, "embedding": broken})
-    before = learnt(state)
+    before = trained(state)
     for steps in (1, 2, 2):  # it diverges at the second
         state, report = STEP(state, (one_a_row(PAIRS),))
         assert counts(state) == (steps,) * 4
         assert not np.isfinite(report.gradient_norm)
         assert report.sums == LossSums(0.0, 0.0, 0.0, 0.0)
-    assert learnt(state) == before
+    assert trained(state) == before
 
 
 # --- what a batch is made of ---------------------------------------------------------

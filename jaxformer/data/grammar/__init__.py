@@ -1,53 +1,32 @@
 """The built-in English-German corpus: a grammar that writes both languages at once.
 
 The demo learns from it, so that a first run needs no download. An English sentence has
-exactly one translation, so exact match is a fair measure, and every sentence names the
-phenomena it shows (cases, verb-final order, separable verbs, ...), so accuracy can be
-told apart by phenomenon.
+exactly one translation, so exact match is a fair measure. Every sentence names the
+phenomena it shows (cases, verb-final order, separable verbs, ...), so that accuracy can
+be counted by phenomenon.
 
-Four splits, disjoint for every seed and count because what belongs to a split is a
-property of the sentence: a sentence with a held-out combination of words (an adjective
-and its noun, or a verb and its object) is "unseen"; a hash of the English text sends
-every other one to "train", "dev" or "test". The words of "unseen" all occur in "train",
-in other combinations.
+The four splits are disjoint for every seed and count, because the sentence alone
+decides its split. A sentence with a held-out combination (an adjective and its noun, or
+a verb and its object) is "unseen"; a hash of the English text sends the others to
+"train", "dev" or "test". The words of "unseen" all occur in "train", but in other
+combinations.
 
-`adjectives`, `nouns`, `verbs` and `determiners` hold the words and their endings;
-`phrases`, `predicates`, `clauses`, `sentences` and `questions` build on them in that
-order.
+`lexicon` holds the words, `inflection` their forms; `phrases`, `clauses`, `predicates`
+and `sentences` build on them in that order.
 """
 
+import random
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from jaxformer.data.grammar import questions, sentences
-from jaxformer.data.grammar.phrases import Draw
-from jaxformer.data.grammar.sentences import Sentence
+from jaxformer.data.grammar.phrases import Draw, Phrase
+from jaxformer.data.grammar.sentences import PATTERNS
 from jaxformer.errors import InputError
 
 SPLITS = ("train", "dev", "test", "unseen")
-
-# The oftener a pattern is named, the likelier it is.
-PATTERNS = (
-    *(sentences.statement,) * 6,
-    *(sentences.fronted,) * 5,
-    *(sentences.subordinate,) * 5,
-    *(sentences.reported,) * 2,
-    *(sentences.planned,) * 2,
-    *(sentences.relative_subject,) * 2,
-    sentences.relative_object,
-    sentences.counted,
-    sentences.existing,
-    sentences.compared,
-    sentences.contrasted,
-    *(questions.question,) * 3,
-    questions.asked_who,
-    questions.asked_when,
-    questions.asked_where,
-    questions.asked_what,
-)
 
 
 class Pair(NamedTuple):
@@ -59,7 +38,7 @@ class Pair(NamedTuple):
 
 
 def generate(split: str, count: int, seed: int) -> Iterator[Pair]:
-    """`count` different pairs of a split; a larger count continues a smaller one.
+    """Yield `count` different pairs of a split; a larger count continues a smaller one.
 
     Raises InputError for an unknown split.
     """
@@ -71,19 +50,19 @@ def generate(split: str, count: int, seed: int) -> Iterator[Pair]:
 
 
 def _generate(split: str, count: int, seed: int) -> Iterator[Pair]:
-    draw = Draw(f"{split} {seed}")
+    draw = Draw(random.Random(f"{split} {seed}").random)
     written: set[str] = set()
     while len(written) < count:
         sentence = draw.one_of(PATTERNS)(draw)
-        source = capitalised(sentence.english)
+        source = _written(sentence.english)
         if source not in written and split_of(sentence, source) == split:
             written.add(source)
-            target = capitalised(sentence.german)
+            target = _written(sentence.german)
             yield Pair(source, target, tuple(sorted(sentence.tags)))
 
 
-def split_of(sentence: Sentence, source: str) -> str:
-    """The split a sentence belongs to, whatever the seed."""
+def split_of(sentence: Phrase, source: str) -> str:
+    """Return the split of a sentence, which is the same for every seed."""
     if any(is_held_out(pair) for pair in sentence.pairs):
         return "unseen"
     return {0: "dev", 1: "test"}.get(zlib.crc32(source.encode()) % 10, "train")
@@ -91,19 +70,21 @@ def split_of(sentence: Sentence, source: str) -> str:
 
 @cache
 def is_held_out(pair: tuple[str, str]) -> bool:
-    """Whether a combination of two words is kept for "unseen": one in ten is."""
+    """Return whether a combination of two words is kept for "unseen": one in ten is."""
     return zlib.crc32(" ".join(pair).encode()) % 10 == 0
 
 
-def capitalised(text: str) -> str:
-    """The text with a capital first letter and the rest as it is."""
+def _written(text: str) -> str:
+    """Capitalise the first letter and remove the space before each punctuation mark."""
+    for mark in ",.?":
+        text = text.replace(f" {mark}", mark)
     return text[0].upper() + text[1:]
 
 
 def accuracy_by_phenomenon(
     pairs: Iterable[Pair], translations: Iterable[str]
 ) -> dict[str, tuple[int, int]]:
-    """How many translations are exactly right and how many there are, by phenomenon.
+    """Count exactly right translations, and all translations, by phenomenon.
 
     Raises ValueError if there are not as many translations as pairs.
     """

@@ -1,44 +1,16 @@
-"""Pronouns, noun phrases and prepositional phrases of the built-in corpus.
+"""Noun phrases and prepositional phrases of the built-in corpus.
 
-A phrase is built in both languages at once, in the case its place demands, so the two
-sides cannot disagree. `clauses` puts phrases together.
+A phrase is built in both languages at once, in the case that its verb or preposition
+governs, so the two sides cannot disagree. `clauses` puts phrases together.
 """
 
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from jaxformer.data.grammar.adjectives import (
-    DESCRIPTIONS,
-    GENDERS,
-    MIXED,
-    WEAK,
-    Adjective,
-)
-from jaxformer.data.grammar.determiners import DEFINITE, MASSES, NO, OWNERS, Determiner
-from jaxformer.data.grammar.nouns import LEXICON as NOUNS
-from jaxformer.data.grammar.nouns import Noun
+from jaxformer.data.grammar import inflection
+from jaxformer.data.grammar.inflection import WORDS, Noun, ending, inflected
 
 Item = TypeVar("Item")
-
-
-class Draw:
-    """A stream of choices that depends on its seed alone.
-
-    Only `random.Random.random` is used: Python promises its sequence for a seed and
-    a version of the generator, and promises nothing for `choice` or `shuffle`.
-    """
-
-    def __init__(self, seed: str) -> None:
-        self._random = random.Random(seed).random
-
-    def one_of(self, items: Sequence[Item]) -> Item:
-        """One of the items, all equally likely."""
-        return items[int(self._random() * len(items))]
-
-    def chance(self, probability: float) -> bool:
-        """True with this probability."""
-        return self._random() < probability
 
 
 class Phrase(NamedTuple):
@@ -46,170 +18,198 @@ class Phrase(NamedTuple):
 
     english: str
     german: str
-    agreement: int = 2  # of a subject: 0 ich, 1 du, 2 er, 3 wir or sie
-    gender: str = ""  # of a noun phrase: one of GENDERS, "p" for every plural
-    kind: str = ""  # of a noun phrase: the class of its noun
-    is_negative: bool = False  # carries the clause's negation ("kein")
     tags: frozenset[str] = frozenset()  # names of phenomena
     pairs: tuple[tuple[str, str], ...] = ()  # (adjective, noun), (verb, object)
+    agreement: int = 2  # of a subject: 0 ich, 1 du, 2 er, 3 wir or sie
+    gender: str = ""  # of a noun phrase: "m", "f", "n", "p" for every plural
+    kind: str = "person"  # the class of its noun
+    is_negative: bool = False  # carries the clause's negation ("kein")
 
 
 NOTHING = Phrase("", "")
 
-# ------------------------------------------------------------------ noun phrases
-
-# "I" and "you" come twice: no other subject shows the verb forms they need.
-PRONOUNS = (
-    *(("I", "ich", 0), ("I", "ich", 0), ("you", "du", 1), ("you", "du", 1)),
-    *(("he", "er", 2), ("she", "sie", 2), ("we", "wir", 3), ("they", "sie", 3)),
-)
-OBJECT_PRONOUNS = (
-    ("me", {"accusative": "mich", "dative": "mir"}),
-    ("you", {"accusative": "dich", "dative": "dir"}),
-    ("us", {"accusative": "uns", "dative": "uns"}),
-    ("him", {"accusative": "ihn", "dative": "ihm"}),
-    ("her", {"accusative": "sie", "dative": "ihr"}),
-    ("them", {"accusative": "sie", "dative": "ihnen"}),
-)
-
 
 def words(*parts: str) -> str:
-    """The parts that are not empty, separated by one space."""
-    return " ".join([part for part in parts if part])
+    """Join the parts that are not empty with spaces."""
+    return " ".join(filter(None, parts))
 
 
-def subject_pronoun(draw: Draw) -> Phrase:
-    """One of the six personal pronouns as a subject."""
-    english, german, agreement = draw.one_of(PRONOUNS)
-    return Phrase(english, german, agreement, tags=frozenset(["pronoun"]))
+def join(first: Phrase, *rest: Phrase) -> Phrase:
+    """Join phrases in one order for both languages; the result agrees as the first."""
+    parts = (first, *rest)
+    return first._replace(
+        english=words(*[part.english for part in parts]),
+        german=words(*[part.german for part in parts]),
+        tags=first.tags.union(*[part.tags for part in rest]),
+        pairs=tuple(pair for part in parts for pair in part.pairs),
+    )
 
 
-def object_pronoun(draw: Draw, case: str, subject: Phrase) -> Phrase:
-    """A personal pronoun as an object that never needs to be reflexive."""
-    is_person = "pronoun" in subject.tags and subject.english in ("I", "you", "we")
-    pool = OBJECT_PRONOUNS[3:] if is_person else OBJECT_PRONOUNS
-    english, forms = draw.one_of(pool)
-    return Phrase(english, forms[case], tags=frozenset(["pronoun", case]))
+def fixed(
+    pairs: Iterable[tuple[str, str]], form: str = "{} = {}", *tags: str
+) -> tuple[Phrase, ...]:
+    """Make phrases of words; `form` says what to add to both languages."""
+    english, german = form.split(" = ")
+    return tuple(
+        Phrase(english.format(source), german.format(target), frozenset(tags))
+        for source, target in pairs
+    )
+
+
+class Determiner(NamedTuple):
+    """A determiner; what it and an adjective after it end in is in lexicon.ENDINGS."""
+
+    english: str
+    stem: str
+    endings: str
+    adjective_endings: str
+    is_plural: bool = False
+    tags: frozenset[str] = frozenset()
+
+
+def _pool(
+    section: str, endings: str, adjectives: str, *tags: str, plural: bool = True
+) -> tuple[Determiner, ...]:
+    """Make determiners of a section of lexicon.WORDS."""
+    shared = endings, adjectives, plural, frozenset(tags)
+    return tuple(Determiner(*word, *shared) for word in WORDS[section])
+
+
+THE, THE_PLURAL = (Determiner("the", "", "der", "weak", p) for p in (False, True))
+THIS = Determiner("this", "dies", "dies-", "weak")
+THESE = Determiner("these", "dies", "dies-", "weak", is_plural=True)
+EVERY = Determiner("every", "jed", "dies-", "weak")
+A = Determiner("a", "ein", "ein-", "mixed")
+MASS, BARE = (Determiner("", "", "none", "strong", p) for p in (False, True))
+MY, OUR = (
+    _pool("possessive", "ein-", "mixed", "possessive", plural=p) for p in (False, True)
+)
+NUMBERS = _pool("number", "none", "strong", "number")
+QUANTITIES = _pool("quantity", "dies-", "strong")
+
+# A determiner is one of a pool of these: all numbers together are as likely as "every".
+SINGULAR = ((THE,), (THE,), (THIS,), MY)
+MASSES = (*SINGULAR, (MASS,), (MASS,))
+DEFINITE = ((THE,), (THE,), (THE_PLURAL,), (THIS, THESE), MY + OUR)
+WITH_ARTICLE = (*DEFINITE, (A,), (A,))
+PLAIN = (*WITH_ARTICLE, (BARE,))  # these negate without ambiguity
+COUNTED = ((A,), NUMBERS, QUANTITIES)
+ANY = (*PLAIN, (EVERY,), NUMBERS, QUANTITIES)
 
 
 def decline(
     noun: Noun,
     case: str,
     determiner: Determiner,
-    adjective: Adjective | None,
-    *,
-    negated: bool,
+    adjective: Sequence[str] = (),
+    verb: str = "",
 ) -> Phrase:
-    """A determiner, an adjective or none, and a noun, in a case.
+    """Put a determiner and a noun in a case, perhaps with an adjective between them.
 
-    Under negation an indefinite phrase becomes "kein ..." and says so.
+    The adjective is given in both languages. With a `verb`, in English, verb and noun
+    are a combination that may be held out.
     """
     gender = "p" if determiner.is_plural else noun.gender
-    column = GENDERS.index(gender)
-    is_negative = negated and determiner.is_indefinite
-    forms = NO if is_negative else determiner.forms
-    endings = MIXED if is_negative else determiner.adjective_endings
-    core = _core(noun, case, gender, endings[case][column], adjective)
-    article = determiner.english
-    if article == "a" and core.english[0] in "aeiou":
-        article = "an"
-    return core._replace(
-        english=words(article, core.english),
-        german=words(forms[case][column], core.german),
-        is_negative=is_negative,
-        tags=core.tags | determiner.tags,
-    )
-
-
-def own(
-    owner: Phrase, noun: Noun, case: str, adjective: Adjective | None, *, plural: bool
-) -> Phrase:
-    """An owner and a noun: "the teacher's car", in German with the owner behind.
-
-    `owner` is one person in the genitive.
-    """
-    gender = "p" if plural else noun.gender
-    column = GENDERS.index(gender)
-    core = _core(noun, case, gender, WEAK[case][column], adjective)
-    return core._replace(
-        english=f"{owner.english}'s {core.english}",
-        german=f"{DEFINITE[case][column]} {core.german} {owner.german}",
-        tags=core.tags | owner.tags,
-        pairs=core.pairs + owner.pairs,
-    )
-
-
-def _core(
-    noun: Noun, case: str, gender: str, ending: str, adjective: Adjective | None
-) -> Phrase:
-    """The part of a noun phrase after its determiner."""
-    is_plural = gender == "p"
-    tags = {case} if case != "nominative" else set()
-    if is_plural:
-        tags.add("plural")
-    elif noun.is_weak and case != "nominative":
-        tags.add("weak_noun")
-    if noun.is_mass:
-        tags.add("mass_noun")
+    english = [determiner.english]
+    german = [determiner.stem + ending(determiner.endings, case, gender)]
+    tags, pairs = set(determiner.tags), ()
     if adjective:
+        english.append(adjective[0])
+        like = determiner.adjective_endings
+        german.append(inflected(adjective[1], like, case, gender))
         tags.add("adjective")
+        pairs = ((adjective[0], noun.english),)
+    english.append(noun.english_plural if gender == "p" else noun.english)
+    german.append(noun.forms[gender][case])
+    if english[0] == "a" and english[1][0] in "aeiou":
+        english[0] = "an"
+    if case != "nominative":
+        tags.update([case, "weak_noun"] if noun.is_weak and gender == "m" else [case])
+    if gender == "p":
+        tags.add("plural")
+    if not noun.english_plural:
+        tags.add("mass_noun")
     return Phrase(
-        words(
-            adjective.english if adjective else "",
-            noun.english_plural if is_plural else noun.english,
-        ),
-        words(
-            adjective.stem + ending if adjective else "",
-            (noun.plural if is_plural else noun.singular)[case],
-        ),
-        agreement=3 if is_plural else 2,
+        words(*english),
+        words(*german),
+        frozenset(tags),
+        (*pairs, (verb, noun.english)) if verb else pairs,
+        agreement=3 if gender == "p" else 2,
         gender=gender,
         kind=noun.kind,
-        tags=frozenset(tags),
-        pairs=((adjective.english, noun.english),) if adjective else (),
+        is_negative=determiner.stem == "kein",
     )
 
 
-def noun_phrase(
-    draw: Draw,
-    noun: Noun,
-    case: str,
-    *,
-    pools: tuple[tuple[Determiner, ...], ...],
-    negated: bool,
-    adjective: float,
-    owner: float = 0.0,
-) -> Phrase:
-    """A noun with a determiner of the pools, in a case.
+class Draw(NamedTuple):
+    """Random choices for a clause.
 
-    `adjective` and `owner` are the probabilities of an adjective and of a genitive.
+    The stream is `random.Random.random`: Python promises its sequence for a seed, and
+    promises nothing for `choice` or `shuffle`.
     """
-    determiner = draw.one_of(draw.one_of(MASSES if noun.is_mass else pools))
-    described = draw.one_of(DESCRIPTIONS[noun.kind]) if draw.chance(adjective) else None
-    if owner and not determiner.is_indefinite and draw.chance(owner):
-        person = draw.one_of(NOUNS["person"])
-        whose = noun_phrase(
-            draw, person, "genitive", pools=OWNERS, negated=False, adjective=0.15
-        )
-        return own(whose, noun, case, described, plural=determiner.is_plural)
-    return decline(noun, case, determiner, described, negated=negated)
 
+    random: Callable[[], float]
+    negated: bool = False
+    brief: bool = False  # one of several clauses: keep its phrases short
 
-# ---------------------------------------------------------- prepositional phrases
+    def one_of(self, items: Sequence[Item]) -> Item:
+        """Choose one of the items, all equally likely."""
+        return items[int(self.random() * len(items))]
+
+    def chance(self, probability: float) -> bool:
+        """Return True with this probability."""
+        return self.random() < probability
+
+    def noun(self, *kinds: str) -> Noun:
+        """Choose a noun of one of the classes."""
+        return self.one_of(inflection.NOUNS[self.one_of(kinds)])
+
+    def phrase(
+        self,
+        noun: Noun,
+        case: str,
+        pools: tuple[tuple[Determiner, ...], ...] = ANY,
+        owner: float = 0.0,
+        verb: str = "",
+    ) -> Phrase:
+        """Put a noun in a case, with a determiner and perhaps an adjective.
+
+        Under negation an indefinite phrase becomes "kein ...". `owner` is the
+        probability of a genitive: "the man's car".
+        """
+        pools = PLAIN if self.negated and pools is ANY else pools
+        if not noun.english_plural:
+            pools = SINGULAR if pools is WITH_ARTICLE else MASSES
+        determiner = self.one_of(self.one_of(pools))
+        is_indefinite = determiner.english in ("a", "")
+        is_described = self.chance(0.12 if self.brief else 0.3)
+        adjectives = inflection.DESCRIPTIONS[noun.kind]
+        adjective = self.one_of(adjectives) if is_described else ()
+        if not (is_indefinite or self.brief) and self.chance(owner):
+            brief = self._replace(brief=True)
+            whose = brief.phrase(self.noun("person"), "genitive", SINGULAR)
+            the = THE_PLURAL if determiner.is_plural else THE
+            determiner = the._replace(english=f"{whose.english}'s")
+            owned = decline(noun, case, determiner, adjective, verb)
+            return join(owned, whose._replace(english=""))
+        if is_indefinite and self.negated:
+            kein = {"stem": "kein", "endings": "ein-", "adjective_endings": "mixed"}
+            determiner = determiner._replace(**kein)
+        return decline(noun, case, determiner, adjective, verb)
+
 
 CONTRACTIONS = {
-    **{"in dem": "im", "in das": "ins", "an dem": "am", "bei dem": "beim"},
+    **{"in dem": "im", "in das": "ins", "an dem": "am"},
     **{"zu dem": "zum", "zu der": "zur", "von dem": "vom"},
 }
 
 
-def prepositional(english: str, german: str, phrase: Phrase, tag: str = "") -> Phrase:
-    """A preposition before a noun phrase, contracted with a definite article."""
+def prepositional(english: str, german: str, phrase: Phrase, *tags: str) -> Phrase:
+    """Put a preposition before a noun phrase; it contracts with a definite article."""
     first, _, rest = phrase.german.partition(" ")
-    joined = f"{german} {first}"
-    joined = CONTRACTIONS.get(joined, joined) if rest else joined
+    start = f"{german} {first}"
     return phrase._replace(
         english=words(english, phrase.english),
-        german=words(joined, rest),
-        tags=phrase.tags | {tag} if tag else phrase.tags,
+        german=words(CONTRACTIONS.get(start, start), rest),
+        tags=phrase.tags.union(tags),
     )

@@ -1,294 +1,199 @@
-"""Predicates of the built-in corpus: a verb and what it governs.
+"""What subjects do in the built-in corpus: verbs, objects, places, prices, adverbs.
 
-Each function below builds one kind of predicate for a scene: "buys a red car for the
-child", "gives her the book", "goes into the garden", "is tired". `clauses` adds tense,
-adverbs, negation and word order.
+`clause` draws what suits each other. What a tuple names more often is likelier.
 """
 
 from typing import NamedTuple
 
-from jaxformer.data.grammar.adjectives import DESCRIPTIONS
-from jaxformer.data.grammar.determiners import (
-    ANY,
-    DEFINITES,
-    NUMBER_WORDS,
-    PLAIN,
-    Determiner,
+from jaxformer.data.grammar import inflection, phrases
+from jaxformer.data.grammar.clauses import Clause
+from jaxformer.data.grammar.inflection import MODALS, NUMBERS, VERBS, WORDS, Verb
+from jaxformer.data.grammar.phrases import NOTHING, Draw, Phrase, fixed
+
+# A modal verb is a tense of its own here. Some verbs, by what they govern, have fewer.
+TENSES = ("present",) * 6 + ("past",) * 4 + MODALS
+TENSES_OF = {
+    **dict.fromkeys(("being", "lying"), ("present", "present", "past", "will")),
+    "costing": ("present", "will"),
+    **dict.fromkeys(("reporting", "planning"), ("present",)),
+}
+TIMES = {tense: fixed(WORDS["modal" if tense in MODALS else tense]) for tense in TENSES}
+FREQUENCIES, NAMES = fixed(WORDS["frequency"]), fixed(WORDS["name"])
+PRONOUNS = tuple(
+    Phrase(english, german[:-2], frozenset(["pronoun"]), agreement=int(german[-1]))
+    for english, german in WORDS["pronoun"]
 )
-from jaxformer.data.grammar.nouns import LEXICON as NOUNS
-from jaxformer.data.grammar.nouns import Noun
-from jaxformer.data.grammar.phrases import (
-    NOTHING,
-    Draw,
-    Phrase,
-    noun_phrase,
-    object_pronoun,
-    prepositional,
+OBJECT_PRONOUNS = {
+    case: fixed(WORDS[case], "{} = {}", "pronoun", case)
+    for case in ("accusative", "dative")
+}
+SUBJECTS = ("person",) * 16 + ("animal", "thing", "clothes", "vehicle") * 2
+
+
+class Place(NamedTuple):
+    """A preposition with its case, and the classes of nouns that may follow it."""
+
+    english: str
+    german: str
+    case: str
+    kinds: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+
+
+def _places(section: str, case: str, *kinds: str) -> tuple[Place, ...]:
+    """Make places of two-way prepositions: dative location, accusative direction."""
+    tags = ({"dative": "location", "accusative": "direction"}[case],)
+    return tuple(Place(*pair, case, kinds, tags) for pair in WORDS[section])
+
+
+CITIES = WORDS["city"]
+PLACES = (
+    fixed(CITIES, "in {} = in {}"),
+    *_places("in", "dative", "place") * 6,
+    *_places("at", "dative", "entrance"),
+    *_places("near", "dative", "place", "landmark", "vehicle"),
 )
-from jaxformer.data.grammar.verbs import ANIMAL_VERBS, MODALS, Verb
-from jaxformer.data.grammar.verbs import LEXICON as VERBS
+GOALS = (
+    (Phrase("home", "nach Hause"), *fixed(CITIES, "to {} = nach {}")),
+    *_places("into", "accusative", "place") * 2,
+    *(Place("to", "zu", "dative", ("place",)),) * 2,
+)
+WITH = Place("with", "mit", "dative", ("person", "person", "animal"))
+ADJUNCTS = (PLACES, WITH, Place("for", "für", "accusative", ("person",)))
+# What may follow a verb, by what it governs: phrases, places, or tuples of them.
+TAILS = {
+    **dict.fromkeys(("accusative", "dative"), (NOTHING,) * 17 + ADJUNCTS),
+    "activity": (NOTHING, WITH, fixed(WORDS["manner"]), PLACES, PLACES),
+    "state": (NOTHING, PLACES, PLACES, PLACES),
+    "motion": GOALS,
+    "placing": _places("onto", "accusative", "furniture"),
+    "lying": _places("on", "dative", "furniture"),
+    "costing": fixed(NUMBERS, "{} euros = {} Euro", "number"),
+}
+AGES = fixed(NUMBERS, "{} years old = {} Jahre alt", "number")
 
-# A modal is a tense of its own here; copulas take only the modal "will".
-TENSES = ("present",) * 6 + ("past",) * 4 + tuple(MODALS)
-COPULA_TENSES = ("present", "present", "past", "will")
 
-
-class Scene(NamedTuple):
-    """What a predicate must know about the clause it is built for."""
-
-    draw: Draw
-    subject: Phrase
-    negated: bool
-    brief: bool  # one of several clauses: keep its phrases short
-
-    def phrase(
-        self,
-        noun: Noun,
-        case: str,
-        *,
-        pools: tuple[tuple[Determiner, ...], ...] = ANY,
-        owner: float = 0.0,
-    ) -> Phrase:
-        """A noun phrase that suits the clause's length and negation."""
-        return noun_phrase(
-            self.draw,
-            noun,
-            case,
-            pools=PLAIN if self.negated and pools is ANY else pools,
-            negated=self.negated,
-            adjective=0.12 if self.brief else 0.3,
-            owner=0.0 if self.brief or self.negated else owner,
+def _states(kind: str) -> tuple:
+    """What may follow "be": tired, older than the king, twenty years old, in Rome."""
+    comparisons = tuple(
+        Place(
+            f"{english} than", f"{german} als", "nominative", (kind,), ("comparative",)
         )
-
-    def definite(self, noun: Noun, case: str) -> Phrase:
-        """A definite phrase, which a negation leaves alone."""
-        return self.phrase(noun, case, pools=DEFINITES)
-
-
-class Predicate(NamedTuple):
-    """A verb and what it governs, in the order of the German middle field."""
-
-    verb: Verb
-    early: Phrase = NOTHING  # a pronoun or a receiver: before any adverb
-    object: Phrase = NOTHING  # "nicht" follows it
-    tail: Phrase = NOTHING  # what "nicht" precedes
-    tenses: tuple[str, ...] = TENSES
-    pairs: tuple[tuple[str, str], ...] = ()
+        for english, german in WORDS.get(f"compare {kind}", ())
+    )
+    states = (fixed(inflection.DESCRIPTIONS[kind]),) * 6
+    states += (comparisons,) * 2 if comparisons else ()
+    states += (PLACES,) * 3 if kind in ("person", "animal", "vehicle") else ()
+    return (*states, AGES) if kind == "person" else states
 
 
-BE = VERBS["existing"][0]
-OBJECT_VERBS = VERBS["accusative"] + VERBS["dative"] + VERBS["prepositional"]
-CITIES = (
-    *(("Berlin", "Berlin"), ("Vienna", "Wien"), ("Munich", "München")),
-    *(("Cologne", "Köln"), ("Hamburg", "Hamburg"), ("Rome", "Rom")),
+STATES = {kind: _states(kind) for kind in inflection.NOUNS}
+OBJECT_VERBS = VERBS["accusative"] + VERBS["dative"]
+INTRANSITIVE = VERBS["activity"] + VERBS["state"] + VERBS["alone"]
+PURPOSES = (
+    *(OBJECT_VERBS + VERBS["prepositional"] + INTRANSITIVE),
+    *(VERBS["ditransitive"] + VERBS["motion"] * 3 + VERBS["placing"]),
 )
-MANNERS = (
-    *(("quietly", "leise"), ("slowly", "langsam"), ("well", "gut")),
-    *(("badly", "schlecht"), ("alone", "allein"), ("happily", "fröhlich")),
-)
-# English preposition, German preposition, what the place may be.
-INSIDE = ("in", "in", ("place", "room"))
-AT = ("at", "an", ("entrance",))
-OUTSIDE = (("behind", "hinter"), ("in front of", "vor"), ("next to", "neben"))
-AT_FURNITURE = (("on", "auf"), ("under", "unter"), *OUTSIDE[::2])
-PREPOSITION_CASES = {
-    **{"auf": "accusative", "an": "accusative", "über": "accusative"},
-    **{"von": "dative", "nach": "dative"},
+ANIMAL_ACTIONS = tuple(v for v in PURPOSES if v.english in inflection.ANIMAL_VERBS)
+# What a subject of a class may do.
+ACTIONS = {
+    "person": PURPOSES + VERBS["being"] * 24,
+    "animal": ANIMAL_ACTIONS + VERBS["being"] * 4,
+    "thing": VERBS["being"] + VERBS["lying"] + VERBS["costing"],
+    "clothes": VERBS["being"] + VERBS["lying"] + VERBS["costing"],
+    "vehicle": VERBS["being"] * 3 + VERBS["costing"],
 }
 
 
-def _verb(scene: Scene, verbs: tuple[Verb, ...]) -> Verb:
-    """One of the verbs that suits the scene's subject."""
-    if scene.subject.kind == "animal":
-        verbs = tuple(verb for verb in verbs if verb.english in ANIMAL_VERBS)
-    return scene.draw.one_of(verbs)
+def draw_tail(draw: Draw, verb: Verb, choice: Phrase | Place | tuple) -> Phrase:
+    """Choose among what may follow a verb, down to one phrase."""
+    while not isinstance(choice, Phrase | Place):
+        choice = draw.one_of(choice)
+    if isinstance(choice, Phrase):
+        return choice
+    # The goal of a motion may be held out for the split "unseen", other places not.
+    name = verb.english if verb.governs == "motion" else ""
+    noun = draw.noun(*choice.kinds)
+    place = draw.phrase(noun, choice.case, phrases.DEFINITE, verb=name)
+    return phrases.prepositional(choice.english, choice.german, place, *choice.tags)
 
 
-def _noun(draw: Draw, kinds: tuple[str, ...]) -> Noun:
-    return draw.one_of(NOUNS[draw.one_of(kinds)])
-
-
-def transitive(scene: Scene) -> Predicate:
-    """A verb with one object: in the accusative, the dative or a preposition's case."""
-    verb = _verb(scene, OBJECT_VERBS)
+def _complements(draw: Draw, verb: Verb, subject: Phrase) -> dict[str, Phrase]:
+    """Draw what follows a verb, by the names of the fields of `Clause`."""
+    name, case = verb.english, verb.case
+    tails = TAILS.get(verb.governs, (NOTHING,))
+    tails = STATES[subject.kind] if verb.governs == "being" else tails
+    if draw.brief and tails[0] is NOTHING and draw.chance(0.4):
+        tails = tails[:1]
+    if not verb.objects:
+        return {"tail": draw_tail(draw, verb, tails)}
+    noun = draw.noun(*verb.objects)
     if verb.preposition:
-        return _with_prepositional_object(scene, verb)
-    noun = _noun(scene.draw, verb.objects)
-    if noun.kind == "person" and scene.draw.chance(0.3):
-        pronoun = object_pronoun(scene.draw, verb.governs, scene.subject)
-        return Predicate(verb, early=pronoun)
-    tail = NOTHING
-    if not scene.brief and scene.draw.chance(0.15):
-        tail = scene.draw.one_of((place_of, _beneficiary, _company))(scene)
-    return Predicate(
-        verb,
-        object=scene.phrase(noun, verb.governs, owner=0.12),
-        tail=tail,
-        pairs=((verb.english, noun.english),),
-    )
+        about = draw.phrase(noun, case, phrases.DEFINITE, verb=name)
+        return {"tail": phrases.prepositional("", verb.preposition, about)}
+    is_ditransitive = verb.governs == "ditransitive"
+    pronouns = OBJECT_PRONOUNS["dative" if is_ditransitive else case]
+    # The first three would be reflexive after "I", "you" and "we".
+    is_first = subject.english in ("I", "you", "we")
+    pronoun = draw.one_of(pronouns[3:] if is_first else pronouns)
+    is_pronoun = draw.chance(0.3)
+    if is_ditransitive:
+        person = draw.phrase(draw.noun("person"), "dative", phrases.DEFINITE)
+        # Without an article, "her old books" would read as one phrase.
+        given = draw.phrase(noun, case, phrases.WITH_ARTICLE, verb=name)
+        return {"early": pronoun if is_pronoun else person, "object": given}
+    if noun.kind == "person" and is_pronoun:
+        return {"early": pronoun}
+    thing = draw.phrase(noun, case, owner=0.12, verb=name)
+    return {"object": thing, "tail": draw_tail(draw, verb, tails)}
 
 
-def _with_prepositional_object(scene: Scene, verb: Verb) -> Predicate:
-    noun = _noun(scene.draw, verb.objects)
-    # The English preposition is part of the verb's name, so none is added here.
-    phrase = scene.definite(noun, PREPOSITION_CASES[verb.preposition])
-    joined = prepositional("", verb.preposition, phrase)
-    return Predicate(verb, tail=joined, pairs=((verb.english, noun.english),))
+def _subject(draw: Draw, kinds: tuple[str, ...]) -> Phrase:
+    """Draw a pronoun, a name, or a noun of the classes."""
+    if draw.chance(0.45 if draw.brief else 0.3):
+        return draw.one_of(PRONOUNS)
+    if draw.chance(0.08):
+        return draw.one_of(NAMES)
+    pools = phrases.PLAIN if draw.negated else phrases.ANY
+    plain = draw._replace(negated=False)
+    return plain.phrase(draw.noun(*kinds), "nominative", pools, owner=0.06)
 
 
-def ditransitive(scene: Scene) -> Predicate:
-    """A verb with a dative receiver before its accusative object."""
-    verb = scene.draw.one_of(VERBS["ditransitive"])
-    noun = _noun(scene.draw, verb.objects)
-    if scene.draw.chance(0.3):
-        receiver = object_pronoun(scene.draw, "dative", scene.subject)
-    else:
-        person = scene.draw.one_of(NOUNS["person"])
-        receiver = scene.definite(person, "dative")
-    # Without an article, "her old books" would read as one phrase.
-    given = scene.phrase(noun, "accusative", pools=PLAIN[:-1])
-    return Predicate(
-        verb, object=given, pairs=((verb.english, noun.english),), early=receiver
-    )
+def _is_clear(verb: Verb, tense: str, subject: Phrase, *, negated: bool) -> bool:
+    """Whether a verb in a tense has one translation."""
+    if negated and tense == "must":
+        return False  # "must not" forbids, "muss nicht" permits
+    if verb.past == verb.english and tense == "present":
+        return subject.agreement == 2 or negated  # "they read" is also the past
+    return tense != "past" or verb.past not in ("", verb.english)
 
 
-def intransitive(scene: Scene) -> Predicate:
-    """A verb alone, or with manner, company or a place."""
-    kind = scene.draw.one_of(("activity", "state", "separable"))
-    verb = _verb(scene, VERBS[kind])
-    if kind == "separable" or scene.draw.chance(0.5 if scene.brief else 0.25):
-        return Predicate(verb)
-    if kind == "activity" and scene.draw.chance(0.5):
-        return Predicate(verb, tail=scene.draw.one_of((_manner, _company))(scene))
-    return Predicate(verb, tail=place_of(scene))
+def clause(
+    draw: Draw,
+    *,
+    about: Phrase | None = None,
+    verbs: tuple[Verb, ...] = (),
+    tenses: tuple[str, ...] = TENSES,
+    negation: float = 0.15,
+    adverbs: float = 0.2,
+    brief: bool = False,
+) -> Clause:
+    """Draw a clause with a subject and a verb that suit each other.
 
-
-def motion(scene: Scene) -> Predicate:
-    """Going somewhere: in + accusative, zu + dative, or nach."""
-    verb = _verb(scene, VERBS["motion"])
-    draw = scene.draw
-    if draw.chance(0.25):
-        english, german = draw.one_of((("home", "Hause"), *CITIES))
-        english = english if english == "home" else f"to {english}"
-        return Predicate(verb, tail=Phrase(english, f"nach {german}"))
-    noun = _noun(draw, ("place", "place", "room"))
-    if draw.chance(0.5):
-        goal = prepositional(
-            "into", "in", scene.definite(noun, "accusative"), "direction"
-        )
-    else:
-        goal = prepositional("to", "zu", scene.definite(noun, "dative"))
-    return Predicate(verb, tail=goal, pairs=((verb.english, noun.english),))
-
-
-def placing(scene: Scene) -> Predicate:
-    """Moving a thing to a place: a two-way preposition with the accusative."""
-    verb = scene.draw.one_of(VERBS["placing"])
-    noun = _noun(scene.draw, verb.objects)
-    english, german = scene.draw.one_of(AT_FURNITURE)
-    place = scene.definite(scene.draw.one_of(NOUNS["furniture"]), "accusative")
-    return Predicate(
-        verb,
-        object=scene.phrase(noun, "accusative"),
-        tail=prepositional(english, german, place, "direction"),
-        pairs=((verb.english, noun.english),),
-    )
-
-
-def being(scene: Scene) -> Predicate:
-    """To be tired, or to be in the garden."""
-    if scene.subject.kind in ("person", "animal", "vehicle", "") and scene.draw.chance(
-        0.3
-    ):
-        return Predicate(BE, tail=place_of(scene), tenses=COPULA_TENSES)
-    adjective = scene.draw.one_of(DESCRIPTIONS[scene.subject.kind or "person"])
-    state = Phrase(adjective.english, adjective.german)
-    return Predicate(BE, tail=state, tenses=COPULA_TENSES)
-
-
-def lying(scene: Scene) -> Predicate:
-    """A thing "is" or "lies" somewhere: a two-way preposition with the dative."""
-    verb = scene.draw.one_of((BE, VERBS["lying"][0]))
-    english, german = scene.draw.one_of(AT_FURNITURE)
-    place = scene.definite(scene.draw.one_of(NOUNS["furniture"]), "dative")
-    return Predicate(
-        verb,
-        tail=prepositional(english, german, place, "location"),
-        tenses=COPULA_TENSES,
-    )
-
-
-def costing(scene: Scene) -> Predicate:
-    """A thing "costs forty-five euros"."""
-    english, german = scene.draw.one_of(NUMBER_WORDS)
-    price = Phrase(f"{english} euros", f"{german} Euro", tags=frozenset(["number"]))
-    return Predicate(VERBS["costing"][0], tail=price, tenses=("present", "will"))
-
-
-def ageing(scene: Scene) -> Predicate:
-    """A person "is forty-five years old"."""
-    english, german = scene.draw.one_of(NUMBER_WORDS)
-    age = Phrase(
-        f"{english} years old", f"{german} Jahre alt", tags=frozenset(["number"])
-    )
-    return Predicate(BE, tail=age, tenses=COPULA_TENSES)
-
-
-def place_of(scene: Scene) -> Phrase:
-    """Where something happens: a two-way preposition with the dative."""
-    draw = scene.draw
-    if draw.chance(0.1):
-        english, german = draw.one_of(CITIES)
-        return Phrase(f"in {english}", f"in {german}")
-    if draw.chance(0.6):
-        english, german, kinds = INSIDE
-    elif draw.chance(0.3):
-        english, german, kinds = AT
-    else:
-        english, german = draw.one_of(OUTSIDE)
-        kinds = ("place", "landmark", "vehicle")
-    place = scene.definite(_noun(draw, kinds), "dative")
-    return prepositional(english, german, place, "location")
-
-
-def _company(scene: Scene) -> Phrase:
-    noun = _noun(scene.draw, ("person", "person", "animal"))
-    return prepositional("with", "mit", scene.definite(noun, "dative"))
-
-
-def _beneficiary(scene: Scene) -> Phrase:
-    person = scene.draw.one_of(NOUNS["person"])
-    return prepositional("for", "für", scene.definite(person, "accusative"))
-
-
-def _manner(scene: Scene) -> Phrase:
-    english, german = scene.draw.one_of(MANNERS)
-    return Phrase(english, german)
-
-
-# What a person, an animal or a thing may do, the likelier the more often it is named.
-PERSON_PREDICATES = (
-    *(transitive,) * 12,
-    *(ditransitive,) * 3,
-    *(intransitive,) * 5,
-    *(motion,) * 4,
-    placing,
-    *(being,) * 3,
-)
-BRIEF_PREDICATES = (*(transitive,) * 6, *(intransitive,) * 3, motion, being, being)
-ANIMAL_PREDICATES = (*(transitive,) * 2, *(intransitive,) * 2, motion, being)
-THING_PREDICATES = (being, lying, lying, costing)
-VEHICLE_PREDICATES = (being, being, being, costing)
-
-
-def predicate(scene: Scene) -> Predicate:
-    """A predicate that suits the scene's subject."""
-    builders = {
-        "animal": ANIMAL_PREDICATES,
-        "thing": THING_PREDICATES,
-        "clothes": THING_PREDICATES,
-        "vehicle": VEHICLE_PREDICATES,
-    }.get(scene.subject.kind)
-    if builders is None:
-        builders = BRIEF_PREDICATES if scene.brief else PERSON_PREDICATES
-    return scene.draw.one_of(builders)(scene)
+    The subject is `about`, or a person if `verbs` are given. `negation` and `adverbs`
+    are probabilities; a negated clause has no adverb of frequency.
+    """
+    draw = Draw(draw.random, draw.chance(negation), brief)
+    subject = about or _subject(draw, ("person",) if verbs else SUBJECTS)
+    while True:
+        verb = draw.one_of(verbs or ACTIONS[subject.kind])
+        tense = draw.one_of(TENSES_OF.get(verb.governs, TENSES))
+        if tense in tenses and _is_clear(verb, tense, subject, negated=draw.negated):
+            break
+    parts = _complements(draw, verb, subject)
+    if draw.chance(adverbs):
+        if draw.negated or draw.chance(0.6):
+            parts["time"] = draw.one_of(TIMES[tense])
+        else:
+            parts["frequency"] = draw.one_of(FREQUENCIES)
+    return Clause(subject, verb, tense, draw.negated, **parts)

@@ -1,38 +1,33 @@
-"""PyTorch's own Transformer as a contestant: `torch.nn.Transformer`, its habits.
+"""PyTorch's own Transformer as a contestant: `torch.nn.Transformer` and its habits.
 
-Embeddings and the matrix of the logits are one; label smoothing, Adam and dropout are
-PyTorch's. Dropout is also on attention weights and inside the feed-forward, as
-`nn.Transformer` has it, which the paper has not.
+One matrix for embeddings and logits; label smoothing, Adam and dropout are PyTorch's.
+Unlike the paper, `nn.Transformer` has dropout also on attention weights and inside the
+feed-forward layer.
 """
 
 import math
+from collections.abc import Callable
 
-from benchmarks.peers.training import (
-    BETA1,
-    BETA2,
-    DROPOUT,
-    EPSILON,
-    LABEL_SMOOTHING,
-    LEARNING_RATE,
-    TrainSizes,
-    Update,
-    positions,
-)
+import jax
+
+from benchmarks.models import BETA1, BETA2, DROPOUT, EPSILON, LABEL_SMOOTHING, Sizes
+from benchmarks.peers.flax_port import LEARNING_RATE, positions
 from jaxformer.batch import BOS, PAD, Batch
 
 
 def torch_update(
-    sizes: TrainSizes, *, device: str, compiled: bool, fused: bool, longest: int
-) -> Update:
-    """Draw parameters; gives the update.
+    sizes: Sizes, *, compiled: bool, longest: int
+) -> Callable[[Batch], float]:
+    """Draw parameters and give the update, on a GPU if there is one.
 
-    `compiled` by torch.compile; Adam `fused` in one kernel, or PyTorch's default.
-    Sentences have at most `longest` pieces. Masks of padding are given only where there
-    is padding, so that batches without it take the fast paths.
+    `compiled` by torch.compile. Sentences have at most `longest` pieces. Masks of
+    padding are given only where there is padding: without them PyTorch takes its fast
+    paths.
     """
     import torch
     from torch import nn
 
+    device = "cuda" if jax.default_backend() == "gpu" else "cpu"
     torch.manual_seed(0)
 
     class Model(nn.Module):
@@ -52,40 +47,29 @@ def torch_update(
             x = self.embedding(ids) * math.sqrt(sizes.d_model)
             return self.dropout(x + self.positions[: ids.shape[1]])
 
-        def forward(
-            self,
-            source: torch.Tensor,
-            target: torch.Tensor,
-            source_padding: torch.Tensor | None,
-            target_padding: torch.Tensor | None,
-        ) -> torch.Tensor:
-            length = target.shape[1]
-            future = torch.ones(
-                length, length, dtype=torch.bool, device=target.device
-            ).triu(1)
+        def forward(self, source, target, source_padding, target_padding):
+            ones = torch.ones(
+                target.shape[1], target.shape[1], dtype=torch.bool, device=target.device
+            )
             hidden = self.transformer(
-                self.embed(source),
-                self.embed(target),
-                tgt_mask=future,
+                self.embed(source), self.embed(target), tgt_mask=ones.triu(1),
                 src_key_padding_mask=source_padding,
                 tgt_key_padding_mask=target_padding,
-                memory_key_padding_mask=source_padding,
-                tgt_is_causal=True,
-            )
+                memory_key_padding_mask=source_padding, tgt_is_causal=True,
+            )  # fmt: skip
             return hidden @ self.embedding.weight.T
 
     model = Model().to(device).train()
     optimizer = torch.optim.Adam(
         model.parameters(), lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON,
-        fused=True if fused else None,
+        fused=device == "cuda" or None,
     )  # fmt: skip
     loss_of = nn.CrossEntropyLoss(ignore_index=PAD, label_smoothing=LABEL_SMOOTHING)
 
-    def forward_loss(*inputs: torch.Tensor | None) -> torch.Tensor:
-        source, target, source_padding, target_padding = inputs
+    def forward_loss(source, target, *padding) -> torch.Tensor:
         start = torch.full_like(target[:, :1], BOS)
         shifted = torch.cat([start, target[:, :-1]], 1)
-        logits = model(source, shifted, source_padding, target_padding)
+        logits = model(source, shifted, *padding)
         return loss_of(logits.flatten(0, 1), target.flatten())
 
     if compiled:

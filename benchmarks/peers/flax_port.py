@@ -1,10 +1,13 @@
-"""A port in the manner of flax's own WMT example, as a contestant.
+"""A port in the manner of flax's WMT example as a contestant.
 
-What that manner is: pre-norm layers around `nn.MultiHeadDotProductAttention`, dropout
-from threefry bits, also on attention weights and inside the feed-forward, a one-hot
+That manner is: pre-norm layers around `nn.MultiHeadDotProductAttention`, dropout from
+threefry bits, also on attention weights and inside the feed-forward layer, a one-hot
 target for the smoothed loss, logits of all positions at once, accuracy by argmax,
 optax's AdamW. Written here; the example itself needs its data pipeline to run.
 """
+
+import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,33 +15,27 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from benchmarks.peers.training import (
-    BETA1,
-    BETA2,
-    DROPOUT,
-    EPSILON,
-    LABEL_SMOOTHING,
-    LEARNING_RATE,
-    TrainSizes,
-    Update,
-    positions,
-)
+from benchmarks.models import BETA1, BETA2, DROPOUT, EPSILON, LABEL_SMOOTHING, Sizes
 from jaxformer.batch import BOS, PAD, Batch
+
+LEARNING_RATE = 1e-4  # of the peers; a schedule costs no time
+
+
+def positions(length: int, d_model: int) -> np.ndarray:
+    """Section 3.5 for the peers: float32 [length, d_model]."""
+    frequency = np.exp(np.arange(0, d_model, 2) * -math.log(10_000.0) / d_model)
+    angle = np.arange(length)[:, None] * frequency
+    table = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, d_model)
+    return table.astype(np.float32)
 
 
 class Block(nn.Module):
     """A layer of either stack; with `memory` that of the decoder."""
 
-    sizes: TrainSizes
+    sizes: Sizes
 
     @nn.compact
-    def __call__(
-        self,
-        x: jax.Array,
-        mask: jax.Array,
-        memory: jax.Array | None = None,
-        memory_mask: jax.Array | None = None,
-    ) -> jax.Array:
+    def __call__(self, x, mask, memory=None, memory_mask=None) -> jax.Array:
         """Map x [B, L, D] to [B, L, D]."""
         sizes = self.sizes
 
@@ -48,23 +45,24 @@ class Block(nn.Module):
                 dropout_rate=DROPOUT, deterministic=False, broadcast_dropout=False,
             )  # fmt: skip
 
+        def norm(x: jax.Array) -> jax.Array:
+            return nn.LayerNorm(dtype=sizes.dtype)(x)
+
         def drop(y: jax.Array) -> jax.Array:
             return nn.Dropout(DROPOUT, deterministic=False)(y)
 
-        y = nn.LayerNorm(dtype=sizes.dtype)(x)
+        y = norm(x)
         x = x + drop(attention()(y, y, mask=mask))
         if memory is not None:
-            y = nn.LayerNorm(dtype=sizes.dtype)(x)
-            x = x + drop(attention()(y, memory, mask=memory_mask))
-        y = nn.LayerNorm(dtype=sizes.dtype)(x)
-        y = drop(nn.relu(nn.Dense(sizes.d_ff, dtype=sizes.dtype)(y)))
+            x = x + drop(attention()(norm(x), memory, mask=memory_mask))
+        y = drop(nn.relu(nn.Dense(sizes.d_ff, dtype=sizes.dtype)(norm(x))))
         return x + drop(nn.Dense(sizes.d_model, dtype=sizes.dtype)(y))
 
 
 class Model(nn.Module):
-    """Encoder, decoder and one embedding."""
+    """Encoder, decoder and one embedding; sentences have at most `longest` pieces."""
 
-    sizes: TrainSizes
+    sizes: Sizes
     longest: int
 
     @nn.compact
@@ -78,40 +76,35 @@ class Model(nn.Module):
             x = embedding(ids) + table[None, : ids.shape[1]]
             return nn.Dropout(DROPOUT, deterministic=False)(x)
 
-        shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
         source_real, target_real = source != PAD, target != PAD
-        x = embed(source)
+        x, mask = embed(source), nn.make_attention_mask(source_real, source_real)
         for _ in range(sizes.num_layers):
-            x = Block(sizes)(x, nn.make_attention_mask(source_real, source_real))
+            x = Block(sizes)(x, mask)
         memory = nn.LayerNorm(dtype=sizes.dtype)(x)
-        x = embed(shifted)
-        mask = nn.combine_masks(
-            nn.make_attention_mask(target_real, target_real),
-            nn.make_causal_mask(target),
-        )
+        padding = nn.make_attention_mask(target_real, target_real)
+        mask = nn.combine_masks(padding, nn.make_causal_mask(target))
         memory_mask = nn.make_attention_mask(target_real, source_real)
+        x = embed(jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS))
         for _ in range(sizes.num_layers):
             x = Block(sizes)(x, mask, memory, memory_mask)
         x = nn.LayerNorm(dtype=sizes.dtype)(x)
         return embedding.attend(x) / np.sqrt(sizes.d_model)
 
 
-def flax_update(sizes: TrainSizes, *, longest: int) -> Update:
-    """Draw parameters; gives the update. Sentences have at most `longest` pieces."""
+def flax_update(sizes: Sizes, *, longest: int) -> Callable[[Batch], float]:
+    """Draw parameters and give the update."""
     model = Model(sizes, longest)
     optimizer = optax.adamw(
         LEARNING_RATE, b1=BETA1, b2=BETA2, eps=EPSILON, weight_decay=0.0
     )
 
     @jax.jit
-    def init(key: jax.Array) -> tuple[dict, optax.OptState]:
+    def init(key: jax.Array) -> tuple:
         row = jnp.ones((1, 2), jnp.int32)
         params = model.init({"params": key, "dropout": key}, row, row)["params"]
         return params, optimizer.init(params)
 
-    def mean_loss(
-        params: dict, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def mean_loss(params: dict, batch: Batch, key: jax.Array) -> tuple:
         logits = model.apply(
             {"params": params}, batch.source, batch.target, rngs={"dropout": key}
         ).astype(jnp.float32)
@@ -123,13 +116,10 @@ def flax_update(sizes: TrainSizes, *, longest: int) -> Update:
         correct = (logits.argmax(-1) == batch.target) * real
         return (loss * real).sum() / real.sum(), correct.sum()
 
-    def step(
-        params: dict, opt_state: optax.OptState, batch: Batch, number: jax.Array
-    ) -> tuple[dict, optax.OptState, jax.Array, jax.Array]:
+    def step(params: dict, opt_state: tuple, batch: Batch, number: jax.Array) -> tuple:
         key = jax.random.fold_in(jax.random.key(0), number)
-        (loss, correct), grads = jax.value_and_grad(mean_loss, has_aux=True)(
-            params, batch, key
-        )
+        gradient = jax.value_and_grad(mean_loss, has_aux=True)
+        (loss, correct), grads = gradient(params, batch, key)
         updates, opt_state = optimizer.update(grads, opt_state, params)
         return optax.apply_updates(params, updates), opt_state, loss, correct
 

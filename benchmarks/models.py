@@ -1,0 +1,169 @@
+"""What the benchmarks measure: models of given sizes, their batches, and trained runs.
+
+Everything that the benchmarks need of the command line's way to a run is here.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jax.sharding import AxisType, Mesh
+
+from jaxformer.batch import EOS, Batch
+from jaxformer.configs import wmt_base
+from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.translate import Translator
+from jaxformer.evaluation.metrics import corpus_scores
+from jaxformer.models.architectures import config_type, make_model
+from jaxformer.models.sequence_model import Model
+from jaxformer.run import Run, open_run, read_parameters
+from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.sharding import (
+    AXES,
+    batch_sharding,
+    born_sharded,
+    copy_to,
+    local_mesh,
+    on_mesh,
+    put_batch,
+)
+from jaxformer.training.step import TrainStep, init_state
+
+DROPOUT, LABEL_SMOOTHING = 0.1, 0.1  # section 5.4
+BETA1, BETA2, EPSILON = 0.9, 0.98, 1e-9  # section 5.3
+NEVER = -1e9  # a logit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """A model and a batch of full rows; by default the paper's base model."""
+
+    num_layers: int = 6
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    vocabulary: int = 37_000
+    rows: int = 32
+    source: int = 32  # tokens a row, EOS included
+    target: int = 32
+    dtype: str = "float32"  # of activations
+    attention_window: int | None = None
+    fused_attention: bool = False
+
+    def model(self, **changes: Any) -> Model:
+        """Make the base model of these sizes, with further fields of it changed."""
+        own = "d_model d_ff num_heads dtype attention_window fused_attention"
+        values = wmt_base.get_config().model.to_dict() | {"dropout": DROPOUT}
+        values |= {name: getattr(self, name) for name in own.split()}
+        values["encoder_layers"] = values["decoder_layers"] = self.num_layers
+        values["d_k"] = values["d_v"] = self.d_model // self.num_heads
+        section = config_type(values["architecture"])(**(values | changes))
+        return make_model(section, vocab_size=self.vocabulary, rematerialise=False)
+
+    def sentences(self, length: int, seed: int) -> np.ndarray:
+        """Draw random sentences without padding: int32 [rows, length], EOS last."""
+        draw = np.random.default_rng(seed)
+        shape = (self.rows, length)
+        ids = draw.integers(EOS + 1, self.vocabulary, shape, dtype=np.int32)
+        ids[:, -1] = EOS
+        return ids
+
+    def batch(self) -> Batch:
+        """Draw a batch."""
+        source, target = self.sentences(self.source, 0), self.sentences(self.target, 1)
+        return Batch(source, target, np.ones_like(source), np.ones_like(target))
+
+
+SIZES = {
+    "base": Sizes(),
+    "big": Sizes(d_model=1024, d_ff=4096, num_heads=16),
+    "small": Sizes(
+        num_layers=4, d_model=128, d_ff=256, num_heads=4, vocabulary=10_000, rows=256,
+        source=16, target=16,
+    ),
+    "tiny": Sizes(
+        num_layers=1, d_model=16, d_ff=32, num_heads=2, vocabulary=64, rows=8, source=8,
+        target=8,
+    ),
+}  # fmt: skip
+
+
+def one_device() -> Mesh:
+    """Make a mesh of the first device alone."""
+    kinds = (AxisType.Auto,) * len(AXES)
+    return jax.make_mesh((1, 1, 1), AXES, axis_types=kinds, devices=jax.devices()[:1])
+
+
+class Trainer:
+    """The train step of a model on a mesh, with its state."""
+
+    def __init__(self, model: Model, mesh: Mesh) -> None:
+        self.mesh = mesh
+        optimizer, _ = make_optimizer(
+            d_model=model.d_model, warmup_steps=4000, learning_rate_scale=1.0,
+            beta1=BETA1, beta2=BETA2, epsilon=EPSILON, clip_norm=None,
+        )  # fmt: skip
+        self.step = TrainStep(
+            model, optimizer, label_smoothing=LABEL_SMOOTHING, ema_decay=None,
+            max_bad_steps=10,
+        )  # fmt: skip
+        with on_mesh(mesh):
+            init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
+            self.state = born_sharded(mesh, init)
+
+    def compile(self, batch: Batch) -> jax.stages.Compiled:
+        """Compile the update for batches of this shape."""
+        with on_mesh(self.mesh):
+            rows = put_batch(self.mesh, batch)
+            return self.step.lower(self.state, rows, accumulate=False).compile()
+
+    def __call__(self, batch: Batch) -> float:
+        """Make an update with a batch of numpy arrays; give its loss a token."""
+        with on_mesh(self.mesh):
+            self.state, report = self.step(self.state, (put_batch(self.mesh, batch),))
+        jax.block_until_ready(self.state)
+        return float(report.sums.loss / report.sums.tokens)
+
+
+def draw_endless(model: Model) -> dict:
+    """Draw parameters that never produce EOS, so that every search takes all its steps.
+
+    The model must have a bias of the logits. Parameters are numpy arrays.
+    """
+    draw = jax.jit(lambda: nn.unbox(model.init(jax.random.key(0))))
+    params = jax.tree.map(np.array, draw())
+    params["logits_bias"][EOS] = NEVER
+    return params
+
+
+def make_translator(
+    model: Model, params: dict, tokenizer: Any, decoding: dict
+) -> Translator:
+    """Make a translator on the local devices; `decoding` is the config's section."""
+    mesh = local_mesh()
+    return Translator(
+        [model], [copy_to(mesh, params)], tokenizer,
+        options=TranslateOptions(**decoding), rows=batch_sharding(mesh),
+    )  # fmt: skip
+
+
+def open_trained(workdir: Path) -> tuple[Run, dict]:
+    """Open a trained run with the parameters that it translates with."""
+    run = open_run(workdir)
+    return run, read_parameters(run, None)
+
+
+def bleu(run: Run, translations: Sequence[str], references: Sequence[str]) -> float:
+    """Score translations in the languages of a run."""
+    data = run.config.data
+    return corpus_scores(
+        translations,
+        references,
+        source_language=data.source_language,
+        target_language=data.target_language,
+    ).bleu

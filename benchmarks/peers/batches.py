@@ -1,0 +1,107 @@
+"""Batches of real text, in our layouts and as PyTorch's users make them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.batch import PAD, Batch
+from jaxformer.data.pipeline import evaluation_batches
+from jaxformer.data.plan import make_plan
+from jaxformer.data.store import Ragged, TokenizedCorpus, open_corpus
+from jaxformer.workdir import Workdir
+
+
+class Text(NamedTuple):
+    """Tokenised pairs, and the arguments of `make_plan` for them."""
+
+    corpus: TokenizedCorpus
+    vocabulary: int
+    batching: dict
+
+
+def planned(text: Text, tokens: int) -> list[Batch]:
+    """Make an epoch of batches of at most `tokens` entries a side, as training does."""
+    source, target = text.corpus
+    plan = make_plan(
+        source.lengths, target.lengths, tokens_per_microbatch=tokens,
+        tokens_per_update=tokens, **text.batching,
+    )  # fmt: skip
+    return list(evaluation_batches(text.corpus, plan))
+
+
+def sorted_by_length(text: Text, tokens: int) -> list[Batch]:
+    """Sort pairs by length, cut where `tokens` entries are full, shuffle the batches.
+
+    Each batch is as wide as its longest sentence.
+    """
+    lengths = [side.lengths for side in text.corpus]
+    order, longest = np.lexsort(lengths), np.maximum(*lengths)
+    cuts, widest = [0], 0
+    for i, pair in enumerate(order):
+        widest = max(widest, longest[pair])
+        if widest * (i - cuts[-1] + 1) > tokens:
+            cuts.append(i)
+            widest = longest[pair]
+    lots = np.split(order, cuts[1:])
+    batches = []
+    for number in np.random.default_rng(0).permutation(len(lots)):
+        sides = [padded([side[i] for i in lots[number]]) for side in text.corpus]
+        segments = [(ids != PAD).astype(np.int32) for ids in sides]
+        batches.append(Batch(*sides, *segments))
+    return batches
+
+
+def padded(sentences: Sequence[np.ndarray]) -> np.ndarray:
+    """Make rows as long as the longest sentence: int32 [n, longest]."""
+    ids = np.full((len(sentences), max(map(len, sentences))), PAD, np.int32)
+    for row, sentence in zip(ids, sentences, strict=True):
+        row[: len(sentence)] = sentence
+    return ids
+
+
+def parts(batches: Sequence[Batch], count: int, size: int) -> list[list[Batch]]:
+    """Cut an epoch into `count` parts of `size` batches each; 0 takes the whole epoch.
+
+    The batches that are left out are spread evenly.
+    """
+    wanted = min(count * size or len(batches), len(batches))
+    chosen = np.linspace(0, len(batches), wanted, endpoint=False).astype(int)
+    return [[batches[i] for i in part] for part in np.array_split(chosen, count)]
+
+
+def by_shape(batches: Sequence[Batch]) -> dict[tuple, Batch]:
+    """Give one batch of each shape."""
+    return {(each.source.shape, each.target.shape): each for each in batches}
+
+
+def real_token_share(batches: Sequence[Batch]) -> float:
+    """Count the tokens of both sides by entries of the arrays."""
+    sides = [ids for batch in batches for ids in (batch.source, batch.target)]
+    return sum(np.count_nonzero(ids) for ids in sides) / sum(ids.size for ids in sides)
+
+
+def read_text(folder: Path, *, layout: str, join: int) -> Text:
+    """Read the training text of a workdir, every `join` pairs joined into one.
+
+    `layout`, unless empty, replaces the one of the config.
+    """
+    workdir = Workdir(folder)
+    batching = dict(workdir.read_record()["config"]["batches"])
+    del batching["executor"]
+    batching["layout"] = layout or batching["layout"]
+    corpus = open_corpus(folder / "corpus" / "train")
+    corpus = TokenizedCorpus(*(joined(side, join) for side in corpus))
+    longest = max(int(side.lengths.max()) for side in corpus)
+    batching["row_length"] = max(batching["row_length"], longest)
+    return Text(corpus, workdir.read_tokenizer().vocab_size, batching)
+
+
+def joined(side: Ragged, count: int) -> Ragged:
+    """Join every `count` sequences into one, which keeps the last one's EOS alone."""
+    tokens = []
+    for end in range(count, len(side) + 1, count):
+        *others, last = (side[i] for i in range(end - count, end))
+        tokens.append(np.concatenate([*(each[:-1] for each in others), last]))
+    return Ragged(np.concatenate(tokens), np.cumsum([0, *map(len, tokens)]))

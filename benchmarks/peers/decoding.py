@@ -1,0 +1,100 @@
+"""The peers of benchmarks/decode.py: functions from lines to translated lines."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.models import Sizes
+from jaxformer.batch import BOS, EOS, PAD
+from jaxformer.export.ctranslate2 import write_ctranslate2
+
+Translate = Callable[[Sequence[str]], list[str]]
+Model = tuple[Any, dict, Any]  # a model, its parameters and its tokeniser
+
+
+class Numbers:
+    """A tokeniser whose sentences are numbers, each of which is an id."""
+
+    source_model = target_model = b"no SentencePiece model"
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocab_size = vocabulary
+
+    def pieces(self) -> list[str]:
+        """Name every id: the reserved ones, then the numbers."""
+        words = map(str, range(EOS + 1, self.vocab_size))
+        return ["<pad>", "<unk>", "<s>", "</s>", *words]
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Turn each sentence into ids, EOS last."""
+        return [[*map(int, sentence.split()), EOS] for sentence in sentences]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Write the ids before EOS."""
+        ids = list(ids)
+        return " ".join(map(str, ids[: ids.index(EOS)]))
+
+
+def export(folder: Path, model: Model, quantization: str, decoding: dict) -> Path:
+    """Export a model for CTranslate2, its README included, into a new folder."""
+    folder.mkdir(parents=True)
+    network, params, tokenizer = model
+    write_ctranslate2(
+        folder, network.config, params, quantization=quantization, direction="en-de",
+        tokenizer=tokenizer, longest=256, decoding=decoding,
+    )  # fmt: skip
+    return folder
+
+
+def ctranslate2(folder: Path, tokenizer: Any, threads: int, **search: Any) -> Translate:
+    """Translate with an exported model; `search` is for `translate_batch`."""
+    import ctranslate2 as package
+
+    translator = package.Translator(str(folder), device="cpu", intra_threads=threads)
+    pieces = tokenizer.pieces()
+    ids = {piece: i for i, piece in enumerate(pieces)}
+
+    def translate(lines: Sequence[str]) -> list[str]:
+        sources = [[pieces[i] for i in each[:-1]] for each in tokenizer.encode(lines)]
+        limit = {"max_decoding_length": max(map(len, sources)) + 50}
+        return [
+            tokenizer.decode([*(ids[piece] for piece in found.hypotheses[0]), EOS])
+            for found in translator.translate_batch(sources, **(limit | search))
+        ]
+
+    return translate
+
+
+def huggingface(sizes: Sizes, beam_size: int, threads: int) -> Translate:
+    """Translate with a MarianMTModel of these sizes and random parameters.
+
+    Its attention has biases; nothing else differs in what is computed.
+    """
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    layers, heads, width = sizes.num_layers, sizes.num_heads, sizes.d_ff
+    model = MarianMTModel(
+        MarianConfig(
+            vocab_size=sizes.vocabulary, d_model=sizes.d_model, encoder_layers=layers,
+            decoder_layers=layers, encoder_attention_heads=heads,
+            decoder_attention_heads=heads, encoder_ffn_dim=width, decoder_ffn_dim=width,
+            activation_function="relu", scale_embedding=True, pad_token_id=PAD,
+            max_position_embeddings=512, eos_token_id=EOS, decoder_start_token_id=BOS,
+            forced_eos_token_id=None,
+        )
+    ).eval()  # fmt: skip
+
+    def translate(lines: Sequence[str]) -> list[str]:
+        ids = torch.tensor(Numbers(sizes.vocabulary).encode(lines))
+        with torch.inference_mode():
+            found = model.generate(
+                ids, attention_mask=torch.ones_like(ids), num_beams=beam_size,
+                do_sample=False, min_new_tokens=sizes.target,
+                max_new_tokens=sizes.target,
+            )  # fmt: skip
+        return [" ".join(map(str, each)) for each in found[:, 1:].tolist()]
+
+    return translate

@@ -1,0 +1,184 @@
+"""What --mode=check says of a plan: its batches, its memory and its time."""
+
+import logging
+import time
+from collections import Counter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.data.plan import Plan, Shape
+from jaxformer.models.architectures import make_model
+from jaxformer.models.sequence_model import Model
+from jaxformer.run import Run, make_training_setup
+from jaxformer.training.memory import GIB, largest_microbatch, step_memory
+from jaxformer.training.sharding import abstract_state, rows_here
+from jaxformer.training.step import Parameters
+
+logger = logging.getLogger(__name__)
+
+# Of the rate of plain matrix products, what training steps reach: published runs of
+# models of this size reach 33 to 60 % of the peak of their GPU.
+EXPECTED_SHARE_OF_RATE = 0.4
+SIZES_TO_TIME = (512, 1024, 2048, 4096, 8192)
+LONG_ENOUGH = 0.05  # seconds: a product that takes so long is timed well
+
+
+def microbatches_by_shape(plan: Plan) -> np.ndarray:
+    """Count the microbatches that an epoch has of each shape: int [shapes]."""
+    shape_of = plan.row_shapes[plan.microbatch_starts[:-1]]
+    return np.bincount(shape_of, minlength=len(plan.shapes))
+
+
+def flops_per_update(model: Model, plan: Plan) -> int:
+    """Floating-point operations of an average update, as the model counts them."""
+    counts = microbatches_by_shape(plan)
+    epoch = sum(
+        int(count) * model.flops(*shape)
+        for shape, count in zip(plan.shapes, counts, strict=True)
+    )
+    return epoch // plan.updates_per_epoch
+
+
+def largest_shape(model: Model, plan: Plan) -> Shape:
+    """The shape of a plan that takes most memory."""
+    return max(plan.shapes, key=lambda shape: model.activations(*shape))
+
+
+def positions_per_update(plan: Plan) -> dict[str, int]:
+    """Average the positions of an update on either side, padding included."""
+    rows, source, target = np.array(plan.shapes).T
+    counts = microbatches_by_shape(plan) / plan.updates_per_epoch
+    return {
+        "source": round(counts @ (rows * source)),
+        "target": round(counts @ (rows * target)),
+    }
+
+
+def seconds_per_update(flops: int, dtype: str) -> float:
+    """Estimate the seconds of an update on all devices, from a product timed here."""
+    rate = EXPECTED_SHARE_OF_RATE * matmul_rate(dtype) * jax.device_count()
+    return float(f"{flops / rate:.3g}")
+
+
+def matmul_rate(dtype: str) -> float:
+    """Floating-point operations a second of a square matrix product on one device."""
+    product = jax.jit(jnp.matmul)
+    for size in SIZES_TO_TIME:
+        matrix = jnp.ones((size, size), dtype)
+        product(matrix, matrix).block_until_ready()  # compiled
+        seconds = np.inf
+        for _ in range(3):
+            start = time.perf_counter()
+            product(matrix, matrix).block_until_ready()
+            seconds = min(seconds, time.perf_counter() - start)
+        if seconds > LONG_ENOUGH:
+            break
+    return 2 * size**3 / seconds
+
+
+def parameters_by_part(params: Parameters) -> dict[str, int]:
+    """Count parameters as "embedding", "encoder/feed_forward", "decoder/norm", ..."""
+    counts: Counter[str] = Counter()
+    for path, leaf in jax.tree.leaves_with_path(params):
+        stack, *inner = [key.key for key in path]
+        if inner:  # encoder/layer_0/feed_forward_sublayer/norm/scale and the like
+            stack += "/norm" if "norm" in inner else f"/{inner[1]}"
+        counts[stack] += leaf.size
+    return dict(sorted(counts.items()))
+
+
+def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, Any]:
+    """Log the model's parameters and what an update consists of; returns figures."""
+    setup = make_training_setup(checked)
+    parts = parameters_by_part(abstract_state(setup.mesh, setup.init).params)
+    updates, positions = plan.updates_per_epoch, positions_per_update(plan)
+    real = {side: round(train[side]["tokens"] / updates) for side in positions}
+    lines = [
+        f"text        {train['kept']:,} pairs to train on, a vocabulary of "
+        f"{checked.tokenizer.vocab_size:,} pieces",
+        f"model       {sum(parts.values()):>13,} parameters",
+        *(f"            {count:>13,} {part}" for part, count in parts.items()),
+        f"batches     up to {plan.microbatches_per_update} microbatch(es) an update; "
+        f"{positions['source']:,} source and {positions['target']:,} target positions,",
+        f"            of which {real['source']:,} and {real['target']:,} hold tokens "
+        f"({plan.real_token_share:.1%} of both), on average",
+        "            rows x source x target length",
+    ]
+    counts = microbatches_by_shape(plan)
+    for (rows, source, target), count in zip(plan.shapes, counts, strict=True):
+        empty = -rows % rows_here(setup.mesh).of  # fill up what devices do not divide
+        lines.append(
+            f"            {rows:>7} x {source:>3} x {target:>3}, {count:>9,} an "
+            f"epoch{f', {empty} rows empty here' if empty else ''}"
+        )
+    logger.info("%s", "\n".join(lines))
+    return {
+        "pairs": train["kept"],
+        "dropped": train["dropped"],
+        "parameters": sum(parts.values()),
+        "parameters_by_part": parts,
+        "tokens_per_update": real["target"],
+        "source_tokens_per_update": real["source"],
+        "positions_per_update": positions,
+        "updates_per_epoch": updates,
+        "shapes": [list(shape) for shape in plan.shapes],
+        "real_token_share": round(plan.real_token_share, 4),
+        "flops_per_update": flops_per_update(checked.model, plan),
+    }
+
+
+def report_memory(checked: Run, plan: Plan) -> int | None:
+    """Compile the train step at the plan's largest shape and log what XLA says of it.
+
+    Returns the bytes on each device, or None where the backend does not say.
+    """
+    shape = largest_shape(checked.model, plan)
+    devices = jax.devices()
+    logger.info("memory      %d x %s", len(devices), devices[0].device_kind)
+    accumulate = plan.microbatches_per_update > 1
+    memory = step_memory(make_training_setup(checked), shape, accumulate=accumulate)
+    if memory is None:
+        logger.info("            this backend does not say what a program takes")
+        return None
+    logger.info(
+        "            %s on each device: %s parameters, optimiser state and batch, %s\n"
+        "            activations and gradients, %s other outputs",
+        *map(in_gib, (memory.total, *memory)),
+    )
+    return memory.total
+
+
+def search_microbatch(
+    checked: Run, plan: Plan, budget: int, rematerialise: bool
+) -> dict[str, int | bool] | None:
+    """Search the largest microbatch that fits `budget` bytes; log the flags to set."""
+    model = make_model(
+        checked.config.model,
+        vocab_size=checked.tokenizer.vocab_size,
+        rematerialise=rematerialise,
+    )
+    checked = checked._replace(model=model)
+    flags = f"--config.training.rematerialise={rematerialise}"
+    logger.info("search      %s", flags)
+    found = largest_microbatch(
+        make_training_setup(checked),
+        largest_shape(checked.model, plan),
+        budget,
+        unit=checked.config.batches.row_multiple,
+        tokens_per_update=checked.config.training.tokens_per_update,
+    )
+    if found is None:
+        logger.info("            not even one row fits")
+        return None
+    whole = ", a whole update" if found["is_whole_update"] else ""
+    flags += f" --config.training.tokens_per_microbatch={found['tokens']}"
+    logger.info("            %s takes %s%s", flags, in_gib(found["bytes"]), whole)
+    return found
+
+
+def in_gib(size: int) -> str:
+    """Bytes as people read them."""
+    return f"{size / GIB:.2f} GiB"

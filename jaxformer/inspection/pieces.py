@@ -1,0 +1,65 @@
+"""Inspect what the tokeniser makes of a corpus: lengths in pieces and unknown words."""
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from jaxformer.batch import EOS
+from jaxformer.config import DataConfig
+from jaxformer.data.corpus import PreparedCorpus
+from jaxformer.data.sources import Pair, read_pairs
+from jaxformer.data.tokenizer import normalise
+from jaxformer.inspection.finding import SIDES, Finding, place
+
+_LABEL = 40  # characters of a word that are reported
+
+
+def add_pieces(
+    corpus: dict[str, Any], config: DataConfig, prepared: PreparedCorpus
+) -> None:
+    """Add to the result of `inspect_corpus` what needs the tokeniser.
+
+    Lengths in pieces are those of prepared pairs, of train and dev. Unknown words are
+    searched for where preparing met an unknown piece, and in test.
+    """
+    known = {" ", *chain.from_iterable(prepared.tokenizer.pieces()[EOS + 1 :])}
+    for name, split in corpus["splits"].items():
+        tokenized = {"train": prepared.train, "dev": prepared.dev}.get(name)
+        if tokenized is not None:
+            pieces = [getattr(tokenized, side).lengths - 1 for side in SIDES]  # no EOS
+            for side, lengths in zip(SIDES, pieces, strict=True):
+                counts = sorted(Counter(lengths.tolist()).items())
+                split["lengths"][side]["pieces"] = dict(counts)
+            split["ratio"] = {"percentiles": ratio_percentiles(*pieces)}
+        report = prepared.report.get(name)
+        if report is None or any(report[side]["unknown"] for side in SIDES):
+            for kind, found in find_unknown(read_pairs(config, name), known).items():
+                line = partial(place, side=kind[:6], files=split["files"])
+                split["findings"][kind] = found.describe(
+                    lambda index, line=line: {"place": line(index)}
+                )
+
+
+def ratio_percentiles(source: np.ndarray, target: np.ndarray) -> dict[int, float]:
+    """Percentiles of the target pieces for a source piece, blank sides left out."""
+    both = (source > 0) & (target > 0)
+    if not both.any():
+        return {}
+    percents = (1, 5, 50, 95, 99)
+    values = np.percentile(target[both] / source[both], percents)
+    return dict(zip(percents, values.round(2).tolist(), strict=True))
+
+
+def find_unknown(pairs: Iterable[Pair], known: set[str]) -> dict[str, Finding]:
+    """Find words with characters that are not `known`, as "source_unknown", ..."""
+    found = {f"{side}_unknown": Finding() for side in SIDES}
+    for index, pair in enumerate(pairs):
+        for finding, text in zip(found.values(), map(normalise, pair), strict=True):
+            if not known.issuperset(text):
+                words = (w[:_LABEL] for w in text.split() if not known.issuperset(w))
+                finding.add(index, Counter(words))
+    return found

@@ -1,0 +1,147 @@
+"""What a train step takes of a device's memory, by XLA; no program is run."""
+
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxformer.batch import Batch
+from jaxformer.training.sharding import (
+    abstract_state,
+    batch_sharding,
+    on_mesh,
+    rows_here,
+)
+
+logger = logging.getLogger(__name__)
+
+GIB = 2**30
+GUESSES = 3  # programs compiled after the first two, at most
+MEMORY_INFO = Path("/proc/meminfo")
+
+
+class Memory(NamedTuple):
+    """Bytes that a program takes on each device."""
+
+    arguments: int  # parameters, optimiser state, batch
+    temporary: int  # activations, gradients
+    outputs: int  # those that do not reuse the memory of donated arguments
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def step_memory(
+    learner: Any, shape: tuple[int, int, int], *, accumulate: bool
+) -> Memory | None:
+    """Compile the train step for microbatches of (rows, source length, target length).
+
+    `learner` has the run's mesh, init and train_step; `accumulate` is for updates of
+    several microbatches. Returns None where the backend does not report memory.
+    """
+    logger.info("            compiling the train step for %d x %d x %d ...", *shape)
+    with on_mesh(learner.mesh):
+        lowered = learner.train_step.lower(
+            abstract_state(learner.mesh, learner.init),
+            abstract_batch(learner.mesh, shape),
+            accumulate=accumulate,
+        )
+        found = lowered.compile().memory_analysis()
+    if found is None:
+        return None
+    return Memory(
+        found.argument_size_in_bytes,
+        found.temp_size_in_bytes,
+        found.output_size_in_bytes - found.alias_size_in_bytes,
+    )
+
+
+def abstract_batch(mesh: Mesh, shape: tuple[int, int, int]) -> Batch:
+    """Shapes and shardings of a microbatch, its rows filled up to divide evenly."""
+    blocks = rows_here(mesh).of
+    rows = -(-shape[0] // blocks) * blocks
+    source, target = (
+        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=batch_sharding(mesh))
+        for length in shape[1:]
+    )
+    return Batch(source, target, source, target)
+
+
+def device_budget(gib: float | None) -> int | None:
+    """Bytes that each device has: `gib`, or what it reports, or None if it does not.
+
+    Devices that are the processor share what memory is available.
+    """
+    if gib:
+        return int(gib * GIB)
+    device = jax.local_devices()[0]
+    if limit := (device.memory_stats() or {}).get("bytes_limit"):
+        return limit
+    if device.platform != "cpu" or not MEMORY_INFO.exists():
+        return None
+    info = dict(line.split(":", 1) for line in MEMORY_INFO.read_text().splitlines())
+    kibibytes = int(info["MemAvailable"].split()[0])
+    return kibibytes * 1024 // jax.local_device_count()
+
+
+def largest_microbatch(
+    learner: Any,
+    shape: tuple[int, int, int],
+    budget: int,
+    *,
+    unit: int,
+    tokens_per_update: int,
+) -> dict[str, int | bool] | None:
+    """Find the most rows, in multiples of `unit`, whose train step fits `budget` bytes.
+
+    They have the lengths of `shape`, and do not exceed an update. Returns None if not
+    even `unit` rows fit.
+    """
+    longest = max(shape[1:])
+    most = max(unit, tokens_per_update // longest // unit * unit)
+
+    @functools.cache
+    def bytes_of(rows: int) -> int:
+        accumulate = round(tokens_per_update / (rows * longest)) > 1
+        return step_memory(learner, (rows, *shape[1:]), accumulate=accumulate).total
+
+    rows = largest_fitting(bytes_of, budget, unit=unit, most=most)
+    if rows is None:
+        return None
+    tokens, size = rows * longest, bytes_of(rows)
+    return {"tokens": tokens, "bytes": size, "is_whole_update": rows == most}
+
+
+def largest_fitting(
+    bytes_of: Callable[[int], int], budget: int, *, unit: int, most: int
+) -> int | None:
+    """Find the most rows, in multiples of `unit` up to `most`, whose bytes fit.
+
+    Bytes are nearly affine in rows: two programs give the line, and where it meets the
+    budget is compiled too; up to GUESSES more correct it. The result was compiled.
+    Returns None if not even `unit` rows fit.
+    """
+    known = {unit: bytes_of(unit)}
+    if known[unit] > budget:
+        return None
+    guess = min(4 * unit, most)
+    for _ in range(1 + GUESSES):
+        if guess in known:
+            break
+        known[guess] = bytes_of(guess)
+        fits = max(rows for rows, size in known.items() if size <= budget)
+        over = min((rows for rows in known if rows > fits), default=most + unit)
+        # The line through the nearest points on either side, or the two largest
+        points = sorted(known)
+        right = points.index(over) if over in known else len(points) - 1
+        low, high = points[right - 1], points[right]
+        slope = max((known[high] - known[low]) / (high - low), 1e-9)
+        meets = low + (budget - known[low]) / slope
+        guess = int(min(max(meets, fits), over - unit, most)) // unit * unit
+    return max(rows for rows, size in known.items() if size <= budget)

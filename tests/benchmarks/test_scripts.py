@@ -1,0 +1,74 @@
+"""Every script runs with its smallest settings and ends with a line of JSON."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TINY = (
+    "--num_layers=1 --d_model=8 --d_ff=8 --num_heads=2 --vocabulary=40 --rows=3 "
+    "--source=5 --target=9"
+)
+
+
+def run(command: str) -> tuple[dict, str]:
+    """Run a script of benchmarks/; gives its outcome and all that it printed."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    environment.pop("XLA_FLAGS", None)
+    done = subprocess.run(
+        f"{sys.executable} {ROOT}/benchmarks/{command}", shell=True, text=True,
+        capture_output=True, timeout=900, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stdout
+
+
+@pytest.mark.slow
+def test_decode():
+    """What is not installed is left out; CTranslate2 says what we say."""
+    outcome, printed = run(f"decode.py --quick {TINY}")
+    assert set(outcome["forced"]) == {"beam 4", "greedy"}
+    for search, found in outcome["forced"].items():
+        assert all(f"| {search} | {name} |" in printed for name in found)
+        assert all(each["seconds"] > 0 for each in found.values())
+        exact = found.get("CTranslate2 float32", {"same_as_ours": 1})
+        assert exact["same_as_ours"] == 1
+
+
+@pytest.mark.slow
+def test_train():
+    outcome, printed = run("train.py --model=tiny --quick")
+    found = outcome["one_shape"]
+    assert {"ours", "Flax port", "matrix products"} <= found.keys()
+    assert all(each["seconds"] > 0 for each in found.values())
+    assert found["matrix products"]["share_of_products"] == 1
+    assert "| tiny, 8 x 8 | ours |" in printed
+
+
+@pytest.mark.nightly
+def test_scaling():
+    tables = run("scaling.py --quick --only=microbatch,devices")[0]["tables"]
+    assert all(each["per_second"] > 0 for each in tables["microbatch"].values())
+    data = tables["devices"]["2 data"]
+    assert data["all-reduce"] == pytest.approx(data["parameters"], rel=1e-3)
+
+
+@pytest.mark.nightly
+def test_startup():
+    outcome, _ = run("startup.py --quick --layers=1 --d_model=16")
+    assert outcome["starts"]["first_loss"] > 0
+    for what in ("update", "translation"):
+        assert outcome["starts"][what]["warm"]["ratio"] > 1
+    assert outcome["stacks"].keys() == {"4x32"}
+
+
+@pytest.mark.nightly
+def test_a_kill_loses_nothing():
+    """One kill of the whole script; most of the time goes into starting the run."""
+    kinds = run("faults.py --kills=1")[0]["kinds"].values()
+    assert sum(kind["kills"] for kind in kinds) == 1
+    assert sum(kind["resumes"] for kind in kinds) == 1

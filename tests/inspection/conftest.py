@@ -1,0 +1,33 @@
+"""A corpus of the built-in grammar, which has nothing to warn of."""
+
+import pytest
+
+from jaxformer.config import DataConfig
+from jaxformer.data import grammar
+from jaxformer.data.tokenizer import train_tokenizer
+
+
+@pytest.fixture(scope="session")
+def config():
+    return DataConfig(
+        corpus="builtin:grammar", source_language="en", target_language="de",
+        directory="", train="", dev="", test="", train_source="", train_target="",
+        dev_source="", dev_target="", test_source="", test_target="", data_dir="",
+        download=False, builtin_pairs=1500, builtin_eval_pairs=50, vocab_size=400,
+        vocab_sentences=10_000, character_coverage=1.0, max_length=60, max_ratio=3.0,
+        deduplicate=True, seed=0,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def pairs():
+    return [(p.source, p.target) for p in grammar.generate("train", 1500, 0)]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(pairs, tmp_path_factory):
+    return train_tokenizer(
+        (side for pair in pairs for side in pair),
+        tmp_path_factory.mktemp("tokenizer") / "model",
+        vocab_size=400, character_coverage=1.0, max_sentences=10_000, seed=0,
+    )  # fmt: skip

@@ -1,0 +1,111 @@
+"""The bytes of a train step, and the largest microbatch: it fits, and no more would."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxformer.config import Config
+from jaxformer.configs import multi30k
+from jaxformer.models.architectures import config_type, make_model
+from jaxformer.run import Run, make_training_setup
+from jaxformer.training import memory
+from jaxformer.workdir import Workdir
+
+LENGTH, UNIT = 32, 8
+
+
+@pytest.mark.parametrize("budget", [1_000, 5_000, 123_456, 10**6])
+@pytest.mark.parametrize("bend", [0.0, 0.002, -0.0004])
+def test_the_most_rows_that_fit_are_found_with_few_programs(budget, bend):
+    """Also where bytes are not quite affine in rows."""
+    compiled = []
+
+    def bytes_of(rows):
+        compiled.append(rows)
+        return int(500 + 50 * rows + bend * rows * rows)
+
+    found = memory.largest_fitting(bytes_of, budget, unit=2, most=20_000)
+    assert bytes_of(found) <= budget
+    assert found in compiled[:-1]
+    assert len(compiled) - 1 <= 2 + memory.GUESSES
+    if not bend:
+        assert found == (budget - 500) // 50 // 2 * 2
+    assert bytes_of(2 * found) > budget
+
+
+@pytest.mark.parametrize(
+    ("budget", "most", "found"), [(199, 10, None), (10**6, 10, 10), (10**6, 2, 2)]
+)
+def test_no_row_fits_or_a_whole_update_does(budget, most, found):
+    def bytes_of(rows):
+        return 100 * rows
+
+    assert memory.largest_fitting(bytes_of, budget, unit=2, most=most) == found
+
+
+def test_budget_is_given_or_what_a_device_has(monkeypatch, tmp_path):
+    assert memory.device_budget(1.5) == 3 * 2**29
+    info = tmp_path / "meminfo"
+    info.write_text("MemTotal:  900 kB\nMemAvailable:    80 kB\nHugePages_Total: 0\n")
+    monkeypatch.setattr(memory, "MEMORY_INFO", info)
+    for gib in (None, 0.0):
+        assert memory.device_budget(gib) == 80 * 1024 // jax.local_device_count()
+    monkeypatch.setattr(memory, "MEMORY_INFO", tmp_path / "none")
+    assert memory.device_budget(None) is None
+    accelerator = SimpleNamespace(memory_stats=lambda: {"bytes_limit": 77})
+    monkeypatch.setattr(jax, "local_devices", lambda: [accelerator])
+    assert memory.device_budget(None) == 77
+
+
+@pytest.mark.parametrize(("rows", "filled"), [(8, 8), (13, 16), (1, 8)])
+def test_rows_that_do_not_divide_over_the_devices_are_filled_up(rows, filled):
+    """As the batches of training are."""
+    mesh = jax.make_mesh((4, 2, 1), ("data", "fsdp", "tensor"))
+    batch = memory.abstract_batch(mesh, (rows, 6, 5))
+    assert [array.shape for array in batch] == [(filled, 6), (filled, 5)] * 2
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_backend_may_not_report_memory(accumulate, caplog):
+    asked = []
+
+    def lower(state, batch, *, accumulate):
+        asked.append((batch.source.shape, batch.target.shape, accumulate))
+        program = SimpleNamespace(memory_analysis=lambda: None)
+        return SimpleNamespace(compile=lambda: program)
+
+    learner = SimpleNamespace(
+        mesh=jax.make_mesh((8, 1, 1), ("data", "fsdp", "tensor")),
+        init=lambda: {"x": jnp.zeros(2)},
+        train_step=SimpleNamespace(lower=lower),
+    )
+    with caplog.at_level("INFO", logger="jaxformer"):
+        found = memory.step_memory(learner, (16, 32, 24), accumulate=accumulate)
+    assert found is None
+    assert asked == [((16, 32), (16, 24), accumulate)]
+    assert "compiling the train step for 16 x 32 x 24" in caplog.text
+
+
+@pytest.mark.slow
+def test_what_is_found_fits_and_twice_as_much_does_not():
+    """For one layer on all eight devices."""
+    config = multi30k.get_config().to_dict()
+    config["model"] |= {
+        "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32,
+        "num_heads": 2, "d_k": 8, "d_v": 8,
+    }  # fmt: skip
+    config = Config.parse(config, config_type)
+    model = make_model(config.model, vocab_size=40, rematerialise=False)
+    learner = make_training_setup(Run(Workdir(Path()), config, None, model))
+    budget = 2**20
+    found = memory.largest_microbatch(
+        learner, (UNIT, LENGTH, LENGTH), budget, unit=UNIT, tokens_per_update=10**6
+    )
+    assert found["tokens"] % (UNIT * LENGTH) == 0
+    assert found["bytes"] <= budget
+    assert not found["is_whole_update"]
+    shape = (2 * found["tokens"] // LENGTH, LENGTH, LENGTH)
+    assert memory.step_memory(learner, shape, accumulate=True).total > budget
