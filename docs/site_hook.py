@@ -143,7 +143,9 @@ def value_of(kind: type, rule: dict[str, Any]) -> str:
         return ", ".join(f"`{choice}`" for choice in rule["choices"])
     names = {int: "integer", float: "number", bool: "true or false", str: "text"}
     words = {"least": "≥", "above": ">", "most": "≤", "below": "<"}
-    bounds = [f"{words[key]} {rule[key]:g}" for key in words if rule.get(key) is not None]
+    bounds = [
+        f"{words[key]} {rule[key]:g}" for key in words if rule.get(key) is not None
+    ]
     return ", ".join([names[kind], *bounds])
 
 
