@@ -51,7 +51,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def front_page() -> str:
     """README.md with its links as seen from docs/, and pictures of this site only."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = text.replace("[docs/](docs/tutorial.md)", "the tutorial and its neighbours")
+    text = re.sub(r"^The documentation is in .*\n\n", "", text, flags=re.M)
     text = text.replace("](docs/", "](")
     text = re.sub(r"!\[(Open in Colab)\]\([^)]*\)", r"\1", text)  # from another host
     return re.sub(r"\]\((notebooks|configs)/", rf"]({SOURCE}/\1/", text)
