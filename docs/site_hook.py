@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from jaxformer.config_files import read_config_file, sections_of
+from jaxformer.decoding.options import TranslateOptions
 from jaxformer.flags import CLUSTER, COMMANDS, FLAGS, Flag
 from jaxformer.settings import kind_of
 
@@ -51,7 +52,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def front_page() -> str:
     """README.md with its links as seen from docs/, and pictures of this site only."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = text.replace("[docs/](docs/tutorial.md)", "the tutorial and its neighbours")
+    text = re.sub(r"^The documentation is in .*\n\n", "", text, flags=re.M)
     text = text.replace("](docs/", "](")
     text = re.sub(r"!\[(Open in Colab)\]\([^)]*\)", r"\1", text)  # from another host
     return re.sub(r"\]\((notebooks|configs)/", rf"]({SOURCE}/\1/", text)
@@ -96,12 +97,20 @@ def commands_page() -> str:
     return "\n".join(lines)
 
 
-def flag_table(flags: Iterator[Flag]) -> list[str]:
+def flag_table(flags: Iterable[Flag]) -> list[str]:
     """A table of flags: name, type, default and meaning."""
     lines = ["| flag | value | default | meaning |", "|---|---|---|---|"]
+    options = {field.name: field for field in dataclasses.fields(TranslateOptions)}
     for flag in flags:
+        rule = {"choices": flag.choices, "least": flag.least}
         default = "" if flag.default in (None, "") else f"`{flag.default}`"
-        kind = value_of(flag.kind, {"choices": flag.choices, "least": flag.least})
+        if flag.name in options:
+            option = options[flag.name]
+            rule, value = option.metadata, option.default
+            default = "" if value is None else f"`{value}`"
+            if value is dataclasses.MISSING:
+                default = "the config's"
+        kind = value_of(flag.kind, rule)
         lines.append(f"| `--{flag.name}` | {kind} | {default} | {cell(flag.meaning)} |")
     return [*lines, ""]
 
@@ -137,13 +146,15 @@ def config_keys_page() -> str:
     return "\n".join(lines)
 
 
-def value_of(kind: type, rule: dict[str, Any]) -> str:
+def value_of(kind: type, rule: Mapping[str, Any]) -> str:
     """The type and the bounds of a value, in words."""
     if rule.get("choices"):
         return ", ".join(f"`{choice}`" for choice in rule["choices"])
     names = {int: "integer", float: "number", bool: "true or false", str: "text"}
     words = {"least": "≥", "above": ">", "most": "≤", "below": "<"}
-    bounds = [f"{words[key]} {rule[key]:g}" for key in words if rule.get(key) is not None]
+    bounds = [
+        f"{words[key]} {rule[key]:g}" for key in words if rule.get(key) is not None
+    ]
     return ", ".join([names[kind], *bounds])
 
 
