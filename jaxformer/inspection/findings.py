@@ -57,7 +57,8 @@ def _is_warning(kind: str, finding: dict[str, Any], pairs: int) -> bool:
         most = next(iter(finding["labels"].values()))["pairs"]
         return most >= max(least, share * pairs)
     chance = KINDS[kind][1] * pairs
-    return finding["pairs"] > chance + 3 * chance**0.5
+    # A single pair of a small split may be chance, whatever its share.
+    return finding["pairs"] > (max(1, chance + 3 * chance**0.5) if chance else 0)
 
 
 def describe(corpus: dict[str, Any], found: Sequence[str]) -> str:

@@ -208,7 +208,7 @@ def test_the_python_api_says_what_the_command_says(translate, trained, toy):
 
 
 def test_the_python_api_names_what_it_does_not_know(trained, tmp_path):
-    with pytest.raises(TypeError, match="no setting 'beams'"):
+    with pytest.raises(TypeError, match="no option 'beams'"):
         jaxformer.Translator(trained.workdir, beams=3)
     with pytest.raises(InputError, match="there is no run in"):
         jaxformer.Translator(tmp_path)

@@ -89,9 +89,9 @@ def test_an_imported_model_translates_and_trains_on(
     assert len(losses) == 2
     assert max(losses) < 0.3  # of log(60) = 4.1 that a new model begins with
     assert (workdir / "tokenizer.model").read_bytes() == tokenizer
-    settings = json.loads((workdir / "corpus" / "settings.json").read_text())
+    report = json.loads((workdir / "corpus" / "report.json").read_text())
     record = json.loads((workdir / "config.json").read_text())
-    assert settings["tokenizer"] == record["tokenizer"]["sha256"]
+    assert report["tokenizer"] == record["tokenizer"]["sha256"]
 
 
 @pytest.mark.parametrize("flag", ["--input", "--config"])
