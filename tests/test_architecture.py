@@ -57,7 +57,7 @@ ROOMS = {
     "workdir": (("workdir",), ("contract", "data")),  # it opens the run's tokeniser
     "config files": (("config_files",), ("contract", "models")),
     "run": (  # the one way into a workdir
-        ("run", "trainer"),
+        ("run", "trainer", "estimates"),
         (
             "contract", "processes", "models", "optimizer", "update", "training",
             "data", "decoding", "evaluation", "workdir", "config files",

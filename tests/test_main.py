@@ -173,7 +173,8 @@ def test_a_process_ends_when_its_command_has_ended():
         [sys.executable, "-m", "jaxformer", "--mode=reproduce"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    assert program.stdout.readline().startswith(b"{")
-    printed = time.monotonic()
-    assert program.wait(20) == 0
+    with program.stdout as output:
+        assert output.readline().startswith(b"{")
+        printed = time.monotonic()
+        assert program.wait(20) == 0
     assert time.monotonic() - printed < 1

@@ -7,12 +7,11 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jaxformer import processes
+from jaxformer import cli, processes
 from jaxformer.commands import serve
 from jaxformer.errors import InputError
 from jaxformer.serving.server import listen
@@ -36,7 +35,7 @@ def test_what_cannot_be_served_is_refused(command, tmp_path, monkeypatch):
     assert "pip install 'jaxformer[serve]'" in complaint
     monkeypatch.setattr(processes, "are_several", lambda: True)
     with pytest.raises(InputError, match="is for one process"):
-        serve.run(SimpleNamespace())
+        serve.run(**cli.parse([*SERVE, workdir]).flags)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 9, 100])

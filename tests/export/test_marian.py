@@ -32,7 +32,7 @@ TEXT = [
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_equal(variant, make_model, export_to_marian, transformers, batch):
     model, params = make_model(**VARIANTS[variant])
-    folder, ids = export_to_marian(model, params), np.arange(model.config.vocab_size)
+    folder, ids = export_to_marian(model, params), np.arange(model.vocab_size)
     theirs = transformers.MarianMTModel.from_pretrained(folder).eval()
     assert_transformers_agrees(theirs, model, params, batch, ids)
 
