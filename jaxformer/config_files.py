@@ -56,8 +56,9 @@ def read_config_file(name: str) -> Values:
 
 def _find(file: str) -> Path:
     """The file of that name, else the config of jaxformer that is called so."""
-    if Path(file).is_file():
-        return Path(file)
+    for path in (Path(file), Path(f"{file}.py")):
+        if path.is_file():
+            return path
     folder = Path(__file__).with_name("configs")
     own = folder / f"{Path(file).stem}.py"
     if Path(file).parent in (Path(), Path("configs")) and own.is_file():

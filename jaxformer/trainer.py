@@ -4,6 +4,7 @@ Ends with an evaluation of the parameters that `translate` uses. A run that dive
 ends with a report, or resumes before the divergence and skips its data.
 """
 
+import functools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,7 +145,7 @@ def train_to_the_end(job: Job, position: int | None, tried: set[int]) -> dict:
                     job.updates(int(state.data_position)),
                     config=training,
                     schedule=job.setup.schedule,
-                    evaluate=lambda step, params: validate(job, step, params).scores,
+                    evaluate=functools.partial(validate_here, job),
                     checkpoints=checkpoints,
                     log=log,
                     scores=scores,
@@ -228,11 +229,19 @@ def announce(this: Run, state: TrainState, *, is_resumed: bool) -> None:
 # Evaluation -------------------------------------------------------------------------
 
 
+def validate_here(job: Job, step: int, params: Parameters) -> dict[str, Any]:
+    """Scores of parameters that lie on training's mesh."""
+    return validate(job, step, copy_to(local_mesh(), params)).scores
+
+
 def validate(
     job: Job, step: int, params: Parameters, *, under_all: bool = False
 ) -> Evaluation:
-    """Translate and score the validation text; log scores and a few samples."""
-    done = job.evaluator(copy_to(local_mesh(), params), under_all=under_all)
+    """Translate and score the validation text; log scores and a few samples.
+
+    The parameters lie on the devices of this process.
+    """
+    done = job.evaluator(params, under_all=under_all)
     logger.info("step %s, validation: %s", f"{step:,}", done)
     if under_all:
         logger.info("the same translations under every scorer:%s", done.table())

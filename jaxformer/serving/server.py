@@ -75,10 +75,6 @@ class Service(uvicorn.Server):
         second Ctrl-C.
         """
         start = time.monotonic()
-        host, port = self._opened.getsockname()[:2]
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-        logger.info("serving: %s on %s, once it is compiled", self._direction, address)
-        self.batcher.start()
         self.run(sockets=[self._opened])
         self.batcher.stop()
         self.batcher.join(LAST_ANSWERS)
@@ -101,6 +97,14 @@ class Service(uvicorn.Server):
         """Stop on SIGTERM and Ctrl-C; uvicorn's own method raises them again later."""
         self.force_exit |= self.should_exit and sig == signal.SIGINT
         self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Announce the address, once signals are handled, and start to compile."""
+        host, port = self._opened.getsockname()[:2]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        logger.info("serving: %s on %s, once it is compiled", self._direction, address)
+        self.batcher.start()
+        await super().startup(sockets=sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more connections; finish accepted requests within the timeout."""

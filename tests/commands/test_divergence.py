@@ -118,8 +118,8 @@ def test_too_many_stop_the_run_with_one_line_that_says_where(
             "training diverged: 3 updates in a row without finite loss and gradient, "
             "the first of them step 5 at data position 4; in its microbatch 1 the "
             f"gradient is first not finite in {LAYER}, going backwards; its sentences "
-            f"are in {file}; let the run go on past it with "
-            "training.on_divergence=rollback, or start anew in another --workdir with "
+            f"are in {file}; to skip its data set "
+            "training.on_divergence=rollback, or start anew in another workdir with "
             "a lower optimizer.learning_rate_scale"
         )
     pairs = [tuple(line.split("\t")) for line in file.read_text().splitlines()]
@@ -137,7 +137,7 @@ def test_a_run_goes_around_what_it_diverged_on(train, tmp_path, bad_where):
     answer = train(ROLLBACK)
     assert answer.result["step"] == 12
     assert "the first of them step 5 at data position 4; in its" in answer.err
-    assert "set back to step 4, data position 7" in answer.err
+    assert "resuming at step 4, data position 7" in answer.err
     assert answer.err.count("training diverged") == 1
     assert (tmp_path / "run" / "diverged_at_step_5.tsv").exists()
     assert last_state(tmp_path / "run") == {
@@ -155,7 +155,7 @@ def test_a_run_that_diverges_at_once_begins_again_further_on(
     bad_where(lambda state: state.data_position < 3)
     answer = train(ROLLBACK)
     assert answer.result["step"] == 12
-    assert "set back to step 0, data position 3" in answer.err
+    assert "resuming at step 0, data position 3" in answer.err
     assert last_state(tmp_path / "run")["data_position"] == 15
 
 
@@ -168,6 +168,6 @@ def test_diverging_again_from_the_same_checkpoint_is_refused(
     answer = train(ROLLBACK)
     assert answer.complaint == (
         "training diverged again from step 4, on other data; start anew in another "
-        "--workdir with a lower optimizer.learning_rate_scale"
+        "workdir with a lower optimizer.learning_rate_scale"
     )
-    assert answer.err.count("set back to step 4, data position 7") == 1
+    assert answer.err.count("resuming at step 4, data position 7") == 1

@@ -61,7 +61,7 @@ def test_the_program_in_the_readme_translates_as_we_do(
 def test_the_stablehlo_example_translates_as_we_do(
     export, command, trained, toy, tmp_path
 ):
-    result = export("--format=stablehlo", "--max_source_length=9").result
+    result = export("--format=stablehlo", "--source_length=9").result
     assert result["format"] == "stablehlo"
     text = "".join(f"{line}\n" for line in [toy.test[0], "", *toy.test[1:4]])
     workdir = f"--workdir={trained.workdir}"

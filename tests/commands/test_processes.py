@@ -66,7 +66,7 @@ def test_a_run_moves_between_numbers_of_processes(
     sizes = ("--config.mesh.data=2", "--config.mesh.fsdp=4")
     four = start(4, *flags, *sizes, length, f"--workdir={workdir}")
     assert four.results()["step"] == steps
-    assert re.search(rf"going on: .* step {stopped['step']} of", four.stderr(0))
+    assert re.search(rf"resuming: .* step {stopped['step']} of", four.stderr(0))
     assert_same_losses(workdir, steps)
 
 

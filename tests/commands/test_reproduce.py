@@ -53,7 +53,7 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     assert "step 50 of 100" in full.err
     assert full.result["budget"]["share_of_updates"] == 1
     assert "differs: budget" not in full.err
-    changes = ["decoding.beam_size=1, the row has 2", "--split=dev"]
+    changes = ["--beam_size=1", "--split=dev"]
     assert full.result["changed"] == changes
     assert f"differs: config: {changes[0]}" in full.err
     kept = json.loads((tmp_path / "runs" / "a" / "reproduced.json").read_text())
