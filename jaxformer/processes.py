@@ -24,6 +24,9 @@ from jaxformer.lost_peers import PEERS, WATCH_SECONDS
 
 logger = logging.getLogger(__name__)
 
+EXIT_MISTAKE = 2
+LAST_SECONDS = 3.0  # that process 0 waits for the others
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
@@ -101,7 +104,13 @@ def await_news_of_peers() -> None:
 
 
 def end(code: int) -> NoReturn:
-    """End now: in an ordinary exit JAX and its peers would wait for each other."""
+    """End now: in an ordinary exit JAX and its peers would wait for each other.
+
+    After a mistake of the user process 0, which holds the connections, ends last, so
+    that the others can report the mistake, too.
+    """
+    if code == EXIT_MISTAKE and is_first():
+        time.sleep(LAST_SECONDS)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -77,11 +77,11 @@ class Job(NamedTuple):
 
 def make_job(run: Run, prepared: PreparedCorpus, stop: StopRequests) -> Job:
     """Build what trains and evaluates a run."""
+    setup, plan = make_training_setup(run), plan_training(run, prepared)
     text = Text(prepared.dev_source, prepared.dev_target)
     evaluator = make_evaluator(
         run, local_mesh(), text, prepared.dev, check_stop=stop.check
     )
-    setup, plan = make_training_setup(run), plan_training(run, prepared)
     return Job(run, prepared, setup, plan, evaluator, stop)
 
 
