@@ -126,10 +126,19 @@ def test_multilingual_models_and_two_tokenisers(make_model, export, words, monke
     assert "`source.spm` and `target.spm`" in readme
     assert 'sentencepiece.SentencePieceProcessor("target.spm")' in readme
     assert "4,096 positions" in readme
-    tokenizer = mock.Mock(encode=lambda text, out_type: text.split())
-    names = {"source_tokenizer": tokenizer}
+    assert 'suppress_sequences=[["<pad>"], ["<s>"]],' in readme
+    tokenizer = mock.Mock(encode=lambda text, out_type: list(text))
+    names = {"source_tokenizer": tokenizer, "ALPHA": 0.6, "END": "</s>"}
     monkeypatch.chdir(folder)
     exec("import json, re, unicodedata", names)
-    exec(readme[readme.index("with open(") : readme.index("def best")], names)
-    assert names["encode"](" >>fra<<  a b") == [">>fra<<", "a", "b"]
-    assert names["encode"](">>deu<< a") == [">>deu<<", "a"]  # as any other word
+    exec(readme[readme.index("with open(") : readme.index("def translate")], names)
+    assert names["encode"](" >>fra<<  a") == [">>fra<<", " ", "a"]
+    assert names["encode"](">>deu<< a") == list(">>deu<< a")  # as any other word
+    short, long = ["a", "</s>"], ["a", "b", "c", "</s>"]
+    for scores, limit, expected in (
+        ([-1.0, -1.2], 9, ["a"]),  # by the length penalty: -0.91 and -0.94
+        ([-1.0, -1.1], 9, ["a", "b", "c"]),  # -0.91 and -0.86
+        ([-1.0, -1.1], 2, ["a"]),  # the long one has not ended within the limit
+    ):
+        found = mock.Mock(scores=scores, hypotheses=[short, long])
+        assert names["best"](found, limit) == expected
