@@ -7,6 +7,8 @@ os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_force_host_platform_device_count=8"
     + " --xla_backend_optimization_level=0"  # tests compile much and compute little
+    # XLA aborts the process if one of the devices is late by more than 40 s.
+    + " --xla_cpu_collective_call_terminate_timeout_seconds=300"
 )
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # All tests and the processes they start share compiled programs, also between runs.
