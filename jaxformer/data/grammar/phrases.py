@@ -84,7 +84,7 @@ MASS, BARE = (Determiner("", "", "none", "strong", p) for p in (False, True))
 MY, OUR = (
     _pool("possessive", "ein-", "mixed", "possessive", plural=p) for p in (False, True)
 )
-NUMBERS = _pool("number", "none", "strong", "number")
+NUMBERS = _pool("number", "none", "strong", "number")[:11]  # up to twelve
 QUANTITIES = _pool("quantity", "dies-", "strong")
 
 # A determiner is one of a pool of these: all numbers together are as likely as "every".
