@@ -1,6 +1,5 @@
 """--mode=serve: a run's translations over HTTP, and a page to try it."""
 
-import atexit
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -78,12 +77,7 @@ def run(
             limits=limits,
             warm_up=warm_up_groups(this.workdir.path, warm_up),
         )
-        try:
-            return service.run_until_stopped()
-        finally:
-            if service.batcher.is_alive():
-                # Python would end the interpreter below a running program.
-                atexit.register(processes.end, 130 if service.force_exit else 0)
+        return service.run_until_stopped()
 
 
 def warm_up_groups(workdir: Path, count: int) -> list[list[str]]:
