@@ -77,7 +77,7 @@ def diagnose_update(
 
     for index, batch in enumerate(update):
         loss, (params, grads), outputs = jax.device_get(
-            probe(state, batch, jnp.asarray(index, jnp.int32))
+            probe(state, batch, jnp.int32(index))
         )
         finding = Finding(
             index,
@@ -92,19 +92,16 @@ def diagnose_update(
 
 
 def _first_bad(are_finite: Parameters, layers: Sequence[str]) -> str | None:
-    """Name what the backward pass reaches first of what is not finite.
+    """Name the first of `layers` with a leaf that is not finite, going backwards.
 
-    It is one of `layers`, which are in forward order, or else a parameter that belongs
-    to none of them, such as an embedding.
+    If no layer has one, name a parameter outside of all layers, such as an embedding.
     """
     bad = [
         jax.tree_util.keystr(path, simple=True, separator="/")
         for path, ok in jax.tree_util.tree_leaves_with_path(are_finite)
         if not ok
     ]
-    named = [
-        layer
-        for layer in reversed(layers)
-        if any(parameter.startswith(layer) for parameter in bad)
-    ]
-    return next(iter(named + bad), None)
+    for layer in reversed(layers):
+        if any(parameter.startswith(layer) for parameter in bad):
+            return layer
+    return next(iter(bad), None)

@@ -38,18 +38,18 @@ class Memory(NamedTuple):
 
 
 def step_memory(
-    learner: Any, shape: tuple[int, int, int], *, accumulate: bool
+    setup: Any, shape: tuple[int, int, int], *, accumulate: bool
 ) -> Memory | None:
     """Compile the train step for microbatches of (rows, source length, target length).
 
-    `learner` has the run's mesh, init and train_step; `accumulate` is for updates of
+    `setup` has the run's mesh, init and train_step; `accumulate` is for updates of
     several microbatches. Returns None where the backend does not report memory.
     """
     logger.info("            compiling the train step for %d x %d x %d ...", *shape)
-    with on_mesh(learner.mesh):
-        lowered = learner.train_step.lower(
-            abstract_state(learner.mesh, learner.init),
-            abstract_batch(learner.mesh, shape),
+    with on_mesh(setup.mesh):
+        lowered = setup.train_step.lower(
+            abstract_state(setup.mesh, setup.init),
+            abstract_batch(setup.mesh, shape),
             accumulate=accumulate,
         )
         found = lowered.compile().memory_analysis()
@@ -91,7 +91,7 @@ def device_budget(gib: float | None) -> int | None:
 
 
 def largest_microbatch(
-    learner: Any,
+    setup: Any,
     shape: tuple[int, int, int],
     budget: int,
     *,
@@ -109,7 +109,7 @@ def largest_microbatch(
     @functools.cache
     def bytes_of(rows: int) -> int:
         accumulate = round(tokens_per_update / (rows * longest)) > 1
-        return step_memory(learner, (rows, *shape[1:]), accumulate=accumulate).total
+        return step_memory(setup, (rows, *shape[1:]), accumulate=accumulate).total
 
     rows = largest_fitting(bytes_of, budget, unit=unit, most=most)
     if rows is None:
@@ -123,9 +123,9 @@ def largest_fitting(
 ) -> int | None:
     """Find the most rows, in multiples of `unit` up to `most`, whose bytes fit.
 
-    Bytes are nearly affine in rows: two programs give the line, and where it meets the
-    budget is compiled too; up to GUESSES more correct it. The result was compiled.
-    Returns None if not even `unit` rows fit.
+    Bytes are nearly affine in rows: the line through the two programs nearest to the
+    budget gives the next guess. The result was compiled. Returns None if not even
+    `unit` rows fit.
     """
     known = {unit: bytes_of(unit)}
     if known[unit] > budget:
@@ -137,11 +137,8 @@ def largest_fitting(
         known[guess] = bytes_of(guess)
         fits = max(rows for rows, size in known.items() if size <= budget)
         over = min((rows for rows in known if rows > fits), default=most + unit)
-        # The line through the nearest points on either side, or the two largest
-        points = sorted(known)
-        right = points.index(over) if over in known else len(points) - 1
-        low, high = points[right - 1], points[right]
-        slope = max((known[high] - known[low]) / (high - low), 1e-9)
-        meets = low + (budget - known[low]) / slope
+        low, high = sorted(known, key=lambda rows: abs(known[rows] - budget))[:2]
+        slope = (known[high] - known[low]) / (high - low)
+        meets = low + (budget - known[low]) / max(slope, 1e-9)
         guess = int(min(max(meets, fits), over - unit, most)) // unit * unit
     return max(rows for rows, size in known.items() if size <= budget)
