@@ -4,7 +4,6 @@ The one way into a workdir, for every command, the Python API and the server.
 """
 
 import functools
-import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,11 +33,9 @@ from jaxformer.training.sharding import batch_sharding, copy_to, local_mesh, mak
 from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
 from jaxformer.workdir import Workdir
 
-logger = logging.getLogger(__name__)
-
 
 class Run(NamedTuple):
-    """A config with the tokeniser and the model that belong to it."""
+    """A config with its tokeniser and model."""
 
     workdir: Workdir
     config: Config
@@ -50,14 +47,12 @@ class Run(NamedTuple):
 
 
 def resolve_config(workdir: Workdir, request: ConfigRequest) -> Config:
-    """The config asked for: a file's, or the recorded one, with values replaced.
+    """Return the config of a file, or the recorded one, with values replaced.
 
-    Raises InputError if there is neither, for a value that is wrong, and if the
-    workdir has checkpoints of another run.
+    Raises InputError if there is neither, for a wrong value, and if the workdir has
+    checkpoints of another run.
     """
-    recorded = None
-    if request.values is None:
-        recorded = workdir.read_record()["config"]
+    recorded = workdir.read_record()["config"] if request.values is None else None
     config = Config.parse(request.resolve(recorded), config_type)
     if workdir.has_checkpoints():
         workdir.require_same_run(config)
@@ -65,7 +60,7 @@ def resolve_config(workdir: Workdir, request: ConfigRequest) -> Config:
 
 
 def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCorpus]:
-    """Make or open the folder of a run with its tokeniser and tokenised corpus.
+    """Make or open a run's folder, tokeniser and corpus.
 
     Raises InputError for a config or a text that cannot be used.
     """
@@ -90,8 +85,7 @@ def open_run(workdir: Path, request: ConfigRequest = RECORDED) -> Run:
     """Open the folder of a run. Raises InputError if something in it is missing."""
     folder = Workdir(workdir)
     folder.read_record()
-    config = resolve_config(folder, request)
-    return _make_run(folder, config, folder.read_tokenizer())
+    return _make_run(folder, resolve_config(folder, request), folder.read_tokenizer())
 
 
 def _make_run(folder: Workdir, config: Config, tokenizer: Tokenizer) -> Run:
@@ -145,7 +139,7 @@ def plan_batches(
 
     The plan is the same for every mesh: a run keeps its batches on other devices.
     """
-    batches = vars(config.batches).copy()
+    batches = {**vars(config.batches)}
     del batches["executor"]
     return make_plan(
         source_lengths,
@@ -172,45 +166,45 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     kept, else the average of the last `average` checkpoints. Raises InputError for
     parameters that cannot be read, and for any other word.
     """
-    folder = run.workdir
-    if not folder.checkpoints.exists():
-        raise InputError(f"there is no checkpoint in {folder.path}; train it first")
+    path, training = run.workdir.path, run.config.training
+    if not run.workdir.checkpoints.exists():
+        raise InputError(f"there is no checkpoint in {path}; train it first")
     field = "params"
     if which is None:
-        training = run.config.training
         field = "params" if training.ema_decay is None else "ema"
         which = "latest" if field == "ema" else f"average:{training.average}"
-    kind, _, number = which.partition(":")
-    scores = processes.from_first(list(read_scores(folder.path).items()))
     with Checkpoints(
-        folder.checkpoints, keep=None, scores=dict(map(tuple, scores))
+        run.workdir.checkpoints, keep=None, scores=read_scores(path)
     ) as checkpoints:
-        if kind == "average" and number.isdecimal() and int(number) > 0:
-            return checkpoints.average(int(number), field=field)
-        if which == "latest":
-            return checkpoints.restore_parameters(None, field=field)
-        if which == "best":
-            step = checkpoints.best_step()
-            if step is None:
+        match which.split(":"):
+            case ["average", number] if number.isdecimal() and int(number) > 0:
+                return checkpoints.average(int(number), field=field)
+            case ["latest"]:
+                step = None
+            case ["best"]:
+                step = checkpoints.best_step()
+                if step is None:
+                    raise InputError(
+                        f"no checkpoint in {path} has a score yet; use the checkpoint "
+                        "latest"
+                    )
+            case [number] if number.isdecimal():
+                step = int(number)
+            case _:
                 raise InputError(
-                    f"no checkpoint in {folder.path} has a score yet; use the "
-                    "checkpoint latest"
+                    f"the checkpoint {which} is none of: a step, latest, best, "
+                    "average:N"
                 )
-            return checkpoints.restore_parameters(step, field=field)
-        if which.isdecimal():
-            return checkpoints.restore_parameters(int(which), field=field)
-    raise InputError(
-        f"the checkpoint {which} is none of: a step, latest, best, average:N"
-    )
+        return checkpoints.restore_parameters(step, field=field)
 
 
 # Translating --------------------------------------------------------------------------
 
 
 def keep_compiled() -> None:
-    """Keep compiled programs on disk, so that the next process starts faster.
+    """Keep compiled programs for the next process.
 
-    They go where JAX_COMPILATION_CACHE_DIR says, else to the user's cache folder.
+    They are in JAX_COMPILATION_CACHE_DIR, else in the user's cache folder.
     """
     if jax.config.jax_compilation_cache_dir:
         return
@@ -218,7 +212,7 @@ def keep_compiled() -> None:
     folder = Path(caches) / "jaxformer"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # there is nowhere to keep them
+    except OSError:  # the folder cannot be made: compile in every process
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
@@ -232,7 +226,7 @@ def make_translator(
     members: Sequence[tuple[Run, Parameters]] = (),
     **options: Any,
 ) -> Translator:
-    """Wrap parameters, which lie on the local `mesh`, as a translator.
+    """Make a translator of parameters on the local `mesh`.
 
     `options` are those of TranslateOptions, by default the values of the config's
     section `decoding` and of `data.max_length`. `members` complete an ensemble. Raises
@@ -267,7 +261,7 @@ def make_evaluator(
     members: Sequence[tuple[Run, Parameters]] = (),
     **options: Any,
 ) -> Evaluator:
-    """Make what translates and scores a text, as the translator of a run does it.
+    """Make what translates and scores a text with the parameters of a run.
 
     `pairs` is the text in tokens, if it is known; the rest is as for `Evaluator` and
     `make_translator`.
@@ -301,8 +295,8 @@ def open_translator(
 ) -> tuple[Run, Translator]:
     """Open a run, and a translator with its parameters on the local devices.
 
-    `checkpoint` is as for `read_parameters`, `ensemble` names workdirs of further
-    models, and `options` are as for `make_translator`. Raises InputError.
+    `checkpoint` is as for `read_parameters`, `ensemble` are workdirs of further models,
+    and `options` are as for `make_translator`. Raises InputError.
     """
     keep_compiled()
     run, mesh = open_run(workdir, request), local_mesh()

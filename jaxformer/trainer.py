@@ -4,7 +4,6 @@ Ends with an evaluation of the parameters that `translate` uses. A run that dive
 ends with a report, or resumes before the divergence and skips its data.
 """
 
-import functools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +31,7 @@ from jaxformer.run import (
     read_parameters,
 )
 from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.training.divergence import before_bad_steps, diagnose_update
+from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.log import MetricsLog, read_scores
 from jaxformer.training.loop import DivergedError, Update, train
 from jaxformer.training.sharding import (
@@ -52,7 +51,7 @@ SAMPLES = 3  # translations logged at each evaluation
 
 
 class Job(NamedTuple):
-    """All that training a run takes, but its state."""
+    """What trains and evaluates a run, without the state."""
 
     run: Run
     prepared: PreparedCorpus
@@ -76,7 +75,7 @@ class Job(NamedTuple):
 
 
 def make_job(run: Run, prepared: PreparedCorpus, stop: StopRequests) -> Job:
-    """Build what trains and evaluates a run."""
+    """Build a job. Raises InputError for a config that does not fit text or devices."""
     setup, plan = make_training_setup(run), plan_training(run, prepared)
     text = Text(prepared.dev_source, prepared.dev_target)
     evaluator = make_evaluator(
@@ -89,89 +88,119 @@ def make_job(run: Run, prepared: PreparedCorpus, stop: StopRequests) -> Job:
 
 
 def train_past_divergence(job: Job) -> dict:
-    """Train to the end; after a divergence again, if the config says "rollback"."""
-    position, tried = None, set()
-    while True:
-        try:
-            return train_to_the_end(job, position, tried)
-        except DivergedError as divergence:
-            with on_mesh(job.setup.mesh):
-                report = describe_divergence(job, divergence.state)
-            if job.run.config.training.on_divergence == "stop":
-                raise InputError(
-                    f"{report}; to skip its data set training.on_divergence=rollback, "
-                    "or start anew in another workdir with a lower "
-                    "optimizer.learning_rate_scale"
-                ) from None
-            logger.warning("%s", report)
-            position = int(divergence.state.data_position)
+    """Train from the newest checkpoint to the end, and evaluate the result.
 
-
-def train_to_the_end(job: Job, position: int | None, tried: set[int]) -> dict:
-    """Train from the newest checkpoint on, and evaluate the result.
-
-    With a data `position` after a divergence, the newest checkpoint from before it is
-    used and the data up to `position` is skipped; its step is added to `tried`, and a
-    second time is refused. Raises StoppedError, InputError and DivergedError.
+    After a divergence the run ends, or if the config says "rollback" it resumes from
+    the newest checkpoint before, with the data that follows. Raises StoppedError with
+    the step saved, and InputError.
     """
-    this, training = job.run, job.run.config.training
-    folder = this.workdir.path
-    scores = dict(map(tuple, processes.from_first([*read_scores(folder).items()])))
+    run, training = job.run, job.run.config.training
+    scores = read_scores(run.workdir.path)
+    position, tried = None, set()
     with (
         on_mesh(job.setup.mesh),
         Checkpoints(
-            this.workdir.checkpoints, keep=training.keep, scores=scores
+            run.workdir.checkpoints, keep=training.keep, scores=scores
         ) as checkpoints,
     ):
-        state, is_resumed = first_state(job, checkpoints, position)
-        if position is not None:
-            state = skip_to(state, position, tried)
-            checkpoints.drop_after(int(state.step))
-        announce(this, state, is_resumed=is_resumed)
-        for step in [step for step in scores if step > int(state.step)]:
-            del scores[step]
-        if processes.is_first():
-            this.workdir.write_record(this.config, this.tokenizer)
-        with MetricsLog(
-            folder,
-            start_step=int(state.step),
-            total_steps=training.steps,
-            writes=processes.is_first(),
-        ) as log:
+        while True:
+            state = first_state(job, checkpoints, position, tried)
+            for step in [step for step in scores if step > int(state.step)]:
+                del scores[step]
             try:
-                state = train(
-                    state,
-                    job.setup.train_step,
-                    job.updates(int(state.data_position)),
-                    config=training,
-                    schedule=job.setup.schedule,
-                    evaluate=functools.partial(validate_here, job),
-                    checkpoints=checkpoints,
-                    log=log,
-                    scores=scores,
-                    is_asked_to_stop=job.stop.reached,
-                )
-                if int(state.step) < training.steps:
-                    raise StoppedError
-                result = evaluate_result(job, log)
+                return train_to_the_end(job, state, checkpoints, scores)
+            except DivergedError as divergence:
+                position = int(divergence.state.data_position)
+                report = describe_divergence(job, divergence.state)
+                if training.on_divergence == "stop":
+                    raise InputError(
+                        f"{report}; to skip its data set training.on_divergence="
+                        "rollback, or start anew in another workdir with a lower "
+                        "optimizer.learning_rate_scale"
+                    ) from None
+                logger.warning("%s", report)
             except StoppedError:
                 checkpoints.wait()
                 raise StoppedError(checkpoints.latest_step() or 0) from None
-    return {"step": int(state.step), **result}
+
+
+def train_to_the_end(
+    job: Job, state: TrainState, checkpoints: Checkpoints, scores: dict[int, float]
+) -> dict:
+    """Train from `state`, which is donated, and evaluate the result.
+
+    Raises StoppedError and DivergedError.
+    """
+    run, training = job.run, job.run.config.training
+    if processes.is_first():
+        run.workdir.write_record(run.config, run.tokenizer)
+    with MetricsLog(
+        run.workdir.path,
+        start_step=int(state.step),
+        total_steps=training.steps,
+        writes=processes.is_first(),
+    ) as log:
+        state = train(
+            state,
+            job.setup.train_step,
+            job.updates(int(state.data_position)),
+            config=training,
+            schedule=job.setup.schedule,
+            evaluate=lambda step, params: validate(job, step, params).scores,
+            checkpoints=checkpoints,
+            log=log,
+            scores=scores,
+            is_asked_to_stop=job.stop.reached,
+        )
+        if int(state.step) < training.steps:
+            raise StoppedError
+        return {"step": int(state.step), **evaluate_result(job, log)}
 
 
 def first_state(
-    job: Job, checkpoints: Checkpoints, position: int | None
-) -> tuple[TrainState, bool]:
-    """The state to begin with, and whether it is that of a checkpoint.
+    job: Job, checkpoints: Checkpoints, position: int | None, tried: set[int]
+) -> TrainState:
+    """Restore the newest checkpoint, or draw a new state; log what begins.
 
-    With a `position`, checkpoints of a divergence are passed over.
+    With a data `position` after a divergence, it is the newest checkpoint without bad
+    updates, continued at `position`; later checkpoints are removed. Its step is added
+    to `tried`. Raises InputError if it was tried before, or is past the end of the run.
     """
     abstract = abstract_state(job.setup.mesh, job.setup.init)
     found = checkpoints.restore_latest(abstract)
     while position is not None and found is not None and int(found[0].bad_steps):
-        found = checkpoints.restore_before(found[1], abstract)
-    return (new_state(job.run, job.setup), False) if found is None else (found[0], True)
+        found = checkpoints.restore_latest(abstract, before=found[1])
+    state = new_state(job.run, job.setup) if found is None else found[0]
+    step, steps = int(state.step), job.run.config.training.steps
+    if position is not None:
+        if step in tried:
+            raise InputError(
+                f"training diverged again from step {step}, on other data; start anew "
+                "in another workdir with a lower optimizer.learning_rate_scale"
+            )
+        tried.add(step)
+        logger.warning(
+            "resuming at step %s, data position %s", f"{step:,}", f"{position:,}"
+        )
+        skipped_to = jnp.full_like(state.data_position, position)
+        state = state._replace(data_position=skipped_to)
+        checkpoints.drop_after(step)
+    if step > steps:
+        raise InputError(
+            f"{job.run.workdir.path} holds a run of {step} steps, and the config asks "
+            f"for {steps}; raise training.steps or use another workdir"
+        )
+    logger.info(
+        "%s: %s, %s parameters, step %s of %s, on %s x %s",
+        "training" if found is None else "resuming",
+        job.run.config.data.direction,
+        f"{parameter_count(state.params):,}",
+        f"{step:,}",
+        f"{steps:,}",
+        jax.device_count(),
+        jax.devices()[0].device_kind,
+    )
+    return state
 
 
 def new_state(this: Run, setup: TrainingSetup) -> TrainState:
@@ -196,9 +225,8 @@ def new_state(this: Run, setup: TrainingSetup) -> TrainState:
 
     def replace(params: Parameters) -> Parameters:
         drawn = params["embedding"]
-        read = jax.device_put(vectors, drawn.sharding)
         choose = jax.jit(jnp.where, out_shardings=drawn.sharding)
-        return {**params, "embedding": choose(is_found[:, None], read, drawn)}
+        return {**params, "embedding": choose(is_found[:, None], vectors, drawn)}
 
     return state._replace(
         params=replace(state.params),
@@ -206,42 +234,14 @@ def new_state(this: Run, setup: TrainingSetup) -> TrainState:
     )
 
 
-def announce(this: Run, state: TrainState, *, is_resumed: bool) -> None:
-    """Log what is about to happen. Raises InputError if the run is past its end."""
-    step, steps = int(state.step), this.config.training.steps
-    if step > steps:
-        raise InputError(
-            f"{this.workdir.path} holds a run of {step} steps, and the config asks "
-            f"for {steps}; raise training.steps or use another workdir"
-        )
-    logger.info(
-        "%s: %s, %s parameters, step %s of %s, on %s x %s",
-        "resuming" if is_resumed else "training",
-        this.config.data.direction,
-        f"{parameter_count(state.params):,}",
-        f"{step:,}",
-        f"{steps:,}",
-        jax.device_count(),
-        jax.devices()[0].device_kind,
-    )
-
-
 # Evaluation -------------------------------------------------------------------------
-
-
-def validate_here(job: Job, step: int, params: Parameters) -> dict[str, Any]:
-    """Scores of parameters that lie on training's mesh."""
-    return validate(job, step, copy_to(local_mesh(), params)).scores
 
 
 def validate(
     job: Job, step: int, params: Parameters, *, under_all: bool = False
 ) -> Evaluation:
-    """Translate and score the validation text; log scores and a few samples.
-
-    The parameters lie on the devices of this process.
-    """
-    done = job.evaluator(params, under_all=under_all)
+    """Translate and score the validation text; log scores and a few samples."""
+    done = job.evaluator(copy_to(local_mesh(), params), under_all=under_all)
     logger.info("step %s, validation: %s", f"{step:,}", done)
     if under_all:
         logger.info("the same translations under every scorer:%s", done.table())
@@ -262,7 +262,7 @@ def evaluate_result(job: Job, log: MetricsLog) -> dict[str, Any]:
     params = copy_to(local_mesh(), read_parameters(job.run, None))
     steps = job.run.config.training.steps
     scores = validate(job, steps, params, under_all=True).scores
-    log.evaluation(steps, scores, kind="final")
+    log.record(steps, "final", scores)
     report_phenomena(
         job.run.config.data, lambda text: job.evaluator.translate(params, text)
     )
@@ -276,49 +276,31 @@ def evaluate_result(job: Job, log: MetricsLog) -> dict[str, Any]:
 # Divergence -------------------------------------------------------------------------
 
 
-def skip_to(state: TrainState, position: int, tried: set[int]) -> TrainState:
-    """An older state that continues at `position` of the data."""
-    step = int(state.step)
-    if step in tried:
-        raise InputError(
-            f"training diverged again from step {step}, on other data; start anew in "
-            "another workdir with a lower optimizer.learning_rate_scale"
-        )
-    tried.add(step)
-    logger.warning(
-        "resuming at step %s, data position %s", f"{step:,}", f"{position:,}"
-    )
-    where = state.data_position.sharding
-    return state._replace(data_position=jax.device_put(jnp.int32(position), where))
-
-
 def describe_divergence(job: Job, state: TrainState) -> str:
-    """Say where it began; the sentences of that batch go into a file of the workdir."""
+    """Say where a run diverged; write the sentences of that update into its workdir."""
+    run, training = job.run, job.run.config.training
     bad = int(state.bad_steps)
-    state = before_bad_steps(state)
+    state = state._replace(
+        step=state.step - bad, data_position=state.data_position - bad
+    )
     step, position = int(state.step) + 1, int(state.data_position)
     finding = diagnose_update(
-        job.run.model,
+        run.model,
         state,
         next(job.updates(position)),
-        label_smoothing=job.run.config.training.label_smoothing,
+        label_smoothing=training.label_smoothing,
     )
-    file = job.run.workdir.path / f"diverged_at_step_{step}.tsv"
+    file = run.workdir.path / f"diverged_at_step_{step}.tsv"
     if processes.is_first():
-        write_sentences(file, job, position)
+        corpus, decode = job.prepared.train, run.tokenizer.decode
+        lines = [
+            f"{decode(corpus.source[index].tolist())}\t"
+            f"{decode(corpus.target[index].tolist())}\n"
+            for index in examples_of(job.plan, training.seed, position)
+        ]
+        file.write_text("".join(lines), encoding="utf-8")
     return (
         f"training diverged: {bad} updates in a row without finite loss and gradient, "
         f"the first of them step {step} at data position {position}; in its microbatch "
         f"{finding.microbatch + 1} {finding}; its sentences are in {file}"
     )
-
-
-def write_sentences(file: Path, job: Job, position: int) -> None:
-    """Write the sentence pairs of an update, as they were tokenised."""
-    corpus, decode = job.prepared.train, job.run.tokenizer.decode
-    lines = [
-        f"{decode(corpus.source[index].tolist())}\t"
-        f"{decode(corpus.target[index].tolist())}\n"
-        for index in examples_of(job.plan, job.run.config.training.seed, position)
-    ]
-    file.write_text("".join(lines), encoding="utf-8")

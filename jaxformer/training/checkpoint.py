@@ -7,6 +7,7 @@ agree on whether it could be read. They need a file system that all of them see.
 """
 
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -31,9 +32,8 @@ class Checkpoints:
     ) -> None:
         """Open the folder to save into it, or only to read if `keep` is None.
 
-        The newest `keep` checkpoints stay on disk, and the one of highest score;
-        `scores`, by step, may grow later. Raises InputError if the folder cannot be
-        made.
+        The newest `keep` checkpoints stay on disk, and the best one by `scores`, to
+        which steps may be added. Raises InputError if the folder cannot be made.
         """
         self._directory = directory.absolute()
         self._keep, self._scores = keep, scores
@@ -80,9 +80,8 @@ class Checkpoints:
     def save(self, step: int, state: Any) -> None:
         """Save any pytree of arrays in the background.
 
-        Returns as soon as the arrays are copied, so `state` may be donated afterwards.
-        Raises InputError if this save cannot be started or the one before failed; older
-        checkpoints are then untouched.
+        `state` may be donated afterwards. Raises InputError if this save cannot begin
+        or the one before failed; older checkpoints are then untouched.
         """
         self.wait()
         if step in self._damaged:
@@ -116,30 +115,26 @@ class Checkpoints:
         for step in sorted(self._all_steps() - kept):
             self._delete(step)
 
-    def restore_latest(self, abstract: Any) -> tuple[Any, int] | None:
-        """The newest readable state and its step, or None without any checkpoint.
+    def restore_latest(
+        self, abstract: Any, *, before: float = math.inf
+    ) -> tuple[Any, int] | None:
+        """The newest readable state and its step; None without a step below `before`.
 
         `abstract` has the state's structure with ShapeDtypeStructs as leaves, whose
         shardings say where to put the arrays. Damaged checkpoints are named in a
         warning and skipped; they are removed when the next one is on disk. Raises
-        InputError if none of the checkpoints can be read, or if the tree or a shape is
-        not that of `abstract`.
+        InputError if no checkpoint can be read, or its tree or a shape differs.
         """
-        return self.restore_before(math.inf, abstract)
-
-    def restore_before(self, step: float, abstract: Any) -> tuple[Any, int] | None:
-        """As `restore_latest`, of the checkpoints older than `step`."""
-        if not any(older < step for older in self._all_steps()):
+        if not any(step < before for step in self._all_steps()):
             return None
         read = functools.partial(storage.read_state, abstract=abstract)
-        return next(self._newest_first(read, before=step))
+        return next(self._newest_first(read, before=before))
 
     def restore_parameters(self, step: int | None, *, field: str = "params") -> Any:
-        """One field of a saved state, such as "params" or "ema".
+        """Read "params", "ema" or another field of a step; None: the newest readable.
 
-        Returns numpy arrays in nested dicts with the saved names; step None is the
-        newest readable one. Raises InputError if there is no such checkpoint or field,
-        or the checkpoint is damaged.
+        Returns numpy arrays in nested dicts. Raises InputError if there is no such
+        checkpoint or field, or it is damaged.
         """
         read = functools.partial(storage.read_field, field=field)
         if step is None:
@@ -157,19 +152,17 @@ class Checkpoints:
             ) from error
 
     def average(self, count: int, *, field: str = "params") -> Any:
-        """The mean of the last `count` checkpoints' parameters (section 6.1).
+        """Average the parameters of the last `count` checkpoints (section 6.1).
 
         Returns float32 numpy arrays in nested dicts. If there are fewer checkpoints,
         all of them are used; the log says which. Raises InputError if there is none.
         """
         total, used = None, []
         read = functools.partial(storage.read_field, field=field)
-        for parameters, step in self._newest_first(read):
+        for parameters, step in itertools.islice(self._newest_first(read), count):
             parameters = jax.tree.map(np.float32, parameters)
             total = jax.tree.map(np.add, total, parameters) if used else parameters
             used.append(step)
-            if len(used) == count:
-                break
         logger.log(
             logging.INFO if len(used) == count else logging.WARNING,
             "averaged %d checkpoints of the %d asked for: steps %s",
@@ -195,11 +188,10 @@ class Checkpoints:
         step, self._saving = self._saving, None
         self._writer.reload()
         latest = self.latest_step()
-        start = "the beginning" if latest is None else f"step {latest}"
         return InputError(
             f"checkpoint {self._path(step)} could not be saved: "
             f"{storage.reason(error)}; make room or make the folder writable and start "
-            f"again, from {start}"
+            f"again, from {'the beginning' if latest is None else f'step {latest}'}"
         )
 
     def _newest_first(

@@ -46,14 +46,6 @@ class Finding(NamedTuple):
         )
 
 
-def before_bad_steps(state: TrainState) -> TrainState:
-    """The state before the first of its skipped updates in a row."""
-    return state._replace(
-        step=state.step - state.bad_steps,
-        data_position=state.data_position - state.bad_steps,
-    )
-
-
 def diagnose_update(
     model: Model,
     state: TrainState,

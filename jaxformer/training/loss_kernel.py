@@ -5,7 +5,7 @@ loss and their gradient a few positions at a time.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,6 @@ import jax.numpy as jnp
 from jaxformer.training.loss import LossSums, sums_of_rows
 
 CHUNK_TOKENS = 512  # whose logits are held at a time; as fast on a CPU as 256 or 1,024
-
-
-class ProjectionGradients(NamedTuple):
-    """Gradients of a loss in what its logits are made of; leading N by shard."""
-
-    x: jax.Array  # [B, T, D]
-    embedding: jax.Array  # float32 [V, D]
-    bias: jax.Array | None  # float32 [V]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnames=("label_smoothing",))
@@ -42,18 +34,10 @@ def projected_loss_sums(
     return _forward(x, embedding, bias, target, segments, label_smoothing)[0]
 
 
-def _forward(
-    x: jax.Array,
-    embedding: jax.Array,
-    bias: jax.Array | None,
-    target: jax.Array,
-    segments: jax.Array,
-    label_smoothing: float,
-) -> tuple[LossSums, ProjectionGradients]:
-    """The sums, and what the backward pass needs: the loss's gradients."""
-    one_shard = functools.partial(_forward_of_shard, label_smoothing=label_smoothing)
-    sums, gradients = jax.vmap(one_shard)(x, embedding, bias, target, segments)
-    return jax.tree.map(jnp.sum, sums), gradients
+def _forward(*arguments: Any) -> tuple[LossSums, Any]:
+    """The sums, and the gradients of the loss for the backward pass."""
+    sums, grads = jax.vmap(_forward_of_shard, (0, 0, 0, 0, 0, None))(*arguments)
+    return jax.tree.map(jnp.sum, sums), grads
 
 
 def _forward_of_shard(
@@ -62,9 +46,8 @@ def _forward_of_shard(
     bias: jax.Array | None,
     target: jax.Array,
     segments: jax.Array,
-    *,
     label_smoothing: float,
-) -> tuple[LossSums, ProjectionGradients]:
+) -> tuple[LossSums, tuple[jax.Array, jax.Array, jax.Array | None]]:
     """Loss sums of x [B, T, D], and their gradients; embedding [V, D], bias [V].
 
     d loss / d logits = softmax(logits) - smoothed target. The chunks give the part of
@@ -101,8 +84,7 @@ def _forward_of_shard(
     grad_matrix = grad_matrix.at[target].add(-share * x)
     if bias is not None:
         grad_bias = (grad_bias - even * real.sum()).at[target].add(-share[:, :, 0])
-    sums = jax.tree.map(jnp.sum, sums)
-    return sums, ProjectionGradients(grad_x, grad_matrix, grad_bias)
+    return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix, grad_bias)
 
 
 def _chunk(
@@ -146,11 +128,9 @@ def _chunk(
     return (grad_matrix, grad_bias), (grad_x, sums)
 
 
-def _backward(
-    label_smoothing: float, gradients: ProjectionGradients, cotangent: LossSums
-) -> tuple[jax.Array | None, ...]:
+def _backward(label_smoothing: float, grads: Any, cotangent: LossSums) -> tuple:
     scale = cotangent.loss
-    scaled = jax.tree.map(lambda grad: grad * scale.astype(grad.dtype), gradients)
+    scaled = jax.tree.map(lambda grad: grad * scale.astype(grad.dtype), grads)
     return *scaled, None, None
 
 

@@ -6,7 +6,6 @@ has three axes: `data` splits the batch, `fsdp` splits the batch and the paramet
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,19 +42,16 @@ def make_mesh(*, data: int, fsdp: int, tensor: int) -> Mesh:
 
     Raises InputError if the sizes do not multiply to the number of devices.
     """
-    sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
-    devices = jax.device_count()
-    given = math.prod(size for size in sizes.values() if size != -1)
-    free = [name for name, size in sizes.items() if size == -1]
-    is_wrong = any(size < 1 and size != -1 for size in sizes.values()) or len(free) > 1
-    if is_wrong or devices % given or (not free and given != devices):
-        shape = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items())
+    devices = jax.devices()
+    try:
+        shape = np.arange(len(devices)).reshape(data, fsdp, tensor).shape
+    except ValueError:
         raise InputError(
-            f"{shape} does not fit {devices} devices; let the sizes multiply to "
-            f"{devices}, with at most one of them -1 for what is left"
-        )
-    shape = tuple(devices // given if size == -1 else size for size in sizes.values())
-    return _mesh(shape, jax.devices())
+            f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.tensor={tensor} does not fit "
+            f"{len(devices)} devices; let the sizes multiply to {len(devices)}, with "
+            "at most one of them -1 for what is left"
+        ) from None
+    return _mesh(shape, devices)
 
 
 def local_mesh() -> Mesh:

@@ -94,7 +94,7 @@ def test_windows_of_unequal_size_are_weighted_by_tokens():
 def test_every_call_is_a_json_line_and_tensorboard_scalars(tmp_path):
     with MetricsLog(tmp_path, start_step=0, total_steps=20) as log:
         log.train(10, SUMS, **{**RATES, "skipped_updates": 3})
-        log.evaluation(10, {"bleu": 33.5, "direction": "en-de"})
+        log.record(10, "eval", {"bleu": 33.5, "direction": "en-de"})
     train, evaluation = lines(tmp_path)
     assert (train["step"], train["kind"], train["loss"]) == (10, "train", 3.0)
     assert (train["gradient_norm"], train["skipped_updates"]) == (1.5, 3)
@@ -156,7 +156,7 @@ def test_the_scores_are_those_of_evaluations_during_training(tmp_path):
         for step, bleu in ((10, 0.0), (20, 33.5), (30, math.nan)):
             log.train(step, SUMS, **RATES)
             log.evaluation(step, {"bleu": bleu, "direction": "en-de"})
-        log.evaluation(30, {"bleu": 40.0}, kind="final")  # of averaged parameters
+        log.record(30, "eval", {"bleu": 40.0}, kind="final")  # of averaged parameters
     assert read_scores(tmp_path) == {10: 0.0, 20: 33.5}
 
 
@@ -165,7 +165,7 @@ def test_the_scores_are_those_of_evaluations_during_training(tmp_path):
 )
 def test_a_line_torn_by_a_crash_has_no_score_and_hides_none(tmp_path, torn):
     with MetricsLog(tmp_path, start_step=0, total_steps=20) as log:
-        log.evaluation(10, {"bleu": 12.5})
+        log.record(10, "eval", {"bleu": 12.5})
     file = tmp_path / "metrics.jsonl"
     whole = file.read_bytes()
     file.write_bytes(torn + b"\n" + whole + torn)

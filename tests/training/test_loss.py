@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.training import loss
-from jaxformer.training.loss import LossSums, loss_sums, projected_loss_sums
+from jaxformer.training import loss_kernel
+from jaxformer.training.loss import LossSums, loss_sums
+from jaxformer.training.loss_kernel import projected_loss_sums
 
 VOCABULARY = 11
 ROWS, LENGTH = 3, 6
@@ -163,7 +164,7 @@ def relative_distance(got, expected):
 def test_chunks_give_the_same_sums_and_gradients(
     rows, length, chunk_tokens, monkeypatch
 ):
-    monkeypatch.setattr(loss, "CHUNK_TOKENS", chunk_tokens)
+    monkeypatch.setattr(loss_kernel, "CHUNK_TOKENS", chunk_tokens)
     arguments = example(rows, length, seed=rows)
     expected, expected_gradients = sums_and_gradients(via_logits, *arguments)
     sums, gradients = sums_and_gradients(in_chunks, *arguments)
@@ -232,7 +233,7 @@ def test_a_bias_is_a_column_of_the_embedding_that_meets_ones():
 def test_a_chunk_divides_the_length_and_holds_at_most_the_tokens_asked_for(
     rows, length, most, monkeypatch
 ):
-    monkeypatch.setattr(loss, "CHUNK_TOKENS", 12)
+    monkeypatch.setattr(loss_kernel, "CHUNK_TOKENS", 12)
     assert loss._positions_per_chunk(rows, length) == most
 
 

@@ -24,7 +24,7 @@ from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.errors import InputError
 from jaxformer.models import local_attention
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.training import loss
+from jaxformer.training import loss_kernel
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
     AXES,
@@ -35,7 +35,7 @@ from jaxformer.training.sharding import (
     on_mesh,
     put_batch,
     rows_here,
-    state_shardings,
+    abstract_state,
 )
 from jaxformer.training.step import TrainStep, init_state
 from tests.models.tiny import model_of
@@ -188,7 +188,7 @@ def program(sizes, *, has_biases=False, window=None):
     )
     with (
         on_mesh(mesh),
-        mock.patch.object(loss, "CHUNK_TOKENS", CHUNK),
+        mock.patch.object(loss_kernel, "CHUNK_TOKENS", CHUNK),
         mock.patch.object(local_attention, "SMALLEST_BLOCK", BLOCK),
     ):
         state = abstract_state(mesh, init_of(model))
@@ -464,7 +464,7 @@ def test_a_size_that_does_not_divide_is_refused_with_values_that_would_do(
     """One sentence, and whoever follows either half of its advice gets a run."""
     names = {name: -1 if name == axis else 1 for name in AXES}
     with pytest.raises(InputError) as refusal:
-        state_shardings(make_mesh(**names), init_of(make_model(**{field: size})))
+        abstract_state(make_mesh(**names), init_of(make_model(**{field: size})))
     said = re.fullmatch(
         rf"mesh\.{axis}=8 does not divide {key}={size}; choose mesh\.{axis}=(\d+), "
         rf"or a multiple of 8 such as {key}=(\d+)",
@@ -472,9 +472,9 @@ def test_a_size_that_does_not_divide_is_refused_with_values_that_would_do(
     )
     assert said, refusal.value
     split, better = map(int, said.groups())
-    state_shardings(make_mesh(**names), init_of(make_model(**{field: better})))
+    abstract_state(make_mesh(**names), init_of(make_model(**{field: better})))
     fewer = make_mesh(**{**names, "data": -1, axis: split})
-    state_shardings(fewer, init_of(make_model(**{field: size})))
+    abstract_state(fewer, init_of(make_model(**{field: size})))
 
 
 # --- rows and copies -----------------------------------------------------------------
