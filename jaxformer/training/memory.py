@@ -2,13 +2,13 @@
 
 import functools
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from jaxformer.batch import Batch
 from jaxformer.training.sharding import (
@@ -46,12 +46,16 @@ def step_memory(
     several microbatches. Returns None where the backend does not report memory.
     """
     logger.info("            compiling the train step for %d x %d x %d ...", *shape)
+    blocks, sharding = rows_here(setup.mesh).of, batch_sharding(setup.mesh)
+    rows = -(-shape[0] // blocks) * blocks  # filled up to divide evenly
+    source, target = (
+        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=sharding)
+        for length in shape[1:]
+    )
+    batch = Batch(source, target, source, target)
     with on_mesh(setup.mesh):
-        lowered = setup.train_step.lower(
-            abstract_state(setup.mesh, setup.init),
-            abstract_batch(setup.mesh, shape),
-            accumulate=accumulate,
-        )
+        state = abstract_state(setup.mesh, setup.init)
+        lowered = setup.train_step.lower(state, batch, accumulate=accumulate)
         found = lowered.compile().memory_analysis()
     if found is None:
         return None
@@ -60,17 +64,6 @@ def step_memory(
         found.temp_size_in_bytes,
         found.output_size_in_bytes - found.alias_size_in_bytes,
     )
-
-
-def abstract_batch(mesh: Mesh, shape: tuple[int, int, int]) -> Batch:
-    """Shapes and shardings of a microbatch, its rows filled up to divide evenly."""
-    blocks = rows_here(mesh).of
-    rows = -(-shape[0] // blocks) * blocks
-    source, target = (
-        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=batch_sharding(mesh))
-        for length in shape[1:]
-    )
-    return Batch(source, target, source, target)
 
 
 def device_budget(gib: float | None) -> int | None:
@@ -85,9 +78,8 @@ def device_budget(gib: float | None) -> int | None:
         return limit
     if device.platform != "cpu" or not MEMORY_INFO.exists():
         return None
-    info = dict(line.split(":", 1) for line in MEMORY_INFO.read_text().splitlines())
-    kibibytes = int(info["MemAvailable"].split()[0])
-    return kibibytes * 1024 // jax.local_device_count()
+    kibibytes = re.search(r"MemAvailable: +(\d+)", MEMORY_INFO.read_text())[1]
+    return int(kibibytes) * 1024 // jax.local_device_count()
 
 
 def largest_microbatch(

@@ -49,7 +49,7 @@ class Report(NamedTuple):
 def init_state(
     model: Model, optimizer: optax.GradientTransformation, *, seed: int, ema: bool
 ) -> TrainState:
-    """Draw the parameters; boxed with their logical axis names (see sharding.py)."""
+    """Draw the first state, boxed with the logical names of its axes."""
     params = model.init(jax.random.key(seed))
     return fresh_state(params, optimizer, seed=seed, ema=ema)
 
@@ -57,16 +57,16 @@ def init_state(
 def fresh_state(
     params: Parameters, optimizer: optax.GradientTransformation, *, seed: int, ema: bool
 ) -> TrainState:
-    """The state before the first update of any parameters."""
+    """Make the state before the first update of `params`."""
     return TrainState(
-        step=jnp.zeros((), jnp.int32),
-        data_position=jnp.zeros((), jnp.int32),
-        seed=jnp.asarray(seed, jnp.uint32),
+        step=jnp.int32(0),
+        data_position=jnp.int32(0),
+        seed=jnp.uint32(seed),
         params=params,
         opt_state=optimizer.init(params),
         ema=jax.tree.map(jnp.copy, params) if ema else None,
-        bad_steps=jnp.zeros((), jnp.int32),
-        skipped=jnp.zeros((), jnp.int32),
+        bad_steps=jnp.int32(0),
+        skipped=jnp.int32(0),
     )
 
 
@@ -176,10 +176,7 @@ class TrainStep:
             gradients, model, label_smoothing=label_smoothing
         )
         apply = functools.partial(
-            apply_gradients,
-            optimizer,
-            ema_decay=ema_decay,
-            max_bad_steps=max_bad_steps,
+            apply_gradients, optimizer, ema_decay=ema_decay, max_bad_steps=max_bad_steps
         )
 
         def update(state: TrainState, batch: Batch) -> tuple[TrainState, Report]:
