@@ -43,9 +43,6 @@ class Run(NamedTuple):
     model: Model
 
 
-# Opening ----------------------------------------------------------------------------
-
-
 def resolve_config(workdir: Workdir, request: ConfigRequest) -> Config:
     """Return the config of a file, or the recorded one, with values replaced.
 
@@ -97,9 +94,6 @@ def _make_run(folder: Workdir, config: Config, tokenizer: Tokenizer) -> Run:
     return Run(folder, config, tokenizer, model)
 
 
-# Training -----------------------------------------------------------------------------
-
-
 class TrainingSetup(NamedTuple):
     """How the parameters of a run are made and updated, and on which devices."""
 
@@ -115,12 +109,9 @@ def make_training_setup(run: Run) -> TrainingSetup:
     optimizer, schedule = make_optimizer(
         d_model=run.config.model.d_model, **vars(run.config.optimizer)
     )
+    ema = training.ema_decay is not None
     init = functools.partial(
-        init_state,
-        run.model,
-        optimizer,
-        seed=training.seed,
-        ema=training.ema_decay is not None,
+        init_state, run.model, optimizer, seed=training.seed, ema=ema
     )
     train_step = TrainStep(
         run.model,
@@ -154,9 +145,6 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     """Plan the batches of the training text."""
     train = prepared.train
     return plan_batches(run.config, train.source.lengths, train.target.lengths)
-
-
-# Parameters ---------------------------------------------------------------------------
 
 
 def read_parameters(run: Run, which: str | None) -> Parameters:
@@ -196,9 +184,6 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
                     "average:N"
                 )
         return checkpoints.restore_parameters(step, field=field)
-
-
-# Translating --------------------------------------------------------------------------
 
 
 def keep_compiled() -> None:

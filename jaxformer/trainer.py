@@ -7,7 +7,7 @@ ends with a report, or resumes before the divergence and skips its data.
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,8 @@ from jaxformer import processes
 from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.embeddings import read_word_vectors
 from jaxformer.data.pipeline import examples_of, updates
-from jaxformer.data.plan import Plan
 from jaxformer.errors import InputError
-from jaxformer.evaluation.evaluator import Evaluation, Evaluator, Text
+from jaxformer.evaluation.evaluator import Evaluation, Text
 from jaxformer.evaluation.phenomena import report_phenomena
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.processes import StoppedError, StopRequests
@@ -30,19 +29,11 @@ from jaxformer.run import (
     plan_training,
     read_parameters,
 )
+from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.log import MetricsLog, read_scores
 from jaxformer.training.loop import DivergedError, Update, train
-from jaxformer.training.sharding import (
-    abstract_state,
-    born_sharded,
-    copy_to,
-    local_mesh,
-    on_mesh,
-    put_batch,
-    rows_here,
-)
 from jaxformer.training.step import Parameters, TrainState
 
 logger = logging.getLogger(__name__)
@@ -50,55 +41,45 @@ logger = logging.getLogger(__name__)
 SAMPLES = 3  # translations logged at each evaluation
 
 
-class Job(NamedTuple):
+class Job:
     """What trains and evaluates a run, without the state."""
 
-    run: Run
-    prepared: PreparedCorpus
-    setup: TrainingSetup
-    plan: Plan
-    evaluator: Evaluator
-    stop: StopRequests
+    def __init__(self, run: Run, prepared: PreparedCorpus, stop: StopRequests) -> None:
+        self.run, self.prepared, self.stop = run, prepared, stop
+        self.setup, self.plan = make_training_setup(run), plan_training(run, prepared)
+        text = Text(prepared.dev_source, prepared.dev_target)
+        self.evaluator = make_evaluator(
+            run, sharding.local_mesh(), text, prepared.dev, check_stop=stop.check
+        )
 
     def updates(self, start: int) -> Iterator[Update]:
         """The batches from data position `start` on, placed on the mesh."""
-        mesh = self.setup.mesh
+        mesh, config = self.setup.mesh, self.run.config
         batches = updates(
             self.prepared.train,
             self.plan,
-            seed=self.run.config.training.seed,
+            seed=config.training.seed,
             start=start,
-            executor=self.run.config.batches.executor,
-            rows=rows_here(mesh),
+            executor=config.batches.executor,
+            rows=sharding.rows_here(mesh),
         )
-        return (tuple(put_batch(mesh, batch) for batch in update) for update in batches)
-
-
-def make_job(run: Run, prepared: PreparedCorpus, stop: StopRequests) -> Job:
-    """Build a job. Raises InputError for a config that does not fit text or devices."""
-    setup, plan = make_training_setup(run), plan_training(run, prepared)
-    text = Text(prepared.dev_source, prepared.dev_target)
-    evaluator = make_evaluator(
-        run, local_mesh(), text, prepared.dev, check_stop=stop.check
-    )
-    return Job(run, prepared, setup, plan, evaluator, stop)
-
-
-# Training ---------------------------------------------------------------------------
+        return (
+            tuple(sharding.put_batch(mesh, batch) for batch in update)
+            for update in batches
+        )
 
 
 def train_past_divergence(job: Job) -> dict:
     """Train from the newest checkpoint to the end, and evaluate the result.
 
-    After a divergence the run ends, or if the config says "rollback" it resumes from
-    the newest checkpoint before, with the data that follows. Raises StoppedError with
-    the step saved, and InputError.
+    After a divergence it raises InputError or, if the config says "rollback", resumes
+    from the newest checkpoint before. Raises StoppedError with the step saved.
     """
     run, training = job.run, job.run.config.training
     scores = read_scores(run.workdir.path)
     position, tried = None, set()
     with (
-        on_mesh(job.setup.mesh),
+        sharding.on_mesh(job.setup.mesh),
         Checkpoints(
             run.workdir.checkpoints, keep=training.keep, scores=scores
         ) as checkpoints,
@@ -162,11 +143,11 @@ def first_state(
 ) -> TrainState:
     """Restore the newest checkpoint, or draw a new state; log what begins.
 
-    With a data `position` after a divergence, it is the newest checkpoint without bad
-    updates, continued at `position`; later checkpoints are removed. Its step is added
-    to `tried`. Raises InputError if it was tried before, or is past the end of the run.
+    After a divergence, restore the newest one without bad updates, to continue at the
+    data `position`; remove later ones and add its step to `tried`. Raises InputError if
+    it was tried before, and for a step past the end of the run.
     """
-    abstract = abstract_state(job.setup.mesh, job.setup.init)
+    abstract = sharding.abstract_state(job.setup.mesh, job.setup.init)
     found = checkpoints.restore_latest(abstract)
     while position is not None and found is not None and int(found[0].bad_steps):
         found = checkpoints.restore_latest(abstract, before=found[1])
@@ -208,7 +189,7 @@ def new_state(this: Run, setup: TrainingSetup) -> TrainState:
 
     Raises InputError if that file cannot be used.
     """
-    state = born_sharded(setup.mesh, setup.init)
+    state = sharding.born_sharded(setup.mesh, setup.init)
     file = this.config.training.initial_embeddings
     if not file:
         return state
@@ -234,14 +215,13 @@ def new_state(this: Run, setup: TrainingSetup) -> TrainState:
     )
 
 
-# Evaluation -------------------------------------------------------------------------
-
-
 def validate(
     job: Job, step: int, params: Parameters, *, under_all: bool = False
 ) -> Evaluation:
     """Translate and score the validation text; log scores and a few samples."""
-    done = job.evaluator(copy_to(local_mesh(), params), under_all=under_all)
+    done = job.evaluator(
+        sharding.copy_to(sharding.local_mesh(), params), under_all=under_all
+    )
     logger.info("step %s, validation: %s", f"{step:,}", done)
     if under_all:
         logger.info("the same translations under every scorer:%s", done.table())
@@ -259,7 +239,7 @@ def validate(
 
 def evaluate_result(job: Job, log: MetricsLog) -> dict[str, Any]:
     """Score the parameters that `translate` uses, and record the scores."""
-    params = copy_to(local_mesh(), read_parameters(job.run, None))
+    params = sharding.copy_to(sharding.local_mesh(), read_parameters(job.run, None))
     steps = job.run.config.training.steps
     scores = validate(job, steps, params, under_all=True).scores
     log.record(steps, "final", scores)
@@ -271,9 +251,6 @@ def evaluate_result(job: Job, log: MetricsLog) -> dict[str, Any]:
         "direction": job.run.config.data.direction,
         "tokens_per_second": round(log.tokens_per_second, 1),
     }
-
-
-# Divergence -------------------------------------------------------------------------
 
 
 def describe_divergence(job: Job, state: TrainState) -> str:

@@ -68,8 +68,9 @@ def read_state(path: Path, abstract: Any) -> Any:
     Raises DamagedError if the files cannot be read, InputError if their tree or shapes
     are not those of `abstract`.
     """
-    _require_same_shapes(_metadata(path), abstract, path)
-    return _restore(path, abstract, is_partial=False)
+    with _reading(path) as (reader, folder):
+        _require_same_shapes(reader.metadata(folder).tree, abstract, path)
+        return reader.restore(folder, args=_arguments(abstract))
 
 
 def read_field(path: Path, field: str) -> Any:
@@ -77,17 +78,19 @@ def read_field(path: Path, field: str) -> Any:
 
     Raises DamagedError if the files cannot be read, InputError without such a field.
     """
-    saved = _metadata(path)
-    if saved.get(field) is None:
-        raise InputError(f"checkpoint {path} has no {field}")
-    # Read by a device: if orbax reads into numpy and one file is damaged, every other
-    # read in progress prints a traceback.
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
-        {field: saved[field]},
-    )
-    return jax.tree.map(np.asarray, _restore(path, abstract, is_partial=True)[field])
+    with _reading(path) as (reader, folder):
+        saved = reader.metadata(folder).tree.get(field)
+        if saved is None:
+            raise InputError(f"checkpoint {path} has no {field}")
+        # Read by a device: if orbax reads into numpy and one file is damaged, every
+        # other read in progress prints a traceback.
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        abstract = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
+            {field: saved},
+        )
+        arguments = _arguments(abstract, partial_restore=True)
+        return jax.tree.map(np.asarray, reader.restore(folder, args=arguments)[field])
 
 
 def reason(error: Exception) -> str:
@@ -110,31 +113,21 @@ def _reading(path: Path) -> Iterator[tuple[ocp.handlers.PyTreeCheckpointHandler,
     alone = ocp.options.MultiprocessingOptions(
         primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone{me}"
     )
-    handler = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    reader = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=alone)
     try:
-        yield handler, epath.Path(path) / "state"
+        yield reader, epath.Path(path) / "state"
     except Exception as error:
         cause = error.__cause__ if type(error) is Exception else error
         if not isinstance(cause, OSError | ValueError | KeyError):
             raise
         raise DamagedError(reason(cause)) from error
     finally:
-        handler.close()
+        reader.close()
 
 
-def _metadata(path: Path) -> dict[str, Any]:
-    with _reading(path) as (handler, folder):
-        return handler.metadata(folder).tree
-
-
-def _restore(path: Path, abstract: Any, *, is_partial: bool) -> Any:
-    arguments = ocp.args.PyTreeRestore(
-        item=abstract,
-        restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
-        partial_restore=is_partial,
-    )
-    with _reading(path) as (handler, folder):
-        return handler.restore(folder, args=arguments)
+def _arguments(abstract: Any, **options: bool) -> ocp.args.PyTreeRestore:
+    shardings = ocp.checkpoint_utils.construct_restore_args(abstract)
+    return ocp.args.PyTreeRestore(item=abstract, restore_args=shardings, **options)
 
 
 def _require_same_shapes(saved: Any, wanted: Any, path: Path) -> None:

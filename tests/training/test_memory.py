@@ -1,4 +1,4 @@
-"""The bytes of a train step, and the largest microbatch: it fits, and no more would."""
+"""The bytes of a train step, and the largest microbatch that fits."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,12 +28,11 @@ def test_the_most_rows_that_fit_are_found_with_few_programs(budget, bend):
         return int(500 + 50 * rows + bend * rows * rows)
 
     found = memory.largest_fitting(bytes_of, budget, unit=2, most=20_000)
-    assert bytes_of(found) <= budget
-    assert found in compiled[:-1]
-    assert len(compiled) - 1 <= 2 + memory.GUESSES
+    assert found in compiled
+    assert len(compiled) <= 2 + memory.GUESSES
+    assert bytes_of(found) <= budget < bytes_of(2 * found)
     if not bend:
         assert found == (budget - 500) // 50 // 2 * 2
-    assert bytes_of(2 * found) > budget
 
 
 @pytest.mark.parametrize(
@@ -61,36 +60,32 @@ def test_budget_is_given_or_what_a_device_has(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("rows", "filled"), [(8, 8), (13, 16), (1, 8)])
-def test_rows_that_do_not_divide_over_the_devices_are_filled_up(rows, filled):
-    """As the batches of training are."""
-    mesh = jax.make_mesh((4, 2, 1), ("data", "fsdp", "tensor"))
-    batch = memory.abstract_batch(mesh, (rows, 6, 5))
-    assert [array.shape for array in batch] == [(filled, 6), (filled, 5)] * 2
-
-
 @pytest.mark.parametrize("accumulate", [False, True])
-def test_a_backend_may_not_report_memory(accumulate, caplog):
+def test_rows_that_do_not_divide_over_the_devices_are_filled_up(
+    rows, filled, accumulate, caplog
+):
+    """Of a backend that does not report memory."""
     asked = []
 
     def lower(state, batch, *, accumulate):
-        asked.append((batch.source.shape, batch.target.shape, accumulate))
+        asked.append(([array.shape for array in batch], accumulate))
         program = SimpleNamespace(memory_analysis=lambda: None)
         return SimpleNamespace(compile=lambda: program)
 
-    learner = SimpleNamespace(
-        mesh=jax.make_mesh((8, 1, 1), ("data", "fsdp", "tensor")),
+    setup = SimpleNamespace(
+        mesh=jax.make_mesh((4, 2, 1), ("data", "fsdp", "tensor")),
         init=lambda: {"x": jnp.zeros(2)},
         train_step=SimpleNamespace(lower=lower),
     )
     with caplog.at_level("INFO", logger="jaxformer"):
-        found = memory.step_memory(learner, (16, 32, 24), accumulate=accumulate)
+        found = memory.step_memory(setup, (rows, 6, 5), accumulate=accumulate)
     assert found is None
-    assert asked == [((16, 32), (16, 24), accumulate)]
-    assert "compiling the train step for 16 x 32 x 24" in caplog.text
+    assert asked == [([(filled, 6), (filled, 5)] * 2, accumulate)]
+    assert f"compiling the train step for {rows} x 6 x 5" in caplog.text
 
 
 @pytest.mark.slow
-def test_what_is_found_fits_and_twice_as_much_does_not():
+def test_the_microbatch_found_fits_and_twice_as_much_does_not():
     """For one layer on all eight devices."""
     config = multi30k.get_config().to_dict()
     config["model"] |= {
@@ -99,13 +94,13 @@ def test_what_is_found_fits_and_twice_as_much_does_not():
     }  # fmt: skip
     config = Config.parse(config, config_type)
     model = make_model(config.model, vocab_size=40, rematerialise=False)
-    learner = make_training_setup(Run(Workdir(Path()), config, None, model))
+    setup = make_training_setup(Run(Workdir(Path()), config, None, model))
     budget = 2**20
     found = memory.largest_microbatch(
-        learner, (UNIT, LENGTH, LENGTH), budget, unit=UNIT, tokens_per_update=10**6
+        setup, (UNIT, LENGTH, LENGTH), budget, unit=UNIT, tokens_per_update=10**6
     )
     assert found["tokens"] % (UNIT * LENGTH) == 0
     assert found["bytes"] <= budget
     assert not found["is_whole_update"]
     shape = (2 * found["tokens"] // LENGTH, LENGTH, LENGTH)
-    assert memory.step_memory(learner, shape, accumulate=True).total > budget
+    assert memory.step_memory(setup, shape, accumulate=True).total > budget

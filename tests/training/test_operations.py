@@ -11,9 +11,9 @@ from flax import linen as nn
 from jaxformer.batch import Batch
 from jaxformer.data.plan import Shape
 from jaxformer.estimates import largest_shape
-from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import TrainStep, init_state
 from tests.models.tiny import model_of
+from tests.training.setups import optimizer_of
 
 SIZES = {  # matrices that outweigh the rest
     "vocab_size": 512, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32,
@@ -21,48 +21,37 @@ SIZES = {  # matrices that outweigh the rest
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def lower():
-    """Lower the train step for a shape of microbatches."""
-    optimizer, _ = make_optimizer(
-        d_model=128, warmup_steps=4, learning_rate_scale=1.0, beta1=0.9, beta2=0.98,
-        epsilon=1e-9, clip_norm=None,
-    )  # fmt: skip
-
-    def lower(shape: Shape, *, accumulate: bool, window: int | None = None):
-        model = model_of(**SIZES, attention_window=window)
-        step = TrainStep(
-            model, optimizer, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
-        )
-        init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
-        state = jax.eval_shape(lambda: nn.unbox(init()))
-        source, target = (
-            jax.ShapeDtypeStruct((shape.rows, length), jnp.int32)
-            for length in (shape.source_length, shape.target_length)
-        )
-        batch = Batch(source, target, source, target)
-        return model, state, step.lower(state, batch, accumulate=accumulate)
-
-    return lower
+def lower(model, shape, *, accumulate):
+    """Lower the train step for a shape of microbatches; returns the state, too."""
+    optimizer, _ = optimizer_of(d_model=128)
+    step = TrainStep(
+        model, optimizer, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
+    )
+    init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
+    state = jax.eval_shape(lambda: nn.unbox(init()))
+    rows, *lengths = shape
+    sides = [jax.ShapeDtypeStruct((rows, length), jnp.int32) for length in lengths]
+    return state, step.lower(state, Batch(*sides, *sides), accumulate=accumulate)
 
 
 @pytest.mark.parametrize(
     ("shape", "window"), [(Shape(8, 24, 32), None), (Shape(1, 512, 256), 16)]
 )
-def test_operations_are_those_that_xla_counts(lower, shape, window):
+def test_operations_are_those_that_xla_counts(shape, window):
     """At 256 target positions the loop over the logits runs once, as XLA assumes."""
-    model, _, lowered = lower(shape, accumulate=False, window=window)
+    model = model_of(**SIZES, attention_window=window)
+    _, lowered = lower(model, shape, accumulate=False)
     counted = lowered.cost_analysis()["flops"]
     assert model.flops(*shape) == pytest.approx(counted, rel=0.1)
 
 
-def test_accumulating_holds_gradients_beside_the_state(lower):
-    _, state, lowered = lower(Shape(8, 24, 32), accumulate=True)
-    total, same_state, batch, index = lowered.args_info[0]
+def test_accumulating_holds_gradients_beside_the_state():
+    state, lowered = lower(model_of(**SIZES), Shape(8, 24, 32), accumulate=True)
+    total, *others = lowered.args_info[0]
     shapes = [leaf.shape for leaf in jax.tree.leaves(state.params)]
     assert [leaf.shape for leaf in jax.tree.leaves(total.grads)] == shapes
     assert all(leaf.donated for leaf in jax.tree.leaves(total))
-    assert not any(leaf.donated for leaf in jax.tree.leaves((same_state, batch, index)))
+    assert not any(leaf.donated for leaf in jax.tree.leaves(others))
 
 
 def test_the_largest_shape_has_the_longest_rows():
