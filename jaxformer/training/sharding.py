@@ -97,8 +97,7 @@ def put_batch(mesh: Mesh, batch: Batch) -> Batch:
 def copy_to(mesh: Mesh, params: Any) -> Any:
     """Copy whole parameters to each device of a local mesh.
 
-    Takes arrays of numpy, or of a mesh of all devices; then all processes have to take
-    part.
+    Takes arrays of numpy or, if all processes take part, of a mesh of all devices.
     """
 
     def gather(leaf: Any) -> Any:
@@ -116,31 +115,28 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
     The axis names of its parameters give the shardings. Raises InputError if a size
     cannot be split evenly.
     """
+
+    def place(leaf: jax.ShapeDtypeStruct, names: PartitionSpec) -> jax.ShapeDtypeStruct:
+        for size, name in zip(leaf.shape, names, strict=False):
+            axis, key = LOGICAL_AXES.get(name, (None, None))
+            if axis is not None and size % mesh.shape[axis]:
+                raise _uneven(axis, mesh.shape[axis], key, size)
+        axes = nn.logical_to_mesh_axes(names, AXIS_RULES)
+        sharding = NamedSharding(mesh, axes)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
     boxed = jax.eval_shape(init)
-    names = nn.get_partition_spec(boxed)
     leaves = jax.eval_shape(nn.unbox, boxed)
-    jax.tree.map(lambda leaf, names: _require_even(mesh, leaf, names), leaves, names)
-    return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=sharding
-        ),
-        leaves,
-        nn.logical_to_mesh_sharding(names, mesh, AXIS_RULES),
+    return jax.tree.map(place, leaves, nn.get_partition_spec(boxed))
+
+
+def _uneven(axis: str, split: int, key: str, size: int) -> InputError:
+    divisor = max(n for n in range(1, split) if size % n == split % n == 0)
+    return InputError(
+        f"mesh.{axis}={split} does not divide {key}={size}; choose "
+        f"mesh.{axis}={divisor}, or a multiple of {split} such as "
+        f"{key}={size + -size % split}"
     )
-
-
-def _require_even(mesh: Mesh, leaf: jax.ShapeDtypeStruct, names: PartitionSpec) -> None:
-    for size, name in zip(leaf.shape, names, strict=False):
-        axis, key = LOGICAL_AXES.get(name, (None, None))
-        if axis is None or size % mesh.shape[axis] == 0:
-            continue
-        split = mesh.shape[axis]
-        divisors = [n for n in range(1, split) if size % n == split % n == 0]
-        raise InputError(
-            f"mesh.{axis}={split} does not divide {key}={size}; choose "
-            f"mesh.{axis}={divisors[-1]}, or a multiple of {split} such as "
-            f"{key}={size + -size % split}"
-        )
 
 
 def born_sharded(mesh: Mesh, init: Callable[[], Any]) -> Any:

@@ -88,12 +88,8 @@ def gradients(
 
     def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
         features = model.features(params, batch, dropout_key(state, microbatch))
-        sums = projected_loss_sums(
-            *features,
-            by_shard(batch.target),
-            by_shard(batch.target_segments),
-            label_smoothing,
-        )
+        targets = by_shard(batch.target), by_shard(batch.target_segments)
+        sums = projected_loss_sums(*features, *targets, label_smoothing)
         return sums.loss, sums
 
     grads, sums = jax.grad(summed_loss, has_aux=True)(state.params)
@@ -147,20 +143,15 @@ def evaluate_batch(
     model: Model, params: Parameters, batch: Batch, *, label_smoothing: float
 ) -> LossSums:
     """Sum the loss of one batch, dropout off."""
-    return loss_sums(
-        model.logits(params, batch),
-        batch.target,
-        batch.target_segments,
-        label_smoothing=label_smoothing,
-    )
+    logits, segments = model.logits(params, batch), batch.target_segments
+    return loss_sums(logits, batch.target, segments, label_smoothing=label_smoothing)
 
 
 class TrainStep:
     """The compiled update: call it with the state and the update's microbatches.
 
     An update of one microbatch is one program. Of several, each shape is compiled once,
-    and their gradients are accumulated. The state and the accumulator are donated: use
-    only what is returned.
+    and their gradients are accumulated. The state is donated.
     """
 
     def __init__(
@@ -195,10 +186,7 @@ class TrainStep:
     def lower(
         self, state: TrainState, batch: Batch, *, accumulate: bool
     ) -> jax.stages.Lowered:
-        """Lower the program that takes most memory, for abstract arguments.
-
-        It is the whole update or, if updates `accumulate`, adding a microbatch.
-        """
+        """Lower the update or, if updates `accumulate`, the adding of a microbatch."""
         if not accumulate:
             return self._update.lower(state, batch)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)

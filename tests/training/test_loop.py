@@ -53,7 +53,7 @@ class Recorder:
             bad, skipped = state.bad_steps + 1, state.skipped + 1
             return state._replace(bad_steps=bad, skipped=skipped), nothing
         sums = LossSums(float(update), 2.0 * update, 0.0, 1.0)
-        return state._replace(params=f"params {update}", bad_steps=0), Report(sums, 0.5)
+        return state._replace(params=f"P{update}", bad_steps=0), Report(sums, 0.5)
 
     def is_asked_to_stop(self):
         """Several processes agree on the step by asking once at each."""
@@ -62,9 +62,10 @@ class Recorder:
 
     def train(self, step, sums, *, learning_rate, gradient_norm, skipped_updates):
         assert math.isnan(gradient_norm) if step in self.bad else gradient_norm == 0.5
-        self.calls.append(("log", step, sums["loss"], sums["tokens"], learning_rate))
+        loss, tokens = sums["loss"], sums["tokens"]
+        self.calls.append(f"log {step}: {loss:g}/{tokens:g} at {learning_rate:g}")
         if self.bad:
-            self.calls.append(("skipped", skipped_updates))
+            self.calls.append(f"{skipped_updates} skipped")
 
     @contextlib.contextmanager
     def pause(self):
@@ -74,19 +75,19 @@ class Recorder:
 
     def evaluate(self, step, params):
         assert self.paused
-        self.calls.append(("evaluate", step, params))
+        self.calls.append(f"evaluate {step}: {params}")
         return {"bleu": step / 2}
 
     def record(self, step, kind, scores):
         assert not self.paused
-        self.calls.append((kind, step, scores["bleu"]))
+        self.calls.append(f"{kind} {step}: {scores['bleu']:g}")
 
     def save(self, step, state):
         assert int(state.step) == step
-        self.calls.append(("save", step))
+        self.calls.append(f"save {step}")
 
     def wait(self):
-        self.calls.append(("wait",))
+        self.calls.append("wait")
 
 
 def run(*, start=0, ema=None, stop=None, bad=(), scores=None, **changes):
@@ -105,7 +106,7 @@ def run(*, start=0, ema=None, stop=None, bad=(), scores=None, **changes):
     )
     try:
         state = train(
-            TrainState(start, start, 0, f"params {start}", None, ema, 0, 0),
+            TrainState(start, start, 0, f"P{start}", None, ema, 0, 0),
             recorder.step,
             iter(range(start + 1, 100)),
             config=config,
@@ -123,121 +124,95 @@ def run(*, start=0, ema=None, stop=None, bad=(), scores=None, **changes):
     return recorder.calls, state
 
 
-EVALUATED_AT_4 = [("evaluate", 4, "params 4"), ("eval", 4, 2.0)]
-EVALUATED_AT_8 = [("evaluate", 8, "params 8"), ("eval", 8, 4.0)]
-END_OF_10 = [("log", 10, 10, 1, 109), ("save", 10), ("wait",)]
-FROM_8 = [("log", 9, 9, 1, 108), *END_OF_10]
+EVALUATED_AT_4, EVALUATED_AT_8 = (
+    "evaluate 4: P4; eval 4: 2",
+    "evaluate 8: P8; eval 8: 4",
+)
 DIVERGES = {"bad": range(3, 99), "max_bad_steps": 2}
 
-# What train is given, what it does in order, and the last step and parameters.
+# What train is given, what it does in order, and the last step and parameters. Lines of
+# the log have the sum and number of the updates since the last one, and the rate, which
+# for update n is that of count n - 1.
 CASES = {
     "a step is saved before its evaluation, which may be interrupted": (
         {},
-        [
-            ("save", 2),
-            ("log", 3, 1 + 2 + 3, 3, 102),  # the rate of update 3 is that of count 2
-            ("save", 4),
-            *EVALUATED_AT_4,
-            ("log", 6, 4 + 5 + 6, 3, 105),
-            ("save", 6),
-            ("save", 8),
-            *EVALUATED_AT_8,
-            ("log", 9, 7 + 8 + 9, 3, 108),
-            *END_OF_10,
-        ],
-        (10, "params 10"),
+        f"save 2; log 3: 6/3 at 102; save 4; {EVALUATED_AT_4}; log 6: 15/3 at 105; "
+        f"save 6; save 8; {EVALUATED_AT_8}; log 9: 24/3 at 108; log 10: 10/1 at 109; "
+        "save 10; wait",
+        (10, "P10"),
     ),
     "the last update is logged, saved and evaluated": (
         {"start": 3, "steps": 4},
-        [("log", 4, 4, 1, 103), ("save", 4), *EVALUATED_AT_4, ("wait",)],
-        (4, "params 4"),
+        f"log 4: 4/1 at 103; save 4; {EVALUATED_AT_4}; wait",
+        (4, "P4"),
     ),
     "the last update is logged and saved whatever its number": (
         {"start": 4, "steps": 5},
-        [("log", 5, 5, 1, 104), ("save", 5), ("wait",)],
-        (5, "params 5"),
+        "log 5: 5/1 at 104; save 5; wait",
+        (5, "P5"),
     ),
     "a resumed run takes only the updates left": (
         {"start": 7},
-        [("save", 8), *EVALUATED_AT_8, ("log", 9, 8 + 9, 2, 108), *END_OF_10],
-        (10, "params 10"),
+        f"save 8; {EVALUATED_AT_8}; log 9: 17/2 at 108; log 10: 10/1 at 109; save 10; "
+        "wait",
+        (10, "P10"),
     ),
-    "a finished run makes no update": ({"start": 10}, [("wait",)], (10, "params 10")),
+    "a finished run makes no update": ({"start": 10}, "wait", (10, "P10")),
     "an interrupted evaluation is repeated, its step not saved again": (
         {"start": 8, "scores": {4: 2.0}},
-        [*EVALUATED_AT_8, *FROM_8],
-        (10, "params 10"),
+        f"{EVALUATED_AT_8}; log 9: 9/1 at 108; log 10: 10/1 at 109; save 10; wait",
+        (10, "P10"),
     ),
     "an interrupted last evaluation is repeated": (
         {"start": 8, "steps": 8, "scores": {4: 2.0}},
-        [*EVALUATED_AT_8, ("wait",)],
-        (8, "params 8"),
+        f"{EVALUATED_AT_8}; wait",
+        (8, "P8"),
     ),
     "a run that is asked to stop saves, and leaves the evaluation for later": (
         {"start": 2, "stop": 4},
-        [("log", 3, 3, 1, 102), ("log", 4, 4, 1, 103), ("save", 4), ("wait",)],
-        (4, "params 4"),
+        "log 3: 3/1 at 102; log 4: 4/1 at 103; save 4; wait",
+        (4, "P4"),
     ),
-    "it saves at any step": (
+    "it logs and saves at any step": (
         {"start": 4, "stop": 5},
-        [("log", 5, 5, 1, 104), ("save", 5), ("wait",)],
-        (5, "params 5"),
+        "log 5: 5/1 at 104; save 5; wait",
+        (5, "P5"),
     ),
     "a run that is asked to stop at once has nothing to save": (
         {"start": 7, "stop": 7},
-        [("wait",)],
-        (7, "params 7"),
-    ),
-    "a new run that is asked to stop at once has nothing to save": (
-        {"stop": 0},
-        [("wait",)],
-        (0, "params 0"),
+        "wait",
+        (7, "P7"),
     ),
     "skipped updates count as steps, but not for the rate and the sums": (
         {"steps": 6, "bad": {2, 6}},
-        [
-            ("save", 2),
-            ("log", 3, 1 + 3, 2, 101),  # the second update that counts
-            ("skipped", 1),
-            ("save", 4),
-            *EVALUATED_AT_4,
-            ("log", 6, 4 + 5, 2, 103),
-            ("skipped", 2),
-            ("save", 6),
-            ("wait",),
-        ],
-        (6, "params 5"),
+        f"save 2; log 3: 4/2 at 101; 1 skipped; save 4; {EVALUATED_AT_4}; "
+        "log 6: 9/2 at 103; 2 skipped; save 6; wait",
+        (6, "P5"),
     ),
     "a run that diverges ends before it logs or saves": (
         DIVERGES,
-        [("save", 2), ("log", 3, 1 + 2, 2, 101), ("skipped", 1)],
-        (4, "params 2"),
+        "save 2; log 3: 3/2 at 101; 1 skipped",
+        (4, "P2"),
     ),
     "a divergence is noticed with the next log line": (
         {**DIVERGES, "log_every": 8, "save_every": 9, "eval_every": 9},
-        [],
-        (4, "params 2"),
+        "",
+        (4, "P2"),
     ),
     "a divergence is noticed with the next checkpoint": (
         {**DIVERGES, "log_every": 99, "save_every": 8, "eval_every": 8},
-        [],
-        (4, "params 2"),
+        "",
+        (4, "P2"),
     ),
     "a divergence is noticed when the run is asked to stop": (
         {"start": 4, "bad": range(5, 99), "max_bad_steps": 1, "stop": 5},
-        [],
-        (5, "params 4"),
+        "",
+        (5, "P4"),
     ),
     "the moving average is evaluated if there is one": (
         {"start": 3, "steps": 4, "ema": "average", "ema_decay": 0.9},
-        [
-            ("log", 4, 4, 1, 103),
-            ("save", 4),
-            ("evaluate", 4, "average"),
-            ("eval", 4, 2.0),
-            ("wait",),
-        ],
-        (4, "params 4"),
+        "log 4: 4/1 at 103; save 4; evaluate 4: average; eval 4: 2; wait",
+        (4, "P4"),
     ),
 }
 
@@ -245,7 +220,7 @@ CASES = {
 @pytest.mark.parametrize(("given", "calls", "last"), CASES.values(), ids=CASES)
 def test_what_happens_at_which_step(given, calls, last):
     found, state = run(**given)
-    assert found == calls
+    assert "; ".join(found) == calls
     assert (state.step, state.params) == last
 
 
