@@ -172,12 +172,10 @@ def first_state(
             f"for {steps}; raise training.steps or use another workdir"
         )
     logger.info(
-        "%s: %s, %s parameters, step %s of %s, on %s x %s",
+        "%s: %s, %s, on %s x %s",
         "training" if found is None else "resuming",
         job.run.config.data.direction,
-        f"{parameter_count(state.params):,}",
-        f"{step:,}",
-        f"{steps:,}",
+        f"{parameter_count(state.params):,} parameters, step {step:,} of {steps:,}",
         jax.device_count(),
         jax.devices()[0].device_kind,
     )
@@ -197,12 +195,8 @@ def new_state(this: Run, setup: TrainingSetup) -> TrainState:
     vectors, is_found = read_word_vectors(
         Path(file), pieces, d_model=this.model.d_model
     )
-    logger.info(
-        "embeddings: %s of %s pieces start from %s, the others at random",
-        f"{is_found.sum():,}",
-        f"{len(pieces):,}",
-        file,
-    )
+    found = f"{is_found.sum():,} of {len(pieces):,} pieces start from {file}"
+    logger.info("embeddings: %s, the others at random", found)
 
     def replace(params: Parameters) -> Parameters:
         drawn = params["embedding"]

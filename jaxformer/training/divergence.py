@@ -1,8 +1,7 @@
 """Diagnose an update that is not finite by computing it again.
 
-A skipped update reports only that its loss or its gradient is not finite. When a run
-has diverged, the first of its skipped updates is repeated with the same parameters and
-the same dropout, and the first layer that is not finite is named.
+It is repeated with the same parameters and the same dropout, and the first layer that
+is not finite is named.
 """
 
 from collections.abc import Sequence
@@ -30,18 +29,13 @@ class Finding(NamedTuple):
         """Say what is not finite, causes first."""
         if self.parameter is not None:
             return f"the parameter {self.parameter} is not finite"
-        found = []
-        if self.output is not None:
-            found.append(
-                f"the first output that is not finite is that of {self.output}"
-            )
-        if not np.isfinite(self.loss):
-            found.append(f"the loss is {self.loss}")
-        if self.gradient is not None:
-            found.append(
-                f"the gradient is first not finite in {self.gradient}, going backwards"
-            )
-        return "; ".join(found) or (
+        _, _, output, loss, grad = self
+        causes = {
+            f"the first output that is not finite is that of {output}": output,
+            f"the loss is {loss}": not np.isfinite(loss),
+            f"the gradient is first not finite in {grad}, going backwards": grad,
+        }
+        return "; ".join(filter(causes.get, causes)) or (
             "computed again everything is finite, so the machine is suspect"
         )
 
@@ -90,7 +84,7 @@ def _first_bad(are_finite: Parameters, layers: Sequence[str]) -> str | None:
     """
     bad = [
         jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, ok in jax.tree_util.tree_leaves_with_path(are_finite)
+        for path, ok in jax.tree.leaves_with_path(are_finite)
         if not ok
     ]
     for layer in reversed(layers):

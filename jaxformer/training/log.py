@@ -52,11 +52,10 @@ def read_scores(workdir: Path) -> dict[int, float]:
 class MetricsLog:
     """The log of one run; a context manager that closes its files and its bar.
 
-    On a terminal the progress line is a bar that log messages do not tear; elsewhere
-    every call of `train` logs one line. `workdir/metrics.jsonl` gets one object per
-    call with step, kind ("train", "eval" or "final"), time (seconds since 1970) and
-    the values, null where not finite; `workdir/tensorboard` gets the numbers as
-    kind/name.
+    On a terminal the progress line is a bar below the log messages; elsewhere every
+    call of `train` logs one line. `workdir/metrics.jsonl` gets one object per call with
+    step, kind ("train", "eval" or "final"), time (seconds since 1970) and the values,
+    null if not finite; `workdir/tensorboard` gets the numbers as kind/name.
     """
 
     def __init__(
@@ -80,11 +79,8 @@ class MetricsLog:
         self._closing = contextlib.ExitStack()
         file = path if writes else Path(os.devnull)
         self._file = self._closing.enter_context(file.open("a", encoding="utf-8"))
-        self._board = SummaryWriter(
-            str(workdir / "tensorboard"),
-            purge_step=start_step + 1,
-            write_to_disk=writes,
-        )
+        folder, first = str(workdir / "tensorboard"), start_step + 1
+        self._board = SummaryWriter(folder, purge_step=first, write_to_disk=writes)
         # On a full disk, what the board still holds is lost.
         self._closing.enter_context(contextlib.suppress(OSError))
         self._closing.callback(self._board.close)
@@ -123,10 +119,10 @@ class MetricsLog:
             self._paused += time.monotonic() - begin
 
     def train(self, step: int, sums: Mapping[str, float], **others: float) -> None:
-        """Report the updates since the last call, `step` being the last of them.
+        """Report the updates since the last call; `step` is the last of them.
 
-        `sums` are `LossSums` over all these updates. `others` are values to report as
-        they are, among them `learning_rate`.
+        `sums` are their `LossSums`; `others` are reported as they are, among them
+        `learning_rate`.
         """
         now = time.monotonic()
         tokens = float(sums["tokens"])
@@ -166,16 +162,10 @@ class MetricsLog:
             return
         elapsed = time.monotonic() - self._start
         left = (self._total_steps - step) * elapsed / max(step - self._start_step, 1)
-        logger.info(
-            "step %s/%s: loss %.4f, ppl %.2f, lr %.3e, %s, ETA %s",
-            f"{step:,}",
-            f"{self._total_steps:,}",
-            values["loss"],
-            values["ppl"],
-            values["learning_rate"],
-            speed,
-            timedelta(seconds=round(left)),
-        )
+        eta = timedelta(seconds=round(left))
+        line = "loss {loss:.4f}, ppl {ppl:.2f}, lr {learning_rate:.3e}"
+        line = f"{line.format(**values)}, {speed}, ETA {eta}"
+        logger.info("step %s/%s: %s", f"{step:,}", f"{self._total_steps:,}", line)
 
 
 def _stderr_can_show_a_bar() -> bool:

@@ -42,8 +42,8 @@ def step_memory(
 ) -> Memory | None:
     """Compile the train step for microbatches of (rows, source length, target length).
 
-    `setup` has the run's mesh, init and train_step; `accumulate` is for updates of
-    several microbatches. Returns None where the backend does not report memory.
+    `setup` is a TrainingSetup; `accumulate` is for updates of several microbatches.
+    Returns None where the backend does not report memory.
     """
     logger.info("            compiling the train step for %d x %d x %d ...", *shape)
     blocks, sharding = rows_here(setup.mesh).of, batch_sharding(setup.mesh)
@@ -69,7 +69,7 @@ def step_memory(
 def device_budget(gib: float | None) -> int | None:
     """Bytes that each device has: `gib`, or what it reports, or None if it does not.
 
-    Devices that are the processor share what memory is available.
+    CPU devices share the memory that is available.
     """
     if gib:
         return int(gib * GIB)
@@ -104,10 +104,11 @@ def largest_microbatch(
         return step_memory(setup, (rows, *shape[1:]), accumulate=accumulate).total
 
     rows = largest_fitting(bytes_of, budget, unit=unit, most=most)
-    if rows is None:
-        return None
-    tokens, size = rows * longest, bytes_of(rows)
-    return {"tokens": tokens, "bytes": size, "is_whole_update": rows == most}
+    return rows and {
+        "tokens": rows * longest,
+        "bytes": bytes_of(rows),
+        "is_whole_update": rows == most,
+    }
 
 
 def largest_fitting(
