@@ -108,12 +108,12 @@ class Checkpoints:
             return
         try:
             self._writer.wait_until_finished()
+            kept = {*self.steps()[-self._keep :], self.best_step()}
+            for step in sorted(self._all_steps() - kept):
+                self._delete(step)
         except (OSError, ValueError) as error:  # tensorstore raises ValueError
             raise self._save_failed(error) from error
         self._saving = None
-        kept = {*self.steps()[-self._keep :], self.best_step()}
-        for step in sorted(self._all_steps() - kept):
-            self._delete(step)
 
     def restore_latest(
         self, abstract: Any, *, before: float = math.inf
