@@ -78,7 +78,7 @@ def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, An
         for side, length in zip(sides, lengths, strict=True)
     }
     real = {side: round(train[side]["tokens"] / updates) for side in sides}
-    flops = [checked.model.flops(*shape) for shape in plan.shapes]
+    shapes = list(zip(plan.shapes, counts.tolist(), strict=True))
     lines = [
         f"text        {train['kept']:,} pairs to train on, a vocabulary of "
         f"{checked.tokenizer.vocab_size:,} pieces",
@@ -90,12 +90,13 @@ def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, An
         f"({plan.real_token_share:.1%} of both), on average",
         "            rows x source x target length",
     ]
-    for (rows, source, target), count in zip(plan.shapes, counts, strict=True):
-        empty = -rows % rows_here(setup.mesh).of  # fill up what devices do not divide
+    for (height, source, target), count in shapes:
+        empty = -height % rows_here(setup.mesh).of  # fill up what devices do not divide
         lines.append(
-            f"            {rows:>7} x {source:>3} x {target:>3}, {count:>9,} an "
+            f"            {height:>7} x {source:>3} x {target:>3}, {count:>9,} an "
             f"epoch{f', {empty} rows empty here' if empty else ''}"
         )
+    flops = sum(count * checked.model.flops(*shape) for shape, count in shapes)
     logger.info("%s", "\n".join(lines))
     return {
         "pairs": train["kept"],
@@ -108,7 +109,7 @@ def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, An
         "updates_per_epoch": updates,
         "shapes": [list(shape) for shape in plan.shapes],
         "real_token_share": round(plan.real_token_share, 4),
-        "flops_per_update": sum(map(int.__mul__, flops, counts.tolist())) // updates,
+        "flops_per_update": flops // updates,
     }
 
 

@@ -1,10 +1,14 @@
-"""What the tests of training share: an optimiser, comparison bit by bit, names."""
+"""What the tests of training share: an optimiser, batches, meshes and comparisons."""
+
+import math
 
 import jax
 import numpy as np
+from jax.sharding import AxisType
 
 from jaxformer.batch import Batch
 from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.sharding import AXES
 
 
 def optimizer_of(**changes):
@@ -17,12 +21,20 @@ def optimizer_of(**changes):
 
 
 def random_batch(rows, length, *, vocabulary=16, seed=0):
-    """Rows of one pair each, of random lengths up to `length`."""
+    """Rows of up to two packed pairs and padding; low ids are the most frequent."""
     rng = np.random.default_rng(seed)
     ends = rng.integers(1, length + 1, (rows, 1))
-    segments = (np.arange(length)[None] < ends).astype(np.int32)
-    source, target = rng.integers(3, vocabulary, (2, rows, length), dtype=np.int32)
-    return Batch(source * segments, target * segments, segments, segments)
+    index = np.arange(length)[None]
+    segments = ((1 + (index > ends // 2)) * (index < ends)).astype(np.int32)
+    draws = 3 + rng.random((2, rows, length)) ** 4 * (vocabulary - 3)
+    source, target = draws.astype(np.int32) * (segments > 0)
+    return Batch(source, target, segments, segments)
+
+
+def mesh_of(sizes):
+    """A mesh of the first devices; `make_mesh` always takes all of them."""
+    devices = jax.devices()[: math.prod(sizes)]
+    return jax.make_mesh(sizes, AXES, (AxisType.Auto,) * 3, devices=devices)
 
 
 def assert_same(left, right):

@@ -7,32 +7,22 @@ import collections
 import functools
 import itertools
 import math
-import re
 from typing import NamedTuple
 from unittest import mock
 
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 from benchmarks.collectives import Collective, collectives, shapes_in
-from jaxformer.data.pipeline import updates
-from jaxformer.data.plan import make_plan
-from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.batch import Batch
 from jaxformer.models import local_attention
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.training import loss_kernel
-from jaxformer.training.sharding import (
-    AXES,
-    abstract_state,
-    on_mesh,
-    put_batch,
-    rows_here,
-)
+from jaxformer.training.sharding import abstract_state, on_mesh, put_batch
 from jaxformer.training.step import TrainStep, init_state
 from tests.models.tiny import model_of
-from tests.training.setups import optimizer_of
+from tests.training.setups import mesh_of, optimizer_of, random_batch
 
 ONE, DATA, FSDP, ALL, TENSOR = (1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8)
 
@@ -49,26 +39,11 @@ OPTIMIZER, _ = optimizer_of(d_model=D)
 Counter = collections.Counter
 
 
-def mesh_of(sizes):
-    """A mesh of the first devices; `make_mesh` always takes all of them."""
-    devices = jax.devices()[: math.prod(sizes)]
-    return jax.make_mesh(sizes, AXES, (AxisType.Auto,) * 3, devices=devices)
-
-
 # --- reading a compiled program ------------------------------------------------------
-
-
-def arguments_and_results(text):
-    """The shapes that one device is given and hands back."""
-    layout = re.search(r"entry_computation_layout=\{(.*?)\}\s*(, \w+=|$)", text, re.M)
-    arguments, results = layout[1].split("->")
-    return shapes_in(arguments), shapes_in(results)
 
 
 def test_a_program_is_read_right():
     text = """\
-HloModule jit_f, entry_computation_layout={(f32[2,3]{1,0}, s32[])->(f32[2]{0})}, x=1
-
 %body.1 (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
   %g = f32[4]{0} all-gather(%x), channel_id=1, dimensions={0}
 }
@@ -90,41 +65,19 @@ ENTRY %main.3 (p: f32[2,3], q: s32[]) -> f32[2] {
         Collective("all-reduce", True, ((),), 4),
     ]
     assert [each.elements for each in collectives(text)] == [4, 11, 1]
-    assert arguments_and_results(text) == ([(2, 3), ()], [(2,)])
 
 
 # --- one update, compiled for each mesh ----------------------------------------------
 
 
-@functools.cache
-def corpus():
-    """A corpus in which some ids are far more frequent: that can be learnt."""
-    rng = np.random.default_rng(0)
-
-    def side():
-        ends = np.cumsum([0, *rng.integers(3, 9, 800)])
-        ids = 3 + rng.random(ends[-1]) ** 4 * (V - 3)
-        return Ragged(ids.astype(np.uint16), ends)
-
-    return TokenizedCorpus(side(), side())
-
-
-def batches(mesh):
-    """The batches of a run from its start on, placed as training places them."""
-    plan = make_plan(
-        corpus().source.lengths,
-        corpus().target.lengths,
-        layout="packed",
-        row_length=LENGTH,
-        max_shapes=1,
-        tokens_per_microbatch=ROWS * LENGTH,
-        tokens_per_update=ROWS * LENGTH,
-        row_multiple=1,
-    )
-    every = updates(
-        corpus(), plan, seed=0, start=0, executor="python", rows=rows_here(mesh)
-    )
-    return (put_batch(mesh, batch) for (batch,) in every)
+def batches(sizes):
+    """The batches of a run; rows that the mesh does not divide are filled up."""
+    data, fsdp, _ = sizes
+    widths = ((0, -ROWS % (data * fsdp)), (0, 0))
+    for seed in itertools.count():
+        batch = random_batch(ROWS, LENGTH, vocabulary=V, seed=seed)
+        padded = Batch(*(np.pad(array, widths) for array in batch))
+        yield put_batch(mesh_of(sizes), padded)
 
 
 class Program(NamedTuple):
@@ -157,7 +110,7 @@ def program(sizes, *, has_biases=False, window=None):
         model, OPTIMIZER, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
     )
     init = functools.partial(init_state, model, OPTIMIZER, seed=0, ema=False)
-    batch = next(batches(mesh))
+    batch = next(batches(sizes))
     with (
         on_mesh(mesh),
         mock.patch.object(loss_kernel, "CHUNK_TOKENS", CHUNK),
@@ -223,7 +176,7 @@ def reports(sizes, count, **options):
     """Loss, NLL, correct, tokens and gradient norm of the first `count` updates."""
     run, _, abstract, _ = program(sizes, **options)
     state, numbers = first_values(abstract), []
-    for batch in itertools.islice(batches(mesh_of(sizes)), count):
+    for batch in itertools.islice(batches(sizes), count):
         state, report = run(state, batch)
         numbers.append([*report.sums, report.gradient_norm])
     return np.array(jax.device_get(numbers))
@@ -323,10 +276,11 @@ def test_a_device_is_given_its_share_of_the_state_and_hands_that_back(sizes, sha
         if leaf.ndim > 1:
             part = leaf.sharding.shard_shape(leaf.shape)
             assert math.prod(part) * share == math.prod(leaf.shape)
-    arguments, results = arguments_and_results(program(sizes).text)
-    batch, report = [(program(sizes).rows, LENGTH)] * 4, [()] * 5
-    assert Counter(arguments) == Counter(shard_shapes(state) + batch)
-    assert Counter(results) == Counter(shard_shapes(state) + report)
+    run = program(sizes).run
+    given, handed_back = run.input_shardings[0][0], run.output_shardings[0]
+    for found in (given, handed_back):
+        for leaf, sharding in zip(*map(jax.tree.leaves, (state, found)), strict=True):
+            assert sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxformer.batch import Batch, Rows
@@ -28,7 +28,7 @@ from jaxformer.training.sharding import (
 )
 from jaxformer.training.step import init_state
 from tests.models.tiny import model_of
-from tests.training.setups import by_name, optimizer_of, random_batch
+from tests.training.setups import by_name, mesh_of, optimizer_of, random_batch
 
 OPTIMIZER, _ = optimizer_of(clip_norm=1.0)
 MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8))
@@ -46,12 +46,6 @@ def make_model(**changes):
 
 def init_of(model, *, ema=False):
     return functools.partial(init_state, model, OPTIMIZER, seed=0, ema=ema)
-
-
-def mesh_of(sizes):
-    """A mesh of the first devices; `make_mesh` always takes all of them."""
-    devices = jax.devices()[: np.prod(sizes)]
-    return jax.make_mesh(sizes, AXES, (AxisType.Auto,) * 3, devices=devices)
 
 
 # --- the mesh ------------------------------------------------------------------------
