@@ -113,13 +113,9 @@ def make_training_setup(run: Run) -> TrainingSetup:
     init = functools.partial(
         init_state, run.model, optimizer, seed=training.seed, ema=ema
     )
-    train_step = TrainStep(
-        run.model,
-        optimizer,
-        label_smoothing=training.label_smoothing,
-        ema_decay=training.ema_decay,
-        max_bad_steps=training.max_bad_steps,
-    )
+    keys = ("label_smoothing", "ema_decay", "max_bad_steps")
+    rules = {key: getattr(training, key) for key in keys}
+    train_step = TrainStep(run.model, optimizer, **rules)
     return TrainingSetup(make_mesh(**vars(run.config.mesh)), init, train_step, schedule)
 
 
@@ -187,10 +183,7 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
 
 
 def keep_compiled() -> None:
-    """Keep compiled programs for the next process.
-
-    They are in JAX_COMPILATION_CACHE_DIR, else in the user's cache folder.
-    """
+    """Keep compiled programs, by default in the user's cache folder."""
     if jax.config.jax_compilation_cache_dir:
         return
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -223,15 +216,13 @@ def make_translator(
                 f"{member.workdir.path} has another tokeniser than {run.workdir.path}; "
                 "the models of an ensemble share one"
             )
-    defaults = {
-        **vars(run.config.decoding),
-        "max_source_length": run.config.data.max_length,
-    }
+    limit = {"max_source_length": run.config.data.max_length}
+    options = {**vars(run.config.decoding), **limit, **options}
     return Translator(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
         run.tokenizer,
-        options=TranslateOptions(**{**defaults, **options}),
+        options=TranslateOptions(**options),
         rows=batch_sharding(mesh),
     )
 
@@ -248,8 +239,7 @@ def make_evaluator(
 ) -> Evaluator:
     """Make what translates and scores a text with the parameters of a run.
 
-    `pairs` is the text in tokens, if it is known; the rest is as for `Evaluator` and
-    `make_translator`.
+    `pairs` is the text in tokens, if known; the rest is as for `make_translator`.
     """
     return Evaluator(
         run.model,

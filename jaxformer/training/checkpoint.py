@@ -163,22 +163,20 @@ class Checkpoints:
             parameters = jax.tree.map(np.float32, parameters)
             total = jax.tree.map(np.add, total, parameters) if used else parameters
             used.append(step)
-        logger.log(
-            logging.INFO if len(used) == count else logging.WARNING,
-            "averaged %d checkpoints of the %d asked for: steps %s",
-            len(used),
-            count,
-            ", ".join(map(str, sorted(used))),
-        )
+        level = logging.INFO if len(used) == count else logging.WARNING
+        steps = ", ".join(map(str, sorted(used)))
+        found = f"averaged {len(used)} checkpoints of the {count} asked for"
+        logger.log(level, "%s: steps %s", found, steps)
         return jax.tree.map(lambda leaf: leaf / np.float32(len(used)), total)
 
     def _path(self, step: int) -> Path:
         return self._directory / str(step)
 
     def _all_steps(self) -> set[int]:
-        if self._writer is None:
-            return set(storage.saved_steps(self._directory))
-        return set(self._writer.all_steps())
+        if self._writer is not None:
+            return set(self._writer.all_steps())
+        names = (path.name for path in self._directory.glob("*"))
+        return {int(name) for name in names if name.isdecimal()}
 
     def _delete(self, step: int) -> None:
         self._writer.delete(step)

@@ -29,13 +29,13 @@ def averages(sums: Mapping[str, float]) -> dict[str, float]:
     Takes host numbers by the names of `LossSums`. loss and nll are in nats per target
     token, ppl is exp(nll), accuracy is from 0 to 1.
     """
-    tokens = float(sums["tokens"]) or math.nan  # of updates that were all skipped
-    nll = float(sums["nll"]) / tokens
+    loss, nll, correct, tokens = (float(sums[name]) for name in LossSums._fields)
+    tokens = tokens or math.nan  # of updates that were all skipped
     return {
-        "loss": float(sums["loss"]) / tokens,
-        "nll": nll,
-        "ppl": math.exp(min(nll, 700.0)),  # e^710 is more than a float holds
-        "accuracy": float(sums["correct"]) / tokens,
+        "loss": loss / tokens,
+        "nll": nll / tokens,
+        "ppl": math.exp(min(nll / tokens, 700.0)),  # e^710 is more than a float holds
+        "accuracy": correct / tokens,
         "tokens": tokens,
     }
 

@@ -57,11 +57,6 @@ def save(writer: ocp.CheckpointManager, step: int, state: Any) -> None:
     writer.save(step, args=items, force=True)
 
 
-def saved_steps(folder: Path) -> list[int]:
-    """The steps of the complete checkpoints in a folder."""
-    return ocp.utils.checkpoint_steps(folder)
-
-
 def read_state(path: Path, abstract: Any) -> Any:
     """Read the checkpoint at `path` onto the shardings of `abstract`.
 
@@ -135,7 +130,7 @@ def _require_same_shapes(saved: Any, wanted: Any, path: Path) -> None:
     there, here = (
         {
             jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
-            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+            for path, leaf in jax.tree.leaves_with_path(tree)
         }
         for tree in (saved, wanted)
     )

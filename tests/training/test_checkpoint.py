@@ -92,7 +92,7 @@ def test_what_eight_devices_saved_is_read_onto_one_and_onto_another_mesh(tmp_pat
     overwrite = jax.jit(
         lambda state: jax.tree.map(lambda x: x * 0 + 9, state), donate_argnums=0
     )
-    state = make_state(5)
+    state = jax.tree.map(np.array, make_state(5))
     placed = jax.device_put(state, jax.tree.map(spread((8, 1), "data"), state))
     assert len(placed.params["embedding"].sharding.device_set) == 8
     with Checkpoints(tmp_path, keep=1, scores={}) as checkpoints:

@@ -85,17 +85,9 @@ class Program(NamedTuple):
 
     run: jax.stages.Compiled
     text: str
+    collectives: list[Collective]
     state: object  # abstract
     rows: int  # of the batch on one device
-
-    @property
-    def collectives(self):
-        return collectives(self.text)
-
-    @property
-    def parameters(self):
-        """The full shape of each."""
-        return [leaf.shape for leaf in jax.tree.leaves(self.state.params)]
 
 
 @functools.cache
@@ -119,12 +111,8 @@ def program(sizes, *, has_biases=False, window=None):
         state = abstract_state(mesh, init)
         compiled = step.lower(state, batch, accumulate=False).compile()
     rows = batch.source.sharding.shard_shape(batch.source.shape)[0]
-    return Program(compiled, compiled.as_text(), state, rows)
-
-
-def shard_shapes(tree):
-    """What one device holds of each leaf."""
-    return [leaf.sharding.shard_shape(leaf.shape) for leaf in jax.tree.leaves(tree)]
+    text = compiled.as_text()
+    return Program(compiled, text, collectives(text), state, rows)
 
 
 def counted(shapes):
@@ -132,16 +120,13 @@ def counted(shapes):
     return Counter(tuple(sorted(shape)) for shape in shapes)
 
 
-def as_matrices(shapes):
+def as_matrix(shape):
     """Kernels of heads, [D, H, K] and [H, U, D], as they are multiplied with."""
-    return [
-        shape
-        if len(shape) != 3
-        else (shape[0], math.prod(shape[1:]))
-        if shape[0] == D
-        else (math.prod(shape[:2]), shape[2])
-        for shape in shapes
-    ]
+    if len(shape) != 3:
+        return shape
+    first, *_, last = shape
+    size = math.prod(shape)
+    return (D, size // D) if first == D else (size // last, last)
 
 
 # --- the same losses on every mesh ---------------------------------------------------
@@ -174,10 +159,10 @@ def first_values(abstract):
 @functools.cache
 def reports(sizes, count, **options):
     """Loss, NLL, correct, tokens and gradient norm of the first `count` updates."""
-    run, _, abstract, _ = program(sizes, **options)
-    state, numbers = first_values(abstract), []
+    update, numbers = program(sizes, **options), []
+    state = first_values(update.state)
     for batch in itertools.islice(batches(sizes), count):
-        state, report = run(state, batch)
+        state, report = update.run(state, batch)
         numbers.append([*report.sums, report.gradient_norm])
     return np.array(jax.device_get(numbers))
 
@@ -188,10 +173,9 @@ def test_twenty_losses_are_the_same_on_every_mesh(sizes):
     """Dropout is on, epsilon is the paper's, and each mesh adds its empty rows.
 
     Bound: relative 1e-6, eight units of float32's last place. A loss is a sum of a
-    thousand terms in another order (measured: 1.8e-7), and stays so over twenty
-    updates because no parameter's gradient is nothing but rounding, which Adam would
-    blow up to a full step, and because no unit comes near the kink of its ReLU: where
-    rounding decides between on and off there is no bound (measured then: 5e-5).
+    thousand terms in another order (measured: 1.8e-7). It stays so over twenty updates
+    because no gradient is only rounding, which Adam would turn into a full step, and no
+    unit is near the kink of its ReLU (measured there: 5e-5).
     """
     expected = reports(ONE, 20)
     losses, tokens = expected[:, 0], expected[:, 3]
@@ -221,11 +205,11 @@ def test_restricted_attention_is_the_same_on_every_mesh_and_moves_nothing(sizes)
     heads = SIZES["num_heads"] // sizes[2]
     scores = (near.rows, LENGTH // BLOCK, heads, BLOCK, BLOCK + window)
     assert tuple(sorted(scores)) in counted(shapes_in(near.text))
-    crossing, expected_crossing = (
+    crossing, full_crossing = (
         Counter((each.kind, each.elements) for each in program.collectives)
         for program in (near, program(sizes))
     )
-    assert crossing == expected_crossing
+    assert crossing == full_crossing
 
 
 # --- what crosses between devices ----------------------------------------------------
@@ -243,8 +227,8 @@ def test_with_data_alone_gradients_and_sums_cross_once_and_nothing_else_does(
     update = program(DATA, has_biases=has_biases)
     (only,) = update.collectives
     assert (only.kind, only.in_entry) == ("all-reduce", True)
-    sums = [()] * 4
-    assert counted(only.shapes) == counted([*as_matrices(update.parameters), *sums])
+    params = [as_matrix(leaf.shape) for leaf in jax.tree.leaves(update.state.params)]
+    assert counted(only.shapes) == counted([*params, *[()] * 4])
     assert only.elements == parameter_count(update.state.params) + 4
 
 
@@ -256,29 +240,19 @@ def test_with_fsdp_each_parameter_is_gathered_once_and_its_gradient_summed_once(
     shapes = {"all-gather": [], "all-reduce": []}
     for each in fsdp.collectives:
         shapes[each.kind] += [shape for shape in each.shapes if shape]
-    parts = shard_shapes(fsdp.state.params)
-    split = [
-        full for full, part in zip(fsdp.parameters, parts, strict=True) if full != part
-    ]
-    assert Counter(shapes["all-gather"]) == Counter(as_matrices(split))
-    assert counted(shapes["all-reduce"]) == counted(as_matrices(fsdp.parameters))
+    leaves = jax.tree.leaves(fsdp.state.params)
+    split = [leaf for leaf in leaves if not leaf.sharding.is_fully_replicated]
+    gathered = Counter(as_matrix(leaf.shape) for leaf in split)
+    assert Counter(shapes["all-gather"]) == gathered
+    summed = counted(as_matrix(leaf.shape) for leaf in leaves)
+    assert counted(shapes["all-reduce"]) == summed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sizes", "share"), [(FSDP, 8), (ALL, 4), (TENSOR, 8)])
-def test_a_device_is_given_its_share_of_the_state_and_hands_that_back(sizes, share):
-    """No matrix, and no moment of Adam's of one, is whole on any device.
-
-    This holds before and after every update: arguments and results of the program.
-    """
-    state = program(sizes).state
-    for leaf in jax.tree.leaves(state):
-        if leaf.ndim > 1:
-            part = leaf.sharding.shard_shape(leaf.shape)
-            assert math.prod(part) * share == math.prod(leaf.shape)
-    run = program(sizes).run
-    given, handed_back = run.input_shardings[0][0], run.output_shardings[0]
-    for found in (given, handed_back):
+@pytest.mark.parametrize("sizes", [FSDP, ALL, TENSOR])
+def test_a_device_is_given_its_share_of_the_state_and_hands_that_back(sizes):
+    run, _, _, state, _ = program(sizes)
+    for found in (run.input_shardings[0][0], run.output_shardings[0]):
         for leaf, sharding in zip(*map(jax.tree.leaves, (state, found)), strict=True):
             assert sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
 
@@ -286,10 +260,7 @@ def test_a_device_is_given_its_share_of_the_state_and_hands_that_back(sizes, sha
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [ALL, TENSOR])
 def test_with_tensor_no_array_has_the_whole_vocabulary(sizes):
-    """Neither the embedding nor logits nor their gradient are ever put together.
-
-    Not even as part of a dimension that several were merged into.
-    """
+    """Nor as part of a dimension into which several were merged."""
     sizes_used = set(itertools.chain.from_iterable(shapes_in(program(sizes).text)))
     assert V // sizes[2] in sizes_used
     assert not [size for size in sizes_used if size and size % V == 0]
@@ -315,11 +286,10 @@ def test_in_the_loss_only_sums_over_the_vocabulary_cross(sizes):
 def test_with_tensor_as_many_activations_cross_as_the_layers_need(sizes):
     """Counted as in Megatron-LM, for N encoder and N decoder layers.
 
-    Forward, an all-reduce after every sub-layer (2 N + 3 N) and after each of three
-    look-ups in the split embedding: source, target, and target in the loss. Backward,
-    one for every input that split projections read: the inputs of the sub-layers
-    (2 N + 3 N) and the memory, which all cross-attentions read. An all-reduce may
-    carry several arrays: one for each of the projections behind an input.
+    Forward, an all-reduce after every sub-layer (2 N + 3 N) and each of three look-ups
+    in the split embedding. Backward, one for every input of split projections: those of
+    the sub-layers (2 N + 3 N) and the memory of all cross-attentions. An all-reduce may
+    carry several arrays: one for each of the projections of an input.
     """
     rows = program(sizes).rows
     carried = [
