@@ -55,7 +55,7 @@ def matmul_rate(dtype: str) -> float:
 
 def parameters_by_part(params: Parameters) -> dict[str, int]:
     """Count parameters as "embedding", "encoder/feed_forward", "decoder/norm", ..."""
-    counts: Counter[str] = Counter()
+    counts = Counter()
     for path, leaf in jax.tree.leaves_with_path(params):
         stack, *inner = [key.key for key in path]
         if inner:  # encoder/layer_0/feed_forward_sublayer/norm/scale and the like

@@ -3,6 +3,7 @@
 The one way into a workdir, for every command, the Python API and the server.
 """
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -46,8 +47,7 @@ class Run(NamedTuple):
 def resolve_config(workdir: Workdir, request: ConfigRequest) -> Config:
     """Return the config of a file, or the recorded one, with values replaced.
 
-    Raises InputError if there is neither, for a wrong value, and if the workdir has
-    checkpoints of another run.
+    Raises InputError for a wrong value, and if the workdir holds another run.
     """
     recorded = workdir.read_record()["config"] if request.values is None else None
     config = Config.parse(request.resolve(recorded), config_type)
@@ -57,10 +57,7 @@ def resolve_config(workdir: Workdir, request: ConfigRequest) -> Config:
 
 
 def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCorpus]:
-    """Make or open a run's folder, tokeniser and corpus.
-
-    Raises InputError for a config or a text that cannot be used.
-    """
+    """Make or open a run's folder, tokeniser and corpus. Raises InputError."""
     folder = Workdir(workdir)
     config = resolve_config(folder, request)
     make_model(config.model, vocab_size=4, rematerialise=False)
@@ -122,10 +119,7 @@ def make_training_setup(run: Run) -> TrainingSetup:
 def plan_batches(
     config: Config, source_lengths: np.ndarray, target_lengths: np.ndarray
 ) -> Plan:
-    """Plan the batches of a corpus from its lengths, int [n] each, EOS included.
-
-    The plan is the same for every mesh: a run keeps its batches on other devices.
-    """
+    """Plan batches, the same for every mesh, from lengths int [n] that include EOS."""
     batches = {**vars(config.batches)}
     del batches["executor"]
     return make_plan(
@@ -188,12 +182,10 @@ def keep_compiled() -> None:
         return
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(caches) / "jaxformer"
-    try:
+    with contextlib.suppress(OSError):  # without a folder every process compiles
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # the folder cannot be made: compile in every process
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def make_translator(

@@ -108,10 +108,7 @@ def train_past_divergence(job: Job) -> dict:
 def train_to_the_end(
     job: Job, state: TrainState, checkpoints: Checkpoints, scores: dict[int, float]
 ) -> dict:
-    """Train from `state`, which is donated, and evaluate the result.
-
-    Raises StoppedError and DivergedError.
-    """
+    """Train and evaluate the result. Raises StoppedError and DivergedError."""
     run, training = job.run, job.run.config.training
     if processes.is_first():
         run.workdir.write_record(run.config, run.tokenizer)
@@ -160,9 +157,7 @@ def first_state(
                 "in another workdir with a lower optimizer.learning_rate_scale"
             )
         tried.add(step)
-        logger.warning(
-            "resuming at step %s, data position %s", f"{step:,}", f"{position:,}"
-        )
+        logger.warning("resuming at step %s", f"{step:,}, data position {position:,}")
         skipped_to = jnp.full_like(state.data_position, position)
         state = state._replace(data_position=skipped_to)
         checkpoints.drop_after(step)
@@ -183,18 +178,13 @@ def first_state(
 
 
 def new_state(this: Run, setup: TrainingSetup) -> TrainState:
-    """Draw the first state; `training.initial_embeddings` replaces rows of it.
-
-    Raises InputError if that file cannot be used.
-    """
+    """Draw a state; the file `training.initial_embeddings` replaces rows of it."""
     state = sharding.born_sharded(setup.mesh, setup.init)
-    file = this.config.training.initial_embeddings
+    file, d_model = this.config.training.initial_embeddings, this.model.d_model
     if not file:
         return state
     pieces = this.tokenizer.pieces()
-    vectors, is_found = read_word_vectors(
-        Path(file), pieces, d_model=this.model.d_model
-    )
+    vectors, is_found = read_word_vectors(Path(file), pieces, d_model=d_model)
     found = f"{is_found.sum():,} of {len(pieces):,} pieces start from {file}"
     logger.info("embeddings: %s, the others at random", found)
 
@@ -203,10 +193,8 @@ def new_state(this: Run, setup: TrainingSetup) -> TrainState:
         choose = jax.jit(jnp.where, out_shardings=drawn.sharding)
         return {**params, "embedding": choose(is_found[:, None], vectors, drawn)}
 
-    return state._replace(
-        params=replace(state.params),
-        ema=None if state.ema is None else replace(state.ema),
-    )
+    ema = None if state.ema is None else replace(state.ema)
+    return state._replace(params=replace(state.params), ema=ema)
 
 
 def validate(
@@ -219,14 +207,12 @@ def validate(
     logger.info("step %s, validation: %s", f"{step:,}", done)
     if under_all:
         logger.info("the same translations under every scorer:%s", done.table())
-    sources, references = job.evaluator.text
-    for index in range(0, len(sources), -(-len(sources) // SAMPLES)):
+    triples = list(zip(*job.evaluator.text, done.translations, strict=True))
+    for index in range(0, len(triples), -(-len(triples) // SAMPLES)):
         logger.info(
             "sentence %s\n  source    %s\n  reference %s\n  output    %s",
             f"{index + 1:,}",
-            sources[index],
-            references[index],
-            done.translations[index],
+            *triples[index],
         )
     return done
 

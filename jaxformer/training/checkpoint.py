@@ -1,9 +1,8 @@
 """Checkpoints: the training state on disk, and parameters read back from it.
 
-A checkpoint is the folder `<directory>/<step>`, which appears complete or not at all.
-Arrays are stored whole, so they can be read onto any devices. Several processes write
-one checkpoint together, each what its devices hold, and read each for itself; then they
-agree on whether it could be read. They need a file system that all of them see.
+A checkpoint is the folder `<directory>/<step>`, which appears complete or not at all,
+on a file system that all processes see. Each process writes what its devices hold and
+reads for itself; then all agree on whether the checkpoint could be read.
 """
 
 import functools
@@ -11,6 +10,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from jaxformer.training import storage
 logger = logging.getLogger(__name__)
 
 
-class Checkpoints:
+class Checkpoints(AbstractContextManager):
     """The checkpoints of one run; a context manager that finishes the last save."""
 
     def __init__(
@@ -51,9 +51,6 @@ class Checkpoints:
                 f"{storage.reason(error)}; choose another --workdir"
             ) from error
 
-    def __enter__(self) -> "Checkpoints":
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self.wait()
@@ -78,10 +75,9 @@ class Checkpoints:
         return max(steps, key=lambda step: (self._scores[step], step), default=None)
 
     def save(self, step: int, state: Any) -> None:
-        """Save any pytree of arrays in the background.
+        """Save any pytree of arrays in the background; it may be donated afterwards.
 
-        `state` may be donated afterwards. Raises InputError if this save cannot begin
-        or the one before failed; older checkpoints are then untouched.
+        Raises InputError if this save cannot begin or the one before failed.
         """
         self.wait()
         if step in self._damaged:
@@ -120,10 +116,10 @@ class Checkpoints:
     ) -> tuple[Any, int] | None:
         """The newest readable state and its step; None without a step below `before`.
 
-        `abstract` has the state's structure with ShapeDtypeStructs as leaves, whose
-        shardings say where to put the arrays. Damaged checkpoints are named in a
-        warning and skipped; they are removed when the next one is on disk. Raises
-        InputError if no checkpoint can be read, or its tree or a shape differs.
+        `abstract` has the state's structure, with ShapeDtypeStructs that have
+        shardings. Damaged checkpoints are named in a warning, skipped, and removed
+        when the next one is on disk. Raises InputError if no checkpoint can be read,
+        or its tree or a shape differs.
         """
         if not any(step < before for step in self._all_steps()):
             return None

@@ -78,10 +78,7 @@ def diagnose_update(
 
 
 def _first_bad(are_finite: Parameters, layers: Sequence[str]) -> str | None:
-    """Name the first of `layers` with a leaf that is not finite, going backwards.
-
-    If no layer has one, name a parameter outside of all layers, such as an embedding.
-    """
+    """Name the last of `layers` with a bad leaf, else a leaf outside of all layers."""
     bad = [
         jax.tree_util.keystr(path, simple=True, separator="/")
         for path, ok in jax.tree.leaves_with_path(are_finite)

@@ -49,7 +49,7 @@ def read_scores(workdir: Path) -> dict[int, float]:
     return dict(map(tuple, processes.from_first(scores)))
 
 
-class MetricsLog:
+class MetricsLog(contextlib.AbstractContextManager):
     """The log of one run; a context manager that closes its files and its bar.
 
     On a terminal the progress line is a bar below the log messages; elsewhere every
@@ -74,7 +74,6 @@ class MetricsLog:
             write_atomically(path, "".join(json.dumps(line) + "\n" for line in old))
         self._start_step, self._total_steps = start_step, total_steps
         self._start = self._last = time.monotonic()
-        self._paused = 0.0  # seconds since the last call of `train`
         self._trained_tokens = self._trained_seconds = 0.0
         self._closing = contextlib.ExitStack()
         file = path if writes else Path(os.devnull)
@@ -98,9 +97,6 @@ class MetricsLog:
                 )
             )
 
-    def __enter__(self) -> "MetricsLog":
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self._closing.close()
 
@@ -113,10 +109,8 @@ class MetricsLog:
     def pause(self) -> Iterator[None]:
         """Leave the time spent inside, evaluating, out of tokens per second."""
         begin = time.monotonic()
-        try:
-            yield
-        finally:
-            self._paused += time.monotonic() - begin
+        yield
+        self._last += time.monotonic() - begin
 
     def train(self, step: int, sums: Mapping[str, float], **others: float) -> None:
         """Report the updates since the last call; `step` is the last of them.
@@ -126,10 +120,10 @@ class MetricsLog:
         """
         now = time.monotonic()
         tokens = float(sums["tokens"])
-        seconds = max(now - self._last - self._paused, 1e-9)
+        seconds = max(now - self._last, 1e-9)
         self._trained_tokens += tokens
         self._trained_seconds += seconds
-        self._last, self._paused = now, 0.0
+        self._last = now
         values = {**averages(sums), **others, "tokens_per_second": tokens / seconds}
         self.record(step, "train", values)
         self._show(step, values)
@@ -162,10 +156,13 @@ class MetricsLog:
             return
         elapsed = time.monotonic() - self._start
         left = (self._total_steps - step) * elapsed / max(step - self._start_step, 1)
-        eta = timedelta(seconds=round(left))
-        line = "loss {loss:.4f}, ppl {ppl:.2f}, lr {learning_rate:.3e}"
-        line = f"{line.format(**values)}, {speed}, ETA {eta}"
-        logger.info("step %s/%s: %s", f"{step:,}", f"{self._total_steps:,}", line)
+        logger.info(
+            "step %s: loss %.4f, ppl %.2f, lr %.3e, %s, ETA %s",
+            f"{step:,}/{self._total_steps:,}",
+            *(values[name] for name in ("loss", "ppl", "learning_rate")),
+            speed,
+            timedelta(seconds=round(left)),
+        )
 
 
 def _stderr_can_show_a_bar() -> bool:

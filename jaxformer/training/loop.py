@@ -43,9 +43,9 @@ def train(
     """Train from `state` to `config.steps` updates, or until it is asked to stop.
 
     `updates` continues at state.data_position. `evaluate(step, parameters)` returns the
-    scores to log, and their "bleu" goes into `scores`, which has those of earlier
-    steps: an evaluation that was interrupted is repeated. The state passed in is
-    donated; the last one is returned, and is on disk. Raises DivergedError.
+    scores to log. Their "bleu" goes into `scores`; a step to evaluate that is missing
+    there is evaluated again. The state passed in is donated; the last one is returned,
+    and is on disk. Raises DivergedError.
     """
     start = step = int(state.step)
     window: LossSums | None = None  # summed since the last log, on the device

@@ -1,9 +1,7 @@
 """Section 5.4: label-smoothed cross-entropy, as sums and counts.
 
-Sums are divided once, on the host, when they are logged or when an update is applied:
-averaging averages would weight tokens wrongly where microbatches or devices hold
-different numbers of them. `loss_sums` is the formula; training computes the same by
-`jaxformer.training.loss_kernel`.
+Sums are divided once, since averages of microbatches or devices would weight tokens
+wrongly. Training computes the same by `jaxformer.training.loss_kernel`.
 """
 
 import math
@@ -24,10 +22,9 @@ class LossSums(NamedTuple):
 
 
 def averages(sums: Mapping[str, float]) -> dict[str, float]:
-    """Divide `LossSums` by their tokens: loss, nll, ppl, accuracy, and tokens.
+    """Divide `LossSums` on the host by their tokens: loss, nll, ppl, accuracy, tokens.
 
-    Takes host numbers by the names of `LossSums`. loss and nll are in nats per target
-    token, ppl is exp(nll), accuracy is from 0 to 1.
+    loss and nll are in nats per target token, ppl is exp(nll), accuracy from 0 to 1.
     """
     loss, nll, correct, tokens = (float(sums[name]) for name in LossSums._fields)
     tokens = tokens or math.nan  # of updates that were all skipped

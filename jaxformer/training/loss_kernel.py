@@ -50,8 +50,8 @@ def _forward_of_shard(
 ) -> tuple[LossSums, tuple[jax.Array, jax.Array, jax.Array | None]]:
     """Loss sums of x [B, T, D], and their gradients; embedding [V, D], bias [V].
 
-    d loss / d logits = softmax(logits) - smoothed target. The chunks give the part of
-    the softmax: see `_chunk`. The part of the target is added here.
+    d loss / d logits = softmax(logits) - smoothed target. Chunks give the part of the
+    softmax; the part of the target is added here.
     """
     b, t, d = x.shape
     # Chunks run along the length, so that every device of a shard works on each.

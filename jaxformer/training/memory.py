@@ -90,10 +90,10 @@ def largest_microbatch(
     unit: int,
     tokens_per_update: int,
 ) -> dict[str, int | bool] | None:
-    """Find the most rows, in multiples of `unit`, whose train step fits `budget` bytes.
+    """Find the most rows of the lengths in `shape` whose train step fits `budget`.
 
-    They have the lengths of `shape`, and do not exceed an update. Returns None if not
-    even `unit` rows fit.
+    They are a multiple of `unit`, at most an update; `budget` is in bytes. Returns None
+    if `unit` rows do not fit.
     """
     longest = max(shape[1:])
     most = max(unit, tokens_per_update // longest // unit * unit)
@@ -117,8 +117,7 @@ def largest_fitting(
     """Find the most rows, in multiples of `unit` up to `most`, whose bytes fit.
 
     Bytes are nearly affine in rows: the line through the two programs nearest to the
-    budget gives the next guess. The result was compiled. Returns None if not even
-    `unit` rows fit.
+    budget gives the next guess. Returns None if `unit` rows do not fit.
     """
     known = {unit: bytes_of(unit)}
     if known[unit] > budget:

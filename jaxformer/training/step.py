@@ -106,9 +106,9 @@ def apply_gradients(
 ) -> tuple[TrainState, Report]:
     """Take one optimiser step on the mean gradient per token, and report on it.
 
-    An update whose loss or gradient is not finite is skipped: it counts as a step and
-    its data as consumed, and nothing else changes. After `max_bad_steps` skipped
-    updates in a row the state stays as it is, so that the host can find the first.
+    An update whose loss or gradient is not finite is skipped: only step, data position
+    and counts change. After `max_bad_steps` skipped updates in a row the state stays as
+    it is, so that the host can find the first.
     """
     share = 1.0 / total.sums.tokens
     norm = optax.tree.norm(total.grads) * share
@@ -150,8 +150,8 @@ def evaluate_batch(
 class TrainStep:
     """The compiled update: call it with the state and the update's microbatches.
 
-    An update of one microbatch is one program. Of several, each shape is compiled once,
-    and their gradients are accumulated. The state is donated.
+    An update of one microbatch is one program. Of several, gradients are accumulated,
+    and each shape is compiled once. The state is donated.
     """
 
     def __init__(

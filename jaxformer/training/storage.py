@@ -29,8 +29,8 @@ class DamagedError(Exception):
 def silence() -> None:
     """Keep orbax's warnings; drop its narration and tracebacks of failed files.
 
-    Each failure also raises an exception. When one of many files fails, asyncio and the
-    threads of tensorstore would print a traceback for every other file in progress.
+    Failures raise exceptions; asyncio and the threads of tensorstore would also print a
+    traceback for every other file in progress.
     """
     report = sys.unraisablehook
 
@@ -60,8 +60,7 @@ def save(writer: ocp.CheckpointManager, step: int, state: Any) -> None:
 def read_state(path: Path, abstract: Any) -> Any:
     """Read the checkpoint at `path` onto the shardings of `abstract`.
 
-    Raises DamagedError if the files cannot be read, InputError if their tree or shapes
-    are not those of `abstract`.
+    Raises DamagedError for unreadable files, InputError if the tree or shapes differ.
     """
     with _reading(path) as (reader, folder):
         _require_same_shapes(reader.metadata(folder).tree, abstract, path)
@@ -71,7 +70,7 @@ def read_state(path: Path, abstract: Any) -> Any:
 def read_field(path: Path, field: str) -> Any:
     """Read one field of the state at `path` as numpy arrays in nested dicts.
 
-    Raises DamagedError if the files cannot be read, InputError without such a field.
+    Raises DamagedError for unreadable files, InputError without such a field.
     """
     with _reading(path) as (reader, folder):
         saved = reader.metadata(folder).tree.get(field)

@@ -2,42 +2,28 @@
 
 import logging
 import resource
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from jaxformer.errors import InputError
 from jaxformer.training.checkpoint import Checkpoints
-from tests.training.setups import assert_same
+from jaxformer.training.step import TrainState, fresh_state
+from tests.training.setups import assert_same, optimizer_of
+
+OPTIMIZER, _ = optimizer_of(clip_norm=1.0)
 
 
-class State(NamedTuple):
-    """The kinds of leaves and empty nodes that a real training state has."""
-
-    step: jax.Array
-    seed: jax.Array
-    params: Any
-    opt_state: Any
-    ema: Any
-
-
-OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
-
-
-def make_state(fill: int, *, width: int = 4) -> State:
+def make_state(fill: int, *, width: int = 4) -> TrainState:
     rng = np.random.default_rng(fill)
     params = {
         "embedding": jnp.asarray(rng.normal(size=(16, width)), jnp.float32),
         "encoder": {"layer_0": {"bias": jnp.full((width,), fill, jnp.float32)}},
     }
-    return State(
-        jnp.int32(fill), jnp.uint32(7), params, OPTIMIZER.init(params), ema=None
-    )
+    return fresh_state(params, OPTIMIZER, seed=fill, ema=False)
 
 
 def abstract(state, sharding=None):
