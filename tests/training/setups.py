@@ -1,5 +1,6 @@
-"""What the tests of training share: an optimiser, batches, meshes and comparisons."""
+"""What tests of training share: optimiser, update, batches, meshes, comparisons."""
 
+import functools
 import math
 
 import jax
@@ -9,6 +10,7 @@ from jax.sharding import AxisType
 from jaxformer.batch import Batch
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import AXES
+from jaxformer.training.step import TrainStep, init_state
 
 
 def optimizer_of(**changes):
@@ -18,6 +20,17 @@ def optimizer_of(**changes):
         "beta2": 0.98, "epsilon": 1e-9, "clip_norm": None,
     }  # fmt: skip
     return make_optimizer(**values | changes)
+
+
+def init_of(model, optimizer, *, seed=0, ema=False):
+    """The function that draws the first state, boxed."""
+    return functools.partial(init_state, model, optimizer, seed=seed, ema=ema)
+
+
+def step_of(model, optimizer, **changes):
+    """The compiled update, without a moving average."""
+    values = {"label_smoothing": 0.1, "ema_decay": None, "max_bad_steps": 3}
+    return TrainStep(model, optimizer, **values | changes)
 
 
 def random_batch(rows, length, *, vocabulary=16, seed=0):

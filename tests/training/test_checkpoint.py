@@ -1,4 +1,4 @@
-"""Checkpoints come back bit for bit, anywhere, and failures end in one sentence."""
+"""Checkpoints are restored bit for bit onto any devices; failures are one sentence."""
 
 import logging
 import resource
@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from jaxformer.errors import InputError
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.step import TrainState, fresh_state
-from tests.training.setups import assert_same, optimizer_of
+from tests.training.setups import assert_same, mesh_of, optimizer_of
 
 OPTIMIZER, _ = optimizer_of(clip_norm=1.0)
 
@@ -63,28 +63,27 @@ def truncate(directory, *, to=0.5, at_least=0):
             file.write_bytes(data[: int(len(data) * to)])
 
 
-# --- what comes back -----------------------------------------------------------------
+# --- restoring ----------------------------------------------------------------------
 
 
 def test_what_eight_devices_saved_is_read_onto_one_and_onto_another_mesh(tmp_path):
     """The state is donated after `save` and overwritten."""
 
-    def spread(shape, *axes):
-        mesh = jax.make_mesh(shape, ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
+    def spread(sizes, *axes):
         return lambda leaf: NamedSharding(
-            mesh, PartitionSpec(*axes) if leaf.ndim == 2 else PartitionSpec()
+            mesh_of(sizes), PartitionSpec(*axes) if leaf.ndim == 2 else PartitionSpec()
         )
 
     overwrite = jax.jit(
         lambda state: jax.tree.map(lambda x: x * 0 + 9, state), donate_argnums=0
     )
     state = jax.tree.map(np.array, make_state(5))
-    placed = jax.device_put(state, jax.tree.map(spread((8, 1), "data"), state))
+    placed = jax.device_put(state, jax.tree.map(spread((8, 1, 1), "data"), state))
     assert len(placed.params["embedding"].sharding.device_set) == 8
     with Checkpoints(tmp_path, keep=1, scores={}) as checkpoints:
         checkpoints.save(5, placed)
         jax.block_until_ready(overwrite(placed))
-        for wanted in (ABSTRACT, abstract(state, spread((2, 4), "fsdp", "data"))):
+        for wanted in (ABSTRACT, abstract(state, spread((1, 2, 4), "tensor", "fsdp"))):
             restored, step = checkpoints.restore_latest(wanted)
             assert step == 5
             assert_same(restored, state)
@@ -94,7 +93,7 @@ def test_what_eight_devices_saved_is_read_onto_one_and_onto_another_mesh(tmp_pat
                 assert got.sharding == leaf.sharding
 
 
-def test_parameters_alone_come_back_as_numpy(tmp_path):
+def test_parameters_alone_are_restored_as_numpy(tmp_path):
     state = make_state(2)._replace(ema={"embedding": jnp.ones((16, 4))})
     with Checkpoints(tmp_path, keep=1, scores={}) as checkpoints:
         checkpoints.save(2, state)
@@ -122,12 +121,12 @@ def test_average_is_the_mean_of_the_last_readable_checkpoints(tmp_path, caplog):
     assert (tmp_path / "40").exists()
 
 
-# --- what stays ----------------------------------------------------------------------
+# --- keeping ------------------------------------------------------------------------
 
 
 def test_the_last_and_the_best_are_kept(tmp_path):
     bleu_by_step = {1: 10.0, 2: 30.0, 3: None, 4: 20.0, 5: None, 6: 5.0}
-    scores = {7: 99.0}  # of a checkpoint that is gone
+    scores = {7: 99.0}  # of a checkpoint that was removed
     assert reader_of(tmp_path, scores).best_step() is None
     save_all(tmp_path, bleu_by_step, keep=2, scores=scores)
     reader = reader_of(tmp_path, scores)

@@ -8,9 +8,9 @@ import pytest
 from jaxformer.batch import Batch
 from jaxformer.training.divergence import Finding, diagnose_update
 from jaxformer.training.loss import LossSums
-from jaxformer.training.step import Gradients, TrainStep, fresh_state
+from jaxformer.training.step import Gradients, fresh_state
 from tests.models.tiny import model_of, params_of
-from tests.training.setups import assert_same, optimizer_of, random_batch
+from tests.training.setups import assert_same, optimizer_of, random_batch, step_of
 
 NAN, INF = float("nan"), float("inf")
 OPTIMIZER, _ = optimizer_of()
@@ -91,9 +91,7 @@ def diagnose(monkeypatch):
 
     for module in ("step", "divergence"):
         monkeypatch.setattr(f"jaxformer.training.{module}.gradients", gradients)
-    step = TrainStep(
-        None, OPTIMIZER, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
-    )
+    step = step_of(None, OPTIMIZER)
 
     def diagnose(state, *numbers):
         update = tuple(

@@ -20,9 +20,8 @@ from jaxformer.models import local_attention
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.training import loss_kernel
 from jaxformer.training.sharding import abstract_state, on_mesh, put_batch
-from jaxformer.training.step import TrainStep, init_state
 from tests.models.tiny import model_of
-from tests.training.setups import mesh_of, optimizer_of, random_batch
+from tests.training.setups import init_of, mesh_of, optimizer_of, random_batch, step_of
 
 ONE, DATA, FSDP, ALL, TENSOR = (1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8)
 
@@ -98,18 +97,15 @@ def program(sizes, *, has_biases=False, window=None):
         **SIZES, dropout=0.1, attention_bias=has_biases, logits_bias=has_biases,
         attention_window=window,
     )  # fmt: skip
-    step = TrainStep(
-        model, OPTIMIZER, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
-    )
-    init = functools.partial(init_state, model, OPTIMIZER, seed=0, ema=False)
     batch = next(batches(sizes))
     with (
         on_mesh(mesh),
         mock.patch.object(loss_kernel, "CHUNK_TOKENS", CHUNK),
         mock.patch.object(local_attention, "SMALLEST_BLOCK", BLOCK),
     ):
-        state = abstract_state(mesh, init)
-        compiled = step.lower(state, batch, accumulate=False).compile()
+        state = abstract_state(mesh, init_of(model, OPTIMIZER))
+        lowered = step_of(model, OPTIMIZER).lower(state, batch, accumulate=False)
+        compiled = lowered.compile()
     rows = batch.source.sharding.shard_shape(batch.source.shape)[0]
     text = compiled.as_text()
     return Program(compiled, text, collectives(text), state, rows)

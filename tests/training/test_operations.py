@@ -1,6 +1,5 @@
 """Operations are those that XLA counts, and the largest shape is found."""
 
-import functools
 from types import SimpleNamespace
 
 import jax
@@ -11,9 +10,8 @@ from flax import linen as nn
 from jaxformer.batch import Batch
 from jaxformer.data.plan import Shape
 from jaxformer.estimates import largest_shape
-from jaxformer.training.step import TrainStep, init_state
 from tests.models.tiny import model_of
-from tests.training.setups import optimizer_of
+from tests.training.setups import init_of, optimizer_of, step_of
 
 SIZES = {  # matrices that outweigh the rest
     "vocab_size": 512, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32,
@@ -24,14 +22,12 @@ SIZES = {  # matrices that outweigh the rest
 def lower(model, shape, *, accumulate):
     """Lower the train step for a shape of microbatches; returns the state, too."""
     optimizer, _ = optimizer_of(d_model=128)
-    step = TrainStep(
-        model, optimizer, label_smoothing=0.1, ema_decay=None, max_bad_steps=3
-    )
-    init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
-    state = jax.eval_shape(lambda: nn.unbox(init()))
+    state = jax.eval_shape(lambda: nn.unbox(init_of(model, optimizer)()))
     rows, *lengths = shape
     sides = [jax.ShapeDtypeStruct((rows, length), jnp.int32) for length in lengths]
-    return state, step.lower(state, Batch(*sides, *sides), accumulate=accumulate)
+    batch = Batch(*sides, *sides)
+    lowered = step_of(model, optimizer).lower(state, batch, accumulate=accumulate)
+    return state, lowered
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The mesh says where arrays live and changes nothing else; eight simulated devices."""
 
-import functools
 import re
 
 import jax
@@ -25,9 +24,8 @@ from jaxformer.training.sharding import (
     put_batch,
     rows_here,
 )
-from jaxformer.training.step import init_state
 from tests.models.tiny import model_of
-from tests.training.setups import by_name, mesh_of, optimizer_of, random_batch
+from tests.training.setups import by_name, init_of, mesh_of, optimizer_of, random_batch
 
 OPTIMIZER, _ = optimizer_of(clip_norm=1.0)
 MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8))
@@ -41,10 +39,6 @@ def make_model(**changes):
     """Every size that an axis may be split over is a multiple of eight."""
     values = {"num_heads": 8, "d_k": 4, "d_v": 4, "dropout": 0.1, "max_positions": 16}
     return model_of(**values | changes)
-
-
-def init_of(model, *, ema=False):
-    return functools.partial(init_state, model, OPTIMIZER, seed=0, ema=ema)
 
 
 # --- the mesh ------------------------------------------------------------------------
@@ -93,7 +87,7 @@ def test_every_dimension_in_the_model_has_a_name_of_the_table(changes, monkeypat
 
     monkeypatch.setattr(nn, "with_logical_constraint", record)
     model = make_model(**changes)
-    params = jax.eval_shape(init_of(model)).params
+    params = jax.eval_shape(init_of(model, OPTIMIZER)).params
     jax.eval_shape(model.logits, nn.unbox(params), random_batch(16, 6))
     assert {"batch", "length"} < names
     boxes = jax.tree.leaves(
@@ -113,7 +107,7 @@ def test_every_dimension_in_the_model_has_a_name_of_the_table(changes, monkeypat
 def test_no_matrix_nor_a_moment_of_one_is_whole_on_a_device_with_fsdp_or_tensor(
     sizes, share
 ):
-    state = abstract_state(mesh_of(sizes), init_of(make_model(), ema=True))
+    state = abstract_state(mesh_of(sizes), init_of(make_model(), OPTIMIZER, ema=True))
     for name, leaf in by_name(state).items():
         part = np.prod(leaf.sharding.shard_shape(leaf.shape))
         if leaf.ndim > 1:
@@ -156,9 +150,13 @@ def test_a_size_that_does_not_divide_is_refused_with_values_that_would_do(
     axis, key, field, size
 ):
     """One sentence; each half of its advice is followed."""
+
+    def init(size):
+        return init_of(make_model(**{field: size}), OPTIMIZER)
+
     mesh = {name: -1 if name == axis else 1 for name in AXES}
     with pytest.raises(InputError) as refusal:
-        abstract_state(make_mesh(**mesh), init_of(make_model(**{field: size})))
+        abstract_state(make_mesh(**mesh), init(size))
     said = re.fullmatch(
         rf"mesh\.{axis}=8 does not divide {key}={size}; choose mesh\.{axis}=(\d+), "
         rf"or a multiple of 8 such as {key}=(\d+)",
@@ -166,9 +164,9 @@ def test_a_size_that_does_not_divide_is_refused_with_values_that_would_do(
     )
     assert said, refusal.value
     split, better = map(int, said.groups())
-    abstract_state(make_mesh(**mesh), init_of(make_model(**{field: better})))
+    abstract_state(make_mesh(**mesh), init(better))
     fewer = make_mesh(**{**mesh, "data": -1, axis: split})
-    abstract_state(fewer, init_of(make_model(**{field: size})))
+    abstract_state(fewer, init(size))
 
 
 # --- rows and copies -----------------------------------------------------------------

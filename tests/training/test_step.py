@@ -16,15 +16,13 @@ from jaxformer.training.loss import LossSums
 from jaxformer.training.step import (
     Gradients,
     TrainState,
-    TrainStep,
     apply_gradients,
     dropout_key,
     evaluate_batch,
     gradients,
-    init_state,
 )
 from tests.models.tiny import VOCABULARY, model_of
-from tests.training.setups import assert_same, optimizer_of
+from tests.training.setups import assert_same, init_of, optimizer_of, step_of
 
 EPSILON = 1e-4  # see test_microbatches_make_the_update_of_one_big_batch
 EMA_DECAY = 0.75
@@ -32,7 +30,7 @@ MAX_BAD_STEPS = 3
 MODEL = model_of()
 OPTIMIZER, SCHEDULE = optimizer_of(epsilon=EPSILON)
 RULES = {"ema_decay": EMA_DECAY, "max_bad_steps": MAX_BAD_STEPS}
-STEP = TrainStep(MODEL, OPTIMIZER, label_smoothing=0.1, **RULES)
+STEP = step_of(MODEL, OPTIMIZER, **RULES)
 NOTHING = LossSums(0.0, 0.0, 0.0, 0.0)
 
 compiled_sums = jax.jit(functools.partial(evaluate_batch, MODEL, label_smoothing=0.1))
@@ -50,7 +48,7 @@ def initial_arrays():
         centre = 1.0 if "scale" in jax.tree_util.keystr(path) else 0.0
         return rng.normal(centre, 0.25, leaf.shape).astype(leaf.dtype)
 
-    init = functools.partial(init_state, MODEL, OPTIMIZER, seed=3, ema=True)
+    init = init_of(MODEL, OPTIMIZER, seed=3, ema=True)
     state = jax.eval_shape(lambda: nn.unbox(init()))
     params = jax.tree_util.tree_map_with_path(fill, state.params)
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state)
