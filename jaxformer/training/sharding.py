@@ -88,8 +88,14 @@ def put_batch(mesh: Mesh, batch: Batch) -> Batch:
     rows, sharding = rows_here(mesh), batch_sharding(mesh)
 
     def put(mine: np.ndarray) -> jax.Array:
-        shape = (len(mine) // len(rows.blocks) * rows.of, *mine.shape[1:])
-        return jax.make_array_from_process_local_data(sharding, mine, shape)
+        height = len(mine) // len(rows.blocks)
+
+        def block(index: tuple[slice, ...]) -> np.ndarray:
+            first = rows.blocks.index((index[0].start or 0) // height) * height
+            return mine[first : first + height]
+
+        shape = (height * rows.of, *mine.shape[1:])
+        return jax.make_array_from_callback(shape, sharding, block)
 
     return Batch(*map(put, batch))
 

@@ -21,6 +21,7 @@ from jaxformer.training.sharding import (
     copy_to,
     local_mesh,
     make_mesh,
+    on_mesh,
     put_batch,
     rows_here,
 )
@@ -28,7 +29,8 @@ from tests.models.tiny import model_of
 from tests.training.setups import by_name, init_of, mesh_of, optimizer_of, random_batch
 
 OPTIMIZER, _ = optimizer_of(clip_norm=1.0)
-MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8))
+ONE, DATA, FSDP, ALL, TENSOR = (1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8)
+MESHES = (ONE, DATA, FSDP, ALL, TENSOR)
 EVERYTHING = {
     "positions": "learned", "norm_first": True, "attention_bias": True,
     "logits_bias": True,
@@ -103,7 +105,9 @@ def test_every_dimension_in_the_model_has_a_name_of_the_table(changes, monkeypat
 # --- where the state lives -----------------------------------------------------------
 
 
-@pytest.mark.parametrize(("sizes", "share"), zip(MESHES, (1, 1, 8, 4, 8), strict=True))
+@pytest.mark.parametrize(
+    ("sizes", "share"), [*zip(MESHES, (1, 1, 8, 4, 8), strict=True)]
+)
 def test_no_matrix_nor_a_moment_of_one_is_whole_on_a_device_with_fsdp_or_tensor(
     sizes, share
 ):
@@ -133,7 +137,7 @@ def test_state_is_born_where_it_belongs_with_the_same_values_on_every_mesh():
         assert leaf.sharding == wanted.sharding
     kernel = born[0]["hidden"]["kernel"]
     assert [shard.data.shape for shard in kernel.addressable_shards] == [(4, 16)] * 8
-    on_one = born_sharded(mesh_of((1, 1, 1)), init)
+    on_one = born_sharded(mesh_of(ONE), init)
     jax.tree.map(np.testing.assert_array_equal, born, on_one)
 
 
@@ -203,7 +207,9 @@ def test_parameters_are_copied_whole_to_each_device_from_wherever_they_were(size
     mesh = local_mesh()
     assert mesh.axis_names == AXES
     assert mesh.devices.flatten().tolist() == jax.local_devices()
-    for name, leaf in copy_to(mesh, params).items():
+    with on_mesh(mesh_of(sizes or ALL)):  # as during training
+        copied = copy_to(mesh, params)
+    for name, leaf in copied.items():
         assert leaf.sharding == NamedSharding(mesh, P())
         for shard in leaf.addressable_shards:
             np.testing.assert_array_equal(shard.data, host[name])
