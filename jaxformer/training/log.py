@@ -84,13 +84,15 @@ class MetricsLog(contextlib.AbstractContextManager):
         self._closing.enter_context(contextlib.suppress(OSError))
         self._closing.callback(self._board.close)
         self._bar = None
-        if writes and _stderr_can_show_a_bar():
+        stderr = sys.stderr
+        # On a terminal of unknown size tqdm draws nothing at all.
+        if writes and stderr.isatty() and all(os.get_terminal_size(stderr.fileno())):
             self._closing.enter_context(logging_redirect_tqdm())
             self._bar = self._closing.enter_context(
                 tqdm(
                     initial=start_step,
                     total=total_steps,
-                    file=sys.stderr,
+                    file=stderr,
                     dynamic_ncols=True,
                     bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} "
                     "[{elapsed}<{remaining}{postfix}]",
@@ -163,8 +165,3 @@ class MetricsLog(contextlib.AbstractContextManager):
             speed,
             timedelta(seconds=round(left)),
         )
-
-
-def _stderr_can_show_a_bar() -> bool:
-    """Whether it is a terminal of known size; in others tqdm draws nothing at all."""
-    return sys.stderr.isatty() and all(os.get_terminal_size(sys.stderr.fileno()))
