@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from etils import epath
 
 from jaxformer.errors import InputError
 
@@ -35,7 +34,8 @@ def silence() -> None:
     report = sys.unraisablehook
 
     def report_unless_of_a_file(failed: Any) -> None:
-        if str(failed.exc_value) != "Event loop is closed":
+        expected = ("Event loop is closed", "Encountered error while reading array")
+        if not str(failed.exc_value).startswith(expected):
             report(failed)
 
     sys.unraisablehook = report_unless_of_a_file
@@ -109,7 +109,7 @@ def _reading(path: Path) -> Iterator[tuple[ocp.handlers.PyTreeCheckpointHandler,
     )
     reader = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=alone)
     try:
-        yield reader, epath.Path(path) / "state"
+        yield reader, path / "state"
     except Exception as error:
         cause = error.__cause__ if type(error) is Exception else error
         if not isinstance(cause, OSError | ValueError | KeyError):
