@@ -201,9 +201,8 @@ def validate(
     job: Job, step: int, params: Parameters, *, under_all: bool = False
 ) -> Evaluation:
     """Translate and score the validation text; log scores and a few samples."""
-    done = job.evaluator(
-        sharding.copy_to(sharding.local_mesh(), params), under_all=under_all
-    )
+    params = sharding.copy_to(sharding.local_mesh(), params)
+    done = job.evaluator(params, under_all=under_all)
     logger.info("step %s, validation: %s", f"{step:,}", done)
     if under_all:
         logger.info("the same translations under every scorer:%s", done.table())
@@ -226,11 +225,9 @@ def evaluate_result(job: Job, log: MetricsLog) -> dict[str, Any]:
     report_phenomena(
         job.run.config.data, lambda text: job.evaluator.translate(params, text)
     )
-    return {
-        **{key: scores[key] for key in ("loss", "nll", "ppl", "bleu", "signature")},
-        "direction": job.run.config.data.direction,
-        "tokens_per_second": round(log.tokens_per_second, 1),
-    }
+    reported = ("loss", "nll", "ppl", "bleu", "signature", "direction")
+    speed = {"tokens_per_second": round(log.tokens_per_second, 1)}
+    return {key: scores[key] for key in reported} | speed
 
 
 def describe_divergence(job: Job, state: TrainState) -> str:
@@ -251,8 +248,7 @@ def describe_divergence(job: Job, state: TrainState) -> str:
     if processes.is_first():
         corpus, decode = job.prepared.train, run.tokenizer.decode
         lines = [
-            f"{decode(corpus.source[index].tolist())}\t"
-            f"{decode(corpus.target[index].tolist())}\n"
+            "\t".join(decode(side[index].tolist()) for side in corpus) + "\n"
             for index in examples_of(job.plan, training.seed, position)
         ]
         file.write_text("".join(lines), encoding="utf-8")
