@@ -26,35 +26,9 @@ SIZES_TO_TIME = (512, 1024, 2048, 4096, 8192)
 LONG_ENOUGH = 0.05  # seconds: a product that takes so long is timed well
 
 
-def microbatches_by_shape(plan: Plan) -> np.ndarray:
-    """Count the microbatches that an epoch has of each shape: int [shapes]."""
-    shape_of = plan.row_shapes[plan.microbatch_starts[:-1]]
-    return np.bincount(shape_of, minlength=len(plan.shapes))
-
-
-def flops_per_update(model: Model, plan: Plan) -> int:
-    """Floating-point operations of an average update, as the model counts them."""
-    counts = microbatches_by_shape(plan)
-    epoch = sum(
-        int(count) * model.flops(*shape)
-        for shape, count in zip(plan.shapes, counts, strict=True)
-    )
-    return epoch // plan.updates_per_epoch
-
-
 def largest_shape(model: Model, plan: Plan) -> Shape:
     """The shape of a plan that takes most memory."""
     return max(plan.shapes, key=lambda shape: model.activations(*shape))
-
-
-def positions_per_update(plan: Plan) -> dict[str, int]:
-    """Average the positions of an update on either side, padding included."""
-    rows, source, target = np.array(plan.shapes).T
-    counts = microbatches_by_shape(plan) / plan.updates_per_epoch
-    return {
-        "source": round(counts @ (rows * source)),
-        "target": round(counts @ (rows * target)),
-    }
 
 
 def seconds_per_update(flops: int, dtype: str) -> float:
@@ -81,7 +55,7 @@ def matmul_rate(dtype: str) -> float:
 
 def parameters_by_part(params: Parameters) -> dict[str, int]:
     """Count parameters as "embedding", "encoder/feed_forward", "decoder/norm", ..."""
-    counts: Counter[str] = Counter()
+    counts = Counter()
     for path, leaf in jax.tree.leaves_with_path(params):
         stack, *inner = [key.key for key in path]
         if inner:  # encoder/layer_0/feed_forward_sublayer/norm/scale and the like
@@ -91,11 +65,20 @@ def parameters_by_part(params: Parameters) -> dict[str, int]:
 
 
 def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, Any]:
-    """Log the model's parameters and what an update consists of; returns figures."""
+    """Log the model's parameters and what an update consists of; return figures."""
     setup = make_training_setup(checked)
     parts = parameters_by_part(abstract_state(setup.mesh, setup.init).params)
-    updates, positions = plan.updates_per_epoch, positions_per_update(plan)
-    real = {side: round(train[side]["tokens"] / updates) for side in positions}
+    updates = plan.updates_per_epoch
+    shape_of = plan.row_shapes[plan.microbatch_starts[:-1]]
+    counts = np.bincount(shape_of, minlength=len(plan.shapes))  # microbatches an epoch
+    rows, *lengths = np.array(plan.shapes).T
+    sides = ("source", "target")
+    positions = {
+        side: round((counts / updates) @ (rows * length))
+        for side, length in zip(sides, lengths, strict=True)
+    }
+    real = {side: round(train[side]["tokens"] / updates) for side in sides}
+    shapes = list(zip(plan.shapes, counts.tolist(), strict=True))
     lines = [
         f"text        {train['kept']:,} pairs to train on, a vocabulary of "
         f"{checked.tokenizer.vocab_size:,} pieces",
@@ -107,13 +90,13 @@ def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, An
         f"({plan.real_token_share:.1%} of both), on average",
         "            rows x source x target length",
     ]
-    counts = microbatches_by_shape(plan)
-    for (rows, source, target), count in zip(plan.shapes, counts, strict=True):
-        empty = -rows % rows_here(setup.mesh).of  # fill up what devices do not divide
+    for (height, source, target), count in shapes:
+        empty = -height % rows_here(setup.mesh).of  # fill up what devices do not divide
         lines.append(
-            f"            {rows:>7} x {source:>3} x {target:>3}, {count:>9,} an "
+            f"            {height:>7} x {source:>3} x {target:>3}, {count:>9,} an "
             f"epoch{f', {empty} rows empty here' if empty else ''}"
         )
+    flops = sum(count * checked.model.flops(*shape) for shape, count in shapes)
     logger.info("%s", "\n".join(lines))
     return {
         "pairs": train["kept"],
@@ -126,20 +109,22 @@ def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, An
         "updates_per_epoch": updates,
         "shapes": [list(shape) for shape in plan.shapes],
         "real_token_share": round(plan.real_token_share, 4),
-        "flops_per_update": flops_per_update(checked.model, plan),
+        "flops_per_update": flops // updates,
     }
 
 
 def report_memory(checked: Run, plan: Plan) -> int | None:
-    """Compile the train step at the plan's largest shape and log what XLA says of it.
+    """Log what XLA says of the memory of the train step at the plan's largest shape.
 
     Returns the bytes on each device, or None where the backend does not say.
     """
-    shape = largest_shape(checked.model, plan)
     devices = jax.devices()
     logger.info("memory      %d x %s", len(devices), devices[0].device_kind)
-    accumulate = plan.microbatches_per_update > 1
-    memory = step_memory(make_training_setup(checked), shape, accumulate=accumulate)
+    memory = step_memory(
+        make_training_setup(checked),
+        largest_shape(checked.model, plan),
+        accumulate=plan.microbatches_per_update > 1,
+    )
     if memory is None:
         logger.info("            this backend does not say what a program takes")
         return None
@@ -155,20 +140,17 @@ def search_microbatch(
     checked: Run, plan: Plan, budget: int, rematerialise: bool
 ) -> dict[str, int | bool] | None:
     """Search the largest microbatch that fits `budget` bytes; log the flags to set."""
-    model = make_model(
-        checked.config.model,
-        vocab_size=checked.tokenizer.vocab_size,
-        rematerialise=rematerialise,
-    )
-    checked = checked._replace(model=model)
+    config = checked.config
+    vocab_size = checked.tokenizer.vocab_size
+    model = make_model(config.model, vocab_size=vocab_size, rematerialise=rematerialise)
     flags = f"--config.training.rematerialise={rematerialise}"
     logger.info("search      %s", flags)
     found = largest_microbatch(
-        make_training_setup(checked),
-        largest_shape(checked.model, plan),
+        make_training_setup(checked._replace(model=model)),
+        largest_shape(model, plan),
         budget,
-        unit=checked.config.batches.row_multiple,
-        tokens_per_update=checked.config.training.tokens_per_update,
+        unit=config.batches.row_multiple,
+        tokens_per_update=config.training.tokens_per_update,
     )
     if found is None:
         logger.info("            not even one row fits")
@@ -180,5 +162,5 @@ def search_microbatch(
 
 
 def in_gib(size: int) -> str:
-    """Bytes as people read them."""
+    """Write bytes as "1.50 GiB"."""
     return f"{size / GIB:.2f} GiB"

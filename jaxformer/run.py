@@ -3,8 +3,8 @@
 The one way into a workdir, for every command, the Python API and the server.
 """
 
+import contextlib
 import functools
-import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,11 +34,9 @@ from jaxformer.training.sharding import batch_sharding, copy_to, local_mesh, mak
 from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
 from jaxformer.workdir import Workdir
 
-logger = logging.getLogger(__name__)
-
 
 class Run(NamedTuple):
-    """A config with the tokeniser and the model that belong to it."""
+    """A config with its tokeniser and model."""
 
     workdir: Workdir
     config: Config
@@ -46,18 +44,12 @@ class Run(NamedTuple):
     model: Model
 
 
-# Opening ----------------------------------------------------------------------------
-
-
 def resolve_config(workdir: Workdir, request: ConfigRequest) -> Config:
-    """The config asked for: a file's, or the recorded one, with values replaced.
+    """Return the config of a file, or the recorded one, with values replaced.
 
-    Raises InputError if there is neither, for a value that is wrong, and if the
-    workdir has checkpoints of another run.
+    Raises InputError for a wrong value, and if the workdir holds another run.
     """
-    recorded = None
-    if request.values is None:
-        recorded = workdir.read_record()["config"]
+    recorded = workdir.read_record()["config"] if request.values is None else None
     config = Config.parse(request.resolve(recorded), config_type)
     if workdir.has_checkpoints():
         workdir.require_same_run(config)
@@ -65,10 +57,7 @@ def resolve_config(workdir: Workdir, request: ConfigRequest) -> Config:
 
 
 def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCorpus]:
-    """Make or open the folder of a run with its tokeniser and tokenised corpus.
-
-    Raises InputError for a config or a text that cannot be used.
-    """
+    """Make or open a run's folder, tokeniser and corpus. Raises InputError."""
     folder = Workdir(workdir)
     config = resolve_config(folder, request)
     make_model(config.model, vocab_size=4, rematerialise=False)
@@ -90,8 +79,7 @@ def open_run(workdir: Path, request: ConfigRequest = RECORDED) -> Run:
     """Open the folder of a run. Raises InputError if something in it is missing."""
     folder = Workdir(workdir)
     folder.read_record()
-    config = resolve_config(folder, request)
-    return _make_run(folder, config, folder.read_tokenizer())
+    return _make_run(folder, resolve_config(folder, request), folder.read_tokenizer())
 
 
 def _make_run(folder: Workdir, config: Config, tokenizer: Tokenizer) -> Run:
@@ -101,9 +89,6 @@ def _make_run(folder: Workdir, config: Config, tokenizer: Tokenizer) -> Run:
         rematerialise=config.training.rematerialise,
     )
     return Run(folder, config, tokenizer, model)
-
-
-# Training -----------------------------------------------------------------------------
 
 
 class TrainingSetup(NamedTuple):
@@ -121,31 +106,21 @@ def make_training_setup(run: Run) -> TrainingSetup:
     optimizer, schedule = make_optimizer(
         d_model=run.config.model.d_model, **vars(run.config.optimizer)
     )
+    ema = training.ema_decay is not None
     init = functools.partial(
-        init_state,
-        run.model,
-        optimizer,
-        seed=training.seed,
-        ema=training.ema_decay is not None,
+        init_state, run.model, optimizer, seed=training.seed, ema=ema
     )
-    train_step = TrainStep(
-        run.model,
-        optimizer,
-        label_smoothing=training.label_smoothing,
-        ema_decay=training.ema_decay,
-        max_bad_steps=training.max_bad_steps,
-    )
+    keys = ("label_smoothing", "ema_decay", "max_bad_steps")
+    rules = {key: getattr(training, key) for key in keys}
+    train_step = TrainStep(run.model, optimizer, **rules)
     return TrainingSetup(make_mesh(**vars(run.config.mesh)), init, train_step, schedule)
 
 
 def plan_batches(
     config: Config, source_lengths: np.ndarray, target_lengths: np.ndarray
 ) -> Plan:
-    """Plan the batches of a corpus from its lengths, int [n] each, EOS included.
-
-    The plan is the same for every mesh: a run keeps its batches on other devices.
-    """
-    batches = vars(config.batches).copy()
+    """Plan batches, the same for every mesh, from lengths int [n] that include EOS."""
+    batches = {**vars(config.batches)}
     del batches["executor"]
     return make_plan(
         source_lengths,
@@ -162,9 +137,6 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     return plan_batches(run.config, train.source.lengths, train.target.lengths)
 
 
-# Parameters ---------------------------------------------------------------------------
-
-
 def read_parameters(run: Run, which: str | None) -> Parameters:
     """Read parameters of a run: of a step, "latest", "best" or "average:N".
 
@@ -172,56 +144,48 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     kept, else the average of the last `average` checkpoints. Raises InputError for
     parameters that cannot be read, and for any other word.
     """
-    folder = run.workdir
-    if not folder.checkpoints.exists():
-        raise InputError(f"there is no checkpoint in {folder.path}; train it first")
+    path, training = run.workdir.path, run.config.training
+    if not run.workdir.checkpoints.exists():
+        raise InputError(f"there is no checkpoint in {path}; train it first")
     field = "params"
     if which is None:
-        training = run.config.training
         field = "params" if training.ema_decay is None else "ema"
         which = "latest" if field == "ema" else f"average:{training.average}"
-    kind, _, number = which.partition(":")
-    scores = processes.from_first(list(read_scores(folder.path).items()))
     with Checkpoints(
-        folder.checkpoints, keep=None, scores=dict(map(tuple, scores))
+        run.workdir.checkpoints, keep=None, scores=read_scores(path)
     ) as checkpoints:
-        if kind == "average" and number.isdecimal() and int(number) > 0:
-            return checkpoints.average(int(number), field=field)
-        if which == "latest":
-            return checkpoints.restore_parameters(None, field=field)
-        if which == "best":
-            step = checkpoints.best_step()
-            if step is None:
+        match which.split(":"):
+            case ["average", number] if number.isdecimal() and int(number) > 0:
+                return checkpoints.average(int(number), field=field)
+            case ["latest"]:
+                step = None
+            case ["best"]:
+                step = checkpoints.best_step()
+                if step is None:
+                    raise InputError(
+                        f"no checkpoint in {path} has a score yet; use the checkpoint "
+                        "latest"
+                    )
+            case [number] if number.isdecimal():
+                step = int(number)
+            case _:
                 raise InputError(
-                    f"no checkpoint in {folder.path} has a score yet; use the "
-                    "checkpoint latest"
+                    f"the checkpoint {which} is none of: a step, latest, best, "
+                    "average:N"
                 )
-            return checkpoints.restore_parameters(step, field=field)
-        if which.isdecimal():
-            return checkpoints.restore_parameters(int(which), field=field)
-    raise InputError(
-        f"the checkpoint {which} is none of: a step, latest, best, average:N"
-    )
-
-
-# Translating --------------------------------------------------------------------------
+        return checkpoints.restore_parameters(step, field=field)
 
 
 def keep_compiled() -> None:
-    """Keep compiled programs on disk, so that the next process starts faster.
-
-    They go where JAX_COMPILATION_CACHE_DIR says, else to the user's cache folder.
-    """
+    """Keep compiled programs, by default in the user's cache folder."""
     if jax.config.jax_compilation_cache_dir:
         return
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(caches) / "jaxformer"
-    try:
+    with contextlib.suppress(OSError):  # without a folder every process compiles
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # there is nowhere to keep them
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def make_translator(
@@ -232,7 +196,7 @@ def make_translator(
     members: Sequence[tuple[Run, Parameters]] = (),
     **options: Any,
 ) -> Translator:
-    """Wrap parameters, which lie on the local `mesh`, as a translator.
+    """Make a translator of parameters on the local `mesh`.
 
     `options` are those of TranslateOptions, by default the values of the config's
     section `decoding` and of `data.max_length`. `members` complete an ensemble. Raises
@@ -244,15 +208,13 @@ def make_translator(
                 f"{member.workdir.path} has another tokeniser than {run.workdir.path}; "
                 "the models of an ensemble share one"
             )
-    defaults = {
-        **vars(run.config.decoding),
-        "max_source_length": run.config.data.max_length,
-    }
+    limit = {"max_source_length": run.config.data.max_length}
+    options = {**vars(run.config.decoding), **limit, **options}
     return Translator(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
         run.tokenizer,
-        options=TranslateOptions(**{**defaults, **options}),
+        options=TranslateOptions(**options),
         rows=batch_sharding(mesh),
     )
 
@@ -267,10 +229,9 @@ def make_evaluator(
     members: Sequence[tuple[Run, Parameters]] = (),
     **options: Any,
 ) -> Evaluator:
-    """Make what translates and scores a text, as the translator of a run does it.
+    """Make what translates and scores a text with the parameters of a run.
 
-    `pairs` is the text in tokens, if it is known; the rest is as for `Evaluator` and
-    `make_translator`.
+    `pairs` is the text in tokens, if known; the rest is as for `make_translator`.
     """
     return Evaluator(
         run.model,
@@ -301,8 +262,8 @@ def open_translator(
 ) -> tuple[Run, Translator]:
     """Open a run, and a translator with its parameters on the local devices.
 
-    `checkpoint` is as for `read_parameters`, `ensemble` names workdirs of further
-    models, and `options` are as for `make_translator`. Raises InputError.
+    `checkpoint` is as for `read_parameters`, `ensemble` are workdirs of further models,
+    and `options` are as for `make_translator`. Raises InputError.
     """
     keep_compiled()
     run, mesh = open_run(workdir, request), local_mesh()

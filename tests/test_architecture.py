@@ -32,7 +32,7 @@ ROOMS = {
     "update": (  # section 5 as pure functions of a model and a batch
         tuple(
             f"training.{name}"
-            for name in ("divergence", "loss", "sharding", "step")
+            for name in ("divergence", "loss", "loss_kernel", "sharding", "step")
         ),
         ("contract", "models"),
     ),

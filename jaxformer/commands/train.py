@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
 from jaxformer.run import keep_compiled, prepare_run
-from jaxformer.trainer import make_job, train_past_divergence
+from jaxformer.trainer import Job, train_past_divergence
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
     this, prepared = prepare_run(workdir, config)
     with processes.stop_requests() as stop:
         try:
-            result = train_past_divergence(make_job(this, prepared, stop))
+            result = train_past_divergence(Job(this, prepared, stop))
         except processes.StoppedError as stopped:
             logger.info("%s", stopped)
             return {"step": stopped.step, "stopped": True}

@@ -1,8 +1,7 @@
 """Diagnose an update that is not finite by computing it again.
 
-A skipped update reports only that its loss or its gradient is not finite. When a run
-has diverged, the first of its skipped updates is repeated with the same parameters and
-the same dropout, and the first layer that is not finite is named.
+It is repeated with the same parameters and the same dropout, and the first layer that
+is not finite is named.
 """
 
 from collections.abc import Sequence
@@ -30,28 +29,15 @@ class Finding(NamedTuple):
         """Say what is not finite, causes first."""
         if self.parameter is not None:
             return f"the parameter {self.parameter} is not finite"
-        found = []
-        if self.output is not None:
-            found.append(
-                f"the first output that is not finite is that of {self.output}"
-            )
-        if not np.isfinite(self.loss):
-            found.append(f"the loss is {self.loss}")
-        if self.gradient is not None:
-            found.append(
-                f"the gradient is first not finite in {self.gradient}, going backwards"
-            )
-        return "; ".join(found) or (
+        _, _, output, loss, grad = self
+        causes = {
+            f"the first output that is not finite is that of {output}": output,
+            f"the loss is {loss}": not np.isfinite(loss),
+            f"the gradient is first not finite in {grad}, going backwards": grad,
+        }
+        return "; ".join(filter(causes.get, causes)) or (
             "computed again everything is finite, so the machine is suspect"
         )
-
-
-def before_bad_steps(state: TrainState) -> TrainState:
-    """The state before the first of its skipped updates in a row."""
-    return state._replace(
-        step=state.step - state.bad_steps,
-        data_position=state.data_position - state.bad_steps,
-    )
 
 
 def diagnose_update(
@@ -77,7 +63,7 @@ def diagnose_update(
 
     for index, batch in enumerate(update):
         loss, (params, grads), outputs = jax.device_get(
-            probe(state, batch, jnp.asarray(index, jnp.int32))
+            probe(state, batch, jnp.int32(index))
         )
         finding = Finding(
             index,
@@ -92,19 +78,13 @@ def diagnose_update(
 
 
 def _first_bad(are_finite: Parameters, layers: Sequence[str]) -> str | None:
-    """Name what the backward pass reaches first of what is not finite.
-
-    It is one of `layers`, which are in forward order, or else a parameter that belongs
-    to none of them, such as an embedding.
-    """
+    """Name the last of `layers` with a bad leaf, else a leaf outside of all layers."""
     bad = [
         jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, ok in jax.tree_util.tree_leaves_with_path(are_finite)
+        for path, ok in jax.tree.leaves_with_path(are_finite)
         if not ok
     ]
-    named = [
-        layer
-        for layer in reversed(layers)
-        if any(parameter.startswith(layer) for parameter in bad)
-    ]
-    return next(iter(named + bad), None)
+    for layer in reversed(layers):
+        if any(parameter.startswith(layer) for parameter in bad):
+            return layer
+    return next(iter(bad), None)

@@ -1,7 +1,7 @@
 """The training loop: one flat function that a reader follows from top to bottom.
 
-It takes an iterator of updates and a function that evaluates, and builds neither; see
-`jaxformer.commands.train` for who hands them over.
+It takes an iterator of updates and a function that evaluates, and builds neither;
+`jaxformer.trainer` does.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,9 +43,9 @@ def train(
     """Train from `state` to `config.steps` updates, or until it is asked to stop.
 
     `updates` continues at state.data_position. `evaluate(step, parameters)` returns the
-    scores to log, and their "bleu" goes into `scores`, which has those of earlier
-    steps: an evaluation that was cut short is made up for. The state passed in is
-    donated; the last one is returned, and is on disk. Raises DivergedError.
+    scores to log. Their "bleu" goes into `scores`; a step to evaluate that is missing
+    there is evaluated again. The state passed in is donated; the last one is returned,
+    and is on disk. Raises DivergedError.
     """
     start = step = int(state.step)
     window: LossSums | None = None  # summed since the last log, on the device
@@ -54,8 +54,11 @@ def train(
         is_last = step == config.steps
         is_stop = not is_last and is_asked_to_stop()
         ends = is_last or is_stop
-        if window is not None and (ends or step % config.log_every == 0):
-            _require_progress(state, config.max_bad_steps)
+        logs = step > start and (ends or step % config.log_every == 0)
+        saves = step > start and (ends or step % config.save_every == 0)
+        if (logs or saves) and int(state.bad_steps) >= config.max_bad_steps:
+            raise DivergedError(state)
+        if logs:
             skipped = int(state.skipped)
             log.train(
                 step,
@@ -65,8 +68,7 @@ def train(
                 skipped_updates=skipped,
             )
             window = None
-        if step > start and (ends or step % config.save_every == 0):
-            _require_progress(state, config.max_bad_steps)
+        if saves:
             checkpoints.save(step, state)
         if is_stop:
             break
@@ -74,22 +76,13 @@ def train(
             with log.pause():
                 params = state.params if state.ema is None else state.ema
                 found = evaluate(step, params)
-            log.evaluation(step, found)
+            log.record(step, "eval", found)
             scores[step] = found["bleu"]
         if is_last:
             break
         state, report = train_step(state, next(updates))
-        window, gradient_norm = _sum_of(window, report.sums), report.gradient_norm
+        sums, gradient_norm = report
+        window = sums if window is None else jax.tree.map(jnp.add, window, sums)
         step += 1
     checkpoints.wait()
     return state
-
-
-def _sum_of(total: LossSums | None, new: LossSums) -> LossSums:
-    return new if total is None else jax.tree.map(jnp.add, total, new)
-
-
-def _require_progress(state: TrainState, max_bad_steps: int) -> None:
-    """Raise DivergedError if the state has stood still; waits for the device."""
-    if int(state.bad_steps) >= max_bad_steps:
-        raise DivergedError(state)

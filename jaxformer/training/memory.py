@@ -2,13 +2,13 @@
 
 import functools
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from jaxformer.batch import Batch
 from jaxformer.training.sharding import (
@@ -38,20 +38,24 @@ class Memory(NamedTuple):
 
 
 def step_memory(
-    learner: Any, shape: tuple[int, int, int], *, accumulate: bool
+    setup: Any, shape: tuple[int, int, int], *, accumulate: bool
 ) -> Memory | None:
     """Compile the train step for microbatches of (rows, source length, target length).
 
-    `learner` has the run's mesh, init and train_step; `accumulate` is for updates of
-    several microbatches. Returns None where the backend does not report memory.
+    `setup` is a TrainingSetup; `accumulate` is for updates of several microbatches.
+    Returns None where the backend does not report memory.
     """
     logger.info("            compiling the train step for %d x %d x %d ...", *shape)
-    with on_mesh(learner.mesh):
-        lowered = learner.train_step.lower(
-            abstract_state(learner.mesh, learner.init),
-            abstract_batch(learner.mesh, shape),
-            accumulate=accumulate,
-        )
+    blocks, sharding = rows_here(setup.mesh).of, batch_sharding(setup.mesh)
+    rows = -(-shape[0] // blocks) * blocks  # filled up to divide evenly
+    source, target = (
+        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=sharding)
+        for length in shape[1:]
+    )
+    batch = Batch(source, target, source, target)
+    with on_mesh(setup.mesh):
+        state = abstract_state(setup.mesh, setup.init)
+        lowered = setup.train_step.lower(state, batch, accumulate=accumulate)
         found = lowered.compile().memory_analysis()
     if found is None:
         return None
@@ -62,21 +66,10 @@ def step_memory(
     )
 
 
-def abstract_batch(mesh: Mesh, shape: tuple[int, int, int]) -> Batch:
-    """Shapes and shardings of a microbatch, its rows filled up to divide evenly."""
-    blocks = rows_here(mesh).of
-    rows = -(-shape[0] // blocks) * blocks
-    source, target = (
-        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=batch_sharding(mesh))
-        for length in shape[1:]
-    )
-    return Batch(source, target, source, target)
-
-
 def device_budget(gib: float | None) -> int | None:
     """Bytes that each device has: `gib`, or what it reports, or None if it does not.
 
-    Devices that are the processor share what memory is available.
+    CPU devices share the memory that is available.
     """
     if gib:
         return int(gib * GIB)
@@ -85,23 +78,22 @@ def device_budget(gib: float | None) -> int | None:
         return limit
     if device.platform != "cpu" or not MEMORY_INFO.exists():
         return None
-    info = dict(line.split(":", 1) for line in MEMORY_INFO.read_text().splitlines())
-    kibibytes = int(info["MemAvailable"].split()[0])
-    return kibibytes * 1024 // jax.local_device_count()
+    kibibytes = re.search(r"MemAvailable: +(\d+)", MEMORY_INFO.read_text())[1]
+    return int(kibibytes) * 1024 // jax.local_device_count()
 
 
 def largest_microbatch(
-    learner: Any,
+    setup: Any,
     shape: tuple[int, int, int],
     budget: int,
     *,
     unit: int,
     tokens_per_update: int,
 ) -> dict[str, int | bool] | None:
-    """Find the most rows, in multiples of `unit`, whose train step fits `budget` bytes.
+    """Find the most rows of the lengths in `shape` whose train step fits `budget`.
 
-    They have the lengths of `shape`, and do not exceed an update. Returns None if not
-    even `unit` rows fit.
+    They are a multiple of `unit`, at most an update; `budget` is in bytes. Returns None
+    if `unit` rows do not fit.
     """
     longest = max(shape[1:])
     most = max(unit, tokens_per_update // longest // unit * unit)
@@ -109,13 +101,14 @@ def largest_microbatch(
     @functools.cache
     def bytes_of(rows: int) -> int:
         accumulate = round(tokens_per_update / (rows * longest)) > 1
-        return step_memory(learner, (rows, *shape[1:]), accumulate=accumulate).total
+        return step_memory(setup, (rows, *shape[1:]), accumulate=accumulate).total
 
     rows = largest_fitting(bytes_of, budget, unit=unit, most=most)
-    if rows is None:
-        return None
-    tokens, size = rows * longest, bytes_of(rows)
-    return {"tokens": tokens, "bytes": size, "is_whole_update": rows == most}
+    return rows and {
+        "tokens": rows * longest,
+        "bytes": bytes_of(rows),
+        "is_whole_update": rows == most,
+    }
 
 
 def largest_fitting(
@@ -123,9 +116,8 @@ def largest_fitting(
 ) -> int | None:
     """Find the most rows, in multiples of `unit` up to `most`, whose bytes fit.
 
-    Bytes are nearly affine in rows: two programs give the line, and where it meets the
-    budget is compiled too; up to GUESSES more correct it. The result was compiled.
-    Returns None if not even `unit` rows fit.
+    Bytes are nearly affine in rows: the line through the two programs nearest to the
+    budget gives the next guess. Returns None if `unit` rows do not fit.
     """
     known = {unit: bytes_of(unit)}
     if known[unit] > budget:
@@ -137,11 +129,8 @@ def largest_fitting(
         known[guess] = bytes_of(guess)
         fits = max(rows for rows, size in known.items() if size <= budget)
         over = min((rows for rows in known if rows > fits), default=most + unit)
-        # The line through the nearest points on either side, or the two largest
-        points = sorted(known)
-        right = points.index(over) if over in known else len(points) - 1
-        low, high = points[right - 1], points[right]
-        slope = max((known[high] - known[low]) / (high - low), 1e-9)
-        meets = low + (budget - known[low]) / slope
+        low, high = sorted(known, key=lambda rows: abs(known[rows] - budget))[:2]
+        slope = (known[high] - known[low]) / (high - low)
+        meets = low + (budget - known[low]) / max(slope, 1e-9)
         guess = int(min(max(meets, fits), over - unit, most)) // unit * unit
     return max(rows for rows, size in known.items() if size <= budget)

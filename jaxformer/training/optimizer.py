@@ -24,27 +24,19 @@ def inverse_square_root_schedule(
 
 def make_optimizer(
     *,
-    d_model: int,
-    warmup_steps: int,
-    learning_rate_scale: float,
     beta1: float,
     beta2: float,
     epsilon: float,
     clip_norm: float | None,
+    **rate: float,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Make Adam with the paper's schedule, and the schedule itself for the log.
 
-    Gradients are first clipped to the global norm `clip_norm`, if it is given. The
-    paper uses beta1 0.9, beta2 0.98, epsilon 1e-9 and no clipping. Raises ValueError
-    for a warm-up of no steps.
+    `rate` is as for `inverse_square_root_schedule`. Gradients are first clipped to the
+    global norm `clip_norm`, if it is given. The paper uses beta1 0.9, beta2 0.98,
+    epsilon 1e-9 and no clipping.
     """
-    if warmup_steps < 1:
-        raise ValueError(f"warmup_steps is {warmup_steps}; it must be at least 1")
-    schedule = inverse_square_root_schedule(
-        d_model=d_model,
-        warmup_steps=warmup_steps,
-        learning_rate_scale=learning_rate_scale,
-    )
+    schedule = inverse_square_root_schedule(**rate)
     clip = [] if clip_norm is None else [optax.clip_by_global_norm(clip_norm)]
     optimizer = optax.chain(
         *clip,

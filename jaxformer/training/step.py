@@ -5,6 +5,7 @@ microbatch and `apply_gradients` divides by the tokens of all, so k microbatches
 the update of one large batch.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -14,7 +15,8 @@ import optax
 from jaxformer.batch import Batch
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.models.shards import by_shard
-from jaxformer.training.loss import LossSums, loss_sums, projected_loss_sums
+from jaxformer.training.loss import LossSums, loss_sums
+from jaxformer.training.loss_kernel import projected_loss_sums
 
 
 class TrainState(NamedTuple):
@@ -28,14 +30,6 @@ class TrainState(NamedTuple):
     ema: Parameters | None  # moving average of params, if the config asks for one
     bad_steps: jax.Array  # int32 [], updates skipped in a row, the last one included
     skipped: jax.Array  # int32 [], updates ever skipped: loss or gradient not finite
-
-
-class Trainable(NamedTuple):
-    """The part of a TrainState that a skipped update leaves unchanged."""
-
-    params: Parameters
-    opt_state: optax.OptState
-    ema: Parameters | None
 
 
 class Gradients(NamedTuple):
@@ -55,7 +49,7 @@ class Report(NamedTuple):
 def init_state(
     model: Model, optimizer: optax.GradientTransformation, *, seed: int, ema: bool
 ) -> TrainState:
-    """Draw the parameters; boxed with their logical axis names (see sharding.py)."""
+    """Draw the first state, boxed with the logical names of its axes."""
     params = model.init(jax.random.key(seed))
     return fresh_state(params, optimizer, seed=seed, ema=ema)
 
@@ -63,16 +57,16 @@ def init_state(
 def fresh_state(
     params: Parameters, optimizer: optax.GradientTransformation, *, seed: int, ema: bool
 ) -> TrainState:
-    """The state before the first update, from wherever the parameters come."""
+    """Make the state before the first update of `params`."""
     return TrainState(
-        step=jnp.zeros((), jnp.int32),
-        data_position=jnp.zeros((), jnp.int32),
-        seed=jnp.asarray(seed, jnp.uint32),
+        step=jnp.int32(0),
+        data_position=jnp.int32(0),
+        seed=jnp.uint32(seed),
         params=params,
         opt_state=optimizer.init(params),
         ema=jax.tree.map(jnp.copy, params) if ema else None,
-        bad_steps=jnp.zeros((), jnp.int32),
-        skipped=jnp.zeros((), jnp.int32),
+        bad_steps=jnp.int32(0),
+        skipped=jnp.int32(0),
     )
 
 
@@ -94,12 +88,8 @@ def gradients(
 
     def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
         features = model.features(params, batch, dropout_key(state, microbatch))
-        sums = projected_loss_sums(
-            *features,
-            by_shard(batch.target),
-            by_shard(batch.target_segments),
-            label_smoothing,
-        )
+        targets = by_shard(batch.target), by_shard(batch.target_segments)
+        sums = projected_loss_sums(*features, *targets, label_smoothing)
         return sums.loss, sums
 
     grads, sums = jax.grad(summed_loss, has_aux=True)(state.params)
@@ -116,39 +106,32 @@ def apply_gradients(
 ) -> tuple[TrainState, Report]:
     """Take one optimiser step on the mean gradient per token, and report on it.
 
-    An update whose loss or gradient is not finite is skipped: it counts as a step and
-    its data as consumed, and nothing else changes. After `max_bad_steps` skipped
-    updates in a row the state stays as it is, so that the host can see where it began.
+    An update whose loss or gradient is not finite is skipped: only step, data position
+    and counts change. After `max_bad_steps` skipped updates in a row the state stays as
+    it is, so that the host can find the first.
     """
     share = 1.0 / total.sums.tokens
     norm = optax.tree.norm(total.grads) * share
     runs = state.bad_steps < max_bad_steps
     is_good = runs & jnp.isfinite(norm) & jnp.isfinite(total.sums.loss)
 
-    def update(before: Trainable) -> Trainable:
+    def update(state: TrainState) -> TrainState:
         # XLA would keep a quotient in an array of its own.
         grads = jax.tree.map(lambda grad: grad * share, total.grads)
-        updates, opt_state = optimizer.update(grads, before.opt_state, before.params)
-        params = optax.apply_updates(before.params, updates)
-        ema = before.ema
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        ema = state.ema
         if ema_decay is not None:
             ema = optax.incremental_update(params, ema, 1.0 - ema_decay)
-        return Trainable(params, opt_state, ema)
+        return state._replace(params=params, opt_state=opt_state, ema=ema)
 
     # A branch, because XLA would copy all parameters and moments to select between new
     # and old ones.
-    trained = jax.lax.cond(
-        is_good,
-        update,
-        lambda before: before,
-        Trainable(state.params, state.opt_state, state.ema),
-    )
+    state = jax.lax.cond(is_good, update, lambda state: state, state)
     is_bad = runs & ~is_good
-    state = TrainState(
+    state = state._replace(
         step=state.step + runs,
         data_position=state.data_position + runs,
-        seed=state.seed,
-        **trained._asdict(),
         bad_steps=jnp.where(runs, (state.bad_steps + 1) * is_bad, state.bad_steps),
         skipped=state.skipped + is_bad,
     )
@@ -160,20 +143,15 @@ def evaluate_batch(
     model: Model, params: Parameters, batch: Batch, *, label_smoothing: float
 ) -> LossSums:
     """Sum the loss of one batch, dropout off."""
-    return loss_sums(
-        model.logits(params, batch),
-        batch.target,
-        batch.target_segments,
-        label_smoothing=label_smoothing,
-    )
+    logits, segments = model.logits(params, batch), batch.target_segments
+    return loss_sums(logits, batch.target, segments, label_smoothing=label_smoothing)
 
 
 class TrainStep:
     """The compiled update: call it with the state and the update's microbatches.
 
-    An update of one microbatch is one program. Of several, each shape is compiled once,
-    and their gradients are accumulated. The state and the accumulator are donated: use
-    only what is returned.
+    An update of one microbatch is one program. Of several, gradients are accumulated,
+    and each shape is compiled once. The state is donated.
     """
 
     def __init__(
@@ -185,43 +163,30 @@ class TrainStep:
         ema_decay: float | None,
         max_bad_steps: int,
     ) -> None:
-        def differentiate(
-            state: TrainState, batch: Batch, index: jax.Array | int
-        ) -> Gradients:
-            index = jnp.asarray(index, jnp.int32)
-            return gradients(
-                model, state, batch, index, label_smoothing=label_smoothing
-            )
+        differentiate = functools.partial(
+            gradients, model, label_smoothing=label_smoothing
+        )
+        apply = functools.partial(
+            apply_gradients, optimizer, ema_decay=ema_decay, max_bad_steps=max_bad_steps
+        )
+
+        def update(state: TrainState, batch: Batch) -> tuple[TrainState, Report]:
+            return apply(state, differentiate(state, batch, jnp.int32(0)))
 
         def accumulate(
             total: Gradients, state: TrainState, batch: Batch, index: jax.Array
         ) -> Gradients:
             return jax.tree.map(jnp.add, total, differentiate(state, batch, index))
 
-        def apply(state: TrainState, total: Gradients) -> tuple[TrainState, Report]:
-            return apply_gradients(
-                optimizer,
-                state,
-                total,
-                ema_decay=ema_decay,
-                max_bad_steps=max_bad_steps,
-            )
-
-        def update(state: TrainState, batch: Batch) -> tuple[TrainState, Report]:
-            return apply(state, differentiate(state, batch, 0))
-
         self._update = jax.jit(update, donate_argnums=0)
-        self._differentiate = jax.jit(differentiate, static_argnums=2)
+        self._differentiate = jax.jit(differentiate)
         self._accumulate = jax.jit(accumulate, donate_argnums=0)
         self._apply = jax.jit(apply, donate_argnums=0)
 
     def lower(
         self, state: TrainState, batch: Batch, *, accumulate: bool
     ) -> jax.stages.Lowered:
-        """Lower the program that takes most memory, for abstract arguments.
-
-        It is the whole update or, if updates `accumulate`, adding a microbatch.
-        """
+        """Lower the update or, if updates `accumulate`, the adding of a microbatch."""
         if not accumulate:
             return self._update.lower(state, batch)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
@@ -235,8 +200,7 @@ class TrainStep:
         """Make one update; returns the new state and a report."""
         if len(update) == 1:
             return self._update(state, update[0])
-        total = self._differentiate(state, update[0], 0)
+        total = self._differentiate(state, update[0], jnp.int32(0))
         for index, batch in enumerate(update[1:], start=1):
-            index = jnp.asarray(index, jnp.int32)
-            total = self._accumulate(total, state, batch, index)
+            total = self._accumulate(total, state, batch, jnp.int32(index))
         return self._apply(state, total)

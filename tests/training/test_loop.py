@@ -1,4 +1,4 @@
-"""What the loop does at which step, and that a stop leaves no trace in the result."""
+"""What the loop does at which step; an interrupted run ends as an undisturbed one."""
 
 import contextlib
 import functools
@@ -7,14 +7,11 @@ import math
 from types import SimpleNamespace
 
 import jax
-import numpy as np
 import pytest
 
-from jaxformer.batch import Batch
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.loop import DivergedError, TrainingConfig, train
 from jaxformer.training.loss import LossSums
-from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
     abstract_state,
     born_sharded,
@@ -22,45 +19,38 @@ from jaxformer.training.sharding import (
     on_mesh,
     put_batch,
 )
-from jaxformer.training.step import Report, TrainState, TrainStep, init_state
+from jaxformer.training.step import Report, TrainState
 from tests.models.tiny import model_of
+from tests.training.setups import (
+    assert_same,
+    init_of,
+    optimizer_of,
+    random_batch,
+    step_of,
+)
 
 VALUES = {
-    "steps": 10,
-    "seed": 0,
-    "tokens_per_update": 64,
-    "tokens_per_microbatch": 64,
-    "rematerialise": False,
-    "label_smoothing": 0.1,
-    "initial_embeddings": "",
-    "max_bad_steps": 3,
-    "on_divergence": "stop",
-    "ema_decay": None,
-    "log_every": 3,
-    "eval_every": 4,
-    "save_every": 2,
-    "keep": 5,
-    "average": 5,
-}
+    "steps": 10, "seed": 0, "tokens_per_update": 64, "tokens_per_microbatch": 64,
+    "rematerialise": False, "label_smoothing": 0.1, "initial_embeddings": "",
+    "max_bad_steps": 3, "on_divergence": "stop", "ema_decay": None, "log_every": 3,
+    "eval_every": 4, "save_every": 2, "keep": 5, "average": 5,
+}  # fmt: skip
 
 
 class Recorder:
     """Stands for the log, the checkpoints, the evaluation and the update at once.
 
-    `bad` are the updates to skip, and the run stands still after `max_bad_steps` of
+    `bad` are the updates to skip, and the state stays as it is after `max_bad_steps` of
     them in a row, as after real ones. It is asked to stop at step `stop`.
     """
 
     def __init__(self, *, start, stop, bad, max_bad_steps):
-        self.calls = []
-        self.paused = False
-        self.asked_at = start
-        self.stop = stop
-        self.bad = bad
-        self.max_bad_steps = max_bad_steps
+        self.calls, self.paused = [], False
+        self.asked_at, self.stop = start, stop
+        self.bad, self.max_bad_steps = bad, max_bad_steps
 
     def step(self, state, update):
-        """Count the update; its sums are its number, so that windows can be told."""
+        """Count the update; its sums are its number, so that windows differ."""
         nothing = Report(LossSums(0.0, 0.0, 0.0, 0.0), math.nan)
         if state.bad_steps >= self.max_bad_steps:
             return state, nothing
@@ -69,7 +59,7 @@ class Recorder:
             bad, skipped = state.bad_steps + 1, state.skipped + 1
             return state._replace(bad_steps=bad, skipped=skipped), nothing
         sums = LossSums(float(update), 2.0 * update, 0.0, 1.0)
-        return state._replace(params=f"params {update}", bad_steps=0), Report(sums, 0.5)
+        return state._replace(params=f"P{update}", bad_steps=0), Report(sums, 0.5)
 
     def is_asked_to_stop(self):
         """Several processes agree on the step by asking once at each."""
@@ -78,9 +68,10 @@ class Recorder:
 
     def train(self, step, sums, *, learning_rate, gradient_norm, skipped_updates):
         assert math.isnan(gradient_norm) if step in self.bad else gradient_norm == 0.5
-        self.calls.append(("log", step, sums["loss"], sums["tokens"], learning_rate))
+        loss, tokens = sums["loss"], sums["tokens"]
+        self.calls.append(f"log {step}: {loss:g}/{tokens:g} at {learning_rate:g}")
         if self.bad:
-            self.calls.append(("skipped", skipped_updates))
+            self.calls.append(f"{skipped_updates} skipped")
 
     @contextlib.contextmanager
     def pause(self):
@@ -90,19 +81,19 @@ class Recorder:
 
     def evaluate(self, step, params):
         assert self.paused
-        self.calls.append(("evaluate", step, params))
+        self.calls.append(f"evaluate {step}: {params}")
         return {"bleu": step / 2}
 
-    def evaluation(self, step, scores):
+    def record(self, step, kind, scores):
         assert not self.paused
-        self.calls.append(("log scores", step, scores["bleu"]))
+        self.calls.append(f"{kind} {step}: {scores['bleu']:g}")
 
     def save(self, step, state):
         assert int(state.step) == step
-        self.calls.append(("save", step))
+        self.calls.append(f"save {step}")
 
     def wait(self):
-        self.calls.append(("wait",))
+        self.calls.append("wait")
 
 
 def run(*, start=0, ema=None, stop=None, bad=(), scores=None, **changes):
@@ -121,7 +112,7 @@ def run(*, start=0, ema=None, stop=None, bad=(), scores=None, **changes):
     )
     try:
         state = train(
-            TrainState(start, start, 0, f"params {start}", None, ema, 0, 0),
+            TrainState(start, start, 0, f"P{start}", None, ema, 0, 0),
             recorder.step,
             iter(range(start + 1, 100)),
             config=config,
@@ -139,216 +130,153 @@ def run(*, start=0, ema=None, stop=None, bad=(), scores=None, **changes):
     return recorder.calls, state
 
 
-def test_what_happens_at_which_step():
-    """A step is saved before it is evaluated: that may take long, and be cut short."""
-    calls, state = run()
-    assert calls == [
-        ("save", 2),
-        ("log", 3, 1 + 2 + 3, 3, 102),  # the rate of update 3 is that of count 2
-        ("save", 4),
-        ("evaluate", 4, "params 4"),
-        ("log scores", 4, 2.0),
-        ("log", 6, 4 + 5 + 6, 3, 105),
-        ("save", 6),
-        ("save", 8),
-        ("evaluate", 8, "params 8"),
-        ("log scores", 8, 4.0),
-        ("log", 9, 7 + 8 + 9, 3, 108),
-        ("log", 10, 10, 1, 109),
-        ("save", 10),
-        ("wait",),
-    ]
-    assert state.params == "params 10"
+EVALUATED_AT_4, EVALUATED_AT_8 = (
+    "evaluate 4: P4; eval 4: 2",
+    "evaluate 8: P8; eval 8: 4",
+)
+DIVERGES = {"bad": range(3, 99), "max_bad_steps": 2}
+
+# What train is given, what it does in order, and the last step and parameters. Lines of
+# the log have the sum and number of the updates since the last one, and the rate, which
+# for update n is that of count n - 1.
+CASES = {
+    "a step is saved before its evaluation, which may be interrupted": (
+        {},
+        f"save 2; log 3: 6/3 at 102; save 4; {EVALUATED_AT_4}; log 6: 15/3 at 105; "
+        f"save 6; save 8; {EVALUATED_AT_8}; log 9: 24/3 at 108; log 10: 10/1 at 109; "
+        "save 10; wait",
+        (10, "P10"),
+    ),
+    "the last update is logged, saved and evaluated": (
+        {"start": 3, "steps": 4},
+        f"log 4: 4/1 at 103; save 4; {EVALUATED_AT_4}; wait",
+        (4, "P4"),
+    ),
+    "the last update is logged and saved whatever its number": (
+        {"start": 4, "steps": 5},
+        "log 5: 5/1 at 104; save 5; wait",
+        (5, "P5"),
+    ),
+    "a resumed run takes only the updates left": (
+        {"start": 7},
+        f"save 8; {EVALUATED_AT_8}; log 9: 17/2 at 108; log 10: 10/1 at 109; save 10; "
+        "wait",
+        (10, "P10"),
+    ),
+    "a finished run makes no update": ({"start": 10}, "wait", (10, "P10")),
+    "an interrupted evaluation is repeated, its step not saved again": (
+        {"start": 8, "scores": {4: 2.0}},
+        f"{EVALUATED_AT_8}; log 9: 9/1 at 108; log 10: 10/1 at 109; save 10; wait",
+        (10, "P10"),
+    ),
+    "a run that is asked to stop saves, and leaves the evaluation for later": (
+        {"start": 2, "stop": 4},
+        "log 3: 3/1 at 102; log 4: 4/1 at 103; save 4; wait",
+        (4, "P4"),
+    ),
+    "it logs and saves at any step": (
+        {"start": 4, "stop": 5},
+        "log 5: 5/1 at 104; save 5; wait",
+        (5, "P5"),
+    ),
+    "a run that is asked to stop at once has nothing to save": (
+        {"start": 7, "stop": 7},
+        "wait",
+        (7, "P7"),
+    ),
+    "skipped updates count as steps, but not for the rate and the sums": (
+        {"steps": 6, "bad": {2, 6}},
+        f"save 2; log 3: 4/2 at 101; 1 skipped; save 4; {EVALUATED_AT_4}; "
+        "log 6: 9/2 at 103; 2 skipped; save 6; wait",
+        (6, "P5"),
+    ),
+    "a run that diverges ends before it logs or saves": (
+        DIVERGES,
+        "save 2; log 3: 3/2 at 101; 1 skipped",
+        (4, "P2"),
+    ),
+    "a divergence is noticed with the next log line": (
+        {**DIVERGES, "log_every": 8, "save_every": 9, "eval_every": 9},
+        "",
+        (4, "P2"),
+    ),
+    "a divergence is noticed when the run is asked to stop": (
+        {"start": 4, "bad": range(5, 99), "max_bad_steps": 1, "stop": 5},
+        "",
+        (5, "P4"),
+    ),
+    "the moving average is evaluated if there is one": (
+        {"start": 3, "steps": 4, "ema": "average", "ema_decay": 0.9},
+        "log 4: 4/1 at 103; save 4; evaluate 4: average; eval 4: 2; wait",
+        (4, "P4"),
+    ),
+}
 
 
-def test_an_evaluation_is_known_to_whoever_ranks_the_checkpoints():
+@pytest.mark.parametrize(("given", "calls", "last"), CASES.values(), ids=CASES)
+def test_what_happens_at_which_step(given, calls, last):
+    found, state = run(**given)
+    assert "; ".join(found) == calls
+    assert (state.step, state.params) == last
+
+
+def test_scores_are_added_for_ranking_the_checkpoints():
     scores = {}
     run(scores=scores)
     assert scores == {4: 2.0, 8: 4.0}
-
-
-def test_the_last_update_is_logged_and_saved_whatever_its_number():
-    calls, _ = run(steps=5)
-    assert calls[-3:] == [("log", 5, 4 + 5, 2, 104), ("save", 5), ("wait",)]
-
-
-def test_the_last_update_is_evaluated_if_its_number_says_so():
-    calls, _ = run(steps=4)
-    assert calls[-5:] == [
-        ("log", 4, 4, 1, 103),
-        ("save", 4),
-        ("evaluate", 4, "params 4"),
-        ("log scores", 4, 2.0),
-        ("wait",),
-    ]
-
-
-def test_a_resumed_run_keeps_the_rhythm_and_takes_only_the_updates_left():
-    calls, state = run(start=7)
-    assert [call[:2] for call in calls if call[0] == "log"] == [("log", 9), ("log", 10)]
-    assert [call[1] for call in calls if call[0] == "save"] == [8, 10]
-    assert (state.step, state.params) == (10, "params 10")
-
-
-def test_a_finished_run_makes_no_update():
-    calls, state = run(start=10)
-    assert calls == [("wait",)]
-    assert state.step == 10
-
-
-@pytest.mark.parametrize("steps", [8, 10])
-def test_an_evaluation_that_was_cut_short_is_made_up_for_and_not_saved_again(steps):
-    calls, _ = run(start=8, steps=steps, scores={4: 2.0})
-    assert calls[:2] == [("evaluate", 8, "params 8"), ("log scores", 8, 4.0)]
-    assert calls[2:] == run(start=8, steps=steps, scores={4: 2.0, 8: 4.0})[0]
-    assert not [call for call in calls[2:] if call[1:2] == (8,)]
-
-
-@pytest.mark.parametrize("stop", [4, 5])
-def test_a_run_that_is_asked_to_stop_saves_and_leaves_the_rest_for_later(stop):
-    whole, scores = run()[0], {}
-    calls, state = run(stop=stop, scores=scores)
-    assert calls[-3:] == [
-        ("log", stop, sum(range(4, stop + 1)), stop - 3, 99 + stop),
-        ("save", stop),
-        ("wait",),
-    ]
-    assert (state.step, state.params) == (stop, f"params {stop}")
-    later, last = run(start=stop, scores=scores)
-    assert last.params == "params 10"
-
-    def evaluations(calls):
-        return [call for call in calls if call[0] in ("evaluate", "log scores")]
-
-    assert evaluations(calls + later) == evaluations(whole)
-    saved = [call[1] for call in calls + later if call[0] == "save"]
-    assert saved == sorted({2, 4, 6, 8, 10, stop})
-
-
-@pytest.mark.parametrize("start", [0, 7])
-def test_a_run_that_is_asked_to_stop_at_once_has_nothing_to_save(start):
-    calls, state = run(start=start, stop=start)
-    assert calls == [("wait",)]
-    assert state.step == start
-
-
-def test_skipped_updates_count_as_steps_but_not_for_the_rate_and_the_sums():
-    calls, state = run(steps=6, bad={2, 6})
-    assert calls == [
-        ("save", 2),
-        ("log", 3, 1 + 3, 2, 101),  # the second update that counts
-        ("skipped", 1),
-        ("save", 4),
-        ("evaluate", 4, "params 4"),
-        ("log scores", 4, 2.0),
-        ("log", 6, 4 + 5, 2, 103),
-        ("skipped", 2),
-        ("save", 6),
-        ("wait",),
-    ]
-    assert (state.step, state.params, state.bad_steps) == (6, "params 5", 1)
-
-
-def test_a_run_that_diverges_ends_before_it_logs_or_saves_that():
-    calls, state = run(bad=range(3, 99), max_bad_steps=2)
-    assert calls == [("save", 2), ("log", 3, 1 + 2, 2, 101), ("skipped", 1)]
-    assert (state.step, state.params, state.bad_steps) == (4, "params 2", 2)
-
-
-def test_a_divergence_is_noticed_with_the_next_report_and_says_where_it_was():
-    calls, state = run(
-        bad=range(3, 99), max_bad_steps=2, log_every=8, save_every=9, eval_every=9
-    )
-    assert calls == []
-    assert (state.step, state.bad_steps) == (4, 2)
-
-
-def test_a_divergence_is_noticed_when_the_run_is_asked_to_stop():
-    calls, state = run(bad=range(5, 99), max_bad_steps=1, stop=5)
-    assert calls[-1] == ("log scores", 4, 2.0)  # nothing of step 5
-    assert (state.step, state.bad_steps) == (5, 1)
-
-
-def test_the_moving_average_is_what_is_evaluated_if_there_is_one():
-    calls, _ = run(ema="average", ema_decay=0.9)
-    assert {call[2] for call in calls if call[0] == "evaluate"} == {"average"}
 
 
 # --- stop and resume, with the real update -------------------------------------------
 
 STEPS, STOP = 4, 2
 MODEL = model_of(16, d_model=8, d_ff=8, d_k=4, d_v=4, dropout=0.3)
-OPTIMIZER, SCHEDULE = make_optimizer(
-    d_model=8,
-    warmup_steps=4,
-    learning_rate_scale=1.0,
-    beta1=0.9,
-    beta2=0.98,
-    epsilon=1e-9,
-    clip_norm=1.0,
-)
-CONFIG = {**VALUES, "ema_decay": 0.9, "log_every": 1, "eval_every": 2}
-
-
-def batches():
-    """The updates of a run from its beginning; every one is different."""
-    for seed in range(STEPS):
-        rng = np.random.default_rng(seed)
-        source, target = rng.integers(3, 16, (2, 8, 5), dtype=np.int32)
-        segments = np.ones((8, 5), np.int32)
-        yield Batch(source, target, segments, segments)
+OPTIMIZER, SCHEDULE = optimizer_of(d_model=8, warmup_steps=4, clip_norm=1.0)
+CONFIG = {**VALUES, "ema_decay": 0.9, "log_every": 1, "eval_every": 2, "steps": STEPS}
 
 
 def run_until(stop, *, directory, mesh, step):
-    """What `--mode=train` does: resume what is there, or begin, and train.
+    """Resume a checkpoint or begin, and train until `stop`, at most STEPS.
 
-    It is asked to stop when it has come to step `stop`, and ends at STEPS anyhow.
     Returns the last state as numpy arrays and the losses of the updates made.
     """
-    init = functools.partial(init_state, MODEL, OPTIMIZER, seed=1, ema=True)
+    init = init_of(MODEL, OPTIMIZER, seed=1, ema=True)
     losses = []
-
-    def log(step, sums, **rates):
-        losses.append(float(sums["loss"]))
-
+    log = SimpleNamespace(
+        train=lambda step, sums, **others: losses.append(float(sums["loss"])),
+        pause=contextlib.nullcontext,
+        record=lambda *_: None,
+    )
     with on_mesh(mesh), Checkpoints(directory, keep=5, scores={}) as checkpoints:
         found = checkpoints.restore_latest(abstract_state(mesh, init))
         state = born_sharded(mesh, init) if found is None else found[0]
-        updates = list(batches())[int(state.data_position) :]
-        steps_to_come = itertools.count(int(state.step))
+        begin = int(state.data_position)
+        batches = (random_batch(8, 5, seed=each) for each in range(begin, STEPS))
+        asked = itertools.count(int(state.step))
         state = train(
             state,
             step,
-            ((put_batch(mesh, batch),) for batch in updates),
-            config=TrainingConfig(**{**CONFIG, "steps": STEPS}),
+            ((put_batch(mesh, batch),) for batch in batches),
+            config=TrainingConfig(**CONFIG),
             schedule=SCHEDULE,
             evaluate=lambda step, params: {"bleu": 0.0},
             checkpoints=checkpoints,
-            log=SimpleNamespace(
-                train=log, pause=contextlib.nullcontext, evaluation=lambda *_: None
-            ),
+            log=log,
             scores={},
-            is_asked_to_stop=lambda: next(steps_to_come) == stop,
+            is_asked_to_stop=lambda: next(asked) == stop,
         )
         return jax.device_get(state), losses
 
 
 @pytest.mark.slow
 def test_stop_and_resume_equals_uninterrupted_bit_for_bit_with_dropout_on(tmp_path):
+    step = step_of(MODEL, OPTIMIZER, ema_decay=0.9)
     mesh = make_mesh(data=2, fsdp=2, tensor=2)
-    step = TrainStep(
-        MODEL, OPTIMIZER, label_smoothing=0.1, ema_decay=0.9, max_bad_steps=3
-    )
-    continue_to = functools.partial(run_until, mesh=mesh, step=step)
-    whole, losses = continue_to(STEPS, directory=tmp_path / "whole")
-    _, first = continue_to(STOP, directory=tmp_path / "stopped")
-    resumed, second = continue_to(STEPS, directory=tmp_path / "stopped")
+    train_until = functools.partial(run_until, mesh=mesh, step=step)
+    whole, losses = train_until(STEPS, directory=tmp_path / "whole")
+    _, first = train_until(STOP, directory=tmp_path / "stopped")
+    resumed, second = train_until(STEPS, directory=tmp_path / "stopped")
     assert (len(first), len(second)) == (STOP, STEPS - STOP)
+    assert len(set(losses)) == STEPS
     assert first + second == losses
     assert int(resumed.step) == int(resumed.data_position) == STEPS
-    assert jax.tree.structure(resumed) == jax.tree.structure(whole)
-    for got, expected in zip(
-        jax.tree.leaves(resumed), jax.tree.leaves(whole), strict=True
-    ):
-        assert got.dtype == expected.dtype
-        assert got.tobytes() == expected.tobytes()
+    assert_same(resumed, whole)

@@ -1,4 +1,4 @@
-"""The loss against numbers worked out by hand and against its definition.
+"""The loss against its definition in float64, and its kernel against autodiff.
 
 Bounds are for float32: sums of some hundred terms of order one, so a relative 1e-5.
 """
@@ -10,24 +10,31 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.training import loss
-from jaxformer.training.loss import LossSums, loss_sums, projected_loss_sums
+from jaxformer.training import loss_kernel
+from jaxformer.training.loss import LossSums, loss_sums
+from jaxformer.training.loss_kernel import projected_loss_sums
 
-VOCABULARY = 11
-ROWS, LENGTH = 3, 6
+VOCABULARY, WIDTH = 11, 8
 
 compiled_loss_sums = jax.jit(loss_sums)
 
 
-def example(rows=ROWS, length=LENGTH, *, seed=0, width=8):
-    """Decoder output [B, T, D], embedding [V, D], targets, and segments, some 0."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(rows, length, width)).astype(np.float32)
-    embedding = rng.normal(size=(VOCABULARY, width)).astype(np.float32)
-    target = rng.integers(0, VOCABULARY, (rows, length), np.int32)
-    segments = rng.integers(0, 3, (rows, length), np.int32)
-    segments[0, 0] = 1  # never all padding
-    return x, embedding, target, segments
+def example(shards=1, rows=3, length=6):
+    """Decoder output, embedding and bias by shard, targets, and segments, some 0."""
+    rng = np.random.default_rng(rows)
+    x = rng.normal(size=(shards, rows, length, WIDTH)).astype(np.float32)
+    embedding = rng.normal(size=(shards, VOCABULARY, WIDTH)).astype(np.float32)
+    bias = rng.normal(size=(shards, VOCABULARY)).astype(np.float32)
+    target = rng.integers(0, VOCABULARY, (shards, rows, length), np.int32)
+    segments = rng.integers(0, 3, (shards, rows, length), np.int32)
+    segments[:, 0, 0] = 1  # never all padding
+    return x, embedding, bias, target, segments
+
+
+def example_logits():
+    """Logits, targets and segments of one shard."""
+    x, embedding, _, target, segments = (array[0] for array in example())
+    return x @ embedding.T, target, segments
 
 
 def sums_of(logits, target, segments, label_smoothing):
@@ -50,98 +57,70 @@ def test_three_pieces_by_hand():
         [[[math.log(2), 0.0, 0.0], [5.0, 5.0, 5.0 + math.log(6)], [9.0, 0.0, 0.0]]]
     )
     target = np.array([[1, 2, 0]])
-    segments = np.array([[1, 1, 0]])  # the third place is padding
+    segments = np.array([[1, 1, 0]])  # the third token is padding
     nll = math.log(4) + math.log(4 / 3)
     # Cross-entropy to (1/3, 1/3, 1/3), of which smoothing by 0.3 takes three tenths.
     uniform = (math.log(2) + 2 * math.log(4)) / 3
     uniform += (2 * math.log(8) + math.log(4 / 3)) / 3
     sums = sums_of(logits, target, segments, 0.3)
-    assert float(sums.nll) == pytest.approx(nll, rel=1e-6)
-    assert float(sums.loss) == pytest.approx(0.7 * nll + 0.3 * uniform, rel=1e-6)
-    assert float(sums.correct) == 1  # piece 0 was more likely than piece 1
-    assert float(sums.tokens) == 2
+    expected = (0.7 * nll + 0.3 * uniform, nll, 1, 2)  # piece 0 beats piece 1
+    np.testing.assert_allclose(sums, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.6])
 def test_the_loss_is_the_cross_entropy_to_the_smoothed_target(label_smoothing):
-    x, embedding, target, segments = example()
-    logits = x @ embedding.T
+    logits, target, segments = example_logits()
     sums = sums_of(logits, target, segments, label_smoothing)
-    expected = definition(logits, target, segments, label_smoothing)
-    assert float(sums.loss) == pytest.approx(expected, rel=1e-5)
-    nll = definition(logits, target, segments, 0.0)
-    assert float(sums.nll) == pytest.approx(nll, rel=1e-5)
-    right = (logits.argmax(-1) == target) & (segments != 0)
-    assert float(sums.correct) == np.count_nonzero(right)
-    assert float(sums.tokens) == np.count_nonzero(segments)
+    expected = [
+        definition(logits, target, segments, label_smoothing),
+        definition(logits, target, segments, 0.0),
+        np.count_nonzero((logits.argmax(-1) == target) & (segments != 0)),
+        np.count_nonzero(segments),
+    ]
+    np.testing.assert_allclose(sums, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-def test_a_model_that_knows_nothing_has_perplexity_v(label_smoothing):
-    _, _, target, segments = example()
-    logits = np.full((ROWS, LENGTH, VOCABULARY), 2.5, np.float32)
-    sums = sums_of(logits, target, segments, label_smoothing)
-    assert math.exp(sums.nll / sums.tokens) == pytest.approx(VOCABULARY, rel=1e-5)
-    assert float(sums.loss) == pytest.approx(float(sums.nll), rel=1e-5)
-
-
-def test_what_stands_in_padding_changes_nothing():
-    x, embedding, target, segments = example()
+def test_padding_changes_nothing():
+    logits, target, segments = example_logits()
     padding = segments == 0
-    assert padding.any()
-    logits = x @ embedding.T
     sums = sums_of(logits, target, segments, 0.1)
     logits[padding] = 50.0 + 3.0 * logits[padding]
     target[padding] = (target[padding] + 1) % VOCABULARY
     assert sums_of(logits, target, segments, 0.1) == sums
+    nothing = sums_of(logits, target, np.zeros_like(segments), 0.1)
+    assert nothing == LossSums(0.0, 0.0, 0.0, 0.0)
 
 
-def test_a_batch_of_padding_sums_to_zero():
-    x, embedding, target, segments = example()
-    sums = sums_of(x @ embedding.T, target, np.zeros_like(segments), 0.1)
-    assert sums == LossSums(0.0, 0.0, 0.0, 0.0)
+# --- the kernel ----------------------------------------------------------------------
 
 
-def via_logits(x, embedding, target, segments):
+def by_formula(x, embedding, bias, target, segments):
+    """The sums of all shards, from their logits."""
     logits = jnp.einsum(
-        "bld,vd->blv",
+        "nbtd,nvd->nbtv",
         x,
         embedding.astype(x.dtype),
         preferred_element_type=jnp.float32,
     )
+    if bias is not None:
+        logits += bias[:, None, None]
     return loss_sums(logits, target, segments, label_smoothing=0.1)
 
 
-def in_chunks(x, embedding, target, segments):
-    """By a batch of one shard."""
-    return projected_loss_sums(
-        x[None], embedding[None], None, target[None], segments[None], 0.1
-    )
+def by_kernel(x, embedding, bias, target, segments):
+    return projected_loss_sums(x, embedding, bias, target, segments, 0.1)
 
 
-def in_shards_of_two(x, embedding, target, segments):
-    """By shards of two rows each, with the same embedding for all."""
-    shards = len(x) // 2
+def sums_and_gradients(function, *arrays):
+    """Loss sums, and the gradients of three times the loss in all that has one."""
 
-    def split(array):
-        return array.reshape(shards, 2, *array.shape[1:])
-
-    copies = jnp.broadcast_to(embedding, (shards, *embedding.shape))
-    return projected_loss_sums(
-        split(x), copies, None, split(target), split(segments), 0.1
-    )
-
-
-def sums_and_gradients(function, x, embedding, target, segments):
-    """Loss sums, and the gradients of three times the loss in x and the embedding."""
-
-    def tripled(x, embedding, target, segments):  # a cotangent that is not one
-        sums = function(x, embedding, target, segments)
+    def tripled(x, embedding, bias, *others):  # a gradient from above that is not one
+        sums = function(x, embedding, bias, *others)
         return 3.0 * sums.loss, sums
 
-    gradient = jax.grad(tripled, argnums=(0, 1), has_aux=True)
-    gradients, sums = jax.jit(gradient)(x, embedding, target, segments)
-    return sums, gradients
+    gradient = jax.grad(tripled, argnums=(0, 1, 2), has_aux=True)
+    gradients, sums = jax.jit(gradient)(*arrays)
+    return sums, jax.tree.leaves(gradients)
 
 
 def relative_distance(got, expected):
@@ -150,112 +129,42 @@ def relative_distance(got, expected):
     return np.linalg.norm(got - expected) / np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(
-    ("rows", "length", "chunk_tokens"),
+    ("shards", "rows", "length", "chunk_tokens"),
     [
-        (3, 8, 256),  # everything in one chunk
-        (3, 8, 12),  # two chunks of four positions
-        (2, 7, 4),  # a prime length divides into single positions only
-        (2, 7, 14),  # or is one chunk
-        (5, 6, 4),  # more rows than a chunk has tokens
+        (1, 3, 8, 256),  # everything in one chunk
+        (1, 3, 8, 12),  # two chunks of four positions
+        (1, 2, 7, 4),  # a prime length divides into single positions only
+        (1, 5, 6, 4),  # more rows than a chunk has tokens
+        (3, 2, 8, 8),  # three shards, each with its own embedding, in two chunks
     ],
 )
-def test_chunks_give_the_same_sums_and_gradients(
-    rows, length, chunk_tokens, monkeypatch
+def test_the_kernel_has_the_sums_and_gradients_of_the_formula(
+    shards, rows, length, chunk_tokens, has_bias, monkeypatch
 ):
-    monkeypatch.setattr(loss, "CHUNK_TOKENS", chunk_tokens)
-    arguments = example(rows, length, seed=rows)
-    expected, expected_gradients = sums_and_gradients(via_logits, *arguments)
-    sums, gradients = sums_and_gradients(in_chunks, *arguments)
+    monkeypatch.setattr(loss_kernel, "CHUNK_TOKENS", chunk_tokens)
+    x, embedding, bias, *others = example(shards, rows, length)
+    arrays = (x, embedding, bias if has_bias else None, *others)
+    expected, expected_gradients = sums_and_gradients(by_formula, *arrays)
+    sums, gradients = sums_and_gradients(by_kernel, *arrays)
     np.testing.assert_allclose(sums, expected, rtol=1e-5)
     for got, wanted in zip(gradients, expected_gradients, strict=True):
         assert relative_distance(got, wanted) < 1e-5
-
-
-def test_shards_of_the_batch_add_up_to_it():
-    arguments = example(6, 4)
-    expected, expected_gradients = sums_and_gradients(via_logits, *arguments)
-    sums, gradients = sums_and_gradients(in_shards_of_two, *arguments)
-    np.testing.assert_allclose(sums, expected, rtol=1e-5)
-    for got, wanted in zip(gradients, expected_gradients, strict=True):
-        assert relative_distance(got, wanted) < 1e-5
-
-
-def test_a_shard_knows_its_own_embedding_and_rows_only():
-    """Two shards with embeddings of their own are two batches, each on its own."""
-    x, embedding, target, segments = example(4, 4)
-    copies = np.stack([embedding, -2.0 * embedding])
-
-    def both(x, copies, target, segments):
-        x, target, segments = (
-            array.reshape(2, 2, *array.shape[1:]) for array in (x, target, segments)
-        )
-        return projected_loss_sums(x, copies, None, target, segments, 0.1)
-
-    sums, (grad_x, grad_copies) = sums_and_gradients(both, x, copies, target, segments)
-    halves = [
-        sums_and_gradients(via_logits, x[rows], copy, target[rows], segments[rows])
-        for rows, copy in zip((slice(2), slice(2, 4)), copies, strict=True)
-    ]
-    added = jax.tree.map(jnp.add, halves[0][0], halves[1][0])
-    np.testing.assert_allclose(sums, added, rtol=1e-5)
-    apart_x = np.concatenate([gradients[0] for _, gradients in halves])
-    assert relative_distance(grad_x, apart_x) < 1e-5
-    for got, (_, (_, wanted)) in zip(grad_copies, halves, strict=True):
-        assert relative_distance(got, wanted) < 1e-5
-
-
-def test_a_bias_is_a_column_of_the_embedding_that_meets_ones():
-    """Of two shards, each with a bias of its own, in two chunks."""
-    x, embedding, target, segments = example(4, 8)
-    x, target, segments = (
-        array.reshape(2, 2, *array.shape[1:]) for array in (x, target, segments)
-    )
-    copies = np.stack([embedding, -embedding])
-    bias = np.random.default_rng(1).normal(size=copies.shape[:2]).astype(np.float32)
-
-    def tripled(x, copies, bias):
-        sums = projected_loss_sums(x, copies, bias, target, segments, 0.1)
-        return 3.0 * sums.loss, sums
-
-    got, sums = jax.grad(tripled, argnums=(0, 1, 2), has_aux=True)(x, copies, bias)
-    wide = np.concatenate([x, np.ones_like(x[..., :1])], axis=-1)
-    wider = np.concatenate([copies, bias[..., None]], axis=-1)
-    expected, same = jax.grad(tripled, argnums=(0, 1), has_aux=True)(wide, wider, None)
-    np.testing.assert_allclose(sums, same, rtol=1e-5)
-    assert relative_distance(got[0], expected[0][..., :-1]) < 1e-5
-    assert relative_distance(got[1], expected[1][..., :-1]) < 1e-5
-    assert relative_distance(got[2], expected[1][..., -1]) < 1e-5
-
-
-@pytest.mark.parametrize(("rows", "length", "most"), [(3, 8, 4), (2, 7, 1), (9, 6, 1)])
-def test_a_chunk_divides_the_length_and_holds_at_most_the_tokens_asked_for(
-    rows, length, most, monkeypatch
-):
-    monkeypatch.setattr(loss, "CHUNK_TOKENS", 12)
-    assert loss._positions_per_chunk(rows, length) == most
+    norms = np.linalg.norm(gradients[0], axis=-1)
+    assert ((norms > 0) == (others[1] != 0)).all()  # padding has no gradient
 
 
 def test_bfloat16_keeps_the_loss_and_both_gradients():
-    x, embedding, target, segments = example(4, 12)
+    x, embedding, _, *others = example(rows=4, length=12)
     x = jnp.asarray(x, jnp.bfloat16)
-    embedding = embedding.astype(jnp.bfloat16)
-    sums, gradients = sums_and_gradients(
-        in_chunks, x, embedding.astype(np.float32), target, segments
-    )
+    embedding = np.float32(embedding.astype(jnp.bfloat16))
+    sums, gradients = sums_and_gradients(by_kernel, x, embedding, None, *others)
     expected, expected_gradients = sums_and_gradients(
-        via_logits, x.astype(np.float32), embedding.astype(np.float32), target, segments
+        by_formula, x.astype(np.float32), embedding, None, *others
     )
     # Products of two bfloat16 numbers are exact in float32, so the logits are too.
     np.testing.assert_allclose(sums, expected, rtol=1e-5)
     assert [gradient.dtype for gradient in gradients] == [jnp.bfloat16, jnp.float32]
     for got, wanted in zip(gradients, expected_gradients, strict=True):
         assert relative_distance(got, wanted) < 2**-7  # bfloat16 has 8 bits
-
-
-def test_padding_gets_no_gradient():
-    x, embedding, target, segments = example()
-    _, (grad_x, _) = sums_and_gradients(in_chunks, x, embedding, target, segments)
-    norms = np.linalg.norm(grad_x, axis=-1)
-    assert (norms[segments == 0] == 0).all()
-    assert (norms[segments != 0] > 0).all()

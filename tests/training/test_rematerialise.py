@@ -9,15 +9,12 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import Batch
-from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import gradients, init_state
 from tests.models import tiny
+from tests.training.setups import assert_same, optimizer_of
 
 ROWS, LENGTH = 4, 64
-OPTIMIZER, _ = make_optimizer(
-    d_model=32, warmup_steps=4, learning_rate_scale=1.0, beta1=0.9, beta2=0.98,
-    epsilon=1e-9, clip_norm=None,
-)  # fmt: skip
+OPTIMIZER, _ = optimizer_of()
 SIZES = {"layers": 2, "d_model": 32, "d_ff": 64, "num_heads": 4, "dropout": 0.3}
 
 
@@ -37,6 +34,12 @@ def state_of(model):
     return nn.unbox(init_state(model, OPTIMIZER, seed=1, ema=False))
 
 
+def gradients_of(model):
+    """The compiled function of a state and a batch."""
+    found = functools.partial(gradients, model, label_smoothing=0.1)
+    return jax.jit(lambda state, batch: found(state, batch, jnp.int32(0)))
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -49,13 +52,8 @@ def test_losses_and_gradients_are_the_same(changes):
     """Dropout is on: the same numbers are dropped when a layer is computed again."""
     models = [model_of(rematerialise, **changes) for rematerialise in (False, True)]
     states = [state_of(model) for model in models]
-    jax.tree.map(np.testing.assert_array_equal, *[state.params for state in states])
-    plain, again = (
-        jax.jit(functools.partial(gradients, model, label_smoothing=0.1))(
-            states[0], batch(), jnp.int32(0)
-        )
-        for model in models
-    )
+    assert_same(states[0].params, states[1].params)
+    plain, again = (gradients_of(model)(states[0], batch()) for model in models)
     np.testing.assert_allclose(plain.sums, again.sums, rtol=1e-6)
     for left, right in zip(
         jax.tree.leaves(plain.grads), jax.tree.leaves(again.grads), strict=True
@@ -69,9 +67,8 @@ def test_memory_falls():
 
     def temporary(rematerialise):
         model = model_of(rematerialise)
-        step = functools.partial(gradients, model, label_smoothing=0.1)
         state = jax.eval_shape(lambda: state_of(model))
-        compiled = jax.jit(step).lower(state, batch(), jnp.int32(0)).compile()
+        compiled = gradients_of(model).lower(state, batch()).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert temporary(True) < temporary(False) / 2
@@ -83,8 +80,4 @@ def test_layers_are_watched_all_the_same():
     found = model.watch(params, batch(), jax.random.key(0))
     assert len(found) == 2 * 5
     assert all(found.values())
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        model.attention(params, batch()),
-        plain.attention(params, batch()),
-    )
+    assert_same(model.attention(params, batch()), plain.attention(params, batch()))

@@ -1,0 +1,66 @@
+"""What tests of training share: optimiser, update, batches, meshes, comparisons."""
+
+import functools
+import math
+
+import jax
+import numpy as np
+from jax.sharding import AxisType
+
+from jaxformer.batch import Batch
+from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.sharding import AXES
+from jaxformer.training.step import TrainStep, init_state
+
+
+def optimizer_of(**changes):
+    """Adam of the paper for d_model 16 and a short warm-up, and its schedule."""
+    values = {
+        "d_model": 16, "warmup_steps": 20, "learning_rate_scale": 1.0, "beta1": 0.9,
+        "beta2": 0.98, "epsilon": 1e-9, "clip_norm": None,
+    }  # fmt: skip
+    return make_optimizer(**values | changes)
+
+
+def init_of(model, optimizer, *, seed=0, ema=False):
+    """The function that draws the first state, boxed."""
+    return functools.partial(init_state, model, optimizer, seed=seed, ema=ema)
+
+
+def step_of(model, optimizer, **changes):
+    """The compiled update, without a moving average."""
+    values = {"label_smoothing": 0.1, "ema_decay": None, "max_bad_steps": 3}
+    return TrainStep(model, optimizer, **values | changes)
+
+
+def random_batch(rows, length, *, vocabulary=16, seed=0):
+    """Rows of up to two packed pairs and padding; low ids are the most frequent."""
+    rng = np.random.default_rng(seed)
+    ends = rng.integers(1, length + 1, (rows, 1))
+    index = np.arange(length)[None]
+    segments = ((1 + (index > ends // 2)) * (index < ends)).astype(np.int32)
+    draws = 3 + rng.random((2, rows, length)) ** 4 * (vocabulary - 3)
+    source, target = draws.astype(np.int32) * (segments > 0)
+    return Batch(source, target, segments, segments)
+
+
+def mesh_of(sizes):
+    """A mesh of the first devices; `make_mesh` always takes all of them."""
+    devices = jax.devices()[: math.prod(sizes)]
+    return jax.make_mesh(sizes, AXES, (AxisType.Auto,) * 3, devices=devices)
+
+
+def assert_same(left, right):
+    """Every bit of every leaf."""
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert (a.dtype, a.tobytes()) == (b.dtype, b.tobytes())
+
+
+def by_name(tree):
+    """Leaves by the names of their fields and keys, such as "params/embedding"."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
