@@ -1,4 +1,4 @@
-"""Sentences that come and go, against each of them alone."""
+"""Sentences that start and end at any time, against each of them alone."""
 
 import dataclasses
 from collections import Counter
@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxformer.batch import EOS, PAD, UNK
+from jaxformer.batch import EOS, PAD
 from jaxformer.decoding import engine as engine_module
 from jaxformer.decoding.engine import Engine, Task, bucket_length
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.models.sequence_model import resize_ring
 from tests.decoding.tables import (
     STATES,
-    WORDS,
     Wanted,
     assert_same,
     empty_cache,
@@ -28,6 +27,7 @@ from tests.decoding.tables import (
     random_tables,
     read_past,
     score_of,
+    wanted_sentences,
 )
 
 SEARCHES = {
@@ -40,14 +40,14 @@ TABLES = random_tables(3, batch=4)
 
 
 def shift_of(source) -> int:
-    """Where the distributions of a source begin; whoever lost a piece goes astray."""
-    return sum((place + 1) * piece for place, piece in enumerate(source)) % STATES
+    """An offset into the distributions that depends on every token of a source."""
+    return sum((index + 1) * token for index, token in enumerate(source)) % STATES
 
 
 class Tables:
-    """Stands in for models: a source names a table, and all its pieces a place there.
+    """A stand-in for models: a source selects a table and an offset in it.
 
-    Weights are tables, memories are sources as they are.
+    Weights are the tables, and memories are the sources.
     """
 
     def encode(self, weights, source):
@@ -68,8 +68,8 @@ class Tables:
 
     def step(self, weights, memory, tokens, ages, clock, ancestors, cache):
         cache = cache.at[:, :, clock % cache.shape[2]].set(tokens)
-        places = jnp.arange(1, memory.shape[1] + 1, dtype=jnp.int32)
-        shift = (memory * places[None]).sum(axis=1, keepdims=True)  # [B, 1]
+        factors = jnp.arange(1, memory.shape[1] + 1, dtype=jnp.int32)
+        shift = (memory * factors[None]).sum(axis=1, keepdims=True)  # [B, 1]
         state = (read_past(ages, clock, ancestors, cache) + shift) % STATES
         table = memory[:, :1] % len(weights)
         return weights[table, state].transpose(2, 0, 1), cache
@@ -82,7 +82,7 @@ def expected_of(wanted: Wanted, source, options, tables=TABLES):
 
 @dataclasses.dataclass
 class Client:
-    """Who hands tasks to an engine, and checks what comes back."""
+    """Submits tasks to an engine, and checks its answers."""
 
     engine: Engine
     options: SearchOptions
@@ -110,15 +110,14 @@ class Client:
 
     def advance(self, most=None) -> bool:
         more = self.engine.advance(most)
-        shape = self.engine._shape
-        devices = 1 if self.engine._rows is None else self.engine._rows.num_devices
-        assert self.engine.in_flight <= shape.slots == len(self.engine._tasks)
+        shape, devices = self.engine._shape, self.engine._devices
+        assert self.engine.in_flight <= shape.slots
         assert shape.slots % devices == 0
         assert shape.slots == devices or shape.slots * shape.source <= BATCH_TOKENS
         return more
 
     def finish(self) -> None:
-        """Until all are answered, which takes a few calls for each at most."""
+        """Advance until all tasks are answered, each once."""
         for _ in range(20 * len(self.submitted) + 5):
             if not self.advance():
                 break
@@ -129,7 +128,7 @@ class Client:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_sizes():
-    """Sizes at which a few short sentences make shapes grow and shrink."""
+    """Make shapes grow and shrink with a few short sentences."""
     sizes = {"SHORTEST_BUCKET": 8, "AHEAD": 3, "MOST_SLOTS": 4, "REFILL": 2}
     with pytest.MonkeyPatch.context() as patch:
         for name, size in sizes.items():
@@ -143,35 +142,28 @@ def make_engine(options, rows=None) -> Engine:
 
 @pytest.fixture(scope="module", params=SEARCHES)
 def engine_and_options(request) -> tuple[Engine, SearchOptions]:
-    """One engine for many tests: what the last one left must not matter."""
+    """One engine for many tests, so that state left by one of them would show."""
     options = SEARCHES[request.param]
     return make_engine(options), options
 
 
 def source_of(*numbers: int, length: int):
-    """A source of so many pieces, EOS included."""
-    pieces = [EOS + 1 + n for n in numbers]
-    return [*(pieces * length)[: length - 1], EOS]
+    """A source of `length` tokens, EOS included."""
+    tokens = [EOS + 1 + n for n in numbers]
+    return [*(tokens * length)[: length - 1], EOS]
 
 
 @st.composite
 def tasks(draw):
-    limit = draw(st.integers(1, 12))
-    prefix = st.lists(st.sampled_from([UNK, *WORDS]), max_size=min(3, limit - 1))
-    wanted = Wanted(
-        limit=limit,
-        least=draw(st.sampled_from([0, 0, 3])),
-        prefix=tuple(draw(prefix)),
-        seed=draw(st.integers(0, 3)),
-    )
+    wanted = draw(wanted_sentences(least_limit=1, limit=12, prefix=3))
     length = draw(st.sampled_from([2, 5, 8, 12]))
     return wanted, source_of(*draw(st.tuples(*[st.integers(0, 9)] * 2)), length=length)
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(events=st.lists(tasks() | st.sampled_from([None, 1, 3]), max_size=14))
-def test_every_task_gets_once_what_it_gets_alone(engine_and_options, events):
-    """Tasks come whenever they like; numbers are advances of so many steps."""
+def test_every_task_has_the_result_it_has_alone(engine_and_options, events):
+    """Events are tasks, and advances: of a number of steps, or without a limit."""
     engine_and_options[0].clear()
     client = Client(*engine_and_options)
     for event in events:
@@ -182,8 +174,8 @@ def test_every_task_gets_once_what_it_gets_alone(engine_and_options, events):
     client.finish()
 
 
-def test_long_and_short_share_an_engine(engine_and_options):
-    """More than there are slots; then a long one joins, then the short ones go on."""
+def test_long_and_short_sentences_share_an_engine(engine_and_options):
+    """More sentences than slots; then a long one joins; then more short ones."""
     engine, _ = engine_and_options
     client = Client(*engine_and_options)
     for seed in range(6):
@@ -201,7 +193,7 @@ def test_long_and_short_share_an_engine(engine_and_options):
     assert len({shape.slots for shape in shapes}) > 1
 
 
-def test_what_a_task_answers_may_bring_another(engine_and_options):
+def test_the_answer_of_a_task_may_submit_another(engine_and_options):
     engine, _ = engine_and_options
     client = Client(*engine_and_options)
     more = iter(range(3))
@@ -217,13 +209,7 @@ def test_what_a_task_answers_may_bring_another(engine_and_options):
     assert len(client.submitted) == 3
 
 
-def test_nothing_to_do_is_done_at_once():
-    engine = make_engine(SEARCHES["greedy"])
-    assert not engine.advance()
-    assert engine.in_flight == 0
-
-
-def test_forgotten_tasks_get_no_answer_and_leave_nothing_behind(engine_and_options):
+def test_dropped_tasks_get_no_answer_and_do_not_affect_later_ones(engine_and_options):
     engine, _ = engine_and_options
 
     def fail(found):
@@ -268,8 +254,7 @@ def test_slots_on_several_devices_change_nothing(devices):
     client.finish()
 
 
-def test_bucket_lengths_climb_by_at_most_a_half(monkeypatch):
+def test_bucket_lengths_grow_by_at_most_a_half(monkeypatch):
     monkeypatch.setattr(engine_module, "SHORTEST_BUCKET", 16)
     ladder = sorted({bucket_length(length) for length in range(1, 200)})
     assert ladder == [16, 24, 32, 48, 64, 96, 128, 192, 256]
-    assert all(bucket_length(length) == length for length in ladder)
