@@ -31,8 +31,7 @@ from jaxformer.decoding.candidates import sampled_token, top_candidates
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests, Rules, rules_of_step
 
-Cache = Any  # a pytree of arrays
-StepFunction = Callable[..., tuple[jax.Array, Cache]]
+StepFunction = Callable[..., tuple[jax.Array, Any]]
 
 
 class SearchResult(NamedTuple):
@@ -60,7 +59,7 @@ class SearchState(NamedTuple):
     log_probabilities: jax.Array  # f32 [B, W], best first; -inf: no hypothesis
     ancestors: jax.Array  # int32 [B, W, L]
     finished: SearchResult
-    cache: Cache
+    cache: Any  # a pytree of arrays
 
 
 class _Extensions(NamedTuple):
@@ -73,7 +72,7 @@ class _Extensions(NamedTuple):
 
 def search(
     step_fn: StepFunction,
-    cache: Cache,
+    cache: Any,
     requests: Requests,
     options: SearchOptions,
     *,
@@ -90,7 +89,7 @@ def search(
     return advance(step_fn, state, options, steps=max_steps, until_done=rows).finished
 
 
-def start(requests: Requests, cache: Cache, *, width: int, length: int) -> SearchState:
+def start(requests: Requests, cache: Any, *, width: int, length: int) -> SearchState:
     """Begin every row: BOS alone; W = `width` and N = L = `length`."""
     shape = (len(requests.max_lengths), width)
     empty = jnp.full(shape, -jnp.inf, jnp.float32)
@@ -122,9 +121,9 @@ def advance(
     """Take `steps` steps, or fewer: stop as soon as `until_done` rows are done.
 
     Each step of a beam extends the W live hypotheses and ranks all extensions by log P.
-    Those of the first W that end with EOS compete by score for the W finished
-    hypotheses; the first W that do not end stay live. An EOS of lower rank is dropped,
-    so improbable early ends do not win by being short, and W = 1 is greedy.
+    Among the first W, those that end with EOS join the finished hypotheses, of which
+    the W best by score are kept. The first W that do not end stay live. An EOS of lower
+    rank is dropped, so improbable early ends do not win by being short.
 
     A sentence is done when no live hypothesis can still become one of its `n_best`, so
     stopping never changes them.

@@ -26,7 +26,7 @@ from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
 from jaxformer.models.sequence_model import Model
 
-ROUND = 256  # sentences of each process between two synchronised calls of `check_stop`
+ROUND = 256  # sentences of each process between synchronised calls of `check_stop`
 BAR_DELAY = 1.0  # seconds before a progress bar appears
 
 
@@ -112,10 +112,8 @@ class Translator:
                 sentences, part, check_stop, report=report, **details
             )
         found = dict(itertools.chain.from_iterable(processes.gather(own)))
-        return [
-            [Hypothesis(*hypothesis) for hypothesis in found[index]]
-            for index in range(len(sentences))
-        ]
+        every = (found[index] for index in range(len(sentences)))
+        return [[Hypothesis(*each) for each in hypotheses] for hypotheses in every]
 
     def translate_part(
         self,
@@ -135,9 +133,7 @@ class Translator:
         """
         number, parts = part
         prefixes = prefixes or [""] * len(sentences)
-        order = sorted(
-            range(len(sentences)), key=lambda i: len(sentences[i]), reverse=True
-        )
+        order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
         size = ROUND * parts if parts > 1 else max(len(order), 1)
         done: list[tuple[int, list[Hypothesis]]] = []
 
@@ -148,11 +144,12 @@ class Translator:
         for start in range(0, len(order), size):
             check_stop()
             own = order[start : start + size][number::parts]
-            tasks = self._tasks(
-                [sentences[i] for i in own],
-                [prefixes[i] for i in own],
-                [first + i for i in own],
-            )
+            sources = self.tokenizer.encode([sentences[i] for i in own])
+            begins = self.tokenizer.encode_target([prefixes[i] for i in own])
+            tasks = [
+                self._tasks(sentences[i], source, begin, first + i)
+                for i, source, begin in zip(own, sources, begins, strict=True)
+            ]
             # By tokens: the number of characters is an estimate.
             lengths = [max([0, *(len(t.source) for t in line)]) for line in tasks]
             for at in sorted(range(len(own)), key=lambda at: -lengths[at]):
@@ -178,7 +175,9 @@ class Translator:
 
         Raises InputError if the sentence is too long, if the options refuse it.
         """
-        self._submit(*self._tasks([sentence], [prefix], [line]), done)
+        (source,) = self.tokenizer.encode([sentence])
+        (begin,) = self.tokenizer.encode_target([prefix])
+        self._submit(self._tasks(sentence, source, begin, line), done)
 
     def advance(self, steps: int = 8) -> bool:
         """Take a few steps for all submitted sentences; False if none is left."""
@@ -193,34 +192,22 @@ class Translator:
         return self._forced.score(self.params[0], sources, targets)
 
     def _tasks(
-        self,
-        sentences: Sequence[str],
-        prefixes: Sequence[str],
-        numbers: Sequence[int],
-    ) -> list[list[Task]]:
-        """The tasks of each sentence: one, none if blank, several if it is split."""
-        sources = self.tokenizer.encode(list(sentences))
-        begins = self.tokenizer.encode_target(list(prefixes))
-        tasks = []
-        for sentence, source, begin, number in zip(
-            sentences, sources, begins, numbers, strict=True
-        ):
-            parts = [source] if sentence.strip() else []
-            if self.longest is not None and len(source) > self.longest:
-                parts = parts_of(
-                    sentence,
-                    self.tokenizer.encode,
-                    longest=self.longest,
-                    policy=self.options.long_lines,
-                    line=number + 1,
-                )
-            tasks.append(
-                [
-                    self._task(ids, [] if part else begin[:-1], number)
-                    for part, ids in enumerate(parts)
-                ]
+        self, sentence: str, source: list[int], prefix: list[int], number: int
+    ) -> list[Task]:
+        """The tasks of a sentence: one, none if it is blank, several if it is split."""
+        parts = [source] if sentence.strip() else []
+        if self.longest is not None and len(source) > self.longest:
+            parts = parts_of(
+                sentence,
+                self.tokenizer.encode,
+                longest=self.longest,
+                policy=self.options.long_lines,
+                line=number + 1,
             )
-        return tasks
+        return [
+            self._task(ids, [] if part else prefix[:-1], number)
+            for part, ids in enumerate(parts)
+        ]
 
     def _task(self, source: list[int], prefix: list[int], number: int) -> Task:
         limit = max(len(source) + self.options.extra_length, len(prefix) + 1)
@@ -291,14 +278,6 @@ def _progress_bar(total: int) -> Iterator[Callable[[], object]]:
     if not (processes.is_first() and sys.stderr.isatty()):
         yield lambda: None
         return
-    with (
-        logging_redirect_tqdm(),
-        tqdm(
-            total=total,
-            unit=" sentences",
-            delay=BAR_DELAY,
-            leave=False,
-            dynamic_ncols=True,
-        ) as bar,
-    ):
+    bar = tqdm(total=total, delay=BAR_DELAY, leave=False, dynamic_ncols=True)
+    with logging_redirect_tqdm(), bar:
         yield bar.update
