@@ -1,12 +1,9 @@
 """Continuous batching: a search in which new sentences replace finished ones.
 
 A batch of B slots takes steps. When enough sentences are done, waiting ones take their
-slots; no slot stays idle until the longest sentence of a batch is done. The device runs
-one compiled program for each of a few shapes (slots, source length, ring length), which
-grow and shrink by buckets with the sentences in flight. Meanwhile the host turns
-results into text.
-
-Used by `jaxformer.decoding.translate`, for files and for servers alike.
+slots. The device runs one compiled program for each of a few shapes (slots, source
+length, ring length), which grow and shrink by buckets with the sentences in flight.
+Meanwhile the host turns results into text.
 """
 
 from collections import deque
@@ -50,6 +47,14 @@ def bucket_length(length: int) -> int:
     return bucket
 
 
+def pad_rows(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
+    """Stack ids of different lengths: int32 [rows, length], padded with PAD."""
+    padded = np.full((len(rows), length), PAD, np.int32)
+    for row, ids in zip(padded, rows, strict=True):
+        row[: len(ids)] = ids
+    return padded
+
+
 class Engine:
     """Slots, the tasks in them, and the waiting tasks.
 
@@ -79,7 +84,6 @@ class Engine:
         self._tasks: dict[int, Task] = {}  # by slot
         self._slots: Slots | None = None
         self._shape = Shape(0, 0, 0, 0)
-        self._is_running = False  # a program has been started and not yet harvested
 
     def submit(self, task: Task) -> None:
         """Queue a task for a slot."""
@@ -100,25 +104,21 @@ class Engine:
         self._refill()
         if self._tasks:
             self._launch(most)
-        for task, found in finished:
-            task.done(found)
+        for done, found in finished:
+            done(found)
         return bool(self._tasks or self._waiting)
 
-    # Between two programs --------------------------------------------------------
-
-    def _harvest(self) -> list[tuple[Task, SearchResult]]:
+    def _harvest(self) -> list[tuple[Callable, SearchResult]]:
         """Wait for the running program; free the slots of finished tasks."""
-        if not self._is_running:
+        if not self._tasks:
             return []
-        self._is_running = False
-        state = self._slots.state
-        is_done = np.asarray(state.done)
+        is_done = np.asarray(self._slots.state.done)
         slots = [slot for slot in sorted(self._tasks) if is_done[slot]]
         if not slots:
             return []
-        found = [np.asarray(leaf) for leaf in state.finished]
+        found = [np.asarray(leaf) for leaf in self._slots.state.finished]
         return [
-            (self._tasks.pop(slot), SearchResult(*(leaf[slot] for leaf in found)))
+            (self._tasks.pop(slot).done, SearchResult(*(leaf[slot] for leaf in found)))
             for slot in slots
         ]
 
@@ -133,9 +133,8 @@ class Engine:
             self._waiting.popleft()
         self._fit(group)
         free = [slot for slot in range(self._shape.slots) if slot not in self._tasks]
-        size = self._portion
-        if len(group) > self._shape.slots // 2:
-            size = self._shape.slots
+        is_large = len(group) > self._shape.slots // 2
+        size = self._shape.slots if is_large else self._portion
         for begin in range(0, len(group), size):
             tasks = dict(zip(free[begin:], group[begin : begin + size], strict=False))
             self._tasks |= tasks
@@ -160,8 +159,7 @@ class Engine:
 
     def _most_slots(self, source: int) -> int:
         """The most slots that `batch_tokens` allows: a power of two for each device."""
-        each = self._batch_tokens // source // self._devices
-        each = min(MOST_SLOTS, max(1, each))
+        each = min(MOST_SLOTS, max(1, self._batch_tokens // source // self._devices))
         return self._devices << (each.bit_length() - 1)
 
     def _fit(self, group: Sequence[Task]) -> None:
@@ -220,22 +218,16 @@ class Engine:
 
         The slot of an entry that only pads does not exist, so it is dropped.
         """
-        shape = self._shape
-        slots = np.full(count, shape.slots, np.int32)
-        slots[: len(tasks)] = list(tasks)
-        source = np.full((count, shape.source), PAD, np.int32)
+        spare = count - len(tasks)
+        group = [*tasks.values(), *[Task((), max_length=0)] * spare]
+        slots = np.array([*tasks, *[self._shape.slots] * spare], np.int32)
+        source = pad_rows([task.source for task in group], self._shape.source)
         requests = Requests(
-            max_lengths=np.zeros(count, np.int32),
-            min_lengths=np.zeros(count, np.int32),
-            prefixes=np.full((count, shape.prefix), PAD, np.int32),
-            seeds=np.zeros(count, np.uint32),
+            max_lengths=np.array([task.max_length for task in group], np.int32),
+            min_lengths=np.array([task.min_length for task in group], np.int32),
+            prefixes=pad_rows([task.prefix for task in group], self._shape.prefix),
+            seeds=np.array([task.seed % 2**32 for task in group], np.uint32),
         )
-        for row, task in enumerate(tasks.values()):
-            source[row, : len(task.source)] = task.source
-            requests.max_lengths[row] = task.max_length
-            requests.min_lengths[row] = task.min_length
-            requests.prefixes[row, : len(task.prefix)] = task.prefix
-            requests.seeds[row] = task.seed % 2**32
         return slots, source, requests
 
     def _launch(self, most: int | None) -> None:
@@ -253,4 +245,3 @@ class Engine:
             np.int32(steps),
             np.int32(until_done),
         )
-        self._is_running = True

@@ -1,8 +1,6 @@
-"""Scores and attention maps of given sentence pairs, by teacher forcing.
+"""Scores and attention maps of given sentence pairs, by teacher forcing."""
 
-Used by `jaxformer.decoding.translate`.
-"""
-
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import PAD, Batch, Tokenizer
-from jaxformer.decoding.engine import bucket_length
+from jaxformer.decoding.engine import bucket_length, pad_rows
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
 
@@ -75,73 +73,58 @@ class TeacherForcing:
         self, params: Any, sources: Sequence[str], targets: Sequence[str]
     ) -> list[PairScore]:
         """Score each pair; pairs of similar length share a batch."""
-        ids = self._encode(sources, targets)
+        pairs = self._encode(sources, targets)
         names = self._tokenizer.pieces()
         scored: dict[int, PairScore] = {}
-        for chosen, batch in self._batches(*ids):
+        for indices, batch in self._batches(pairs):
             rows = np.asarray(self._log_probabilities(params, batch))
-            for index, row in zip(chosen, rows, strict=False):
-                target = ids[1][index]
-                scored[index] = PairScore(
-                    [names[i] for i in target], row[: len(target)].tolist()
-                )
-        return [scored[index] for index in range(len(sources))]
+            for index, row in zip(indices, rows, strict=False):
+                pieces = [names[i] for i in pairs[index][1]]
+                scored[index] = PairScore(pieces, row[: len(pieces)].tolist())
+        return [scored[index] for index in range(len(pairs))]
 
     def attention(self, params: Any, source: str, target: str) -> Attention:
         """Compute the attention maps of one pair.
 
         Raises InputError if the model has no attention.
         """
-        ids = self._encode([source], [target])
-        ((_, batch),) = self._batches(*ids)
+        (pair,) = self._encode([source], [target])
+        ((_, batch),) = self._batches([pair])
         maps = self._maps(params, batch)
         if maps is None:
             raise InputError("this model has no attention to show")
         names = self._tokenizer.pieces()
-        pieces = [[names[i] for i in side[0]] for side in ids]
-        s, t = map(len, pieces)
+        s, t = map(len, pair)
         return Attention(
-            *pieces,
+            *([names[i] for i in side] for side in pair),
             np.asarray(maps.encoder[:, 0, :, :s, :s]),
             np.asarray(maps.decoder[:, 0, :, :t, :t]),
             np.asarray(maps.cross[:, 0, :, :t, :s]),
         )
 
-    def _encode(
-        self, sources: Sequence[str], targets: Sequence[str]
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        return (
-            self._tokenizer.encode(list(sources)),
-            self._tokenizer.encode_target(list(targets)),
-        )
+    def _encode(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple]:
+        encode, encode_target = self._tokenizer.encode, self._tokenizer.encode_target
+        sides = encode(list(sources)), encode_target(list(targets))
+        return list(zip(*sides, strict=True))
 
-    def _batches(
-        self, sources: list[list[int]], targets: list[list[int]]
-    ) -> Iterator[tuple[list[int], Batch]]:
+    def _batches(self, pairs: Sequence[tuple]) -> Iterator[tuple[list[int], Batch]]:
         """Pairs in few shapes, one pair a row: their indices and a batch.
 
         The number of rows is a power of two: of at most `batch_tokens` tokens a side,
         or one.
         """
-
-        def padded(length: int) -> int:
-            bucket = bucket_length(length)
-            if self._longest is not None:  # all that learned positions can hold
-                bucket = max(length, min(bucket, self._longest))
-            return bucket
-
+        longest = self._longest or math.inf  # positions that the model can hold
         groups: dict[tuple[int, ...], list[int]] = {}
-        for index, pair in enumerate(zip(sources, targets, strict=True)):
-            shape = tuple(padded(len(side)) for side in pair)
+        for index, pair in enumerate(pairs):
+            lengths = map(len, pair)
+            shape = tuple(max(n, min(bucket_length(n), longest)) for n in lengths)
             groups.setdefault(shape, []).append(index)
         for shape, indices in sorted(groups.items(), reverse=True):
             most = 1 << (max(1, self._batch_tokens // max(shape)).bit_length() - 1)
             for begin in range(0, len(indices), most):
                 chosen = indices[begin : begin + most]
-                rows = min(most, 1 << (len(chosen) - 1).bit_length())
-                sides = [np.full((rows, length), PAD, np.int32) for length in shape]
-                for row, index in enumerate(chosen):
-                    for array, side in zip(sides, (sources, targets), strict=True):
-                        array[row, : len(side[index])] = side[index]
+                spare = min(most, 1 << (len(chosen) - 1).bit_length()) - len(chosen)
+                rows = [*(pairs[index] for index in chosen), *[((), ())] * spare]
+                sides = list(map(pad_rows, zip(*rows, strict=True), shape))
                 segments = [(side != PAD).astype(np.int32) for side in sides]
                 yield chosen, Batch(*sides, *segments)

@@ -129,7 +129,6 @@ def advance(
     stopping never changes them.
     """
     end = state.clock + steps
-
     return jax.lax.while_loop(
         lambda state: (state.clock < end) & (state.done.sum() < until_done),
         lambda state: _step(step_fn, state, options),
@@ -159,10 +158,9 @@ def _step(
     logits, cache = step_fn(
         state.previous, state.ages, state.clock, ancestors, state.cache
     )
+    n = options.no_repeat_ngram
+    rules = rules_of_step(state.requests, state.ages, state.tokens, n)
     select = _select_beam if options.is_beam else _select_each
-    rules = rules_of_step(
-        state.requests, state.ages, state.tokens, options.no_repeat_ngram
-    )
     live, finished, done = select(logits, state, rules, options)
     return state._replace(
         clock=state.clock + 1,
@@ -216,9 +214,8 @@ def _keys(state: SearchState) -> jax.Array:
     def key(seed: jax.Array, age: jax.Array, w: jax.Array) -> jax.Array:
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), age), w)
 
-    of_row = jax.vmap(key, (None, None, 0))
-    hypotheses = jnp.arange(state.previous.shape[1])
-    return jax.vmap(of_row, (0, 0, None))(state.requests.seeds, state.ages, hypotheses)
+    keys = jax.vmap(jax.vmap(key, (None, None, 0)), (0, 0, None))
+    return keys(state.requests.seeds, state.ages, jnp.arange(state.previous.shape[1]))
 
 
 def _select_beam(

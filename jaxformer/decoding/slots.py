@@ -79,7 +79,7 @@ class SlotPrograms:
         """Encode sources int32 [E, S] and start them in slots `indices` int32 [E]."""
         state = slots.state
         _, width, length = state.tokens.shape
-        fresh = start(requests, state.cache, width=width, length=length)
+        fresh = start(requests, None, width=width, length=length)
 
         def put(old: jax.Array, new: jax.Array) -> jax.Array:
             return old.at[indices].set(new, mode="drop")
@@ -90,7 +90,8 @@ class SlotPrograms:
 
     def _resize(self, slots: Slots, origin: jax.Array, shape: Shape) -> Slots:
         """Copy slot `origin`[i] into slot i of another shape; -1 leaves it empty."""
-        is_taken = origin >= 0
+        is_taken, ring = origin >= 0, shape.ring
+        sizes = {"width": self._options.beam_size, "length": ring}
 
         def pick(leaf: jax.Array) -> jax.Array:
             return jnp.take(leaf, jnp.maximum(origin, 0), axis=0) if leaf.ndim else leaf
@@ -104,23 +105,16 @@ class SlotPrograms:
         state, memory = jax.tree.map(pick, slots)
         requests, finished = state.requests, state.finished
         state = state._replace(
-            clock=jnp.full_like(state.clock, shape.ring),
+            clock=jnp.full_like(state.clock, ring),
             done=state.done | ~is_taken,
             requests=requests._replace(
                 max_lengths=jnp.where(is_taken, requests.max_lengths, 0),
                 prefixes=fit(requests.prefixes, shape.prefix),
             ),
-            tokens=fit(state.tokens, shape.ring),
-            ancestors=resize_ring(
-                state.ancestors, state.clock, axis=2, length=shape.ring
-            ),
-            finished=finished._replace(tokens=fit(finished.tokens, shape.ring)),
-            cache=self._scorer.resize_cache(
-                state.cache,
-                state.clock,
-                width=self._options.beam_size,
-                length=shape.ring,
-            ),
+            tokens=fit(state.tokens, ring),
+            ancestors=resize_ring(state.ancestors, state.clock, axis=2, length=ring),
+            finished=finished._replace(tokens=fit(finished.tokens, ring)),
+            cache=self._scorer.resize_cache(state.cache, state.clock, **sizes),
         )
         memory = self._scorer.resize_memory(memory, length=shape.source)
         return self._shard(Slots(state, memory))

@@ -14,9 +14,8 @@ from jaxformer.batch import EOS, PAD
 from jaxformer.decoding import translate as translate_module
 from jaxformer.decoding.engine import Task
 from jaxformer.decoding.options import SearchOptions, TranslateOptions
-from jaxformer.decoding.rules import Requests
-from jaxformer.decoding.scorer import Scorer, search_translations
-from jaxformer.decoding.search import SearchResult, search
+from jaxformer.decoding.scorer import search_translations
+from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.translate import Hypothesis, Translator
 from jaxformer.errors import InputError
 from tests.decoding.tables import hypotheses_of
@@ -46,39 +45,10 @@ def open_translator(
     return Translator(models, params, Numbers(), options=options, rows=rows)
 
 
-SETTINGS = {
-    "greedy": {"beam_size": 1},
-    "beam": {"n_best": 3},
-    "beam with rules": {
-        "n_best": 3,
-        "length_penalty": "power",
-        "no_repeat_ngram": 2,
-        "min_length": 6,
-    },
-    "samples": {
-        "n_best": 3,
-        "temperature": 1.2,
-        "top_k": 9,
-        "top_p": 0.9,
-        "seed": 5,
-    },
-}
-
-
-@functools.cache
-def translator_of(name: str) -> Translator:
-    """One translator for many tests, to compile its programs once."""
-    return open_translator(**SETTINGS[name])
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def beam() -> Translator:
-    return translator_of("beam")
-
-
-def finish(translator) -> None:
-    while translator.advance():
-        pass
+    """One translator for many tests, to compile its programs once."""
+    return open_translator(n_best=3)
 
 
 def assert_alike(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
@@ -88,80 +58,44 @@ def assert_alike(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
     np.testing.assert_allclose(numbers, others, rtol=1e-4, atol=1e-5)
 
 
-def assert_found(hypotheses: list[Hypothesis], expected) -> None:
-    """The same as (score, tokens) of a plain search."""
-    texts = [Numbers().decode(tokens) for _, tokens in expected]
-    assert [h.text for h in hypotheses] == texts
-    scores = [score for score, _ in expected]
-    np.testing.assert_allclose([h.score for h in hypotheses], scores, rtol=1e-4)
-
-
 # The engine and a plain search ----------------------------------------------------
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def search_plainly(options, params, source, requests):
-    """Search all rows together, in one program."""
-    scorer = Scorer([MODEL])
-    weights = scorer.weights([params])
-    memory = scorer.encode(weights, source)
-    cache = scorer.empty_cache(batch=len(source), width=options.beam_size, length=30)
-    step_fn = functools.partial(scorer.step, weights, memory)
-    return search(step_fn, cache, requests, options, max_steps=30)
 
 
 def padded(rows, length: int) -> np.ndarray:
     return np.array([[*row, *[PAD] * (length - len(row))] for row in rows], np.int32)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_translations_are_those_of_a_search_of_all_rows_together(name):
-    """Whatever the neighbours, the bucket and the padding of a sentence."""
-    translator = translator_of(name)
-    least, seed = translator.options.min_length, translator.options.seed
-    sentences = [*SENTENCES[:5], LONG, *SENTENCES[5:]]
-    prefixes = ["", "7 7", "", "8"] + [""] * 6
-    sources, begins = map(Numbers().encode, (sentences, prefixes))
-    requests = Requests(
-        max_lengths=np.array([len(source) + EXTRA for source in sources], np.int32),
-        min_lengths=np.full(10, least, np.int32),
-        prefixes=padded([begin[:-1] for begin in begins], 3),
-        seeds=np.array([seed * 1_000_003 + n for n in range(10)], np.uint32),
-    )
-    plain = search_plainly(
-        translator.options, params_of(MODEL), padded(sources, 24), requests
-    )
-    found = translator.translate(sentences, prefixes=prefixes)
-    assert len({each[0].text for each in found}) > 5
-    for row, hypotheses in enumerate(found):
-        expected = sorted(hypotheses_of(plain, row), reverse=True)
-        assert_found(hypotheses, expected[: translator.options.n_best])
-        assert all(h.text.startswith(prefixes[row]) for h in hypotheses)
-        assert all(h.tokens >= least for h in hypotheses)
-
-
 WINDOWED = model_of(attention_window=3)
+RULES = {"n_best": 3, "length_penalty": "power", "no_repeat_ngram": 2}
 
 
 @pytest.mark.parametrize(
-    ("models", "seeds", "members"),
+    ("models", "seeds", "members", "options"),
     [
-        ((WINDOWED, MODEL), (0, 1), 2),  # with caches of different lengths
-        ((MODEL, MODEL), (0, 0), 1),  # equal members are as one
+        ((MODEL,), (0,), 1, {"beam_size": 1}),
+        ((MODEL,), (0,), 1, RULES),
+        ((WINDOWED, MODEL), (0, 1), 2, {"n_best": 3}),  # caches of different lengths
+        ((MODEL, MODEL), (0, 0), 1, {"n_best": 3}),  # equal members are as one
     ],
 )
-def test_search_translations_is_that_search_without_rules(models, seeds, members):
-    sentences = [*SENTENCES[:4], LONG]
-    translator = open_translator(models=models, seeds=seeds, n_best=3)
+def test_translations_are_those_of_a_search_of_all_rows_together(
+    models, seeds, members, options
+):
+    sentences = [*SENTENCES[:5], LONG, *SENTENCES[5:]]
+    translator = open_translator(models=models, seeds=seeds, **options)
+    found = translator.translate(sentences)
+    assert len({h.text for hypotheses in found for h in hypotheses}) > 5
     run = functools.partial(
         search_translations, models[:members], options=translator.options,
         extra_length=EXTRA,
     )  # fmt: skip
     source = padded([*Numbers().encode(sentences), []], 24)
-    found = jax.jit(run)(translator.params[:members], source)
-    for row, hypotheses in enumerate(translator.translate(sentences)):
-        assert_found(hypotheses, hypotheses_of(found, row))
-    assert hypotheses_of(found, 5) == []  # an empty row
+    plain = jax.jit(run)(translator.params[:members], source)
+    for row, hypotheses in enumerate(found):
+        scores, ids = zip(*hypotheses_of(plain, row), strict=True)
+        assert [h.text for h in hypotheses] == list(map(Numbers().decode, ids))
+        np.testing.assert_allclose([h.score for h in hypotheses], scores, rtol=1e-4)
+    assert hypotheses_of(plain, 10) == []  # an empty row
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -202,9 +136,8 @@ def test_log_probabilities_are_teacher_forced_means_over_members(
     seeds = range(len(models))
     translator = open_translator(models=models, seeds=seeds, n_best=3, **options)
     room = min(model.longest or 32 for model in models)
-    for sentence, hypotheses in zip(
-        sentences, translator.translate(sentences), strict=True
-    ):
+    found = translator.translate(sentences)
+    for sentence, hypotheses in zip(sentences, found, strict=True):
         assert len({h.text for h in hypotheses}) == 3
         for h in hypotheses:
             (ids,) = Numbers().encode([h.text])
@@ -236,7 +169,8 @@ def test_lines_may_join_a_running_search(beam):
     for number, sentence in enumerate([*SENTENCES, LONG]):
         beam.submit(sentence, functools.partial(found.__setitem__, number))
         beam.advance(2)
-    finish(beam)
+    while beam.advance():
+        pass
     for number, hypotheses in enumerate(expected):
         assert_alike(found[number], hypotheses)
 
@@ -260,16 +194,15 @@ def test_new_parameters_are_used(beam):
 def test_rows_on_several_devices_change_nothing(beam):
     """Three devices divide no batch of 1, 2, 4, ... rows: empty rows fill it."""
     mesh = jax.make_mesh((3,), ("data",), (AxisType.Auto,), devices=jax.devices()[:3])
-    spread = open_translator(rows=NamedSharding(mesh, P("data")), **SETTINGS["beam"])
+    spread = open_translator(rows=NamedSharding(mesh, P("data")), n_best=3)
     spread.params = [jax.device_put(params_of(MODEL), NamedSharding(mesh, P()))]
-    for ours, theirs in zip(
-        spread.translate(SENTENCES), beam.translate(SENTENCES), strict=True
-    ):
+    found = spread.translate(SENTENCES)
+    for ours, theirs in zip(found, beam.translate(SENTENCES), strict=True):
         assert_alike(ours, theirs)
 
 
 def test_samples_are_functions_of_seed_and_line_number():
-    translator = translator_of("samples")
+    translator = open_translator(n_best=3, temperature=1.2, top_k=9, seed=5)
     expected = translator.translate(SENTENCES)[4]
     ((_, found),) = translator.translate_part(SENTENCES[4:5], first=4)
     assert_alike(found, expected)
@@ -277,7 +210,8 @@ def test_samples_are_functions_of_seed_and_line_number():
     assert [h.text for h in moved] != [h.text for h in expected]
     answer = []
     translator.submit(SENTENCES[4], answer.extend, line=4)
-    finish(translator)
+    while translator.advance():
+        pass
     assert_alike(answer, expected)
 
 
@@ -440,19 +374,11 @@ def test_a_long_line_is_translated_in_parts(make_echo):
     assert best.tokens == 9 + 4
     assert second.text == "5 6 7 8 9 10 11 12 13 14"
     assert second.score == pytest.approx(-10 / 8 - 10 / 4)
-    found = []
-    echo.submit(line, found.extend)
-    assert found == []
-    finish(echo)
-    assert [h.text for h in found] == ["5 6 7 8 9 10 11 12 13 14"] * 2
 
 
-def test_a_long_line_may_be_truncated(make_echo, caplog):
+def test_a_long_line_may_be_truncated(make_echo):
     echo = make_echo(max_source_length=4, long_lines="truncate")
     assert echo(["5 6 7", "5 6 7 8 9 10"]) == ["5 6 7", "5 6 7"]
-    assert caplog.messages == [
-        "line 2 has 7 pieces, more than 4: only the first 3 are translated"
-    ]
 
 
 def test_a_long_line_may_be_refused_by_its_number(make_echo):
