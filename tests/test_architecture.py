@@ -221,7 +221,7 @@ def test_the_search_sees_a_step_function_and_never_a_model():
     }
     for module in ("jaxformer.decoding.search", *own_parts):
         names = {each.name for each in own(imports_of(module))}
-        assert {room_of(name) for name in names - own_parts} == {"contract"}
+        assert {room_of(name) for name in names - own_parts} <= {"contract"}
 
 
 MAY_NAME_ARCHITECTURES = ("jaxformer.models", "jaxformer.export", "jaxformer.configs")
