@@ -1,6 +1,6 @@
 """Translate a text and score it, in training and afterwards."""
 
-import logging
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,8 +20,6 @@ from jaxformer.models.sequence_model import Model
 from jaxformer.training.loss import LossSums, averages
 from jaxformer.training.sharding import on_mesh, put_batch, rows_here
 from jaxformer.training.step import Parameters, evaluate_batch
-
-logger = logging.getLogger(__name__)
 
 MAX_SHAPES = 4  # compiled programs; padding matters less here than in training
 
@@ -79,8 +77,8 @@ class PairScorer:
             row_multiple=1,
         )
         self._sums = jax.jit(
-            lambda params, batch: evaluate_batch(
-                model, params, batch, label_smoothing=training.label_smoothing
+            functools.partial(
+                evaluate_batch, model, label_smoothing=training.label_smoothing
             )
         )
 

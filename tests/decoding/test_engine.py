@@ -183,6 +183,15 @@ def test_long_and_short_sentences_share_an_engine(engine_and_options):
     assert len({shape.slots for shape in shapes}) > 1
 
 
+def test_a_ring_has_room_for_the_oldest_sentence(engine_and_options):
+    """A second sentence starts when the first has used 5 of the 8 slots of the ring."""
+    client = Client(*engine_and_options)
+    client.submit(Wanted(12, least=11), source_of(1, length=4))
+    client.advance(5)
+    client.submit(Wanted(6, least=6), source_of(2, length=4))
+    client.finish()
+
+
 def test_the_answer_of_a_task_may_submit_another(engine_and_options):
     engine, _ = engine_and_options
     client = Client(*engine_and_options)
