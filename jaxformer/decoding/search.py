@@ -85,13 +85,13 @@ def search(
     limits = jnp.minimum(requests.max_lengths, max_steps)
     requests = requests._replace(max_lengths=limits)
     state = start(requests, cache, width=options.beam_size, length=max_steps)
-    rows = len(limits)
+    rows = limits.shape[0]
     return advance(step_fn, state, options, steps=max_steps, until_done=rows).finished
 
 
 def start(requests: Requests, cache: Any, *, width: int, length: int) -> SearchState:
     """Begin every row: BOS alone; W = `width` and N = L = `length`."""
-    shape = (len(requests.max_lengths), width)
+    shape = (requests.max_lengths.shape[0], width)
     empty = jnp.full(shape, -jnp.inf, jnp.float32)
     no_tokens = jnp.full((*shape, length), PAD, jnp.int32)
     return SearchState(
