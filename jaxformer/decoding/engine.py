@@ -165,7 +165,7 @@ class Engine:
     def _fit(self, group: Sequence[Task]) -> None:
         """Grow the shape for a new group, or shrink it if it is far too large."""
         new, old = self._needed_shape(group), self._shape
-        if self._tasks:  # resizing moves data, and may compile: not for a little
+        if self._tasks:  # resizing moves data and may compile: ignore small changes
             most = self._most_slots(max(new.source, old.source))
             if new.slots < old.slots < 4 * new.slots and old.slots <= most:
                 new = new._replace(slots=old.slots)
@@ -184,7 +184,7 @@ class Engine:
         origin = np.full(new.slots, -1, np.int32)
         origin[: len(taken)] = taken
         self._slots = self._programs.resize(self._slots, origin, new)
-        self._tasks = {slot: self._tasks[old] for slot, old in enumerate(taken)}
+        self._tasks = dict(enumerate(self._tasks[slot] for slot in taken))
 
     def _needed_shape(self, group: Sequence[Task]) -> Shape:
         """The smallest shape for the tasks in flight and a new group."""
@@ -239,9 +239,5 @@ class Engine:
             until_done = min(until_done, until_done - live + self._portion)
         elif live > shape.slots // 4:  # stop when there can be fewer slots
             until_done -= shape.slots // 4
-        self._slots = self._programs.advance(
-            self.weights,
-            self._slots,
-            np.int32(steps),
-            np.int32(until_done),
-        )
+        numbers = np.int32(steps), np.int32(until_done)
+        self._slots = self._programs.advance(self.weights, self._slots, *numbers)
