@@ -100,7 +100,7 @@ DOORS = {
     "uvicorn": ("jaxformer.serving.server",),
     "prometheus_client": ("jaxformer.serving.metrics",),
     "optax": ("jaxformer.training.optimizer", "jaxformer.training.step"),
-    "tqdm": ("jaxformer.training.log",),
+    "tqdm": ("jaxformer.decoding.translate", "jaxformer.training.log"),
     "tensorboardX": ("jaxformer.training.log",),
     "ml_collections": ("jaxformer.configs",),
     # Linen is for modules and for the names of their axes.
@@ -216,10 +216,12 @@ def test_no_two_modules_import_each_other():
 
 
 def test_the_search_sees_a_step_function_and_never_a_model():
-    own_parts = {f"jaxformer.decoding.{name}" for name in ("candidates", "options")}
+    own_parts = {
+        f"jaxformer.decoding.{name}" for name in ("candidates", "options", "rules")
+    }
     for module in ("jaxformer.decoding.search", *own_parts):
         names = {each.name for each in own(imports_of(module))}
-        assert {room_of(name) for name in names - own_parts} == {"contract"}
+        assert {room_of(name) for name in names - own_parts} <= {"contract"}
 
 
 MAY_NAME_ARCHITECTURES = ("jaxformer.models", "jaxformer.export", "jaxformer.configs")

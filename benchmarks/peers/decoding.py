@@ -29,6 +29,8 @@ class Numbers:
         """Turn each sentence into ids, EOS last."""
         return [[*map(int, sentence.split()), EOS] for sentence in sentences]
 
+    encode_target = encode
+
     def decode(self, ids: Sequence[int]) -> str:
         """Write the ids before EOS."""
         ids = list(ids)

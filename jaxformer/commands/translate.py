@@ -16,8 +16,7 @@ from jaxformer.commands.evaluate import folders
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.sources import read_lines
 from jaxformer.data.stream import read_blocks
-from jaxformer.decoding.parallel import texts, translate_all
-from jaxformer.decoding.translate import Hypothesis, Translator
+from jaxformer.decoding.translate import Hypothesis, Translator, best_texts
 from jaxformer.run import open_translator
 
 
@@ -64,9 +63,9 @@ def run(
         begins = None
         if prefixes is not None:
             begins = [next(prefixes, "") for _ in block]
-        found = translate_all(translator, block, prefixes=begins, first=translated)
+        found = translator.translate_all(block, prefixes=begins, first=translated)
         if processes.is_first():
-            written = texts(found)
+            written = best_texts(found)
             if in_json:
                 written = [
                     as_json(line, source, each, translator, alignment)

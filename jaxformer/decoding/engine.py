@@ -1,11 +1,9 @@
-"""Continuous batching: a search whose sentences come and go.
+"""Continuous batching: a search in which new sentences replace finished ones.
 
-A batch of B slots takes steps; when enough sentences are done, others take their slots,
-without waiting for the longest of a batch. The device runs one compiled program for
-each of a few shapes (slots, source length, ring length), which grow and shrink by
-buckets with what is in flight. While it runs, the host turns results into text.
-
-Used by `jaxformer.decoding.translate`, for files and for servers alike.
+A batch of B slots takes steps. When enough sentences are done, waiting ones take their
+slots. The device runs one compiled program for each of a few shapes (slots, source
+length, ring length), which grow and shrink by buckets with the sentences in flight.
+Meanwhile the host turns results into text.
 """
 
 from collections import deque
@@ -17,29 +15,30 @@ import numpy as np
 
 from jaxformer.batch import PAD
 from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.rules import Requests
 from jaxformer.decoding.scorer import Scorer
-from jaxformer.decoding.search import Requests, SearchResult
+from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.slots import Shape, SlotPrograms, Slots
 
-SHORTEST_BUCKET = 16  # pieces
+SHORTEST_BUCKET = 16  # tokens
 AHEAD = 8  # steps that a ring must have room for when it starts
-REFILL = 8  # sentences come in by this part of the slots
-MOST_SLOTS = 64  # of a device: enough for fast products; more would wait for refills
+REFILL = 8  # one refill fills 1 / REFILL of the slots
+MOST_SLOTS = 64  # of a device: enough for fast products; refills of more take longer
 
 
 class Task(NamedTuple):
-    """A sentence to be decoded, and whom to tell."""
+    """A sentence to decode."""
 
-    source: Sequence[int]  # pieces, EOS last
+    source: Sequence[int]  # ids, EOS last
     max_length: int  # of the translation, EOS included
-    done: Callable[[SearchResult], None]  # called with arrays [W, ...] of numpy
     min_length: int = 0
     prefix: Sequence[int] = ()
     seed: int = 0
+    done: Callable[[SearchResult], None] | None = None  # gets NumPy arrays [W, ...]
 
 
 def bucket_length(length: int) -> int:
-    """Round a length up to one of few: 16, 24, 32, 48, 64, 96, 128, ... pieces."""
+    """Round a length up to one of few: 16, 24, 32, 48, 64, 96, 128, ... tokens."""
     bucket = SHORTEST_BUCKET
     while bucket < length:
         if bucket * 3 // 2 >= length:
@@ -48,12 +47,20 @@ def bucket_length(length: int) -> int:
     return bucket
 
 
-class Engine:
-    """Slots, the tasks in them, and those that wait.
+def pad_rows(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
+    """Stack ids of different lengths: int32 [rows, length], padded with PAD."""
+    padded = np.full((len(rows), length), PAD, np.int32)
+    for row, ids in zip(padded, rows, strict=True):
+        row[: len(ids)] = ids
+    return padded
 
-    `batch_tokens` bounds slots x source length, padding included (or one slot a
-    device); `rows` says how slots lie on the devices of this process, None on one.
-    `weights` may be set anew between two sentences, not during one.
+
+class Engine:
+    """Slots, the tasks in them, and the waiting tasks.
+
+    `batch_tokens` bounds slots x source length, padding included, except that each
+    device has at least one slot. `rows` shards the slots over the devices of this
+    process; None: one device. Replace `weights` only while no task is in flight.
     """
 
     def __init__(
@@ -65,117 +72,100 @@ class Engine:
         rows: jax.sharding.NamedSharding | None,
     ) -> None:
         self.weights: Any = None
-        self._batch_tokens, self._rows = batch_tokens, rows
+        self._batch_tokens = batch_tokens
+        self._devices = 1 if rows is None else rows.num_devices
+        self._programs = SlotPrograms(scorer, options, rows)
         self._waiting: deque[Task] = deque()
-        self._tasks: list[Task | None] = []  # by slot
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all tasks, waiting or in flight."""
+        self._waiting.clear()
+        self._tasks: dict[int, Task] = {}  # by slot
         self._slots: Slots | None = None
         self._shape = Shape(0, 0, 0, 0)
-        self._running = False  # a program is under way
-        self._programs = SlotPrograms(scorer, options, rows)
 
     def submit(self, task: Task) -> None:
-        """Let a task wait for a slot."""
+        """Queue a task for a slot."""
         self._waiting.append(task)
 
     @property
     def in_flight(self) -> int:
-        """How many tasks are in slots."""
-        return sum(task is not None for task in self._tasks)
+        """The number of tasks in slots."""
+        return len(self._tasks)
 
     def advance(self, most: int | None = None) -> bool:
-        """Start the next program, then report what the last one has finished.
+        """Start the next program, then report the results of the previous one.
 
-        At most `most` steps, that new tasks may soon join. Returns False when nothing
-        is left to do.
+        The program takes at most `most` steps, so that new tasks can join soon. Returns
+        False when no task is left.
         """
         finished = self._harvest()
         self._refill()
-        launched = self._launch(most)
-        for task, found in finished:
-            task.done(found)
-        return launched or bool(self._waiting)
+        if self._tasks:
+            self._launch(most)
+        for done, found in finished:
+            done(found)
+        return bool(self._tasks or self._waiting)
 
-    def clear(self) -> None:
-        """Forget all tasks, waiting or in flight."""
-        self._waiting.clear()
-        self._slots, self._tasks, self._running = None, [], False
-        self._shape = Shape(0, 0, 0, 0)
-
-    # Between two programs --------------------------------------------------------
-
-    def _harvest(self) -> list[tuple[Task, SearchResult]]:
-        """Wait for the program under way; free the slots of finished tasks."""
-        if not self._running:
+    def _harvest(self) -> list[tuple[Callable, SearchResult]]:
+        """Wait for the running program; free the slots of finished tasks."""
+        if not self._tasks:
             return []
-        self._running = False
-        state = self._slots.state
-        is_done = np.asarray(state.done)
-        slots = [
-            slot
-            for slot, task in enumerate(self._tasks)
-            if task is not None and is_done[slot]
-        ]
+        is_done = np.asarray(self._slots.state.done)
+        slots = [slot for slot in sorted(self._tasks) if is_done[slot]]
         if not slots:
             return []
-        found = jax.tree.map(np.asarray, state.finished)
-        finished = []
-        for slot in slots:
-            result = jax.tree.map(lambda leaf, s=slot: leaf[s], found)
-            finished.append((self._tasks[slot], result))
-            self._tasks[slot] = None
-        return finished
+        found = [np.asarray(leaf) for leaf in self._slots.state.finished]
+        return [
+            (self._tasks.pop(slot).done, SearchResult(*(leaf[slot] for leaf in found)))
+            for slot in slots
+        ]
 
     def _refill(self) -> None:
-        """Give waiting tasks the free slots, if it is worth it."""
-        live = [task for task in self._tasks if task is not None]
-        group = self._next_group(live)
-        if live and len(group) < min(len(self._waiting), self._portion):
+        """Give free slots to waiting tasks once there are enough of both."""
+        group = self._next_group()
+        if self._tasks and len(group) < min(len(self._waiting), self._portion):
             group = []
-        if not live and not group:
+        if not self._tasks and not group:
             return
         for _ in group:
             self._waiting.popleft()
-        self._fit(live, group)
-        free = [slot for slot, task in enumerate(self._tasks) if task is None]
-        size = self._portion
-        if len(group) > self._shape.slots // 2:
-            size = self._shape.slots
+        self._fit(group)
+        free = [slot for slot in range(self._shape.slots) if slot not in self._tasks]
+        is_large = len(group) > self._shape.slots // 2
+        size = self._shape.slots if is_large else self._portion
         for begin in range(0, len(group), size):
-            tasks = group[begin : begin + size]
-            slots = free[begin : begin + len(tasks)]
-            for slot, task in zip(slots, tasks, strict=True):
-                self._tasks[slot] = task
-            self._slots = self._programs.insert(
-                self.weights, self._slots, *self._arrays(slots, tasks, size)
-            )
+            tasks = dict(zip(free[begin:], group[begin : begin + size], strict=False))
+            self._tasks |= tasks
+            arrays = self._arrays(tasks, size)
+            self._slots = self._programs.insert(self.weights, self._slots, *arrays)
 
     @property
     def _portion(self) -> int:
-        """How many sentences come in at a time."""
+        """The number of sentences that one program inserts."""
         return max(1, self._shape.slots // REFILL)
 
-    def _next_group(self, live: Sequence[Task]) -> list[Task]:
-        """Who waits first and finds room, given the longest source in flight."""
+    def _next_group(self) -> list[Task]:
+        """The first waiting tasks that fit beside those in flight."""
         group: list[Task] = []
-        longest = max((len(task.source) for task in live), default=1)
+        longest = max((len(task.source) for task in self._tasks.values()), default=1)
         for task in self._waiting:
             longest = max(longest, len(task.source))
-            if len(live) + len(group) >= self._most_slots(bucket_length(longest)):
+            if self.in_flight + len(group) >= self._most_slots(bucket_length(longest)):
                 break
             group.append(task)
         return group
 
     def _most_slots(self, source: int) -> int:
-        """As many slots as `batch_tokens` allows: a power of two a device."""
-        devices = 1 if self._rows is None else self._rows.num_devices
-        each = min(MOST_SLOTS, max(1, self._batch_tokens // source // devices))
-        return devices << (each.bit_length() - 1)
+        """The most slots that `batch_tokens` allows: a power of two for each device."""
+        each = min(MOST_SLOTS, max(1, self._batch_tokens // source // self._devices))
+        return self._devices << (each.bit_length() - 1)
 
-    def _fit(self, live: Sequence[Task], group: Sequence[Task]) -> None:
-        """Grow the shape to what is needed, or shrink it if it is far too large."""
-        new = self._needed_shape([*live, *group])
-        old = self._shape
-        if live:  # to be moved, and perhaps compiled for: not for a little
+    def _fit(self, group: Sequence[Task]) -> None:
+        """Grow the shape for a new group, or shrink it if it is far too large."""
+        new, old = self._needed_shape(group), self._shape
+        if self._tasks:  # resizing moves data and may compile: ignore small changes
             most = self._most_slots(max(new.source, old.source))
             if new.slots < old.slots < 4 * new.slots and old.slots <= most:
                 new = new._replace(slots=old.slots)
@@ -184,90 +174,70 @@ class Engine:
             if new.ring < old.ring < 2 * new.ring:
                 new = new._replace(ring=old.ring)
             new = new._replace(prefix=max(new.prefix, old.prefix))
-        if new != old:
-            self._shape = new
-            if live:
-                self._move(new)
-            else:
-                self._slots, self._tasks = self._programs.empty(new), [None] * new.slots
+        if new == old:
+            return
+        self._shape = new
+        if not self._tasks:
+            self._slots = self._programs.empty(new)
+            return
+        taken = sorted(self._tasks)
+        origin = np.full(new.slots, -1, np.int32)
+        origin[: len(taken)] = taken
+        self._slots = self._programs.resize(self._slots, origin, new)
+        self._tasks = dict(enumerate(self._tasks[slot] for slot in taken))
 
-    def _needed_shape(self, tasks: Sequence[Task]) -> Shape:
-        """The least that holds those in flight and those that come."""
+    def _needed_shape(self, group: Sequence[Task]) -> Shape:
+        """The smallest shape for the tasks in flight and a new group."""
+        tasks = [*self._tasks.values(), *group]
+        ages = self._ages() + [0] * len(group)
         source = bucket_length(max(len(task.source) for task in tasks))
         prefix = max(len(task.prefix) for task in tasks)
-        wanted = len(tasks) + len(self._waiting)
-        slots = 1 if self._rows is None else self._rows.num_devices
-        while slots < min(wanted, self._most_slots(source)):
+        slots = self._devices
+        needed = min(len(tasks) + len(self._waiting), self._most_slots(source))
+        while slots < needed:
             slots *= 2
-        ages = {
-            id(task): age for task, age in zip(self._tasks, self._ages(), strict=True)
-        }
         # A translation is about as long as its source; the ring grows if it is longer.
         ring = max(
-            min(t.max_length, max(ages.get(id(t), 0) + AHEAD, len(t.source)))
-            for t in tasks
+            min(task.max_length, max(age + AHEAD, len(task.source)))
+            for task, age in zip(tasks, ages, strict=True)
         )
         return Shape(
             slots, source, bucket_length(ring), bucket_length(prefix) if prefix else 0
         )
 
     def _ages(self) -> list[int]:
-        return (
-            [] if self._slots is None else np.asarray(self._slots.state.ages).tolist()
-        )
-
-    def _move(self, shape: Shape) -> None:
-        """Move who is in flight into slots of another shape."""
-        taken = [slot for slot, task in enumerate(self._tasks) if task is not None]
-        origin = np.full(shape.slots, -1, np.int32)
-        origin[: len(taken)] = taken
-        self._slots = self._programs.resize(self._slots, origin, shape)
-        empty = [None] * (shape.slots - len(taken))
-        self._tasks = [self._tasks[slot] for slot in taken] + empty
+        """Count the output tokens of each task in flight."""
+        if not self._tasks:
+            return []
+        return np.asarray(self._slots.state.ages)[list(self._tasks)].tolist()
 
     def _arrays(
-        self, slots: Sequence[int], group: Sequence[Task], count: int
+        self, tasks: dict[int, Task], count: int
     ) -> tuple[np.ndarray, np.ndarray, Requests]:
-        """Slot numbers, sources and requests of a group, filled up to `count`.
+        """Slots, sources and requests of `tasks`, padded to `count` entries.
 
-        Those that fill it up have a slot number that does not exist.
+        The slot of an entry that only pads does not exist, so it is dropped.
         """
-        shape = self._shape
-        where = np.full(count, shape.slots, np.int32)
-        where[: len(group)] = slots
-        source = np.full((count, shape.source), PAD, np.int32)
-        prefixes = np.full((count, shape.prefix), PAD, np.int32)
-        numbers = np.zeros((3, count), np.int64)
-        for row, task in enumerate(group):
-            source[row, : len(task.source)] = task.source
-            prefixes[row, : len(task.prefix)] = task.prefix
-            numbers[:, row] = task.max_length, task.min_length, task.seed % 2**32
+        spare = count - len(tasks)
+        group = [*tasks.values(), *[Task((), max_length=0)] * spare]
+        slots = np.array([*tasks, *[self._shape.slots] * spare], np.int32)
+        source = pad_rows([task.source for task in group], self._shape.source)
         requests = Requests(
-            max_lengths=numbers[0].astype(np.int32),
-            min_lengths=numbers[1].astype(np.int32),
-            prefixes=prefixes,
-            seeds=numbers[2].astype(np.uint32),
+            max_lengths=np.array([task.max_length for task in group], np.int32),
+            min_lengths=np.array([task.min_length for task in group], np.int32),
+            prefixes=pad_rows([task.prefix for task in group], self._shape.prefix),
+            seeds=np.array([task.seed % 2**32 for task in group], np.uint32),
         )
-        return where, source, requests
+        return slots, source, requests
 
-    def _launch(self, most: int | None) -> bool:
-        """Start a program for those in flight; False if there is nobody."""
-        live = self.in_flight
-        if not live:
-            return False
-        oldest = max(
-            age
-            for age, task in zip(self._ages(), self._tasks, strict=True)
-            if task is not None
-        )
-        slots = self._shape.slots
-        steps = min(self._shape.ring - oldest, most or self._shape.ring)
+    def _launch(self, most: int | None) -> None:
+        """Start a program for the tasks in flight."""
+        shape, live = self._shape, self.in_flight
+        steps = min(shape.ring - max(self._ages()), most or shape.ring)
+        until_done = shape.slots
         if self._waiting:
-            enough = slots - live + self._portion
-        else:  # then the slots may become fewer
-            enough = slots - slots // 4 if live > slots // 4 else slots
-        self._slots = self._programs.advance(
-            self.weights, self._slots, np.int32(steps), np.int32(min(enough, slots))
-        )
-        self._running = True
-        return True
+            until_done = min(until_done, until_done - live + self._portion)
+        elif live > shape.slots // 4:  # stop when there can be fewer slots
+            until_done -= shape.slots // 4
+        numbers = np.int32(steps), np.int32(until_done)
+        self._slots = self._programs.advance(self.weights, self._slots, *numbers)

@@ -1,9 +1,6 @@
-"""Given pairs instead of a search: what a model thinks of them, and where it looks.
+"""Scores and attention maps of given sentence pairs, by teacher forcing."""
 
-Each pair is one pass with the target forced (teacher forcing). Used by
-`jaxformer.decoding.translate`.
-"""
-
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import PAD, Batch, Tokenizer
-from jaxformer.decoding.engine import bucket_length
+from jaxformer.decoding.engine import bucket_length, pad_rows
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
 
 
 class PairScore(NamedTuple):
-    """How probable a model finds a given translation."""
+    """The probability of a given translation under a model."""
 
     pieces: list[str]  # end of sentence included
     log_probabilities: list[float]  # of each, given those before; natural logarithm
@@ -29,7 +26,7 @@ class PairScore(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """Where each of H heads of N layers looks, for one pair; rows are queries.
+    """Attention weights of H heads in N layers for one pair; rows are queries.
 
     Row t of `decoder` and `cross` is the position that predicts target piece t.
     """
@@ -41,10 +38,11 @@ class Attention(NamedTuple):
     cross: np.ndarray  # f32 [N, H, T, S]
 
     def alignment(self) -> list[tuple[int, int]]:
-        """Link each target piece to the source piece that it looks at most.
+        """Link each target piece to the source piece with the largest weight.
 
-        (source, target) places; the heads of the last layer but one are averaged, as
-        its cross-attention aligns best (Garg et al. 2019). The end is linked to none.
+        Returns pairs of indices (source, target). The weights are the mean over heads
+        of the last layer but one, whose cross-attention aligns best (Garg et al. 2019).
+        The ends of both sentences have no link.
         """
         layer = self.cross[max(len(self.cross) - 2, 0)].mean(axis=0)  # [T, S]
         best = layer[:-1, :-1].argmax(axis=1) if layer.shape[1] > 1 else []
@@ -56,105 +54,77 @@ class Attention(NamedTuple):
 
 
 class TeacherForcing:
-    """Scores and attention of given pairs; set `params` before the first call."""
+    """Scores and attention maps of given pairs; `batch_tokens` bounds a batch."""
 
     def __init__(
         self, model: Model, tokenizer: Tokenizer, *, batch_tokens: int
     ) -> None:
-        self.params: Any = None
         self._tokenizer = tokenizer
-        self._sizes = {"batch_tokens": batch_tokens, "longest": model.longest}
+        self._batch_tokens, self._longest = batch_tokens, model.longest
 
-        def log_probabilities(params: Any, batch: Batch) -> jax.Array:
-            return token_log_probabilities(model.logits(params, batch), batch.target)
+        def log_probabilities(params: Any, batch: Batch) -> jax.Array:  # [B, T]
+            each = jax.nn.log_softmax(model.logits(params, batch))
+            return jnp.take_along_axis(each, batch.target[:, :, None], axis=-1)[..., 0]
 
         self._log_probabilities = jax.jit(log_probabilities)
         self._maps = jax.jit(model.attention)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
-        """Score each pair; in batches of similar length, in the order given."""
-        ids = self._encode(sources, targets)
+    def score(
+        self, params: Any, sources: Sequence[str], targets: Sequence[str]
+    ) -> list[PairScore]:
+        """Score each pair; pairs of similar length share a batch."""
+        pairs = self._encode(sources, targets)
         names = self._tokenizer.pieces()
-        scored: list[PairScore | None] = [None] * len(sources)
-        for chosen, batch in _batches(*ids, **self._sizes):
-            rows = np.asarray(self._log_probabilities(self.params, batch))
-            for place, row in zip(chosen, rows, strict=False):
-                target = ids[1][place]
-                scored[place] = PairScore(
-                    [names[i] for i in target], row[: len(target)].tolist()
-                )
-        return scored
+        scored: dict[int, PairScore] = {}
+        for indices, batch in self._batches(pairs):
+            rows = np.asarray(self._log_probabilities(params, batch))
+            for index, row in zip(indices, rows, strict=False):
+                pieces = [names[i] for i in pairs[index][1]]
+                scored[index] = PairScore(pieces, row[: len(pieces)].tolist())
+        return [scored[index] for index in range(len(pairs))]
 
-    def attention(self, source: str, target: str) -> Attention:
-        """Where each head looks, for one pair.
+    def attention(self, params: Any, source: str, target: str) -> Attention:
+        """Compute the attention maps of one pair.
 
         Raises InputError if the model has no attention.
         """
-        ids = [each[0] for each in self._encode([source], [target])]
-        ((_, batch),) = _batches(*([side] for side in ids), **self._sizes)
-        maps = self._maps(self.params, batch)
+        (pair,) = self._encode([source], [target])
+        ((_, batch),) = self._batches([pair])
+        maps = self._maps(params, batch)
         if maps is None:
-            raise InputError("this model has no attention to look at")
+            raise InputError("this model has no attention to show")
         names = self._tokenizer.pieces()
-        s, t = map(len, ids)
+        s, t = map(len, pair)
         return Attention(
-            *([names[i] for i in side] for side in ids),
+            *([names[i] for i in side] for side in pair),
             np.asarray(maps.encoder[:, 0, :, :s, :s]),
             np.asarray(maps.decoder[:, 0, :, :t, :t]),
             np.asarray(maps.cross[:, 0, :, :t, :s]),
         )
 
-    def _encode(
-        self, sources: Sequence[str], targets: Sequence[str]
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        return (
-            self._tokenizer.encode(list(sources)),
-            self._tokenizer.encode_target(list(targets)),
-        )
+    def _encode(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple]:
+        encode, encode_target = self._tokenizer.encode, self._tokenizer.encode_target
+        sides = encode(list(sources)), encode_target(list(targets))
+        return list(zip(*sides, strict=True))
 
+    def _batches(self, pairs: Sequence[tuple]) -> Iterator[tuple[list[int], Batch]]:
+        """Pairs in few shapes, one pair a row: their indices and a batch.
 
-def token_log_probabilities(logits: jax.Array, target: jax.Array) -> jax.Array:
-    """Log-probability of each piece of target int [B, T], 0 on padding: f32 [B, T].
-
-    logits f32 [B, T, V].
-    """
-    log_probability = jnp.take_along_axis(
-        jax.nn.log_softmax(logits), target[:, :, None], axis=-1
-    )[:, :, 0]
-    return jnp.where(target != PAD, log_probability, 0.0)
-
-
-def _batches(
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    *,
-    batch_tokens: int,
-    longest: int | None,
-) -> Iterator[tuple[list[int], Batch]]:
-    """Pairs in few shapes, one pair a row: their places and a batch.
-
-    Rows are a power of two of at most `batch_tokens` pieces a side, or one; padding
-    goes no further than `longest`, all that learned positions can hold.
-    """
-
-    def padded(length: int) -> int:
-        bucket = bucket_length(length)
-        return bucket if longest is None else max(length, min(bucket, longest))
-
-    groups: dict[tuple[int, int], list[int]] = {}
-    for place, pair in enumerate(zip(sources, targets, strict=True)):
-        shape = tuple(padded(len(side)) for side in pair)
-        groups.setdefault(shape, []).append(place)
-    for shape, places in sorted(groups.items(), reverse=True):
-        most = 1 << (max(1, batch_tokens // max(shape)).bit_length() - 1)
-        for begin in range(0, len(places), most):
-            chosen = places[begin : begin + most]
-            rows = min(most, 1 << (len(chosen) - 1).bit_length())
-            sides = []
-            for side, length in zip((sources, targets), shape, strict=True):
-                array = np.full((rows, length), PAD, np.int32)
-                for row, place in enumerate(chosen):
-                    array[row, : len(side[place])] = side[place]
-                sides.append(array)
-            segments = [(side != PAD).astype(np.int32) for side in sides]
-            yield chosen, Batch(*sides, *segments)
+        The number of rows is a power of two: of at most `batch_tokens` tokens a side,
+        or one.
+        """
+        longest = self._longest or math.inf  # positions that the model can hold
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for index, pair in enumerate(pairs):
+            lengths = map(len, pair)
+            shape = tuple(max(n, min(bucket_length(n), longest)) for n in lengths)
+            groups.setdefault(shape, []).append(index)
+        for shape, indices in sorted(groups.items(), reverse=True):
+            most = 1 << (max(1, self._batch_tokens // max(shape)).bit_length() - 1)
+            for begin in range(0, len(indices), most):
+                chosen = indices[begin : begin + most]
+                spare = min(most, 1 << (len(chosen) - 1).bit_length()) - len(chosen)
+                rows = [*(pairs[index] for index in chosen), *[((), ())] * spare]
+                sides = list(map(pad_rows, zip(*rows, strict=True), shape))
+                segments = [(side != PAD).astype(np.int32) for side in sides]
+                yield chosen, Batch(*sides, *segments)

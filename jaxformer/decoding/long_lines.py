@@ -1,7 +1,4 @@
-"""Lines longer than a model should see: cut where a sentence ends, or refused.
-
-Used by `jaxformer.decoding.translate`.
-"""
+"""Lines that are too long for a model: split, truncated or refused."""
 
 import itertools
 import logging
@@ -13,8 +10,8 @@ from jaxformer.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-# Where a line may be cut, the best places first. What comes before a space in one
-# script needs none in another: 3.5 and 10:30 stay whole.
+# Where a line may be cut, best first: after sentences, after clauses, between words.
+# ASCII punctuation needs a space behind it, so 3.5 and 10:30 are never cut.
 _BREAKS = (
     "(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*",
     "(?<=[,;:])\\s+|(?<=[\u3001\uff0c\uff1b\uff1a])\\s*",
@@ -27,10 +24,10 @@ Encode = Callable[[Sequence[str]], list[list[int]]]
 def parts_of(
     text: str, encode: Encode, *, longest: int, policy: str, line: int
 ) -> list[list[int]]:
-    """Ids of the parts of a long text, each of at most `longest` pieces, EOS included.
+    """Encode a long text as parts of at most `longest` pieces, EOS included.
 
-    `policy` is a key of LONG_LINES. Says in the log what became of `line`; raises
-    InputError if it is refused.
+    `policy` is a key of LONG_LINES. Logs how line number `line` was handled. Raises
+    InputError if the policy refuses it.
     """
     ids = encode([text])[0]
     what = f"line {line} has {len(ids)} pieces, more than {longest}"
@@ -47,12 +44,12 @@ def parts_of(
 def _cut(
     text: str, encode: Encode, longest: int, breaks: Sequence[str]
 ) -> list[list[int]]:
-    """Cut at the first kind of `breaks`, at others where that does not suffice."""
+    """Cut at the first kind of `breaks`, and parts still too long at the next kind."""
     text = text.strip()
     ids = encode([text])[0]
     if len(ids) <= longest:
         return [ids]
-    if not breaks:  # one endless word
+    if not breaks:  # one long word
         inside = ids[:-1]
         size = longest - 1
         return [
@@ -61,7 +58,9 @@ def _cut(
         ]
     parts: list[list[int]] = []
     together = ""
-    for piece in _pieces(text, breaks[0]):
+    edges = {0, len(text), *(match.end() for match in re.finditer(breaks[0], text))}
+    for begin, end in itertools.pairwise(sorted(edges)):
+        piece = text[begin:end]
         if len(encode([(together + piece).strip()])[0]) <= longest:
             together += piece
             continue
@@ -69,9 +68,3 @@ def _cut(
             parts += _cut(together, encode, longest, breaks[1:])
         together = piece
     return parts + _cut(together, encode, longest, breaks[1:])
-
-
-def _pieces(text: str, pattern: str) -> list[str]:
-    """Cut after each match; what was cut makes the text when put together."""
-    edges = [0, *(match.end() for match in re.finditer(pattern, text)), len(text)]
-    return [text[a:b] for a, b in itertools.pairwise(edges) if a < b]

@@ -1,4 +1,4 @@
-"""What a user may ask of a search and of a translation."""
+"""The options of a search and of a translation."""
 
 from dataclasses import dataclass
 
@@ -18,16 +18,16 @@ LONG_LINES = {
 
 
 def _listed(choices: dict[str, str]) -> str:
-    return "; ".join(f"{name} is {meaning}" for name, meaning in choices.items())
+    return "; ".join(map(" is ".join, choices.items()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(SearchConfig):
-    """How to search; all but the first two are off unless given.
+    """The kind of search; all options but the first two are off by default.
 
-    A temperature above 0 samples: W translations of each sentence, independent of each
-    other. Otherwise `beam_size` 1 is greedy search, and more a beam search. Raises
-    InputError for values that name no search.
+    A temperature above 0 draws W independent samples of each sentence. Otherwise
+    `beam_size` 1 is greedy search, and more a beam search. Raises InputError for
+    impossible values.
     """
 
     n_best: int = setting(
@@ -58,7 +58,7 @@ class SearchOptions(SearchConfig):
     )
 
     def __post_init__(self) -> None:
-        """Refuse also values that contradict each other."""
+        """Check each value, and the values together."""
         super().__post_init__()
         if self.n_best > self.beam_size:
             raise InputError(
@@ -79,7 +79,7 @@ class SearchOptions(SearchConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions(SearchOptions, DecodingConfig):
-    """A search, and which lines it translates; the config's `decoding` and more."""
+    """A search and the treatment of input lines; extends the config's `decoding`."""
 
     min_length: int = setting(
         "Tokens of a translation at least, end of sentence included.",

@@ -1,10 +1,10 @@
-"""What a search needs of a model, or of an ensemble: sources in, logits out.
+"""One model, or an ensemble, as the decoder of a search.
 
-The probability that an ensemble gives to a token is the mean of its members'; they
-share one vocabulary.
+An ensemble gives each token the mean of its members' probabilities; the members share
+one vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,68 +12,54 @@ import jax.numpy as jnp
 
 from jaxformer.batch import PAD
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.search import SearchResult, no_rules, search
-from jaxformer.models.sequence_model import Cache, Memory, Model, Parameters, Weights
+from jaxformer.decoding.rules import no_rules
+from jaxformer.decoding.search import SearchResult, search
+from jaxformer.models.sequence_model import Model
+
+Members = tuple[Any, ...]  # weights, memories or caches, one of each model
 
 
 class Scorer:
-    """The `Decoder` of several models; weights, memories and caches are tuples."""
+    """The `Decoder` of several models; its docstrings apply to each member."""
 
     def __init__(self, models: Sequence[Model]) -> None:
         self._members = [model.decoder for model in models]
 
-    def weights(self, params: Sequence[Parameters]) -> tuple[Weights, ...]:
-        return tuple(member.weights(own) for member, own in self._with(params))
+    def weights(self, params: Sequence[Any]) -> Members:
+        return self._each(lambda member, own: member.weights(own), params)
 
-    def encode(
-        self, weights: Sequence[Weights], source: jax.Array
-    ) -> tuple[Memory, ...]:
-        return tuple(member.encode(own, source) for member, own in self._with(weights))
+    def encode(self, weights: Members, source: jax.Array) -> Members:
+        return self._each(lambda member, own: member.encode(own, source), weights)
 
-    def empty_memory(self, *, batch: int, length: int) -> tuple[Memory, ...]:
-        return tuple(m.empty_memory(batch=batch, length=length) for m in self._members)
+    def empty_memory(self, **sizes: int) -> Members:
+        return self._each(lambda member: member.empty_memory(**sizes))
 
-    def resize_memory(
-        self, memory: Sequence[Memory], *, length: int
-    ) -> tuple[Memory, ...]:
-        return tuple(
-            member.resize_memory(own, length=length)
-            for member, own in self._with(memory)
+    def resize_memory(self, memory: Members, *, length: int) -> Members:
+        return self._each(
+            lambda member, own: member.resize_memory(own, length=length), memory
         )
 
-    def empty_cache(self, *, batch: int, width: int, length: int) -> tuple[Cache, ...]:
-        return tuple(
-            member.empty_cache(batch=batch, width=width, length=length)
-            for member in self._members
-        )
+    def empty_cache(self, **sizes: int) -> Members:
+        return self._each(lambda member: member.empty_cache(**sizes))
 
-    def resize_cache(
-        self, cache: Sequence[Cache], clock: jax.Array, *, width: int, length: int
-    ) -> tuple[Cache, ...]:
-        return tuple(
-            member.resize_cache(own, clock, width=width, length=length)
-            for member, own in self._with(cache)
+    def resize_cache(self, cache: Members, clock: jax.Array, **sizes: int) -> Members:
+        return self._each(
+            lambda member, own: member.resize_cache(own, clock, **sizes), cache
         )
 
     def step(
-        self,
-        weights: Sequence[Weights],
-        memory: Sequence[Memory],
-        tokens: jax.Array,
-        ages: jax.Array,
-        clock: jax.Array,
-        ancestors: jax.Array,
-        cache: Sequence[Cache],
-    ) -> tuple[jax.Array, tuple[Cache, ...]]:
-        scored = [
-            member.step(own, source, tokens, ages, clock, ancestors, past)
-            for member, own, source, past in self._with(weights, memory, cache)
-        ]
+        self, weights: Members, memory: Members, *arguments: Any
+    ) -> tuple[jax.Array, Members]:
+        *shared, cache = arguments
+        scored = self._each(
+            lambda member, own, source, past: member.step(own, source, *shared, past),
+            weights, memory, cache,
+        )  # fmt: skip
         logits, caches = zip(*scored, strict=True)
         return _mean_probability(logits), caches
 
-    def _with(self, *own: Sequence[Any]) -> Iterator[tuple]:
-        return zip(self._members, *own, strict=True)
+    def _each(self, call: Callable[..., Any], *own: Sequence[Any]) -> Members:
+        return tuple(call(*each) for each in zip(self._members, *own, strict=True))
 
 
 def _mean_probability(logits: Sequence[jax.Array]) -> jax.Array:
@@ -86,7 +72,7 @@ def _mean_probability(logits: Sequence[jax.Array]) -> jax.Array:
 
 def search_translations(
     models: Sequence[Model],
-    params: Sequence[Parameters],
+    params: Sequence[Any],
     source: jax.Array,
     *,
     options: SearchOptions,
@@ -94,8 +80,8 @@ def search_translations(
 ) -> SearchResult:
     """Search the best translations of source ids int32 [B, S], as one pure function.
 
-    Each row is one sentence, or empty, which costs no steps; all begin together, and
-    the last to end ends the search. Returns hypotheses best first.
+    Each row is one sentence, or empty. All rows begin together, and the search ends
+    with the last. Returns hypotheses best first.
     """
     scorer = Scorer(models)
     weights = scorer.weights(params)

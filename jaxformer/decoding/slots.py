@@ -1,7 +1,7 @@
-"""What a device does for continuous batching: slots made, filled, advanced, resized.
+"""Device programs of continuous batching: create, fill, advance and resize slots.
 
-Pure functions of arrays, each compiled once for a shape. Used by
-`jaxformer.decoding.engine`, which decides when. E is how many sentences come in.
+Pure functions of arrays, each compiled once for a shape. `jaxformer.decoding.engine`
+decides when each runs. E counts the sentences that are inserted.
 """
 
 import functools
@@ -12,20 +12,21 @@ import jax.numpy as jnp
 
 from jaxformer.batch import PAD
 from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.rules import Requests, no_rules
 from jaxformer.decoding.scorer import Scorer
-from jaxformer.decoding.search import Requests, SearchState, advance, start
+from jaxformer.decoding.search import SearchState, advance, start
 from jaxformer.models.sequence_model import Memory, resize_ring
 
 
 class Slots(NamedTuple):
-    """What the device holds: the search, and the sources it translates."""
+    """The arrays on the device: a search and the encoded sources."""
 
     state: SearchState
     memory: tuple[Memory, ...]
 
 
 class Shape(NamedTuple):
-    """Sizes that are compiled for."""
+    """The sizes of compiled programs."""
 
     slots: int  # B
     source: int  # S
@@ -34,9 +35,9 @@ class Shape(NamedTuple):
 
 
 class SlotPrograms:
-    """The compiled programs; what they are given of `Slots` is theirs to overwrite.
+    """The compiled programs; `advance` and `insert` donate the given `Slots`.
 
-    `rows` says how slots lie on the devices of this process, None on one.
+    `rows` shards the slots over the devices of this process; None: one device.
     """
 
     def __init__(
@@ -52,111 +53,84 @@ class SlotPrograms:
         self.resize = jax.jit(self._resize, static_argnums=2)
 
     def _empty(self, shape: Shape) -> Slots:
-        """Slots with nobody in them."""
-        width = self._options.beam_size
-        nobody = Requests(
-            max_lengths=jnp.zeros(shape.slots, jnp.int32),
-            min_lengths=jnp.zeros(shape.slots, jnp.int32),
-            prefixes=jnp.full((shape.slots, shape.prefix), PAD, jnp.int32),
-            seeds=jnp.zeros(shape.slots, jnp.uint32),
-        )
-        cache = self._scorer.empty_cache(
-            batch=shape.slots, width=width, length=shape.ring
-        )
-        return self._lay_out(
-            Slots(
-                start(nobody, cache, width=width, length=shape.ring),
-                self._scorer.empty_memory(batch=shape.slots, length=shape.source),
-            )
-        )
+        requests = no_rules(jnp.zeros(shape.slots, jnp.int32), shape.prefix)
+        sizes = {"width": self._options.beam_size, "length": shape.ring}
+        cache = self._scorer.empty_cache(batch=shape.slots, **sizes)
+        memory = self._scorer.empty_memory(batch=shape.slots, length=shape.source)
+        return self._shard(Slots(start(requests, cache, **sizes), memory))
 
     def _advance(
-        self, weights: Any, slots: Slots, steps: jax.Array, enough: jax.Array
+        self, weights: Any, slots: Slots, steps: jax.Array, until_done: jax.Array
     ) -> Slots:
+        step_fn = functools.partial(self._scorer.step, weights, slots.memory)
         state = advance(
-            functools.partial(self._scorer.step, weights, slots.memory),
-            slots.state,
-            self._options,
-            steps=steps,
-            enough=enough,
+            step_fn, slots.state, self._options, steps=steps, until_done=until_done
         )
-        return self._lay_out(Slots(state, slots.memory))
+        return self._shard(Slots(state, slots.memory))
 
     def _insert(
         self,
         weights: Any,
         slots: Slots,
-        where: jax.Array,
+        indices: jax.Array,
         source: jax.Array,
         requests: Requests,
     ) -> Slots:
-        """Encode sources int32 [E, S] and begin them in slots `where` int32 [E]."""
+        """Encode sources int32 [E, S] and start them in slots `indices` int32 [E]."""
         state = slots.state
         _, width, length = state.tokens.shape
-        fresh = start(requests, state.cache, width=width, length=length)
+        fresh = start(requests, None, width=width, length=length)
 
         def put(old: jax.Array, new: jax.Array) -> jax.Array:
-            return old.at[where].set(new, mode="drop")
+            return old.at[indices].set(new, mode="drop")
 
-        rows = _rows_of(state)
-        state = state._replace(**jax.tree.map(put, rows, _rows_of(fresh)))
+        rows = jax.tree.map(put, _rows_of(state), _rows_of(fresh))
         memory = jax.tree.map(put, slots.memory, self._scorer.encode(weights, source))
-        return self._lay_out(Slots(state, memory))
+        return self._shard(Slots(state._replace(**rows), memory))
 
     def _resize(self, slots: Slots, origin: jax.Array, shape: Shape) -> Slots:
-        """Slots of another shape; slot i holds what `origin`[i] held, -1: nothing."""
-        state, width = slots.state, self._options.beam_size
-        is_taken = origin >= 0
+        """Copy slot `origin`[i] into slot i of another shape; -1 leaves it empty."""
+        is_taken, ring = origin >= 0, shape.ring
+        sizes = {"width": self._options.beam_size, "length": ring}
 
         def pick(leaf: jax.Array) -> jax.Array:
-            return jnp.take(leaf, jnp.maximum(origin, 0), axis=0)
+            return jnp.take(leaf, jnp.maximum(origin, 0), axis=0) if leaf.ndim else leaf
 
-        def fit(leaf: jax.Array, size: int, value: int) -> jax.Array:
-            leaf = leaf[..., :size]
-            widths = [(0, 0)] * (leaf.ndim - 1) + [(0, size - leaf.shape[-1])]
-            return jnp.pad(leaf, widths, constant_values=value)
+        def fit(tokens: jax.Array, length: int) -> jax.Array:
+            tokens = tokens[..., :length]
+            widths = [(0, 0)] * tokens.ndim
+            widths[-1] = (0, length - tokens.shape[-1])
+            return jnp.pad(tokens, widths, constant_values=PAD)
 
-        memory = self._scorer.resize_memory(
-            jax.tree.map(pick, slots.memory), length=shape.source
-        )
-        rows = jax.tree.map(pick, _rows_of(state))
-        requests, finished = rows["requests"], rows["finished"]
-        rows["requests"] = requests._replace(
-            max_lengths=jnp.where(is_taken, requests.max_lengths, 0),
-            prefixes=fit(requests.prefixes, shape.prefix, PAD),
-        )
-        rows["done"] = rows["done"] | ~is_taken
-        rows["tokens"] = fit(rows["tokens"], shape.ring, PAD)
-        rows["finished"] = finished._replace(
-            tokens=fit(finished.tokens, shape.ring, PAD)
-        )
-        ring = functools.partial(self._scorer.resize_cache, length=shape.ring)
-        rows["ancestors"] = resize_ring(
-            rows["ancestors"], state.clock, axis=2, length=shape.ring
-        )
+        state, memory = jax.tree.map(pick, slots)
+        requests, finished = state.requests, state.finished
         state = state._replace(
-            clock=jnp.full_like(state.clock, shape.ring),
-            cache=ring(jax.tree.map(pick, state.cache), state.clock, width=width),
-            **rows,
+            clock=jnp.full_like(state.clock, ring),
+            done=state.done | ~is_taken,
+            requests=requests._replace(
+                max_lengths=jnp.where(is_taken, requests.max_lengths, 0),
+                prefixes=fit(requests.prefixes, shape.prefix),
+            ),
+            tokens=fit(state.tokens, ring),
+            ancestors=resize_ring(state.ancestors, state.clock, axis=2, length=ring),
+            finished=finished._replace(tokens=fit(finished.tokens, ring)),
+            cache=self._scorer.resize_cache(state.cache, state.clock, **sizes),
         )
-        return self._lay_out(Slots(state, memory))
+        memory = self._scorer.resize_memory(memory, length=shape.source)
+        return self._shard(Slots(state, memory))
 
-    def _places(self, slots: Slots) -> Any:
-        """Where each leaf lies: those with rows on their devices, the clock on all."""
+    def _shard(self, slots: Slots) -> Slots:
+        """Shard leaves with rows over the devices; replicate the clock."""
         rows = self._rows
         if rows is None:
-            return jax.tree.map(lambda leaf: None, slots)
-        everywhere = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec())
-        return jax.tree.map(lambda leaf: rows if leaf.ndim else everywhere, slots)
-
-    def _lay_out(self, slots: Slots) -> Slots:
-        if self._rows is None:
             return slots
-        return jax.lax.with_sharding_constraint(slots, self._places(slots))
+        replicated = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec())
+        shardings = jax.tree.map(lambda leaf: rows if leaf.ndim else replicated, slots)
+        return jax.lax.with_sharding_constraint(slots, shardings)
 
 
 def _rows_of(state: SearchState) -> dict[str, Any]:
-    """The parts of a state that belong to its rows and are small."""
+    """Return the fields that hold one entry for each row; the cache stays in place."""
     rows = state._asdict()
     del rows["clock"], rows["cache"]
     return rows

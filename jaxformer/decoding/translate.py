@@ -1,16 +1,22 @@
-"""Sentences in, sentences out: the search of section 6.1 around a trained model.
+"""Translate sentences: the search of section 6.1 around a trained model.
 
-Sentences are decoded longest first, by continuous batching (`engine`); the translations
-come back in the order of the input.
+Sentences are decoded longest first, by continuous batching (`engine`); translations are
+returned in the order of the input.
 """
 
-import logging
+import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
+from jaxformer import processes
 from jaxformer.batch import Tokenizer
 from jaxformer.decoding.engine import Engine, Task
 from jaxformer.decoding.forced import Attention, PairScore, TeacherForcing
@@ -20,25 +26,24 @@ from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
 from jaxformer.models.sequence_model import Model
 
-logger = logging.getLogger(__name__)
-
-ROUND = 256  # sentences of each process between two moments when all must agree
+ROUND = 256  # sentences of each process between synchronised calls of `check_stop`
+BAR_DELAY = 1.0  # seconds before a progress bar appears
 
 
 class Hypothesis(NamedTuple):
-    """A translation, and how probable the model finds it."""
+    """A translation and its probability under the model."""
 
     text: str
     score: float  # log P / length penalty
     log_probability: float  # natural logarithm, of the text and its end
-    tokens: int  # pieces, end of sentence included
+    tokens: int  # end of sentence included
 
 
 class Translator:
-    """A model, or several that vote, and their tokeniser, ready to translate.
+    """A model, or an ensemble, with its tokeniser, ready to translate.
 
-    `models` and `params` are the members of an ensemble, mostly one. `rows` says how
-    the rows of a batch lie on devices of this process, None on one. Not thread safe.
+    `models` and `params` are the members of an ensemble, mostly one. `rows` shards the
+    rows of a batch over devices of this process; None: one device. Not thread safe.
     """
 
     def __init__(
@@ -50,56 +55,65 @@ class Translator:
         options: TranslateOptions,
         rows: jax.sharding.NamedSharding | None,
     ) -> None:
-        self.tokenizer = tokenizer
-        self.options = options
-        limits = (model.longest for model in models)
-        self._positions = min(filter(None, limits), default=None)
-        self._scorer = Scorer(models)
-        self._arrange = jax.jit(self._scorer.weights)
-        self._engine = Engine(
-            self._scorer, self.options, batch_tokens=options.batch_tokens, rows=rows
-        )
-        self._forced = TeacherForcing(
-            models[0], tokenizer, batch_tokens=options.batch_tokens
-        )
+        self.tokenizer, self.options = tokenizer, options
+        positions = filter(None, (model.longest for model in models))
+        self._positions = min(positions, default=None)
+        limits = filter(None, (options.max_source_length, self._positions))
+        self.longest = min(limits, default=None)  # tokens of a source, EOS included
+        scorer = Scorer(models)
+        self._weights = jax.jit(scorer.weights)
+        tokens = options.batch_tokens
+        self._engine = Engine(scorer, options, batch_tokens=tokens, rows=rows)
+        self._forced = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
-        self.longest = self._longest_source()  # most source pieces, EOS included
 
     @property
     def params(self) -> Sequence[Any]:
-        """The members' parameters, which may be set anew between two calls."""
+        """The members' parameters; they may be replaced between two calls."""
         return self._params
 
     @params.setter
     def params(self, params: Sequence[Any]) -> None:
         self._params = params
-        self._forced.params = params[0]
-        self._engine.weights = self._arrange(params)
-
-    def _longest_source(self) -> int | None:
-        """The user's limit, or what learned positions can hold."""
-        asked = self.options.max_source_length
-        limits = [limit for limit in (asked, self._positions) if limit is not None]
-        return min(limits, default=None)
+        self._engine.weights = self._weights(params)
 
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
         """Translate a sentence, or each of several; a blank one stays blank."""
         if isinstance(sentences, str):
             return self([sentences])[0]
-        return [found[0].text for found in self.translate(sentences)]
+        return best_texts(self.translate(sentences))
 
     def translate(
         self, sentences: Sequence[str], *, prefixes: Sequence[str] | None = None
     ) -> list[list[Hypothesis]]:
         """Return each sentence's n_best hypotheses, best first.
 
-        A short sentence may have fewer. `prefixes` say how each translation
-        begins. Raises InputError for a line that is too long, by the user's wish.
+        A short sentence may have fewer. `prefixes` are the forced beginnings of the
+        translations. Raises InputError for a line that is too long, if the options
+        refuse it.
         """
-        found: list[list[Hypothesis]] = [[] for _ in sentences]
-        for index, hypotheses in self.translate_part(sentences, prefixes=prefixes):
-            found[index] = hypotheses
-        return found
+        found = dict(self.translate_part(sentences, prefixes=prefixes))
+        return [found[index] for index in range(len(sentences))]
+
+    def translate_all(
+        self,
+        sentences: Sequence[str],
+        check_stop: Callable[[], None] = lambda: None,
+        **details: Any,
+    ) -> list[list[Hypothesis]]:
+        """Translate sentences in all processes, each its share.
+
+        Returns all hypotheses in every process. If stderr is a terminal, process 0
+        shows its progress there. `details` are further arguments of `translate_part`.
+        """
+        part = (processes.index(), processes.count())
+        with _progress_bar(total=len(sentences[:: part[1]])) as report:
+            own = self.translate_part(
+                sentences, part, check_stop, report=report, **details
+            )
+        found = dict(itertools.chain.from_iterable(processes.gather(own)))
+        every = (found[index] for index in range(len(sentences)))
+        return [[Hypothesis(*each) for each in hypotheses] for hypotheses in every]
 
     def translate_part(
         self,
@@ -109,33 +123,40 @@ class Translator:
         *,
         prefixes: Sequence[str] | None = None,
         first: int = 0,
+        report: Callable[[], object] = lambda: None,
     ) -> list[tuple[int, list[Hypothesis]]]:
         """Translate part (p, of) of the sentences: their indices and hypotheses.
 
         `check_stop` is called equally often in every part, and may raise to end the
-        work. `first` is how many sentences came before: line numbers in
-        messages, and the seeds of samples, count from there.
+        work. `first` is the number of earlier lines: line numbers in messages, and the
+        seeds of samples, count from there. `report` is called after each sentence.
         """
-        order = sorted(
-            range(len(sentences)), key=lambda i: len(sentences[i]), reverse=True
-        )
+        number, parts = part
+        prefixes = prefixes or [""] * len(sentences)
+        order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
+        size = ROUND * parts if parts > 1 else max(len(order), 1)
         done: list[tuple[int, list[Hypothesis]]] = []
-        rounds = [order] if part[1] == 1 else _rounds(order, part[1])
-        for indices in rounds:
+
+        def keep(index: int, hypotheses: list[Hypothesis]) -> None:
+            done.append((index, hypotheses))
+            report()
+
+        for start in range(0, len(order), size):
             check_stop()
-            own = indices[part[0] :: part[1]]
-            texts = [sentences[i] for i in own]
-            begins = [prefixes[i] for i in own] if prefixes is not None else None
-            works = self._works(texts, begins, [first + i for i in own])
-            # By pieces, which a sentence's characters only suggest.
-            for place in sorted(range(len(own)), key=lambda p: -works[p].longest):
-                works[place].submit_to(
-                    self._engine,
-                    lambda found, index=own[place]: done.append((index, found)),
-                )
+            own = order[start : start + size][number::parts]
+            sources = self.tokenizer.encode([sentences[i] for i in own])
+            begins = self.tokenizer.encode_target([prefixes[i] for i in own])
+            tasks = [
+                self._tasks(sentences[i], source, begin, first + i)
+                for i, source, begin in zip(own, sources, begins, strict=True)
+            ]
+            # By tokens: the number of characters is an estimate.
+            lengths = [max([0, *(len(t.source) for t in line)]) for line in tasks]
+            for at in sorted(range(len(own)), key=lambda at: -lengths[at]):
+                self._submit(tasks[at], functools.partial(keep, own[at]))
             try:
                 while self._engine.advance():
-                    if part[1] == 1:
+                    if parts == 1:
                         check_stop()
             except BaseException:
                 self._engine.clear()
@@ -150,55 +171,43 @@ class Translator:
         prefix: str = "",
         line: int = 0,
     ) -> None:
-        """Let a sentence join the search in flight; `advance` calls `done` with it.
+        """Add a sentence to the running search; `advance` passes its result to `done`.
 
-        Raises InputError if the sentence is too long, by the user's wish.
+        Raises InputError if the sentence is too long, if the options refuse it.
         """
-        (work,) = self._works([sentence], [prefix] if prefix else None, [line])
-        work.submit_to(self._engine, done)
+        (source,) = self.tokenizer.encode([sentence])
+        (begin,) = self.tokenizer.encode_target([prefix])
+        self._submit(self._tasks(sentence, source, begin, line), done)
 
     def advance(self, steps: int = 8) -> bool:
-        """Take a few steps for all that was submitted; False if nothing is left."""
+        """Take a few steps for all submitted sentences; False if none is left."""
         return self._engine.advance(steps)
 
     def attention(self, source: str, target: str) -> Attention:
-        """Where each head of the first member looks, for one pair of sentences."""
-        return self._forced.attention(source, target)
+        """Return the attention maps of the first member for one pair of sentences."""
+        return self._forced.attention(self.params[0], source, target)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
-        """How probable the first member finds each given translation, by piece."""
-        return self._forced.score(sources, targets)
+        """Score given translations, token by token, with the first member."""
+        return self._forced.score(self.params[0], sources, targets)
 
-    def _works(
-        self,
-        sentences: Sequence[str],
-        prefixes: Sequence[str] | None,
-        numbers: Sequence[int],
-    ) -> list["_Work"]:
-        """What each sentence, whose number in the input is known, is to the engine."""
-        encoded = self.tokenizer.encode(list(sentences))
-        begins: list[list[int]] = [[] for _ in sentences]
-        if prefixes is not None:
-            begins = [ids[:-1] for ids in self.tokenizer.encode_target(list(prefixes))]
-        works = []
-        for sentence, source, begin, number in zip(
-            sentences, encoded, begins, numbers, strict=True
-        ):
-            parts = [source] if sentence.strip() else []
-            if self.longest is not None and len(source) > self.longest:
-                parts = parts_of(
-                    sentence,
-                    self.tokenizer.encode,
-                    longest=self.longest,
-                    policy=self.options.long_lines,
-                    line=number + 1,
-                )
-            tasks = [
-                self._task(ids, begin if place == 0 else [], number)
-                for place, ids in enumerate(parts)
-            ]
-            works.append(_Work(tasks, self._hypotheses))
-        return works
+    def _tasks(
+        self, sentence: str, source: list[int], prefix: list[int], number: int
+    ) -> list[Task]:
+        """The tasks of a sentence: one, none if it is blank, several if it is split."""
+        parts = [source] if sentence.strip() else []
+        if self.longest is not None and len(source) > self.longest:
+            parts = parts_of(
+                sentence,
+                self.tokenizer.encode,
+                longest=self.longest,
+                policy=self.options.long_lines,
+                line=number + 1,
+            )
+        return [
+            self._task(ids, [] if part else prefix[:-1], number)
+            for part, ids in enumerate(parts)
+        ]
 
     def _task(self, source: list[int], prefix: list[int], number: int) -> Task:
         limit = max(len(source) + self.options.extra_length, len(prefix) + 1)
@@ -207,14 +216,28 @@ class Translator:
         return Task(
             source=source,
             max_length=limit,
-            done=lambda found: None,
             min_length=min(self.options.min_length, limit),
             prefix=prefix[: limit - 1],
             seed=self.options.seed * 1_000_003 + number,
         )
 
+    def _submit(
+        self, tasks: Sequence[Task], done: Callable[[list[Hypothesis]], None]
+    ) -> None:
+        """Submit the tasks of one sentence; pass its hypotheses to `done`."""
+        found: list[list[Hypothesis] | None] = [None] * len(tasks)
+        if not tasks:
+            done([Hypothesis("", 0.0, 0.0, 0)])
+
+        def keep(part: int, result: SearchResult) -> None:
+            found[part] = self._hypotheses(result)
+            if None not in found:
+                done(_joined(found))
+
+        for part, task in enumerate(tasks):
+            self._engine.submit(task._replace(done=functools.partial(keep, part)))
+
     def _hypotheses(self, found: SearchResult) -> list[Hypothesis]:
-        """Text of what was found, best first."""
         hypotheses = [
             Hypothesis(
                 self.tokenizer.decode(tokens.tolist()),
@@ -229,38 +252,13 @@ class Translator:
         return hypotheses[: self.options.n_best]
 
 
-class _Work:
-    """A sentence as tasks of the engine: one, none if blank, several if split."""
-
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        read: Callable[[SearchResult], list[Hypothesis]],
-    ) -> None:
-        self._tasks, self._read = tasks, read
-        self._found: dict[int, list[Hypothesis]] = {}
-        self.longest = max((len(task.source) for task in tasks), default=0)
-
-    def submit_to(
-        self, engine: Engine, done: Callable[[list[Hypothesis]], None]
-    ) -> None:
-        """Submit all parts; `done` gets the hypotheses of the whole."""
-        if not self._tasks:
-            done([Hypothesis("", 0.0, 0.0, 0)])
-
-        def keep(place: int, found: SearchResult) -> None:
-            self._found[place] = self._read(found)
-            if len(self._found) == len(self._tasks):
-                done(_joined([self._found[n] for n in range(len(self._tasks))]))
-
-        for place, task in enumerate(self._tasks):
-            engine.submit(
-                task._replace(done=lambda found, place=place: keep(place, found))
-            )
+def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
+    """The best translation of each sentence."""
+    return [hypotheses[0].text for hypotheses in found]
 
 
 def _joined(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
-    """The best of each part as one, then the second best of each, and so on."""
+    """Join the best hypotheses of all parts, then the second best, and so on."""
     if len(parts) == 1:
         return parts[0]
     return [
@@ -274,7 +272,12 @@ def _joined(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
     ]
 
 
-def _rounds(order: Sequence[int], parts: int) -> list[Sequence[int]]:
-    """Cut an order into rounds, so many that all parts have equally many."""
-    size = ROUND * parts
-    return [order[start : start + size] for start in range(0, len(order), size)]
+@contextmanager
+def _progress_bar(total: int) -> Iterator[Callable[[], object]]:
+    """Yield a function to call after each sentence; draw a bar if a user can see it."""
+    if not (processes.is_first() and sys.stderr.isatty()):
+        yield lambda: None
+        return
+    bar = tqdm(total=total, delay=BAR_DELAY, leave=False, dynamic_ncols=True)
+    with logging_redirect_tqdm(), bar:
+        yield bar.update

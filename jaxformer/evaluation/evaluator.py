@@ -1,6 +1,6 @@
-"""Translate a text and score it: the one way, in training and afterwards."""
+"""Translate a text and score it, in training and afterwards."""
 
-import logging
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,17 +14,14 @@ from jaxformer.config import Config
 from jaxformer.data.pipeline import evaluation_batches
 from jaxformer.data.plan import make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
-from jaxformer.decoding.parallel import texts, translate_all
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translate import Translator, best_texts
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
 from jaxformer.models.sequence_model import Model
 from jaxformer.training.loss import LossSums, averages
 from jaxformer.training.sharding import on_mesh, put_batch, rows_here
 from jaxformer.training.step import Parameters, evaluate_batch
 
-logger = logging.getLogger(__name__)
-
-MAX_SHAPES = 4  # each is compiled; padding matters less here than in training
+MAX_SHAPES = 4  # compiled programs; padding matters less here than in training
 
 
 class Text(NamedTuple):
@@ -42,7 +39,7 @@ class Evaluation(NamedTuple):
     every_bleu: list[Score]  # under every scorer, or none
 
     def __str__(self) -> str:
-        """One line that gives no score without its signature and direction."""
+        """Return one line of scores, BLEU with its signature and direction."""
         scores = self.scores
         return (
             f"nll {scores['nll']:.4f}, ppl {scores['ppl']:.2f}, "
@@ -53,7 +50,7 @@ class Evaluation(NamedTuple):
         )
 
     def table(self) -> str:
-        """BLEU under every scorer, a line each, each after a line break."""
+        """Return BLEU under every scorer; a line break precedes each line."""
         return "".join(
             f"\n  {each.bleu:6.2f}  {each.scorer:<30}  {each.signature}"
             for each in self.every_bleu
@@ -61,7 +58,7 @@ class Evaluation(NamedTuple):
 
 
 class PairScorer:
-    """Sum the loss over sentence pairs, for as many parameters as are given."""
+    """Sum the loss over sentence pairs; call it once per checkpoint."""
 
     def __init__(
         self, model: Model, config: Config, mesh: Mesh, pairs: TokenizedCorpus
@@ -80,17 +77,17 @@ class PairScorer:
             row_multiple=1,
         )
         self._sums = jax.jit(
-            lambda params, batch: evaluate_batch(
-                model, params, batch, label_smoothing=training.label_smoothing
+            functools.partial(
+                evaluate_batch, model, label_smoothing=training.label_smoothing
             )
         )
 
     def __call__(self, params: Parameters) -> dict[str, float]:
         """Sum loss, negative log-likelihood and correct tokens over all pairs.
 
-        Each process takes its share of the batches, and all get the sums of all.
+        Each process takes its share of the batches; all return the same sums.
         """
-        own = LossSums(*[0.0] * len(LossSums._fields))
+        own = np.zeros(len(LossSums._fields))
         batches = evaluation_batches(
             self._pairs,
             self._plan,
@@ -100,13 +97,13 @@ class PairScorer:
         with on_mesh(self._mesh):
             for batch in batches:
                 sums = self._sums(params, put_batch(self._mesh, batch))
-                own = LossSums(*map(float.__add__, own, map(float, sums)))
-        shares = processes.gather(list(own))
-        return LossSums(*map(sum, zip(*shares, strict=True)))._asdict()
+                own += np.array(jax.device_get(sums), np.float64)
+        shares = processes.gather(own.tolist())
+        return LossSums(*np.sum(shares, axis=0).tolist())._asdict()
 
 
 class Evaluator:
-    """Translate and score one text; what is compiled is kept between calls."""
+    """Translate and score one text; calls share compiled programs."""
 
     def __init__(
         self,
@@ -126,39 +123,32 @@ class Evaluator:
         self.text, self._data, self._mesh = text, config.data, mesh
         self._score_pairs = PairScorer(model, config, mesh, pairs)
         self._make_translator, self._check_stop = make_translator, check_stop
-        self.translator: Translator | None = None  # made by the first call
+        self.translator: Translator | None = None  # created by the first call
 
     def translate(self, params: Parameters, sentences: Sequence[str]) -> list[str]:
-        """Translate with parameters that lie on the mesh of this process."""
-        # Training's mesh may have other devices; the translator places its own rows.
+        """Translate with parameters on the mesh of this process."""
+        # Training's mesh may have other devices; the translator shards its own rows.
         with on_mesh(self._mesh, rules=()):
             if self.translator is None:
                 self.translator = self._make_translator(params)
             else:
                 self.translator.params = [params]
-            return texts(translate_all(self.translator, sentences, self._check_stop))
+            found = self.translator.translate_all(sentences, self._check_stop)
+        return best_texts(found)
 
     def __call__(self, params: Parameters, *, under_all: bool) -> Evaluation:
         """Translate and score the text; `under_all` adds BLEU under every scorer."""
         translations = self.translate(params, self.text.sources)
-        references, target = self.text.references, self._data.target_language
-        scores = corpus_scores(
-            translations,
-            references,
-            source_language=self._data.source_language,
-            target_language=target,
-        )
-        bleus = (
-            every_bleu(translations, references, target_language=target)
-            if under_all
-            else []
-        )
+        pair = (translations, self.text.references)
+        source, target = self._data.source_language, self._data.target_language
+        scores = corpus_scores(*pair, source_language=source, target_language=target)
+        bleus = every_bleu(*pair, target_language=target) if under_all else []
         sums = averages(self._score_pairs(params))
         return Evaluation(translations, {**sums, **scores._asdict()}, bleus)
 
 
 def tokenize_pairs(tokenizer: Tokenizer, text: Text) -> TokenizedCorpus:
-    """Tokenise sentence pairs in memory."""
+    """Tokenise sentence pairs."""
 
     def side(sequences: list[list[int]]) -> Ragged:
         offsets = np.cumsum([0, *map(len, sequences)])

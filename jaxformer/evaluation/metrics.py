@@ -1,13 +1,13 @@
-"""Corpus scores of translations by sacreBLEU: the numbers of the paper's table 2.
+"""Corpus scores of translations by sacreBLEU, such as those of the paper's table 2.
 
-The same translations get BLEU scores that differ by more than two points under
-different tokenisers and cases, so a score travels with the signature that says how it
-was computed, with its direction and its case; `every_bleu` gives it under each scorer
-that papers use. Used by the evaluation during training and by `--mode=evaluate`.
+BLEU of the same translations differs by more than two points between tokenisers and
+cases. So each score has a signature that says how it was computed, and `every_bleu`
+gives BLEU under each scorer that papers use.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
@@ -15,12 +15,12 @@ from sacrebleu.metrics import BLEU, CHRF
 from jaxformer.errors import InputError
 from jaxformer.evaluation import moses
 
-# Languages whose words 13a does not separate: sacreBLEU's tokeniser for each.
+# sacreBLEU's tokenisers of languages whose words 13a does not separate.
 _TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 
 
 class Scores(NamedTuple):
-    """Scores of one set of translations, each from 0 to 100, with what they mean."""
+    """Scores of one set of translations, each from 0 to 100."""
 
     bleu: float  # of detokenised text, cased
     signature: str
@@ -43,7 +43,7 @@ def corpus_scores(
 
     sacreBLEU's tokeniser follows the target language: its own for zh, ja and ko (also
     written zh-CN, zh_TW), 13a for all others. Raises InputError if the counts differ,
-    if there is nothing to score, or if the tokeniser's package is not installed.
+    if there is no text, or if the tokeniser's package is not installed.
     """
     require_pairs(hypotheses, references)
     tokenizer = tokenizer_for(target_language)
@@ -64,14 +64,14 @@ def corpus_scores(
 
 
 class Score(NamedTuple):
-    """One BLEU, 0 to 100, of a set of translations under one scorer."""
+    """BLEU, 0 to 100, of a set of translations under one scorer."""
 
     scorer: str  # one of SCORERS
     bleu: float
     signature: str
 
 
-# What a BLEU may have been computed by, and who prints it.
+# The scorers of published BLEU, and who uses each.
 SCORERS = {
     "sacreBLEU": "papers since about 2019; 13a, or the tokeniser of zh, ja and ko",
     "sacreBLEU lower-cased": "the same, case ignored",
@@ -88,42 +88,34 @@ def every_bleu(
 ) -> list[Score]:
     """BLEU of detokenised translations under each scorer of SCORERS that applies.
 
-    For zh, ja and ko only sacreBLEU's own tokeniser applies. Compounds are split after
-    quotation marks were made plain on both sides, as in the references of that time.
-    Raises InputError as `corpus_scores` does.
+    For zh, ja and ko only sacreBLEU's own tokeniser applies. Raises InputError as
+    `corpus_scores` does.
     """
     require_pairs(hypotheses, references)
-    own = tokenizer_for(target_language)
+    scores: list[Score] = []
 
-    def score(scorer: str, bleu: BLEU, texts: tuple, note: str = "") -> Score:
-        value = bleu.corpus_score(texts[0], [texts[1]]).score
-        return Score(scorer, value, f"{bleu.get_signature()}{note}")
+    def add(name: str, make: Callable[..., BLEU], texts: tuple, note: str = "") -> None:
+        for case in ("", " lower-cased"):
+            if name + case in SCORERS:
+                bleu = make(lowercase=bool(case))
+                value = bleu.corpus_score(texts[0], [texts[1]]).score
+                signature = f"{bleu.get_signature()}{note}"
+                scores.append(Score(name + case, value, signature))
 
     raw = (list(hypotheses), list(references))
-    scores = [
-        score(f"sacreBLEU{intl}{low}", make_bleu(tokenizer, lowercase=bool(low)), raw)
-        for intl, tokenizer in (("", own), (" intl", "intl"))
-        for low in ("", " lower-cased")
-        if tokenizer == own or own == "13a"
-    ]
+    own = tokenizer_for(target_language)
+    add("sacreBLEU", partial(make_bleu, own), raw)
     if own != "13a":
         return scores
+    add("sacreBLEU intl", partial(make_bleu, "intl"), raw)
+    # multi-bleu.perl takes tokens and does not smooth.
+    multi_bleu = partial(BLEU, tokenize="none", smooth_method="none", force=True)
     note = f"|moses:{moses.signature()}"
-    tokenised = tuple(moses.tokens(side, target_language) for side in raw)
-    for lower in ("", " lower-cased"):
-        bleu = _multi_bleu(lowercase=bool(lower))
-        scores.append(score(f"Moses tokens{lower}", bleu, tokenised, note))
-    split = tuple(
-        [
-            moses.split_compounds(sentence)
-            for sentence in moses.tokens(
-                [moses.plain_quotes(sentence) for sentence in side], target_language
-            )
-        ]
-        for side in raw
-    )
-    name, note = "Moses tokens, compounds split", f"{note}|quotes:plain|compounds:split"
-    scores.append(score(name, _multi_bleu(lowercase=False), split, note))
+    tokens = tuple(moses.tokens(side, target_language) for side in raw)
+    add("Moses tokens", multi_bleu, tokens, note)
+    split = tuple(moses.split_tokens(side, target_language) for side in raw)
+    note += "|quotes:plain|compounds:split"
+    add("Moses tokens, compounds split", multi_bleu, split, note)
     return scores
 
 
@@ -154,8 +146,3 @@ def make_bleu(tokenizer: str, *, lowercase: bool) -> BLEU:
             f"Scoring needs sacreBLEU's tokeniser {tokenizer}, which is not installed; "
             f"run: pip install 'sacrebleu[{extra}]'."
         ) from error
-
-
-def _multi_bleu(*, lowercase: bool) -> BLEU:
-    """BLEU of text that is tokens already, without smoothing: multi-bleu.perl's."""
-    return BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)

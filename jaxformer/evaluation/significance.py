@@ -1,23 +1,21 @@
 """Confidence intervals, significance tests of systems, and scores of sentences.
 
-All statistics are sacreBLEU's own, with its fixed seed (12345, or SACREBLEU_SEED), and
-each has the signature that names samples and seed. They are about one set of
-translations of one text: another seed of training changes scores, too, and no test of
-this kind sees that. Used by `jaxformer.reports`.
+All statistics are sacreBLEU's, with its fixed seed (12345, or SACREBLEU_SEED); their
+signatures name samples and seed. They describe translations of one text by given
+models. Training with another seed also changes scores, which no such test measures.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from sacrebleu.metrics import CHRF
-from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
-from jaxformer.evaluation import metrics
+from jaxformer.evaluation.metrics import make_bleu, require_pairs, tokenizer_for
 
-RESAMPLES = 1000  # of the bootstrap, as sacreBLEU's own default
-TRIALS = 10_000  # of approximate randomisation, likewise
-MAX_SENTENCES = 10_000  # of a text with all samples
+RESAMPLES = 1000  # of the bootstrap, sacreBLEU's default
+TRIALS = 10_000  # of approximate randomisation, sacreBLEU's default
+MAX_SENTENCES = 10_000  # above, a text has fewer samples, to limit memory
 METRICS = ("bleu", "chrf")
 
 
@@ -34,7 +32,7 @@ class Confidence(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """How a system's score differs from the first one's, and whether by chance.
+    """The difference between a system and the first one, and whether it is chance.
 
     A p-value is the probability of a difference at least as large if both systems are
     equally good; 1 where there is no difference.
@@ -52,18 +50,17 @@ def estimate_confidence(
 ) -> dict[str, Confidence]:
     """Return BLEU and chrF, cased, with bootstrap intervals; keys as METRICS.
 
-    Raises InputError if the counts differ or there is nothing to score.
+    Raises InputError if the counts differ or there is no text.
     """
-    metrics.require_pairs(hypotheses, references)
-    bleu = _metrics(target_language)["bleu"].corpus_score(hypotheses, [references])
-    ratios = {"bleu": bleu.sys_len / max(bleu.ref_len, 1), "chrf": None}
+    found = _paired_test("bs", RESAMPLES, [hypotheses], references, target_language)
+    bleu = make_bleu(tokenizer_for(target_language), lowercase=False)
+    lengths = bleu.corpus_score(hypotheses, [references])
+    ratios = {"bleu": lengths.sys_len / max(lengths.ref_len, 1), "chrf": None}
     return {
         name: Confidence(
-            *map(float, (first.score, first.mean, first.ci)), signature, ratios[name]
+            float(own.score), float(own.mean), float(own.ci), signature, ratios[name]
         )
-        for name, ((first, *_), signature) in _paired_test(
-            "bs", RESAMPLES, [hypotheses], references, target_language
-        ).items()
+        for name, ((own,), signature) in found.items()
     }
 
 
@@ -76,27 +73,28 @@ def compare_systems(
     """Test each further system against the first one, by BLEU and by chrF.
 
     Paired bootstrap resampling and paired approximate randomisation. Raises InputError
-    if the counts differ or there is nothing to score.
+    if the counts differ or there is no text.
     """
-    for hypotheses in systems:
-        metrics.require_pairs(hypotheses, references)
-    bootstrap, randomisation = (
+    tests = [
         _paired_test(kind, samples, systems, references, target_language)
         for kind, samples in (("bs", RESAMPLES), ("ar", TRIALS))
-    )
-    compared: list[dict[str, Comparison]] = [{} for _ in systems[1:]]
-    for metric in METRICS:
-        first, *others = bootstrap[metric][0]
-        for at, other in enumerate(others, start=1):
-            difference = other.score - first.score
-            # sacreBLEU counts larger differences only: p is near 0 where there is none.
-            values = [
-                value
-                for results, signature in (bootstrap[metric], randomisation[metric])
-                for value in (results[at].p_value if difference else 1.0, signature)
-            ]
-            compared[at - 1][metric] = Comparison(difference, *values)
-    return compared
+    ]
+
+    def compare(metric: str, index: int) -> Comparison:
+        first, other = (tests[0][metric][0][at] for at in (0, index))
+        difference = other.score - first.score
+        # sacreBLEU counts larger differences only: p is near 0 where there is none.
+        values = [
+            value
+            for results, signature in (test[metric] for test in tests)
+            for value in (results[index].p_value if difference else 1.0, signature)
+        ]
+        return Comparison(difference, *values)
+
+    return [
+        {metric: compare(metric, index) for metric in METRICS}
+        for index in range(1, len(systems))
+    ]
 
 
 def sentence_scores(
@@ -104,21 +102,15 @@ def sentence_scores(
 ) -> list[float]:
     """Return the chrF of each sentence, 0 to 100.
 
-    BLEU would be 0 for most sentences without a common sequence of four words. Raises
-    InputError if the counts differ.
+    BLEU is 0 for most sentences, which share no sequence of four words with their
+    reference. Raises InputError if the counts differ or there is no text.
     """
-    metrics.require_pairs(hypotheses, references)
+    require_pairs(hypotheses, references)
     chrf = CHRF()
     return [
         float(chrf.sentence_score(hypothesis, [reference]).score)
         for hypothesis, reference in zip(hypotheses, references, strict=True)
     ]
-
-
-def _metrics(target_language: str) -> dict[str, Metric]:
-    """New metrics: each keeps what its signature says of its last use."""
-    tokenizer = metrics.tokenizer_for(target_language)
-    return {"bleu": metrics.make_bleu(tokenizer, lowercase=False), "chrf": CHRF()}
 
 
 def _paired_test(
@@ -130,12 +122,15 @@ def _paired_test(
 ) -> dict[str, tuple[list[Result], str]]:
     """Results of all systems and the signature, by metric; the first has no p-value.
 
-    A long text has fewer samples, at least a tenth, so that all fit into memory.
+    A long text has fewer samples, at least a tenth.
     """
+    for hypotheses in systems:
+        require_pairs(hypotheses, references)
     share = min(1, MAX_SENTENCES / len(references))
+    bleu = make_bleu(tokenizer_for(target_language), lowercase=False)
     test = PairedTest(
         [(str(number), list(system)) for number, system in enumerate(systems)],
-        _metrics(target_language),
+        {"bleu": bleu, "chrf": CHRF()},
         [list(references)],
         test_type=kind,
         n_samples=max(samples // 10, int(samples * share)),

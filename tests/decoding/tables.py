@@ -1,8 +1,8 @@
-"""Step functions that look up random tables, and searches written out in Python.
+"""Step functions over random tables, and reference searches in plain Python.
 
-Every prefix of every sentence has a distribution of its own, so whatever a search
-forgets or mixes up shows. The searches take any model, as a function from the tokens so
-far to the logits of the next.
+Every prefix of every sentence has a distribution of its own, so a confusion of rows,
+hypotheses or steps changes the result. The reference searches take any model, as a
+function from the tokens so far to the logits of the next.
 """
 
 import functools
@@ -15,8 +15,9 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import strategies as st
 
-from jaxformer.batch import BOS, EOS, PAD
+from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.decoding.options import SearchOptions
 
 VOCABULARY = 7  # PAD, UNK, BOS, EOS and three words
@@ -32,20 +33,20 @@ def random_tables(seed: int, batch: int, scale: float = 2.0) -> np.ndarray:
 
 
 def next_state(state, token):
-    """Which distribution follows when `token` does."""
+    """The index of the distribution that follows `token`."""
     return (state * 31 + token) % STATES
 
 
 def read_past(ages, clock, ancestors, cache):
-    """The state of each hypothesis, from all tokens it finds in the ring: [B, W].
+    """The state of each hypothesis, from its tokens in the ring: [B, W].
 
-    `cache` int32 [B, W, L] holds what each hypothesis was given at each place.
+    `cache` int32 [B, W, L] holds the token that each hypothesis received at each slot.
     """
     length = ancestors.shape[2]
     own = jnp.take_along_axis(cache, ancestors, axis=1)  # [B, W, L]
 
-    def read(place, state):
-        steps_ago = length - 1 - place
+    def read(index, state):
+        steps_ago = length - 1 - index
         token = own[:, :, (clock - steps_ago) % length]
         is_past = (steps_ago <= ages)[:, None]
         return jnp.where(is_past, next_state(state, token), state)
@@ -54,7 +55,7 @@ def read_past(ages, clock, ancestors, cache):
 
 
 def table_step(tables):
-    """A step function over tables [B, STATES, V]; `clock` may be anything."""
+    """A step function over tables [B, STATES, V]."""
 
     def step_fn(tokens, ages, clock, ancestors, cache):
         cache = cache.at[:, :, clock % cache.shape[2]].set(tokens)
@@ -66,7 +67,7 @@ def table_step(tables):
 
 
 def empty_cache(batch: int, width: int, length: int) -> jax.Array:
-    """A ring with nonsense in it: nobody may read what nobody wrote."""
+    """A ring of wrong tokens, to expose reads of slots that were never written."""
     return jnp.full((batch, width, length), 5, jnp.int32)
 
 
@@ -91,14 +92,14 @@ def teacher_forced(score: Score, tokens: Sequence[int]) -> float:
 
 
 def penalty(n: int, options: SearchOptions) -> float:
-    """What log P of n tokens is divided by."""
+    """The divisor of log P for n tokens."""
     base = (5 + n) / 6 if options.length_penalty == "gnmt" else n
     return base**options.alpha
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What one sentence asks for."""
+    """The constraints of one sentence."""
 
     limit: int
     least: int = 0
@@ -106,7 +107,7 @@ class Wanted:
     seed: int = 0
 
     def choices(self, tokens: Sequence[int], no_repeat_ngram: int = 0) -> tuple:
-        """Which tokens may follow these."""
+        """The tokens that may follow these."""
         n = len(tokens) + 1
         if n <= len(self.prefix):
             return (self.prefix[n - 1],)
@@ -117,8 +118,18 @@ class Wanted:
         return (*end, *(word for word in WORDS if word not in repeats))
 
 
+@st.composite
+def wanted_sentences(draw, *, least_limit: int, limit: int, prefix: int) -> Wanted:
+    """Draw constraints; a prefix may hold UNK, and leaves room for EOS."""
+    most = draw(st.integers(least_limit, limit))
+    longest = max(min(prefix, most - 1), 0)
+    tokens = st.lists(st.sampled_from([UNK, *WORDS]), max_size=longest)
+    least = draw(st.sampled_from([0, 0, 2, 5, 20]))
+    return Wanted(most, least, tuple(draw(tokens)), draw(st.integers(0, 3)))
+
+
 def repeated_by(tokens: Sequence[int], n: int) -> set[int]:
-    """Which tokens would end an n-gram that is there already."""
+    """The tokens that would complete an n-gram a second time."""
     return {
         tokens[i + n - 1]
         for i in range(len(tokens) - n + 1)
@@ -129,15 +140,15 @@ def repeated_by(tokens: Sequence[int], n: int) -> set[int]:
 def all_hypotheses(
     score: Score, wanted: Wanted, options: SearchOptions
 ) -> list[tuple[float, tuple]]:
-    """Every sentence that is allowed with its score, best first."""
+    """Every allowed sentence with its score, best first."""
     n = options.no_repeat_ngram
     found = []
     for length in range(wanted.limit):
         for words in itertools.product(set(WORDS) | set(wanted.prefix), repeat=length):
             sentence = (*words, EOS)
             if all(
-                token in wanted.choices(sentence[:place], n)
-                for place, token in enumerate(sentence)
+                token in wanted.choices(sentence[:index], n)
+                for index, token in enumerate(sentence)
             ):
                 log_p = teacher_forced(score, sentence)
                 found.append((log_p / penalty(len(sentence), options), sentence))
@@ -147,7 +158,7 @@ def all_hypotheses(
 def plain_beam(
     score: Score, wanted: Wanted, options: SearchOptions
 ) -> list[tuple[float, tuple]]:
-    """Beam search with lists, run to the limit: it never stops early."""
+    """Beam search with lists; it always runs to the limit."""
     width, finished = options.beam_size, []
     live = [(0.0, ())] if wanted.limit else []
     for n in range(1, wanted.limit + 1):
@@ -167,10 +178,10 @@ def plain_beam(
 
 
 @cache
-def noise_of(seed: int, age: int, slot: int) -> np.ndarray:
-    """What sampling adds to the logits of one step of one hypothesis: [V]."""
+def noise_of(seed: int, age: int, hypothesis: int) -> np.ndarray:
+    """Gumbel noise that sampling adds to the logits of one hypothesis and step: [V]."""
     key = jax.random.key(np.uint32(seed))
-    for number in (age, slot):
+    for number in (age, hypothesis):
         key = jax.random.fold_in(key, number)
     return np.asarray(jax.random.gumbel(key, (VOCABULARY,)))
 
@@ -178,14 +189,14 @@ def noise_of(seed: int, age: int, slot: int) -> np.ndarray:
 def plain_samples(
     score: Score, wanted: Wanted, options: SearchOptions
 ) -> list[tuple[float, tuple]]:
-    """W samples of the whole distribution, in the order of their slots."""
+    """W samples, in the order of their indices."""
     found = []
-    for slot in range(options.beam_size if wanted.limit else 0):
+    for hypothesis in range(options.beam_size if wanted.limit else 0):
         tokens = ()
         while not tokens or tokens[-1] != EOS:
             allowed = list(wanted.choices(tokens, options.no_repeat_ngram))
             noisy = score(tokens) / options.temperature
-            noisy = noisy + noise_of(wanted.seed, len(tokens), slot)
+            noisy = noisy + noise_of(wanted.seed, len(tokens), hypothesis)
             if len(tokens) < len(wanted.prefix) or allowed == [EOS]:
                 token = allowed[0]
             else:
@@ -199,15 +210,15 @@ def plain_samples(
 def plain_search(
     score: Score, wanted: Wanted, options: SearchOptions
 ) -> list[tuple[float, tuple]]:
-    """What any of the searches finds; a beam of one is greedy."""
+    """The reference of any search; a beam of one is greedy."""
     plain = plain_samples if options.is_sampling else plain_beam
     return plain(score, wanted, options)
 
 
 def hypotheses_of(result, row: int | None = None) -> list[tuple[float, tuple]]:
-    """The filled slots of one sentence as (score, tokens); checks what pads them.
+    """The hypotheses of one sentence as (score, tokens); asserts correct padding.
 
-    `row` None: the result is that of one sentence, without an axis of rows.
+    `row` None: the result has no axis of rows.
     """
     if row is not None:
         result = jax.tree.map(lambda leaf: np.asarray(leaf)[row], result)
@@ -221,7 +232,7 @@ def hypotheses_of(result, row: int | None = None) -> list[tuple[float, tuple]]:
 
 
 def assert_same(found, expected) -> None:
-    """The same sentences, and the same scores as well as float32 can tell."""
+    """Assert equal tokens, and equal scores up to float32 rounding."""
     assert [tokens for _, tokens in found] == [tokens for _, tokens in expected]
     np.testing.assert_allclose(
         [s for s, _ in found], [s for s, _ in expected], 1e-4, 1e-5

@@ -1,4 +1,4 @@
-"""Sentences that come and go, against each of them alone."""
+"""Sentences that start and end at any time, against each of them alone."""
 
 import dataclasses
 from collections import Counter
@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxformer.batch import EOS, PAD, UNK
+from jaxformer.batch import EOS, PAD
 from jaxformer.decoding import engine as engine_module
 from jaxformer.decoding.engine import Engine, Task, bucket_length
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.models.sequence_model import resize_ring
 from tests.decoding.tables import (
     STATES,
-    WORDS,
     Wanted,
     assert_same,
     empty_cache,
@@ -28,6 +27,7 @@ from tests.decoding.tables import (
     random_tables,
     read_past,
     score_of,
+    wanted_sentences,
 )
 
 SEARCHES = {
@@ -36,18 +36,13 @@ SEARCHES = {
     "samples": SearchOptions(beam_size=2, alpha=1.0, temperature=0.8),
 }
 BATCH_TOKENS = 40  # four slots of eight pieces, or two of twelve
-TABLES = random_tables(3, batch=4)
-
-
-def shift_of(source) -> int:
-    """Where the distributions of a source begin; whoever lost a piece goes astray."""
-    return sum((place + 1) * piece for place, piece in enumerate(source)) % STATES
 
 
 class Tables:
-    """Stands in for models: a source names a table, and all its pieces a place there.
+    """A stand-in for models: a source selects a table and an offset in it.
 
-    Weights are tables, memories are sources as they are.
+    Weights are the tables, and memories are the sources. The offset depends on every
+    token of the source.
     """
 
     def encode(self, weights, source):
@@ -68,68 +63,62 @@ class Tables:
 
     def step(self, weights, memory, tokens, ages, clock, ancestors, cache):
         cache = cache.at[:, :, clock % cache.shape[2]].set(tokens)
-        places = jnp.arange(1, memory.shape[1] + 1, dtype=jnp.int32)
-        shift = (memory * places[None]).sum(axis=1, keepdims=True)  # [B, 1]
+        factors = jnp.arange(1, memory.shape[1] + 1, dtype=jnp.int32)
+        shift = (memory * factors[None]).sum(axis=1, keepdims=True)  # [B, 1]
         state = (read_past(ages, clock, ancestors, cache) + shift) % STATES
         table = memory[:, :1] % len(weights)
         return weights[table, state].transpose(2, 0, 1), cache
 
 
-def expected_of(wanted: Wanted, source, options, tables=TABLES):
-    table = np.roll(tables[source[0] % len(tables)], -shift_of(source), axis=0)
-    return plain_search(score_of(table), wanted, options)
-
-
 @dataclasses.dataclass
 class Client:
-    """Who hands tasks to an engine, and checks what comes back."""
+    """Submits tasks to an engine, and checks its answers."""
 
     engine: Engine
     options: SearchOptions
-    tables: np.ndarray = dataclasses.field(default_factory=lambda: TABLES)
+    seed: int = 3
 
     def __post_init__(self):
-        self.submitted, self.answers = [], Counter()
+        self.tables = random_tables(self.seed, batch=4)
+        self.submitted, self.answers = 0, Counter()
         self.engine.weights = jnp.asarray(self.tables)
 
     def submit(self, wanted: Wanted, source) -> None:
-        number = len(self.submitted)
-        self.submitted.append((wanted, source))
+        number = self.submitted
+        self.submitted += 1
 
         def done(found):
             self.answers[number] += 1
-            expected = expected_of(wanted, source, self.options, self.tables)
+            shift = sum((index + 1) * token for index, token in enumerate(source))
+            table = self.tables[source[0] % len(self.tables)]
+            score = score_of(np.roll(table, -(shift % STATES), axis=0))
+            expected = plain_search(score, wanted, self.options)
             assert_same(hypotheses_of(found), expected)
 
-        self.engine.submit(
-            Task(
-                source=source, max_length=wanted.limit, done=done,
-                min_length=wanted.least, prefix=wanted.prefix, seed=wanted.seed,
-            )
-        )  # fmt: skip
+        constraints = wanted.limit, wanted.least, wanted.prefix, wanted.seed
+        self.engine.submit(Task(source, *constraints, done))
 
     def advance(self, most=None) -> bool:
         more = self.engine.advance(most)
-        shape = self.engine._shape
-        devices = 1 if self.engine._rows is None else self.engine._rows.num_devices
-        assert self.engine.in_flight <= shape.slots == len(self.engine._tasks)
+        shape, devices = self.engine._shape, self.engine._devices
+        assert self.engine.in_flight <= shape.slots
         assert shape.slots % devices == 0
         assert shape.slots == devices or shape.slots * shape.source <= BATCH_TOKENS
         return more
 
     def finish(self) -> None:
-        """Until all are answered, which takes a few calls for each at most."""
-        for _ in range(20 * len(self.submitted) + 5):
+        """Advance until all tasks are answered, each once."""
+        for _ in range(20 * self.submitted + 5):
             if not self.advance():
                 break
-        assert self.answers == Counter(range(len(self.submitted)))
+        assert self.answers == Counter(range(self.submitted))
         assert self.engine.in_flight == 0
         assert not self.advance()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_sizes():
-    """Sizes at which a few short sentences make shapes grow and shrink."""
+    """Make shapes grow and shrink with a few short sentences."""
     sizes = {"SHORTEST_BUCKET": 8, "AHEAD": 3, "MOST_SLOTS": 4, "REFILL": 2}
     with pytest.MonkeyPatch.context() as patch:
         for name, size in sizes.items():
@@ -143,35 +132,28 @@ def make_engine(options, rows=None) -> Engine:
 
 @pytest.fixture(scope="module", params=SEARCHES)
 def engine_and_options(request) -> tuple[Engine, SearchOptions]:
-    """One engine for many tests: what the last one left must not matter."""
+    """One engine for many tests, so that state left by one of them would show."""
     options = SEARCHES[request.param]
     return make_engine(options), options
 
 
 def source_of(*numbers: int, length: int):
-    """A source of so many pieces, EOS included."""
-    pieces = [EOS + 1 + n for n in numbers]
-    return [*(pieces * length)[: length - 1], EOS]
+    """A source of `length` tokens, EOS included."""
+    tokens = [EOS + 1 + n for n in numbers]
+    return [*(tokens * length)[: length - 1], EOS]
 
 
 @st.composite
 def tasks(draw):
-    limit = draw(st.integers(1, 12))
-    prefix = st.lists(st.sampled_from([UNK, *WORDS]), max_size=min(3, limit - 1))
-    wanted = Wanted(
-        limit=limit,
-        least=draw(st.sampled_from([0, 0, 3])),
-        prefix=tuple(draw(prefix)),
-        seed=draw(st.integers(0, 3)),
-    )
+    wanted = draw(wanted_sentences(least_limit=1, limit=12, prefix=3))
     length = draw(st.sampled_from([2, 5, 8, 12]))
     return wanted, source_of(*draw(st.tuples(*[st.integers(0, 9)] * 2)), length=length)
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(events=st.lists(tasks() | st.sampled_from([None, 1, 3]), max_size=14))
-def test_every_task_gets_once_what_it_gets_alone(engine_and_options, events):
-    """Tasks come whenever they like; numbers are advances of so many steps."""
+def test_every_task_has_the_result_it_has_alone(engine_and_options, events):
+    """Events are tasks, and advances: of a number of steps, or without a limit."""
     engine_and_options[0].clear()
     client = Client(*engine_and_options)
     for event in events:
@@ -182,8 +164,8 @@ def test_every_task_gets_once_what_it_gets_alone(engine_and_options, events):
     client.finish()
 
 
-def test_long_and_short_share_an_engine(engine_and_options):
-    """More than there are slots; then a long one joins, then the short ones go on."""
+def test_long_and_short_sentences_share_an_engine(engine_and_options):
+    """More sentences than slots; then a long one joins; then more short ones."""
     engine, _ = engine_and_options
     client = Client(*engine_and_options)
     for seed in range(6):
@@ -201,7 +183,16 @@ def test_long_and_short_share_an_engine(engine_and_options):
     assert len({shape.slots for shape in shapes}) > 1
 
 
-def test_what_a_task_answers_may_bring_another(engine_and_options):
+def test_a_ring_has_room_for_the_oldest_sentence(engine_and_options):
+    """A second sentence starts when the first has used 5 of the 8 slots of the ring."""
+    client = Client(*engine_and_options)
+    client.submit(Wanted(12, least=11), source_of(1, length=4))
+    client.advance(5)
+    client.submit(Wanted(6, least=6), source_of(2, length=4))
+    client.finish()
+
+
+def test_the_answer_of_a_task_may_submit_another(engine_and_options):
     engine, _ = engine_and_options
     client = Client(*engine_and_options)
     more = iter(range(3))
@@ -214,16 +205,10 @@ def test_what_a_task_answers_may_bring_another(engine_and_options):
         source = source_of(number, length=2)
         engine.submit(Task(source=source, max_length=2 + number, done=done))
     client.finish()
-    assert len(client.submitted) == 3
+    assert client.submitted == 3
 
 
-def test_nothing_to_do_is_done_at_once():
-    engine = make_engine(SEARCHES["greedy"])
-    assert not engine.advance()
-    assert engine.in_flight == 0
-
-
-def test_forgotten_tasks_get_no_answer_and_leave_nothing_behind(engine_and_options):
+def test_dropped_tasks_get_no_answer_and_do_not_affect_later_ones(engine_and_options):
     engine, _ = engine_and_options
 
     def fail(found):
@@ -235,16 +220,15 @@ def test_forgotten_tasks_get_no_answer_and_leave_nothing_behind(engine_and_optio
     assert engine.advance(1)
     assert engine.in_flight > 0
     engine.clear()
-    assert engine.in_flight == 0
-    assert not engine.advance()
     client = Client(*engine_and_options)
+    client.finish()  # no task is left
     client.submit(Wanted(6), source_of(1, length=6))
     client.finish()
 
 
 def test_weights_may_change_between_two_sentences(engine_and_options):
     for seed in (3, 4):
-        client = Client(*engine_and_options, random_tables(seed, batch=4))
+        client = Client(*engine_and_options, seed)
         for number in range(3):
             client.submit(Wanted(6), source_of(number, length=4))
         client.finish()
@@ -268,8 +252,7 @@ def test_slots_on_several_devices_change_nothing(devices):
     client.finish()
 
 
-def test_bucket_lengths_climb_by_at_most_a_half(monkeypatch):
+def test_bucket_lengths_grow_by_at_most_a_half(monkeypatch):
     monkeypatch.setattr(engine_module, "SHORTEST_BUCKET", 16)
     ladder = sorted({bucket_length(length) for length in range(1, 200)})
     assert ladder == [16, 24, 32, 48, 64, 96, 128, 192, 256]
-    assert all(bucket_length(length) == length for length in ladder)

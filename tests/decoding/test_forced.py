@@ -14,40 +14,41 @@ from tests.decoding.tiny import (
 )
 from tests.models.tiny import model_of
 
-
-def make_forcing(model=MODEL, *, batch_tokens: int = 64) -> TeacherForcing:
-    forcing = TeacherForcing(model, Numbers(), batch_tokens=batch_tokens)
-    forcing.params = params_of(model)
-    return forcing
+LEARNED = model_of(positions="learned", max_positions=20)
+FULL = " ".join(["5"] * 19)  # 20 tokens with EOS; its bucket is 24
 
 
-@pytest.fixture(scope="module")
-def forcing() -> TeacherForcing:
-    return make_forcing()
-
-
-def test_each_piece_has_its_log_probability_given_those_before(forcing):
-    sources = random_sentences(9, longest=18)
-    targets = random_sentences(9, longest=12, seed=1)[::-1]
-    targets[3] = ""  # the end alone
-    found = forcing.score(sources, targets)
-    assert len(found) == 9
+@pytest.mark.parametrize(
+    ("model", "sources", "targets"),
+    [
+        (
+            MODEL,
+            random_sentences(9, longest=18),
+            ["", *random_sentences(8, longest=12, seed=1)],
+        ),
+        (LEARNED, [FULL, "4"], ["6", FULL]),
+        (MODEL, [], []),
+    ],
+)
+def test_each_piece_has_its_log_probability_given_those_before(model, sources, targets):
+    forcing = TeacherForcing(model, Numbers(), batch_tokens=64)
+    found = forcing.score(params_of(model), sources, targets)
     for source, target, each in zip(sources, targets, found, strict=True):
         assert each.pieces == [*target.split(), "</s>"]
-        rows = teacher_forced(MODEL, params_of(MODEL), source, target)
+        room = model.longest or 32
+        rows = teacher_forced(model, params_of(model), source, target, room)
         ids = [*map(int, target.split()), EOS]
         expected = rows[np.arange(len(ids)), ids]
         np.testing.assert_allclose(each.log_probabilities, expected, atol=1e-5)
         assert each.log_probability == pytest.approx(expected.sum(), rel=1e-5)
 
 
-def test_no_pairs_have_no_scores(forcing):
-    assert forcing.score([], []) == []
-
-
-def test_attention_is_that_of_the_pair_without_padding(forcing):
-    source, target = "4 5 6 7", "8 9"
-    maps = forcing.attention(source, target)
+def test_attention_is_that_of_the_pair_without_padding():
+    forcing, params = (
+        TeacherForcing(MODEL, Numbers(), batch_tokens=64),
+        params_of(MODEL),
+    )
+    maps = forcing.attention(params, "4 5 6 7", "8 9")
     assert maps.source == ["4", "5", "6", "7", "</s>"]
     assert maps.target == ["8", "9", "</s>"]
     assert maps.encoder.shape == (1, 2, 5, 5)
@@ -56,52 +57,33 @@ def test_attention_is_that_of_the_pair_without_padding(forcing):
     for each in (maps.encoder, maps.decoder, maps.cross):
         np.testing.assert_allclose(each.sum(axis=-1), 1.0, rtol=1e-5)
     assert (maps.decoder * np.triu(np.ones((3, 3)), k=1) == 0).all()
-    # The first query of the decoder knows the source alone, the last both words.
-    other = forcing.attention(source, "8 10")
+    # Query t depends on target tokens before t.
+    other = forcing.attention(params, "4 5 6 7", "8 10")
     np.testing.assert_array_equal(other.cross[:, :, :2], maps.cross[:, :, :2])
     assert (other.cross[:, :, 2] != maps.cross[:, :, 2]).any()
 
 
-def test_positions_that_are_learned_hold_all_that_they_can():
-    """Padding to a bucket of 24 would ask for more than the 20 there are."""
-    model = model_of(positions="learned", max_positions=20)
-    forcing = make_forcing(model)
-    long = " ".join(["5"] * 19)
-    found = forcing.score([long, "4"], ["6", long])
-    for each, pair in zip(found, [(long, "6"), ("4", long)], strict=True):
-        rows = teacher_forced(model, params_of(model), *pair, room=20)
-        ids = [*map(int, pair[1].split()), EOS]
-        expected = rows[np.arange(len(ids)), ids]
-        np.testing.assert_allclose(each.log_probabilities, expected, atol=1e-5)
-
-
 # Alignment ------------------------------------------------------------------------
 
+SURE = [[0.9, 0.1, 0.0], [0.0, 0.8, 0.2], [0.0, 0.0, 1.0]]
+LOST = [[0.0, 1.0, 0.0]] * 3
+# The means of these heads are 0.3, 0.65 and 0.75, 0.2.
+HEADS = [[[0.6, 0.4, 0.0]] * 3, [[0.0, 0.9, 0.1], [0.9, 0.0, 0.1], [0.0, 0.0, 1.0]]]
 
-def attention_with(cross) -> Attention:
-    """Maps [N, H, T, S] of attention across, and nothing else."""
-    cross = np.array(cross, np.float32)
+
+@pytest.mark.parametrize(
+    ("cross", "alignment"),
+    [
+        ([[LOST, LOST], HEADS, [SURE, SURE]], "1-0 0-1"),  # of the last layer but one
+        ([[SURE, SURE]], "0-0 1-1"),  # of the only layer
+        ([[[[0.1, 0.2, 0.7], [0.0, 0.0, 1.0]]]], "1-0"),  # the end has no link
+        ([[[[0.5, 0.5]]]], ""),
+        ([[[[1.0], [1.0]]]], ""),
+    ],
+)
+def test_alignment_links_each_piece_to_its_largest_mean_weight(cross, alignment):
+    cross, none = np.array(cross, np.float32), np.zeros(0)
     *_, t, s = cross.shape
-    nothing = np.zeros(0)
-    return Attention(["w"] * s, ["w"] * t, nothing, nothing, cross)
-
-
-def test_an_alignment_is_where_the_last_layer_but_one_looks_most():
-    sure = [[0.9, 0.1, 0.0], [0.0, 0.8, 0.2], [0.0, 0.0, 1.0]]
-    lost = [[0.0, 1.0, 0.0]] * 3
-    heads = [[[0.6, 0.4, 0.0]] * 3, [[0.0, 0.9, 0.1], [0.9, 0.0, 0.1], [0.0, 0.0, 1.0]]]
-    maps = attention_with([[lost, lost], heads, [sure, sure]])
-    # The means are 0.3, 0.65 and 0.75, 0.2; the end of both sides is left out.
-    assert maps.alignment() == [(1, 0), (0, 1)]
-    assert maps.pharaoh() == "1-0 0-1"
-    assert attention_with([[sure, sure]]).alignment() == [(0, 0), (1, 1)]
-
-
-def test_a_piece_is_never_linked_to_the_end():
-    maps = attention_with([[[[0.1, 0.2, 0.7], [0.0, 0.0, 1.0]]]])
-    assert maps.pharaoh() == "1-0"
-
-
-def test_nothing_is_linked_where_a_side_is_empty():
-    assert attention_with([[[[0.5, 0.5]]]]).alignment() == []
-    assert attention_with([[[[1.0], [1.0]]]]).pharaoh() == ""
+    maps = Attention(["w"] * s, ["w"] * t, none, none, cross)
+    assert maps.pharaoh() == alignment
+    assert [f"{s}-{t}" for s, t in maps.alignment()] == alignment.split()

@@ -1,4 +1,4 @@
-"""Which searches there are, and what they divide log P by."""
+"""The kinds of search, and the length penalty."""
 
 import math
 
@@ -6,21 +6,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.options import SearchOptions, TranslateOptions
 from jaxformer.decoding.search import length_penalty
 from jaxformer.errors import InputError
 
 
-def test_length_penalty_is_the_papers():
-    np.testing.assert_allclose(
-        length_penalty(jnp.array([1, 7, 19]), 0.6), [1.0, 2**0.6, 4**0.6], 1e-6
-    )
-
-
-def test_length_penalty_power_is_that_of_others():
-    np.testing.assert_allclose(
-        length_penalty(jnp.array([1, 4, 9]), 0.5, "power"), [1.0, 2.0, 3.0], 1e-6
-    )
+@pytest.mark.parametrize(
+    ("kind", "alpha", "lengths", "penalties"),
+    [
+        ("gnmt", 0.6, [1, 7, 19], [1.0, 2**0.6, 4**0.6]),
+        ("power", 0.5, [1, 4, 9], [1.0, 2.0, 3.0]),
+    ],
+)
+def test_length_penalty_is_that_of_the_definition(kind, alpha, lengths, penalties):
+    options = SearchOptions(beam_size=1, alpha=alpha, length_penalty=kind)
+    found = length_penalty(jnp.array(lengths), options)
+    np.testing.assert_allclose(found, penalties, 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -40,22 +41,27 @@ def test_length_penalty_power_is_that_of_others():
         ({"top_k": 3}, "set a temperature"),
         ({"top_p": 0.5}, "set a temperature"),
         ({"length_penalty": "wu"}, "length_penalty is 'wu'; use one of gnmt, power"),
+        ({"long_lines": "fold"}, "long_lines is 'fold'; use one of split, truncate"),
+        ({"max_source_length": 1}, "max_source_length is 1; it must be at least 2"),
     ],
 )
 def test_impossible_settings_are_refused_by_name(options, message):
+    valid = {"beam_size": 2, "alpha": 0.6, "extra_length": 5, "batch_tokens": 64}
     with pytest.raises(InputError, match=message):
-        SearchOptions(**{"beam_size": 2, "alpha": 0.6} | options)
+        TranslateOptions(**valid | options)
 
 
 @pytest.mark.parametrize(
-    ("options", "is_beam", "is_sampling"),
+    ("beam_size", "temperature", "is_beam", "is_sampling"),
     [
-        ({"beam_size": 1}, False, False),  # greedy
-        ({"beam_size": 4}, True, False),
-        ({"beam_size": 4, "temperature": 0.7}, False, True),
-        ({"beam_size": 1, "temperature": 0.7}, False, True),
+        (1, 0.0, False, False),  # greedy
+        (4, 0.0, True, False),
+        (4, 0.7, False, True),
+        (1, 0.7, False, True),
     ],
 )
-def test_a_width_makes_a_beam_and_a_temperature_samples(options, is_beam, is_sampling):
-    options = SearchOptions(alpha=0.6, **options)
+def test_width_and_temperature_choose_the_search(
+    beam_size, temperature, is_beam, is_sampling
+):
+    options = SearchOptions(alpha=0.6, beam_size=beam_size, temperature=temperature)
     assert (options.is_beam, options.is_sampling) == (is_beam, is_sampling)

@@ -6,10 +6,13 @@ import jax
 import numpy as np
 
 from jaxformer.batch import BOS, EOS, PAD, UNK, Batch
+from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.translate import Translator
 from jaxformer.models.sequence_model import Model
 from tests.models.tiny import VOCABULARY, model_of, shapes_of
 
 FIRST_WORD = EOS + 1
+EXTRA = 5  # extra_length of `open_translator`
 MODEL = model_of()  # the smallest that translates different sentences differently
 
 
@@ -28,6 +31,10 @@ def params_of(model: Model, seed: int = 0) -> dict:
     norm = last["feed_forward_sublayer"]["norm"]
     norm["scale"] = draw.normal(0.0, 2.0, norm["scale"].shape).astype(np.float32)
     return params
+
+
+def padded(rows, length: int) -> np.ndarray:
+    return np.array([[*row, *[PAD] * (length - len(row))] for row in rows], np.int32)
 
 
 class Numbers:
@@ -77,3 +84,16 @@ def teacher_forced(
     batch = Batch(*sides, *((side != PAD).astype(np.int32) for side in sides))
     length = int((sides[1] != PAD).sum())
     return np.asarray(_log_probabilities(model, params, batch))[0, :length]
+
+
+SENTENCES = random_sentences(9, longest=15)  # of one bucket; four share a batch
+
+
+def open_translator(
+    *, models=(MODEL,), seeds=(0,), beam_size=3, rows=None, **options
+) -> Translator:
+    options = TranslateOptions(
+        beam_size=beam_size, alpha=0.6, extra_length=EXTRA, batch_tokens=64, **options
+    )
+    params = [params_of(*each) for each in zip(models, seeds, strict=True)]
+    return Translator(models, params, Numbers(), options=options, rows=rows)

@@ -1,4 +1,4 @@
-"""Intervals and tests: what they must say of equal, like and unlike translations."""
+"""Intervals and tests of equal, similar and different translations."""
 
 import random
 from functools import partial
@@ -32,29 +32,27 @@ def make_text(count: int) -> list[str]:
 def spoil(sentences: list[str], share: float, seed: int) -> list[str]:
     """Replace a share of the words."""
     draw = random.Random(seed)
-    return [
-        " ".join(
-            draw.choice(WORDS) if draw.random() < share else word
-            for word in sentence.split()
-        )
-        for sentence in sentences
-    ]
+
+    def spoiled(word):
+        return draw.choice(WORDS) if draw.random() < share else word
+
+    return [" ".join(map(spoiled, sentence.split())) for sentence in sentences]
 
 
 TEXT = make_text(100)
 
 
-def test_scores_are_those_of_an_evaluation_and_say_how_they_were_drawn():
+def test_scores_are_those_of_an_evaluation_with_the_samples_in_the_signature():
     ours = spoil(TEXT, 0.3, seed=1)
     found = estimate_confidence(ours, TEXT, **german)
     assert found == estimate_confidence(ours, TEXT, **german)
-    plain = corpus_scores(ours, TEXT, source_language="en", target_language="de")
-    for name in ("bleu", "chrf"):
+    plain = corpus_scores(ours, TEXT, source_language="en", **german)
+    for name, signature in (
+        ("bleu", plain.signature), ("chrf", plain.chrf_signature),
+    ):  # fmt: skip
         assert found[name].score == pytest.approx(getattr(plain, name))
-        parts = set(found[name].signature.split("|"))
-        assert {"bs:100", "seed:12345"} <= parts
-        signature = plain.signature if name == "bleu" else plain.chrf_signature
-        assert set(signature.split("|")) <= parts
+        parts = {"bs:100", "seed:12345", *signature.split("|")}
+        assert parts <= set(found[name].signature.split("|"))
 
 
 def test_the_interval_holds_the_score_and_shrinks_with_the_text():
@@ -68,7 +66,7 @@ def test_the_interval_holds_the_score_and_shrinks_with_the_text():
     assert 1.4 < widths[0] / widths[1] < 2.8
 
 
-def test_a_text_of_which_some_samples_score_nothing_has_an_interval():
+def test_a_text_with_samples_that_score_0_has_an_interval():
     found = estimate_confidence(["x", "b", "b"], ["b"] * 3, **german)["chrf"]
     assert 0 < found.half_width < found.score
 
@@ -95,14 +93,14 @@ def test_each_system_is_compared_with_the_first_one_only():
             assert "ar:200" in comparison.randomisation_signature
 
 
-def test_many_systems_as_good_as_each_other_seldom_pass_for_unlike():
+def test_equally_good_systems_seldom_differ_significantly():
     """Under the null hypothesis p is below 0.05 about once in twenty times."""
     first, *others = (spoil(TEXT, 0.3, seed) for seed in range(13))
     found = compare_systems([first, *others], TEXT, **german)
     assert sum(each["chrf"].randomisation_p < 0.05 for each in found) <= 3
 
 
-def test_a_long_text_has_fewer_resamples_and_its_signature_says_so(monkeypatch):
+def test_a_long_text_has_fewer_resamples_and_its_signature_names_them(monkeypatch):
     monkeypatch.setattr(significance, "MAX_SENTENCES", 50)
     found = estimate_confidence(TEXT, TEXT, **german)
     assert "bs:50" in found["bleu"].signature.split("|")
@@ -114,7 +112,7 @@ def test_a_sentence_is_scored_by_its_characters():
     assert 0 < scores[3] < 100
 
 
-def test_the_ratio_of_lengths_is_tokens_by_tokens():
+def test_the_length_ratio_is_that_of_tokens():
     found = estimate_confidence(["a b c", "d"], ["a b", "c d e f g h"], **german)
     assert (found["bleu"].length_ratio, found["chrf"].length_ratio) == (0.5, None)
 
@@ -128,6 +126,6 @@ def test_the_ratio_of_lengths_is_tokens_by_tokens():
         lambda ours, theirs: compare_systems([theirs, ours], theirs, **german),
     ],
 )
-def test_what_does_not_match_is_refused(use, ours):
+def test_other_counts_of_translations_are_refused(use, ours):
     with pytest.raises(InputError, match=f"{len(ours)} translations"):
         use(ours, ["a", "b"])
