@@ -1,14 +1,12 @@
 """Convert sentences to ids and back with a SentencePiece BPE vocabulary.
 
-Source and target share the vocabulary (section 5.1), so that one matrix can embed both
-and produce the logits. `MarianTokenizer` is that of an imported model.
+Source and target share the vocabulary (section 5.1). `MarianTokenizer` is that of an
+imported model.
 
-`normalise` changes text as little as possible, because users read what the model learns
-to write. It composes characters (NFC, which changes no meaning) and makes every run of
-white space or control characters one space, so that a sentence is one line.
-SentencePiece's own NFKC rules are off: they rewrite "½", "H₂O", "…" and the full-width
-punctuation of Chinese and Japanese. If all characters of a text are in the vocabulary,
-decode(encode(text)) == normalise(text).
+`normalise` composes characters (NFC) and makes every run of white space or control
+characters one space, so that a sentence is one line. SentencePiece's own NFKC rules are
+off: they rewrite "½", "H₂O", "…" and full-width punctuation. If all characters of a
+text are in the vocabulary, decode(encode(text)) == normalise(text).
 
 A character outside the vocabulary is UNK. There is no fallback to bytes: its 256 ids
 are a tenth of a small vocabulary, and a model that writes bytes can write broken UTF-8.
@@ -34,10 +32,6 @@ log = logging.getLogger(__name__)
 
 # U+2581 is SentencePiece's mark for a space: text cannot keep the two apart.
 _BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]+")
-# A trained model records the number of threads. A constant keeps its bytes, and so its
-# hash, the same on every machine.
-_TRAINING_THREADS = 8
-_ERRORS_ONLY = 2
 _RESERVED = 4  # PAD, UNK, BOS, EOS
 _ZIP = b"PK\x03\x04"  # first bytes of a zip file, never of a SentencePiece model
 _MEMBERS = ("source.spm", "target.spm", "vocabulary.json")
@@ -102,12 +96,12 @@ class MarianTokenizer(Tokenizer):
     """Two SentencePiece models, one a language, with one vocabulary of their pieces.
 
     One zip file holds both models and the pieces in the order of their ids, reserved
-    ones first; `pack_tokenizer` makes it. A piece outside the vocabulary is UNK. A
-    source sentence may begin with a language code of the vocabulary, one piece.
+    ones first. A piece outside the vocabulary is UNK. A source sentence may begin with
+    a language code of the vocabulary, one piece.
     """
 
     def __init__(self, packed: bytes):
-        """Use the bytes of that file; ValueError or KeyError if they are damaged."""
+        """Use what `pack_tokenizer` made; ValueError or KeyError if it is damaged."""
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             source, target, vocabulary = map(archive.read, _MEMBERS)
         super().__init__(source)
@@ -160,8 +154,8 @@ def _text_ids(ids: Sequence[int]) -> list[int]:
 def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
     """Pack two SentencePiece models and the pieces by id into a tokeniser's file.
 
-    If both are one model trained by `train_tokenizer`, with these pieces, the file is
-    that model. Raises InputError for what is not a SentencePiece model.
+    If both are one model of `train_tokenizer` with these pieces, the file is that
+    model. Raises InputError for what is not a SentencePiece model.
     """
     try:
         tokenizer, _ = (Tokenizer(model) for model in (source, target))
@@ -169,10 +163,8 @@ def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes
         raise InputError(
             "The checkpoint's source.spm or target.spm is not a SentencePiece model."
         ) from None
-    has_our_ids = tokenizer.pieces() == list(pieces) and tokenizer.encode([""]) == [
-        [EOS]
-    ]
-    if source == target and has_our_ids:
+    is_ours = tokenizer.pieces() == list(pieces) and tokenizer.encode([""]) == [[EOS]]
+    if source == target and is_ours:
         return source
     packed = io.BytesIO()
     vocabulary = json.dumps(list(pieces), ensure_ascii=False).encode()
@@ -213,12 +205,12 @@ def train_tokenizer(
             hard_vocab_limit=False,
             character_coverage=character_coverage,
             normalization_rule_name="identity",
-            num_threads=_TRAINING_THREADS,
+            num_threads=8,  # in the model's bytes: the same hash on every machine
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
-            minloglevel=_ERRORS_ONLY,
+            minloglevel=2,  # errors only
         )
     except RuntimeError as error:
         raise InputError(_explain(error, vocab_size)) from None

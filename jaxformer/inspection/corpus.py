@@ -16,16 +16,15 @@ from typing import Any
 from jaxformer.config import DataConfig
 from jaxformer.data.sources import SPLITS, read_pairs, read_parts
 from jaxformer.errors import InputError
-from jaxformer.inspection.finding import SIDES, place
-from jaxformer.inspection.languages import Languages
-from jaxformer.inspection.split import Split, find_overlap
+from jaxformer.inspection.languages import SIDES, Languages
+from jaxformer.inspection.split import Split, find_overlap, place
 
 
 @contextmanager
 def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
-    """Run `inspect_corpus` in another process; yields a function that waits for it.
+    """Run `inspect_corpus` in another process; yield a function that waits for it.
 
-    The process ends with the block. The function raises InputError if it ended before.
+    The process ends with the block. The function raises InputError if it was killed.
     """
     context = multiprocessing.get_context("spawn")  # JAX has threads: no fork
     receiver, sender = context.Pipe(duplex=False)
@@ -54,7 +53,7 @@ def _send_findings(sender: Connection, config: DataConfig) -> None:
 
 
 def inspect_corpus(config: DataConfig) -> dict[str, Any]:
-    """Inspect the splits that exist; returns what is found, as JSON can hold it.
+    """Inspect the splits that exist; return what is found, as JSON can hold it.
 
     "splits" has of each its "pairs", "files", "lengths" and "findings" by kind,
     "left_out" why a split or the languages were not inspected.
@@ -85,15 +84,16 @@ def _describe(
 ) -> dict[str, Any]:
     """Convert a split to JSON, with its overlap with train and the texts to quote."""
     overlaps: dict[str, dict[int, int]] = {}
-    for kind, hashes in split.hashes.items() if name != "train" and train else ():
-        overlaps[f"{kind}_overlap"] = find_overlap(hashes, train.hashes[kind])
-        for index in overlaps[f"{kind}_overlap"]:
-            split.findings[f"{kind}_overlap"].add(index)
+    for side, hashes in split.hashes.items() if name != "train" and train else ():
+        kind = f"{side}_overlap"
+        overlaps[kind] = find_overlap(hashes, train.hashes[side])
+        for index in overlaps[kind]:
+            split.findings[kind].add(index)
     findings = [*split.findings.values()]
     findings += [label for found in findings for label in found.labels.values()]
-    wanted = {index for found in findings for index in found.indices()}
-    pairs = islice(read_pairs(config, name), max(wanted, default=-1) + 1)
-    texts = {index: pair for index, pair in enumerate(pairs) if index in wanted}
+    quoted = {index for found in findings for index in found.indices()}
+    pairs = islice(read_pairs(config, name), max(quoted, default=-1) + 1)
+    texts = {index: pair for index, pair in enumerate(pairs) if index in quoted}
 
     def example(index: int, kind: str) -> dict[str, Any]:
         side = kind.partition("_")[0]

@@ -131,7 +131,11 @@ GZIP = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode())
         ("x.de", b"1\nStra\xdfe\n3\n4\n", "line 2: byte 5 of the line is not UTF-8"),
         ("x.de", b"", r"x\.de is empty"),
         ("x.de.gz", gzip.compress(b""), r"x\.de\.gz is empty"),
-        ("x.de.gz", GZIP[: len(GZIP) // 2], r"x\.de\.gz: the gzip data is damaged or"),
+        (
+            "x.de.gz",
+            GZIP[: len(GZIP) // 2],
+            r"x\.de\.gz cannot be read: the gzip data is damaged or",
+        ),
         ("x.de.gz", b"plain text\n" * 4, r"gzip data is damaged .* after line 0"),
         ("x.de", None, r"no file x\.de"),
     ],

@@ -12,6 +12,7 @@ import pytest
 
 from jaxformer.data import grammar
 from jaxformer.data.sources import read_pairs
+from jaxformer.data.store import TokenizedCorpus
 from jaxformer.errors import InputError
 from jaxformer.inspection.corpus import inspect_corpus, inspect_in_background
 from jaxformer.inspection.pieces import add_pieces, find_unknown, ratio_percentiles
@@ -169,7 +170,7 @@ def test_tsv_and_builtin_text_have_lines_too(config, tmp_path):
 def test_pieces_and_unknown_words_are_added(files, folder, found, tokenizer):
     """Unknown words are searched for where preparing met one, and in test."""
     lengths = SimpleNamespace(lengths=np.array([4, 1, 3]))  # with EOS
-    split = SimpleNamespace(source=lengths, target=lengths)
+    split = TokenizedCorpus(lengths, lengths)
     known, unknown = (
         {side: {"unknown": n} for side in ("source", "target")} for n in (0, 1)
     )

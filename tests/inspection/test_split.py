@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from jaxformer.inspection.finding import EXAMPLES, Finding, place
-from jaxformer.inspection.split import count_odd_characters, find_overlap, find_repeats
+from jaxformer.inspection.split import (
+    EXAMPLES,
+    Finding,
+    count_odd_characters,
+    find_overlap,
+    find_repeats,
+    place,
+)
 
 NAMELESS = "CONTROL OR PRIVATE USE"
 ODD = {
