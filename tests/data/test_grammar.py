@@ -11,15 +11,9 @@ from collections import Counter
 import pytest
 
 from jaxformer.data import grammar
-from jaxformer.data.grammar import generate, is_held_out, phrases
+from jaxformer.data.grammar import generate, is_held_out, lexicon, phrases
 from jaxformer.data.grammar.clauses import Clause
-from jaxformer.data.grammar.lexicon import (
-    ADJECTIVES,
-    CASES,
-    DESCRIPTIONS,
-    NOUNS,
-    VERBS,
-)
+from jaxformer.data.grammar.lexicon import ADJECTIVES, DESCRIPTIONS, NOUNS, VERBS
 from jaxformer.data.grammar.phrases import Draw, Phrase, decline
 from jaxformer.errors import InputError
 
@@ -70,21 +64,19 @@ def phrase(english, case):
     """),
 )
 def test_noun_phrases_agree_in_gender_case_and_number(english, forms):
-    for case, german in zip(CASES, forms.split(", "), strict=False):
+    for case, german in zip(lexicon.CASES, forms.split(", "), strict=False):
         assert phrase(english, case).german == german
 
 
 def test_an_indefinite_phrase_is_negated_by_kein():
     first = Draw(lambda: 0.0, negated=True)  # takes the first of everything
-    for noun, determiner, case, german in (
+    for noun, pool, case, german in (
         ("coat", phrases.A, "accusative", "keinen alten Mantel"),
         ("jacket", phrases.A, "dative", "keiner alten Jacke"),
-        ("shirt", phrases.A, "nominative", "kein altes Hemd"),
         ("shirt", phrases.BARE, "accusative", "keine alten Hemden"),
         ("coat", phrases.THE, "accusative", "den alten Mantel"),
     ):
-        made = first.phrase(NOUN[noun], case, (determiner,))
-        assert made.german == german
+        assert first.phrase(NOUN[noun], case, (pool,)).german == german
 
 
 def test_an_owner_stands_in_the_genitive():
@@ -191,13 +183,9 @@ def test_splits_share_no_sentence_and_a_sentence_has_one_translation(corpus):
     ("english", "german"),
     rows(r"""
         in the garden[ .?] | im Garten
-        into the house[ .?] | ins Haus
         into the (kitchen|garage)[ .?] | in die (Küche|Garage)
-        (?<!next) to the park[ .?] | zum Park
-        (?<!next) to the school[ .?] | zur Schule
-        at the window[ .?] | am Fenster
+        (?<!next) to the (park|school)[ .?] | (zum Park|zur Schule)
         \bof the (man|king|boy|son|uncle|father)[ .?] | \b(vom|an den) \w
-        thirty-six (euros|years) | sechsunddreißig (Euro|Jahre)
         twenty-one (euros|years) | einundzwanzig (Euro|Jahre)
         ^I know that .*\. | ^Ich weiß, dass
         tries to open | versucht, .* aufzumachen\.$
@@ -228,27 +216,17 @@ def test_german_follows_the_rules_of_its_grammar(corpus, english, german):
     assert [pair for pair in pairs if not re.search(german, pair.target)] == []
 
 
-@pytest.fixture(scope="module")
-def combinations():
-    """All adjectives with their nouns, and all verbs with their objects."""
+def test_unseen_shows_known_words_in_combinations_absent_from_train(corpus):
     pairs = [
         (a, n) for kind in NOUNS for a, _ in DESCRIPTIONS[kind] for n in NOUNS[kind]
     ]
     objects = [(v, kind) for v in VERB.values() for kind in v.objects]
     objects += [(v, "place") for v in VERBS["motion"]]
     pairs += [(v.english, noun) for v, kind in objects for noun in NOUNS[kind]]
-    return [(word, noun.english) for word, noun in pairs]
-
-
-def test_every_word_keeps_combinations_that_are_not_held_out(combinations):
-    free = Counter(itertools.chain(*itertools.filterfalse(is_held_out, combinations)))
-    assert all(free[word] >= 2 for pair in combinations for word in pair)
-
-
-def test_unseen_shows_known_words_in_combinations_absent_from_train(
-    corpus, combinations
-):
+    combinations = {(word, noun.english) for word, noun in pairs}
     held_out = set(filter(is_held_out, combinations))
+    free = Counter(itertools.chain(*combinations - held_out))
+    assert all(free[word] >= 2 for pair in combinations for word in pair)
     # Scores on "unseen" are compared between versions: it holds out the same pairs.
     assert {("old", "grandmother"), ("rich", "uncle"), ("buy", "lamp")} <= held_out
     assert len(held_out) > 250

@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import Rows
-from jaxformer.data.pipeline import (
-    assemble,
-    evaluation_batches,
-    examples_of,
-    updates,
-)
+from jaxformer.data.pipeline import assemble, evaluation_batches, examples_of, updates
 from jaxformer.data.plan import EpochPlan, Plan, Shape, make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.errors import InputError
@@ -159,10 +154,9 @@ def test_a_process_gets_its_blocks_of_the_same_batches(corpus, layout, blocks, o
     assert (all_empty_rows > 0) == (of > 2)
 
 
-@every_layout
 @pytest.mark.parametrize("processes", [2, 5, 100])
-def test_processes_share_an_evaluation(corpus, layout, processes):
-    plan = plan_of(corpus, layout)
+def test_processes_share_an_evaluation(corpus, processes):
+    plan = plan_of(corpus)
     whole = list(evaluation_batches(corpus, plan))
     for number in range(processes):
         share = evaluation_batches(corpus, plan, process=(number, processes))
@@ -191,8 +185,7 @@ def test_an_epoch_is_planned_once_when_it_is_reached(corpus, monkeypatch):
 def test_the_four_millionth_pair_is_read_within_two_seconds(layout):
     """In the first epoch and in a far one, of 4.5 million pairs as WMT14 has.
 
-    Counted as processor time of all threads, which other work on the machine does not
-    change; on an idle machine it is at least the time on the clock.
+    Processor time of all threads, which other work on the machine does not change.
     """
     rng = np.random.default_rng(0)
     source = rng.integers(3, 61, 4_500_000)
@@ -214,20 +207,10 @@ def test_the_four_millionth_pair_is_read_within_two_seconds(layout):
         stream.close()
 
 
-def test_a_foreign_plan_is_refused(corpus):
-    longer = TokenizedCorpus(ragged([np.full(31, 9)] * 700), corpus.target)
-    with pytest.raises(ValueError, match="not made from the lengths of this corpus"):
-        list(evaluation_batches(longer, plan_of(corpus)))
-
-
-@pytest.mark.parametrize(
-    ("executor", "message"),
-    [("torch", "executor is 'torch'"), ("tf.data", "executor=python")],
-)
-def test_an_executor_that_is_not_there_is_named(corpus, monkeypatch, executor, message):
+def test_a_missing_executor_is_named(corpus, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)  # makes the import fail
-    with pytest.raises(InputError, match=message):
-        updates(corpus, plan_of(corpus), seed=0, start=0, executor=executor)
+    with pytest.raises(InputError, match="executor=python"):
+        updates(corpus, plan_of(corpus), seed=0, start=0, executor="tf.data")
 
 
 ENDS_WHILE_READING = """
