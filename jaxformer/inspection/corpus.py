@@ -7,10 +7,11 @@ those of the files, from 1, and end at "\\n" alone.
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from multiprocessing.connection import Connection
 from typing import Any
 
 from jaxformer.config import DataConfig
@@ -26,30 +27,20 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
 
     The process ends with the block. The function raises InputError if it was killed.
     """
+    others = multiprocessing.active_children()
     context = multiprocessing.get_context("spawn")  # JAX has threads: no fork
-    receiver, sender = context.Pipe(duplex=False)
-    worker = context.Process(target=_send_findings, args=(sender, config), daemon=True)
-    worker.start()
-    sender.close()  # so that `recv` raises EOFError if the worker dies
-
-    def wait() -> dict:
+    ignore = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is for the parent to handle
+    with ProcessPoolExecutor(1, context, signal.signal, ignore) as pool:
         try:
-            return receiver.recv()
-        except EOFError:
+            yield pool.submit(inspect_corpus, config).result
+        except BrokenProcessPool:
             raise InputError(
                 "the process that inspects the text was ended; it may lack memory"
             ) from None
-
-    try:
-        yield wait
-    finally:
-        worker.kill()
-        worker.join()
-
-
-def _send_findings(sender: Connection, config: DataConfig) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
-    sender.send(inspect_corpus(config))
+        finally:
+            for worker in multiprocessing.active_children():
+                if worker not in others:
+                    worker.kill()
 
 
 def inspect_corpus(config: DataConfig) -> dict[str, Any]:
@@ -70,13 +61,11 @@ def inspect_corpus(config: DataConfig) -> dict[str, Any]:
             splits[name] = Split(read_parts(config, name), languages)
         except InputError as error:
             left_out[name] = str(error)
-    return {
-        "splits": {
-            name: _describe(split, config, name, splits.get("train"))
-            for name, split in splits.items()
-        },
-        "left_out": left_out,
+    described = {
+        name: _describe(split, config, name, splits.get("train"))
+        for name, split in splits.items()
     }
+    return {"splits": described, "left_out": left_out}
 
 
 def _describe(

@@ -127,10 +127,12 @@ def test_lengths_count_every_sentence(found, files):
 def test_another_process_finds_the_same_and_ends(files, found):
     with inspect_in_background(files) as inspected:
         assert json.dumps(inspected()) == json.dumps(found)
-    with inspect_in_background(files) as inspected:
+    with (
+        pytest.raises(InputError, match="it may lack memory"),
+        inspect_in_background(files) as inspected,
+    ):
         multiprocessing.active_children()[0].kill()
-        with pytest.raises(InputError, match="it may lack memory"):
-            inspected()
+        inspected()
     assert multiprocessing.active_children() == []
 
 
