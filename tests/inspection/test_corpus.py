@@ -116,23 +116,25 @@ def test_repeats_are_grouped(found):
 
 
 def test_lengths_count_every_sentence(found, files):
-    pairs = list(read_pairs(files, "train"))
     train = found["splits"]["train"]
-    assert train["pairs"] == len(pairs)
-    for number, side in enumerate(("source", "target")):
-        expected = Counter(len(pair[number].split()) for pair in pairs)
+    sides = zip(*read_pairs(files, "train"), strict=True)
+    for side, sentences in zip(("source", "target"), sides, strict=True):
+        assert train["pairs"] == len(sentences)
+        expected = Counter(len(sentence.split()) for sentence in sentences)
         assert train["lengths"][side]["words"] == expected
 
 
 def test_another_process_finds_the_same_and_ends(files, found):
     with inspect_in_background(files) as inspected:
         assert json.dumps(inspected()) == json.dumps(found)
-    with (
-        pytest.raises(InputError, match="it may lack memory"),
-        inspect_in_background(files) as inspected,
-    ):
-        multiprocessing.active_children()[0].kill()
-        inspected()
+
+    def kill_it():
+        with inspect_in_background(files) as inspected:
+            multiprocessing.active_children()[0].kill()
+            inspected()
+
+    with pytest.raises(InputError, match="it may lack memory"):
+        kill_it()
     assert multiprocessing.active_children() == []
 
 
