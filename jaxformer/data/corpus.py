@@ -85,10 +85,7 @@ def prepare(
 
 
 def open_prepared(workdir: Path) -> PreparedCorpus:
-    """Open a prepared workdir.
-
-    Raises InputError if its corpus is missing, damaged or of another tokenizer.
-    """
+    """Open a prepared workdir; InputError if it is damaged or of another tokenizer."""
     corpus = workdir / "corpus"
     report = _read_report(workdir)
     tokenizer = Tokenizer.load(workdir / "tokenizer.model")

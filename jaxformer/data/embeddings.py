@@ -1,9 +1,7 @@
 """Read word vectors from a word2vec text file, as first values of the embedding.
 
-Section 3.4 learns the embedding from random numbers. Vectors trained on more text of
-one language may be a better start where parallel text is scarce
-(`training.initial_embeddings`). Each line of the file is a word and its numbers,
-separated by spaces. A first line "words dimension" is optional.
+Section 3.4 learns the embedding from random numbers; vectors of one language may be a
+better start where parallel text is scarce (`training.initial_embeddings`).
 """
 
 from collections import defaultdict
@@ -23,16 +21,16 @@ def read_word_vectors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find a vector for each piece: float32 [V, D] and whether there is one, bool [V].
 
-    A piece takes the vector of the word that is spelt like it. If there is none and the
-    piece starts a word, it takes that of the word: "▁dog" that of "dog". Rows without a
-    vector are 0.
+    A line is a word and its numbers; a first line "words dimension" is optional. A piece
+    takes the vector of the word that is spelt like it, or else "▁dog" that of "dog".
+    Rows without a vector are 0.
 
     All vectors are scaled by one factor, to the standard deviation that the embedding
     is drawn with, d_model^-0.5. Much longer rows would drown the positions that are
     added to them and saturate the first softmax, which shares their matrix.
 
-    Lines of other words are not parsed. Raises InputError, naming file and line, if the
-    file is missing, or a vector is not `d_model` finite numbers.
+    Raises InputError, naming file and line, if the file is missing, or the vector of a
+    piece is not `d_model` finite numbers.
     """
     ids = defaultdict(list)  # of a spelling
     for index, piece in enumerate(pieces):

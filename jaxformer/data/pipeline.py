@@ -89,10 +89,9 @@ def evaluation_batches(
 def assemble(
     corpus: TokenizedCorpus, epoch_plan: EpochPlan, index: int, *, rows: Rows = Rows.ALL
 ) -> Batch:
-    """Return microbatch `index` of the epoch, or some rows of it, as numpy arrays.
+    """Return microbatch `index` of the epoch as numpy arrays, or its blocks `rows`.
 
-    `rows` selects blocks of rows, for a process that feeds only its own devices. If
-    `rows.of` does not divide the rows, empty ones are added at the end.
+    If `rows.of` does not divide the rows, empty ones are added at the end.
     """
     shape, examples, row = epoch_plan.microbatch(index)
     height = -(-shape.rows // rows.of)  # of a block
@@ -154,8 +153,7 @@ def _read_by_tensorflow(batches: Iterator[Batch]) -> Iterator[Batch]:
 def _deleted_at_exit(iterator: Iterator) -> Iterator:
     """Yield its items; delete it before the interpreter shuts down.
 
-    The threads of a tf.data iterator call back into Python. If the process ended during
-    such a call, it would hang for ever.
+    A process that ended while a thread of tf.data calls back into Python would hang.
     """
     held = [iterator]
     del iterator

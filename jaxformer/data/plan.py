@@ -1,12 +1,9 @@
 """Plan which sentence pairs share a batch, and in which order: numpy only, no text.
 
-Section 5.1 batches "sentence pairs together by approximate sequence length", and XLA
-compiles for a few static shapes. A plan is made once from the lengths of a corpus, in
-one of two layouts (`jaxformer.data.layout`):
-
-- "buckets": one pair a row; the pairs are cut by length into at most `max_shapes`
-  buckets, chosen by dynamic programming for the least padding;
-- "packed": several pairs a row behind each other, all rows of one shape.
+Section 5.1 batches "sentence pairs together by approximate sequence length". A plan is
+made once from the lengths of a corpus, in one of two layouts: "buckets", one pair a row
+and rows of at most `max_shapes` shapes, or "packed", several pairs behind each other in
+rows of one shape.
 
 The slots of a row and the rows of a microbatch are the same in every epoch, so a
 position in the data is one integer. An epoch draws at random which pair of its class
@@ -118,10 +115,8 @@ def make_plan(
 
     A microbatch has at most `tokens_per_microbatch` tokens on either side, padding
     included, and a multiple of `row_multiple` rows. An update has the number of
-    microbatches that is nearest to `tokens_per_update`. `row_length` is the length of
-    "packed" rows, `max_shapes` the number of shapes allowed in "buckets". Raises
-    InputError if the longest pair fits into no row or `row_multiple` rows into no
-    microbatch.
+    microbatches that is nearest to `tokens_per_update`. Raises InputError if the longest
+    pair exceeds the `row_length` of "packed", or `row_multiple` rows a microbatch.
     """
     source, target = np.asarray(source_lengths), np.asarray(target_lengths)
     budget = {"tokens": tokens_per_microbatch, "row_multiple": row_multiple}

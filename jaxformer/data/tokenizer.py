@@ -20,6 +20,7 @@ import re
 import unicodedata
 import zipfile
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 
@@ -52,6 +53,8 @@ class Tokenizer:
         self._processor = SentencePieceProcessor(model_proto=model)
         self.source_model = self.target_model = model
         self.hash = hashlib.sha256(model).hexdigest()
+        ids = list(range(len(self._processor)))
+        self._pieces: list[str] = self._processor.id_to_piece(ids)
 
     @staticmethod
     def load(path: Path) -> "Tokenizer":
@@ -72,11 +75,11 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """Number of ids, the four reserved ones included."""
-        return self._processor.get_piece_size()
+        return len(self._pieces)
 
     def pieces(self) -> list[str]:
         """Return the piece of every id; "▁" stands for the space before a word."""
-        return self._processor.id_to_piece(list(range(self.vocab_size)))
+        return list(self._pieces)
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the ids of each source sentence, EOS last; [EOS] for a blank one."""
@@ -108,15 +111,8 @@ class MarianTokenizer(Tokenizer):
         self.target_model = target
         self.hash = hashlib.sha256(packed).hexdigest()
         self._target = SentencePieceProcessor(model_proto=target)
-        self._pieces: list[str] = json.loads(vocabulary)
+        self._pieces = json.loads(vocabulary)
         self._ids = {piece: i for i, piece in enumerate(self._pieces) if i >= _RESERVED}
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._pieces)
-
-    def pieces(self) -> list[str]:
-        return list(self._pieces)
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         return self._encode(self._processor, sentences)
@@ -146,9 +142,8 @@ class MarianTokenizer(Tokenizer):
 
 def _text_ids(ids: Sequence[int]) -> list[int]:
     """Return the ids before the first EOS, without PAD and BOS."""
-    ids = [int(token) for token in ids]
-    end = ids.index(EOS) if EOS in ids else len(ids)
-    return [token for token in ids[:end] if token not in (PAD, BOS)]
+    before_eos = takewhile(EOS.__ne__, map(int, ids))
+    return [token for token in before_eos if token not in (PAD, BOS)]
 
 
 def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
@@ -188,9 +183,8 @@ def train_tokenizer(
 
     The same sentences in the same order give the same bytes. Uses at most
     `max_sentences` of them, drawn with `seed`: 200 bytes of memory each. Leaves out the
-    rarest characters, together a share of 1 - `character_coverage` of the text. Warns
-    if the text supports fewer than `vocab_size` ids. Raises InputError if there is no
-    text or its characters alone exceed `vocab_size`.
+    rarest characters, a share of 1 - `character_coverage` of the text. Raises InputError
+    if there is no text or its characters alone exceed `vocab_size`.
     """
     texts = draw_sample(filter(None, map(normalise, sentences)), max_sentences, seed)
     if not texts:
@@ -213,7 +207,15 @@ def train_tokenizer(
             minloglevel=2,  # errors only
         )
     except RuntimeError as error:
-        raise InputError(_explain(error, vocab_size)) from None
+        too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))
+        why = f"SentencePiece cannot build a vocabulary of {vocab_size} ids: {error}."
+        if too_small:
+            why = (
+                f"vocab_size {vocab_size} is too small: the characters of the training "
+                f"text and the reserved ids alone need {too_small[1]}; raise it or "
+                "lower character_coverage."
+            )
+        raise InputError(why) from None
     Path(path).write_bytes(model.getvalue())
     tokenizer = Tokenizer(model.getvalue())
     if tokenizer.vocab_size < vocab_size:
@@ -235,14 +237,3 @@ def draw_sample(items: Iterable, size: int, seed: int) -> list:
         elif (replaced := int(random() * (index + 1))) < size:
             sample[replaced] = item
     return sample
-
-
-def _explain(error: RuntimeError, vocab_size: int) -> str:
-    too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))
-    if too_small:
-        return (
-            f"vocab_size {vocab_size} is too small: the characters of the training "
-            f"text and the reserved ids alone need {too_small[1]}; raise vocab_size "
-            "or lower character_coverage."
-        )
-    return f"SentencePiece cannot build a vocabulary of {vocab_size} ids: {error}."

@@ -1,5 +1,6 @@
 """Say what `jaxformer.inspection.corpus` found: warnings, lengths, then examples."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,22 +44,18 @@ def warnings(corpus: dict[str, Any], *, deduplicate: bool) -> list[str]:
 
     `deduplicate` says whether preparing drops repeated pairs of train.
     """
-    return [
-        title
-        for kind, finding, pairs, title in _findings(corpus)
-        if _is_warning(kind, finding, pairs)
-        and not (deduplicate and kind == "pair_repeated" and title.startswith("train"))
-    ]
-
-
-def _is_warning(kind: str, finding: dict[str, Any], pairs: int) -> bool:
-    if kind in ("source_repeated", "target_repeated"):
-        least, share = _FREQUENT
-        most = next(iter(finding["labels"].values()))["pairs"]
-        return most >= max(least, share * pairs)
-    chance = KINDS[kind][1] * pairs
-    # A single pair of a small split may be chance, whatever its share.
-    return finding["pairs"] > (max(1, chance + 3 * chance**0.5) if chance else 0)
+    found = []
+    for kind, finding, pairs, title in _findings(corpus):
+        count, chance = finding["pairs"], KINDS[kind][1] * pairs
+        # A single pair of a small split may be chance, whatever its share.
+        usual = max(1, chance + 3 * chance**0.5) if chance else 0
+        if kind in ("source_repeated", "target_repeated"):
+            count = next(iter(finding["labels"].values()))["pairs"]
+            usual = math.ceil(max(_FREQUENT[0], _FREQUENT[1] * pairs)) - 1
+        is_dropped = kind == "pair_repeated" and title.startswith("train")
+        if count > usual and not (deduplicate and is_dropped):
+            found.append(title)
+    return found
 
 
 def describe(corpus: dict[str, Any], found: Sequence[str]) -> str:

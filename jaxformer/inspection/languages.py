@@ -27,10 +27,7 @@ class Languages:
     """
 
     def __init__(self, codes: tuple[str, str]) -> None:
-        """Take the ISO 639 codes of source and target.
-
-        Raises InputError for a language that the model lacks.
-        """
+        """Take two ISO 639 codes; InputError for a language that the model lacks."""
         self._codes = codes
         self._model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         for code in codes:

@@ -74,9 +74,8 @@ class Finding:
 class Split:
     """Findings of one split by their kinds, and its lengths in words.
 
-    `hashes` has int64 [pairs] of whole pairs and of either side, 0 where one is blank:
-    24 bytes a pair. Among 9 million texts two share a hash with a chance of 1 in
-    450,000.
+    `hashes` has int64 [pairs] of whole pairs and of either side, 0 where one is blank.
+    Among 9 million texts two share a hash with a chance of 1 in 450,000.
     """
 
     def __init__(self, parts: Iterable[Part], languages: Languages | None) -> None:

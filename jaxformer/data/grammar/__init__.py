@@ -4,14 +4,10 @@ An English sentence has exactly one translation, so exact match is a fair measur
 sentence names its phenomena (cases, separable verbs, ...), so that accuracy can be
 counted by phenomenon.
 
-The four splits are disjoint for every seed and count, because the sentence alone
-decides its split. A sentence with a held-out combination (an adjective and its noun, or
-a verb and its object) is "unseen"; a hash of the English text sends the others to
-"train", "dev" or "test". The words of "unseen" all occur in "train", but in other
-combinations.
-
-`lexicon` reads the words of `words.ini`; `phrases`, `clauses` and `sentences` build on
-it in that order.
+The sentence alone decides its split, so the four splits are disjoint for every seed and
+count. A sentence with a held-out combination (an adjective and its noun, or a verb and
+its object) is "unseen"; a hash of the English text sends the others to "train", "dev"
+or "test". The words of "unseen" all occur in "train", in other combinations.
 """
 
 import random
