@@ -21,9 +21,9 @@ def read_word_vectors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find a vector for each piece: float32 [V, D] and whether there is one, bool [V].
 
-    A line is a word and its numbers; a first line "words dimension" is optional. A piece
-    takes the vector of the word that is spelt like it, or else "▁dog" that of "dog".
-    Rows without a vector are 0.
+    A line is a word and its numbers; a first line "words dimension" is optional. A
+    piece takes the vector of the word that is spelt like it, or else "▁dog" that of
+    "dog". Rows without a vector are 0.
 
     All vectors are scaled by one factor, to the standard deviation that the embedding
     is drawn with, d_model^-0.5. Much longer rows would drown the positions that are

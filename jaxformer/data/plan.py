@@ -115,8 +115,8 @@ def make_plan(
 
     A microbatch has at most `tokens_per_microbatch` tokens on either side, padding
     included, and a multiple of `row_multiple` rows. An update has the number of
-    microbatches that is nearest to `tokens_per_update`. Raises InputError if the longest
-    pair exceeds the `row_length` of "packed", or `row_multiple` rows a microbatch.
+    microbatches that is nearest to `tokens_per_update`. Raises InputError if a pair is
+    longer than the `row_length` of "packed", or `row_multiple` rows than a microbatch.
     """
     source, target = np.asarray(source_lengths), np.asarray(target_lengths)
     budget = {"tokens": tokens_per_microbatch, "row_multiple": row_multiple}

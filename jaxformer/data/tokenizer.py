@@ -183,8 +183,8 @@ def train_tokenizer(
 
     The same sentences in the same order give the same bytes. Uses at most
     `max_sentences` of them, drawn with `seed`: 200 bytes of memory each. Leaves out the
-    rarest characters, a share of 1 - `character_coverage` of the text. Raises InputError
-    if there is no text or its characters alone exceed `vocab_size`.
+    rarest characters, a share of 1 - `character_coverage` of the text. Raises
+    InputError if there is no text or its characters alone exceed `vocab_size`.
     """
     texts = draw_sample(filter(None, map(normalise, sentences)), max_sentences, seed)
     if not texts:
