@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxformer.data import grammar
+from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.sources import read_pairs
 from jaxformer.data.store import TokenizedCorpus
 from jaxformer.errors import InputError
@@ -161,17 +162,17 @@ def test_tsv_and_builtin_text_have_lines_too(config, tmp_path):
     assert (train["pairs"], train["files"][0][0]) == (50, "builtin:grammar train")
 
 
-def test_pieces_and_unknown_words_are_added(files, folder, found, tokenizer):
+def test_pieces_and_unknown_words_are_added(files, pairs, found):
     """Unknown words are searched for where preparing met one, and in test."""
     lengths = SimpleNamespace(lengths=np.array([4, 1, 3]))  # with EOS
     split = TokenizedCorpus(lengths, lengths)
-    known, unknown = (
-        {side: {"unknown": n} for side in ("source", "target")} for n in (0, 1)
-    )
-    prepared = SimpleNamespace(
-        tokenizer=tokenizer, train=split, dev=split,
-        report={"train": unknown, "dev": known},
-    )  # fmt: skip
+    letters = sorted(set(str(pairs)))
+    tokenizer = SimpleNamespace(pieces=lambda: [*"0123", *letters])
+    report = {
+        name: {side: {"unknown": count} for side in ("source", "target")}
+        for name, count in (("train", 1), ("dev", 0))
+    }
+    prepared = PreparedCorpus(tokenizer, split, split, [], [], report)
     corpus = json.loads(json.dumps(found))
     add_pieces(corpus, files, prepared)
     train, dev, test = corpus["splits"].values()
