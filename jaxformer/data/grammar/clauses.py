@@ -22,10 +22,8 @@ STATES = {
 }
 OBJECT_VERBS = VERBS["accusative"] + VERBS["dative"]
 INTRANSITIVE = VERBS["activity"] + VERBS["state"] + VERBS["alone"]
-PURPOSES = [
-    *(OBJECT_VERBS + VERBS["prepositional"] + INTRANSITIVE),
-    *(VERBS["ditransitive"] + VERBS["motion"] * 3 + VERBS["placing"]),
-]
+PURPOSES = OBJECT_VERBS + VERBS["prepositional"] + INTRANSITIVE + VERBS["ditransitive"]
+PURPOSES = [*PURPOSES, *VERBS["motion"] * 3, *VERBS["placing"]]
 ANIMAL_VERBS = lexicon.read_table("actions")["animal"]
 # What a subject of a class may do.
 ACTIONS = {
@@ -147,8 +145,7 @@ def _complements(draw: Draw, verb: Verb, subject: Phrase) -> dict[str, Phrase]:
     name, case = verb.english, verb.case
     governs = "object" if verb.governs in ("accusative", "dative") else verb.governs
     tails = PHRASES.get(f"after {governs}", [NOTHING])
-    if governs == "being":
-        tails = STATES[subject.kind]
+    tails = STATES[subject.kind] if governs == "being" else tails
     if draw.brief and tails[0] == NOTHING and draw.chance(0.4):
         tails = tails[:1]
     if not verb.objects:

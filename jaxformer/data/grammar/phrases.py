@@ -106,25 +106,24 @@ class Determiner(NamedTuple):
     tags: frozenset[str]
 
 
-def _pool(
-    row: str, endings: str, adjectives: str, *tags: str, plural: bool = False
-) -> tuple[Determiner, ...]:
-    """Make determiners of a row of [words]."""
-    shared = endings, adjectives, plural, frozenset(tags)
-    return tuple(Determiner(*pair, *shared) for pair in WORDS[row])
+def _pools(
+    row: str, endings: str, adjectives: str, *tags: str
+) -> Iterator[tuple[Determiner, ...]]:
+    """Yield the determiners of a row of [words] in the singular, then in the plural."""
+    for is_plural in (False, True):
+        shared = endings, adjectives, is_plural, frozenset(tags)
+        yield tuple(Determiner(*pair, *shared) for pair in WORDS[row])
 
 
-THE, THE_PLURAL = (_pool("the", "der", "weak", plural=p) for p in (False, True))
-THIS = _pool("this", "dies-", "weak")
-THESE = _pool("these", "dies-", "weak", plural=True)
-EVERY = _pool("every", "dies-", "weak")
-A = _pool("a", "ein-", "mixed")
-MASS, BARE = (_pool("bare", "none", "strong", plural=p) for p in (False, True))
-MY, OUR = (
-    _pool("possessive", "ein-", "mixed", "possessive", plural=p) for p in (False, True)
-)
-NUMBERS = _pool("number", "none", "strong", "number", plural=True)[:11]  # up to twelve
-QUANTITIES = _pool("quantity", "dies-", "strong", plural=True)
+THE, THE_PLURAL = _pools("the", "der", "weak")
+THIS, _ = _pools("this", "dies-", "weak")
+_, THESE = _pools("these", "dies-", "weak")
+EVERY, _ = _pools("every", "dies-", "weak")
+A, _ = _pools("a", "ein-", "mixed")
+MASS, BARE = _pools("bare", "none", "strong")
+MY, OUR = _pools("possessive", "ein-", "mixed", "possessive")
+_, NUMBERS = _pools("number", "none", "strong", "number")
+_, QUANTITIES = _pools("quantity", "dies-", "strong")
 
 # A determiner is one of a pool of these: all numbers together are as likely as "every".
 SINGULAR = (THE, THE, THIS, MY)
@@ -132,8 +131,8 @@ MASSES = (*SINGULAR, MASS, MASS)
 DEFINITE = (THE, THE, THE_PLURAL, THIS + THESE, MY + OUR)
 WITH_ARTICLE = (*DEFINITE, A, A)
 PLAIN = (*WITH_ARTICLE, BARE)  # these negate without ambiguity
-COUNTED = (A, NUMBERS, QUANTITIES)
-ANY = (*PLAIN, EVERY, NUMBERS, QUANTITIES)
+COUNTED = (A, NUMBERS[:11], QUANTITIES)  # up to twelve
+ANY = (*PLAIN, EVERY, *COUNTED[1:])
 
 
 def decline(
