@@ -212,6 +212,9 @@ def test_a_prepared_workdir_is_only_opened(tmp_path, folder, monkeypatch):
     with pytest.raises(InputError, match=message):
         prepare(replace(folder, vocab_size=90, max_ratio=4.0), tmp_path / "run")
     assert tree(tmp_path / "run") == before
+    (tmp_path / "empty" / "corpus").mkdir(parents=True)
+    with pytest.raises(InputError, match="holds no prepared corpus"):
+        prepare(folder, tmp_path / "empty")
 
 
 def test_only_the_tokenizer_it_was_prepared_with_is_accepted(tmp_path, folder):
@@ -236,12 +239,6 @@ def test_targets_are_encoded_as_targets(tmp_path, folder, monkeypatch):
     for corpus in (prepared.train, prepared.dev):
         assert not any(ids[0] == UNK for ids in corpus.source)
         assert all(ids[0] == UNK for ids in corpus.target)
-
-
-def test_a_directory_that_was_never_prepared_is_refused(tmp_path, folder):
-    (tmp_path / "run" / "corpus").mkdir(parents=True)
-    with pytest.raises(InputError, match="holds no prepared corpus"):
-        prepare(folder, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
