@@ -5,9 +5,10 @@ agreement: 0 for ich, 1 for du, 2 for er, 3 for wir and sie.
 """
 
 import re
+from collections.abc import Callable
 from configparser import ConfigParser
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 CASES = ("nominative", "accusative", "dative", "genitive")
 INSEPARABLE = ("be", "ge", "ver", "er", "zer", "ent")
@@ -33,7 +34,7 @@ class Verb(NamedTuple):
     english: str
     third: str  # the English third person singular
     past: str  # empty: never used in the past
-    finite: tuple[str, ...]  # without the separable prefix
+    finite: list[str]  # without the separable prefix
     prefix: str  # separable, empty if there is none
     infinitive: str  # without the prefix
     participle: str
@@ -44,14 +45,16 @@ class Verb(NamedTuple):
     case: str  # of the object
 
 
-def read_table(table: str) -> dict[str, list[str]]:
-    """Return the entries of every row of a table."""
-    rows: dict[str, list[str]] = {}
+def read_table(
+    table: str, read: Callable[[str, str], Any] = lambda entry, _: entry
+) -> dict[str, list]:
+    """Return the entries of every row; `read` gets an entry and the name of its row."""
+    rows: dict[str, list] = {}
     for name, text in _FILE.items(table):
         rows[name] = []
         for entry in " ".join(text.split()).split(", "):
             words, _, times = entry.partition(" *")
-            rows[name] += [words] * int(times or 1)
+            rows[name] += [read(words, name)] * int(times or 1)
     return rows
 
 
@@ -115,7 +118,7 @@ def _read_verb(entry: str, governs: str) -> Verb:
     preposition, _, case = preposition.partition(" ")
     return Verb(
         *(" ".join([form, *particle]) for form in (base, third, past)),
-        FINITE.get(infinitive, (stem + "e", du, er, infinitive)),
+        FINITE.get(infinitive, [stem + "e", du, er, infinitive]),
         prefix,
         infinitive,
         participle,
@@ -127,10 +130,11 @@ def _read_verb(entry: str, governs: str) -> Verb:
     )
 
 
-WORDS = {
-    name: [tuple(word.strip("-") for word in entry.split(" = ")) for entry in row]
-    for name, row in read_table("words").items()
-}
+def _read_words(entry: str, _: str) -> tuple[str, ...]:
+    return tuple(word.strip("-") for word in entry.split(" = "))
+
+
+WORDS = read_table("words", _read_words)
 # The numbers up to 99; German says the units first.
 WORDS["number"] += WORDS["tens"] + [
     (f"{ten}-{unit}", f"{einer}und{zehner}")
@@ -138,8 +142,7 @@ WORDS["number"] += WORDS["tens"] + [
     for unit, einer in [("one", "ein"), *WORDS["number"][:8]]
 ]
 MODALS = tuple(verb for verb, _ in WORDS["modals"])
-FINITE = {verb: tuple(forms.split()) for verb, forms in WORDS["finite"]}
-FINITE |= {verb: tuple(forms.split()) for verb, forms in WORDS["modals"]}
+FINITE = {verb: forms.split() for verb, forms in WORDS["finite"] + WORDS["modals"]}
 # (declension, case, gender) -> article or ending
 ENDINGS = {
     (name, case, gender): form.strip("-")
@@ -147,17 +150,8 @@ ENDINGS = {
     for case, forms in zip(CASES, row, strict=True)
     for gender, form in zip("mfnp", forms.split(), strict=True)
 }
-NOUNS = {
-    kind: [_read_noun(entry, kind) for entry in row]
-    for kind, row in read_table("nouns").items()
-}
-VERBS = {
-    governs: [_read_verb(entry, governs) for entry in row]
-    for governs, row in read_table("verbs").items()
-}
+NOUNS = read_table("nouns", _read_noun)
+VERBS = read_table("verbs", _read_verb)
 # The adjectives that describe a class, in English and German.
 ADJECTIVES = dict(WORDS["adjective"])
-DESCRIPTIONS = {
-    kind: [(word, ADJECTIVES[word]) for word in row]
-    for kind, row in read_table("descriptions").items()
-}
+DESCRIPTIONS = read_table("descriptions", lambda word, _: (word, ADJECTIVES[word]))
