@@ -103,10 +103,8 @@ def _answers(url: str) -> bool:
     answered = threading.Event()
 
     def request() -> None:
-        with (
-            suppress(OSError, HTTPException),
-            urllib.request.urlopen(url, timeout=_PROBE_SECONDS),
-        ):
+        with suppress(OSError, HTTPException):
+            urllib.request.urlopen(url, timeout=_PROBE_SECONDS).close()
             answered.set()
 
     # In a thread because the timeout of a socket does not cover the name look-up.

@@ -33,9 +33,8 @@ class Languages:
         for code in codes:
             if code not in self._model.labels:
                 raise InputError(f"languages: py3langid does not know {code!r}")
-        self._inside: tuple[Counter[str], ...] = (Counter(), Counter())  # by side
-        self._outside: tuple[Counter[str], ...] = (Counter(), Counter())
-        self._certain: tuple[set[str], ...] = (set(), set())
+        # By side: words of its language, words of others, words that are certain.
+        self._words = [(Counter(), Counter(), set()) for _ in codes]
         self._learnt_from = 0
 
     def judge(self, pair: Pair) -> Iterator[tuple[str, str | None, float]]:
@@ -56,7 +55,7 @@ class Languages:
     def _find_foreign(self, text: str, side: int) -> tuple[str | None, float]:
         """Return the language of a sentence if not its side's, and the odds of it."""
         words = text.lower().split()
-        certain = sum(map(self._certain[side].__contains__, words))
+        certain = sum(map(self._words[side][2].__contains__, words))
         if certain >= max(3, len(words) / 2):
             return None, 0.0
         language, probability = self._model.classify(text)
@@ -71,9 +70,8 @@ class Languages:
     def _learn(self, words: set[str], language: str) -> None:
         """Count the words of a sentence in that language."""
         self._learnt_from += 1
-        for code, inside, outside, certain in zip(
-            self._codes, self._inside, self._outside, self._certain, strict=True
-        ):
+        sides = zip(self._codes, self._words, strict=True)
+        for code, (inside, outside, certain) in sides:
             if language == code:
                 inside.update(words)
                 often = {w for w in words if inside[w] >= _CERTAIN}
