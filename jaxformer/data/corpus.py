@@ -1,7 +1,6 @@
 """Prepare a workdir: train the vocabulary, clean and tokenise the text (section 5.1).
 
-Training and evaluation read only what `prepare` writes, so a workdir does not depend on
-the source of its text:
+Training and evaluation read only what `prepare` writes:
 
     workdir/tokenizer.model     the vocabulary
     workdir/corpus/train/       cleaned training pairs (`jaxformer.data.store`)
@@ -11,7 +10,7 @@ the source of its text:
                                 prepared with, and the hash of the tokenizer
 
 Only training pairs are cleaned: a score must not depend on the cleaning of what it is
-computed on. `corpus/` appears complete or not at all.
+computed on.
 """
 
 import json
@@ -72,8 +71,8 @@ def prepare(
         if tokenizer is None:
             tokenizer = _train_tokenizer(config, trained)
         report = {
-            "train": asdict(_write_train(config, tokenizer, partial / "train")),
-            "dev": asdict(_write_dev(dev, tokenizer, partial)),
+            "train": _write_train(config, tokenizer, partial),
+            "dev": _write_dev(dev, tokenizer, partial),
             "vocab_size": tokenizer.vocab_size,
             "tokenizer": tokenizer.hash,
             "settings": _settings(config),
@@ -86,10 +85,7 @@ def prepare(
 
 
 def open_prepared(workdir: Path) -> PreparedCorpus:
-    """Open a prepared workdir.
-
-    Raises InputError if its corpus is missing, damaged or of another tokenizer.
-    """
+    """Open a prepared workdir; InputError if it is damaged or of another tokenizer."""
     corpus = workdir / "corpus"
     report = _read_report(workdir)
     tokenizer = Tokenizer.load(workdir / "tokenizer.model")
@@ -122,9 +118,7 @@ def _train_tokenizer(config: DataConfig, path: Path) -> Tokenizer:
     )
 
 
-def _write_train(
-    config: DataConfig, tokenizer: Tokenizer, folder: Path
-) -> CorpusReport:
+def _write_train(config: DataConfig, tokenizer: Tokenizer, folder: Path) -> dict:
     report = CorpusReport()
     chunks = clean(
         read_pairs(config, "train"),
@@ -134,31 +128,31 @@ def _write_train(
         max_ratio=config.max_ratio,
         deduplicate=config.deduplicate,
     )
-    write_corpus(folder, chunks, vocab_size=tokenizer.vocab_size)
+    write_corpus(folder / "train", chunks, vocab_size=tokenizer.vocab_size)
     log.info("corpus: train: %s", report)
     if report.kept == 0:
         raise InputError(
             f"No training pair is left of {report.pairs}: dropped {report.dropped}."
         )
-    return report
+    return asdict(report)
 
 
 def _write_dev(
     dev: tuple[list[str], list[str]], tokenizer: Tokenizer, folder: Path
-) -> CorpusReport:
+) -> dict:
     sequences = tokenizer.encode(dev[0]), tokenizer.encode_target(dev[1])
     write_corpus(folder / "dev", [sequences], vocab_size=tokenizer.vocab_size)
     for name, sentences in zip(("source", "target"), dev, strict=True):
-        text = "".join(f"{sentence}\n" for sentence in sentences)
-        (folder / f"dev.{name}.txt").write_bytes(text.encode("utf-8"))
+        text = "\n".join([*sentences, ""])
+        (folder / f"dev.{name}.txt").write_text(text, encoding="utf-8", newline="\n")
     report = CorpusReport(pairs=len(dev[0]))
     report.add(*sequences)
     log.info("corpus: dev: %s", report)
-    return report
+    return asdict(report)
 
 
 def _settings(config: DataConfig) -> dict[str, Any]:
-    """The keys that decide what is prepared; free ones may change later."""
+    """Return the keys that decide what is prepared; free ones may change later."""
     keys = [field.name for field in fields(config) if not field.metadata["free"]]
     return {key: getattr(config, key) for key in keys}
 

@@ -1,11 +1,7 @@
 """Read word vectors from a word2vec text file, as first values of the embedding.
 
-Section 3.4 learns the embedding from random numbers. Vectors trained on more text of
-one language may be a better start where parallel text is scarce
-(`training.initial_embeddings`).
-
-Each line of the file is a word and its numbers, separated by spaces. A first line
-"words dimension" is optional.
+Section 3.4 learns the embedding from random numbers; vectors of one language may be a
+better start where parallel text is scarce (`training.initial_embeddings`).
 """
 
 from collections import defaultdict
@@ -25,16 +21,16 @@ def read_word_vectors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find a vector for each piece: float32 [V, D] and whether there is one, bool [V].
 
-    A piece takes the vector of the word that is spelt like it. If there is none and the
-    piece starts a word, it takes that of the word: "▁dog" that of "dog". Rows without a
-    vector are 0.
+    A line is a word and its numbers; a first line "words dimension" is optional. A
+    piece takes the vector of the word that is spelt like it, or else "▁dog" that of
+    "dog". Rows without a vector are 0.
 
     All vectors are scaled by one factor, to the standard deviation that the embedding
     is drawn with, d_model^-0.5. Much longer rows would drown the positions that are
     added to them and saturate the first softmax, which shares their matrix.
 
-    Lines of other words are not parsed. Raises InputError, naming file and line, if the
-    file is missing, or a vector is not `d_model` finite numbers.
+    Raises InputError, naming file and line, if the file is missing, or the vector of a
+    piece is not `d_model` finite numbers.
     """
     ids = defaultdict(list)  # of a spelling
     for index, piece in enumerate(pieces):
@@ -43,9 +39,18 @@ def read_word_vectors(
     vectors = np.zeros((len(pieces), d_model), np.float32)
     is_found = np.zeros(len(pieces), bool)
     for number, line in enumerate(read_lines(path), start=1):
-        if number == 1 and _is_header(path, line, d_model):
-            continue
         word, _, numbers = line.partition(" ")
+        if number == 1:
+            fields = line.split()
+            is_header = len(fields) == 2  # a vector has at least two numbers
+            found = fields[1] if is_header else str(len(fields) - 1)
+            if found != str(d_model):
+                raise InputError(
+                    f"{path}, line 1: its vectors have {found} numbers and "
+                    f"model.d_model is {d_model}; use vectors of that size"
+                )
+            if is_header:
+                continue
         for index in ids.get(word, ()):
             if not is_found[index] or pieces[index] == word:
                 vectors[index] = _parse(numbers, d_model, f"{path}, line {number}")
@@ -58,30 +63,16 @@ def read_word_vectors(
     return vectors, is_found
 
 
-def _is_header(path: Path, line: str, d_model: int) -> bool:
-    """Return whether the first line is "words dimension"; refuse another dimension."""
-    fields = line.split()
-    is_header = len(fields) == 2  # a vector has at least two numbers, and its word
-    found = fields[-1] if is_header else str(len(fields) - 1)
-    if found != str(d_model):
-        raise InputError(
-            f"{path}, line 1: its vectors have {found} numbers and model.d_model is "
-            f"{d_model}; use vectors of that size"
-        )
-    return is_header
-
-
 def _parse(numbers: str, d_model: int, line: str) -> np.ndarray:
-    fields = numbers.split()
-    if len(fields) != d_model:
-        raise InputError(
-            f"{line}: the vector has {len(fields)} numbers instead of {d_model}; the "
-            "line is damaged"
-        )
     try:
-        vector = np.array(fields, np.float32)
+        vector = np.array(numbers.split(), np.float32)
     except ValueError as error:
         raise InputError(f"{line}: {error}; the line is damaged") from None
+    if len(vector) != d_model:
+        raise InputError(
+            f"{line}: the vector has {len(vector)} numbers instead of {d_model}; the "
+            "line is damaged"
+        )
     if not np.isfinite(vector).all():
         raise InputError(f"{line}: the vector holds a number that is not finite")
     return vector

@@ -1,8 +1,7 @@
 """Arrange sentence pairs in rows, and rows in shapes: buckets and packed rows.
 
-numpy only. A layout consists of slots in rows, and each slot holds a pair of one class:
-its bucket, or in packed rows its two lengths. `jaxformer.data.plan` turns a layout into
-the batches of an epoch.
+A layout consists of slots in rows. Each slot holds a pair of one class: its bucket, or
+in packed rows its two lengths. `jaxformer.data.plan` turns it into batches.
 """
 
 from typing import NamedTuple
@@ -11,8 +10,8 @@ import numpy as np
 
 from jaxformer.errors import InputError
 
-# A microbatch costs its tokens, padding included, and this share of a full one. The
-# share keeps a hundred pairs from being cut into twelve tiny microbatches.
+# A microbatch costs its tokens, padding included, and this share of a full one, so that
+# a hundred pairs are not cut into twelve tiny microbatches.
 _COST_OF_STARTING = 0.1
 
 
@@ -92,8 +91,8 @@ def pack_rows(source: np.ndarray, target: np.ndarray, *, row_length: int) -> Lay
     """Fill rows of `row_length` tokens a side with several pairs; lengths int [n].
 
     Pairs of the same two lengths form a cell. A row is composed of cells and repeated
-    as often as the cells have pairs, so millions of pairs take the time of their few
-    thousand cells. Of cells that fit equally well the one with most tokens is chosen.
+    while the cells have pairs, so millions of pairs take the time of a few thousand
+    cells. Of cells that fit equally well, the one with most tokens is chosen.
     """
     longest = max(source.max(), target.max())
     if longest > row_length:

@@ -1,7 +1,7 @@
 """Gather token ids into the batches of a plan, ahead of need.
 
-Every batch is a pure function of (corpus, plan, seed, position). So there is no state
-to save or restore, and training starts at any update.
+Every batch is a pure function of (corpus, plan, seed, position): training starts at any
+update, without a state to restore.
 """
 
 import atexit
@@ -36,14 +36,10 @@ def updates(
     Update u is number u mod `updates_per_epoch` of epoch u // `updates_per_epoch`.
     `executor` says what reads ahead: "tf.data", or "python", a thread that does not
     need TensorFlow; both give the same batches. `rows` as in `assemble`. Raises
-    InputError for another executor, or for "tf.data" if TensorFlow is not installed.
+    InputError for "tf.data" if TensorFlow is not installed.
     """
-    readers = {"tf.data": _read_by_tensorflow, "python": _read_by_thread}
-    if executor not in readers:
-        raise InputError(
-            f"batches.executor is {executor!r}; it must be one of {', '.join(readers)}."
-        )
-    batches = readers[executor](_microbatches(corpus, plan, seed, start, rows))
+    read = _read_by_tensorflow if executor == "tf.data" else _read_by_thread
+    batches = read(_microbatches(corpus, plan, seed, start, rows))
     sizes = (
         len(plan.microbatches_of(update % plan.updates_per_epoch))
         for update in count(start)
@@ -93,10 +89,9 @@ def evaluation_batches(
 def assemble(
     corpus: TokenizedCorpus, epoch_plan: EpochPlan, index: int, *, rows: Rows = Rows.ALL
 ) -> Batch:
-    """Return microbatch `index` of the epoch, or some rows of it, as numpy arrays.
+    """Return microbatch `index` of the epoch as numpy arrays, or its blocks `rows`.
 
-    `rows` selects blocks of rows, for a process that feeds only its own devices. If
-    `rows.of` does not divide the rows, empty ones are added at the end.
+    If `rows.of` does not divide the rows, empty ones are added at the end.
     """
     shape, examples, row = epoch_plan.microbatch(index)
     height = -(-shape.rows // rows.of)  # of a block
@@ -122,9 +117,6 @@ def _fill(
     first_of_row = np.searchsorted(rows, rows)  # [n] index of the row's first pair
     before = np.cumsum(lengths) - lengths
     column = before - before[first_of_row]
-    if (column + lengths > shape[1]).any():
-        raise ValueError("the plan was not made from the lengths of this corpus")
-
     index = concatenated_ranges(rows * shape[1] + column, lengths)  # [tokens]
     ids = np.zeros(shape, np.int32)  # PAD is 0, and so is the segment of padding
     ids.ravel()[index] = side.tokens[concatenated_ranges(starts, lengths)]
@@ -161,8 +153,7 @@ def _read_by_tensorflow(batches: Iterator[Batch]) -> Iterator[Batch]:
 def _deleted_at_exit(iterator: Iterator) -> Iterator:
     """Yield its items; delete it before the interpreter shuts down.
 
-    The threads of a tf.data iterator call back into Python. If the process ended during
-    such a call, it would hang for ever.
+    A process that ended while a thread of tf.data calls back into Python would hang.
     """
     held = [iterator]
     del iterator

@@ -1,18 +1,14 @@
 """Plan which sentence pairs share a batch, and in which order: numpy only, no text.
 
-Section 5.1 batches "sentence pairs together by approximate sequence length", and XLA
-needs every batch to have one of a few static shapes. A plan is made once from the
-lengths of a corpus, in one of two layouts (`jaxformer.data.layout`):
+Section 5.1 batches "sentence pairs together by approximate sequence length". A plan is
+made once from the lengths of a corpus, in one of two layouts: "buckets", one pair a row
+and rows of at most `max_shapes` shapes, or "packed", several pairs behind each other in
+rows of one shape.
 
-- "buckets": one pair a row; the pairs are cut by length into at most `max_shapes`
-  buckets, chosen by dynamic programming for the least padding;
-- "packed": several pairs a row behind each other, all rows of one shape.
-
-The slots of a row and the rows of a microbatch are the same in every epoch, so every
-epoch has the same number of updates and a position in the data is one integer. An epoch
-draws at random which pair of its class each slot holds, the order of the rows and the
-order of the microbatches: a pure function of (seed, epoch), on any machine and with any
-version of numpy.
+The slots of a row and the rows of a microbatch are the same in every epoch, so a
+position in the data is one integer. An epoch draws at random which pair of its class
+each slot holds, the order of the rows and the order of the microbatches: a pure
+function of (seed, epoch), on any machine and with any version of numpy.
 """
 
 from dataclasses import dataclass
@@ -20,14 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.data.layout import (
-    choose_buckets,
-    concatenated_ranges,
-    microbatch_heights,
-    offsets,
-    pack_rows,
-)
-from jaxformer.errors import InputError
+from jaxformer.data import layout as layouts
+from jaxformer.data.layout import concatenated_ranges, offsets
 
 
 class Shape(NamedTuple):
@@ -125,28 +115,19 @@ def make_plan(
 
     A microbatch has at most `tokens_per_microbatch` tokens on either side, padding
     included, and a multiple of `row_multiple` rows. An update has the number of
-    microbatches that is nearest to `tokens_per_update`. `row_length` is the length of
-    "packed" rows, `max_shapes` the number of shapes allowed in "buckets". Raises
-    InputError if the longest pair fits into no row or `row_multiple` rows into no
-    microbatch.
+    microbatches that is nearest to `tokens_per_update`. Raises InputError if a pair is
+    longer than the `row_length` of "packed", or `row_multiple` rows than a microbatch.
     """
     source, target = np.asarray(source_lengths), np.asarray(target_lengths)
-    if len(source) == 0 or source.shape != target.shape:
-        raise ValueError(f"lengths of {source.shape} and {target.shape} make no plan")
-    if row_multiple < 1:
-        raise InputError(f"batches.row_multiple={row_multiple} is not at least 1")
     budget = {"tokens": tokens_per_microbatch, "row_multiple": row_multiple}
-    if layout == "buckets":
-        arranged = choose_buckets(source, target, max_shapes=max_shapes, **budget)
-    elif layout == "packed":
-        arranged = pack_rows(source, target, row_length=row_length)
+    if layout == "packed":
+        arranged = layouts.pack_rows(source, target, row_length=row_length)
     else:
-        raise InputError(
-            f"batches.layout is {layout!r}; it must be 'buckets' or 'packed'."
+        arranged = layouts.choose_buckets(
+            source, target, max_shapes=max_shapes, **budget
         )
-
     rows = np.bincount(arranged.row_shapes)  # of each shape
-    heights, microbatches = microbatch_heights(rows, arranged.sizes, **budget)
+    heights, microbatches = layouts.microbatch_heights(rows, arranged.sizes, **budget)
     edges = offsets(rows)
     starts = map(np.arange, edges[:-1], edges[1:], heights)  # a microbatch every height
     per_update = max(1, round(tokens_per_update / tokens_per_microbatch))
@@ -167,9 +148,8 @@ def make_plan(
 def _shuffle_within(classes: np.ndarray, bits: np.random.BitGenerator) -> np.ndarray:
     """Return indices 0..n-1 sorted by class, at random within each class: int64 [n].
 
-    Sorts keys of (class, random bits, index). numpy promises that raw bits never change
-    between versions, which Generator.permutation may, so a run resumes anywhere. No two
-    keys are equal, so any sorting algorithm gives the same order.
+    Sorts keys of (class, random bits, index), of which no two are equal. numpy promises
+    that raw bits never change between versions, which Generator.permutation may.
     """
     index_bits = np.uint64(len(classes).bit_length())
     class_bits = np.uint64(max(1, int(classes.max()).bit_length()))

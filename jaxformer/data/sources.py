@@ -1,7 +1,4 @@
-"""Stream sentence pairs from each source of parallel text.
-
-A pair is (source sentence, target sentence). `read_pairs` reads parallel files, a
-directory of them, TSV, TensorFlow Datasets or the built-in grammar.
+"""Stream sentence pairs from parallel files, TSV, TFDS or the built-in grammar.
 
 Lines end at "\\n" only, and a "\\r" before it is dropped: sentences contain U+0085 and
 U+2028, and splitting there would shift every pair after one.
@@ -10,7 +7,7 @@ U+2028, and splitting there would shift every pair after one.
 import glob
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -20,13 +17,12 @@ from jaxformer.data import grammar
 from jaxformer.data.tfds_source import read_tfds
 from jaxformer.errors import InputError
 
-Pair = tuple[str, str]
-
+Pair = tuple[str, str]  # source sentence, target sentence
 SPLITS = ("train", "dev", "test")
 
 
 class Part(NamedTuple):
-    """A file, or two parallel files, or a split that is not stored as text files."""
+    """A file, two parallel files, or a split that is not stored as text files."""
 
     source: str  # name of the file, or of the corpus and its split
     target: str
@@ -36,8 +32,8 @@ class Part(NamedTuple):
 def read_pairs(config: DataConfig, split: str) -> Iterator[Pair]:
     """Stream the pairs of "train", "dev" or "test" (built-in corpus: also "unseen").
 
-    Raises InputError at once if the split is missing, and while reading, naming file
-    and line, if the text is empty, unreadable, not UTF-8 or not parallel.
+    Raises InputError at once if the split is missing, and while reading if the text is
+    empty, unreadable, not UTF-8 or not parallel.
     """
     return chain.from_iterable(part.pairs for part in read_parts(config, split))
 
@@ -81,29 +77,37 @@ def _setting(config: DataConfig, key: str, split: str) -> str:
     return value
 
 
+def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    r"""Yield lines of UTF-8 without line ends and byte order mark; split at \n alone.
+
+    Raises InputError, naming the text by `name` and the line, if one is not UTF-8.
+    """
+    for number, raw in enumerate(lines, start=1):
+        try:
+            line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{name}, line {number}: byte {error.start + 1} of the line is not "
+                "UTF-8; convert the text to UTF-8"
+            ) from None
+        yield line.removeprefix("\ufeff") if number == 1 else line
+
+
 def read_lines(path: Path) -> Iterator[str]:
-    """Stream the lines of a UTF-8 file, plain or .gz, without a byte order mark.
+    """Stream the lines of a UTF-8 file, plain or .gz.
 
     Raises InputError, naming file and line, if it is empty or cannot be read.
     """
     number = 0
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            for number, raw in enumerate(file, start=1):
-                line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
-                yield line.removeprefix("\ufeff") if number == 1 else line
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}, line {number}: byte {error.start + 1} of the line is not UTF-8; "
-            "convert the file to UTF-8."
-        ) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(
-            f"{path}: the gzip data is damaged or cut short after line {number} "
-            f"({error})."
-        ) from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
+            for line in decode_lines(file, str(path)):
+                number += 1
+                yield line
+    except (OSError, EOFError, zlib.error) as error:
+        damage = f"the gzip data is damaged or cut short after line {number} ({error})"
+        reason = getattr(error, "strerror", None) or damage
+        raise InputError(f"{path} cannot be read: {reason}.") from None
     if number == 0:
         raise InputError(f"{path} is empty.")
 
@@ -160,11 +164,11 @@ def _find_in_directory(config: DataConfig, split: str) -> list[tuple[Path, Path]
         raise InputError(f"data.directory {directory} is not a directory.")
     paths = []
     for language in (config.source_language, config.target_language):
-        plain = directory / f"{stem}.{language}"
-        path = plain if plain.is_file() else directory / f"{plain.name}.gz"
-        if not path.is_file():
-            raise InputError(f"{directory} has neither {plain.name} nor {path.name}.")
-        paths.append(path)
+        names = f"{stem}.{language}", f"{stem}.{language}.gz"
+        found = [directory / name for name in names if (directory / name).is_file()]
+        if not found:
+            raise InputError(f"{directory} has neither {' nor '.join(names)}.")
+        paths.append(found[0])
     return [tuple(paths)]
 
 
@@ -176,7 +180,6 @@ def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:
             f"data.target_language to en and de, not {'-'.join(direction)}."
         )
     count = config.builtin_pairs if split == "train" else config.builtin_eval_pairs
+    step = 1 if direction == ("en", "de") else -1
     pairs = grammar.generate(split, count, config.seed)
-    if direction == ("en", "de"):
-        return ((pair.source, pair.target) for pair in pairs)
-    return ((pair.target, pair.source) for pair in pairs)
+    return ((pair.source, pair.target)[::step] for pair in pairs)

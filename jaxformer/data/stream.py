@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from jaxformer import processes
+from jaxformer.data.sources import decode_lines
 from jaxformer.errors import InputError
 
 BLOCK_LINES = 10_000  # enough to sort by length well, in bounded memory
@@ -15,78 +16,53 @@ BLOCK_SECONDS = 1.0  # from the first line of a block to its end, at most
 
 
 def read_stream(stream: BinaryIO) -> Iterator[str]:
-    r"""Yield lines, split at \n alone. Raises InputError for one that is not UTF-8."""
-    for number, line in enumerate(stream, start=1):
-        encoding = "utf-8-sig" if number == 1 else "utf-8"  # drops a byte order mark
-        try:
-            yield line.decode(encoding).removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError:
-            raise InputError(
-                f"standard input, line {number} is not UTF-8; convert the text to UTF-8"
-            ) from None
+    """Yield lines as `decode_lines` does."""
+    return decode_lines(stream, "standard input")
 
 
-class Lines:
-    """Lines of a stream, read ahead by a thread, in blocks of what has arrived."""
+def _read_blocks(stream: BinaryIO, most: int) -> Iterator[list[str]]:
+    """Yield at most `most` lines at a time, read ahead by a thread.
 
-    def __init__(self, stream: BinaryIO, most: int) -> None:
-        self._most = most
-        self._queue: queue.Queue[str | Exception | None] = queue.Queue(most)
-        self._ended = False
-        threading.Thread(
-            target=self._read, args=(stream,), name="lines", daemon=True
-        ).start()
+    A file gives large blocks, and a person's typing single lines. An exception of
+    reading is raised after the block of the lines before it.
+    """
+    arrived: queue.Queue[str | Exception | None] = queue.Queue(most)
 
-    def _read(self, stream: BinaryIO) -> None:
+    def read() -> None:
         try:
             for line in read_stream(stream):
-                self._queue.put(line)
-            self._queue.put(None)
-        except Exception as error:  # raised again by next_block
-            self._queue.put(error)
+                arrived.put(line)
+            arrived.put(None)
+        except Exception as error:
+            arrived.put(error)
 
-    def next_block(self) -> list[str]:
-        """Wait for a line, then take those that follow at once; [] at the end.
-
-        A file gives large blocks, and a person's typing single lines. An exception of
-        reading is raised after the block of the lines before it.
-        """
-        block: list[str] = []
-        begun = 0.0
-        while not self._ended and len(block) < self._most:
-            timeout = None
-            if block:
-                left = begun + BLOCK_SECONDS - time.monotonic()
-                timeout = max(min(QUIET_SECONDS, left), 0.001)
+    threading.Thread(target=read, name="lines", daemon=True).start()
+    while isinstance(item := arrived.get(), str):
+        block = []
+        end = time.monotonic() + BLOCK_SECONDS
+        while isinstance(item, str):
+            block.append(item)
+            if len(block) == most or time.monotonic() > end:
+                break
             try:
-                line = self._queue.get(timeout=timeout)
+                item = arrived.get(timeout=QUIET_SECONDS)
             except queue.Empty:
                 break
-            if line is None:
-                self._ended = True
-            elif isinstance(line, Exception):
-                if block:
-                    self._queue.put(line)
-                    break
-                raise line
-            else:
-                begun = begun or time.monotonic()
-                block.append(line)
-                if time.monotonic() > begun + BLOCK_SECONDS:
-                    break
-        return block
+        yield block
+        if not isinstance(item, str):
+            break
+    if item is not None:
+        raise item
 
 
 def read_blocks(stream: BinaryIO) -> Iterator[list[str]]:
     """Yield the lines of process 0's standard input in blocks, to all processes."""
-    lines = None
-    if processes.is_first():
-        lines = Lines(stream, BLOCK_LINES * processes.count())
+    most = BLOCK_LINES * processes.count()
+    blocks = _read_blocks(stream, most) if processes.is_first() else iter(())
     while True:
-        block: list[str] = []
-        complaint = None
+        block, complaint = [], None
         try:
-            block = lines.next_block() if lines else []
+            block = next(blocks, [])
         except InputError as error:
             complaint = str(error)
         block, complaint = processes.from_first((block, complaint))

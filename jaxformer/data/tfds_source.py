@@ -24,11 +24,10 @@ def read_tfds(
 ) -> Iterator[tuple[str, str]]:
     """Stream (source, target) of a split of a translation set, in stored order.
 
-    `languages` are those of source and target. `data_dir` "" is TFDS's default;
-    `download` allows preparing a set that is not there yet. Raises InputError at once
-    if the set, the split or a language is missing.
+    `data_dir` "" is TFDS's default; `download` allows preparing a set that is not there
+    yet. Raises InputError at once if the set, the split or a language is missing.
     """
-    builder = _open_builder(name, data_dir or None, download)
+    builder = _open_builder(name, data_dir, download)
     known, splits = sorted(builder.info.features), sorted(builder.info.splits)
     if not set(languages) <= set(known):
         raise InputError(
@@ -57,32 +56,28 @@ def _stream(
             yield source, target
 
 
-def _open_builder(name: str, data_dir: str | None, download: bool) -> Any:
+def _open_builder(name: str, data_dir: str, download: bool) -> Any:
     """Return the TFDS builder with its data on disk."""
     try:
         import tensorflow_datasets as tfds
+
+        builder = tfds.builder(name, data_dir=data_dir or None)
     except ImportError as error:
         raise InputError(
             f"tfds:{name} needs TensorFlow Datasets ({error}): pip install "
             "tensorflow-cpu tensorflow-datasets importlib_resources."
         ) from None
-    try:
-        builder = tfds.builder(name, data_dir=data_dir)
     except ValueError as error:
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"TFDS cannot open {name}: {reason}") from None
-    if not builder.is_prepared():
-        argument = "" if data_dir is None else f", data_dir={data_dir!r}"
-        command = (
-            'python -c "import tensorflow_datasets as tfds; '
-            f'tfds.builder({name!r}{argument}).download_and_prepare()"'
-        )
-        _prepare(builder, f"TFDS {name}", command, download)
-    return builder
-
-
-def _prepare(builder: Any, name: str, command: str, download: bool) -> None:
-    missing = f"{name} is not prepared in {builder.data_path}"
+    if builder.is_prepared():
+        return builder
+    argument = f", data_dir={data_dir!r}" if data_dir else ""
+    command = (
+        'python -c "import tensorflow_datasets as tfds; '
+        f'tfds.builder({name!r}{argument}).download_and_prepare()"'
+    )
+    missing = f"TFDS {name} is not prepared in {builder.data_path}"
     if not download:
         raise InputError(f"{missing}: set data.download, or run {command}")
     urls = builder.url_infos or ()  # None: the set downloads nothing
@@ -100,6 +95,7 @@ def _prepare(builder: Any, name: str, command: str, download: bool) -> None:
             f"{missing} and preparing it failed ({type(error).__name__}: {error}); "
             f"to try again, run {command}"
         ) from error
+    return builder
 
 
 def _answers(url: str) -> bool:
@@ -107,10 +103,8 @@ def _answers(url: str) -> bool:
     answered = threading.Event()
 
     def request() -> None:
-        with (
-            suppress(OSError, HTTPException),
-            urllib.request.urlopen(url, timeout=_PROBE_SECONDS),
-        ):
+        with suppress(OSError, HTTPException):
+            urllib.request.urlopen(url, timeout=_PROBE_SECONDS).close()
             answered.set()
 
     # In a thread because the timeout of a socket does not cover the name look-up.

@@ -1,14 +1,12 @@
 """Convert sentences to ids and back with a SentencePiece BPE vocabulary.
 
-Source and target share the vocabulary (section 5.1), so that one matrix can embed both
-and produce the logits. `MarianTokenizer` is that of an imported model.
+Source and target share the vocabulary (section 5.1). `MarianTokenizer` is that of an
+imported model.
 
-`normalise` changes text as little as possible, because users read what the model learns
-to write. It composes characters (NFC, which changes no meaning) and makes every run of
-white space or control characters one space, so that a sentence is one line.
-SentencePiece's own NFKC rules are off: they rewrite "½", "H₂O", "…" and the full-width
-punctuation of Chinese and Japanese. If all characters of a text are in the vocabulary,
-decode(encode(text)) == normalise(text).
+`normalise` composes characters (NFC) and makes every run of white space or control
+characters one space, so that a sentence is one line. SentencePiece's own NFKC rules are
+off: they rewrite "½", "H₂O", "…" and full-width punctuation. If all characters of a
+text are in the vocabulary, decode(encode(text)) == normalise(text).
 
 A character outside the vocabulary is UNK. There is no fallback to bytes: its 256 ids
 are a tenth of a small vocabulary, and a model that writes bytes can write broken UTF-8.
@@ -22,6 +20,7 @@ import re
 import unicodedata
 import zipfile
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 
@@ -34,10 +33,6 @@ log = logging.getLogger(__name__)
 
 # U+2581 is SentencePiece's mark for a space: text cannot keep the two apart.
 _BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]+")
-# A trained model records the number of threads. A constant keeps its bytes, and so its
-# hash, the same on every machine.
-_TRAINING_THREADS = 8
-_ERRORS_ONLY = 2
 _RESERVED = 4  # PAD, UNK, BOS, EOS
 _ZIP = b"PK\x03\x04"  # first bytes of a zip file, never of a SentencePiece model
 _MEMBERS = ("source.spm", "target.spm", "vocabulary.json")
@@ -58,6 +53,8 @@ class Tokenizer:
         self._processor = SentencePieceProcessor(model_proto=model)
         self.source_model = self.target_model = model
         self.hash = hashlib.sha256(model).hexdigest()
+        ids = list(range(len(self._processor)))
+        self._pieces: list[str] = self._processor.id_to_piece(ids)
 
     @staticmethod
     def load(path: Path) -> "Tokenizer":
@@ -78,11 +75,11 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """Number of ids, the four reserved ones included."""
-        return self._processor.get_piece_size()
+        return len(self._pieces)
 
     def pieces(self) -> list[str]:
         """Return the piece of every id; "▁" stands for the space before a word."""
-        return self._processor.id_to_piece(list(range(self.vocab_size)))
+        return list(self._pieces)
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the ids of each source sentence, EOS last; [EOS] for a blank one."""
@@ -102,27 +99,20 @@ class MarianTokenizer(Tokenizer):
     """Two SentencePiece models, one a language, with one vocabulary of their pieces.
 
     One zip file holds both models and the pieces in the order of their ids, reserved
-    ones first; `pack_tokenizer` makes it. A piece outside the vocabulary is UNK. A
-    source sentence may begin with a language code of the vocabulary, one piece.
+    ones first. A piece outside the vocabulary is UNK. A source sentence may begin with
+    a language code of the vocabulary, one piece.
     """
 
     def __init__(self, packed: bytes):
-        """Use the bytes of that file; ValueError or KeyError if they are damaged."""
+        """Use what `pack_tokenizer` made; ValueError or KeyError if it is damaged."""
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             source, target, vocabulary = map(archive.read, _MEMBERS)
         super().__init__(source)
         self.target_model = target
         self.hash = hashlib.sha256(packed).hexdigest()
         self._target = SentencePieceProcessor(model_proto=target)
-        self._pieces: list[str] = json.loads(vocabulary)
+        self._pieces = json.loads(vocabulary)
         self._ids = {piece: i for i, piece in enumerate(self._pieces) if i >= _RESERVED}
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._pieces)
-
-    def pieces(self) -> list[str]:
-        return list(self._pieces)
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         return self._encode(self._processor, sentences)
@@ -152,16 +142,15 @@ class MarianTokenizer(Tokenizer):
 
 def _text_ids(ids: Sequence[int]) -> list[int]:
     """Return the ids before the first EOS, without PAD and BOS."""
-    ids = [int(token) for token in ids]
-    end = ids.index(EOS) if EOS in ids else len(ids)
-    return [token for token in ids[:end] if token not in (PAD, BOS)]
+    before_eos = takewhile(EOS.__ne__, map(int, ids))
+    return [token for token in before_eos if token not in (PAD, BOS)]
 
 
 def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
     """Pack two SentencePiece models and the pieces by id into a tokeniser's file.
 
-    If both are one model trained by `train_tokenizer`, with these pieces, the file is
-    that model. Raises InputError for what is not a SentencePiece model.
+    If both are one model of `train_tokenizer` with these pieces, the file is that
+    model. Raises InputError for what is not a SentencePiece model.
     """
     try:
         tokenizer, _ = (Tokenizer(model) for model in (source, target))
@@ -169,10 +158,8 @@ def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes
         raise InputError(
             "The checkpoint's source.spm or target.spm is not a SentencePiece model."
         ) from None
-    has_our_ids = tokenizer.pieces() == list(pieces) and tokenizer.encode([""]) == [
-        [EOS]
-    ]
-    if source == target and has_our_ids:
+    is_ours = tokenizer.pieces() == list(pieces) and tokenizer.encode([""]) == [[EOS]]
+    if source == target and is_ours:
         return source
     packed = io.BytesIO()
     vocabulary = json.dumps(list(pieces), ensure_ascii=False).encode()
@@ -196,9 +183,8 @@ def train_tokenizer(
 
     The same sentences in the same order give the same bytes. Uses at most
     `max_sentences` of them, drawn with `seed`: 200 bytes of memory each. Leaves out the
-    rarest characters, together a share of 1 - `character_coverage` of the text. Warns
-    if the text supports fewer than `vocab_size` ids. Raises InputError if there is no
-    text or its characters alone exceed `vocab_size`.
+    rarest characters, a share of 1 - `character_coverage` of the text. Raises
+    InputError if there is no text or its characters alone exceed `vocab_size`.
     """
     texts = draw_sample(filter(None, map(normalise, sentences)), max_sentences, seed)
     if not texts:
@@ -213,15 +199,23 @@ def train_tokenizer(
             hard_vocab_limit=False,
             character_coverage=character_coverage,
             normalization_rule_name="identity",
-            num_threads=_TRAINING_THREADS,
+            num_threads=8,  # in the model's bytes: the same hash on every machine
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
-            minloglevel=_ERRORS_ONLY,
+            minloglevel=2,  # errors only
         )
     except RuntimeError as error:
-        raise InputError(_explain(error, vocab_size)) from None
+        too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))
+        why = f"SentencePiece cannot build a vocabulary of {vocab_size} ids: {error}."
+        if too_small:
+            why = (
+                f"vocab_size {vocab_size} is too small: the characters of the training "
+                f"text and the reserved ids alone need {too_small[1]}; raise it or "
+                "lower character_coverage."
+            )
+        raise InputError(why) from None
     Path(path).write_bytes(model.getvalue())
     tokenizer = Tokenizer(model.getvalue())
     if tokenizer.vocab_size < vocab_size:
@@ -243,14 +237,3 @@ def draw_sample(items: Iterable, size: int, seed: int) -> list:
         elif (replaced := int(random() * (index + 1))) < size:
             sample[replaced] = item
     return sample
-
-
-def _explain(error: RuntimeError, vocab_size: int) -> str:
-    too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))
-    if too_small:
-        return (
-            f"vocab_size {vocab_size} is too small: the characters of the training "
-            f"text and the reserved ids alone need {too_small[1]}; raise vocab_size "
-            "or lower character_coverage."
-        )
-    return f"SentencePiece cannot build a vocabulary of {vocab_size} ids: {error}."

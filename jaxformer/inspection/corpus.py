@@ -7,54 +7,44 @@ those of the files, from 1, and end at "\\n" alone.
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from multiprocessing.connection import Connection
 from typing import Any
 
 from jaxformer.config import DataConfig
 from jaxformer.data.sources import SPLITS, read_pairs, read_parts
 from jaxformer.errors import InputError
-from jaxformer.inspection.finding import SIDES, place
-from jaxformer.inspection.languages import Languages
-from jaxformer.inspection.split import Split, find_overlap
+from jaxformer.inspection.languages import SIDES, Languages
+from jaxformer.inspection.split import Split, find_overlap, place
 
 
 @contextmanager
 def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
-    """Run `inspect_corpus` in another process; yields a function that waits for it.
+    """Run `inspect_corpus` in another process; yield a function that waits for it.
 
-    The process ends with the block. The function raises InputError if it ended before.
+    The process ends with the block. The function raises InputError if it was killed.
     """
+    others = multiprocessing.active_children()
     context = multiprocessing.get_context("spawn")  # JAX has threads: no fork
-    receiver, sender = context.Pipe(duplex=False)
-    worker = context.Process(target=_send_findings, args=(sender, config), daemon=True)
-    worker.start()
-    sender.close()  # so that `recv` raises EOFError if the worker dies
-
-    def wait() -> dict:
+    ignore = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is for the parent to handle
+    with ProcessPoolExecutor(1, context, signal.signal, ignore) as pool:
         try:
-            return receiver.recv()
-        except EOFError:
+            yield pool.submit(inspect_corpus, config).result
+        except BrokenProcessPool:
             raise InputError(
                 "the process that inspects the text was ended; it may lack memory"
             ) from None
-
-    try:
-        yield wait
-    finally:
-        worker.kill()
-        worker.join()
-
-
-def _send_findings(sender: Connection, config: DataConfig) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
-    sender.send(inspect_corpus(config))
+        finally:
+            for worker in multiprocessing.active_children():
+                if worker not in others:
+                    worker.kill()
 
 
 def inspect_corpus(config: DataConfig) -> dict[str, Any]:
-    """Inspect the splits that exist; returns what is found, as JSON can hold it.
+    """Inspect the splits that exist; return what is found, as JSON can hold it.
 
     "splits" has of each its "pairs", "files", "lengths" and "findings" by kind,
     "left_out" why a split or the languages were not inspected.
@@ -71,13 +61,11 @@ def inspect_corpus(config: DataConfig) -> dict[str, Any]:
             splits[name] = Split(read_parts(config, name), languages)
         except InputError as error:
             left_out[name] = str(error)
-    return {
-        "splits": {
-            name: _describe(split, config, name, splits.get("train"))
-            for name, split in splits.items()
-        },
-        "left_out": left_out,
+    described = {
+        name: _describe(split, config, name, splits.get("train"))
+        for name, split in splits.items()
     }
+    return {"splits": described, "left_out": left_out}
 
 
 def _describe(
@@ -85,15 +73,16 @@ def _describe(
 ) -> dict[str, Any]:
     """Convert a split to JSON, with its overlap with train and the texts to quote."""
     overlaps: dict[str, dict[int, int]] = {}
-    for kind, hashes in split.hashes.items() if name != "train" and train else ():
-        overlaps[f"{kind}_overlap"] = find_overlap(hashes, train.hashes[kind])
-        for index in overlaps[f"{kind}_overlap"]:
-            split.findings[f"{kind}_overlap"].add(index)
+    for side, hashes in split.hashes.items() if name != "train" and train else ():
+        kind = f"{side}_overlap"
+        overlaps[kind] = find_overlap(hashes, train.hashes[side])
+        for index in overlaps[kind]:
+            split.findings[kind].add(index)
     findings = [*split.findings.values()]
     findings += [label for found in findings for label in found.labels.values()]
-    wanted = {index for found in findings for index in found.indices()}
-    pairs = islice(read_pairs(config, name), max(wanted, default=-1) + 1)
-    texts = {index: pair for index, pair in enumerate(pairs) if index in wanted}
+    quoted = {index for found in findings for index in found.indices()}
+    pairs = islice(read_pairs(config, name), max(quoted, default=-1) + 1)
+    texts = {index: pair for index, pair in enumerate(pairs) if index in quoted}
 
     def example(index: int, kind: str) -> dict[str, Any]:
         side = kind.partition("_")[0]

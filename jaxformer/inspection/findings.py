@@ -1,12 +1,13 @@
 """Say what `jaxformer.inspection.corpus` found: warnings, lengths, then examples."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxformer.inspection.finding import SIDES
+from jaxformer.inspection.languages import SIDES
 
 SHOWN = 5  # examples of each finding; the JSON has more
 _WIDTH = 88  # columns of a line, without the 12 that name the section
@@ -39,30 +40,26 @@ KINDS = {
 
 
 def warnings(corpus: dict[str, Any], *, deduplicate: bool) -> list[str]:
-    """The findings to act on, a line each.
+    """Return the findings to act on, a line each.
 
     `deduplicate` says whether preparing drops repeated pairs of train.
     """
-    return [
-        title
-        for kind, finding, pairs, title in _findings(corpus)
-        if _is_warning(kind, finding, pairs)
-        and not (deduplicate and kind == "pair_repeated" and title.startswith("train"))
-    ]
-
-
-def _is_warning(kind: str, finding: dict[str, Any], pairs: int) -> bool:
-    if kind in ("source_repeated", "target_repeated"):
-        least, share = _FREQUENT
-        most = next(iter(finding["labels"].values()))["pairs"]
-        return most >= max(least, share * pairs)
-    chance = KINDS[kind][1] * pairs
-    # A single pair of a small split may be chance, whatever its share.
-    return finding["pairs"] > (max(1, chance + 3 * chance**0.5) if chance else 0)
+    found = []
+    for kind, finding, pairs, title in _findings(corpus):
+        count, chance = finding["pairs"], KINDS[kind][1] * pairs
+        # A single pair of a small split may be chance, whatever its share.
+        usual = max(1, chance + 3 * chance**0.5) if chance else 0
+        if kind in ("source_repeated", "target_repeated"):
+            count = next(iter(finding["labels"].values()))["pairs"]
+            usual = math.ceil(max(_FREQUENT[0], _FREQUENT[1] * pairs)) - 1
+        is_dropped = kind == "pair_repeated" and title.startswith("train")
+        if count > usual and not (deduplicate and is_dropped):
+            found.append(title)
+    return found
 
 
 def describe(corpus: dict[str, Any], found: Sequence[str]) -> str:
-    """The report for a terminal: the warnings `found`, then the sections."""
+    """Return the report for a terminal: the warnings `found`, then the sections."""
     reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
     summary = [
         f"{len(found) or 'no'} warning{'' if len(found) == 1 else 's'}",
@@ -77,7 +74,7 @@ def describe(corpus: dict[str, Any], found: Sequence[str]) -> str:
 
 
 def sections(corpus: dict[str, Any]) -> dict[str, list[str]]:
-    """Lines of a table of lengths, and of every finding with examples below it."""
+    """Return lines of a table of lengths, and of the findings with their examples."""
     return {
         "lengths": list(_describe_lengths(corpus["splits"])),
         "findings": list(_describe_findings(corpus)),
@@ -85,7 +82,6 @@ def sections(corpus: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _describe_findings(corpus: dict[str, Any]) -> Iterator[str]:
-    """Name every finding, with examples and their lines below it."""
     for kind, finding, _, title in _findings(corpus):
         yield f"{title}:"
         labels = list(finding["labels"].items())[:SHOWN]
@@ -109,7 +105,7 @@ def _describe_findings(corpus: dict[str, Any]) -> Iterator[str]:
 
 
 def without_text(corpus: Any) -> Any:
-    """The same without quotations, for a line of JSON."""
+    """Return a copy without quotations, for a line of JSON."""
     if isinstance(corpus, dict):
         return {k: without_text(v) for k, v in corpus.items() if k != "text"}
     return [*map(without_text, corpus)] if isinstance(corpus, list) else corpus
@@ -147,7 +143,7 @@ def _describe_lengths(splits: dict[str, Any]) -> Iterator[str]:
 
 
 def _quote(before: str, text: str, after: str = "") -> str:
-    """A line with a quotation, cut to the room there is, and escaped."""
+    """Return a line with an escaped quotation, cut to the width of the report."""
     room = max(_WIDTH - len(before) - len(after) - 4, _LEAST_QUOTE)
     text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text[:_WIDTH])
     if len(text) > room:
@@ -161,7 +157,7 @@ def _place(place: Sequence) -> str:
 
 
 def _places(found: dict[str, Any], most: int = SHOWN) -> str:
-    """The first lines, and how many more there are: "a.en:4, :501 and 3 more"."""
+    """Return the first places, as in "a.en:4, :501 and 3 more"."""
     shown, before = [], None
     for file, line in [example["place"] for example in found["examples"][:most]]:
         shown.append(_place((file, line)) if file != before else f":{line}")

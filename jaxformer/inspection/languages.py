@@ -1,7 +1,6 @@
 """Find sentences that are not in the language of their side, by py3langid.
 
 Its model gives each of 139 languages a probability, calibrated for short sentences.
-The only importer of py3langid.
 """
 
 from collections import Counter
@@ -11,35 +10,31 @@ from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from jaxformer.data.sources import Pair
 from jaxformer.errors import InputError
-from jaxformer.inspection.finding import SIDES
 
+SIDES = ("source", "target")
 _ODDS = 15  # of another language to the side's own, for a sentence to be reported
 _NO_LANGUAGE = "zxx"  # the model's label for numbers, markup and the like
-_LEARN_FROM = 20_000  # sentences that teach which words are certain
-_CERTAIN = 5  # sentences of a language with a word that may be certain,
+_LEARN_FROM = 20_000  # classified sentences that show which words are certain
+_CERTAIN = 5  # sentences of a language that a certain word occurs in, at least,
 _PER_OTHER = 50  # and how many of them for each sentence of another language
 
 
 class Languages:
     """The two languages of a corpus.
 
-    The model takes 30 microseconds a sentence. It need not see sentences that mostly
-    consist of words which, as far as it has seen, occur in one language alone.
+    The model takes 30 microseconds a sentence. Sentences are not classified if they
+    mostly consist of words that have occurred in sentences of one language alone.
     """
 
     def __init__(self, codes: tuple[str, str]) -> None:
-        """Take the ISO 639 codes of source and target.
-
-        Raises InputError for a language that the model lacks.
-        """
+        """Take two ISO 639 codes; InputError for a language that the model lacks."""
         self._codes = codes
         self._model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         for code in codes:
             if code not in self._model.labels:
                 raise InputError(f"languages: py3langid does not know {code!r}")
-        self._inside: tuple[Counter[str], ...] = (Counter(), Counter())  # by side
-        self._outside: tuple[Counter[str], ...] = (Counter(), Counter())
-        self._certain: tuple[set[str], ...] = (set(), set())
+        # By side: words of its language, words of others, words that are certain.
+        self._words = [(Counter(), Counter(), set()) for _ in codes]
         self._learnt_from = 0
 
     def judge(self, pair: Pair) -> Iterator[tuple[str, str | None, float]]:
@@ -48,22 +43,19 @@ class Languages:
         A pair whose sides are in each other's language is "swapped", and yielded once.
         """
         found = [self._find_foreign(text, side) for side, text in enumerate(pair)]
-        is_other = [
-            language == self._codes[i - 1] for i, (language, _) in enumerate(found)
-        ]
-        if all(is_other):
+        if tuple(language for language, _ in reversed(found)) == self._codes:
             yield "swapped", None, found[0][1] * found[1][1]
             return
         for side, (language, odds) in enumerate(found):
-            if is_other[side]:
+            if language == self._codes[side - 1]:
                 yield f"{SIDES[side]}_in_{SIDES[side - 1]}_language", None, odds
             elif language:
                 yield f"{SIDES[side]}_in_neither", language, odds
 
     def _find_foreign(self, text: str, side: int) -> tuple[str | None, float]:
-        """The language of a sentence that is not in its side's, and the odds of it."""
+        """Return the language of a sentence if not its side's, and the odds of it."""
         words = text.lower().split()
-        certain = sum(map(self._certain[side].__contains__, words))
+        certain = sum(map(self._words[side][2].__contains__, words))
         if certain >= max(3, len(words) / 2):
             return None, 0.0
         language, probability = self._model.classify(text)
@@ -76,11 +68,10 @@ class Languages:
         return (language, odds) if odds > _ODDS else (None, 0.0)
 
     def _learn(self, words: set[str], language: str) -> None:
-        """Note the words of a sentence in that language."""
+        """Count the words of a sentence in that language."""
         self._learnt_from += 1
-        for code, inside, outside, certain in zip(
-            self._codes, self._inside, self._outside, self._certain, strict=True
-        ):
+        sides = zip(self._codes, self._words, strict=True)
+        for code, (inside, outside, certain) in sides:
             if language == code:
                 inside.update(words)
                 often = {w for w in words if inside[w] >= _CERTAIN}

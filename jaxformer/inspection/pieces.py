@@ -13,7 +13,8 @@ from jaxformer.config import DataConfig
 from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.sources import Pair, read_pairs
 from jaxformer.data.tokenizer import normalise
-from jaxformer.inspection.finding import SIDES, Finding, place
+from jaxformer.inspection.languages import SIDES
+from jaxformer.inspection.split import Finding, place
 
 _LABEL = 40  # characters of a word that are reported
 
@@ -28,24 +29,23 @@ def add_pieces(
     """
     known = {" ", *chain.from_iterable(prepared.tokenizer.pieces()[EOS + 1 :])}
     for name, split in corpus["splits"].items():
-        tokenized = {"train": prepared.train, "dev": prepared.dev}.get(name)
-        if tokenized is not None:
-            pieces = [getattr(tokenized, side).lengths - 1 for side in SIDES]  # no EOS
+        if name in ("train", "dev"):
+            pieces = [side.lengths - 1 for side in getattr(prepared, name)]  # no EOS
             for side, lengths in zip(SIDES, pieces, strict=True):
                 counts = sorted(Counter(lengths.tolist()).items())
                 split["lengths"][side]["pieces"] = dict(counts)
             split["ratio"] = {"percentiles": ratio_percentiles(*pieces)}
-        report = prepared.report.get(name)
-        if report is None or any(report[side]["unknown"] for side in SIDES):
-            for kind, found in find_unknown(read_pairs(config, name), known).items():
-                line = partial(place, side=kind[:6], files=split["files"])
-                split["findings"][kind] = found.describe(
-                    lambda index, line=line: {"place": line(index)}
-                )
+            if not any(prepared.report[name][side]["unknown"] for side in SIDES):
+                continue
+        for kind, found in find_unknown(read_pairs(config, name), known).items():
+            line = partial(place, side=kind.partition("_")[0], files=split["files"])
+            split["findings"][kind] = found.describe(
+                lambda index, line=line: {"place": line(index)}
+            )
 
 
 def ratio_percentiles(source: np.ndarray, target: np.ndarray) -> dict[int, float]:
-    """Percentiles of the target pieces for a source piece, blank sides left out."""
+    """Return percentiles of target pieces a source piece, without blank sides."""
     both = (source > 0) & (target > 0)
     if not both.any():
         return {}

@@ -1,19 +1,25 @@
 """Read one split of a corpus and collect the findings in its text."""
 
+import heapq
 import re
 import unicodedata
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from jaxformer.data.sources import Pair, Part
 from jaxformer.data.tokenizer import normalise
 from jaxformer.errors import InputError
-from jaxformer.inspection.finding import SIDES, Finding
-from jaxformer.inspection.languages import Languages
+from jaxformer.inspection.languages import SIDES, Languages
 
+EXAMPLES = 20  # of each finding; all are counted
+_LABELS = 10  # of each finding that are reported, the most frequent ones
+_MOST_LABELS = 100_000  # that are counted
+_GROUP_EXAMPLES = 5  # of a text that is repeated
 # Neither text nor white space: controls (a tab is white space), line ends that are not
 # \n, soft hyphens, marks of direction and of width, what decoding could not read, and
 # private use. A joiner is usual in Persian, Hindi and emoji, not after a Latin letter.
@@ -21,16 +27,55 @@ _ODD = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\uffff\ue000-\uf8ff]|(?<![\u0590-\U0010ffff])[\u200c\u200d]"
 )
-_GROUPS = 10  # the texts with most pairs
-_GROUP_EXAMPLES = 5
+
+
+@dataclass
+class Finding:
+    """What some pairs of a split have in common; a pair is given by its index."""
+
+    pairs: int = 0
+    count: int = 0  # a pair may have it several times
+    labels: dict[str, "Finding"] = field(default_factory=dict)
+    examples: list[tuple[float, int]] = field(default_factory=list)  # (odds, -index)
+
+    def add(
+        self, index: int, labels: Mapping[str, int] | None = None, odds: float = 0.0
+    ) -> None:
+        """Count a pair once, or as often as it has each of `labels`.
+
+        The examples with the highest odds are kept, the first ones of equal odds.
+        """
+        self.pairs += 1
+        self.count += sum((labels or {}).values()) or 1
+        is_full = len(self.examples) == EXAMPLES
+        keep = heapq.heappushpop if is_full else heapq.heappush
+        keep(self.examples, (odds, -index))
+        for label, times in (labels or {}).items():
+            if label in self.labels or len(self.labels) < _MOST_LABELS:
+                of_label = self.labels.setdefault(label, Finding())
+                of_label.add(index, odds=odds)
+                of_label.count += times - 1
+
+    def indices(self) -> list[int]:
+        """Return the examples in the order in which they are reported."""
+        return [-index for _, index in sorted(self.examples, reverse=True)]
+
+    def describe(self, example: Callable[[int], dict]) -> dict[str, Any]:
+        """Convert to JSON, with the most frequent labels, by `example` of an index."""
+        labels = sorted(self.labels.items(), key=lambda item: -item[1].pairs)[:_LABELS]
+        return {
+            "pairs": self.pairs,
+            "count": self.count,
+            "examples": [example(index) for index in self.indices()],
+            "labels": {label: found.describe(example) for label, found in labels},
+        }
 
 
 class Split:
     """Findings of one split by their kinds, and its lengths in words.
 
-    `hashes` has int64 [pairs] of whole pairs and of either side, 0 where one is blank:
-    24 bytes a pair. Among 9 million texts two share a hash with a chance of 1 in
-    450,000.
+    `hashes` has int64 [pairs] of whole pairs and of either side, 0 where one is blank.
+    Among 9 million texts two share a hash with a chance of 1 in 450,000.
     """
 
     def __init__(self, parts: Iterable[Part], languages: Languages | None) -> None:
@@ -39,38 +84,45 @@ class Split:
         Without `languages`, sentences in the wrong language are not searched for.
         """
         self.pairs = 0
-        self.files: list[tuple[str, str, int]] = []
+        self.files: list[tuple[str, str, int]] = []  # names, index of their first pair
         self.findings: dict[str, Finding] = defaultdict(Finding)
         self.words: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
-        self._languages = languages
-        self._hashes = {kind: array("q") for kind in ("pair", *SIDES)}
+        hashes = {kind: array("q") for kind in ("pair", *SIDES)}
         for part in parts:
             self.files.append((part.source, part.target, self.pairs))
             for pair in part.pairs:
-                self._inspect(pair)
+                texts = source, target = normalise(pair[0]), normalise(pair[1])
+                self._inspect(pair, texts, languages)
+                hashes["pair"].append(hash(texts) if source and target else 0)
+                hashes["source"].append(hash(source) if source else 0)
+                hashes["target"].append(hash(target) if target else 0)
                 self.pairs += 1
         if not self.pairs:
             raise InputError("a split holds no pair")
-        self.hashes = {k: np.frombuffer(h, np.int64) for k, h in self._hashes.items()}
-        for kind, hashes in self.hashes.items():
-            self.findings[f"{kind}_repeated"] = find_repeats(hashes)
+        self.hashes = {k: np.frombuffer(h, np.int64) for k, h in hashes.items()}
+        for kind, values in self.hashes.items():
+            self.findings[f"{kind}_repeated"] = find_repeats(values)
 
-    def _inspect(self, pair: Pair) -> None:
-        texts = source, target = normalise(pair[0]), normalise(pair[1])
+    def _inspect(self, pair: Pair, texts: Pair, languages: Languages | None) -> None:
         for side, raw, text in zip(SIDES, pair, texts, strict=True):
             self.words[side][len(text.split())] += 1
-            self._hashes[side].append(hash(text) if text else 0)
             if not text:
                 self.findings[f"{side}_blank"].add(self.pairs)
             if odd := count_odd_characters(raw):
                 self.findings[f"{side}_characters"].add(self.pairs, odd)
-        self._hashes["pair"].append(hash(texts) if source and target else 0)
-        if source and source == target:
+        if texts[0] and texts[0] == texts[1]:
             self.findings["identical_sides"].add(self.pairs)
-        if self._languages:
-            for kind, language, odds in self._languages.judge(texts):
-                labels = {language: 1} if language else {}
-                self.findings[kind].add(self.pairs, labels, odds)
+        for kind, language, odds in languages.judge(texts) if languages else ():
+            labels = {language: 1} if language else {}
+            self.findings[kind].add(self.pairs, labels, odds)
+
+
+def place(
+    index: int, side: str, files: Sequence[tuple[str, str, int]]
+) -> tuple[str, int]:
+    """Return the file that has that side of a pair, and its line from 1."""
+    source, target, first = next(f for f in reversed(files) if f[2] <= index)
+    return target if side == "target" else source, index - first + 1
 
 
 def count_odd_characters(sentence: str) -> dict[str, int]:
@@ -99,7 +151,7 @@ def find_repeats(hashes: np.ndarray) -> Finding:
     found = Finding()
     found.pairs = found.count = int(counts[repeated].sum()) - len(repeated)
     largest_first = repeated[np.lexsort((firsts[repeated], -counts[repeated]))]
-    for number, i in enumerate(largest_first[:_GROUPS], start=1):
+    for number, i in enumerate(largest_first[:_LABELS], start=1):
         indices = np.flatnonzero(hashes == values[i])[:_GROUP_EXAMPLES].tolist()
         pairs, examples = int(counts[i]), [(0.0, -index) for index in indices]
         found.labels[str(number)] = Finding(pairs, pairs, examples=examples)

@@ -110,7 +110,8 @@ def test_text_that_is_not_utf_8_is_refused_by_line(command, trained):
     assert answer.code == 2
     assert answer.out.count(b"\n") == 2
     assert answer.err.endswith(
-        "jaxformer: standard input, line 3 is not UTF-8; convert the text to UTF-8\n"
+        "standard input, line 3: byte 1 of the line is not UTF-8; "
+        "convert the text to UTF-8\n"
     )
 
 

@@ -44,12 +44,9 @@ def test_pieces_take_the_vectors_of_their_words(write, lines):
 
 
 @pytest.mark.parametrize("lines", [["dog 1 -1", "▁dog 2 7"], ["▁dog 2 7", "dog 1 -1"]])
-def test_the_vector_of_a_piece_comes_before_that_of_its_word(write, lines):
+def test_the_vector_of_a_piece_precedes_that_of_its_word(write, lines):
     vectors, _ = read_word_vectors(write(*lines), PIECES, d_model=2)
     np.testing.assert_allclose(vectors[4] / vectors[5], [2, -7], rtol=1e-6)
-
-
-def test_no_common_word_is_no_error(write):
     vectors, is_found = read_word_vectors(write("cat 1 2"), PIECES, d_model=2)
     assert not is_found.any() | vectors.any()
 
@@ -65,12 +62,9 @@ def test_no_common_word_is_no_error(write):
         (["dog 1 1", "hund 1 1"], r"all numbers are equal"),
     ],
 )
-def test_a_wrong_file_is_one_line_that_says_where(write, lines, message):
-    path = write(*lines)
-    with pytest.raises(InputError, match=message) as error:
-        read_word_vectors(path, PIECES, d_model=2)
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)
+def test_a_damaged_file_is_named_with_its_line(write, lines, message):
+    with pytest.raises(InputError, match=rf"vectors\.txt.*{message}"):
+        read_word_vectors(write(*lines), PIECES, d_model=2)
 
 
 def test_a_new_run_starts_from_the_vectors_where_they_belong(write):

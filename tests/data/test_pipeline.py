@@ -3,19 +3,14 @@
 import subprocess
 import sys
 import time
-from collections import Counter
 from itertools import chain, islice
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 
 from jaxformer.batch import Rows
-from jaxformer.data.pipeline import (
-    assemble,
-    evaluation_batches,
-    examples_of,
-    updates,
-)
+from jaxformer.data.pipeline import assemble, evaluation_batches, examples_of, updates
 from jaxformer.data.plan import EpochPlan, Plan, Shape, make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.errors import InputError
@@ -54,18 +49,21 @@ def plan_of(corpus, layout="buckets", **changes):
 def pairs_of(batches):
     """The (source, target) pairs of batches, read back by segment."""
     for batch in batches:
-        for row in range(len(batch.source)):
-            for segment in range(1, batch.source_segments[row].max() + 1):
-                yield (
-                    tuple(batch.source[row][batch.source_segments[row] == segment]),
-                    tuple(batch.target[row][batch.target_segments[row] == segment]),
+        for source, target, *segments in zip(*batch, strict=True):
+            for number in range(1, segments[0].max() + 1):
+                yield tuple(
+                    tuple(ids[segment == number].tolist())
+                    for ids, segment in zip((source, target), segments, strict=True)
                 )
 
 
-def assert_equal(batch, expected):
-    for array, other in zip(batch, expected, strict=True):
-        assert array.dtype == np.int32
-        np.testing.assert_array_equal(array, other)
+def assert_equal(updates, expected):
+    """Compare updates, or all of them that the shorter stream has."""
+    for update, other in zip(updates, expected, strict=False):
+        for batch, same in zip(update, other, strict=True):
+            assert {array.dtype for array in batch} == {np.dtype(np.int32)}
+            for array, wanted in zip(batch, same, strict=True):
+                np.testing.assert_array_equal(array, wanted)
 
 
 def test_rows_and_segments_by_hand():
@@ -85,40 +83,30 @@ def test_rows_and_segments_by_hand():
 
 
 @every_layout
-def test_an_epoch_holds_every_pair_once(corpus, layout):
-    expected = Counter(
-        (tuple(source), tuple(target)) for source, target in zip(*corpus, strict=True)
-    )
+def test_an_epoch_holds_every_pair_once_and_training_starts_anywhere(corpus, layout):
     plan = plan_of(corpus, layout)
+    pairs = [
+        tuple(tuple(ids.tolist()) for ids in pair) for pair in zip(*corpus, strict=True)
+    ]
     evaluated = list(evaluation_batches(corpus, plan))
     for batch in evaluated:
         assert Shape(*batch.source.shape, batch.target.shape[1]) in plan.shapes
         assert not batch.source[batch.source_segments == 0].any()
         assert not batch.target[batch.target_segments == 0].any()
-    assert Counter(pairs_of(evaluated)) == expected
-    epoch = updates(corpus, plan, seed=3, start=0, executor="python")
-    trained = chain.from_iterable(islice(epoch, plan.updates_per_epoch))
-    assert Counter(pairs_of(trained)) == expected
+    assert sorted(pairs_of(evaluated)) == sorted(pairs)
 
-
-@every_layout
-def test_starting_anywhere_is_skipping(corpus, layout):
-    plan = plan_of(corpus, layout)
     length = 2 * plan.updates_per_epoch + 3
     stream = updates(corpus, plan, seed=1, start=0, executor="python")
     whole = list(islice(stream, length))
+    first_epoch = chain(*whole[: plan.updates_per_epoch])
+    assert sorted(pairs_of(first_epoch)) == sorted(pairs)
     for number, update in enumerate(whole):
         assert len(update) == len(plan.microbatches_of(number % plan.updates_per_epoch))
-        pairs = [
-            (tuple(corpus.source[index]), tuple(corpus.target[index]))
-            for index in examples_of(plan, 1, number)
-        ]
-        assert pairs == list(pairs_of(update))
+        examples = examples_of(plan, 1, number)
+        assert list(pairs_of(update)) == [pairs[index] for index in examples]
     for start in (1, plan.updates_per_epoch - 1, plan.updates_per_epoch, length - 2):
         later = updates(corpus, plan, seed=1, start=start, executor="python")
-        for update, expected in zip(later, whole[start:], strict=False):
-            for batch, other in zip(update, expected, strict=True):
-                assert_equal(batch, other)
+        assert_equal(islice(later, length - start), whole[start:])
 
 
 @pytest.mark.slow
@@ -127,12 +115,10 @@ def test_both_executors_read_the_same(corpus, layout):
     plan = plan_of(corpus, layout)
     start = plan.updates_per_epoch - 2  # crosses into the next epoch
     streams = (
-        updates(corpus, plan, seed=5, start=start, executor=executor)
+        islice(updates(corpus, plan, seed=5, start=start, executor=executor), 6)
         for executor in ("tf.data", "python")
     )
-    for update, expected in islice(zip(*streams, strict=True), 6):
-        for batch, other in zip(update, expected, strict=True):
-            assert_equal(batch, other)
+    assert_equal(*streams)
 
 
 @every_layout
@@ -155,35 +141,30 @@ def test_a_process_gets_its_blocks_of_the_same_batches(corpus, layout, blocks, o
         all_empty_rows += empty_rows
         filled = (np.pad(array, ((0, empty_rows), (0, 0))) for array in whole)
         in_blocks = (np.split(array, of) for array in filled)
-        assert_equal(part, [np.concatenate([x[b] for b in blocks]) for x in in_blocks])
+        expected = [np.concatenate([x[block] for block in blocks]) for x in in_blocks]
+        assert_equal([[part]], [[expected]])
     assert (all_empty_rows > 0) == (of > 2)
 
 
-@every_layout
 @pytest.mark.parametrize("processes", [2, 5, 100])
-def test_processes_share_an_evaluation(corpus, layout, processes):
-    plan = plan_of(corpus, layout)
+def test_processes_share_an_evaluation(corpus, processes):
+    plan = plan_of(corpus)
     whole = list(evaluation_batches(corpus, plan))
     for number in range(processes):
-        share = evaluation_batches(corpus, plan, process=(number, processes))
-        for batch, expected in zip(share, whole[number::processes], strict=True):
-            assert_equal(batch, expected)
+        share = list(evaluation_batches(corpus, plan, process=(number, processes)))
+        assert len(share) == len(whole[number::processes])
+        assert_equal([share], [whole[number::processes]])
 
 
 def test_an_epoch_is_planned_once_when_it_is_reached(corpus, monkeypatch):
-    planned, epoch_of = [], Plan.epoch
-
-    def epoch(self, seed, number):
-        planned.append(number)
-        return epoch_of(self, seed, number)
-
-    monkeypatch.setattr(Plan, "epoch", epoch)
+    planned = create_autospec(Plan.epoch, side_effect=Plan.epoch)
+    monkeypatch.setattr(Plan, "epoch", planned)
     plan = plan_of(corpus, tokens_per_microbatch=64, tokens_per_update=64)
     start = 1000 * plan.updates_per_epoch + 7
     stream = updates(corpus, plan, seed=0, start=start, executor="python")
     for _ in range(5):
         next(stream)
-    assert planned == [1000]
+    assert [call.args[1:] for call in planned.call_args_list] == [(0, 1000)]
 
 
 @pytest.mark.slow
@@ -191,8 +172,7 @@ def test_an_epoch_is_planned_once_when_it_is_reached(corpus, monkeypatch):
 def test_the_four_millionth_pair_is_read_within_two_seconds(layout):
     """In the first epoch and in a far one, of 4.5 million pairs as WMT14 has.
 
-    Counted as processor time of all threads, which other work on the machine does not
-    change; on an idle machine it is at least the time on the clock.
+    Processor time of all threads, which other work on the machine does not change.
     """
     rng = np.random.default_rng(0)
     source = rng.integers(3, 61, 4_500_000)
@@ -214,20 +194,10 @@ def test_the_four_millionth_pair_is_read_within_two_seconds(layout):
         stream.close()
 
 
-def test_a_foreign_plan_is_refused(corpus):
-    longer = TokenizedCorpus(ragged([np.full(31, 9)] * 700), corpus.target)
-    with pytest.raises(ValueError, match="not made from the lengths of this corpus"):
-        list(evaluation_batches(longer, plan_of(corpus)))
-
-
-@pytest.mark.parametrize(
-    ("executor", "message"),
-    [("torch", "executor is 'torch'"), ("tf.data", "executor=python")],
-)
-def test_an_executor_that_is_not_there_is_named(corpus, monkeypatch, executor, message):
+def test_a_missing_executor_is_named(corpus, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)  # makes the import fail
-    with pytest.raises(InputError, match=message):
-        updates(corpus, plan_of(corpus), seed=0, start=0, executor=executor)
+    with pytest.raises(InputError, match="executor=python"):
+        updates(corpus, plan_of(corpus), seed=0, start=0, executor="tf.data")
 
 
 ENDS_WHILE_READING = """

@@ -13,15 +13,10 @@ from jaxformer.data.plan import Shape, _shuffle_within, make_plan
 from jaxformer.errors import InputError
 
 LAYOUTS = ("buckets", "packed")
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 def like_multi30k(pairs: int = 29_000) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths with the moments of Multi30k en-de in 10,000 pieces.
-
-    Source log-normal around 14.4 (mean 15.0, deviation 4.3, 99th percentile 28), target
-    the source times a log-normal factor (mean 15.4, mean difference 1.9 tokens).
-    """
+    """Lengths with mean, deviation and quantiles of Multi30k en-de in 10,000 pieces."""
     rng = np.random.default_rng(0)
     source = np.clip(np.exp(rng.normal(np.log(14.4), 0.28, pairs)), 6, 50)
     factor = np.exp(rng.normal(0.015, 0.16, pairs))
@@ -30,33 +25,11 @@ def like_multi30k(pairs: int = 29_000) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plan_of(source, target, **changes):
-    """A plan with the values that most tests share."""
     values = {
         "layout": "buckets", "row_length": 128, "max_shapes": 12,
         "tokens_per_microbatch": 4096, "tokens_per_update": 25_000, "row_multiple": 1,
     }  # fmt: skip
     return make_plan(np.asarray(source), np.asarray(target), **(values | changes))
-
-
-def assert_plan_holds(plan, epoch, source, target, budget, multiple):
-    """Check every promise about one epoch, microbatch by microbatch."""
-    np.testing.assert_array_equal(np.sort(epoch.examples), np.arange(len(source)))
-    assert epoch.examples.dtype == epoch.rows.dtype == np.int32  # 8 bytes a pair
-    assert epoch.starts[0] == 0
-    assert epoch.starts[-1] == len(source)
-    padded_tokens = 0
-    for index in range(plan.microbatches_per_epoch):
-        shape, examples, rows = epoch.microbatch(index)
-        assert shape.rows * max(shape.source_length, shape.target_length) <= budget
-        assert shape.rows % multiple == 0
-        assert len(examples) > 0
-        assert (np.diff(rows) >= 0).all()
-        assert rows.max() < shape.rows
-        assert np.bincount(rows, source[examples]).max() <= shape.source_length
-        assert np.bincount(rows, target[examples]).max() <= shape.target_length
-        padded_tokens += shape.rows * (shape.source_length + shape.target_length)
-    share = (source + target).sum() / padded_tokens
-    assert plan.real_token_share == pytest.approx(share)
 
 
 @settings(max_examples=60, deadline=None)
@@ -74,24 +47,35 @@ def test_every_promise_on_any_lengths(
     lengths, layout, max_shapes, multiple, budget, seed
 ):
     source, target = np.array(lengths, np.int32).T
-    options = {"row_length": 40, "max_shapes": max_shapes, "row_multiple": multiple}
     plan = plan_of(
-        source, target, layout=layout, tokens_per_microbatch=budget, **options
-    )
+        source, target, layout=layout, tokens_per_microbatch=budget, row_length=40,
+        max_shapes=max_shapes, row_multiple=multiple,
+    )  # fmt: skip
     assert len(plan.shapes) <= (1 if layout == "packed" else max_shapes)
-    for number in (0, 1):
-        epoch = plan.epoch(seed, number)
-        assert_plan_holds(plan, epoch, source, target, budget, multiple)
+    for epoch in (plan.epoch(seed, 0), plan.epoch(seed, 1)):
+        np.testing.assert_array_equal(np.sort(epoch.examples), np.arange(len(source)))
+        assert epoch.examples.dtype == epoch.rows.dtype == np.int32  # 8 bytes a pair
+        assert epoch.starts[[0, -1]].tolist() == [0, len(source)]
+        padded_tokens = 0
+        for index in range(plan.microbatches_per_epoch):
+            (height, *sides), examples, rows = epoch.microbatch(index)
+            assert height * max(sides) <= budget
+            assert height % multiple == 0
+            assert len(examples) > 0
+            assert (np.diff(rows) >= 0).all()
+            assert rows.max() < height
+            for side, lengths_of in zip(sides, (source, target), strict=True):
+                assert np.bincount(rows, lengths_of[examples]).max() <= side
+            padded_tokens += height * sum(sides)
+        share = (source + target).sum() / padded_tokens
+        assert plan.real_token_share == pytest.approx(share)
 
 
 @pytest.mark.parametrize("budget", [2048, 4096, 8192])
 @pytest.mark.parametrize(("layout", "share"), [("buckets", 0.85), ("packed", 0.94)])
 def test_little_padding_on_lengths_like_multi30k(layout, share, budget):
-    source, target = like_multi30k()
-    plan = plan_of(source, target, layout=layout, tokens_per_microbatch=budget)
+    plan = plan_of(*like_multi30k(), layout=layout, tokens_per_microbatch=budget)
     assert plan.real_token_share >= share
-    assert len(plan.shapes) <= 12
-    assert_plan_holds(plan, plan.epoch(1, 0), source, target, budget, 1)
 
 
 def test_a_longer_language_gets_longer_sides():
@@ -102,7 +86,7 @@ def test_a_longer_language_gets_longer_sides():
     assert plan.real_token_share >= 0.85
 
 
-@every_layout
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_order_is_a_function_of_seed_and_epoch(layout):
     plan, again = (plan_of(*like_multi30k(3000), layout=layout) for _ in range(2))
     first = plan.epoch(seed=7, epoch=3)
@@ -158,10 +142,8 @@ def test_updates_share_an_epoch_evenly():
     ("source", "target", "layout", "shapes"),
     [
         # A shape for each of two lengths.
-        (
-            [(5, 800), (10, 400)], [(5, 800), (10, 400)],
-            "buckets", [(400, 5, 5), (200, 10, 10)],
-        ),
+        ([(5, 800), (10, 400)], [(5, 800), (10, 400)],
+         "buckets", [(400, 5, 5), (200, 10, 10)]),
         # 11 microbatches of 182 rows each, and no nearly empty one.
         ([(10, 2002)], [(10, 2002)], "buckets", [(182, 10, 10)]),
         # A long side beside a short one in a row.
@@ -204,17 +186,8 @@ def test_cuts_are_the_cheapest_of_all():
     [
         ({"layout": "packed", "row_length": 64}, "row_length=64 does not hold .* 70"),
         ({"tokens_per_microbatch": 500, "row_multiple": 8}, "=500 .* 8 .* 70 tokens"),
-        ({"layout": "sorted"}, "layout is 'sorted'"),
-        ({"row_multiple": 0}, "row_multiple=0"),
-        ({"layout": "packed", "row_multiple": -1}, "row_multiple=-1"),
     ],
 )
 def test_values_that_cannot_work_are_named(changes, message):
     with pytest.raises(InputError, match=message):
         plan_of([5, 70], [5, 7], **changes)
-
-
-@pytest.mark.parametrize(("source", "target"), [([5, 70], [5]), ([], [])])
-def test_lengths_that_make_no_plan_are_refused(source, target):
-    with pytest.raises(ValueError, match="make no plan"):
-        plan_of(source, target)

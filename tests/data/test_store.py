@@ -42,8 +42,8 @@ def test_a_corpus_without_pairs_opens(tmp_path):
 
 
 def test_an_error_while_writing_leaves_nothing(tmp_path):
-    with pytest.raises(ValueError, match="3 sources, 2 targets"):
-        write_corpus(tmp_path / "c", [*CHUNKS, (SOURCES, TARGETS[:2])], vocab_size=100)
+    with pytest.raises(ValueError, match="argument"):
+        write_corpus(tmp_path / "c", [*CHUNKS, (SOURCES,)], vocab_size=100)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,7 +4,6 @@ import pytest
 
 from jaxformer.config import DataConfig
 from jaxformer.data import grammar
-from jaxformer.data.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -22,12 +21,3 @@ def config():
 @pytest.fixture(scope="session")
 def pairs():
     return [(p.source, p.target) for p in grammar.generate("train", 1500, 0)]
-
-
-@pytest.fixture(scope="session")
-def tokenizer(pairs, tmp_path_factory):
-    return train_tokenizer(
-        (side for pair in pairs for side in pair),
-        tmp_path_factory.mktemp("tokenizer") / "model",
-        vocab_size=400, character_coverage=1.0, max_sentences=10_000, seed=0,
-    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Planted mistakes are found, with their file and line."""
+"""Tests of inspection: mistakes put into a corpus are found, with file and line."""
 
 import gzip
 import json
@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from jaxformer.data import grammar
+from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.sources import read_pairs
+from jaxformer.data.store import TokenizedCorpus
 from jaxformer.errors import InputError
 from jaxformer.inspection.corpus import inspect_corpus, inspect_in_background
 from jaxformer.inspection.pieces import add_pieces, find_unknown, ratio_percentiles
@@ -69,28 +71,39 @@ def lines_of(finding, key="place"):
     return [f"{file.rpartition('/')[2]}:{line}" for file, line in places]
 
 
-# Kind, number of pairs that have it and the lines of the examples
-TRAIN = {
-    "swapped": (1, ["a1.en:20"]),
-    "target_in_source_language": (1, ["a2.de.gz:5"]),
-    "target_in_neither": (1, ["a1.de.gz:30"]),
-    "identical_sides": (1, ["a2.en:5"]),
-    "target_blank": (1, ["a2.de.gz:7"]),
-    "source_characters": (2, ["a1.en:10", "a2.en:9"]),
-    "target_characters": (1, ["a1.de.gz:10"]),
-}
-
-
-def test_everything_planted_in_train_is_found_and_no_more(found):
-    findings = found["splits"]["train"]["findings"]
-    said = {
-        kind: (each["pairs"], lines_of(each))
-        for kind, each in findings.items()
+def said(split):
+    """The pairs of each kind of finding, and the lines of the examples."""
+    return {
+        kind: (found["pairs"], lines_of(found))
+        for kind, found in split["findings"].items()
         if not kind.endswith("repeated")
     }
-    assert said == TRAIN
+
+
+def test_all_mistakes_are_found_and_no_others(found):
+    train, dev, test = found["splits"].values()
+    assert said(train) == {
+        "swapped": (1, ["a1.en:20"]),
+        "target_in_source_language": (1, ["a2.de.gz:5"]),
+        "target_in_neither": (1, ["a1.de.gz:30"]),
+        "identical_sides": (1, ["a2.en:5"]),
+        "target_blank": (1, ["a2.de.gz:7"]),
+        "source_characters": (2, ["a1.en:10", "a2.en:9"]),
+        "target_characters": (1, ["a1.de.gz:10"]),
+    }
+    assert said(dev) == {"target_overlap": (1, ["dev.de.gz:3"])}
+    assert said(test) == {
+        "pair_overlap": (1, ["test.en:4"]),
+        "source_overlap": (2, ["test.en:4", "test.en:5"]),
+        "target_overlap": (1, ["test.de.gz:4"]),
+    }
     assert found["left_out"] == {}
-    assert findings["target_in_neither"]["examples"][0]["text"][1] == FRENCH
+    foreign = train["findings"]["target_in_neither"]
+    assert foreign["examples"][0]["text"][1] == FRENCH
+    assert lines_of(test["findings"]["source_overlap"], "train") == [
+        "a1.en:6", "a1.en:7",
+    ]  # fmt: skip
+    assert lines_of(dev["findings"]["target_overlap"], "train") == ["a2.de.gz:8"]
 
 
 def test_repeats_are_grouped(found):
@@ -103,40 +116,26 @@ def test_repeats_are_grouped(found):
     assert findings["target_repeated"]["pairs"] >= 2
 
 
-def test_overlap_is_found_by_pair_and_by_side(found):
-    said = {
-        (name, kind): (lines_of(each), lines_of(each, "train"))
-        for name in ("dev", "test")
-        for kind, each in found["splits"][name]["findings"].items()
-        if kind.endswith("overlap")
-    }
-    assert said == {
-        ("dev", "target_overlap"): (["dev.de.gz:3"], ["a2.de.gz:8"]),
-        ("test", "pair_overlap"): (["test.en:4"], ["a1.en:6"]),
-        ("test", "source_overlap"): (
-            ["test.en:4", "test.en:5"],
-            ["a1.en:6", "a1.en:7"],
-        ),
-        ("test", "target_overlap"): (["test.de.gz:4"], ["a1.de.gz:6"]),
-    }  # fmt: skip
-
-
 def test_lengths_count_every_sentence(found, files):
-    pairs = list(read_pairs(files, "train"))
     train = found["splits"]["train"]
-    assert train["pairs"] == len(pairs)
-    for number, side in enumerate(("source", "target")):
-        expected = Counter(len(pair[number].split()) for pair in pairs)
+    sides = zip(*read_pairs(files, "train"), strict=True)
+    for side, sentences in zip(("source", "target"), sides, strict=True):
+        assert train["pairs"] == len(sentences)
+        expected = Counter(len(sentence.split()) for sentence in sentences)
         assert train["lengths"][side]["words"] == expected
 
 
 def test_another_process_finds_the_same_and_ends(files, found):
     with inspect_in_background(files) as inspected:
         assert json.dumps(inspected()) == json.dumps(found)
-    with inspect_in_background(files) as inspected:
-        multiprocessing.active_children()[0].kill()
-        with pytest.raises(InputError, match="it may lack memory"):
+
+    def kill_it():
+        with inspect_in_background(files) as inspected:
+            multiprocessing.active_children()[0].kill()
             inspected()
+
+    with pytest.raises(InputError, match="it may lack memory"):
+        kill_it()
     assert multiprocessing.active_children() == []
 
 
@@ -163,20 +162,17 @@ def test_tsv_and_builtin_text_have_lines_too(config, tmp_path):
     assert (train["pairs"], train["files"][0][0]) == (50, "builtin:grammar train")
 
 
-# What the tokeniser makes of it ---------------------------------------------------
-
-
-def test_pieces_and_unknown_words_are_added(files, folder, found, tokenizer):
+def test_pieces_and_unknown_words_are_added(files, pairs, found):
     """Unknown words are searched for where preparing met one, and in test."""
     lengths = SimpleNamespace(lengths=np.array([4, 1, 3]))  # with EOS
-    split = SimpleNamespace(source=lengths, target=lengths)
-    known, unknown = (
-        {side: {"unknown": n} for side in ("source", "target")} for n in (0, 1)
-    )
-    prepared = SimpleNamespace(
-        tokenizer=tokenizer, train=split, dev=split,
-        report={"train": unknown, "dev": known},
-    )  # fmt: skip
+    split = TokenizedCorpus(lengths, lengths)
+    letters = sorted(set(str(pairs)))
+    tokenizer = SimpleNamespace(pieces=lambda: [*"0123", *letters])
+    report = {
+        name: {side: {"unknown": count} for side in ("source", "target")}
+        for name, count in (("train", 1), ("dev", 0))
+    }
+    prepared = PreparedCorpus(tokenizer, split, split, [], [], report)
     corpus = json.loads(json.dumps(found))
     add_pieces(corpus, files, prepared)
     train, dev, test = corpus["splits"].values()

@@ -30,15 +30,13 @@ def planted(clean, split, **findings):
     return corpus
 
 
-def warned(corpus, *, deduplicate=True):
-    return warnings(corpus, deduplicate=deduplicate)
-
-
 def test_a_clean_corpus_has_no_warning(clean):
-    assert warned(clean) == []
+    assert warnings(clean, deduplicate=True) == []
     text = describe(clean, [])
     assert text.startswith("corpus      no warnings\nlengths ")
     assert "train source words " in text
+    left_out = {"left_out": {"train": "no file", "test": "no file"}}
+    assert describe(clean | left_out, []).count("not inspected: no file") == 1
 
 
 NEITHER = finding(6, nl=4, fr=2)
@@ -52,26 +50,18 @@ NEITHER = finding(6, nl=4, fr=2)
         ("source_blank", finding(2), "2 pairs of 1,500 with a blank source"),
         # 1.5 are usual, and 3 deviations more
         ("source_in_neither", finding(5, nl=5), None),
-        (
-            "source_in_neither",
-            NEITHER,
-            "source in neither language (4 nl, 2 fr)",
-        ),
+        ("source_in_neither", NEITHER, "source in neither language (4 nl, 2 fr)"),
         ("target_unknown", finding(26), None),  # 15 are usual
         ("target_unknown", finding(27), "with target words unknown to the tokeniser"),
         ("identical_sides", finding(15), None),  # 7.5 are usual
         ("identical_sides", finding(16), "with the same text on both sides"),
         ("target_overlap", finding(700), None),
         ("source_repeated", finding(900, most=19), None),
-        (
-            "source_repeated",
-            finding(900, most=20),
-            "with the source of an earlier pair",
-        ),
+        ("source_repeated", finding(900, most=20), "the source of an earlier pair"),
     ],
 )
 def test_only_what_chance_does_not_explain_is_warned_of(clean, kind, found, warning):
-    said = warned(planted(clean, "train", **{kind: found}))
+    said = warnings(planted(clean, "train", **{kind: found}), deduplicate=True)
     assert len(said) == (warning is not None)
     assert all(line.startswith("train: ") and line.endswith(warning) for line in said)
 
@@ -81,13 +71,13 @@ def test_repeated_pairs_matter_where_they_are_kept(clean):
         ("train", True, 0), ("train", False, 1), ("dev", True, 1),
     ):  # fmt: skip
         corpus = planted(clean, split, pair_repeated=finding(7))
-        assert len(warned(corpus, deduplicate=deduplicate)) == count
+        assert len(warnings(corpus, deduplicate=deduplicate)) == count
 
 
 def test_overlap_comes_first(clean):
     corpus = planted(clean, "train", source_blank=finding(2))
     corpus = planted(corpus, "test", pair_overlap=finding(3), source_overlap=finding(4))
-    assert warned(corpus) == [
+    assert warnings(corpus, deduplicate=True) == [
         "test: 3 pairs of 50 that train has too",
         "test: 4 pairs of 50 with a source that train has too",
         "train: 2 pairs of 1,500 with a blank source",
@@ -102,18 +92,13 @@ def test_examples_are_quoted_and_listed_with_their_lines(clean):
         source_blank=finding(40), source_characters=finding(3, U=3),
         pair_repeated=finding(9, most=9), pair_overlap=overlap,
     )  # fmt: skip
-    text = describe(corpus, warned(corpus))
+    text = describe(corpus, warnings(corpus, deduplicate=True))
     assert '  a.en:3  "Ha\\u2028llo"\n                      "word word ' in text
     assert "  a.en:3, :3, :3, :3, :3 and 35 more\n" in text
     assert "  3 x U  a.en:3, :3, :3" in text
     assert '  9 x "Hallo"  a.en:3, :3, :3 and 6 more' in text
     assert '  a.en:3 = b.en:7  "Hallo"' in text
     assert max(map(len, text.splitlines())) <= 100
-
-
-def test_what_was_left_out_is_said_once(clean):
-    corpus = {**clean, "left_out": {"train": "no file", "test": "no file"}}
-    assert describe(corpus, []).count("not inspected: no file") == 1
 
 
 def test_json_quotes_no_text(clean):

@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from jaxformer.inspection.finding import EXAMPLES, Finding, place
-from jaxformer.inspection.split import count_odd_characters, find_overlap, find_repeats
+from jaxformer.inspection.split import (
+    EXAMPLES,
+    Finding,
+    count_odd_characters,
+    find_overlap,
+    find_repeats,
+    place,
+)
 
 NAMELESS = "CONTROL OR PRIVATE USE"
 ODD = {
@@ -22,10 +28,8 @@ USUAL = ["a\tb", "naïve „Straße“ 12\xa0€", "می\u200cروم", "👩\u20
 @pytest.mark.parametrize("text", [*ODD, *USUAL])
 def test_odd_characters_are_named_and_usual_ones_are_not(text):
     assert count_odd_characters(text) == ({ODD[text]: 1} if text in ODD else {})
-
-
-def test_odd_characters_are_counted():
-    assert count_odd_characters("\u2028 \u200b\u2028")["U+2028 LINE SEPARATOR"] == 2
+    if "\u2028" in text:
+        assert count_odd_characters(text * 2)["U+2028 LINE SEPARATOR"] == 2
 
 
 def test_repeats_are_grouped_by_size():

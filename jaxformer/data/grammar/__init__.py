@@ -1,18 +1,13 @@
 """The built-in English-German corpus: a grammar that writes both languages at once.
 
-The demo learns from it, so that a first run needs no download. An English sentence has
-exactly one translation, so exact match is a fair measure. Every sentence names the
-phenomena it shows (cases, verb-final order, separable verbs, ...), so that accuracy can
-be counted by phenomenon.
+An English sentence has exactly one translation, so exact match is a fair measure. Every
+sentence names its phenomena (cases, separable verbs, ...), so that accuracy can be
+counted by phenomenon.
 
-The four splits are disjoint for every seed and count, because the sentence alone
-decides its split. A sentence with a held-out combination (an adjective and its noun, or
-a verb and its object) is "unseen"; a hash of the English text sends the others to
-"train", "dev" or "test". The words of "unseen" all occur in "train", but in other
-combinations.
-
-`lexicon` holds the words, `inflection` their forms; `phrases`, `clauses`, `predicates`
-and `sentences` build on them in that order.
+The sentence alone decides its split, so the four splits are disjoint for every seed and
+count. A sentence with a held-out combination (an adjective and its noun, or a verb and
+its object) is "unseen"; a hash of the English text sends the others to "train", "dev"
+or "test". The words of "unseen" all occur in "train", in other combinations.
 """
 
 import random
@@ -40,37 +35,31 @@ class Pair(NamedTuple):
 def generate(split: str, count: int, seed: int) -> Iterator[Pair]:
     """Yield `count` different pairs of a split; a larger count continues a smaller one.
 
-    Raises InputError for an unknown split.
+    Raises InputError, when iterated, for an unknown split.
     """
     if split not in SPLITS:
         raise InputError(
             f"The built-in corpus has no split {split!r}; use {', '.join(SPLITS)}."
         )
-    return _generate(split, count, seed)
-
-
-def _generate(split: str, count: int, seed: int) -> Iterator[Pair]:
     draw = Draw(random.Random(f"{split} {seed}").random)
     written: set[str] = set()
     while len(written) < count:
         sentence = draw.one_of(PATTERNS)(draw)
-        source = _written(sentence.english)
-        if source not in written and split_of(sentence, source) == split:
+        source, target = _written(sentence.english), _written(sentence.german)
+        if source not in written and _split_of(sentence, source) == split:
             written.add(source)
-            target = _written(sentence.german)
             yield Pair(source, target, tuple(sorted(sentence.tags)))
 
 
-def split_of(sentence: Phrase, source: str) -> str:
-    """Return the split of a sentence, which is the same for every seed."""
-    if any(is_held_out(pair) for pair in sentence.pairs):
+def _split_of(sentence: Phrase, source: str) -> str:
+    if any(map(is_held_out, sentence.pairs)):
         return "unseen"
     return {0: "dev", 1: "test"}.get(zlib.crc32(source.encode()) % 10, "train")
 
 
 @cache
 def is_held_out(pair: tuple[str, str]) -> bool:
-    """Return whether a combination of two words is kept for "unseen": one in ten is."""
+    """Return whether a combination of two words is held out; one in ten is."""
     return zlib.crc32(" ".join(pair).encode()) % 10 == 0
 
 

@@ -4,11 +4,12 @@ A phrase is built in both languages at once, in the case that its verb or prepos
 governs, so the two sides cannot disagree. `clauses` puts phrases together.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from jaxformer.data.grammar import inflection
-from jaxformer.data.grammar.inflection import WORDS, Noun, ending, inflected
+from jaxformer.data.grammar import lexicon
+from jaxformer.data.grammar.lexicon import ENDINGS, NOUNS, WORDS, Noun
 
 Item = TypeVar("Item")
 
@@ -23,15 +24,31 @@ class Phrase(NamedTuple):
     agreement: int = 2  # of a subject: 0 ich, 1 du, 2 er, 3 wir or sie
     gender: str = ""  # of a noun phrase: "m", "f", "n", "p" for every plural
     kind: str = "person"  # the class of its noun
-    is_negative: bool = False  # carries the clause's negation ("kein")
+    kinds: tuple[str, ...] = ()  # after a preposition: the classes of nouns to follow
 
 
+Choice = Phrase | list  # a list holds choices, all equally likely
 NOTHING = Phrase("", "")
+CASE_OF = {"location": "dative", "direction": "accusative", "comparative": "nominative"}
+CONTRACTIONS = {
+    **{"in dem": "im", "in das": "ins", "an dem": "am"},
+    **{"zu dem": "zum", "zu der": "zur", "von dem": "vom"},
+}
 
 
 def words(*parts: str) -> str:
     """Join the parts that are not empty with spaces."""
     return " ".join(filter(None, parts))
+
+
+def word(english: str, german: str, *tags: str) -> Phrase:
+    """Make a phrase of fixed words."""
+    return Phrase(english, german, frozenset(tags))
+
+
+def tags_of(**facts: object) -> frozenset[str]:
+    """Return the names of the phenomena that hold."""
+    return frozenset(name for name, holds in facts.items() if holds)
 
 
 def join(first: Phrase, *rest: Phrase) -> Phrase:
@@ -45,56 +62,77 @@ def join(first: Phrase, *rest: Phrase) -> Phrase:
     )
 
 
-def fixed(
-    pairs: Iterable[tuple[str, str]], form: str = "{} = {}", *tags: str
-) -> tuple[Phrase, ...]:
-    """Make phrases of words; `form` says what to add to both languages."""
-    english, german = form.split(" = ")
-    return tuple(
-        Phrase(english.format(source), german.format(target), frozenset(tags))
-        for source, target in pairs
+def prepositional(preposition: Phrase, phrase: Phrase) -> Phrase:
+    """Put a preposition before a noun phrase; it contracts with a definite article."""
+    first, _, rest = phrase.german.partition(" ")
+    start = f"{preposition.german} {first}"
+    return phrase._replace(
+        english=words(preposition.english, phrase.english),
+        german=words(CONTRACTIONS.get(start, start), rest),
+        tags=phrase.tags | preposition.tags,
     )
 
 
+def _read_phrases(entry: str) -> Iterator[Choice]:
+    """Yield the choices of an entry of [phrases]."""
+    if entry.startswith("<"):
+        yield PHRASES[entry.strip("<>")]
+        return
+    forms, _, names = entry.partition(" : ")
+    row = re.search("{(.+?)}", forms)
+    english, german = re.sub("{.+?}", "{}", forms).split(" = ")
+    names = names.split()
+    kinds = tuple(name for name in names if name in NOUNS)
+    agreement = int(next(filter(str.isdigit, names), 2))
+    tags = frozenset(name for name in names if name not in kinds and name.isalpha())
+    for one, other in WORDS[row[1]] if row else [("", "")]:
+        both = english.strip("-").format(one), german.strip("-").format(other)
+        yield Phrase(*both, tags, agreement=agreement, kinds=kinds)
+
+
+PHRASES: dict[str, list[Choice]] = {}
+for _name, _entries in lexicon.read_table("phrases").items():
+    PHRASES[_name] = [choice for entry in _entries for choice in _read_phrases(entry)]
+
+
 class Determiner(NamedTuple):
-    """A determiner; what it and an adjective after it end in is in lexicon.ENDINGS."""
+    """A determiner; what it and an adjective after it end in is in [endings]."""
 
     english: str
     stem: str
     endings: str
     adjective_endings: str
-    is_plural: bool = False
-    tags: frozenset[str] = frozenset()
+    is_plural: bool
+    tags: frozenset[str]
 
 
-def _pool(
-    section: str, endings: str, adjectives: str, *tags: str, plural: bool = True
-) -> tuple[Determiner, ...]:
-    """Make determiners of a section of lexicon.WORDS."""
-    shared = endings, adjectives, plural, frozenset(tags)
-    return tuple(Determiner(*word, *shared) for word in WORDS[section])
+def _pools(
+    row: str, endings: str, adjectives: str, *tags: str
+) -> Iterator[tuple[Determiner, ...]]:
+    """Yield the determiners of a row of [words] in the singular, then in the plural."""
+    for is_plural in (False, True):
+        shared = endings, adjectives, is_plural, frozenset(tags)
+        yield tuple(Determiner(*pair, *shared) for pair in WORDS[row])
 
 
-THE, THE_PLURAL = (Determiner("the", "", "der", "weak", p) for p in (False, True))
-THIS = Determiner("this", "dies", "dies-", "weak")
-THESE = Determiner("these", "dies", "dies-", "weak", is_plural=True)
-EVERY = Determiner("every", "jed", "dies-", "weak")
-A = Determiner("a", "ein", "ein-", "mixed")
-MASS, BARE = (Determiner("", "", "none", "strong", p) for p in (False, True))
-MY, OUR = (
-    _pool("possessive", "ein-", "mixed", "possessive", plural=p) for p in (False, True)
-)
-NUMBERS = _pool("number", "none", "strong", "number")[:11]  # up to twelve
-QUANTITIES = _pool("quantity", "dies-", "strong")
+THE, THE_PLURAL = _pools("the", "der", "weak")
+THIS, _ = _pools("this", "dies-", "weak")
+_, THESE = _pools("these", "dies-", "weak")
+EVERY, _ = _pools("every", "dies-", "weak")
+A, _ = _pools("a", "ein-", "mixed")
+MASS, BARE = _pools("bare", "none", "strong")
+MY, OUR = _pools("possessive", "ein-", "mixed", "possessive")
+_, NUMBERS = _pools("number", "none", "strong", "number")
+_, QUANTITIES = _pools("quantity", "dies-", "strong")
 
 # A determiner is one of a pool of these: all numbers together are as likely as "every".
-SINGULAR = ((THE,), (THE,), (THIS,), MY)
-MASSES = (*SINGULAR, (MASS,), (MASS,))
-DEFINITE = ((THE,), (THE,), (THE_PLURAL,), (THIS, THESE), MY + OUR)
-WITH_ARTICLE = (*DEFINITE, (A,), (A,))
-PLAIN = (*WITH_ARTICLE, (BARE,))  # these negate without ambiguity
-COUNTED = ((A,), NUMBERS, QUANTITIES)
-ANY = (*PLAIN, (EVERY,), NUMBERS, QUANTITIES)
+SINGULAR = (THE, THE, THIS, MY)
+MASSES = (*SINGULAR, MASS, MASS)
+DEFINITE = (THE, THE, THE_PLURAL, THIS + THESE, MY + OUR)
+WITH_ARTICLE = (*DEFINITE, A, A)
+PLAIN = (*WITH_ARTICLE, BARE)  # these negate without ambiguity
+COUNTED = (A, NUMBERS[:11], QUANTITIES)  # up to twelve
+ANY = (*PLAIN, EVERY, *COUNTED[1:])
 
 
 def decline(
@@ -110,34 +148,33 @@ def decline(
     are a combination that may be held out.
     """
     gender = "p" if determiner.is_plural else noun.gender
-    english = [determiner.english]
-    german = [determiner.stem + ending(determiner.endings, case, gender)]
-    tags, pairs = set(determiner.tags), ()
+    article = determiner.stem + ENDINGS[determiner.endings, case, gender]
+    english = [noun.english_plural if gender == "p" else noun.english]
+    german = [noun.forms[gender][case]]
+    pairs = [(verb, noun.english)] if verb else []
     if adjective:
-        english.append(adjective[0])
-        like = determiner.adjective_endings
-        german.append(inflected(adjective[1], like, case, gender))
-        tags.add("adjective")
-        pairs = ((adjective[0], noun.english),)
-    english.append(noun.english_plural if gender == "p" else noun.english)
-    german.append(noun.forms[gender][case])
-    if english[0] == "a" and english[1][0] in "aeiou":
-        english[0] = "an"
-    if case != "nominative":
-        tags.update([case, "weak_noun"] if noun.is_weak and gender == "m" else [case])
-    if gender == "p":
-        tags.add("plural")
-    if not noun.english_plural:
-        tags.add("mass_noun")
+        english.insert(0, adjective[0])
+        # "dunkel", "teuer" and "müde" lose an e.
+        stem = re.sub("e$|e(?=l$)|(?<=eu)e(?=r$)", "", adjective[1])
+        ending = ENDINGS[determiner.adjective_endings, case, gender]
+        german.insert(0, stem + ending)
+        pairs.insert(0, (adjective[0], noun.english))
+    is_before_vowel = determiner.english == "a" and english[0][0] in "aeiou"
+    facts = {
+        case: case != "nominative",
+        "weak_noun": case != "nominative" and noun.is_weak and gender == "m",
+        "adjective": adjective,
+        "plural": gender == "p",
+        "mass_noun": not noun.english_plural,
+    }
     return Phrase(
-        words(*english),
-        words(*german),
-        frozenset(tags),
-        (*pairs, (verb, noun.english)) if verb else pairs,
+        words("an" if is_before_vowel else determiner.english, *english),
+        words(article, *german),
+        determiner.tags | tags_of(**facts),
+        tuple(pairs),
         agreement=3 if gender == "p" else 2,
         gender=gender,
         kind=noun.kind,
-        is_negative=determiner.stem == "kein",
     )
 
 
@@ -162,7 +199,7 @@ class Draw(NamedTuple):
 
     def noun(self, *kinds: str) -> Noun:
         """Choose a noun of one of the classes."""
-        return self.one_of(inflection.NOUNS[self.one_of(kinds)])
+        return self.one_of(NOUNS[self.one_of(kinds)])
 
     def phrase(
         self,
@@ -183,12 +220,11 @@ class Draw(NamedTuple):
         determiner = self.one_of(self.one_of(pools))
         is_indefinite = determiner.english in ("a", "")
         is_described = self.chance(0.12 if self.brief else 0.3)
-        adjectives = inflection.DESCRIPTIONS[noun.kind]
-        adjective = self.one_of(adjectives) if is_described else ()
+        adjective = self.one_of(lexicon.DESCRIPTIONS[noun.kind]) if is_described else ()
         if not (is_indefinite or self.brief) and self.chance(owner):
             brief = self._replace(brief=True)
             whose = brief.phrase(self.noun("person"), "genitive", SINGULAR)
-            the = THE_PLURAL if determiner.is_plural else THE
+            the = (THE_PLURAL if determiner.is_plural else THE)[0]
             determiner = the._replace(english=f"{whose.english}'s")
             owned = decline(noun, case, determiner, adjective, verb)
             return join(owned, whose._replace(english=""))
@@ -197,19 +233,15 @@ class Draw(NamedTuple):
             determiner = determiner._replace(**kein)
         return decline(noun, case, determiner, adjective, verb)
 
+    def among(self, choice: Choice, verb: str = "") -> Phrase:
+        """Choose among choices, down to one phrase.
 
-CONTRACTIONS = {
-    **{"in dem": "im", "in das": "ins", "an dem": "am"},
-    **{"zu dem": "zum", "zu der": "zur", "von dem": "vom"},
-}
-
-
-def prepositional(english: str, german: str, phrase: Phrase, *tags: str) -> Phrase:
-    """Put a preposition before a noun phrase; it contracts with a definite article."""
-    first, _, rest = phrase.german.partition(" ")
-    start = f"{german} {first}"
-    return phrase._replace(
-        english=words(english, phrase.english),
-        german=words(CONTRACTIONS.get(start, start), rest),
-        tags=phrase.tags.union(tags),
-    )
+        With a `verb`, in English, the noun after a preposition may be held out.
+        """
+        while isinstance(choice, list):
+            choice = self.one_of(choice)
+        if not choice.kinds:
+            return choice
+        (tag,) = choice.tags
+        noun, case = self.noun(*choice.kinds), CASE_OF.get(tag, tag)
+        return prepositional(choice, self.phrase(noun, case, DEFINITE, verb=verb))

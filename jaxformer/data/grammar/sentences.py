@@ -1,35 +1,28 @@
 """The sentences of the built-in corpus: each function below draws one pattern."""
 
-from jaxformer.data.grammar import phrases, predicates
-from jaxformer.data.grammar.inflection import VERBS, Verb, ending
-from jaxformer.data.grammar.phrases import NOTHING, Draw, Phrase, join
-from jaxformer.data.grammar.predicates import TENSES, TIMES, clause
+from jaxformer.data.grammar import clauses, phrases
+from jaxformer.data.grammar.clauses import TENSES, TIMES, clause
+from jaxformer.data.grammar.lexicon import ENDINGS, VERBS, Verb
+from jaxformer.data.grammar.phrases import NOTHING, PHRASES, Draw, Phrase, join, word
 
-
-def _word(english: str, german: str, *tags: str) -> Phrase:
-    return Phrase(english, german, frozenset(tags))
-
-
-STOP, ASK = _word(".", "."), _word("?", "?", "question")
-COMMA, GERMAN_COMMA = _word(",", ","), _word("", ",")
+STOP, ASK = word(".", "."), word("?", "?", "question")
+COMMA, GERMAN_COMMA = word(",", ","), word("", ",")
 PRESENT, PAST = ("present",), ("past",)
-NOT_PAST = tuple(tense for tense in TENSES if tense != "past")
 # A conjunction, the tenses of its clause and of the main clause.
 CONJUNCTIONS = (
-    (_word("because", "weil"), TENSES, TENSES),
-    (_word("because", "weil"), TENSES, TENSES),
-    (_word("although", "obwohl"), TENSES, TENSES),
-    (_word("if", "wenn"), PRESENT, NOT_PAST),
-    (_word("when", "wenn"), PRESENT, PRESENT),
-    (_word("when", "als"), PAST, PAST),
-    (_word("before", "bevor"), PRESENT, ("present", "will")),
-    (_word("before", "bevor"), PAST, PAST),
-    (_word("while", "während"), PRESENT, PRESENT),
-    (_word("while", "während"), PAST, PAST),
+    *[(word("because", "weil"), TENSES, TENSES)] * 2,
+    (word("although", "obwohl"), TENSES, TENSES),
+    (word("if", "wenn"), PRESENT, {*TENSES} - {"past"}),
+    (word("when", "wenn"), PRESENT, PRESENT),
+    (word("when", "als"), PAST, PAST),
+    (word("before", "bevor"), PRESENT, ("present", "will")),
+    (word("before", "bevor"), PAST, PAST),
+    (word("while", "während"), PRESENT, PRESENT),
+    (word("while", "während"), PAST, PAST),
 )
 COORDINATORS = (
-    _word(", but", ", aber", "coordination"),
-    _word("and", "und", "coordination"),
+    word(", but", ", aber", "coordination"),
+    word("and", "und", "coordination"),
 )
 
 
@@ -39,12 +32,13 @@ def _without_object(*verbs: Verb) -> tuple[Verb, ...]:
 
 
 QUESTIONS = (
-    *((NOTHING, ()),) * 4,
-    *((_word("when", "wann"), ()), (_word("why", "warum"), ())),
-    (_word("where", "wo"), _without_object(*VERBS["activity"], *VERBS["state"])),
+    *[(NOTHING, ())] * 4,
+    (word("when", "wann"), ()),
+    (word("why", "warum"), ()),
+    (word("where", "wo"), _without_object(*VERBS["activity"], *VERBS["state"])),
     # "Where does he come?" is no question.
-    (_word("where", "wohin"), _without_object(*VERBS["motion"][:-1])),
-    (_word("what", "was"), ()),
+    (word("where", "wohin"), _without_object(*VERBS["motion"][:-1])),
+    (word("what", "was"), ()),
 )
 
 
@@ -61,13 +55,14 @@ def fronted(draw: Draw) -> Phrase:
 
 def subordinate(draw: Draw) -> Phrase:
     """He sleeps because he is tired. Because he is tired, he sleeps."""
-    word, tenses, main_tenses = draw.one_of(CONJUNCTIONS)
-    negation = 0.0 if word.english == "before" else 0.1  # "before he does not" is odd
+    conjunction, tenses, main_tenses = draw.one_of(CONJUNCTIONS)
+    # "before he does not" is odd
+    negation = 0.0 if conjunction.english == "before" else 0.1
     side = clause(draw, tenses=tenses, negation=negation, brief=True).arrange("final")
     main = clause(draw, tenses=main_tenses, brief=True)
     if draw.chance(0.6):
-        return join(main.arrange("statement"), GERMAN_COMMA, word, side, STOP)
-    return join(word, side, COMMA, main.arrange("inverted"), STOP)
+        return join(main.arrange("statement"), GERMAN_COMMA, conjunction, side, STOP)
+    return join(conjunction, side, COMMA, main.arrange("inverted"), STOP)
 
 
 def coordinated(draw: Draw) -> Phrase:
@@ -78,19 +73,19 @@ def coordinated(draw: Draw) -> Phrase:
 
 def reported(draw: Draw) -> Phrase:
     """The teacher knows that he is tired, or does not know whether he is tired."""
-    word, verbs, negation = _word("that", "dass"), VERBS["reporting"], 0.0
+    that, verbs, negation = word("that", "dass"), VERBS["reporting"], 0.0
     if draw.chance(0.3):
-        word, verbs, negation = _word("whether", "ob"), verbs[:1], 1.0
+        that, verbs, negation = word("whether", "ob"), verbs[:1], 1.0
     speaker = clause(draw, verbs=verbs, negation=negation, adverbs=0.0, brief=True)
     content = clause(draw, brief=True).arrange("final")
-    return join(speaker.arrange("statement"), GERMAN_COMMA, word, content, STOP)
+    return join(speaker.arrange("statement"), GERMAN_COMMA, that, content, STOP)
 
 
 def planned(draw: Draw) -> Phrase:
     """The teacher tries to open the door."""
     planner = clause(draw, verbs=VERBS["planning"], adverbs=0.0, brief=True)
     options = {"tenses": PRESENT, "negation": 0.0, "adverbs": 0.0}
-    plan = clause(draw, about=planner.subject, verbs=predicates.PURPOSES, **options)
+    plan = clause(draw, about=planner.subject, verbs=clauses.PURPOSES, **options)
     parts = planner.arrange("statement"), GERMAN_COMMA, plan.arrange("infinitive")
     return join(*parts, STOP)
 
@@ -98,26 +93,25 @@ def planned(draw: Draw) -> Phrase:
 def relative(draw: Draw) -> Phrase:
     """The man who helps the child is tired. The book that he buys is new."""
     draw = draw._replace(brief=True)
-    if draw.chance(0.6):
-        noun = draw.noun("person")
-        head = draw.phrase(noun, "nominative", phrases.WITH_ARTICLE)
-        german = ending("relative", "nominative", head.gender)
-        who = Phrase("who", german, agreement=head.agreement)
-        side = clause(draw, about=who, brief=True).arrange("final")
-    else:
-        verb = draw.one_of(predicates.OBJECT_VERBS)
-        noun = draw.noun(*verb.objects)
-        head = draw.phrase(noun, "nominative", phrases.WITH_ARTICLE, verb=verb.english)
+    is_subject = draw.chance(0.6)
+    verb = None if is_subject else draw.one_of(clauses.OBJECT_VERBS)
+    noun = draw.noun(*(verb.objects if verb else ["person"]))
+    name, case = (verb.english, verb.case) if verb else ("", "nominative")
+    head = draw.phrase(noun, "nominative", phrases.WITH_ARTICLE, verb=name)
+    pronoun = word("that", ENDINGS["relative", case, head.gender])
+    if verb:
         english = "whom" if noun.kind == "person" else "that"
-        whom = _word(english, ending("relative", verb.case, head.gender))
         inner = clause(draw, verbs=_without_object(verb), brief=True)
-        side = join(whom, inner.arrange("final"))
-    comma = _word("", ",", "relative_clause")
+        side = join(pronoun._replace(english=english), inner.arrange("final"))
+    else:
+        who = pronoun._replace(english="who", agreement=head.agreement)
+        side = clause(draw, about=who, brief=True).arrange("final")
+    comma = word("", ",", "relative_clause")
     acts = noun.kind == "person" and draw.chance(0.6)
     main = clause(
         draw,
         about=join(head, comma, side, comma),
-        verbs=predicates.INTRANSITIVE if acts else VERBS["being"],
+        verbs=clauses.INTRANSITIVE if acts else VERBS["being"],
         brief=True,
     )
     return join(main.arrange("statement"), STOP)
@@ -127,42 +121,41 @@ def existing(draw: Draw) -> Phrase:
     """There are three cats in the garden. In the garden there are three cats."""
     noun = draw.noun("person", "animal", "thing", "landmark")
     found = draw.phrase(noun, "accusative", phrases.COUNTED)
-    place = predicates.draw_tail(draw, VERBS["being"][0], predicates.PLACES)
+    place = draw.among(PHRASES["places"])
     is_past = draw.chance(0.3)
     english, german = (("was", "were"), "gab") if is_past else (("is", "are"), "gibt")
     there = f"there {english[found.agreement - 2]}"
     if draw.chance(0.5):
-        return join(_word(there, f"es {german}"), found, place, STOP)
-    return join(place, _word(there, f"{german} es", "verb_second"), found, STOP)
+        return join(word(there, f"es {german}"), found, place, STOP)
+    return join(place, word(there, f"{german} es", "verb_second"), found, STOP)
 
 
 def asked_who(draw: Draw) -> Phrase:
     """Who buys a red car?"""
-    who = clause(draw, about=_word("who", "wer"))
-    return join(who.arrange("statement"), ASK)
+    return join(clause(draw, about=word("who", "wer")).arrange("statement"), ASK)
 
 
 def question(draw: Draw) -> Phrase:
     """Does the teacher buy a red car? Why does he not sleep? What does he buy?"""
-    word, verbs = draw.one_of(QUESTIONS)
-    if word.english == "what":
-        word, verbs = _asked_object(draw)
-    adverbs = 0.0 if word.english == "when" else 0.2
+    asked, verbs = draw.one_of(QUESTIONS)
+    if asked.english == "what":
+        asked, verbs = _asked_object(draw)
+    adverbs = 0.0 if asked.english == "when" else 0.2
     main = clause(draw, verbs=verbs, adverbs=adverbs, brief=bool(verbs))
-    return join(word, main.arrange("question"), ASK)
+    return join(asked, main.arrange("question"), ASK)
 
 
 def _asked_object(draw: Draw) -> tuple[Phrase, tuple[Verb, ...]]:
     """Draw "what", "whom" or "how many cars", and a verb that governs it."""
-    verb = draw.one_of(predicates.OBJECT_VERBS)
+    verb = draw.one_of(clauses.OBJECT_VERBS)
     noun, verbs = draw.noun(*verb.objects), _without_object(verb)
     if "person" in verb.objects:
         german = {"accusative": "wen", "dative": "wem"}[verb.case]
-        return _word("whom", german, verb.case), verbs
+        return word("whom", german, verb.case), verbs
     if not noun.english_plural or draw.chance(0.5):
-        return _word("what", "was"), verbs
+        return word("what", "was"), verbs
     german = f"wie viele {noun.forms['p']['accusative']}"
-    many = _word(f"how many {noun.english_plural}", german, "accusative", "plural")
+    many = word(f"how many {noun.english_plural}", german, "accusative", "plural")
     return many._replace(pairs=((verb.english, noun.english),)), verbs
 
 
