@@ -155,7 +155,7 @@ def value_of(kind: type, rule: Mapping[str, Any]) -> str:
     bounds = [
         f"{words[key]} {rule[key]:g}" for key in words if rule.get(key) is not None
     ]
-    return ", ".join([names[kind], *bounds])
+    return ", ".join([names.get(kind, "path"), *bounds])
 
 
 def cell(text: str) -> str:

@@ -66,9 +66,8 @@ def main(argv: Sequence[str]) -> int:
 def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
     """Run a command; turn mistakes of the user into a line and an exit code."""
     try:
-        _start_logging()
         processes.join(processes.Cluster(**arguments.cluster))
-        _log_for_all(processes)
+        _start_logging(processes)
         result = command(arguments.mode).run(**arguments.flags)
         if result is not None and processes.is_first():
             print(json.dumps(_finite(result)), flush=True)
@@ -106,27 +105,20 @@ def _report_thread(failed: threading.ExceptHookArgs) -> None:
     logger.warning("the thread %s ended with %s: %s", name, kind, error)
 
 
-def _start_logging() -> None:
-    """Log to standard error, one line each; libraries only warn."""
+def _start_logging(processes: ModuleType) -> None:
+    """Log one line each to standard error; libraries and other processes only warn."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # it would log that it is on
     threading.excepthook = _report_thread
+    is_first = processes.is_first()
+    prefix = "" if is_first else f"process {processes.index()}: "
     logging.basicConfig(
-        stream=sys.stderr, format="%(message)s", level=logging.WARNING, force=True
+        stream=sys.stderr,
+        format=f"{prefix}%(message)s",
+        level=logging.WARNING,
+        force=True,
     )
-    logging.getLogger("jaxformer").setLevel(logging.INFO)
-
-
-def _log_for_all(processes: ModuleType) -> None:
-    """Of several processes let the first one log, and the others only warn."""
-    if not processes.is_first():
-        logging.basicConfig(
-            stream=sys.stderr,
-            format=f"process {processes.index()}: %(message)s",
-            level=logging.WARNING,
-            force=True,
-        )
-        logging.getLogger("jaxformer").setLevel(logging.WARNING)
+    logger.setLevel(logging.INFO if is_first else logging.WARNING)
     if processes.are_several():
         logger.info("%s", processes.topology())
 

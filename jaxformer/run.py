@@ -175,6 +175,7 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     folder = run.workdir
     if not folder.checkpoints.exists():
         raise InputError(f"there is no checkpoint in {folder.path}; train it first")
+    logger.info("reading parameters of %s", folder.path)
     field = "params"
     if which is None:
         training = run.config.training

@@ -32,9 +32,9 @@ def run(
     config: ConfigRequest,
     workdir: Path | None,
     memory_gib: float | None,
-    output: str | None,
+    output: Path | None,
 ) -> dict:
-    """Check a config, or the run of a workdir; returns the figures of the report."""
+    """Check a config, or the run of a workdir; return the figures of the report."""
     if output is not None:  # before the work: a package may be missing
         import jaxformer.reports.corpus  # noqa: F401
     if workdir is not None:
@@ -49,7 +49,7 @@ def run(
 
 
 def check(
-    config: ConfigRequest, workdir: Path, memory_gib: float | None, output: str | None
+    config: ConfigRequest, workdir: Path, memory_gib: float | None, output: Path | None
 ) -> dict:
     """Report on plan and text, then on memory and time; the verdict comes last.
 
@@ -88,7 +88,9 @@ def check(
     return figures
 
 
-def report_text(corpus: dict[str, Any], config: DataConfig, output: str | None) -> None:
+def report_text(
+    corpus: dict[str, Any], config: DataConfig, output: Path | None
+) -> None:
     """Log the findings in the text; with `output` write them also as a page."""
     warnings = findings.warnings(corpus, deduplicate=config.deduplicate)
     logger.info("%s", findings.describe(corpus, warnings))
@@ -102,7 +104,7 @@ def report_text(corpus: dict[str, Any], config: DataConfig, output: str | None) 
             warnings=warnings,
             sections=findings.sections(corpus),
         )
-        page.write(Path(output), html)
+        page.write(output, html)
         logger.info("page        %s", output)
 
 

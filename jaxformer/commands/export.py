@@ -25,7 +25,7 @@ def run(
     checkpoint: str | None,
     format: str | None,
     quantization: str,
-    output: str | None,
+    output: Path | None,
     source_length: int,
     **search: Any,
 ) -> dict:
@@ -35,7 +35,7 @@ def run(
     """
     if format is None:
         raise InputError(f"give --format, for which program: {', '.join(FORMATS)}")
-    if not output:
+    if output is None:
         raise InputError("--output is missing; give the new folder to write")
     if format != "ctranslate2" and quantization != "float32":
         raise InputError(

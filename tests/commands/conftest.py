@@ -243,8 +243,10 @@ class Cluster:
         return (self.folder / f"{index}.out").read_text()
 
     def complaint(self, index: int) -> str:
-        """The last line, which is what the user is told."""
-        return self.stderr(index).rstrip("\n").rpartition("\n")[2]
+        """The one line of ours about a failure; Gloo's thread may print after it."""
+        lines = self.stderr(index).splitlines()
+        (ours,) = [line for line in lines if line.startswith("jaxformer: ")]
+        return ours
 
     def wait(self, seconds: float) -> list[int]:
         """Exit codes; a process that has not ended by then is a failure."""

@@ -40,7 +40,7 @@ def test_a_request_to_stop_loses_no_step(running, start, newest_step, losses, tm
     assert stopped == {"step": step, "stopped": True}
     assert max(losses(workdir)) == newest_step(workdir) == step
     assert "SIGTERM: stopping at the next step" in process.stderr(0)
-    assert f"stopped at step {step:,}, which is saved" in process.complaint(0)
+    assert f"stopped at step {step:,}, which is saved" in process.stderr(0)
 
     end = f"--config.training.steps={step + 5}"
     start(1, *argv, end, devices=1).results()
@@ -106,7 +106,6 @@ def test_a_full_disk_is_one_sentence_and_harms_no_checkpoint(
     resource.prlimit(full.processes[0].pid, resource.RLIMIT_FSIZE, limits)
     assert full.wait(120) == [2]
     assert "Traceback" not in full.stderr(0)
-    assert full.complaint(0).startswith("jaxformer: ")
     assert f"start again, from step {step}" in full.complaint(0)
     left = {path.name for path in (workdir / "checkpoints").glob("[0-9]*")}
     assert {name for name in left if name.isdecimal()} == checkpoints
