@@ -11,11 +11,11 @@ The folder needs nothing outside itself; files of another run are refused.
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from jaxformer import __version__
 from jaxformer.config import Config
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
@@ -115,5 +115,9 @@ class Workdir:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of the packages that decide a run's numbers."""
-    return {"jaxformer": __version__} | {name: version(name) for name in PACKAGES}
+    """Versions of the installed packages that decide a run's numbers."""
+    versions = {}
+    for name in ("jaxformer", *PACKAGES):
+        with suppress(PackageNotFoundError):  # jaxformer in a checkout
+            versions[name] = version(name)
+    return versions

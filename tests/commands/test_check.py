@@ -1,4 +1,4 @@
-"""--mode=check says what a run would take, and trains nothing."""
+"""--mode=check reports what a run would take, and trains nothing."""
 
 import json
 import logging
@@ -23,8 +23,14 @@ PAIRS = [
 ]
 
 
-def options(folder, workdir=None, **training):
-    """Arguments of a check on the text in `folder`, for a model of one layer."""
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    """Arguments of a check on a text of 18 pairs, one twice, and a blank one."""
+    folder = tmp_path_factory.mktemp("text")
+    pairs = [*PAIRS, PAIRS[0], ("", "leer")]
+    for side, language in enumerate(("en", "de")):
+        lines = "".join(f"{pair[side]}\n" for pair in pairs)
+        (folder / f"train.{language}").write_text(lines)
     config = multi30k.get_config().to_dict()
     config["data"] |= {"directory": str(folder), "dev": "train", "vocab_size": 60}
     config["batches"] |= {
@@ -35,22 +41,16 @@ def options(folder, workdir=None, **training):
         "encoder_layers": 1, "decoder_layers": 1, "d_model": D, "d_ff": F,
         "num_heads": HEADS, "d_k": SIZE, "d_v": SIZE,
     }  # fmt: skip
-    config["training"] |= {
-        "tokens_per_microbatch": 256, "tokens_per_update": 256, **training,
-    }  # fmt: skip
-    request = ConfigRequest(config)
-    return {"config": request, "workdir": workdir, "memory_gib": None, "output": None}
+    config["training"] |= {"tokens_per_microbatch": 256, "tokens_per_update": 256}
 
+    def make(workdir=None, output=None, memory_gib=None, **training):
+        values = {**config, "training": {**config["training"], **training}}
+        return {
+            "config": ConfigRequest(values), "workdir": workdir, "output": output,
+            "memory_gib": memory_gib,
+        }  # fmt: skip
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """A folder of 18 pairs to learn, one of them twice, and a blank one."""
-    folder = tmp_path_factory.mktemp("text")
-    pairs = [*PAIRS, PAIRS[0], ("", "leer")]
-    for side, language in enumerate(("en", "de")):
-        lines = "".join(f"{pair[side]}\n" for pair in pairs)
-        (folder / f"train.{language}").write_text(lines)
-    return folder
+    return make
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +59,12 @@ def workdir(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def result(text, workdir):
+def result(options, workdir):
     """A whole check, in which the train step is compiled for eight devices."""
-    return check.run(**options(text, workdir))
+    return check.run(**options(workdir))
 
 
-def test_the_text_is_reported(result, text):
+def test_the_text_is_reported(result, options):
     """Dev is train here, so all of it overlaps; the blank source is named."""
     assert result["pairs"] == len(PAIRS)
     dropped = {"empty": 1, "too_long": 0, "ratio": 0, "duplicate": 1}
@@ -72,9 +72,9 @@ def test_the_text_is_reported(result, text):
     corpus = json.loads(json.dumps(result["corpus"]))
     train, dev = corpus["splits"].values()
     assert train["pairs"] == len(PAIRS) + 2
-    assert train["findings"]["source_blank"]["examples"] == [
-        {"place": [f"{text}/train.en", 20]}
-    ]
+    folder = options()["config"].values["data"]["directory"]
+    blank = {"place": [f"{folder}/train.en", 20]}
+    assert train["findings"]["source_blank"]["examples"] == [blank]
     assert dev["findings"]["pair_overlap"]["pairs"] == len(PAIRS) + 1
     assert sum(train["lengths"]["target"]["pieces"].values()) == len(PAIRS)
     assert "test_2016_flickr.en" in corpus["left_out"]["test"]
@@ -93,7 +93,8 @@ def test_tokens_are_those_of_the_text(result, workdir):
     assert result["real_token_share"] == pytest.approx(share, abs=1e-4)
 
 
-def test_parameters_are_counted_by_part(result, workdir):
+def test_parameters_and_memory_are_counted_and_nothing_is_trained(result, workdir):
+    """Memory holds parameters and Adam's two moments, float32, on every device."""
     attention = 4 * D * HEADS * SIZE
     feed_forward = 2 * D * F + F + D
     assert result["parameters_by_part"] == {
@@ -107,23 +108,18 @@ def test_parameters_are_counted_by_part(result, workdir):
         "decoder/norm": 3 * 2 * D,
     }
     assert result["parameters"] == sum(result["parameters_by_part"].values())
-
-
-def test_memory_holds_the_state_on_every_device(result):
-    """Parameters and Adam's two moments, float32; then activations and gradients."""
     assert result["bytes_per_device"] > 3 * 4 * result["parameters"]
     assert result["fits"] is True
-    assert result["largest_microbatches"] is None  # nobody asked
-
-
-def test_nothing_is_trained(result, workdir):
+    assert result["largest_microbatches"] is None  # without --memory_gib
+    assert result["seconds_per_update_estimate"] > 0
     assert not (workdir / "checkpoints").exists()
     assert not (workdir / "metrics.jsonl").exists()
-    assert result["seconds_per_update_estimate"] > 0
 
 
-def test_without_a_workdir_only_the_page_is_left(text, tmp_path, monkeypatch, caplog):
-    """And --memory_gib has the largest microbatch searched."""
+def test_without_a_workdir_only_the_page_is_left(
+    options, tmp_path, monkeypatch, caplog
+):
+    """--memory_gib also searches the largest microbatch."""
     searched = []
 
     def largest_microbatch(learner, shape, budget, *, unit, tokens_per_update):
@@ -135,9 +131,8 @@ def test_without_a_workdir_only_the_page_is_left(text, tmp_path, monkeypatch, ca
     monkeypatch.setattr(estimates, "step_memory", lambda *_, **__: Memory(1, 2, 3))
     monkeypatch.setattr(estimates, "largest_microbatch", largest_microbatch)
     page = tmp_path / "page.html"
-    asked = options(text, tokens_per_update=512)
-    asked |= {"output": str(page), "memory_gib": 1.0}
     with caplog.at_level(logging.INFO, logger="jaxformer"):
+        asked = options(output=page, memory_gib=1.0, tokens_per_update=512)
         result = check.run(**asked)
     assert list(tmp_path.iterdir()) == [page]
     assert "train: 1 pair of 20 with a blank source" in page.read_text()
@@ -165,8 +160,7 @@ def test_without_a_workdir_only_the_page_is_left(text, tmp_path, monkeypatch, ca
 )
 def test_the_verdict_says_first_whether_the_run_fits(used, budget, fits, caplog):
     figures = {
-        "bytes_per_device": used, "bytes_available": budget,
-        "fits": used and used <= budget,
+        "bytes_per_device": used, "bytes_available": budget, "fits": used <= budget,
         "updates_per_epoch": 1200, "seconds_per_update_estimate": 0.5, "epochs": 2.5,
         "flops_per_update": 10**9, "largest_microbatches": None,
     }  # fmt: skip
@@ -179,10 +173,9 @@ def test_the_verdict_says_first_whether_the_run_fits(used, budget, fits, caplog)
     assert "2.5 epochs in training.steps=3,000, about 0:25:00" in epochs
 
 
-def test_neither_config_nor_workdir_is_refused():
-    nothing = {"config": RECORDED, "workdir": None, "memory_gib": None, "output": None}
+def test_neither_config_nor_workdir_is_refused(options):
     with pytest.raises(InputError, match=r"give --config=\.\.\."):
-        check.run(**nothing)
+        check.run(**{**options(), "config": RECORDED})
 
 
 def test_pre_norm_and_learned_positions_are_parts_too():
