@@ -145,12 +145,12 @@ def test_n_best_are_json_lines_best_first(use, toy):
 
 
 def test_rules_of_the_search_and_alignments(use, toy):
-    flags = ("--min_length=20", "--no_repeat_ngram=2", "--alignment")
+    flags = ("--min_length=10", "--no_repeat_ngram=2", "--alignment")
     flags += ("--length_penalty=power", "--alpha=1")
     ((best,),) = hypotheses(use("translate", *flags, lines=toy.test[:1]))
     expected = best["log_probability"] / best["tokens"]
     assert best["score"] == pytest.approx(expected, rel=1e-5)
-    assert best["tokens"] >= 20
+    assert best["tokens"] >= 10
     bigrams = list(itertools.pairwise(best["pieces"][:-1]))
     assert len(set(bigrams)) == len(bigrams)
     links = [tuple(map(int, link.split("-"))) for link in best["alignment"].split()]
