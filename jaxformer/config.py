@@ -266,11 +266,6 @@ class Config:
         """The values by section and key, as `parse` takes them."""
         return dataclasses.asdict(self)
 
-    def replace(self, section: str, **values: Any) -> Self:
-        """A copy with other values in one section."""
-        changed = dataclasses.replace(getattr(self, section), **values)
-        return dataclasses.replace(self, **{section: changed})
-
     def changed_keys(self, before: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         """Keys such as "model.d_model" whose values differ from `before`'s.
 

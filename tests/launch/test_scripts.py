@@ -41,6 +41,7 @@ def test_a_script_is_executable_strict_and_shows_a_call(path):
 def test_local_passes_its_flags_on(checkout):
     code, _ = checkout.run("local.sh", "configs/x.py", "runs/x y", "--config.a.b=c d")
     assert code == 0
+    assert "give the command" in checkout.run("supervise.sh")[1]
     train = ["python", "-m", "jaxformer.main", "--config=configs/x.py"]
     assert checkout.calls() == [[*train, "--workdir=runs/x y", "--config.a.b=c d"]]
 
@@ -96,11 +97,9 @@ def test_supervise_can_be_stopped_between_two_starts(checkout):
 def test_rehearse_starts_every_process(checkout):
     """Each with its number, the same address, and two simulated CPU devices."""
     checkout.stub("python", 'echo "$JAX_PLATFORMS $XLA_FLAGS" >> "$HOME/seen"')
-    code, _ = checkout.run(
-        "rehearse.sh", "configs/x.py", "runs/x", "3", "--flag", PORT="1234",
-        XLA_FLAGS="--of_the_user",
-    )  # fmt: skip
-    assert code == 0
+    variables = {"PORT": "1234", "XLA_FLAGS": "--of_the_user"}
+    arguments = ("configs/x.py", "runs/x", "3", "--flag")
+    assert checkout.run("rehearse.sh", *arguments, **variables)[0] == 0
     common = ["python", "-m", "jaxformer.main", "--config=configs/x.py"]
     common += ["--workdir=runs/x", "--coordinator_address=127.0.0.1:1234"]
     assert sorted(checkout.calls()) == [
