@@ -26,6 +26,7 @@ from jaxformer.errors import InputError
 
 logger = logging.getLogger("jaxformer")
 
+EXIT_MISTAKE = 2  # of the user
 # Error numbers of a full disk, a full quota, a read-only disk and a limit on file size.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
@@ -35,7 +36,7 @@ def run_process() -> NoReturn:
     code = main(sys.argv)
     sys.stdout.flush()
     sys.stderr.flush()
-    # An ordinary exit waits seconds for the threads of JAX and TensorFlow.
+    # An ordinary exit waits seconds for threads of JAX and TensorFlow, and for peers.
     os._exit(code)
 
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         arguments = cli.parse(argv[1:])
     except InputError as error:
         print(f"jaxformer: {error}", file=sys.stderr, flush=True)
-        return 2
+        return EXIT_MISTAKE
     except SystemExit as finished:  # help or the version was printed
         return int(finished.code or 0)
     from jaxformer import processes  # imports JAX
@@ -58,8 +59,8 @@ def main(argv: Sequence[str]) -> int:
             raise
         traceback.print_exc()
         processes.await_news_of_peers()
-    if processes.are_several():
-        processes.end(code)
+    if code == EXIT_MISTAKE:
+        processes.end_last()
     return code
 
 
@@ -74,7 +75,7 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         processes.leave()
     except InputError as error:
         processes.complain(error)
-        return 2
+        return EXIT_MISTAKE
     except BrokenPipeError:  # the reader, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -85,7 +86,7 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         processes.complain(
             f"{where}{error.strerror}; make room, or make it writable, and start again"
         )
-        return 2
+        return EXIT_MISTAKE
     except KeyboardInterrupt:
         processes.complain("interrupted")
         return 130

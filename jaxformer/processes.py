@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,8 +25,7 @@ from jaxformer.lost_peers import PEERS, WATCH_SECONDS
 
 logger = logging.getLogger(__name__)
 
-EXIT_MISTAKE = 2
-LAST_SECONDS = 3.0  # that process 0 waits for the others
+LAST_SECONDS = 3.0  # that process 0 waits for the others after a mistake
 _RESUME = "start all processes again to resume from the newest checkpoint"
 
 
@@ -127,7 +126,7 @@ def _check_alone(flags: tuple, error: Exception) -> None:
 
 
 def leave() -> None:
-    """Return when all processes have finished, so that none counts as lost."""
+    """Return when all processes have finished: none of them counts as lost."""
     PEERS.is_ending.set()
     wait_for_all("leave")
 
@@ -140,17 +139,10 @@ def await_news_of_peers() -> None:
     time.sleep(PEERS.timeout + 5 * WATCH_SECONDS)
 
 
-def end(code: int) -> NoReturn:
-    """End now: in an ordinary exit JAX and its peers would wait for each other.
-
-    After a mistake of the user process 0, which holds the connections, ends last, so
-    that the other processes can report the mistake.
-    """
-    if code == EXIT_MISTAKE and is_first():
+def end_last() -> None:
+    """Wait in process 0, whose end would abort others before they report a mistake."""
+    if are_several() and is_first():
         time.sleep(LAST_SECONDS)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def topology() -> str:
@@ -194,14 +186,10 @@ def gather(value: Any) -> list[Any]:
     if not are_several():
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    lengths = multihost_utils.process_allgather(np.int32(len(text)))
-    padded = np.zeros(int(lengths.max()), np.uint8)
-    padded[: len(text)] = text
+    longest = int(multihost_utils.process_allgather(np.int32(len(text))).max())
+    padded = np.pad(text, (0, longest - len(text)), constant_values=ord(" "))
     rows = np.asarray(multihost_utils.process_allgather(padded))
-    return [
-        json.loads(row[:length].tobytes())
-        for row, length in zip(rows, lengths, strict=True)
-    ]
+    return [json.loads(row.tobytes()) for row in rows]
 
 
 def from_first(value: Any) -> Any:

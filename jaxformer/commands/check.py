@@ -1,8 +1,7 @@
 """--mode=check: report a run's text, batches, memory and time; train nothing.
 
-The text is prepared (kept with --workdir, thrown away without) while another process
-inspects it. Then XLA compiles the train step at its largest shape and says what memory
-it takes. No parameter is drawn and no batch made.
+The text is prepared, in a temporary folder without --workdir, while another process
+inspects it. Then XLA compiles the train step at its largest shape to tell its memory.
 """
 
 import logging
@@ -70,8 +69,8 @@ def check(
     budget, largest = device_budget(memory_gib), None
     if None not in (memory_gib, budget, used):
         largest = {
-            "plain": estimates.search_microbatch(checked, plan, budget, False),
-            "rematerialised": estimates.search_microbatch(checked, plan, budget, True),
+            name: estimates.search_microbatch(checked, plan, budget, again)
+            for name, again in (("plain", False), ("rematerialised", True))
         }
     flops, steps = figures["flops_per_update"], checked.config.training.steps
     seconds = estimates.seconds_per_update(flops, checked.model.dtype)

@@ -1,9 +1,9 @@
 """--mode=reproduce: a published result, theirs beside ours, and what differs.
 
-With --row=NAME it trains that row's config, at full length or for --steps updates,
-translates its test text and scores it under every scorer; the result is kept in the
-workdir as reproduced.json. A larger --steps continues the run. Without --row it lists
-all rows, with the results in and under --workdir.
+--row=NAME trains that row's config, at full length or for --steps updates, and scores
+its test text under every scorer; reproduced.json in the workdir keeps the result. A
+larger --steps continues the run. Without --row all rows are listed, with the results in
+and under --workdir.
 """
 
 import json
