@@ -1,6 +1,5 @@
 """--mode=check reports what a run would take, and trains nothing."""
 
-import json
 import logging
 import tempfile
 
@@ -8,14 +7,11 @@ import jax.numpy as jnp
 import pytest
 
 from jaxformer import estimates
-from jaxformer.commands import check
-from jaxformer.config_files import RECORDED, ConfigRequest
-from jaxformer.configs import multi30k
+from jaxformer.commands.check import report_verdict
 from jaxformer.data.corpus import open_prepared
-from jaxformer.errors import InputError
 from jaxformer.training.memory import Memory
 
-D, F, HEADS, SIZE = 16, 32, 2, 4
+D, F, HEADS, SIZE = 32, 64, 2, 16  # of the toy's config
 PAIRS = [
     (f"{a} dog sees {b} .", f"ein Hund sieht {b} {a} .")
     for a in "abcdef"
@@ -24,33 +20,26 @@ PAIRS = [
 
 
 @pytest.fixture(scope="module")
-def options(tmp_path_factory):
-    """Arguments of a check on a text of 18 pairs, one twice, and a blank one."""
+def text(tmp_path_factory):
+    """A folder of 18 pairs, one of them twice, and a blank one."""
     folder = tmp_path_factory.mktemp("text")
     pairs = [*PAIRS, PAIRS[0], ("", "leer")]
     for side, language in enumerate(("en", "de")):
         lines = "".join(f"{pair[side]}\n" for pair in pairs)
         (folder / f"train.{language}").write_text(lines)
-    config = multi30k.get_config().to_dict()
-    config["data"] |= {"directory": str(folder), "dev": "train", "vocab_size": 60}
-    config["batches"] |= {
-        "layout": "packed", "row_length": 32, "row_multiple": 8, "executor": "python",
-    }  # fmt: skip
-    config["data"]["max_length"] = 32
-    config["model"] |= {
-        "encoder_layers": 1, "decoder_layers": 1, "d_model": D, "d_ff": F,
-        "num_heads": HEADS, "d_k": SIZE, "d_v": SIZE,
-    }  # fmt: skip
-    config["training"] |= {"tokens_per_microbatch": 256, "tokens_per_update": 256}
+    return folder
 
-    def make(workdir=None, output=None, memory_gib=None, **training):
-        values = {**config, "training": {**config["training"], **training}}
-        return {
-            "config": ConfigRequest(values), "workdir": workdir, "output": output,
-            "memory_gib": memory_gib,
-        }  # fmt: skip
 
-    return make
+@pytest.fixture(scope="module")
+def check(command, toy, text):
+    """Check a run on that text with more flags; returns the Answer."""
+    changes = {
+        "data.directory": text, "data.dev": "train", "data.vocab_size": 60,
+        "data.deduplicate": True, "batches.row_multiple": 8,
+        "training.tokens_per_microbatch": 256, "training.tokens_per_update": 256,
+    }  # fmt: skip
+    flags = [f"--config.{name}={value}" for name, value in changes.items()]
+    return lambda *more: command("--mode=check", toy.flags[0], *flags, *more)
 
 
 @pytest.fixture(scope="module")
@@ -59,25 +48,23 @@ def workdir(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def result(options, workdir):
+def result(check, workdir):
     """A whole check, in which the train step is compiled for eight devices."""
-    return check.run(**options(workdir))
+    return check(f"--workdir={workdir}").result
 
 
-def test_the_text_is_reported(result, options):
+def test_the_text_is_reported(result, text):
     """Dev is train here, so all of it overlaps; the blank source is named."""
     assert result["pairs"] == len(PAIRS)
     dropped = {"empty": 1, "too_long": 0, "ratio": 0, "duplicate": 1}
     assert result["dropped"] == dropped
-    corpus = json.loads(json.dumps(result["corpus"]))
-    train, dev = corpus["splits"].values()
+    train, dev = result["corpus"]["splits"].values()
     assert train["pairs"] == len(PAIRS) + 2
-    folder = options()["config"].values["data"]["directory"]
-    blank = {"place": [f"{folder}/train.en", 20]}
+    blank = {"place": [f"{text}/train.en", 20]}
     assert train["findings"]["source_blank"]["examples"] == [blank]
     assert dev["findings"]["pair_overlap"]["pairs"] == len(PAIRS) + 1
     assert sum(train["lengths"]["target"]["pieces"].values()) == len(PAIRS)
-    assert "test_2016_flickr.en" in corpus["left_out"]["test"]
+    assert "test.en" in result["corpus"]["left_out"]["test"]
 
 
 def test_tokens_are_those_of_the_text(result, workdir):
@@ -116,9 +103,7 @@ def test_parameters_and_memory_are_counted_and_nothing_is_trained(result, workdi
     assert not (workdir / "metrics.jsonl").exists()
 
 
-def test_without_a_workdir_only_the_page_is_left(
-    options, tmp_path, monkeypatch, caplog
-):
+def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):
     """--memory_gib also searches the largest microbatch."""
     searched = []
 
@@ -131,9 +116,9 @@ def test_without_a_workdir_only_the_page_is_left(
     monkeypatch.setattr(estimates, "step_memory", lambda *_, **__: Memory(1, 2, 3))
     monkeypatch.setattr(estimates, "largest_microbatch", largest_microbatch)
     page = tmp_path / "page.html"
-    with caplog.at_level(logging.INFO, logger="jaxformer"):
-        asked = options(output=page, memory_gib=1.0, tokens_per_update=512)
-        result = check.run(**asked)
+    update = "--config.training.tokens_per_update=512"
+    answer = check(f"--output={page}", "--memory_gib=1", update)
+    result = answer.result
     assert list(tmp_path.iterdir()) == [page]
     assert "train: 1 pair of 20 with a blank source" in page.read_text()
     assert searched == [False, True]
@@ -148,7 +133,7 @@ def test_without_a_workdir_only_the_page_is_left(
         "rematerialise=True --config.training.tokens_per_microbatch=640 takes 0.50 GiB",
         "verdict     fits: 0.00 GiB of 1.00 GiB",
     ):
-        assert said in caplog.text
+        assert said in answer.err
 
 
 @pytest.mark.parametrize(
@@ -165,7 +150,7 @@ def test_the_verdict_says_first_whether_the_run_fits(used, budget, fits, caplog)
         "flops_per_update": 10**9, "largest_microbatches": None,
     }  # fmt: skip
     with caplog.at_level(logging.INFO, logger="jaxformer"):
-        check.report_verdict(figures, steps=3000)
+        report_verdict(figures, steps=3000)
     first, epoch, epochs, *rest = caplog.messages[0].splitlines()
     assert first.startswith(f"verdict     {fits}")
     assert ("add --memory_gib=0" in rest[-1]) == ("NOT" in first)
@@ -173,9 +158,8 @@ def test_the_verdict_says_first_whether_the_run_fits(used, budget, fits, caplog)
     assert "2.5 epochs in training.steps=3,000, about 0:25:00" in epochs
 
 
-def test_neither_config_nor_workdir_is_refused(options):
-    with pytest.raises(InputError, match=r"give --config=\.\.\."):
-        check.run(**{**options(), "config": RECORDED})
+def test_neither_config_nor_workdir_is_refused(command):
+    assert "give --config=..." in command("--mode=check").complaint
 
 
 def test_pre_norm_and_learned_positions_are_parts_too():
