@@ -33,11 +33,6 @@ class Command(NamedTuple):
     needs_workdir: bool = True
 
 
-QUANTIZATIONS = (
-    "float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16",
-    "int8_bfloat16", "int16",
-)  # fmt: skip
-
 FLAG_LIST = (
     Flag("workdir", Path, "Folder of the run."),
     Flag("source", Path, "File of source sentences."),
@@ -56,7 +51,8 @@ FLAG_LIST = (
     Flag("format", str, "Program to export for.",
          choices=("ctranslate2", "huggingface", "stablehlo")),
     Flag("quantization", str, "Type of the exported weights.", "float32",
-         choices=QUANTIZATIONS),
+         choices=("float32", "float16", "bfloat16", "int8", "int8_float32",
+                  "int8_float16", "int8_bfloat16", "int16")),
     Flag("source_length", int, "Source tokens that a stablehlo program takes.", 64, 2),
     Flag("memory_gib", float, "Find the largest microbatch for devices of so much "
          "memory; 0: the memory that the device reports.", least=0),

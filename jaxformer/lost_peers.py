@@ -1,7 +1,7 @@
 """Notice lost processes, and end this one with one clear line and exit code 3.
 
-JAX aborts a process when its connection to process 0 breaks, and lets it wait for ever
-when another process is gone. Both are replaced here. Used by `jaxformer.processes`.
+JAX aborts a process when its connection to process 0 breaks, and blocks it for ever
+when another process is lost. Used by `jaxformer.processes`.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ WATCH_SECONDS = 1.0  # between two checks of which processes are alive
 
 
 class Peers:
-    """What this process says of the others; one for the whole process."""
+    """The state of watching other processes; there is one object, PEERS."""
 
     def __init__(self) -> None:
         self.name = ""  # put before messages: "process 1: "

@@ -67,7 +67,7 @@ def join(cluster: Cluster) -> None:
     # A lost peer is reported to the others instead of aborting them: see `Peers.watch`.
     jax.config.update("jax_enable_recoverability", True)
     PEERS.explain_abort(
-        f"not all processes came together within {cluster.join_timeout} s "
+        f"not all processes connected within {cluster.join_timeout} s "
         "(--join_timeout); start all of them with the same address of process 0"
     )
     try:
@@ -122,7 +122,7 @@ def _check_alone(flags: tuple, error: Exception) -> None:
             ) from error
     elif has_flags or "must be called before" not in str(error):
         line = str(error).partition("\n")[0]
-        PEERS.end(f"the processes could not come together ({line})")
+        PEERS.end(f"the processes could not connect ({line})")
 
 
 def leave() -> None:

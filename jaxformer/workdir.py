@@ -12,7 +12,6 @@ The folder needs nothing outside itself; files of another run are refused.
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -24,23 +23,14 @@ from jaxformer.files import write_atomically
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
 
-@dataclass(frozen=True)
 class Workdir:
     """The paths within a run's folder, and its record of config and tokeniser."""
 
-    path: Path
-
-    @property
-    def config_file(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def tokenizer_file(self) -> Path:
-        return self.path / "tokenizer.model"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.json"
+        self.tokenizer_file = path / "tokenizer.model"
+        self.checkpoints = path / "checkpoints"
 
     def has_checkpoints(self) -> bool:
         """Whether there is a finished checkpoint."""

@@ -86,7 +86,7 @@ def has_test(run: Run, split: str) -> bool:
 def name_text(
     run: Run, source: Path | None, reference: Path | None, split: str
 ) -> Text | None:
-    """Read and name what a run translates; None if it is not trained yet."""
+    """Read and name the text that a run translates; None if it is not trained yet."""
     if not run.workdir.has_checkpoints():
         return None
     values = vars(run.config.data)
@@ -99,7 +99,7 @@ def name_text(
 def describe(
     name: str, run: Run, text: Text | None, options: dict[str, Any]
 ) -> report.RunFacts:
-    """Translate the text if the run is trained, and collect what its workdir tells."""
+    """Translate the text if the run is trained, and read the run's workdir."""
     folder, config = run.workdir.path, run.config
     translated = prepared = None
     if run.workdir.has_checkpoints():

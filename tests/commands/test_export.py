@@ -71,7 +71,7 @@ def test_weights_have_the_type_asked_for(export, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ((), "give --format"),
+        ((), "give --format=ctranslate2"),
         (("--format=stablehlo", "--output="), "--output is missing; give the new fold"),
         (("--format=huggingface", "--quantization=int8"), "int8 is not for --format"),
         (("--format=huggingface", "--output=tests"), "/tests exists already; choose a"),

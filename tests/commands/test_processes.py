@@ -79,7 +79,7 @@ def test_a_lost_process_0_ends_the_others_at_once(start, flags, newest_step, tmp
 def test_a_process_without_its_peers_says_so(index, start, flags, tmp_path):
     one = start(2, *flags, f"--workdir={tmp_path / 'run'}", join_timeout=1, only=index)
     assert one.wait(60) == [3]
-    assert "not all processes came together within 1 s" in one.complaint(index)
+    assert "not all processes connected within 1 s" in one.complaint(index)
 
 
 def test_every_process_reports_a_mistake(start, flags, tmp_path):
