@@ -1,7 +1,4 @@
-"""The command line: which command, with which arguments.
-
-Imports nothing that takes long, so that help and mistakes are answered at once.
-"""
+"""Parse the command line; imports little, so that help and mistakes are fast."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,6 +12,18 @@ from jaxformer.flags import CLUSTER, COMMANDS, COMMON, FLAGS, TRANSLATION, Flag
 from jaxformer.settings import check_bounds, read_value
 
 USAGE = "jaxformer --config=configs/demo.py --workdir=runs/demo"
+HELP = """usage: jaxformer --mode=COMMAND --config=FILE --workdir=FOLDER [flags]
+
+Train and use the translation model of 'Attention Is All You Need'.
+
+commands:
+{commands}
+
+  jaxformer --mode=COMMAND --help    flags of a command
+  jaxformer --config=FILE --help     keys of a config, with their meanings
+  jaxformer --version
+
+example: {usage}"""
 
 
 class Arguments(NamedTuple):
@@ -135,16 +144,14 @@ def _parser(mode: str) -> _Parser:
         meaning = flag.meaning.replace("%", "%%")
         if flag.kind is bool:
             action = argparse.BooleanOptionalAction
-            parser.add_argument(
-                f"--{flag.name}", action=action, default=flag.default, help=meaning
-            )
+            parser.add_argument(f"--{name}", action=action, default=False, help=meaning)
             continue
         if flag.choices:
             meaning += f" One of {', '.join(flag.choices)}."
         if flag.default not in (None, ()):
             meaning += f" Default: {flag.default}."
         parser.add_argument(
-            f"--{flag.name}",
+            f"--{name}",
             type=partial(_read, flag),
             default=flag.default,
             metavar={int: "N", float: "X", str: "TEXT"}.get(flag.kind, "PATH"),
@@ -166,18 +173,5 @@ def _help(mode: str | None, config: str | None) -> str:
         return describe_keys(read_config_file(config))
     if mode is not None:
         return _parser(mode).format_help()
-    lines = [
-        "usage: jaxformer --mode=COMMAND --config=FILE --workdir=FOLDER [flags]",
-        "",
-        "Train and use the translation model of 'Attention Is All You Need'.",
-        "",
-        "commands:",
-        *(f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()),
-        "",
-        "  jaxformer --mode=COMMAND --help    flags of a command",
-        "  jaxformer --config=FILE --help     keys of a config, with their meanings",
-        "  jaxformer --version",
-        "",
-        f"example: {USAGE}",
-    ]
-    return "\n".join(lines)
+    summaries = [f"  {name:<10} {each.summary}" for name, each in COMMANDS.items()]
+    return HELP.format(commands="\n".join(summaries), usage=USAGE)
