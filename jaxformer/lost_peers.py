@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any, NoReturn
 
 import jax
@@ -16,6 +17,8 @@ from jax.experimental import multihost_utils
 
 EXIT_PEER_LOST = 3
 WATCH_SECONDS = 1.0  # between two checks of which processes are alive
+# Process 0 ends so much later: its end aborts the others before they report anything.
+LAST_SECONDS = 3.0
 
 
 class Peers:
@@ -31,10 +34,11 @@ class Peers:
         """Print in one line what went wrong, and in which of several processes."""
         print(f"jaxformer: {self.name}{what}", file=sys.stderr, flush=True)
 
-    def end(self, what: str) -> NoReturn:
-        """Complain and end this process at once, even in a blocking call."""
+    def end(self, what: str, seconds: float = 0.0) -> NoReturn:
+        """Complain and end this process after `seconds`, even in a blocking call."""
         self.complain(what)
         sys.stdout.flush()
+        time.sleep(seconds)
         os._exit(EXIT_PEER_LOST)
 
     def watch(self, advice: str) -> None:
@@ -47,7 +51,8 @@ class Peers:
                     names = ", ".join(map(str, sorted(lost)))
                     self.end(
                         f"process {names} was lost (silent for up to {self.timeout} s, "
-                        f"--peer_timeout); {advice}"
+                        f"--peer_timeout); {advice}",
+                        seconds=0.0 if jax.process_index() else LAST_SECONDS,
                     )
 
         threading.Thread(target=check_regularly, name="peers", daemon=True).start()

@@ -21,11 +21,10 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxformer.errors import InputError
-from jaxformer.lost_peers import PEERS, WATCH_SECONDS
+from jaxformer.lost_peers import LAST_SECONDS, PEERS, WATCH_SECONDS
 
 logger = logging.getLogger(__name__)
 
-LAST_SECONDS = 3.0  # that process 0 waits for the others after a mistake
 _RESUME = "start all processes again to resume from the newest checkpoint"
 
 
@@ -140,7 +139,7 @@ def await_news_of_peers() -> None:
 
 
 def end_last() -> None:
-    """Wait in process 0, whose end would abort others before they report a mistake."""
+    """Let process 0 end after the others, which report the same mistake."""
     if are_several() and is_first():
         time.sleep(LAST_SECONDS)
 

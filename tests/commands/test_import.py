@@ -125,7 +125,7 @@ def test_a_published_model_is_fine_tuned(command, export, import_, toy, tmp_path
     )  # fmt: skip
     model = json.loads((workdir / "config.json").read_text())["config"]["model"]
     assert (model["activation"], model["attention_bias"]) == ("swish", True)
-    assert model["dropout"] == 0.0  # the config's
+    assert model["dropout"] == 0.02  # the config's
     dev = [f"--source={toy.directory}/dev.en", f"--reference={toy.directory}/dev.de"]
     before = command("--mode=score", f"--workdir={workdir}", *dev).result
     after = command("--mode=train", f"--workdir={workdir}").result
