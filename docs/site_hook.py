@@ -103,7 +103,7 @@ def flag_table(flags: Iterable[Flag]) -> list[str]:
     options = {field.name: field for field in dataclasses.fields(TranslateOptions)}
     for flag in flags:
         rule = {"choices": flag.choices, "least": flag.least}
-        default = "" if flag.default in (None, "") else f"`{flag.default}`"
+        default = "" if flag.default in (None, ()) else f"`{flag.default}`"
         if flag.name in options:
             option = options[flag.name]
             rule, value = option.metadata, option.default

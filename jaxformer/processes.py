@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -146,10 +145,8 @@ def end_last() -> None:
 
 def topology() -> str:
     """Processes and devices, in one line."""
-    counts = Counter(device.process_index for device in jax.devices()).values()
     return (
-        f"processes: {jax.process_count()}, each with "
-        f"{' or '.join(map(str, sorted(set(counts))))} x "
+        f"processes: {jax.process_count()}, each with {jax.local_device_count()} x "
         f"{jax.devices()[0].device_kind}; {jax.device_count()} devices in all"
     )
 
