@@ -22,7 +22,7 @@ def test_a_run_moves_between_numbers_of_processes(
 ):
     """Two processes are asked to stop and four resume, with the losses of one.
 
-    The two have a replica on each device; of the four, two replicas are sharded.
+    The two have a replica on each of four devices, the four two sharded replicas.
     """
     workdir, alone = tmp_path / "run", tmp_path / "alone"
     two = start(2, *flags, LONG, f"--workdir={workdir}")
@@ -32,8 +32,8 @@ def test_a_run_moves_between_numbers_of_processes(
     assert "processes: 2, each with 2 x cpu; 4 devices in all" in two.stderr()
     steps = stopped["step"] + 10
     flags += (f"--config.training.steps={steps}",)
-    sizes = ("--config.mesh.data=2", "--config.mesh.fsdp=4")
-    four = start(4, *flags, *sizes, f"--workdir={workdir}")
+    sizes = ("--config.mesh.data=2", "--config.mesh.fsdp=2")
+    four = start(4, *flags, *sizes, f"--workdir={workdir}", devices=1)
     assert four.results()["step"] == steps
     assert re.search(rf"resuming: .* step {stopped['step']} of", four.stderr())
 
