@@ -103,7 +103,7 @@ def flag_table(flags: Iterable[Flag]) -> list[str]:
     options = {field.name: field for field in dataclasses.fields(TranslateOptions)}
     for flag in flags:
         rule = {"choices": flag.choices, "least": flag.least}
-        default = "" if flag.default in (None, "") else f"`{flag.default}`"
+        default = "" if flag.default in (None, ()) else f"`{flag.default}`"
         if flag.name in options:
             option = options[flag.name]
             rule, value = option.metadata, option.default
@@ -155,7 +155,7 @@ def value_of(kind: type, rule: Mapping[str, Any]) -> str:
     bounds = [
         f"{words[key]} {rule[key]:g}" for key in words if rule.get(key) is not None
     ]
-    return ", ".join([names[kind], *bounds])
+    return ", ".join([names.get(kind, "path"), *bounds])
 
 
 def cell(text: str) -> str:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxformer.decoding import translate
 from jaxformer.errors import InputError
-from jaxformer.flags import TRANSLATION
 from jaxformer.run import open_translator
 
 if TYPE_CHECKING:
@@ -37,11 +36,8 @@ def Translator(
     `checkpoint` is a step, "latest", "best" or "average:N"; `ensemble` names workdirs
     of further models, whose probabilities are averaged with this one's. `options` are
     those of `jaxformer.decoding.options.TranslateOptions`, such as beam_size or n_best.
-    Raises InputError for what cannot be opened, TypeError for an unknown option.
+    Raises InputError for a run that cannot be opened, TypeError for an unknown option.
     """
-    for name in options:
-        if name not in TRANSLATION:
-            raise TypeError(f"Translator has no option {name!r}")
     folders = [Path(folder) for folder in ensemble]
     return open_translator(
         Path(workdir), checkpoint=checkpoint, ensemble=folders, **options
@@ -53,11 +49,11 @@ def attention_view(
     sources: str | Sequence[str],
     targets: str | Sequence[str] | None = None,
 ) -> "AttentionView":
-    """Look at where each head looks: charts, pictures and a page.
+    """Return the attention of each head as charts, pictures and a page.
 
     Sentences without `targets` are translated first; a translator opened with n_best=4
-    shows four candidates of each. Raises InputError if jaxformer[report] is not
-    installed, for no or too many sentences, and for what is too long.
+    shows four hypotheses of each. Raises InputError if jaxformer[report] is not
+    installed, and for no, too many or too long sentences.
     """
     from jaxformer.reports.attention import AttentionView
     from jaxformer.reports.attention_data import attend

@@ -1,14 +1,11 @@
-"""The contract every room shares: what a batch is and what the reserved ids mean.
+"""Batches and reserved ids, which every room shares.
 
 A sentence of n pieces is a sequence of n + 1 ids: the pieces, then EOS. A row of a
-batch holds one sequence and padding, or, when pairs are packed, several sequences
-behind each other. Segment ids say which: 0 is padding, 1, 2, ... number the pairs of
-a row, and the source and target of one pair carry the same number. Everything else a
-model needs (masks, positions, the decoder's input) follows from them, so a padded row
-is simply a packed row that holds one pair.
+batch holds one sequence, or several when pairs are packed, and padding. Segment ids are
+0 for padding and 1, 2, ... for the pairs of a row; the source and the target of a pair
+have the same number. Masks, positions and the decoder's input follow from them.
 
-Shapes use the alphabet of `jaxformer.models.attention`: B rows, S source length,
-T target length.
+Shapes: B rows, S source length, T target length.
 """
 
 from collections.abc import Sequence
@@ -52,7 +49,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of a batch somebody holds: some of `of` equal blocks, ascending."""
+    """A process's rows of a batch: some of `of` equal blocks, ascending."""
 
     blocks: tuple[int, ...]
     of: int
@@ -64,7 +61,7 @@ Rows.ALL = Rows((0,), 1)
 
 
 def starts_of_segments(segments: jax.Array) -> jax.Array:
-    """Whether each place begins a new segment: bool [B, L] for segments int [B, L]."""
+    """Whether each position begins a segment: bool [B, L] for segments int [B, L]."""
     first = jnp.ones_like(segments[:, :1], dtype=bool)
     return jnp.concatenate([first, segments[:, 1:] != segments[:, :-1]], axis=1)
 
@@ -77,10 +74,9 @@ def positions_in_segments(segments: jax.Array) -> jax.Array:
 
 
 def shift_right(target: jax.Array, segments: jax.Array) -> jax.Array:
-    """The decoder's input (section 3.1): the target one place later, BOS first.
+    """The decoder's input (section 3.1): the target one position later, BOS first.
 
-    In a packed row every segment starts with its own BOS, so no segment sees the end
-    of the one before it. Shapes [B, T]; returns int32 [B, T].
+    Every segment of a packed row starts with BOS. Shapes [B, T]; returns int32 [B, T].
     """
     previous = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))  # [B, T]
     return jnp.where(starts_of_segments(segments), BOS, previous)

@@ -1,21 +1,29 @@
-"""The command line: which command, with which arguments.
-
-Imports nothing that takes long, so that help and mistakes are answered at once.
-"""
+"""Parse the command line; imports little, so that help and mistakes are fast."""
 
 import argparse
-import difflib
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from jaxformer import __version__, published
 from jaxformer.config_files import ConfigRequest, describe_keys, read_config_file
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, did_you_mean
 from jaxformer.flags import CLUSTER, COMMANDS, COMMON, FLAGS, TRANSLATION, Flag
-from jaxformer.settings import check_bounds
+from jaxformer.settings import check_bounds, read_value
 
 USAGE = "jaxformer --config=configs/demo.py --workdir=runs/demo"
+HELP = """usage: jaxformer --mode=COMMAND --config=FILE --workdir=FOLDER [flags]
+
+Train and use the translation model of 'Attention Is All You Need'.
+
+commands:
+{commands}
+
+  jaxformer --mode=COMMAND --help    flags of a command
+  jaxformer --config=FILE --help     keys of a config, with their meanings
+  jaxformer --version
+
+example: {usage}"""
 
 
 class Arguments(NamedTuple):
@@ -40,61 +48,61 @@ def parse(argv: Sequence[str]) -> Arguments:
     """
     overrides, rest = _split_overrides(argv)
     first = _Parser(add_help=False, allow_abbrev=False)
-    first.add_argument("--mode", default="train")
+    first.add_argument("--mode")
     first.add_argument("--config")
     first.add_argument("--row")
     first.add_argument("-h", "--help", action="store_true")
-    first.add_argument("--version", action="store_true")
+    version = f"jaxformer {__version__}"
+    first.add_argument("--version", action="version", version=version)
     chosen, _ = first.parse_known_args(rest)
-    if chosen.version:
-        print(f"jaxformer {__version__}")
-        raise SystemExit(0)
-    if chosen.mode not in COMMANDS:
-        raise InputError(
-            f"--mode={chosen.mode} is none of the commands: {', '.join(COMMANDS)}"
-        )
+    mode = chosen.mode or "train"
+    if mode not in COMMANDS:
+        names = ", ".join(COMMANDS)
+        raise InputError(f"--mode={mode} is none of the commands: {names}")
     if chosen.help:
-        print(_help(chosen.mode if "--mode" in " ".join(rest) else None, chosen.config))
+        print(_help(chosen.mode, chosen.config))
         raise SystemExit(0)
-    command = COMMANDS[chosen.mode]
+    command = COMMANDS[mode]
     if "row" in command.flags and chosen.row is not None:
-        chosen.config = _config_of_row(chosen.row, chosen.config)
-    given = vars(_parse_flags(chosen.mode, rest))
+        published_config = published.row(chosen.row).config
+        if chosen.config is not None:
+            raise InputError(
+                f"--row={chosen.row} stands for --config={published_config} already; "
+                "leave out --config"
+            )
+        chosen.config = published_config
+    given = _parse_flags(mode, rest)
     if given["workdir"] is None and command.needs_workdir:
         raise InputError(f"--workdir is missing; for example: {USAGE}")
     values = None if chosen.config is None else read_config_file(chosen.config)
-    flags: dict[str, Any] = {
-        "config": ConfigRequest(values, tuple(overrides)),
-        "workdir": None if given["workdir"] is None else Path(given["workdir"]),
-    }
-    for name in command.flags:
-        # What a translation may be asked for has its defaults in TranslateOptions.
+    flags = {"config": ConfigRequest(values, tuple(overrides))}
+    for name in ("workdir", *command.flags):
+        # TranslateOptions has the defaults of a translation's flags.
         if given[name] is not None or name not in TRANSLATION:
             flags[name] = given[name]
-    return Arguments(chosen.mode, {name: given[name] for name in CLUSTER}, flags)
+    return Arguments(mode, {name: given[name] for name in CLUSTER}, flags)
 
 
 def _split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Take --config.SECTION.KEY=VALUE out of the arguments: as pairs, and the rest."""
-    overrides, rest, waiting = [], [], iter(argv)
-    for argument in waiting:
+    """Split arguments into pairs from --config.SECTION.KEY=VALUE, and the rest."""
+    overrides, rest, remaining = [], [], iter(argv)
+    for argument in remaining:
         if not argument.startswith("--config."):
             rest.append(argument)
             continue
         key, equals, value = argument.removeprefix("--config.").partition("=")
         if not equals:
-            value = next(waiting, None)
+            value = next(remaining, None)
             if value is None:
                 raise InputError(f"{argument} lacks a value: write {argument}=VALUE")
         overrides.append((key, value))
     return overrides, rest
 
 
-def _parse_flags(mode: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse with the flags of one command; refuse every other word."""
+def _parse_flags(mode: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Parse the flags of one command; raise InputError for every other word."""
     names = (*COMMON, *COMMANDS[mode].flags)
-    parser = _parser(mode, names)
-    given, unknown = parser.parse_known_args(arguments)
+    parsed, unknown = _parser(mode).parse_known_args(arguments)
     if unknown:
         word = unknown[0]
         name = word.partition("=")[0].removeprefix("--").removeprefix("no-")
@@ -105,18 +113,17 @@ def _parse_flags(mode: str, arguments: Sequence[str]) -> argparse.Namespace:
             raise InputError(
                 f"--{name} is not used by --mode={mode}; it is for {', '.join(users)}"
             )
-        near = difflib.get_close_matches(name, ("config", "mode", *names), n=1)
-        hint = f"did you mean --{near[0]}?" if near else f"see --mode={mode} --help"
-        raise InputError(f"there is no flag --{name}; {hint}")
+        known = [f"--{known}" for known in ("config", "mode", *names)]
+        hint = did_you_mean(f"--{name}", known, f"see --mode={mode} --help")
+        raise InputError(f"there is no flag --{name}{hint}")
+    given = vars(parsed)
     for name in names:
-        value, flag = getattr(given, name), FLAGS[name]
-        rule = {"least": flag.least, "choices": flag.choices}
-        check_bounds(f"--{name}", value, rule)
+        check_bounds(f"--{name}", given[name], FLAGS[name]._asdict())
     return given
 
 
-def _parser(mode: str, names: Sequence[str]) -> _Parser:
-    """A parser of the flags called `names`."""
+def _parser(mode: str) -> _Parser:
+    """Make a parser of the flags of one command."""
     parser = _Parser(
         prog=f"jaxformer --mode={mode}",
         description=COMMANDS[mode].summary,
@@ -132,71 +139,39 @@ def _parser(mode: str, names: Sequence[str]) -> _Parser:
         "jaxformer, such as demo. --config.SECTION.KEY=VALUE changes a value; "
         "--config=FILE --help lists the keys.",
     )
-    for flag in map(FLAGS.get, names):
+    for name in (*COMMON, *COMMANDS[mode].flags):
+        flag = FLAGS[name]
         meaning = flag.meaning.replace("%", "%%")
         if flag.kind is bool:
             action = argparse.BooleanOptionalAction
-            parser.add_argument(
-                f"--{flag.name}", action=action, default=flag.default, help=meaning
-            )
+            parser.add_argument(f"--{name}", action=action, default=False, help=meaning)
             continue
         if flag.choices:
             meaning += f" One of {', '.join(flag.choices)}."
-        if flag.default not in (None, ""):
+        if flag.default not in (None, ()):
             meaning += f" Default: {flag.default}."
-        metavar = {int: "N", float: "X", str: "TEXT"}[flag.kind]
         parser.add_argument(
-            f"--{flag.name}",
-            type=_converter(flag),
+            f"--{name}",
+            type=partial(_read, flag),
             default=flag.default,
-            metavar=metavar,
+            metavar={int: "N", float: "X", str: "TEXT"}.get(flag.kind, "PATH"),
             help=meaning,
         )
     return parser
 
 
-def _converter(flag: Flag) -> Any:
-    """A function from text to the flag's type."""
-
-    def convert(text: str) -> Any:
-        try:
-            return flag.kind(text)
-        except ValueError:
-            what = "a whole number" if flag.kind is int else "a number"
-            raise InputError(f"--{flag.name}={text} is not {what}") from None
-
-    return convert
-
-
-def _config_of_row(name: str, config: str | None) -> str:
-    """The config that --row=NAME stands for. Raises InputError."""
-    published_config = published.row(name).config
-    if config is not None:
-        raise InputError(
-            f"--row={name} stands for --config={published_config} already; leave out "
-            "--config"
-        )
-    return published_config
+def _read(flag: Flag, text: str) -> Any:
+    """Read the text of a flag; an empty path counts as not given."""
+    if flag.kind in (int, float, str):
+        return read_value(flag.name, text, (flag.kind, False))
+    return flag.kind(text) if text else flag.default
 
 
 def _help(mode: str | None, config: str | None) -> str:
-    """Help of the whole, of one command, or of the keys of a config."""
+    """The help of jaxformer, of one command, or of the keys of a config."""
     if config is not None:
         return describe_keys(read_config_file(config))
     if mode is not None:
-        return _parser(mode, (*COMMON, *COMMANDS[mode].flags)).format_help()
-    lines = [
-        "usage: jaxformer --mode=COMMAND --config=FILE --workdir=FOLDER [flags]",
-        "",
-        "Train and use the translation model of 'Attention Is All You Need'.",
-        "",
-        "commands:",
-        *(f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()),
-        "",
-        "  jaxformer --mode=COMMAND --help    flags of a command",
-        "  jaxformer --config=FILE --help     keys of a config, with their meanings",
-        "  jaxformer --version",
-        "",
-        f"example: {USAGE}",
-    ]
-    return "\n".join(lines)
+        return _parser(mode).format_help()
+    summaries = [f"  {name:<10} {each.summary}" for name, each in COMMANDS.items()]
+    return HELP.format(commands="\n".join(summaries), usage=USAGE)

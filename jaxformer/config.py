@@ -42,16 +42,11 @@ class DataConfig(Section):
     data_dir: str = setting("TensorFlow Datasets' folder; empty: its own.", free=True)
     download: bool = setting("Let TensorFlow Datasets download.", free=True)
     builtin_pairs: int = setting("Training pairs of a built-in corpus.", least=0)
-    builtin_eval_pairs: int = setting(
-        "Pairs of each evaluation split of a built-in corpus.", least=0
-    )
+    builtin_eval_pairs: int = setting("Pairs of a built-in evaluation split.", least=0)
     vocab_size: int = setting(
-        "Ids of the vocabulary that both languages share, 4 reserved ones included.",
-        least=5,
+        "Ids of the vocabulary of both languages, 4 reserved ones included.", least=5
     )
-    vocab_sentences: int = setting(
-        "Sentences that train the vocabulary, at most.", least=1
-    )
+    vocab_sentences: int = setting("Most sentences that train the vocabulary.", least=1)
     character_coverage: float = setting(
         "Share of the text's characters that get an id.", above=0, most=1
     )
@@ -61,14 +56,13 @@ class DataConfig(Section):
         least=2,
     )
     max_ratio: float = setting(
-        "Length of the longer side of a training pair over the shorter, at most.",
-        least=1,
+        "Most tokens of a pair's longer side for each of the shorter side.", least=1
     )
     deduplicate: bool = setting("Drop training pairs that occurred before.")
     seed: int = setting("Seed of samples and of the built-in corpus.", least=0)
 
     def __post_init__(self) -> None:
-        """Refuse also text of unknown languages. Raises InputError."""
+        """Raise InputError also for an empty language."""
         super().__post_init__()
         for key in ("source_language", "target_language"):
             if not getattr(self, key):
@@ -135,17 +129,12 @@ class TrainingConfig(Section):
         "The same of what one device program takes at a time.", least=1, free=True
     )
     rematerialise: bool = setting(
-        "Compute layers again in the backward pass: less memory, a third more work.",
-        free=True,
+        "Recompute layers in the backward pass: less memory, 1/3 more work.", free=True
     )
     label_smoothing: float = setting("Epsilon of section 5.4.", least=0, below=1)
-    initial_embeddings: str = setting(
-        "word2vec text file from which embeddings start; empty: none."
-    )
+    initial_embeddings: str = setting("word2vec file to start from; empty: none.")
     max_bad_steps: int = setting(
-        "Updates in a row without a finite loss and gradient that end a run.",
-        least=1,
-        free=True,
+        "Non-finite updates in a row that end a run.", least=1, free=True
     )
     on_divergence: str = setting(
         '"stop", or "rollback": resume before the divergence and skip its data.',
@@ -153,22 +142,18 @@ class TrainingConfig(Section):
         free=True,
     )
     ema_decay: float | None = setting(
-        "Decay of a moving average of the parameters; None: none is kept.",
-        least=0,
-        below=1,
+        "Decay of the parameters' moving average; None: no average.", least=0, below=1
     )
     log_every: int = setting("Updates between two log lines.", least=1, free=True)
     eval_every: int = setting("Updates between two evaluations.", least=1, free=True)
     save_every: int = setting("Updates between two checkpoints.", least=1, free=True)
-    keep: int = setting(
-        "Newest checkpoints kept, besides the best one.", least=1, free=True
-    )
+    keep: int = setting("Newest checkpoints kept besides the best.", least=1, free=True)
     average: int = setting(
         "Last checkpoints averaged for translation (section 6.1).", least=1, free=True
     )
 
     def __post_init__(self) -> None:
-        """Refuse also numbers that contradict each other. Raises InputError."""
+        """Raise InputError also for values that contradict each other."""
         super().__post_init__()
         if self.eval_every % self.save_every:
             raise InputError(
@@ -191,20 +176,16 @@ class MeshConfig(Section):
 
     data: int = setting("Replicas that split the batch.", least=-1, free=True)
     fsdp: int = setting(
-        "Devices that split the batch, the parameters and the optimiser state.",
-        least=-1,
-        free=True,
+        "Devices that split batch, parameters and optimiser state.", least=-1, free=True
     )
     tensor: int = setting(
-        "Devices that split heads, feed-forward layers and vocabulary.",
-        least=-1,
-        free=True,
+        "Devices that split heads, feed-forward and vocabulary.", least=-1, free=True
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(Section):
-    """What a search needs at least (section 6.1)."""
+    """The width and the penalty of a search (section 6.1)."""
 
     section: ClassVar[str] = "decoding"
 
@@ -219,9 +200,7 @@ class DecodingConfig(SearchConfig):
     """How sentences are translated (section 6.1)."""
 
     extra_length: int = setting(
-        "Tokens of a translation beyond those of its source, at most.",
-        least=0,
-        free=True,
+        "Most tokens of a translation beyond those of its source.", least=0, free=True
     )
     batch_tokens: int = setting(
         "Source tokens decoded at a time, padding included.", least=1, free=True
@@ -265,11 +244,6 @@ class Config:
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """The values by section and key, as `parse` takes them."""
         return dataclasses.asdict(self)
-
-    def replace(self, section: str, **values: Any) -> Self:
-        """A copy with other values in one section."""
-        changed = dataclasses.replace(getattr(self, section), **values)
-        return dataclasses.replace(self, **{section: changed})
 
     def changed_keys(self, before: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         """Keys such as "model.d_model" whose values differ from `before`'s.

@@ -1,17 +1,24 @@
 """The commands and their flags, as tables."""
 
 import dataclasses
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.settings import kind_of
 
 
+def paths(text: str) -> list[Path]:
+    """Split paths at commas."""
+    return [Path(name.strip()) for name in text.split(",") if name.strip()]
+
+
 class Flag(NamedTuple):
     """One flag; numbers are at `least` the bound, `default` None means not given."""
 
     name: str
-    kind: type  # str, int, float or bool
+    kind: Callable[[str], Any]  # str, int, float, bool, Path or paths
     meaning: str
     default: Any = None
     least: float | None = None
@@ -26,21 +33,16 @@ class Command(NamedTuple):
     needs_workdir: bool = True
 
 
-QUANTIZATIONS = (
-    "float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16",
-    "int8_bfloat16", "int16",
-)  # fmt: skip
-
 FLAG_LIST = (
-    Flag("workdir", str, "Folder of the run."),
-    Flag("source", str, "File of source sentences."),
-    Flag("reference", str, "File of reference translations, one for each source."),
+    Flag("workdir", Path, "Folder of the run."),
+    Flag("source", Path, "File of source sentences."),
+    Flag("reference", Path, "File of reference translations, one for each source."),
     Flag("split", str, "Split of the run's data to use, without --source.", "test"),
     Flag("checkpoint", str, "Parameters: a step, latest, best, or average:N of the "
          "last N checkpoints; by default the average that the config asks for."),
-    Flag("ensemble", str, "Workdirs of further models whose probabilities are averaged "
-         "with this one's, separated by commas; all share one tokeniser.", ""),
-    Flag("prefix", str, "File whose line N begins the translation of line N."),
+    Flag("ensemble", paths, "Workdirs of further models whose probabilities are "
+         "averaged with this one's, separated by commas; all share one tokeniser.", ()),
+    Flag("prefix", Path, "File whose line N begins the translation of line N."),
     Flag("json", bool, "Write JSON lines, with scores.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
          "attends to most.", False),
@@ -49,12 +51,13 @@ FLAG_LIST = (
     Flag("format", str, "Program to export for.",
          choices=("ctranslate2", "huggingface", "stablehlo")),
     Flag("quantization", str, "Type of the exported weights.", "float32",
-         choices=QUANTIZATIONS),
+         choices=("float32", "float16", "bfloat16", "int8", "int8_float32",
+                  "int8_float16", "int8_bfloat16", "int16")),
     Flag("source_length", int, "Source tokens that a stablehlo program takes.", 64, 2),
     Flag("memory_gib", float, "Find the largest microbatch for devices of so much "
          "memory; 0: the memory that the device reports.", least=0),
-    Flag("input", str, "Folder of a Marian checkpoint of Hugging Face."),
-    Flag("output", str, "File or new folder to write."),
+    Flag("input", Path, "Folder of a Marian checkpoint of Hugging Face."),
+    Flag("output", Path, "File or new folder to write."),
     Flag("attention", str, "Attention that is shown first.", "cross",
          choices=("encoder", "decoder", "cross")),
     Flag("layer", int, "Layer that is shown first, from 1; by default the last.",
@@ -63,7 +66,7 @@ FLAG_LIST = (
          "all."),
     Flag("view", str, "Lines as in the paper's Figures 3-5, or heat maps.", "lines",
          choices=("lines", "heat_map")),
-    Flag("compare", str, "Workdirs of other runs, separated by commas.", ""),
+    Flag("compare", paths, "Workdirs of other runs, separated by commas.", ()),
     Flag("examples", int, "Sentences shown of the best, and of the worst.", 5, 0),
     Flag("row", str, "Published result, such as table2/base; without it all are "
          "listed."),
@@ -91,23 +94,19 @@ FLAG_LIST = (
 )  # fmt: skip
 
 
-def _flags_of_translation() -> tuple[Flag, ...]:
-    """Each of TranslateOptions as a flag; `extra_length` is for the config only."""
-    return tuple(
-        Flag(
-            field.name,
-            kind_of(field)[0],
-            field.metadata["meaning"],
-            choices=field.metadata["choices"],
-            least=field.metadata["least"],
-        )
-        for field in dataclasses.fields(TranslateOptions)
-        if field.name != "extra_length"
+_TRANSLATION_FLAGS = [  # the config alone sets `extra_length`
+    Flag(
+        field.name,
+        kind_of(field)[0],
+        field.metadata["meaning"],
+        choices=field.metadata["choices"],
+        least=field.metadata["least"],
     )
-
-
-TRANSLATION = tuple(flag.name for flag in _flags_of_translation())
-FLAGS = {flag.name: flag for flag in (*FLAG_LIST, *_flags_of_translation())}
+    for field in dataclasses.fields(TranslateOptions)
+    if field.name != "extra_length"
+]
+TRANSLATION = tuple(flag.name for flag in _TRANSLATION_FLAGS)
+FLAGS = {flag.name: flag for flag in (*FLAG_LIST, *_TRANSLATION_FLAGS)}
 CLUSTER = (
     "coordinator_address", "num_processes", "process_id", "join_timeout",
     "peer_timeout",

@@ -1,7 +1,7 @@
 """Notice lost processes, and end this one with one clear line and exit code 3.
 
-JAX aborts a process when its connection to process 0 breaks, and lets it wait for ever
-when another process is gone. Both are replaced here. Used by `jaxformer.processes`.
+JAX aborts a process when its connection to process 0 breaks, and blocks it for ever
+when another process is lost. Used by `jaxformer.processes`.
 """
 
 import ctypes
@@ -17,10 +17,12 @@ from jax.experimental import multihost_utils
 
 EXIT_PEER_LOST = 3
 WATCH_SECONDS = 1.0  # between two checks of which processes are alive
+# Process 0 ends so much later: its end aborts the others before they report anything.
+LAST_SECONDS = 3.0
 
 
 class Peers:
-    """What this process says of the others; one for the whole process."""
+    """The state of watching other processes; there is one object, PEERS."""
 
     def __init__(self) -> None:
         self.name = ""  # put before messages: "process 1: "
@@ -29,45 +31,37 @@ class Peers:
         self._handler: Any = None  # kept alive: C holds no reference
 
     def complain(self, what: object) -> None:
-        """Print in one line what went wrong, with this process if there are several."""
+        """Print in one line what went wrong, and in which of several processes."""
         print(f"jaxformer: {self.name}{what}", file=sys.stderr, flush=True)
 
-    def end(self, what: str) -> NoReturn:
-        """Complain and end this process at once, whatever it is waiting for."""
+    def end(self, what: str, seconds: float = 0.0) -> NoReturn:
+        """Complain and end this process after `seconds`, even in a blocking call."""
         self.complain(what)
         sys.stdout.flush()
+        time.sleep(seconds)
         os._exit(EXIT_PEER_LOST)
 
     def watch(self, advice: str) -> None:
         """Start a thread that ends this process when another one is lost."""
-        threading.Thread(
-            target=self._watch, args=(advice,), name="peers", daemon=True
-        ).start()
 
-    def _watch(self, advice: str) -> None:
-        """Ask JAX, which misses a process that sent no heartbeat for `timeout`."""
-        while not self.is_ending.is_set():
-            time.sleep(WATCH_SECONDS)
-            try:
-                with multihost_utils.live_devices(jax.devices()) as live:
-                    lost = set(jax.devices()) - {*live}
-                    gone = {device.process_index for device in lost}
-            except multihost_utils.ProcessFailureError as error:
-                gone = {device.process_index for device in error.failed_devices}
-            except Exception:  # the coordinator, process 0, cannot be reached
-                gone = {0}
-            if gone and not self.is_ending.is_set():
-                names = ", ".join(map(str, sorted(gone)))
-                self.end(
-                    f"process {names} was lost (silent for up to {self.timeout} s, "
-                    f"--peer_timeout); {advice}"
-                )
+        def check_regularly() -> None:
+            while not self.is_ending.wait(WATCH_SECONDS):
+                lost = _lost_processes()
+                if lost and not self.is_ending.is_set():
+                    names = ", ".join(map(str, sorted(lost)))
+                    self.end(
+                        f"process {names} was lost (silent for up to {self.timeout} s, "
+                        f"--peer_timeout); {advice}",
+                        seconds=0.0 if jax.process_index() else LAST_SECONDS,
+                    )
+
+        threading.Thread(target=check_regularly, name="peers", daemon=True).start()
 
     def explain_abort(self, message: str | None) -> None:
         """Let an abort by JAX end the process with `message`; None: as usual.
 
-        JAX's own thread aborts the process before Python hears of it, so the handler
-        of the signal is called straight from C.
+        JAX's own thread aborts the process before a Python handler can run, so C calls
+        the handler of the signal.
         """
         if message is None:
             signal.signal(signal.SIGABRT, signal.SIG_DFL)
@@ -82,6 +76,18 @@ class Peers:
 
         self._handler = handler
         ctypes.CDLL(None).signal(signal.SIGABRT, handler)
+
+
+def _lost_processes() -> set[int]:
+    """Ask JAX, which misses a process that sent no heartbeat for `timeout` seconds."""
+    try:
+        with multihost_utils.live_devices(jax.devices()) as live:
+            lost = {*jax.devices()} - {*live}
+    except multihost_utils.ProcessFailureError as error:
+        lost = error.failed_devices
+    except Exception:  # the coordinator, process 0, cannot be reached
+        return {0}
+    return {device.process_index for device in lost}
 
 
 PEERS = Peers()

@@ -26,6 +26,7 @@ from jaxformer.errors import InputError
 
 logger = logging.getLogger("jaxformer")
 
+EXIT_MISTAKE = 2  # of the user
 # Error numbers of a full disk, a full quota, a read-only disk and a limit on file size.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
@@ -35,7 +36,7 @@ def run_process() -> NoReturn:
     code = main(sys.argv)
     sys.stdout.flush()
     sys.stderr.flush()
-    # An ordinary exit waits seconds for the threads of JAX and TensorFlow.
+    # An ordinary exit waits seconds for threads of JAX and TensorFlow, and for peers.
     os._exit(code)
 
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         arguments = cli.parse(argv[1:])
     except InputError as error:
         print(f"jaxformer: {error}", file=sys.stderr, flush=True)
-        return 2
+        return EXIT_MISTAKE
     except SystemExit as finished:  # help or the version was printed
         return int(finished.code or 0)
     from jaxformer import processes  # imports JAX
@@ -58,24 +59,23 @@ def main(argv: Sequence[str]) -> int:
             raise
         traceback.print_exc()
         processes.await_news_of_peers()
-    if processes.are_several():
-        processes.end(code)
+    if code == EXIT_MISTAKE:
+        processes.end_last()
     return code
 
 
 def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
     """Run a command; turn mistakes of the user into a line and an exit code."""
     try:
-        _start_logging()
         processes.join(processes.Cluster(**arguments.cluster))
-        _log_for_all(processes)
+        _start_logging(processes)
         result = command(arguments.mode).run(**arguments.flags)
         if result is not None and processes.is_first():
             print(json.dumps(_finite(result)), flush=True)
         processes.leave()
     except InputError as error:
         processes.complain(error)
-        return 2
+        return EXIT_MISTAKE
     except BrokenPipeError:  # the reader, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -86,7 +86,7 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         processes.complain(
             f"{where}{error.strerror}; make room, or make it writable, and start again"
         )
-        return 2
+        return EXIT_MISTAKE
     except KeyboardInterrupt:
         processes.complain("interrupted")
         return 130
@@ -106,27 +106,20 @@ def _report_thread(failed: threading.ExceptHookArgs) -> None:
     logger.warning("the thread %s ended with %s: %s", name, kind, error)
 
 
-def _start_logging() -> None:
-    """Log to standard error, one line each; libraries only warn."""
+def _start_logging(processes: ModuleType) -> None:
+    """Log one line each to standard error; libraries and other processes only warn."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # it would log that it is on
     threading.excepthook = _report_thread
+    is_first = processes.is_first()
+    prefix = "" if is_first else f"process {processes.index()}: "
     logging.basicConfig(
-        stream=sys.stderr, format="%(message)s", level=logging.WARNING, force=True
+        stream=sys.stderr,
+        format=f"{prefix}%(message)s",
+        level=logging.WARNING,
+        force=True,
     )
-    logging.getLogger("jaxformer").setLevel(logging.INFO)
-
-
-def _log_for_all(processes: ModuleType) -> None:
-    """Of several processes let the first one log, and the others only warn."""
-    if not processes.is_first():
-        logging.basicConfig(
-            stream=sys.stderr,
-            format=f"process {processes.index()}: %(message)s",
-            level=logging.WARNING,
-            force=True,
-        )
-        logging.getLogger("jaxformer").setLevel(logging.WARNING)
+    logger.setLevel(logging.INFO if is_first else logging.WARNING)
     if processes.are_several():
         logger.info("%s", processes.topology())
 

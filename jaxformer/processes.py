@@ -1,7 +1,7 @@
 """Several processes as one: how they find each other, agree, and end together.
 
 `jax.distributed` connects processes, `multihost_utils` carries their messages. With one
-process every function here is trivial, so callers need no case of their own.
+process every function returns at once, so callers need no case of their own.
 """
 
 import json
@@ -13,19 +13,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxformer.errors import InputError
-from jaxformer.lost_peers import PEERS, WATCH_SECONDS
+from jaxformer.lost_peers import LAST_SECONDS, PEERS, WATCH_SECONDS
 
 logger = logging.getLogger(__name__)
 
-EXIT_MISTAKE = 2
-LAST_SECONDS = 3.0  # that process 0 waits for the others
+_RESUME = "start all processes again to resume from the newest checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +34,12 @@ class Cluster:
     coordinator_address: str | None  # host:port of process 0
     num_processes: int | None
     process_id: int | None
-    join_timeout: int  # seconds to wait at the start until all are there
+    join_timeout: int  # seconds to wait at the start for all processes
     peer_timeout: int  # seconds after which a silent peer counts as lost
 
 
 class StoppedError(Exception):
-    """The run was asked to stop, and all processes agreed on where: after `step`."""
+    """The run was asked to stop, and all processes agreed to stop after `step`."""
 
     def __init__(self, step: int = 0) -> None:
         super().__init__(
@@ -50,9 +49,6 @@ class StoppedError(Exception):
             else "stopped before the first update; the same command starts again"
         )
         self.step = step
-
-
-# Connecting ---------------------------------------------------------------------------
 
 
 def join(cluster: Cluster) -> None:
@@ -65,14 +61,21 @@ def join(cluster: Cluster) -> None:
     flags = (cluster.coordinator_address, cluster.num_processes, cluster.process_id)
     if cluster.num_processes == 1 or jax.distributed.is_initialized():
         return
-    _require_sense(cluster)
-    # A lost peer is reported to the others instead of aborting them: see `_watch`.
+    _check(cluster)
+    # A lost peer is reported to the others instead of aborting them: see `Peers.watch`.
     jax.config.update("jax_enable_recoverability", True)
     PEERS.explain_abort(
-        f"not all processes came together within {cluster.join_timeout} s "
+        f"not all processes connected within {cluster.join_timeout} s "
         "(--join_timeout); start all of them with the same address of process 0"
     )
-    if not _have_met(cluster, flags):
+    try:
+        jax.distributed.initialize(
+            *flags,
+            initialization_timeout=cluster.join_timeout,
+            heartbeat_timeout_seconds=cluster.peer_timeout,
+        )
+    except (ValueError, RuntimeError) as error:
+        _check_alone(flags, error)
         jax.config.update("jax_enable_recoverability", False)
         PEERS.explain_abort(None)
         return
@@ -84,18 +87,49 @@ def join(cluster: Cluster) -> None:
     PEERS.name = f"process {jax.process_index()}: "
     PEERS.timeout = cluster.peer_timeout
     PEERS.watch(_RESUME)
-    _keep_stdout_clean()
+    # Stdout is for results, but libraries that communicate between processes print
+    # there. File descriptor 1 becomes stderr, and only Python writes to stdout.
+    sys.stdout.flush()
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+
+def _check(cluster: Cluster) -> None:
+    """Raise InputError for numbers that describe no set of processes."""
+    count, mine = cluster.num_processes, cluster.process_id
+    if count is not None and mine is not None and not 0 <= mine < count:
+        raise InputError(
+            f"--process_id={mine} is not one of --num_processes={count}; they are "
+            f"numbered from 0 to {count - 1}"
+        )
+    address = cluster.coordinator_address
+    if address is not None and not address.rpartition(":")[2].isdecimal():
+        raise InputError(
+            f"--coordinator_address={address} has no port; write HOST:PORT of process 0"
+        )
+
+
+def _check_alone(flags: tuple, error: Exception) -> None:
+    """Return if JAX failed to connect because there is only this process."""
+    has_flags = flags != (None, None, None)
+    if isinstance(error, ValueError):
+        if has_flags:
+            raise InputError(
+                f"the processes cannot find each other ({error}); give "
+                "--coordinator_address=HOST:PORT, --num_processes and --process_id"
+            ) from error
+    elif has_flags or "must be called before" not in str(error):
+        line = str(error).partition("\n")[0]
+        PEERS.end(f"the processes could not connect ({line})")
 
 
 def leave() -> None:
-    """Return when all processes have finished, so that none counts as lost."""
+    """Return when all processes have finished: none of them counts as lost."""
     PEERS.is_ending.set()
     wait_for_all("leave")
 
 
-def complain(what: object) -> None:
-    """Print in one line what went wrong, and in which process if there are several."""
-    PEERS.complain(what)
+complain = PEERS.complain
 
 
 def await_news_of_peers() -> None:
@@ -103,29 +137,17 @@ def await_news_of_peers() -> None:
     time.sleep(PEERS.timeout + 5 * WATCH_SECONDS)
 
 
-def end(code: int) -> NoReturn:
-    """End now: in an ordinary exit JAX and its peers would wait for each other.
-
-    After a mistake of the user process 0, which holds the connections, ends last, so
-    that the others can report the mistake, too.
-    """
-    if code == EXIT_MISTAKE and is_first():
+def end_last() -> None:
+    """Let process 0 end after the others, which report the same mistake."""
+    if are_several() and is_first():
         time.sleep(LAST_SECONDS)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def topology() -> str:
     """Processes and devices, in one line."""
-    by_process: dict[int, int] = {}
-    for device in jax.devices():
-        by_process[device.process_index] = by_process.get(device.process_index, 0) + 1
-    counts = sorted(set(by_process.values()))
     return (
-        f"processes: {jax.process_count()}, each with "
-        f"{' or '.join(map(str, counts))} x {jax.devices()[0].device_kind}; "
-        f"{jax.device_count()} devices in all"
+        f"processes: {jax.process_count()}, each with {jax.local_device_count()} x "
+        f"{jax.devices()[0].device_kind}; {jax.device_count()} devices in all"
     )
 
 
@@ -156,26 +178,19 @@ def wait_for_all(name: str) -> None:
 
 
 def gather(value: Any) -> list[Any]:
-    """The `value` of each process, in their order; anything that JSON can carry."""
+    """The `value` of each process, in their order; JSON must be able to hold it."""
     if not are_several():
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    lengths = multihost_utils.process_allgather(np.int32(len(text)))
-    padded = np.zeros(int(lengths.max()), np.uint8)
-    padded[: len(text)] = text
+    longest = int(multihost_utils.process_allgather(np.int32(len(text))).max())
+    padded = np.pad(text, (0, longest - len(text)), constant_values=ord(" "))
     rows = np.asarray(multihost_utils.process_allgather(padded))
-    return [
-        json.loads(row[:length].tobytes())
-        for row, length in zip(rows, lengths, strict=True)
-    ]
+    return [json.loads(row.tobytes()) for row in rows]
 
 
 def from_first(value: Any) -> Any:
-    """The `value` of process 0, for all; anything that JSON can carry."""
+    """The `value` of process 0, for all; JSON must be able to hold it."""
     return gather(value if is_first() else None)[0]
-
-
-# Requests to stop ---------------------------------------------------------------------
 
 
 class StopRequests:
@@ -186,14 +201,14 @@ class StopRequests:
 
     def __init__(self) -> None:
         self.signal: str | None = None
-        self._asked = 0  # how often; JAX agrees on the count at which all stop
+        self._calls = 0  # of `reached`; JAX agrees on the call at which all stop
 
     def reached(self) -> bool:
         """Whether to stop here. All processes call this equally often."""
-        self._asked += 1
+        self._calls += 1
         if not are_several():
             return self.signal is not None
-        return multihost_utils.reached_preemption_sync_point(self._asked)
+        return multihost_utils.reached_preemption_sync_point(self._calls)
 
     def check(self) -> None:
         """Raise StoppedError if all processes stop here."""
@@ -215,70 +230,10 @@ def stop_requests() -> Iterator[StopRequests]:
     """Take SIGTERM and Ctrl-C as requests to stop within the block."""
     requests = StopRequests()
     # Between processes SIGTERM is taken by JAX, which tells all of them.
-    numbers = [signal.SIGINT] if are_several() else _BOTH
+    numbers = [signal.SIGINT] if are_several() else [signal.SIGINT, signal.SIGTERM]
     before = {number: signal.signal(number, requests._note) for number in numbers}
     try:
         yield requests
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-_BOTH = (signal.SIGINT, signal.SIGTERM)
-_RESUME = "start all processes again to resume from the newest checkpoint"
-
-
-# Details -----------------------------------------------------------------------------
-
-
-def _have_met(cluster: Cluster, flags: tuple) -> bool:
-    """Let JAX bring the processes together; False if there is only this one."""
-    nobody_was_named = flags == (None, None, None)
-    try:
-        jax.distributed.initialize(
-            *flags,
-            initialization_timeout=cluster.join_timeout,
-            heartbeat_timeout_seconds=cluster.peer_timeout,
-        )
-    except ValueError as error:
-        if nobody_was_named:  # and JAX found no cluster either
-            return False
-        raise InputError(
-            f"the processes cannot find each other ({error}); give "
-            "--coordinator_address=HOST:PORT, --num_processes and --process_id"
-        ) from error
-    except RuntimeError as error:
-        if nobody_was_named and "must be called before" in str(error):
-            return False  # called from a program that has used JAX already
-        PEERS.end(f"the processes could not come together ({_line(error)})")
-    return True
-
-
-def _keep_stdout_clean() -> None:
-    """Keep stdout for results: libraries that carry sums between processes chat there.
-
-    What they print goes to stderr, and Python alone to what was stdout.
-    """
-    sys.stdout.flush()
-    results = os.dup(1)
-    os.dup2(2, 1)
-    sys.stdout = os.fdopen(results, "w", encoding="utf-8")
-
-
-def _require_sense(cluster: Cluster) -> None:
-    """Raise InputError for numbers that describe no set of processes."""
-    count, mine = cluster.num_processes, cluster.process_id
-    if count is not None and mine is not None and not 0 <= mine < count:
-        raise InputError(
-            f"--process_id={mine} is not one of --num_processes={count}; they are "
-            f"numbered from 0 to {count - 1}"
-        )
-    address = cluster.coordinator_address
-    if address is not None and not address.rpartition(":")[2].isdecimal():
-        raise InputError(
-            f"--coordinator_address={address} has no port; write HOST:PORT of process 0"
-        )
-
-
-def _line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

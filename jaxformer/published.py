@@ -1,13 +1,12 @@
-"""What others have published, and which config reproduces it.
+"""Published results, and which config reproduces each.
 
-Each row is a config of `configs/` with the figures that were printed for it, under the
-scorer that they were printed with, and in words what differs however long a run is.
+A row is a config of `configs/`, the figures that were published for it with their
+scorers, and in words what differs from ours at any length of training.
 """
 
-import difflib
 from typing import NamedTuple
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, did_you_mean
 
 PAPER = "Vaswani et al. 2017"
 
@@ -117,16 +116,15 @@ SMALL = {
 }  # fmt: skip
 ROWS: dict[str, Row] = {**TABLE2, **TABLE3, **SMALL}
 
-# Published, and comparable with no row: said so that nobody looks for them.
+# Published results that no row can be compared with.
 NOT_COMPARABLE = (
     "flax's WMT example, 32.87: German to English, lower-cased, its own tokeniser",
 )
 
 
 def row(name: str) -> Row:
-    """The row of that name. Raises InputError, with the nearest, if there is none."""
+    """The row of that name. Raises InputError for an unknown name."""
     if name not in ROWS:
-        near = difflib.get_close_matches(name, ROWS, n=1, cutoff=0.3)
-        hint = f"did you mean {near[0]}?" if near else f"rows are {', '.join(ROWS)}"
-        raise InputError(f"there is no published row {name!r}; {hint}")
+        hint = did_you_mean(name, ROWS, otherwise=f"rows are {', '.join(ROWS)}")
+        raise InputError(f"there is no published row {name!r}{hint}")
     return ROWS[name]

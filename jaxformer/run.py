@@ -147,6 +147,7 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     path, training = run.workdir.path, run.config.training
     if not run.workdir.checkpoints.exists():
         raise InputError(f"there is no checkpoint in {path}; train it first")
+    logger.info("reading parameters of %s", path)
     field = "params"
     if which is None:
         field = "params" if training.ema_decay is None else "ema"

@@ -5,14 +5,14 @@ options of a translation (`jaxformer.decoding.options`).
 """
 
 import dataclasses
-import difflib
 import math
+import operator
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, did_you_mean
 
 
 def setting(
@@ -59,21 +59,40 @@ def kind_of(field: dataclasses.Field) -> tuple[type, bool]:
     return field.type, False
 
 
-TYPE_NAMES = {
+_TYPE_NAMES = {
     int: "a whole number", float: "a number", bool: "True or False", str: "text",
+}  # fmt: skip
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+_BOUNDS = {
+    "least": ("at least", operator.ge), "above": ("above", operator.gt),
+    "most": ("at most", operator.le), "below": ("below", operator.lt),
 }  # fmt: skip
 
 
+def _describe(kind: tuple[type, bool]) -> str:
+    return _TYPE_NAMES[kind[0]] + (" or None" if kind[1] else "")
+
+
+def read_value(name: str, text: str, kind: tuple[type, bool]) -> Any:
+    """Read the text of a flag as a value. Raises InputError that names the type."""
+    type_, may_be_none = kind
+    if text == "None" and may_be_none:
+        return None
+    try:
+        return _BOOLEANS[text.lower()] if type_ is bool else type_(text)
+    except (ValueError, KeyError):
+        raise InputError(f"--{name}={text} is not {_describe(kind)}") from None
+
+
 def check_type(name: str, value: Any, kind: tuple[type, bool]) -> Any:
-    """Return `value` as its type, an int as a float if that is wanted; or refuse it."""
-    wanted, may_be_none = kind
+    """Return `value`, an int as a float where the key is one. Raises InputError."""
+    type_, may_be_none = kind
     if value is None and may_be_none:
         return None
-    if wanted is float and type(value) is int:
+    if type_ is float and type(value) is int:
         return float(value)
-    if type(value) is not wanted:
-        none = " or None" if may_be_none else ""
-        raise InputError(f"{name} is {value!r}; it must be {TYPE_NAMES[wanted]}{none}")
+    if type(value) is not type_:
+        raise InputError(f"{name} is {value!r}; it must be {_describe(kind)}")
     return value
 
 
@@ -84,28 +103,23 @@ def check_bounds(name: str, value: Any, rule: Mapping[str, Any]) -> None:
     choices = rule.get("choices")
     if choices and value not in choices:
         raise InputError(f"{name} is {value!r}; use one of {', '.join(choices)}")
-    tests = (
-        ("least", "at least", lambda bound: value >= bound),
-        ("above", "above", lambda bound: value > bound),
-        ("most", "at most", lambda bound: value <= bound),
-        ("below", "below", lambda bound: value < bound),
-    )
-    bounds = [test for test in tests if rule.get(test[0]) is not None]
-    is_fine = all(holds(rule[key]) for key, _, holds in bounds)
-    if not is_fine or (isinstance(value, float) and not math.isfinite(value)):
-        words = " and ".join(f"{word} {rule[key]:g}" for key, word, _ in bounds)
-        raise InputError(f"{name} is {value}; it must be {words or 'finite'}")
+    bounds = {key: rule[key] for key in _BOUNDS if rule.get(key) is not None}
+    is_within = all(_BOUNDS[key][1](value, bound) for key, bound in bounds.items())
+    if not is_within or (isinstance(value, float) and not math.isfinite(value)):
+        words = [f"{_BOUNDS[key][0]} {bound:g}" for key, bound in bounds.items()]
+        raise InputError(
+            f"{name} is {value}; it must be {' and '.join(words) or 'finite'}"
+        )
 
 
 def require_names(
-    what: str, prefix: str, given: Mapping[str, Any], wanted: Sequence[str]
+    what: str, prefix: str, given: Mapping[str, Any], known: Sequence[str]
 ) -> None:
-    """Raise InputError for an unknown name, or a wanted one that is missing."""
+    """Raise InputError for an unknown name, or a known one that is missing."""
     for name in given:
-        if name not in wanted:
-            near = difflib.get_close_matches(name, wanted, n=1)
-            hint = f"; did you mean {prefix}{near[0]}?" if near else ""
+        if name not in known:
+            hint = did_you_mean(prefix + name, [prefix + each for each in known])
             raise InputError(f"the config has an unknown {what} {prefix}{name}{hint}")
-    for name in wanted:
+    for name in known:
         if name not in given:
             raise InputError(f"the config lacks the {what} {prefix}{name}")

@@ -11,7 +11,7 @@ The folder needs nothing outside itself; files of another run are refused.
 
 import json
 import os
-from dataclasses import dataclass
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -23,26 +23,17 @@ from jaxformer.files import write_atomically
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
 
-@dataclass(frozen=True)
 class Workdir:
-    """Paths within a run's folder, and its record of config and tokeniser."""
+    """The paths within a run's folder, and its record of config and tokeniser."""
 
-    path: Path
-
-    @property
-    def config_file(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def tokenizer_file(self) -> Path:
-        return self.path / "tokenizer.model"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.json"
+        self.tokenizer_file = path / "tokenizer.model"
+        self.checkpoints = path / "checkpoints"
 
     def has_checkpoints(self) -> bool:
-        """Whether there are checkpoints, which belong to one config."""
+        """Whether there is a finished checkpoint."""
         return any(self.checkpoints.glob("[0-9]*"))
 
     def create(self) -> None:
@@ -60,7 +51,7 @@ class Workdir:
             )
 
     def read_record(self) -> dict:
-        """Read what `write_record` wrote. Raises InputError if there is no run here."""
+        """Read the record. Raises InputError if it is missing or damaged."""
         try:
             record = json.loads(self.config_file.read_text())
             if not {"config", "tokenizer"} <= set(record):
@@ -89,15 +80,15 @@ class Workdir:
             write_atomically(self.config_file, text)
 
     def require_same_run(self, config: Config) -> None:
-        """Raise InputError if `config` asks for another run than the recorded one."""
+        """Raise InputError if a key of `config` that is not free was changed."""
         recorded = self.read_record()["config"]
         for name in config.changed_keys(recorded):
             section, _, key = name.partition(".")
             before = recorded.get(section, {}).get(key)
-            now = getattr(getattr(config, section), key)
             raise InputError(
                 f"{self.path} holds a run with {name}={before!r}, and this config says "
-                f"{now!r}; use that value or another workdir"
+                f"{getattr(getattr(config, section), key)!r}; use the run's value or "
+                "another workdir"
             )
 
     def read_tokenizer(self) -> Tokenizer:
@@ -114,11 +105,9 @@ class Workdir:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of those packages that decide a run's numbers and are installed."""
+    """Versions of the installed packages that decide a run's numbers."""
     versions = {}
-    for package in ("jaxformer", *PACKAGES):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    for name in ("jaxformer", *PACKAGES):
+        with suppress(PackageNotFoundError):  # jaxformer in a checkout
+            versions[name] = version(name)
     return versions

@@ -1,7 +1,10 @@
 """Every test has eight simulated devices; silent rank promotion is an error."""
 
+import contextlib
+import logging
 import os
 from pathlib import Path
+from unittest import mock
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
@@ -14,9 +17,28 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # All tests and the processes they start share compiled programs, also between runs.
 COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 
 import jax  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@contextlib.contextmanager
+def _own_logging():
+    """Let a command set up logging, and undo it."""
+    room = logging.getLogger("jaxformer")
+    levels = logging.root.level, room.level
+    try:
+        with mock.patch.object(logging.root, "handlers", []):
+            yield
+    finally:
+        logging.root.setLevel(levels[0])
+        room.setLevel(levels[1])
+
+
+@pytest.fixture(scope="session")
+def own_logging():
+    return _own_logging

@@ -1,4 +1,4 @@
-"""One process alone: every way of speaking to others is trivial, and quick.
+"""One process alone: every function returns at once.
 
 Several real processes are in tests/commands/test_processes.py.
 """
@@ -20,25 +20,22 @@ def cluster(**flags):
     return Cluster(**{**nothing, "join_timeout": 1, "peer_timeout": 10, **flags})
 
 
-def test_alone_it_is_the_first_of_one_and_hears_itself():
+def test_one_process_is_the_first_of_one():
+    """JAX has been used here already, so connecting to others would be an error."""
+    processes.join(cluster(num_processes=1))
+    processes.join(cluster())
     assert (processes.count(), processes.index()) == (1, 0)
     assert processes.is_first()
     assert not processes.are_several()
     value = {"text": "süß", "numbers": [1, 2.5, None]}
     assert processes.gather(value) == [value]
     assert processes.from_first(value) == value
-    processes.wait_for_all("nobody")
+    processes.wait_for_all("end")
+    assert processes.topology() == "processes: 1, each with 8 x cpu; 8 devices in all"
 
 
-def test_one_process_meets_nobody():
-    """JAX has been used here already, so finding others would be an error."""
-    processes.join(cluster(num_processes=1))
-    processes.join(cluster())
-    assert not processes.are_several()
-
-
-def test_alone_an_abort_is_not_taken_for_a_lost_peer():
-    """What `join` prepares for peers goes when there are none."""
+def test_an_abort_of_one_process_is_not_taken_for_a_lost_peer():
+    """`join` undoes its preparations when there are no peers."""
     script = (
         "import os, jax; jax.devices();"
         "from jaxformer.processes import Cluster, join;"
@@ -62,47 +59,34 @@ def test_alone_an_abort_is_not_taken_for_a_lost_peer():
         ({"coordinator_address": "here:"}, "write HOST:PORT"),
     ],
 )
-def test_flags_that_describe_no_processes_are_refused(flags, said):
+def test_contradicting_flags_are_refused(flags, said):
     with pytest.raises(InputError, match=said):
         processes.join(cluster(**flags))
 
 
-def test_the_topology_counts_devices():
-    assert processes.topology() == ("processes: 1, each with 8 x cpu; 8 devices in all")
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_a_request_while_it_is_listened_to(number, caplog):
+def test_a_signal_is_a_request_to_stop(number, caplog):
     before = signal.getsignal(number)
     with stop_requests() as stop:
-        assert not stop.reached()
         stop.check()
         os.kill(os.getpid(), number)
         assert stop.reached()
         with pytest.raises(StoppedError):
             stop.check()
     assert signal.getsignal(number) is before
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{number.name}: stopping at the next step"
-    ]
+    assert caplog.messages == [f"{number.name}: stopping at the next step"]
 
 
-def test_a_second_interrupt_does_not_wait():
-    with stop_requests() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-        assert stop.reached()
-
-
-def test_a_second_request_of_a_scheduler_changes_nothing():
+def test_a_second_ctrl_c_interrupts_and_a_second_sigterm_does_not():
     """Kubernetes and systemd may send SIGTERM twice, the second during the save."""
     with stop_requests() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.reached()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_what_was_saved_is_said_and_what_was_not():
+def test_the_message_says_which_step_is_saved():
     assert str(StoppedError(1200)).startswith("stopped at step 1,200, which is saved")
     assert str(StoppedError()).startswith("stopped before the first update")

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FEW = (
-    "--config.data.builtin_pairs=600", "--config.data.builtin_eval_pairs=4",
-    "--config.data.vocab_size=400", "--config.training.eval_every=20",
-    "--config.training.save_every=20", "--config.decoding.beam_size=1",
+SHORT = (
+    "--workdir=run", "--config.data.builtin_pairs=600",
+    "--config.data.builtin_eval_pairs=4", "--config.data.vocab_size=400",
+    "--config.training.eval_every=20", "--config.training.save_every=20",
+    "--config.decoding.beam_size=1",
 )  # fmt: skip
 
 
@@ -49,13 +50,12 @@ def test_the_demo_trains_from_a_wheel_in_an_empty_folder(tmp_path):
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
 
     empty = tmp_path / "empty"
-    empty.mkdir()
-    (empty / "configs").mkdir()  # the user's own
+    (empty / "configs").mkdir(parents=True)  # the user's own
     (empty / "configs" / "__init__.py").write_text("raise ImportError")
-    script = [python, site / "bin" / "jaxformer"]
-    train = run(*script, "--config=demo", "--workdir=run",
-                "--config.training.steps=20", *FEW, cwd=empty)  # fmt: skip
-    assert json.loads(train)["step"] == 20
-    more = run(python, "-m", "jaxformer", "--config=configs/demo.py", "--workdir=run",
-               "--config.training.steps=40", *FEW, cwd=empty)  # fmt: skip
-    assert json.loads(more)["step"] == 40
+    script, module = [python, site / "bin" / "jaxformer"], [python, "-m", "jaxformer"]
+    for program, config, steps in (
+        (script, "demo", 20),
+        (module, "configs/demo.py", 40),
+    ):
+        flags = (f"--config={config}", f"--config.training.steps={steps}", *SHORT)
+        assert json.loads(run(*program, *flags, cwd=empty))["step"] == steps

@@ -1,9 +1,9 @@
 """--mode=align: the source piece that each piece of given translations attends to most.
 
-One line a pair, as word aligners write them: "0-0 1-2" links source piece 0 to target
-piece 0 and source piece 1 to target piece 2. With --output=FILE.npz also the attention
-of every layer and head, by pair: "0/encoder" [N, H, S, S], "0/decoder" [N, H, T, T],
-"0/cross" [N, H, T, S], "0/source" and "0/target", the pieces.
+Writes one line for each pair in the format of word aligners: "0-0 1-2" links source
+piece 0 to target piece 0, and 1 to 2. --output=FILE.npz gets the attention of every
+layer and head of pair 0 as "0/encoder" [N, H, S, S], "0/decoder" [N, H, T, T] and
+"0/cross" [N, H, T, S], and its pieces as "0/source" and "0/target".
 """
 
 import sys
@@ -23,25 +23,22 @@ def run(
     *,
     config: ConfigRequest,
     workdir: Path,
-    output: str | None,
-    checkpoint: str | None,
-    source: str | None,
-    reference: str | None,
+    output: Path | None,
+    source: Path | None,
+    reference: Path | None,
     split: str,
     **options: Any,
 ) -> None:
-    """Align the pairs of two files or of a split; of several processes the first does.
+    """Align the pairs of two files or of a split in the first process.
 
-    Raises InputError for an `output` that exists or cannot be written.
+    Raises InputError for an `output` that exists or is no .npz file.
     """
-    this, translator = open_translator(
-        workdir, config, checkpoint=checkpoint, **options
-    )
-    text = read_text(this, source, reference, split)
-    if output is not None and (Path(output).exists() or not output.endswith(".npz")):
+    if output is not None and (output.exists() or output.suffix != ".npz"):
         raise InputError(
             f"--output={output} exists, or is not called .npz; give a new .npz file"
         )
+    this, translator = open_translator(workdir, config, **options)
+    text = read_text(this, source, reference, split)
     if not processes.is_first():
         return
     arrays = {}

@@ -1,8 +1,7 @@
 """--mode=check: report a run's text, batches, memory and time; train nothing.
 
-The text is prepared (kept with --workdir, thrown away without) while another process
-inspects it. Then XLA compiles the train step at its largest shape and says what memory
-it takes. No parameter is drawn and no batch made.
+The text is prepared, in a temporary folder without --workdir, while another process
+inspects it. Then XLA compiles the train step at its largest shape to tell its memory.
 """
 
 import logging
@@ -32,9 +31,9 @@ def run(
     config: ConfigRequest,
     workdir: Path | None,
     memory_gib: float | None,
-    output: str | None,
+    output: Path | None,
 ) -> dict:
-    """Check a config, or the run of a workdir; returns the figures of the report."""
+    """Check a config, or the run of a workdir; return the figures of the report."""
     if output is not None:  # before the work: a package may be missing
         import jaxformer.reports.corpus  # noqa: F401
     if workdir is not None:
@@ -49,7 +48,7 @@ def run(
 
 
 def check(
-    config: ConfigRequest, workdir: Path, memory_gib: float | None, output: str | None
+    config: ConfigRequest, workdir: Path, memory_gib: float | None, output: Path | None
 ) -> dict:
     """Report on plan and text, then on memory and time; the verdict comes last.
 
@@ -70,8 +69,8 @@ def check(
     budget, largest = device_budget(memory_gib), None
     if None not in (memory_gib, budget, used):
         largest = {
-            "plain": estimates.search_microbatch(checked, plan, budget, False),
-            "rematerialised": estimates.search_microbatch(checked, plan, budget, True),
+            name: estimates.search_microbatch(checked, plan, budget, again)
+            for name, again in (("plain", False), ("rematerialised", True))
         }
     flops, steps = figures["flops_per_update"], checked.config.training.steps
     seconds = estimates.seconds_per_update(flops, checked.model.dtype)
@@ -88,7 +87,9 @@ def check(
     return figures
 
 
-def report_text(corpus: dict[str, Any], config: DataConfig, output: str | None) -> None:
+def report_text(
+    corpus: dict[str, Any], config: DataConfig, output: Path | None
+) -> None:
     """Log the findings in the text; with `output` write them also as a page."""
     warnings = findings.warnings(corpus, deduplicate=config.deduplicate)
     logger.info("%s", findings.describe(corpus, warnings))
@@ -102,7 +103,7 @@ def report_text(corpus: dict[str, Any], config: DataConfig, output: str | None) 
             warnings=warnings,
             sections=findings.sections(corpus),
         )
-        page.write(Path(output), html)
+        page.write(output, html)
         logger.info("page        %s", output)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,29 +33,23 @@ def run(
     *,
     config: ConfigRequest,
     workdir: Path,
-    output: str | None,
-    checkpoint: str | None,
-    ensemble: str,
-    source: str | None,
-    reference: str | None,
+    output: Path | None,
+    source: Path | None,
+    reference: Path | None,
     split: str,
     **options: Any,
 ) -> dict:
     """Return BLEU with its signature, chrF, NLL and perplexity of a text.
 
-    The text is that of two files, or a split of the run's data. `output` gets the
-    translations, one a line.
+    The text is that of two files, or a split of the run's data. `output` gets one
+    translation per line.
     """
     start = time.monotonic()
     this = open_run(workdir, config)
     text = read_text(this, source, reference, split)
-    done, _ = evaluate(
-        this, text, checkpoint=checkpoint, ensemble=folders(ensemble), **options
-    )
+    done, _ = evaluate(this, text, **options)
     if output is not None and processes.is_first():
-        write_atomically(
-            Path(output), "".join(f"{line}\n" for line in done.translations)
-        )
+        write_atomically(output, "".join(f"{line}\n" for line in done.translations))
     return {
         **{key: done.scores[key] for key in REPORTED},
         "every_bleu": [each._asdict() for each in done.every_bleu],
@@ -68,17 +63,14 @@ def evaluate(
     text: Text,
     *,
     checkpoint: str | None = None,
-    ensemble: list[Path] | None = None,
+    ensemble: Sequence[Path] = (),
     **options: Any,
 ) -> tuple[Evaluation, Translator]:
-    """Translate and score a text under every scorer; log the scores.
-
-    Returns the translator, too.
-    """
+    """Translate and score a text under every scorer; log the scores."""
     keep_compiled()
     mesh = local_mesh()
     params = copy_to(mesh, read_parameters(run, checkpoint))
-    members = open_members(ensemble or [], mesh, checkpoint)
+    members = open_members(ensemble, mesh, checkpoint)
     evaluator = make_evaluator(run, mesh, text, members=members, **options)
     done = evaluator(params, under_all=True)
     logger.info("%s", done)
@@ -86,20 +78,17 @@ def evaluate(
     return done, evaluator.translator
 
 
-def folders(names: str) -> list[Path]:
-    """Workdirs of a flag that separates them by commas."""
-    return [Path(name.strip()) for name in names.split(",") if name.strip()]
-
-
-def read_text(run: Run, source: str | None, reference: str | None, split: str) -> Text:
-    """Read sentences and references: of two files, or of a split of the run's data.
+def read_text(
+    run: Run, source: Path | None, reference: Path | None, split: str
+) -> Text:
+    """Read sentences and references of two files, or of a split of the run's data.
 
     Raises InputError if only one file is given, or their lines do not match.
     """
     if (source is None) != (reference is None):
         raise InputError("--source and --reference go together: give both, or neither")
     if source is not None:
-        sources, references = (list(read_lines(Path(f))) for f in (source, reference))
+        sources, references = list(read_lines(source)), list(read_lines(reference))
         if len(sources) != len(references):
             raise InputError(
                 f"{source} has {len(sources)} lines and {reference} has "
@@ -108,6 +97,8 @@ def read_text(run: Run, source: str | None, reference: str | None, split: str) -
         return Text(sources, references)
     if split == "dev":
         folder = run.workdir.path / "corpus"
-        files = (folder / "dev.source.txt", folder / "dev.target.txt")
-        return Text(*(list(read_lines(file)) for file in files))
+        return Text(
+            list(read_lines(folder / "dev.source.txt")),
+            list(read_lines(folder / "dev.target.txt")),
+        )
     return Text(*read_split(run.config.data, split))

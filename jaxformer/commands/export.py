@@ -15,8 +15,6 @@ from jaxformer.files import new_folder
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.run import open_run, read_parameters
 
-FORMATS = ("ctranslate2", "huggingface", "stablehlo")
-
 
 def run(
     *,
@@ -25,7 +23,7 @@ def run(
     checkpoint: str | None,
     format: str | None,
     quantization: str,
-    output: str | None,
+    output: Path | None,
     source_length: int,
     **search: Any,
 ) -> dict:
@@ -34,8 +32,8 @@ def run(
     Of several processes the first one writes. Returns where, what and how large.
     """
     if format is None:
-        raise InputError(f"give --format, for which program: {', '.join(FORMATS)}")
-    if not output:
+        raise InputError("give --format=ctranslate2, huggingface or stablehlo")
+    if output is None:
         raise InputError("--output is missing; give the new folder to write")
     if format != "ctranslate2" and quantization != "float32":
         raise InputError(

@@ -29,8 +29,8 @@ from jaxformer.workdir import Workdir
 logger = logging.getLogger(__name__)
 
 
-def run(*, config: ConfigRequest, workdir: Path, input: str | None) -> dict:
-    """Import the checkpoint `input` into the new `workdir`; returns what it is."""
+def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
+    """Import the checkpoint `input` into the new `workdir`."""
     if input is None:
         raise InputError("--input is missing; give the folder of a Marian checkpoint")
     if config.values is None:
@@ -42,7 +42,8 @@ def run(*, config: ConfigRequest, workdir: Path, input: str | None) -> dict:
         raise InputError(
             "--mode=import runs in one process; start it once, and then train in many"
         )
-    checkpoint = read_marian(Path(input))
+    logger.info("importing %s", input)
+    checkpoint = read_marian(input)
     values = config.resolve(None)
     values = {**values, "model": {**values["model"], **checkpoint.model}}
     imported = Config.parse(values, config_type)

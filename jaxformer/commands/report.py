@@ -6,11 +6,12 @@ are read from its workdir. A run without a checkpoint is reported without scores
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import evaluate, folders, read_text
+from jaxformer.commands.evaluate import evaluate, read_text
 from jaxformer.config_files import RECORDED, ConfigRequest
 from jaxformer.data.corpus import open_prepared
 from jaxformer.evaluation.evaluator import Text as Pairs
@@ -28,12 +29,11 @@ def run(
     *,
     config: ConfigRequest,
     workdir: Path,
-    output: str | None,
-    compare: str,
+    output: Path | None,
+    compare: Sequence[Path],
     examples: int,
-    checkpoint: str | None,
-    source: str | None,
-    reference: str | None,
+    source: Path | None,
+    reference: Path | None,
     split: str,
     **options: Any,
 ) -> dict | None:
@@ -44,9 +44,9 @@ def run(
     read or compared, and for an `output` that cannot be written.
     """
     start = time.monotonic()
-    page_file = Path(output or workdir / "report.html")
+    page_file = output or workdir / "report.html"
     page.require_output(page_file)
-    workdirs = [workdir, *folders(compare)]
+    workdirs = [workdir, *compare]
     names = report.unique_names(workdirs)
     runs = [
         open_run(folder, config if folder == workdir else RECORDED)
@@ -57,7 +57,7 @@ def run(
     texts = [name_text(each, source, reference, split) for each in runs]
     text = report.require_one_text(dict(zip(names, texts, strict=True)))
     facts = [
-        describe(name, each, text, checkpoint, options)
+        describe(name, each, text, options)
         for name, each in zip(names, runs, strict=True)
     ]
     if not processes.is_first():
@@ -84,9 +84,9 @@ def has_test(run: Run, split: str) -> bool:
 
 
 def name_text(
-    run: Run, source: str | None, reference: str | None, split: str
+    run: Run, source: Path | None, reference: Path | None, split: str
 ) -> Text | None:
-    """Read and name what a run translates; None if it is not trained yet."""
+    """Read and name the text that a run translates; None if it is not trained yet."""
     if not run.workdir.has_checkpoints():
         return None
     values = vars(run.config.data)
@@ -97,24 +97,20 @@ def name_text(
 
 
 def describe(
-    name: str,
-    run: Run,
-    text: Text | None,
-    checkpoint: str | None,
-    options: dict[str, Any],
+    name: str, run: Run, text: Text | None, options: dict[str, Any]
 ) -> report.RunFacts:
-    """Translate the text if the run is trained, and collect what its workdir tells."""
+    """Translate the text if the run is trained, and read the run's workdir."""
     folder, config = run.workdir.path, run.config
     translated = prepared = None
     if run.workdir.has_checkpoints():
         logger.info("report: %s", name)
         pairs = Pairs(list(text.sources), list(text.references))
-        done, translator = evaluate(run, pairs, checkpoint=checkpoint, **options)
+        done, translator = evaluate(run, pairs, **options)
         translated = Translated(
             done.translations,
             done.scores["nll"],
             done.scores["ppl"],
-            checkpoint,
+            options["checkpoint"],
             parameter_count(translator.params[0]),
             translator.attention,
         )

@@ -1,9 +1,9 @@
 """--mode=reproduce: a published result, theirs beside ours, and what differs.
 
-With --row=NAME it trains that row's config, at full length or for --steps updates,
-translates its test text and scores it under every scorer; the result is kept in the
-workdir as reproduced.json. A larger --steps continues the run. Without --row it lists
-all rows, with the results in and under --workdir.
+--row=NAME trains that row's config, at full length or for --steps updates, and scores
+its test text under every scorer; reproduced.json in the workdir keeps the result. A
+larger --steps continues the run. Without --row all rows are listed, with the results in
+and under --workdir.
 """
 
 import json
@@ -35,14 +35,13 @@ def run(
     workdir: Path | None,
     row: str | None,
     steps: int | None,
-    output: str | None,
-    checkpoint: str | None,
-    source: str | None,
-    reference: str | None,
+    output: Path | None,
+    source: Path | None,
+    reference: Path | None,
     split: str,
     **options: Any,
 ) -> dict:
-    """Reproduce one row, or list all; returns the result, or the list."""
+    """Reproduce one row and return the result, or list all rows."""
     if row is None:
         return list_rows(workdir, output)
     if workdir is None:
@@ -58,9 +57,8 @@ def run(
             return {"row": row, **trained}
     this = open_run(workdir, config)
     text = read_text(this, source, reference, split)
-    done, _ = evaluate(this, text, checkpoint=checkpoint, **options)
+    done, _ = evaluate(this, text, **options)
     flags = {**options, "split": split, "source": source, "reference": reference}
-    flags["checkpoint"] = checkpoint
     changed = reproduction.changed_values(ours, theirs) + [
         f"--{name}={value}"
         for name, value in flags.items()
@@ -100,10 +98,10 @@ def scale(ours: Values, theirs: Values, steps: int | None) -> Values:
     return {**ours, "training": {**training, "steps": steps}}
 
 
-def list_rows(folder: Path | None, output: str | None) -> dict:
+def list_rows(folder: Path | None, output: Path | None) -> dict:
     """List all published rows with our results; `output` gets them as a page.
 
-    Raises InputError for a folder that does not exist and a file that is not a result.
+    Raises InputError for a missing folder, and for a file that is not a result.
     """
     results = {}
     if folder is not None and not folder.is_dir():
@@ -122,5 +120,5 @@ def list_rows(folder: Path | None, output: str | None) -> dict:
     for each in published.NOT_COMPARABLE:
         logger.info("comparable with nothing here: %s", each)
     if output is not None and processes.is_first():
-        reproduction.write_page(rows, Path(output))
-    return {"rows": rows, "runs": len(results), "output": output}
+        reproduction.write_page(rows, output)
+    return {"rows": rows, "runs": len(results), "output": output and str(output)}

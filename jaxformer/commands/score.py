@@ -19,8 +19,8 @@ def run(
     workdir: Path,
     details: bool,
     checkpoint: str | None,
-    source: str | None,
-    reference: str | None,
+    source: Path | None,
+    reference: Path | None,
     split: str,
     **options: Any,
 ) -> dict:

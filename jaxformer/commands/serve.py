@@ -1,4 +1,4 @@
-"""--mode=serve: a run's translations over HTTP, and a page to try it."""
+"""--mode=serve: translations over HTTP, and a page to try them."""
 
 from contextlib import closing
 from itertools import islice
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import folders
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.sources import read_lines
 from jaxformer.errors import InputError
@@ -17,20 +16,12 @@ def run(
     *,
     config: ConfigRequest,
     workdir: Path,
-    checkpoint: str | None,
-    ensemble: str,
     host: str,
     port: int,
     warm_up: int,
-    max_request_bytes: int,
-    max_sentences: int,
-    max_batch: int,
-    max_queue: int,
-    request_timeout: float,
-    shutdown_timeout: float,
     **options: Any,
 ) -> dict:
-    """Serve until asked to stop; returns how much was answered.
+    """Serve until asked to stop; return the numbers of requests and sentences.
 
     Raises InputError for several processes, missing packages, and bad limits or ports.
     """
@@ -46,30 +37,18 @@ def run(
             f"--mode=serve needs {error.name}, which is not installed; "
             "pip install 'jaxformer[serve]', or -e '.[serve]' in a checkout"
         ) from error
-    if max_sentences > max_queue:
+    limits = Limits(**{name: options.pop(name) for name in Limits.__annotations__})
+    if limits.max_sentences > limits.max_queue:
         raise InputError(
-            f"--max_sentences={max_sentences} exceeds --max_queue={max_queue}, so the "
-            "largest request is never accepted; lower it"
+            f"--max_sentences={limits.max_sentences} exceeds "
+            f"--max_queue={limits.max_queue}, so the largest request is never "
+            "accepted; lower it"
         )
-    limits = Limits(
-        max_request_bytes=max_request_bytes,
-        max_sentences=max_sentences,
-        max_batch=max_batch,
-        max_queue=max_queue,
-        request_timeout=request_timeout,
-        shutdown_timeout=shutdown_timeout,
-    )
     with closing(listen(host, port)) as opened:
         # Requests may ask for as many candidates as the beam is wide.
         beam_size = open_run(workdir, config).config.decoding.beam_size
         options = {"n_best": options.get("beam_size", beam_size), **options}
-        this, translator = open_translator(
-            workdir,
-            config,
-            checkpoint=checkpoint,
-            ensemble=folders(ensemble),
-            **options,
-        )
+        this, translator = open_translator(workdir, config, **options)
         service = Service(
             translator,
             opened,

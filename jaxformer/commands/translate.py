@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import folders
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.sources import read_lines
 from jaxformer.data.stream import read_blocks
@@ -27,7 +26,7 @@ def as_json(
     translator: Translator,
     alignment: bool,
 ) -> str:
-    """One line of JSON for one line of input, which counts from 1."""
+    """Write the hypotheses of line number `line`, from 1, as JSON."""
     found = [hypothesis._asdict() for hypothesis in hypotheses]
     if alignment:
         for each in found:
@@ -41,9 +40,7 @@ def run(
     *,
     config: ConfigRequest,
     workdir: Path,
-    checkpoint: str | None,
-    ensemble: str,
-    prefix: str | None,
+    prefix: Path | None,
     json: bool,
     alignment: bool,
     **options: Any,
@@ -52,11 +49,9 @@ def run(
 
     Of several processes the first one reads and writes, and all translate.
     """
-    _, translator = open_translator(
-        workdir, config, checkpoint=checkpoint, ensemble=folders(ensemble), **options
-    )
+    _, translator = open_translator(workdir, config, **options)
     in_json = json or alignment or translator.options.n_best > 1
-    prefixes = read_lines(Path(prefix)) if prefix else None
+    prefixes = None if prefix is None else read_lines(prefix)
     output = sys.stdout.buffer  # UTF-8 and \n, whatever the locale
     translated = 0
     for block in read_blocks(sys.stdin.buffer):

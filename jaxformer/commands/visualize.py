@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import folders, read_text
+from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.sources import read_lines
 from jaxformer.data.stream import read_stream
@@ -28,11 +28,9 @@ def run(
     *,
     config: ConfigRequest,
     workdir: Path,
-    checkpoint: str | None,
-    ensemble: str,
-    source: str | None,
-    reference: str | None,
-    output: str | None,
+    source: Path | None,
+    reference: Path | None,
+    output: Path | None,
     attention: str,
     layer: int | None,
     heads: str | None,
@@ -46,24 +44,22 @@ def run(
     cannot be written.
     """
     start = time.monotonic()
-    file = Path(output or workdir / "attention.html")
+    file = output or workdir / "attention.html"
     page.require_output(file, ENDINGS)
     numbers = heads.split(",") if heads is not None else []
     if not all(number.isdecimal() for number in numbers):
         raise InputError(f"--heads={heads} is no list such as --heads=1,3")
     beam_size = open_run(workdir, config).config.decoding.beam_size
     n_best = min(ALTERNATIVES, options.get("beam_size", beam_size))
-    this, translator = open_translator(
-        workdir, config, checkpoint=checkpoint, ensemble=folders(ensemble),
-        **{"n_best": n_best, **options},
-    )  # fmt: skip
+    options = {"n_best": n_best, **options}
+    this, translator = open_translator(workdir, config, **options)
     if not processes.is_first():  # opening needs all of them
         return None
     targets = None
     if reference is not None:
         sources, targets = read_text(this, source, reference, "test")
     elif source is not None:
-        sources = list(read_lines(Path(source)))
+        sources = list(read_lines(source))
     else:
         sources = list(read_stream(sys.stdin.buffer))
     title = f"Attention of {this.workdir.path.name}, {this.config.data.direction}"

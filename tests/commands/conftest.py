@@ -1,32 +1,27 @@
-"""A toy language, a model that learnt it, and the command line as a user meets it.
+"""A toy language, a model trained on it, and commands in this process or in others.
 
-The model is trained once for all tests of the modes, by the command line itself. A
-test that changes a workdir changes a copy.
+The model is trained once for all tests of commands. A test that changes a workdir
+changes a copy.
 """
 
 import contextlib
 import io
 import json
-import logging
 import os
 import random
 import shutil
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
-import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from jaxformer.main import main
+from tests.commands.cluster import Cluster, start_processes
 
-# Word by word, and the order stays: learnt in a few seconds.
+# Word by word, in the same order: learnt in a few seconds.
 WORDS = {
     "bo": "SU", "da": "RI", "fe": "BO", "gi": "KA", "hu": "FE", "ka": "MO",
     "le": "TE", "mo": "DA", "ni": "HU", "pa": "LE", "ru": "NI", "te": "GI",
@@ -45,7 +40,7 @@ def get_config():
     config.batches.update(layout="packed", row_length=32, executor="python")
     config.model.update(
         encoder_layers=1, decoder_layers=1, d_model=32, d_ff=64, num_heads=2, d_k=16,
-        d_v=16, dropout=0.0, dtype="float32",
+        d_v=16, dropout=0.02, dtype="float32",
     )
     config.optimizer.update(warmup_steps=40, learning_rate_scale=0.5)
     config.training.update(
@@ -67,7 +62,7 @@ class Toy(NamedTuple):
 
     @property
     def flags(self) -> tuple[str, str]:
-        """What every command that reads the config is given."""
+        """The flags of every command that reads the config."""
         return (f"--config={self.config}", f"--config.data.directory={self.directory}")
 
     def translate(self, sentence: str) -> str:
@@ -76,7 +71,7 @@ class Toy(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a command left behind."""
+    """The exit code and the output of a command."""
 
     code: int
     out: bytes
@@ -84,16 +79,13 @@ class Answer(NamedTuple):
 
     @property
     def result(self) -> dict:
-        """The JSON of a command that went well: the only line on stdout."""
-        assert self.code == 0, self.err
-        assert "Traceback" not in self.err
-        assert self.out.count(b"\n") == 1
-        assert self.out.endswith(b"\n")
-        return json.loads(self.out, parse_constant=pytest.fail)
+        """The JSON of a successful command: the only line on stdout."""
+        (line,) = self.lines
+        return json.loads(line, parse_constant=pytest.fail)
 
     @property
     def lines(self) -> list[str]:
-        """The translations of a command that went well."""
+        """The lines on stdout of a successful command."""
         assert self.code == 0, self.err
         assert "Traceback" not in self.err
         *lines, rest = self.out.decode().split("\n")
@@ -102,70 +94,32 @@ class Answer(NamedTuple):
 
     @property
     def complaint(self) -> str:
-        """The one line, after what was reported before, of a command that refused."""
+        """The last line on stderr of a command that refused its input."""
         assert (self.code, self.out) == (2, b""), self.err
         assert "Traceback" not in self.err
-        assert self.err.endswith("\n")
-        _, start, message = self.err[:-1].rpartition("jaxformer: ")
-        assert start, self.err
-        assert "\n" not in message
-        return message
+        *_, last = self.err.splitlines()
+        assert last.startswith("jaxformer: "), self.err
+        return last.removeprefix("jaxformer: ")
 
 
 Command = Callable[..., Answer]
 
 
 class Trained(NamedTuple):
-    """A finished run; not to be changed."""
+    """A finished run, which tests do not change."""
 
     workdir: Path
     answer: Answer
 
 
-@contextlib.contextmanager
-def quickly_compiled(cache: Path) -> Iterator[None]:
-    """Compile with little optimisation, and no program twice."""
-    wanted = {
-        "jax_disable_most_optimizations": True,
-        "jax_compilation_cache_dir": str(cache),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: jax.config.values[name] for name in wanted}
-    _configure(wanted)
-    try:
-        yield
-    finally:
-        _configure(before)
-
-
-def _configure(values: dict) -> None:
-    for name, value in values.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-
-
-@contextlib.contextmanager
-def own_logging() -> Iterator[None]:
-    """Let a command set up logging, and undo it."""
-    room = logging.getLogger("jaxformer")
-    levels = logging.root.level, room.level
-    with mock.patch.object(logging.root, "handlers", []):
-        yield
-    logging.root.setLevel(levels[0])
-    room.setLevel(levels[1])
-
-
 @pytest.fixture(scope="session")
-def command(tmp_path_factory) -> Command:
+def command(own_logging) -> Command:
     """Give the command line as a function of its arguments and stdin."""
-    cache = tmp_path_factory.mktemp("compiled")
 
     def run(*argv: str, stdin: bytes = b"") -> Answer:
         out = io.TextIOWrapper(io.BytesIO(), "ascii")  # of a poor locale
         err = io.StringIO()
         with (
-            quickly_compiled(cache),
             own_logging(),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
@@ -208,6 +162,31 @@ def trained(toy, command, tmp_path_factory) -> Trained:
     return Trained(workdir, answer)
 
 
+@pytest.fixture(scope="session")
+def use(command, trained) -> Command:
+    """Give commands on the finished run as a function of mode, flags and stdin."""
+
+    def run(mode: str, *flags: str, lines: Iterable[str] = ()) -> Answer:
+        stdin = "".join(f"{line}\n" for line in lines).encode()
+        workdir = f"--workdir={trained.workdir}"
+        return command(f"--mode={mode}", workdir, *flags, stdin=stdin)
+
+    return run
+
+
+@pytest.fixture
+def pair_flags(tmp_path) -> Callable[..., tuple[str, str]]:
+    """Write sentence pairs to files; returns the flags that name them."""
+
+    def write(pairs: Iterable[tuple[str, str]]) -> tuple[str, str]:
+        files = (tmp_path / "source", tmp_path / "reference")
+        for file, lines in zip(files, zip(*pairs, strict=True), strict=True):
+            file.write_text("".join(f"{line}\n" for line in lines))
+        return (f"--source={files[0]}", f"--reference={files[1]}")
+
+    return write
+
+
 @pytest.fixture
 def own_run(trained, tmp_path) -> Path:
     """Copy the finished run, for a test to change."""
@@ -223,133 +202,41 @@ def toy_is_gone(toy) -> Iterator[None]:
     os.rename(elsewhere, toy.directory)
 
 
+@pytest.fixture(scope="session")
+def metrics() -> Callable[[Path, str], list[dict]]:
+    """Read the lines of one kind from a workdir's metrics.jsonl."""
+
+    def read(workdir: Path, kind: str) -> list[dict]:
+        lines = (workdir / "metrics.jsonl").read_text().splitlines()
+        return [line for line in map(json.loads, lines) if line["kind"] == kind]
+
+    return read
+
+
 # Real processes -------------------------------------------------------------------
-
-ROOT = Path(__file__).parents[2]
-PEER_TIMEOUT = 10  # seconds, the least that the flag takes
-
-
-class Cluster:
-    """Some processes that were started together."""
-
-    def __init__(self, processes: list[subprocess.Popen], folder: Path) -> None:
-        self.processes = processes
-        self.folder = folder
-
-    def stderr(self, index: int) -> str:
-        return (self.folder / f"{index}.err").read_text()
-
-    def stdout(self, index: int) -> str:
-        return (self.folder / f"{index}.out").read_text()
-
-    def complaint(self, index: int) -> str:
-        """The last line, which is what the user is told."""
-        return self.stderr(index).rstrip("\n").rpartition("\n")[2]
-
-    def wait(self, seconds: float) -> list[int]:
-        """Exit codes; a process that has not ended by then is a failure."""
-        end = time.monotonic() + seconds
-        return [
-            process.wait(max(0.1, end - time.monotonic())) for process in self.processes
-        ]
-
-    def until(self, happened: Callable[[], bool], seconds: float = 120) -> None:
-        end = time.monotonic() + seconds
-        while not happened():
-            codes = [process.poll() for process in self.processes]
-            assert not any(codes), (codes, self.stderr(0), self.stderr(1))
-            assert time.monotonic() < end, self.stderr(0)
-            time.sleep(0.05)
-
-    def results(self) -> dict:
-        """The JSON of process 0; all have to end well, and the others mutely."""
-        codes = self.wait(180)
-        everything = [self.stderr(index) for index in range(len(codes))]
-        assert set(codes) == {0}, everything
-        assert not any(self.stdout(index) for index in range(1, len(codes)))
-        return json.loads(self.stdout(0).rstrip("\n").rpartition("\n")[2])
-
-
-Start = Callable[..., Cluster]
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("compiled")
 
 
 @pytest.fixture
-def start(tmp_path, compiled) -> Iterator[Start]:
-    """Start `count` processes with `devices` each; kills what is left of them."""
-    started: list[subprocess.Popen] = []
+def start(tmp_path) -> Iterator[Callable[..., Cluster]]:
+    """Start processes as `start_processes` does; kills what is left of them."""
+    started: list[Cluster] = []
 
-    def run(
-        count: int,
-        *argv: str,
-        devices: int = 2,
-        stdin: bytes = b"",
-        join_timeout: int = 60,
-        only: int | None = None,
-        found: Callable[[int], dict[str, str]] | None = None,
-    ) -> Cluster:
-        """`found` gives the environment of a cluster, in the place of flags."""
+    def run(count: int, *argv: str, **options: Any) -> Cluster:
         folder = tmp_path / f"cluster{len(started)}"
-        folder.mkdir()
-        with contextlib.closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        environment = {
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-            "JAX_COMPILATION_CACHE_DIR": str(compiled),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-            "JAX_COORDINATOR_PORT": str(port),
-        }
-        mine = []
-        for index in range(count) if only is None else [only]:
-            together = (
-                ()
-                if count == 1 or found
-                else (
-                    f"--coordinator_address=127.0.0.1:{port}",
-                    f"--num_processes={count}",
-                    f"--process_id={index}",
-                    f"--peer_timeout={PEER_TIMEOUT}",
-                    f"--join_timeout={join_timeout}",
-                )
-            )
-            with (
-                (folder / f"{index}.out").open("wb") as out,
-                (folder / f"{index}.err").open("wb") as err,
-            ):
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "jaxformer.main", *argv, *together],
-                    cwd=ROOT,
-                    env={**environment, **(found(index) if found else {})},
-                    stdin=subprocess.PIPE,
-                    stdout=out,
-                    stderr=err,
-                )
-            process.stdin.write(stdin if index == 0 else b"")
-            process.stdin.close()
-            mine.append(process)
-        started.extend(mine)
-        return Cluster(mine, folder)
+        started.append(start_processes(folder, count, *argv, **options))
+        return started[-1]
 
     yield run
-    for process in started:
+    for process in (process for cluster in started for process in cluster.processes):
         process.kill()
         process.wait()
 
 
 @pytest.fixture
 def flags(toy) -> tuple[str, ...]:
-    """Give a run with dropout whose every step is logged."""
+    """Flags of a run whose every step is logged."""
     return (
         *toy.flags,
-        "--config.model.dropout=0.1",
         "--config.optimizer.learning_rate_scale=0.02",
         "--config.training.log_every=1",
         "--config.training.save_every=10",
@@ -358,19 +245,16 @@ def flags(toy) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def losses() -> Callable[[Path], dict[int, float]]:
+def losses(metrics) -> Callable[[Path], dict[int, float]]:
     """Read the training loss of a workdir by step."""
-
-    def read(workdir: Path) -> dict[int, float]:
-        lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-        return {line["step"]: line["loss"] for line in lines if line["kind"] == "train"}
-
-    return read
+    return lambda workdir: {
+        line["step"]: line["loss"] for line in metrics(workdir, "train")
+    }
 
 
 @pytest.fixture
 def newest_step() -> Callable[[Path], int]:
-    """Find the newest checkpoint of a workdir that is complete, 0 without any."""
+    """Find the newest complete checkpoint of a workdir, 0 without any."""
 
     def find(workdir: Path) -> int:
         names = [path.name for path in (workdir / "checkpoints").glob("*")]

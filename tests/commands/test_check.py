@@ -1,6 +1,5 @@
-"""--mode=check says what a run would take, and trains nothing."""
+"""--mode=check reports what a run would take, and trains nothing."""
 
-import json
 import logging
 import tempfile
 
@@ -8,14 +7,11 @@ import jax.numpy as jnp
 import pytest
 
 from jaxformer import estimates
-from jaxformer.commands import check
-from jaxformer.config_files import RECORDED, ConfigRequest
-from jaxformer.configs import multi30k
+from jaxformer.commands.check import report_verdict
 from jaxformer.data.corpus import open_prepared
-from jaxformer.errors import InputError
 from jaxformer.training.memory import Memory
 
-D, F, HEADS, SIZE = 16, 32, 2, 4
+D, F, HEADS, SIZE = 32, 64, 2, 16  # of the toy's config
 PAIRS = [
     (f"{a} dog sees {b} .", f"ein Hund sieht {b} {a} .")
     for a in "abcdef"
@@ -23,28 +19,9 @@ PAIRS = [
 ]
 
 
-def options(folder, workdir=None, **training):
-    """Arguments of a check on the text in `folder`, for a model of one layer."""
-    config = multi30k.get_config().to_dict()
-    config["data"] |= {"directory": str(folder), "dev": "train", "vocab_size": 60}
-    config["batches"] |= {
-        "layout": "packed", "row_length": 32, "row_multiple": 8, "executor": "python",
-    }  # fmt: skip
-    config["data"]["max_length"] = 32
-    config["model"] |= {
-        "encoder_layers": 1, "decoder_layers": 1, "d_model": D, "d_ff": F,
-        "num_heads": HEADS, "d_k": SIZE, "d_v": SIZE,
-    }  # fmt: skip
-    config["training"] |= {
-        "tokens_per_microbatch": 256, "tokens_per_update": 256, **training,
-    }  # fmt: skip
-    request = ConfigRequest(config)
-    return {"config": request, "workdir": workdir, "memory_gib": None, "output": None}
-
-
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """A folder of 18 pairs to learn, one of them twice, and a blank one."""
+    """A folder of 18 pairs, one of them twice, and a blank one."""
     folder = tmp_path_factory.mktemp("text")
     pairs = [*PAIRS, PAIRS[0], ("", "leer")]
     for side, language in enumerate(("en", "de")):
@@ -54,14 +31,26 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def check(command, toy, text):
+    """Check a run on that text with more flags; returns the Answer."""
+    changes = {
+        "data.directory": text, "data.dev": "train", "data.vocab_size": 60,
+        "data.deduplicate": True, "batches.row_multiple": 8,
+        "training.tokens_per_microbatch": 256, "training.tokens_per_update": 256,
+    }  # fmt: skip
+    flags = [f"--config.{name}={value}" for name, value in changes.items()]
+    return lambda *more: command("--mode=check", toy.flags[0], *flags, *more)
+
+
+@pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
     return tmp_path_factory.mktemp("run")
 
 
 @pytest.fixture(scope="module")
-def result(text, workdir):
+def result(check, workdir):
     """A whole check, in which the train step is compiled for eight devices."""
-    return check.run(**options(text, workdir))
+    return check(f"--workdir={workdir}").result
 
 
 def test_the_text_is_reported(result, text):
@@ -69,15 +58,13 @@ def test_the_text_is_reported(result, text):
     assert result["pairs"] == len(PAIRS)
     dropped = {"empty": 1, "too_long": 0, "ratio": 0, "duplicate": 1}
     assert result["dropped"] == dropped
-    corpus = json.loads(json.dumps(result["corpus"]))
-    train, dev = corpus["splits"].values()
+    train, dev = result["corpus"]["splits"].values()
     assert train["pairs"] == len(PAIRS) + 2
-    assert train["findings"]["source_blank"]["examples"] == [
-        {"place": [f"{text}/train.en", 20]}
-    ]
+    blank = {"place": [f"{text}/train.en", 20]}
+    assert train["findings"]["source_blank"]["examples"] == [blank]
     assert dev["findings"]["pair_overlap"]["pairs"] == len(PAIRS) + 1
     assert sum(train["lengths"]["target"]["pieces"].values()) == len(PAIRS)
-    assert "test_2016_flickr.en" in corpus["left_out"]["test"]
+    assert "test.en" in result["corpus"]["left_out"]["test"]
 
 
 def test_tokens_are_those_of_the_text(result, workdir):
@@ -93,7 +80,8 @@ def test_tokens_are_those_of_the_text(result, workdir):
     assert result["real_token_share"] == pytest.approx(share, abs=1e-4)
 
 
-def test_parameters_are_counted_by_part(result, workdir):
+def test_parameters_and_memory_are_counted_and_nothing_is_trained(result, workdir):
+    """Memory holds parameters and Adam's two moments, float32, on every device."""
     attention = 4 * D * HEADS * SIZE
     feed_forward = 2 * D * F + F + D
     assert result["parameters_by_part"] == {
@@ -107,23 +95,16 @@ def test_parameters_are_counted_by_part(result, workdir):
         "decoder/norm": 3 * 2 * D,
     }
     assert result["parameters"] == sum(result["parameters_by_part"].values())
-
-
-def test_memory_holds_the_state_on_every_device(result):
-    """Parameters and Adam's two moments, float32; then activations and gradients."""
     assert result["bytes_per_device"] > 3 * 4 * result["parameters"]
     assert result["fits"] is True
-    assert result["largest_microbatches"] is None  # nobody asked
-
-
-def test_nothing_is_trained(result, workdir):
+    assert result["largest_microbatches"] is None  # without --memory_gib
+    assert result["seconds_per_update_estimate"] > 0
     assert not (workdir / "checkpoints").exists()
     assert not (workdir / "metrics.jsonl").exists()
-    assert result["seconds_per_update_estimate"] > 0
 
 
-def test_without_a_workdir_only_the_page_is_left(text, tmp_path, monkeypatch, caplog):
-    """And --memory_gib has the largest microbatch searched."""
+def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):
+    """--memory_gib also searches the largest microbatch."""
     searched = []
 
     def largest_microbatch(learner, shape, budget, *, unit, tokens_per_update):
@@ -135,10 +116,9 @@ def test_without_a_workdir_only_the_page_is_left(text, tmp_path, monkeypatch, ca
     monkeypatch.setattr(estimates, "step_memory", lambda *_, **__: Memory(1, 2, 3))
     monkeypatch.setattr(estimates, "largest_microbatch", largest_microbatch)
     page = tmp_path / "page.html"
-    asked = options(text, tokens_per_update=512)
-    asked |= {"output": str(page), "memory_gib": 1.0}
-    with caplog.at_level(logging.INFO, logger="jaxformer"):
-        result = check.run(**asked)
+    update = "--config.training.tokens_per_update=512"
+    answer = check(f"--output={page}", "--memory_gib=1", update)
+    result = answer.result
     assert list(tmp_path.iterdir()) == [page]
     assert "train: 1 pair of 20 with a blank source" in page.read_text()
     assert searched == [False, True]
@@ -153,7 +133,7 @@ def test_without_a_workdir_only_the_page_is_left(text, tmp_path, monkeypatch, ca
         "rematerialise=True --config.training.tokens_per_microbatch=640 takes 0.50 GiB",
         "verdict     fits: 0.00 GiB of 1.00 GiB",
     ):
-        assert said in caplog.text
+        assert said in answer.err
 
 
 @pytest.mark.parametrize(
@@ -165,13 +145,12 @@ def test_without_a_workdir_only_the_page_is_left(text, tmp_path, monkeypatch, ca
 )
 def test_the_verdict_says_first_whether_the_run_fits(used, budget, fits, caplog):
     figures = {
-        "bytes_per_device": used, "bytes_available": budget,
-        "fits": used and used <= budget,
+        "bytes_per_device": used, "bytes_available": budget, "fits": used <= budget,
         "updates_per_epoch": 1200, "seconds_per_update_estimate": 0.5, "epochs": 2.5,
         "flops_per_update": 10**9, "largest_microbatches": None,
     }  # fmt: skip
     with caplog.at_level(logging.INFO, logger="jaxformer"):
-        check.report_verdict(figures, steps=3000)
+        report_verdict(figures, steps=3000)
     first, epoch, epochs, *rest = caplog.messages[0].splitlines()
     assert first.startswith(f"verdict     {fits}")
     assert ("add --memory_gib=0" in rest[-1]) == ("NOT" in first)
@@ -179,10 +158,8 @@ def test_the_verdict_says_first_whether_the_run_fits(used, budget, fits, caplog)
     assert "2.5 epochs in training.steps=3,000, about 0:25:00" in epochs
 
 
-def test_neither_config_nor_workdir_is_refused():
-    nothing = {"config": RECORDED, "workdir": None, "memory_gib": None, "output": None}
-    with pytest.raises(InputError, match=r"give --config=\.\.\."):
-        check.run(**nothing)
+def test_neither_config_nor_workdir_is_refused(command):
+    assert "give --config=..." in command("--mode=check").complaint
 
 
 def test_pre_norm_and_learned_positions_are_parts_too():

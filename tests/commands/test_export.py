@@ -15,18 +15,14 @@ needs_ctranslate2 = pytest.mark.skipif(
 
 
 @pytest.fixture
-def export(command, trained, tmp_path):
+def export(use, tmp_path):
     """Export the trained run to a new folder, or to --output of the flags."""
-
-    def run(*flags):
-        output = f"--output={tmp_path / 'exported'}"
-        return command("--mode=export", f"--workdir={trained.workdir}", output, *flags)
-
-    return run
+    return lambda *flags: use("export", f"--output={tmp_path / 'exported'}", *flags)
 
 
-def run_program(file, text):
+def run_program(file, lines):
     """Run a stand-alone program on lines of text in its folder."""
+    text = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(
         [sys.executable, "-I", file.name], cwd=file.parent, input=text.encode(),
         capture_output=True, check=True,
@@ -38,7 +34,7 @@ def run_program(file, text):
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--beam_size=1", "--checkpoint=100")])
 def test_the_program_in_the_readme_translates_as_we_do(
-    export, command, trained, toy, flags, tmp_path
+    export, use, toy, flags, tmp_path
 ):
     result = export("--format=ctranslate2", *flags).result
     folder = tmp_path / "exported"
@@ -48,25 +44,19 @@ def test_the_program_in_the_readme_translates_as_we_do(
         "parameters": result["parameters"], "bytes": size,
     }  # fmt: skip
     lines = [*toy.test, "", " bo \t da\u0007 ", "unbekannt bo", *toy.dev]
-    text = "".join(f"{line}\n" for line in lines)
-    workdir = f"--workdir={trained.workdir}"
-    ours = command("--mode=translate", workdir, *flags, stdin=text.encode()).lines
     program = folder / "translate.py"
     readme = (folder / "README.md").read_text()
     program.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1])
-    assert run_program(program, text) == ours
+    assert run_program(program, lines) == use("translate", *flags, lines=lines).lines
 
 
 @pytest.mark.slow
-def test_the_stablehlo_example_translates_as_we_do(
-    export, command, trained, toy, tmp_path
-):
+def test_the_stablehlo_example_translates_as_we_do(export, use, toy, tmp_path):
     result = export("--format=stablehlo", "--source_length=9").result
     assert result["format"] == "stablehlo"
-    text = "".join(f"{line}\n" for line in [toy.test[0], "", *toy.test[1:4]])
-    workdir = f"--workdir={trained.workdir}"
-    ours = command("--mode=translate", workdir, stdin=text.encode()).lines
-    assert run_program(tmp_path / "exported" / "example.py", text) == ours
+    lines = [toy.test[0], "", *toy.test[1:4]]
+    program = tmp_path / "exported" / "example.py"
+    assert run_program(program, lines) == use("translate", lines=lines).lines
 
 
 @needs_ctranslate2
@@ -81,7 +71,7 @@ def test_weights_have_the_type_asked_for(export, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ((), "give --format"),
+        ((), "give --format=ctranslate2"),
         (("--format=stablehlo", "--output="), "--output is missing; give the new fold"),
         (("--format=huggingface", "--quantization=int8"), "int8 is not for --format"),
         (("--format=huggingface", "--output=tests"), "/tests exists already; choose a"),
@@ -113,10 +103,10 @@ def test_a_missing_package_is_named_and_leaves_nothing(
 def test_one_of_several_processes_writes(start, trained, tmp_path):
     output = tmp_path / "exported"
     flags = (f"--workdir={trained.workdir}", f"--output={output}")
-    cluster = start(2, "--mode=export", "--format=ctranslate2", *flags, devices=1)
-    assert cluster.results()["output"] == str(output)
+    flags = ("--mode=export", "--format=ctranslate2", *flags)
+    assert start(2, *flags, devices=1).results()["output"] == str(output)
     names = {"README.md", "config.json", "model.bin", "sentencepiece.model"}
     assert {f.name for f in output.iterdir()} == names | {"shared_vocabulary.json"}
-    again = start(2, "--mode=export", "--format=ctranslate2", *flags, devices=1)
+    again = start(2, *flags, devices=1)
     assert again.wait(120) == [2, 2]
     assert all("exists already" in again.complaint(index) for index in range(2))

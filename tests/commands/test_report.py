@@ -1,4 +1,4 @@
-"""--mode=report: what the page and its data say of a run that learnt a toy language."""
+"""--mode=report: the page and its data for a run of the toy language."""
 
 import json
 import shutil
@@ -33,24 +33,22 @@ def change(workdir, **values):
 
 
 @pytest.fixture(scope="module")
-def compared(command, trained, tmp_path_factory):
+def compared(use, trained, tmp_path_factory):
     """The result of a report of the trained run beside a copy of it."""
     folder = tmp_path_factory.mktemp("compared")
     copy = shutil.copytree(trained.workdir, folder / "copy")
-    return command(
-        "--mode=report", f"--workdir={trained.workdir}", f"--compare={copy}",
-        f"--output={folder / 'page.html'}",
-    ).result  # fmt: skip
+    page = folder / "page.html"
+    return use("report", f"--compare={copy}", f"--output={page}").result
 
 
-def test_a_report_says_what_training_and_evaluation_said(
-    command, compared, trained, toy
+def test_a_report_agrees_with_training_and_evaluation(
+    use, compared, trained, toy, metrics
 ):
     assert list(compared) == [
         "output", "json", "bleu", "signature", "direction", "sentences", "seconds",
     ]  # fmt: skip
     html, data = read(compared)
-    evaluated = command("--mode=evaluate", f"--workdir={trained.workdir}").result
+    evaluated = use("evaluate").result
     assert compared["bleu"] == pytest.approx(evaluated["bleu"])
     signatures = [set(e["signature"].split("|")) for e in (evaluated, compared)]
     assert signatures[0] < signatures[1]
@@ -60,11 +58,8 @@ def test_a_report_says_what_training_and_evaluation_said(
     assert run["scores"]["nll"] == pytest.approx(evaluated["nll"])
     assert data["text"]["sentences"] == compared["sentences"] == len(toy.test)
 
-    log = (trained.workdir / "metrics.jsonl").read_text().splitlines()
-    lines = [json.loads(line) for line in log]
     for kind in ("train", "eval", "final"):
-        found = [line for line in lines if line["kind"] == kind]
-        assert run["curves"][kind] == found != []
+        assert run["curves"][kind] == metrics(trained.workdir, kind) != []
     assert run["learning_rate"]["largest_relative_difference"] < 1e-5
     assert (run["steps"], run["planned_steps"], run["skipped_updates"]) == (100, 100, 0)
     assert f"{run['parameters']:,} parameters" in trained.answer.err
@@ -130,27 +125,9 @@ def test_a_run_that_is_not_trained_yet_is_reported(command, own_run):
         (("--compare={other}",), "other and toy translate different texts"),
     ],
 )
-def test_what_cannot_be_reported_is_refused(command, own_run, trained, flags, said):
+def test_bad_input_is_refused(use, own_run, flags, said):
     other = own_run.with_name("other")
     shutil.copytree(own_run, other)
     change(other, test="dev")
     flags = [flag.format(own=own_run, other=other) for flag in flags]
-    answer = command("--mode=report", f"--workdir={trained.workdir}", *flags)
-    assert said in answer.complaint
-
-
-@pytest.mark.nightly
-def test_several_processes_report_as_one(command, start, trained, tmp_path):
-    found = []
-    for count, name in ((1, "alone"), (2, "together")):
-        flags = ("--examples=1", f"--output={tmp_path / name}.html")
-        flags = ("--mode=report", f"--workdir={trained.workdir}", *flags)
-        result = start(count, *flags).results() if count > 1 else command(*flags).result
-        _, data = read(result)
-        (run,) = data["runs"]
-        run["scores"]["nll"] = round(run["scores"]["nll"], 4)
-        run["scores"]["ppl"] = round(run["scores"]["ppl"], 3)
-        for metric in ("bleu", "chrf"):  # the other processes have all resamples
-            run["scores"][metric] = run["scores"][metric]["score"]
-        found.append(data)
-    assert found[0] == found[1]
+    assert said in use("report", *flags).complaint

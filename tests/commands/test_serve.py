@@ -52,7 +52,7 @@ def test_it_warms_up_with_all_lengths_alone_and_with_all_at_once(tmp_path, count
 
 
 def ask(port: int, method: str, path: str, body: Any = None) -> tuple[int, dict]:
-    """Ask a server; its status and answer."""
+    """Send a request to a server; returns status and answer."""
     request = (method, path, json.dumps(body), {"Content-Type": "application/json"})
     with closing(http.client.HTTPConnection("127.0.0.1", port, 60)) as client:
         client.request(*request)
@@ -61,14 +61,11 @@ def ask(port: int, method: str, path: str, body: Any = None) -> tuple[int, dict]
 
 
 @pytest.mark.slow
-def test_a_run_is_served_until_it_is_asked_to_stop(start, command, trained, toy):
-    workdir = f"--workdir={trained.workdir}"
-    text = "".join(f"{line}\n" for line in toy.test).encode()
-    expected = command("--mode=translate", workdir, stdin=text).lines
-
-    server = start(1, *SERVE, workdir, devices=1)
-    server.until(lambda: "serving: en-de on http://127.0.0.1:" in server.stderr(0))
-    port = int(re.search(r"127\.0\.0\.1:(\d+)/", server.stderr(0))[1])
+def test_a_run_is_served_until_it_is_asked_to_stop(start, use, trained, toy):
+    expected = use("translate", lines=toy.test).lines
+    server = start(1, *SERVE, f"--workdir={trained.workdir}", devices=1)
+    server.until(lambda: "serving: en-de on http://127.0.0.1:" in server.stderr())
+    port = int(re.search(r"127\.0\.0\.1:(\d+)/", server.stderr())[1])
     server.until(lambda: ask(port, "GET", "/health")[0] == 200)
     assert ask(port, "GET", "/health")[1]["n_best"] == 2
 
@@ -83,12 +80,10 @@ def test_a_run_is_served_until_it_is_asked_to_stop(start, command, trained, toy)
     status, shown = ask(port, "POST", "/attention", pair)
     assert (status, len(shown["cross"]), len(shown["cross"][0])) == (200, 1, 2)
     assert len(shown["cross"][0][0]) == len(shown["target"])
-
-    server.processes[0].send_signal(signal.SIGTERM)
-    results = server.results()
+    results = server.stop()
     assert results["sentences"] == len(toy.test)
     assert results["requests"] > len(toy.test)
-    assert "stopping: " in server.stderr(0)
+    assert "stopping: " in server.stderr()
 
 
 @pytest.mark.slow
@@ -97,7 +92,7 @@ def test_a_server_that_still_compiles_stops_at_once(start, trained, tmp_path):
         1, *SERVE, f"--workdir={trained.workdir}", devices=1,
         found=lambda _: {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "empty")},
     )  # fmt: skip
-    server.until(lambda: "serving: " in server.stderr(0))
+    server.until(lambda: "serving: " in server.stderr())
     server.processes[0].send_signal(signal.SIGINT)
     assert server.results()["sentences"] == 0
-    assert "Traceback" not in server.stderr(0)
+    assert "Traceback" not in server.stderr()

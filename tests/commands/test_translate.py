@@ -1,7 +1,7 @@
-"""--mode=translate: N lines in, N lines out, whatever the lines and the batches are."""
+"""--mode=translate: N lines in, N lines out; its flags, and the same from Python."""
 
+import itertools
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -10,100 +10,52 @@ from pathlib import Path
 
 import pytest
 
+import jaxformer
+from jaxformer.errors import InputError
+
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def translate(command, trained):
-    """Translate lines of text by the trained run; returns the lines of stdout."""
-
-    def run(lines, *flags):
-        text = "".join(f"{line}\n" for line in lines)
-        answer = command(
-            "--mode=translate", f"--workdir={trained.workdir}", *flags,
-            stdin=text.encode(),
-        )  # fmt: skip
-        assert len(answer.lines) == len(lines)
-        return answer.lines
-
-    return run
-
-
 @pytest.fixture(scope="module")
-def expected(command, trained, toy):
-    """What the run makes of the toy's test sentences, by their text."""
-    text = "".join(f"{line}\n" for line in toy.test)
-    answer = command(
-        "--mode=translate", f"--workdir={trained.workdir}", stdin=text.encode()
-    )
-    return dict(zip(toy.test, answer.lines, strict=True))
+def expected(use, toy):
+    """The run's translations of the toy's test sentences, by their text."""
+    lines = use("translate", lines=toy.test).lines
+    return dict(zip(toy.test, lines, strict=True))
 
 
-def test_most_sentences_are_right(toy, expected):
-    right = sum(toy.translate(line) == expected[line] for line in toy.test)
-    assert right >= 0.75 * len(toy.test)
-
-
-def test_order_and_blank_lines_are_kept(translate, toy, expected):
-    lines = [*toy.test, "", "   ", "\t"]
-    random.Random(1).shuffle(lines)
-    assert translate(lines) == [expected.get(line, "") for line in lines]
-
-
-@pytest.mark.parametrize("tokens", [1, 10_000])
-def test_the_size_of_batches_changes_nothing(translate, toy, expected, tokens):
-    found = translate(toy.test, f"--batch_tokens={tokens}")
-    assert found == list(expected.values())
-
-
-def test_neighbours_change_nothing(translate, toy, expected):
-    long = " ".join(toy.test)  # takes another shape
-    assert translate([toy.test[0]]) == [expected[toy.test[0]]]
-    assert translate([toy.test[0], long])[0] == expected[toy.test[0]]
-
-
-def test_beam_size_and_alpha_are_taken_from_the_command_line(translate, toy):
-    greedy = translate(toy.test, "--beam_size=1")
-    # However long, a translation gains nothing by ending early.
-    longest = translate(toy.test, "--beam_size=2", "--alpha=50")
-    assert sum(map(len, longest)) > sum(map(len, greedy))
-
-
-@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\r"])
-def test_only_a_newline_ends_a_line(translate, toy, expected, separator):
-    line = max(toy.test, key=len)
-    assert translate([line.replace(" ", separator)]) == [expected[line]]
-
-
-def test_windows_line_ends_and_a_byte_order_mark_are_no_text(
+def test_every_line_is_translated_and_their_order_is_kept(
     command, trained, toy, expected
 ):
-    line = toy.test[0]
+    """A byte order mark and \\r\\n are no text, and only \\n ends a line."""
+    right = sum(toy.translate(line) == expected[line] for line in toy.test)
+    assert right >= 0.75 * len(toy.test)
+    lines = [*toy.test, "", "   ", "\t"]
+    random.Random(1).shuffle(lines)
+    wanted = [expected.get(line, "") for line in lines]
+    longest = max(toy.test, key=len)
+    for separator in ("\u2028", "\x85", "\r"):
+        lines.append(longest.replace(" ", separator))
+        wanted.append(expected[longest])
+    lines += ["Привет 你好", "🙂", toy.test[0]]  # the last one lacks its newline
     answer = command(
         "--mode=translate", f"--workdir={trained.workdir}",
-        stdin=b"\xef\xbb\xbf" + f"{line}\r\n\r\n".encode(),
+        stdin=b"\xef\xbb\xbf" + "\r\n".join(lines).encode(),
     )  # fmt: skip
-    assert answer.lines == [expected[line], ""]
+    found = answer.lines
+    assert found[: len(wanted)] == wanted
+    assert (len(found), found[-1]) == (len(lines), expected[toy.test[0]])
+    assert command("--mode=translate", f"--workdir={trained.workdir}").lines == []
 
 
-def test_the_last_line_may_lack_its_newline(command, trained, toy, expected):
-    answer = command(
-        "--mode=translate", f"--workdir={trained.workdir}", stdin=toy.test[0].encode()
-    )
-    assert answer.lines == [expected[toy.test[0]]]
-
-
-def test_nothing_in_nothing_out(command, trained):
-    answer = command("--mode=translate", f"--workdir={trained.workdir}")
-    assert (answer.code, answer.out) == (0, b"")
-
-
-def test_a_line_of_unknown_characters_is_still_a_line(translate):
-    assert len(translate(["Привет 你好", "🙂"])) == 2
+def test_neighbours_and_the_size_of_batches_change_nothing(use, toy, expected):
+    long = " ".join(toy.test)  # takes another shape
+    first = toy.test[0]
+    answer = use("translate", "--batch_tokens=40", lines=[first, long])
+    assert answer.lines[0] == expected[first]
 
 
 def test_text_that_is_not_utf_8_is_refused_by_line(command, trained):
-    """What came before it is translated all the same."""
+    """The lines before it are translated."""
     answer = command(
         "--mode=translate", f"--workdir={trained.workdir}", stdin=b"bo\nda\n\xe4\nfe\n"
     )
@@ -116,8 +68,7 @@ def test_text_that_is_not_utf_8_is_refused_by_line(command, trained):
 
 
 @pytest.mark.slow
-def test_a_line_is_answered_before_the_next_one_comes(trained, tmp_path):
-    """As between two people: the second line depends on the answer to the first."""
+def test_a_line_is_answered_before_the_next_one_is_read(trained):
     with subprocess.Popen(
         [sys.executable, "-m", "jaxformer.main", "--mode=translate",
          f"--workdir={trained.workdir}"],
@@ -132,98 +83,128 @@ def test_a_line_is_answered_before_the_next_one_comes(trained, tmp_path):
         assert process.wait(timeout=60) == 0
 
 
-def test_nothing_is_written_into_the_workdir(translate, trained, toy):
-    def state():
-        return {path: path.stat().st_mtime_ns for path in trained.workdir.rglob("*")}
+@pytest.mark.slow
+def test_a_process_of_one_device_translates_the_same(start, trained, toy, expected):
+    flags = ("--mode=translate", f"--workdir={trained.workdir}")
+    stdin = "".join(f"{line}\n" for line in toy.test).encode()
+    process = start(1, *flags, stdin=stdin, devices=1)
+    assert process.wait(120) == [0], process.stderr()
+    assert process.stdout().splitlines() == list(expected.values())
 
-    before = state()
-    translate(toy.test[:1])
-    assert state() == before
 
-
-def test_a_workdir_needs_nothing_outside_itself(
+def test_a_workdir_is_not_changed_and_needs_nothing_outside_itself(
     command, own_run, toy, expected, toy_is_gone, monkeypatch
 ):
     moved = own_run.rename(own_run.with_name("moved"))
+    before = {path: path.stat().st_mtime_ns for path in moved.rglob("*")}
     monkeypatch.chdir(moved)
-    answer = command(
-        "--mode=translate", "--workdir=.", stdin=f"{toy.test[0]}\n".encode()
-    )
+    stdin = f"{toy.test[0]}\n".encode()
+    answer = command("--mode=translate", "--workdir=.", stdin=stdin)
     assert answer.lines == [expected[toy.test[0]]]
+    assert {path: path.stat().st_mtime_ns for path in moved.rglob("*")} == before
 
 
-def test_a_folder_without_a_run_or_without_checkpoints_is_refused(
-    command, own_run, tmp_path
-):
-    shutil.rmtree(own_run / "checkpoints")
-    for workdir, said in (
-        (own_run, "no checkpoint"),
-        (tmp_path / "none", "no run in"),
-        (own_run / "config.json", "cannot be read"),
+def test_a_damaged_run_is_refused(command, own_run, tmp_path):
+    model = own_run / "tokenizer.model"
+    for damage, workdir, said in (
+        (lambda: None, tmp_path / "none", "no run in"),
+        (lambda: None, own_run / "config.json", "cannot be read"),
+        (lambda: shutil.rmtree(own_run / "checkpoints"), own_run, "no checkpoint"),
+        (lambda: model.write_bytes(b"none"), own_run, "not a SentencePiece model"),
+        (model.unlink, own_run, "cannot be read"),
     ):
+        damage()
         answer = command("--mode=translate", f"--workdir={workdir}", stdin=b"bo\n")
         assert said in answer.complaint
         assert answer.err.count("\n") == 1
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"config": {}}'])
-def test_a_damaged_record_is_refused(command, own_run, content):
-    (own_run / "config.json").write_text(content)
-    answer = command("--mode=translate", f"--workdir={own_run}", stdin=b"bo\n")
-    assert str(own_run / "config.json") in answer.complaint
+# Flags --------------------------------------------------------------------------------
+
+
+def hypotheses(answer) -> list[list[dict]]:
+    records = [json.loads(line) for line in answer.lines]
+    assert [record["line"] for record in records] == [*range(1, len(records) + 1)]
+    return [record["hypotheses"] for record in records]
+
+
+def test_n_best_are_json_lines_best_first(use, toy):
+    lines = [*toy.test[:3], ""]
+    answer = use("translate", "--beam_size=4", "--n_best=3", lines=lines)
+    *found, (blank,) = hypotheses(answer)
+    plain = use("translate", "--beam_size=4", lines=lines).lines
+    assert [each[0]["text"] for each in found] + [blank["text"]] == plain
+    for each in found:
+        scores = [hypothesis["score"] for hypothesis in each]
+        assert len({hypothesis["text"] for hypothesis in each}) == len(scores) == 3
+        assert scores == sorted(scores, reverse=True)
+        for hypothesis in each:
+            penalty = ((5 + hypothesis["tokens"]) / 6) ** 0.6
+            expected = hypothesis["log_probability"] / penalty
+            assert hypothesis["score"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_rules_of_the_search_and_alignments(use, toy):
+    flags = ("--min_length=10", "--no_repeat_ngram=2", "--alignment")
+    flags += ("--length_penalty=power", "--alpha=1")
+    ((best,),) = hypotheses(use("translate", *flags, lines=toy.test[:1]))
+    expected = best["log_probability"] / best["tokens"]
+    assert best["score"] == pytest.approx(expected, rel=1e-5)
+    assert best["tokens"] >= 10
+    bigrams = list(itertools.pairwise(best["pieces"][:-1]))
+    assert len(set(bigrams)) == len(bigrams)
+    links = [tuple(map(int, link.split("-"))) for link in best["alignment"].split()]
+    assert [target for _, target in links] == list(range(len(best["pieces"]) - 1))
+    assert all(source < len(best["source_pieces"]) - 1 for source, _ in links)
+
+
+def test_a_prefix_begins_the_translation(use, toy, expected, tmp_path):
+    """A file with fewer lines than the input is enough."""
+    lines = toy.test[:4]
+    words = [toy.translate(line).split()[0] for line in reversed(lines)]
+    (tmp_path / "prefixes").write_text("".join(f"{word}\n" for word in words[:3]))
+    found = use("translate", f"--prefix={tmp_path / 'prefixes'}", lines=lines).lines
+    for translation, word in zip(found, words[:3], strict=False):
+        assert translation.startswith(word)
+    assert found[3] == expected[lines[3]]
+
+
+def test_an_ensemble_of_equal_runs_changes_nothing(use, own_run, toy, expected):
+    flag = f"--ensemble={own_run},{own_run}"
+    found = use("translate", flag, lines=toy.test[:5]).lines
+    assert found == [expected[line] for line in toy.test[:5]]
+    (own_run / "tokenizer.model").write_bytes(b"nothing")
+    assert str(own_run) in use("translate", flag, lines=["bo"]).complaint
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("flags", "said"),
     [
-        (lambda path: path.unlink(), "cannot be read"),
-        (lambda path: path.write_bytes(b"none"), "not a SentencePiece model"),
+        (["--n_best=9", "--beam_size=2"], "n_best is 9"),
+        (["--top_k=3"], "temperature"),
+        (["--temperature=1", "--top_p=2"], "top_p is 2"),
+        (["--prefix=/nowhere"], "/nowhere"),
+        (["--max_source_length=2", "--long_lines=refuse"], "line 1 has"),
     ],
 )
-def test_a_damaged_tokenizer_is_refused(command, own_run, damage, said):
-    damage(own_run / "tokenizer.model")
-    answer = command("--mode=translate", f"--workdir={own_run}", stdin=b"bo\n")
-    assert said in answer.complaint
+def test_flags_that_contradict_are_refused(use, toy, flags, said):
+    assert said in use("translate", *flags, lines=toy.test[:1]).complaint
 
 
-# In processes of their own -----------------------------------------------------------
-
-
-def program(folder, *flags, stdin):
-    """Run the command line on one device, in `folder` and the plainest locale."""
-    simulated = "--xla_force_host_platform_device_count"
-    others = (v for v in os.environ["XLA_FLAGS"].split() if simulated not in v)
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxformer.main", *flags],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "LC_ALL": "C",
-            "XLA_FLAGS": " ".join(others),
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
-        },
-        input="".join(f"{line}\n" for line in stdin).encode(),
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    assert b"Traceback" not in done.stderr
-    return done.stdout.decode().splitlines()
-
-
-@pytest.mark.slow
-def test_a_process_of_one_device_translates_the_same(trained, toy, expected, tmp_path):
-    workdir = f"--workdir={trained.workdir}"
-    lines = program(tmp_path, "--mode=translate", workdir, stdin=toy.test)
-    assert lines == list(expected.values())
-
-
-@pytest.mark.slow
-def test_train_then_translate_as_processes(toy, tmp_path):
-    short = ("--config.training.steps=4", "--config.batches.executor=tf.data")
-    (last,) = program(tmp_path, *toy.flags, "--workdir=run", *short, stdin=[])
-    assert json.loads(last)["step"] == 4
-    lines = program(tmp_path, "--mode=translate", "--workdir=run", stdin=toy.test[:3])
-    assert len(lines) == 3
+def test_python_and_the_command_agree(use, trained, toy, tmp_path):
+    translator = jaxformer.Translator(trained.workdir, beam_size=3, n_best=2)
+    lines = toy.test[:4]
+    expected = use("translate", "--beam_size=3", lines=lines).lines
+    assert translator(lines) == expected
+    assert translator(lines[0]) == expected[0]
+    found = translator.translate(lines)
+    assert [len(each) for each in found] == [2] * 4
+    assert [each[0].text for each in found] == expected
+    (forced,) = translator.score(lines[:1], expected[:1])
+    probability = found[0][0].log_probability
+    assert forced.log_probability == pytest.approx(probability, rel=1e-4)
+    with pytest.raises(TypeError, match="'beams'"):
+        jaxformer.Translator(trained.workdir, beams=3)
+    with pytest.raises(InputError, match="there is no run in"):
+        jaxformer.Translator(tmp_path)

@@ -1,8 +1,6 @@
-"""Cloud TPU, GKE and Slurm, with stubs in the place of their commands.
+"""Cloud TPU, GKE and Slurm: how their tools are called, recorded by stubs."""
 
-What is asserted is how the real tools would be called. No cloud is reached.
-"""
-
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -60,12 +58,12 @@ def tpu(checkout):
 
 
 def verbs(calls: list[list[str]]) -> list[str]:
-    """What each call asks for: create, describe, scp, ssh, delete, sleep."""
+    """The verb of each call: create, describe, scp, ssh, delete, sleep."""
     return [call[0] if call[0] == "sleep" else call[4] for call in calls]
 
 
 def remote_command(call: list[str]) -> str:
-    """What an ssh call has all workers do."""
+    """The command of an ssh call to all workers."""
     assert call[:6] == [*VM, "ssh", "mine"]
     assert {"--zone=us-east5-b", "--worker=all"} <= set(call)
     return call[-1].removeprefix("--command=")
@@ -76,9 +74,7 @@ def remote_command(call: list[str]) -> str:
     [("A_WAIT A_WAIT ACTIVE", "", 0), ("ACTIVE", "yes", 0), ("FAILED", "yes", 1),
      ("A_WAIT SUSPENDED", "", 1)],
 )  # fmt: skip
-def test_create_requests_a_slice_and_waits_for_it_or_its_failure(
-    tpu, states, spot, code
-):
+def test_create_requests_a_slice_and_waits_for_it(tpu, states, spot, code):
     found, stderr = tpu("create", states=states, SPOT=spot)
     assert found == code
     assert code == 0 or states.split()[-1] in stderr
@@ -94,18 +90,23 @@ def test_create_requests_a_slice_and_waits_for_it_or_its_failure(
     assert verbs(calls) == ["create"] + ["describe", "sleep"] * waits + ["describe"]
 
 
-def test_copy_sends_the_last_commit_to_all_workers(tpu):
-    """As one archive, whose paths are those of the checkout."""
-    assert tpu("copy")[0] == 0
-    (call,) = tpu.checkout.calls()
-    archive = call.pop(5)
-    assert call == [*VM, "scp", "mine:", "--zone=us-east5-b", "--worker=all"]
-    assert not Path(archive).exists()  # cleared away
+def test_copy_log_and_delete(tpu):
+    """`copy` sends one archive of the last commit; `delete` asks no question."""
+    for script in ("copy", "log", "delete"):
+        assert tpu(script)[0] == 0
+    copy, log, delete = tpu.checkout.calls()
+    archive = copy.pop(5)
+    assert copy == [*VM, "scp", "mine:", "--zone=us-east5-b", "--worker=all"]
+    assert not Path(archive).exists()  # deleted afterwards
     assert "launch/local.sh" in (tpu.checkout.root / "states.tar").read_text()
+    assert log[6:8] == ["--zone=us-east5-b", "--worker=0"]
+    assert log[-1].endswith("-F ~/jaxformer/train.log")
+    flags = ["--zone=us-east5-b", "--force", "--quiet"]
+    assert delete == [*QUEUED, "delete", "mine", *flags]
 
 
 def test_install_does_its_steps_in_order(tpu, tmp_path):
-    """Run here for real, with stubs for what a worker has."""
+    """The remote command runs here, with stubs for the worker's programs."""
     assert tpu("install")[0] == 0
     checkout, home = tpu.checkout, tmp_path / "worker"
     (home / ".local/bin").mkdir(parents=True)
@@ -129,32 +130,20 @@ def test_install_does_its_steps_in_order(tpu, tmp_path):
 
 
 def test_run_and_stop_on_a_worker(tpu):
-    """Their commands, run here for real: train, refuse a second run, save and end."""
+    """Their remote commands run here: train, refuse a second run, save and end."""
     checkout, home = tpu.checkout, tpu.checkout.root / "worker"
     home.mkdir()
     (home / "jaxformer").symlink_to(checkout.root, target_is_directory=True)
-    assert tpu("run", *TRAIN)[0] == 0
-    assert tpu("stop")[0] == 0
-    run, stop = (remote_command(call) for call in checkout.calls())
+    assert tpu("run", *TRAIN)[0] == tpu("stop")[0] == 0
+    run, stop = map(remote_command, checkout.calls())
     checkout.stub("sleep", 'exec /bin/sleep "$@"')
     checkout.stub("python", UNTIL_TERM)
     assert checkout.bash(run, home) == 0
     checkout.wait_for((home / "running").exists)
     assert checkout.bash(run, home) != 0
     assert checkout.bash(stop, home) == 0
-    trained = [call for call in checkout.calls() if call[0] == "python"]
-    assert trained == [["python", *TRAINED]]
-
-
-def test_log_follows_the_file_of_run_and_delete_deletes_the_nodes_too(tpu):
-    """On the first worker; without a question."""
-    assert tpu("log")[0] == tpu("delete")[0] == 0
-    log, delete = tpu.checkout.calls()
-    assert log[6:8] == ["--zone=us-east5-b", "--worker=0"]
-    assert log[-1].endswith("-F ~/jaxformer/train.log")
-    assert ">> train.log" in (LAUNCH / "tpu_vm/run.sh").read_text()
-    flags = ["--zone=us-east5-b", "--force", "--quiet"]
-    assert delete == [*QUEUED, "delete", "mine", *flags]
+    assert ["python", *TRAINED] in checkout.calls()
+    assert [call[0] for call in checkout.calls()].count("python") == 1
 
 
 @pytest.mark.parametrize(
@@ -165,7 +154,7 @@ def test_log_follows_the_file_of_run_and_delete_deletes_the_nodes_too(tpu):
 )  # fmt: skip
 def test_resume(tpu, states, expected):
     """A new slice as needed; then copy, install and run, with run's arguments."""
-    if not states:  # there is none to describe, then there is the new one
+    if not states:  # the first describe finds none, later ones the new slice
         body = GCLOUD.replace('[[ $state ]] && echo "$state"', "echo ACTIVE")
         first = 'if [[ ! -e $STATES.1 ]]; then touch "$STATES.1"; exit 1; fi;'
         body = body.replace("*describe*)", f"*describe*) {first}")
@@ -182,7 +171,7 @@ def test_resume(tpu, states, expected):
     "script", ["create", "install", "copy", "run", "log", "stop", "resume", "delete"]
 )
 def test_missing_variables_are_refused(tpu, script):
-    """By name, before anything is called; the example sets all of them."""
+    """By name, before any call; the example sets all of them."""
     example = (LAUNCH / "tpu_vm/env.sh.example").read_text()
     more = {"create": ["ACCELERATOR_TYPE", "RUNTIME_VERSION"], "install": ["SHARE"]}
     for name in ["NAME", "ZONE", *more.get(script, [])]:
@@ -193,7 +182,7 @@ def test_missing_variables_are_refused(tpu, script):
     assert tpu.checkout.calls() == []
 
 
-# GKE ----------------------------------------------------------------------------------
+# GKE and Slurm ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -202,51 +191,38 @@ def jobset():
     return yaml.safe_load((LAUNCH / "gke/jobset.yaml").read_text())
 
 
-@pytest.fixture
-def job(jobset):
-    """The specification of its only Job."""
-    (replicated,) = jobset["spec"]["replicatedJobs"]
-    return replicated["template"]["spec"]
-
-
-def test_jobset_is_of_its_schema(jobset, job):
+def test_jobset_follows_its_schema(jobset):
     """The API's models lose a field that does not exist and refuse a wrong type."""
 
-    def known() -> dict:
+    def parsed() -> dict:
         return JobsetV1alpha2JobSet.from_dict(jobset).to_dict()
 
-    assert (jobset["apiVersion"], jobset["kind"]) == (
-        "jobset.x-k8s.io/v1alpha2", "JobSet"
-    )  # fmt: skip
-    assert known() == jobset
-    pod = job["template"]["spec"]
-    pod["terminationGracePeriod"] = 300
-    assert known() != jobset
-    pod["terminationGracePeriodSeconds"] = "long"
+    kind = (jobset["apiVersion"], jobset["kind"])
+    assert kind == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert parsed() == jobset
+    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    job["template"]["spec"]["terminationGracePeriodSeconds"] = "long"
     with pytest.raises(ValueError, match="terminationGracePeriodSeconds"):
-        known()
+        parsed()
 
 
-def test_jobset_restarts_lost_peers_and_stops_at_exit_code_2(jobset, job):
-    """Code 2 alone gives the Job the reason that fails the JobSet."""
-    policy, pod = jobset["spec"]["failurePolicy"], job["template"]["spec"]
+def test_jobset_restarts_lost_peers_and_fills_its_slice(jobset):
+    """Exit code 2 alone fails the JobSet; the workdir is on the claimed volume."""
+    policy = jobset["spec"]["failurePolicy"]
     assert policy["maxRestarts"] > 0
     (rule,) = policy["rules"]
-    assert rule["action"] == "FailJobSet"
-    assert rule["onJobFailureReasons"] == ["PodFailurePolicy"]
-    name = pod["containers"][0]["name"]
-    code_2 = {"containerName": name, "operator": "In", "values": [2]}
-    rules = [{"action": "FailJob", "onExitCodes": code_2}]
-    assert job["podFailurePolicy"] == {"rules": rules}
-    assert job["backoffLimit"] == 0  # any other failure restarts all pods
-    assert pod["restartPolicy"] == "Never"  # podFailurePolicy needs it
-    assert pod["terminationGracePeriodSeconds"] >= 120
-
-
-def test_jobset_fills_its_slice_and_shares_its_workdir(job):
-    """As many chips as the topology has; the workdir is on the claimed volume."""
+    assert (rule["action"], *rule["onJobFailureReasons"]) == (
+        "FailJobSet", "PodFailurePolicy"
+    )  # fmt: skip
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
     pod = job["template"]["spec"]
     (container,), (volume,) = pod["containers"], pod["volumes"]
+    code_2 = {"containerName": container["name"], "operator": "In", "values": [2]}
+    rules = [{"action": "FailJob", "onExitCodes": code_2}]
+    assert job["podFailurePolicy"] == {"rules": rules}
+    assert (job["backoffLimit"], pod["restartPolicy"]) == (0, "Never")
+    assert pod["terminationGracePeriodSeconds"] >= 120
     rows, columns = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x")
     chips = container["resources"]["limits"]["google.com/tpu"]
     assert job["parallelism"] == job["completions"]
@@ -259,25 +235,18 @@ def test_jobset_fills_its_slice_and_shares_its_workdir(job):
     assert Path(mount["mountPath"]) in Path(workdir).parents
 
 
-def test_pod_trains(checkout):
-    """The arguments of the JobSet become those of training, and so does the code."""
+def test_a_pod_trains_and_a_preempted_one_has_not_finished(checkout):
+    """Training saves on SIGTERM and ends with 0; the pod must not count as complete."""
+    lines = (LAUNCH / "gke/Dockerfile").read_text().splitlines()
+    assert 'ENTRYPOINT ["launch/gke/train.sh"]' in lines
+    assert "RUN pip install --no-cache-dir -e '.[tpu]'" in lines
     checkout.stub("python", "exit 3")
     assert checkout.run("gke/train.sh", *TRAIN)[0] == 3
     assert checkout.calls() == [["python", *TRAINED]]
-
-
-def test_preempted_pod_has_not_finished(checkout):
-    """Training saves and ends with 0; the pod must not count as complete."""
     checkout.stub("python", UNTIL_TERM)
     process = checkout.start("gke/train.sh", *TRAIN)
     checkout.wait_for((checkout.root / "running").exists)
     assert checkout.terminate(process) == 143
-
-
-def test_image_installs_the_checkout_and_starts_that_script():
-    lines = (LAUNCH / "gke/Dockerfile").read_text().splitlines()
-    assert 'ENTRYPOINT ["launch/gke/train.sh"]' in lines
-    assert "RUN pip install --no-cache-dir -e '.[tpu]'" in lines
 
 
 def test_apply_and_delete_the_jobset(checkout):
@@ -288,29 +257,21 @@ def test_apply_and_delete_the_jobset(checkout):
     assert checkout.calls() == [apply, delete]
 
 
-# Slurm --------------------------------------------------------------------------------
-
-
-def test_slurm_starts_a_step_of_all_tasks(checkout):
-    """One srun, which ends with the worst code of its tasks."""
+def test_slurm_starts_one_step_with_a_task_for_each_gpu(checkout):
+    """SIGTERM goes to the tasks, not to the batch shell ("B:")."""
     checkout.stub("srun", "exit 3")
     code, _ = checkout.run("slurm/train.sbatch", *TRAIN, SLURM_CPUS_PER_TASK="8")
-    assert code == 3
+    assert code == 3  # the worst code of the tasks
     srun = ["srun", "--kill-on-bad-exit=1", "--cpus-per-task=8", ".venv/bin/python"]
     assert checkout.calls() == [[*srun, *TRAINED]]
-
-
-def test_slurm_requests_a_task_for_each_gpu():
-    """And SIGTERM to the tasks, not to the batch shell ("B:"), and a requeue."""
-    lines = (LAUNCH / "slurm/train.sbatch").read_text().splitlines()
-    asked = [line.split()[1] for line in lines if line.startswith("#SBATCH ")]
-    options = dict(option.removeprefix("--").partition("=")[::2] for option in asked)
+    header, body = (
+        (LAUNCH / "slurm/train.sbatch").read_text().split("set -euo pipefail")
+    )
+    options = dict(re.findall(r"^#SBATCH --([\w-]+)=?(\S*)$", header, re.M))
     assert options["ntasks-per-node"] == options["gpus-per-node"]
     assert not {"gpus-per-task", "gpu-bind"} & set(options)
-    assert options["signal"] == "TERM@120"
-    assert "requeue" in options
-    first_command = lines.index("set -euo pipefail")
-    assert all(not line.startswith("#SBATCH") for line in lines[first_command:])
+    assert (options["signal"], options["requeue"]) == ("TERM@120", "")
+    assert "#SBATCH" not in body
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every script: sound bash, one command of training at most, and the local ones run."""
+"""Scripts of launch/: shellcheck, their conventions, and those for one machine."""
 
 import configparser
 import os
@@ -28,8 +28,7 @@ def test_shellcheck():
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_script_is_strict_and_says_how_to_call_it(path):
-    """It can be run, fails early, shows a call, and trains in one place at most."""
+def test_a_script_is_executable_strict_and_shows_a_call(path):
     text = path.read_text()
     assert os.access(path, os.X_OK)
     assert text.startswith("#!/usr/bin/env bash\n# ")
@@ -39,9 +38,10 @@ def test_script_is_strict_and_says_how_to_call_it(path):
     assert text.count("-m jaxformer.main") <= 1
 
 
-def test_local_hands_its_flags_on(checkout):
+def test_local_passes_its_flags_on(checkout):
     code, _ = checkout.run("local.sh", "configs/x.py", "runs/x y", "--config.a.b=c d")
     assert code == 0
+    assert "give the command" in checkout.run("supervise.sh")[1]
     train = ["python", "-m", "jaxformer.main", "--config=configs/x.py"]
     assert checkout.calls() == [[*train, "--workdir=runs/x y", "--config.a.b=c d"]]
 
@@ -51,7 +51,7 @@ def test_local_hands_its_flags_on(checkout):
     [
         ("0", 0, 1),
         ("3 1 0", 0, 3),  # a lost peer, a crash
-        ("2 0", 2, 1),  # a human is needed
+        ("2 0", 2, 1),  # a mistake of the user
         ("3 2 0", 2, 2),
         ("1 1 1 1 0", 1, 4),  # RESTARTS=3
     ],
@@ -60,18 +60,11 @@ def test_supervise_restarts_until_0_or_2_or_too_often(checkout, codes, last, sta
     path = checkout.root / "codes"
     path.write_text(codes)
     checkout.stub("train", IN_TURN)
-    code, stderr = checkout.run(
-        "supervise.sh", "train", "a b", PAUSE="0", RESTARTS="3", CODES=str(path)
-    )
+    command = ("supervise.sh", "train", "a b")
+    code, stderr = checkout.run(*command, PAUSE="0", RESTARTS="3", CODES=str(path))
     assert code == last
     assert checkout.calls() == [["train", "a b"]] * starts
     assert stderr.count("starting again") == starts - 1
-
-
-def test_supervise_without_a_command_is_refused(checkout):
-    code, stderr = checkout.run("supervise.sh")
-    assert code != 0
-    assert "give the command" in stderr
 
 
 @pytest.mark.parametrize(
@@ -104,11 +97,9 @@ def test_supervise_can_be_stopped_between_two_starts(checkout):
 def test_rehearse_starts_every_process(checkout):
     """Each with its number, the same address, and two simulated CPU devices."""
     checkout.stub("python", 'echo "$JAX_PLATFORMS $XLA_FLAGS" >> "$HOME/seen"')
-    code, _ = checkout.run(
-        "rehearse.sh", "configs/x.py", "runs/x", "3", "--flag", PORT="1234",
-        XLA_FLAGS="--of_the_user",
-    )  # fmt: skip
-    assert code == 0
+    variables = {"PORT": "1234", "XLA_FLAGS": "--of_the_user"}
+    arguments = ("configs/x.py", "runs/x", "3", "--flag")
+    assert checkout.run("rehearse.sh", *arguments, **variables)[0] == 0
     common = ["python", "-m", "jaxformer.main", "--config=configs/x.py"]
     common += ["--workdir=runs/x", "--coordinator_address=127.0.0.1:1234"]
     assert sorted(checkout.calls()) == [
@@ -129,8 +120,8 @@ def test_rehearse_fails_if_any_process_failed(checkout, codes, expected):
     assert checkout.run("rehearse.sh", "c", "w", "3", CODES=codes)[0] == expected
 
 
-def test_systemd_unit_restarts_all_but_exit_code_2():
-    """It starts local.sh, and gives a stopped run time to save."""
+def test_systemd_restarts_after_every_exit_code_but_2():
+    """The unit starts local.sh, and gives a stopped run time to save."""
     unit = configparser.ConfigParser(interpolation=None, strict=True)
     unit.optionxform = str  # keys as they are written
     unit.read(LAUNCH / "jaxformer.service")

@@ -1,0 +1,117 @@
+"""Several processes on the loopback, with their output in files."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PEER_TIMEOUT = 10  # seconds, the least that the flag takes
+
+
+class Cluster:
+    """Some processes that were started together."""
+
+    def __init__(self, processes: list[subprocess.Popen], folder: Path) -> None:
+        self.processes = processes
+        self.folder = folder
+
+    def stderr(self, index: int = 0) -> str:
+        return (self.folder / f"{index}.err").read_text()
+
+    def stdout(self, index: int = 0) -> str:
+        return (self.folder / f"{index}.out").read_text()
+
+    def complaint(self, index: int = 0) -> str:
+        """The one line of ours about a failure; Gloo's thread may print after it."""
+        lines = self.stderr(index).splitlines()
+        (ours,) = [line for line in lines if line.startswith("jaxformer: ")]
+        return ours
+
+    def wait(self, seconds: float) -> list[int]:
+        """Return exit codes; a process that has not ended by then is a failure."""
+        end = time.monotonic() + seconds
+        return [
+            process.wait(max(0.1, end - time.monotonic())) for process in self.processes
+        ]
+
+    def until(self, happened: Callable[[], bool], seconds: float = 120) -> None:
+        end = time.monotonic() + seconds
+        while not happened():
+            codes = [process.poll() for process in self.processes]
+            assert not any(codes), (codes, *map(self.stderr, range(len(codes))))
+            assert time.monotonic() < end, self.stderr()
+            time.sleep(0.05)
+
+    def stop(self, index: int = 0) -> dict:
+        """Ask one process to stop; the JSON of process 0."""
+        self.processes[index].send_signal(signal.SIGTERM)
+        return self.results()
+
+    def results(self) -> dict:
+        """The JSON of process 0; all must succeed, and only process 0 prints."""
+        codes = self.wait(180)
+        everything = [self.stderr(index) for index in range(len(codes))]
+        assert set(codes) == {0}, everything
+        assert not any(self.stdout(index) for index in range(1, len(codes)))
+        return json.loads(self.stdout().rstrip("\n").rpartition("\n")[2])
+
+
+def start_processes(
+    folder: Path,
+    count: int,
+    *argv: str,
+    devices: int = 2,
+    stdin: bytes = b"",
+    join_timeout: int = 60,
+    only: int | None = None,
+    found: Callable[[int], dict[str, str]] | None = None,
+) -> Cluster:
+    """Start `count` processes with `devices` each; `only` one of them if it is given.
+
+    `found` gives variables of a cluster's environment, which replace the flags.
+    """
+    folder.mkdir()
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_COORDINATOR_PORT": str(port),
+        "LC_ALL": "C",
+    }
+    together = [
+        f"--coordinator_address=127.0.0.1:{port}",
+        f"--num_processes={count}",
+        f"--peer_timeout={PEER_TIMEOUT}",
+        f"--join_timeout={join_timeout}",
+    ]
+    processes = []
+    for index in range(count) if only is None else [only]:
+        flags = [*together, f"--process_id={index}"] if count > 1 and not found else []
+        with (
+            (folder / f"{index}.out").open("wb") as out,
+            (folder / f"{index}.err").open("wb") as err,
+        ):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "jaxformer.main", *argv, *flags],
+                cwd=ROOT,
+                env={**environment, **(found(index) if found else {})},
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=err,
+            )
+        process.stdin.write(stdin if index == 0 else b"")
+        process.stdin.close()
+        processes.append(process)
+    return Cluster(processes, folder)
