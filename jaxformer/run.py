@@ -119,7 +119,7 @@ def make_training_setup(run: Run) -> TrainingSetup:
     """Build what the sections `mesh`, `optimizer` and `training` describe."""
     training = run.config.training
     optimizer, schedule = make_optimizer(
-        d_model=run.config.model.d_model, **vars(run.config.optimizer)
+        d_model=run.model.d_model, **vars(run.config.optimizer)
     )
     init = functools.partial(
         init_state,

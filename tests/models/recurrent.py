@@ -1,9 +1,8 @@
 """A second architecture, to prove that no room knows the first: GRUs with attention.
 
 One gated recurrent layer reads the source, another writes the target, and each of its
-states attends to the source's by dot products (Luong et al. 2015). To run it from the
-command line, let `config_type` and `make_model` take the place of those in
-`jaxformer.models.architectures`.
+states attends to the source's by dot products (Luong et al. 2015). The command line
+runs it once `jaxformer.models.architectures.ARCHITECTURES` names it.
 """
 
 from dataclasses import dataclass
