@@ -1,19 +1,15 @@
-"""Equation 1 as one kernel of cuDNN, on the GPUs and for the sizes that it takes.
+"""When equation 1 runs as cuDNN's kernel, which never stores the scores [B, H, T, S].
 
-The kernel never writes out the scores [B, H, T, S]. `jax.nn.dot_product_attention`
-calls it; which arguments it takes is the rule below, stricter than cuDNN's own, so that
-all else goes the usual way. `model.fused_attention` allows it; `attention.py` asks.
+The rule is stricter than cuDNN's own. `model.fused_attention` allows the kernel, and
+`attention.py` calls it.
 """
 
 import jax
 import jax.numpy as jnp
 
-LARGEST_HEAD = 128  # numbers; before Hopper
-LEAST_CAPABILITY = (8, 0)  # Ampere
-
 
 def cuda_capability() -> tuple[int, int] | None:
-    """The compute capability of this process's first device; None if it has no CUDA."""
+    """The compute capability of this process's first device; None without CUDA."""
     device = jax.local_devices()[0]
     if device.platform != "gpu" or "cuda" not in device.client.platform_version:
         return None
@@ -21,56 +17,21 @@ def cuda_capability() -> tuple[int, int] | None:
     return int(major), int(minor)
 
 
-def fused_attention_fits(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    *,
-    capability: tuple[int, int] | None,
-    devices: int,
-) -> bool:
-    """Whether the kernel takes queries [B, T, H, K] and values [B, S, H, U].
+def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
+    """Whether the kernel takes query [B, T, H, K], key [B, S, H, K] and value.
 
-    It wants half precision throughout, d_k = d_v, a multiple of 8 of at most 128, and,
-    since a mask reaches it as a bias that has a gradient, even lengths. On more than
-    one of `devices` it wants all operands split alike, so here it is for one alone.
+    Lengths are even because a mask reaches the kernel as a bias that has a gradient.
+    On several devices all operands would need the same sharding.
     """
-    dtypes, sizes = ({f(x) for x in (query, key, value)} for f in (_dtype, _size))
-    (size, *others) = sizes
+    size, capability = value.shape[-1], cuda_capability()
     return (
         capability is not None
-        and capability >= LEAST_CAPABILITY
-        and devices == 1
-        and dtypes in ({jnp.dtype("bfloat16")}, {jnp.dtype("float16")})
-        and not others
+        and capability >= (8, 0)  # Ampere
+        and jax.device_count() == 1
+        and query.dtype in (jnp.bfloat16, jnp.float16)
+        and query.dtype == key.dtype == value.dtype
+        and query.shape[-1] == size
         and size % 8 == 0
-        and size <= LARGEST_HEAD
-        and query.shape[1] % 2 == 0
-        and key.shape[1] % 2 == 0
-    )
-
-
-def _dtype(x: jax.Array) -> jnp.dtype:
-    return jnp.dtype(x.dtype)
-
-
-def _size(x: jax.Array) -> int:
-    return x.shape[-1]
-
-
-def fused_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array | None,
-    *,
-    implementation: str = "cudnn",
-) -> jax.Array:
-    """Equation 1; arguments and result as those of `dot_product_attention`.
-
-    A query that may see no key averages all values, as there. "xla" computes the same
-    without the kernel, on any device.
-    """
-    return jax.nn.dot_product_attention(
-        query, key, value, mask=mask, implementation=implementation
+        and size <= 128  # the limit before Hopper
+        and query.shape[1] % 2 == key.shape[1] % 2 == 0
     )

@@ -1,6 +1,6 @@
 """Section 3.2.3: which key each query may see; True is may see.
 
-Shapes are those of `jaxformer.models.attention`, which uses them.
+Shapes are those of `jaxformer.models.attention`.
 """
 
 import jax
@@ -10,7 +10,7 @@ MASKED = -1e9  # far below any score, and finite: a row with no key stays free o
 
 
 def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
-    """Which key each query may see: real tokens of its own sentence pair.
+    """Let each query see the real tokens of its own sentence pair.
 
     Segment ids int [B, T] and [B, S], 0 = padding; returns bool [B, 1, T, S]. For
     unpacked rows this is the paper's padding mask.
@@ -20,12 +20,12 @@ def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Arra
 
 
 def causal_mask(length: int) -> jax.Array:
-    """Position t sees positions <= t (section 3.2.3): bool [1, 1, L, L]."""
+    """Let position t see positions <= t (section 3.2.3): bool [1, 1, L, L]."""
     return jnp.tril(jnp.ones((1, 1, length, length), dtype=bool))
 
 
 def window_mask(length: int, *, reach: int) -> jax.Array:
-    """A position sees those at most `reach` away (section 4): bool [1, 1, L, L]."""
+    """Let positions see those at most `reach` away (section 4): bool [1, 1, L, L]."""
     position = jnp.arange(length)
     distance = jnp.abs(position[:, None] - position[None, :])  # [L, L]
     return (distance <= reach)[None, None]

@@ -9,7 +9,7 @@ from jaxformer.settings import Section, setting
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(Section):
-    """The hyper-parameters of Table 3, and those in which published models differ."""
+    """The hyper-parameters of Table 3, and others in which published models differ."""
 
     section: ClassVar[str] = "model"
 
@@ -53,7 +53,7 @@ class TransformerConfig(Section):
     layer_norm_epsilon: float = setting("Added to the variance.", above=0)
 
     def __post_init__(self) -> None:
-        """Refuse also an odd width. Raises InputError."""
+        """Refuse an odd width as well. Raises InputError."""
         super().__post_init__()
         if self.d_model % 2:
             raise InputError(f"model.d_model is {self.d_model}; it must be even")

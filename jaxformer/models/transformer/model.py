@@ -36,7 +36,7 @@ class TransformerModel:
 
     @property
     def longest(self) -> int | None:
-        """What a learned table of positions holds."""
+        """The length of a learned table of positions."""
         is_learned = self.config.positions == "learned"
         return self.config.max_positions if is_learned else None
 
@@ -52,7 +52,7 @@ class TransformerModel:
         return self.network.apply({"params": params}, *inputs, **options)
 
     def init(self, key: jax.Array) -> Parameters:
-        row = jnp.ones((batch_shards(), 2), jnp.int32)  # what is drawn depends on none
+        row = jnp.ones((batch_shards(), 2), jnp.int32)  # has no effect on parameters
         return self.network.init(key, Batch(row, row, row, row), train=False)["params"]
 
     def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
@@ -64,18 +64,14 @@ class TransformerModel:
         return self._apply(params, batch, train=False)
 
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
-        """Section 3.2, without dropout."""
         found: dict[str, list[jax.Array]] = {"encoder": [], "decoder": [], "cross": []}
 
         def keep(function, args, kwargs, context):
-            module = context.module
-            if (
-                isinstance(module, MultiHeadAttention)
-                and context.method_name == "attend"
-            ):
-                stack, _, name = module.path[:3]
-                kind = "cross" if name == "cross_attention" else stack
-                found[kind].append(module.weights(*args, **kwargs))
+            module, name = context.module, context.method_name
+            if isinstance(module, MultiHeadAttention) and name == "__call__":
+                stack, _, sublayer = module.path
+                kind = "cross" if sublayer == "cross_attention" else stack
+                found[kind].append(module.weights(*args))
             return function(*args, **kwargs)
 
         with nn.intercept_methods(keep):
@@ -85,30 +81,25 @@ class TransformerModel:
     def watch(
         self, params: Parameters, batch: Batch, key: jax.Array
     ) -> dict[str, jax.Array]:
-        """Sub-layers, as "decoder/layer_0/cross_attention", and pre-norm's last norms.
-
-        Nothing may leave a layer that is rematerialised, so none is here.
-        """
+        """Names are as "decoder/layer_0/cross_attention" and "encoder/norm"."""
         found = {}
 
         def keep(function, args, kwargs, context):
             output, module = function(*args, **kwargs), context.module
             is_last_norm = isinstance(module, LayerNorm) and len(module.path) == 2
-            if context.method_name == "__call__" and (
-                is_last_norm or isinstance(module, Sublayer)
-            ):
+            if is_last_norm or isinstance(module, Sublayer):
                 name = "/".join(module.path).removesuffix("_sublayer")
                 found[name] = jnp.isfinite(output).all()
             return output
 
-        with nn.intercept_methods(keep):
+        with nn.intercept_methods(keep):  # no array can leave a rematerialised layer
             replace(self, rematerialise=False).features(params, batch, key)
         return found
 
     def flops(self, rows: int, source: int, target: int) -> int:
-        """Two operations for each weight and position forward, and twice that backward.
+        """Count two operations for each weight and position forward, four backward.
 
-        Arithmetic, because XLA's cost analysis counts the body of a loop once.
+        XLA's cost analysis counts the body of a loop only once.
         """
         config = self.config
         encoder, decoder = config.encoder_layers, config.decoder_layers
@@ -118,11 +109,9 @@ class TransformerModel:
         of_source = encoder * (attention + feed_forward) + decoder * attention // 2
         of_target = decoder * (3 * attention // 2 + feed_forward) + d * self.vocab_size
         window = config.attention_window
-        scores = encoder * source * keys_computed(
-            source, window=window, is_causal=False
-        ) + decoder * target * (
-            keys_computed(target, window=window, is_causal=True) + source
-        )
+        read = encoder * keys_computed(source, window=window, is_causal=False)
+        written = decoder * keys_computed(target, window=window, is_causal=True)
+        scores = source * read + target * (written + decoder * source)
         return 6 * rows * (source * of_source + target * of_target + head_pair * scores)
 
     def activations(self, rows: int, source: int, target: int) -> int:

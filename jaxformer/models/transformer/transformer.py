@@ -1,8 +1,7 @@
 """Section 3: the encoder-decoder Transformer as a Linen module.
 
-`Transformer.__call__` scores whole targets, as training does. Decoding runs one
-position at a time on the same parameters in another layout:
-`jaxformer.models.transformer.decoder`.
+`Transformer.__call__` scores whole targets. Decoding runs one position at a time on the
+same parameters in another layout: `jaxformer.models.transformer.decoder`.
 """
 
 import functools
@@ -19,7 +18,6 @@ from jaxformer.models.layers import (
     FeedForward,
     LayerNorm,
     Sublayer,
-    embedding_scale,
     residual_gain,
     sinusoidal_positions,
 )
@@ -51,9 +49,9 @@ class Layer(nn.Module):
         *,
         train: bool,
     ) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D]; in the decoder given memory [B, S, D].
+        """Map x [B, L, D] to [B, L, D]; the decoder attends to memory [B, S, D].
 
-        Masks are of [B, 1, L, L] and bool [B, 1, L, S].
+        Masks are [B, 1, L, L] and bool [B, 1, L, S].
         """
         config, names = self.config, SUBLAYERS[self.stack]
         dtype = jnp.dtype(config.dtype)
@@ -62,9 +60,8 @@ class Layer(nn.Module):
             MultiHeadAttention, config.d_model, config.num_heads, config.d_k,
             config.d_v, dtype, config.attention_bias, gain, config.fused_attention,
         )  # fmt: skip
-        own, cross = attention(name="self_attention"), None
-        if memory is not None:
-            cross = attention(name="cross_attention")
+        own = attention(name="self_attention")
+        cross = attention(name="cross_attention")  # without parameters until called
         functions = {
             "self_attention": lambda y: own(y, y, self_mask),
             "cross_attention": lambda y: cross(y, memory, cross_mask),
@@ -100,33 +97,31 @@ class Stack(nn.Module):
     def __call__(
         self, x: jax.Array, *inputs: jax.Array | Mask, train: bool
     ) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D]; `inputs` are the further ones of a layer."""
-        apply = _rematerialised if self.rematerialise and train else _apply
+        """Map x [B, L, D] to [B, L, D]; `inputs` are the other inputs of a layer."""
         for layer in self.layer:
-            x = apply(layer, x, *inputs, train=train)
+            if self.rematerialise and train:
+                x = _rematerialised(layer, x, *inputs)
+            else:
+                x = layer(x, *inputs, train=train)
         return x if self.norm is None else self.norm(x)
 
 
-def _apply(layer: nn.Module, *inputs: jax.Array | Mask, train: bool) -> jax.Array:
-    return layer(*inputs, train=train)
-
-
-def _rematerialised(
-    layer: nn.Module, *inputs: jax.Array | Mask, train: bool
-) -> jax.Array:
-    """Apply a layer and keep only its inputs for the backward pass.
+def _rematerialised(layer: nn.Module, *inputs: jax.Array | Mask) -> jax.Array:
+    """Apply a layer in training and keep only its inputs for the backward pass.
 
     The backward pass computes the layer again: the same numbers in less memory, for a
     third more work.
     """
-    call = functools.partial(_apply, train=train)
+
+    def call(layer: nn.Module, *inputs: jax.Array | Mask) -> jax.Array:
+        return layer(*inputs, train=True)
 
     def forward(layer: nn.Module, *inputs: jax.Array | Mask) -> tuple:
         return nn.vjp(nn.remat(call), layer, *inputs)
 
     def backward(pullback: Callable, gradient: jax.Array) -> tuple:
-        # On CPUs XLA ignores `nn.remat`: it moves the second computation up to the
-        # first. It cannot move what depends on the gradient.
+        # On CPUs XLA ignores `nn.remat`: it merges the second computation with the
+        # first. A dependence on the gradient prevents this.
         late = 0.0 * gradient[:1, :1, :1]
         pullback = jax.tree.map(
             lambda kept: kept + late if kept.shape == gradient.shape else kept, pullback
@@ -144,10 +139,10 @@ class Transformer(nn.Module):
     rematerialise: bool
 
     def setup(self) -> None:
-        """Declare the shared embedding, the positions and the two stacks."""
+        """Declare the shared embedding, the positions and both stacks."""
         config = self.config
-        # Standard deviation d_model^-0.5: after the paper's factor sqrt(d_model) an
-        # embedding has the scale of a position, and first logits are of order one.
+        # After the paper's factor sqrt(d_model) an embedding has the scale of a
+        # position, and initial logits are of order one.
         init = nn.initializers.normal(config.d_model**-0.5)
         self.embedding = self.param(
             "embedding",
@@ -161,11 +156,10 @@ class Transformer(nn.Module):
             self.logits_bias = self.param("logits_bias", zeros, (self.vocab_size,))
             self.logits_bias_copies = copy_for_shards(self.logits_bias)
         if config.positions == "learned":
+            init = nn.initializers.normal(1.0)
             self.position_embedding = self.param(
                 "position_embedding",
-                nn.with_logical_partitioning(
-                    nn.initializers.normal(1.0), ("position", "embed")
-                ),
+                nn.with_logical_partitioning(init, ("position", "embed")),
                 (config.max_positions, config.d_model),
             )
         self.dropout = Dropout(config.dropout)
@@ -184,10 +178,10 @@ class Transformer(nn.Module):
         return self.position_embedding[:length]
 
     def _embed(self, ids: jax.Array, segments: jax.Array, *, train: bool) -> jax.Array:
-        """Embedding times sqrt(d_model), plus position: ids [B, L] -> [B, L, D]."""
+        """Embedding times sqrt(d_model) (3.4), plus position: [B, L] -> [B, L, D]."""
         table = self._position_table(ids.shape[1])
         positions = jnp.take(table, positions_in_segments(segments), axis=0)
-        x = look_up(self.embedding_copies, ids) * embedding_scale(self.config.d_model)
+        x = look_up(self.embedding_copies, ids) * self.config.d_model**0.5
         x = self.dropout((x + positions).astype(self.config.dtype), train=train)
         return nn.with_logical_constraint(x, ("batch", "length", "activation"))
 
@@ -202,7 +196,7 @@ class Transformer(nn.Module):
         return self.encoder(x, mask, train=train)
 
     def hidden(self, batch: Batch, *, train: bool) -> jax.Array:
-        """The decoder's output for a whole target, the future masked: [B, T, D]."""
+        """Run both stacks on a whole target: [B, T, D]."""
         memory = self.encode(batch.source, batch.source_segments, train=train)
         segments = batch.target_segments
         x = self._embed(shift_right(batch.target, segments), segments, train=train)
@@ -213,7 +207,7 @@ class Transformer(nn.Module):
         return self.decoder(x, self_mask, memory, cross_mask, train=train)
 
     def features(self, batch: Batch, *, train: bool) -> Features:
-        """`hidden` by shard of the batch, and the copies that embedded the batch."""
+        """Return `hidden` and the output table by shard of the batch."""
         hidden = by_shard(self.hidden(batch, train=train))
         return Features(hidden, self.embedding_copies, self.logits_bias_copies)
 
