@@ -22,30 +22,31 @@ pytestmark = pytest.mark.slow
 
 MODEL = """\
     config.model = type(config)(
-        {"architecture": "recurrent", "d_model": 48, "dropout": 0.1}
+        {"architecture": "recurrent", "d_model": 32, "dropout": 0.1}
     )
-    config.optimizer.update(learning_rate_scale=2.0)
+    config.optimizer.learning_rate_scale = 4.0
+    config.training.update(eval_every=1000, average=1)
     return config
 """
 
 
 @pytest.fixture(scope="module")
 def workdir(toy, command, tmp_path_factory):
-    """A run that is interrupted at update 60 and resumed; the architecture is known."""
+    """A run that stopped at update 20, then resumed; the architecture is known."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(ARCHITECTURES, "recurrent", (RecurrentConfig, RecurrentModel))
         folder = tmp_path_factory.mktemp("recurrent")
         text = toy.config.read_text().replace("    return config\n", MODEL)
         (folder / "config.py").write_text(text)
-        train(command, toy, folder / "run", 60)
-        train(command, toy, folder / "run", 100)
+        train(command, toy, folder / "run", 20)
+        train(command, toy, folder / "run", 40)
         yield folder / "run"
 
 
 def train(command, toy, workdir, steps):
     flags = f"--config={workdir.parent / 'config.py'}", *toy.flags[1:]
-    steps = f"--config.training.steps={steps}", "--config.training.average=1"
-    return command(*flags, *steps, f"--workdir={workdir}").result
+    steps = f"--config.training.steps={steps}"
+    return command(*flags, steps, f"--workdir={workdir}").result
 
 
 def translate(command, workdir, lines):
@@ -55,7 +56,7 @@ def translate(command, workdir, lines):
 
 def test_a_resumed_run_equals_an_uninterrupted_one(workdir, command, toy):
     whole = workdir.with_name("whole")
-    assert train(command, toy, whole, 100)["step"] == 100
+    assert train(command, toy, whole, 40)["step"] == 40
 
     def last_state(folder, field):
         with Checkpoints(folder / "checkpoints", keep=None, scores={}) as checkpoints:
@@ -76,7 +77,7 @@ def test_evaluate_scores_what_translate_prints(workdir, command, toy):
 
 def test_check_counts_its_parameters(workdir, command):
     result = command("--mode=check", f"--workdir={workdir}").result
-    d = 48
+    d = 32
     assert result["parameters_by_part"] == {
         "embedding": 96 * d, "encoder/input": 3 * d * d, "encoder/state": 3 * d * d,
         "decoder/input": 3 * d * d, "decoder/state": 3 * d * d,
