@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.models.fused_attention import fused_attention_fits
 from jaxformer.models.linear import Projection
 from jaxformer.models.local_attention import Neighbourhood, local_attention
 from jaxformer.models.masks import MASKED
@@ -38,6 +37,35 @@ def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> ja
     return jax.nn.softmax(scores, axis=-1)
 
 
+def cuda_capability() -> tuple[int, int] | None:
+    """The compute capability of this process's first device; None without CUDA."""
+    device = jax.local_devices()[0]
+    if device.platform != "gpu" or "cuda" not in device.client.platform_version:
+        return None
+    major, minor = device.compute_capability.split(".")
+    return int(major), int(minor)
+
+
+def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
+    """Whether cuDNN's kernel takes query [B, T, H, K], key [B, S, H, K] and value.
+
+    Lengths are even because a mask reaches the kernel as a bias that has a gradient.
+    On several devices all operands would need the same sharding.
+    """
+    size, capability = value.shape[-1], cuda_capability()
+    return (
+        capability is not None
+        and capability >= (8, 0)  # Ampere
+        and jax.device_count() == 1
+        and query.dtype in (jnp.bfloat16, jnp.float16)
+        and query.dtype == key.dtype == value.dtype
+        and query.shape[-1] == size
+        and size % 8 == 0
+        and size <= 128  # the limit before Hopper
+        and query.shape[1] % 2 == key.shape[1] % 2 == 0
+    )
+
+
 def dot_product_attention(
     query: jax.Array,
     key: jax.Array,
@@ -50,7 +78,8 @@ def dot_product_attention(
 
     query [B, T, H, K], key [B, S, H, K], value [B, S, H, U], mask as in
     `attention_weights`; a neighbourhood only for self-attention. `may_fuse` allows
-    cuDNN's kernel where it fits. Returns [B, T, H, U] in value's dtype.
+    cuDNN's kernel, which never stores the scores [B, H, T, S]. Returns [B, T, H, U] in
+    value's dtype.
     """
     if isinstance(mask, Neighbourhood):
         return local_attention(query, key, value, mask)
@@ -97,12 +126,8 @@ class MultiHeadAttention(nn.Module):
 
         mask as in `dot_product_attention`; returns [B, T, D].
         """
-        key, value = self.key(memory), self.value(memory)
-        heads = dot_product_attention(
-            self.query(x), key, value, mask, may_fuse=self.may_fuse
-        )
+        key, value, query = self.key(memory), self.value(memory), self.query(x)
+        if self.is_mutable_collection("intermediates"):  # asked for
+            self.sow("intermediates", "weights", attention_weights(query, key, mask))
+        heads = dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)
         return self.output(heads)
-
-    def weights(self, x: jax.Array, memory: jax.Array, mask: Mask) -> jax.Array:
-        """Compute the attention weights of each head: float32 [B, H, T, S]."""
-        return attention_weights(self.query(x), self.key(memory), mask)

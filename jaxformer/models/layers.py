@@ -1,6 +1,5 @@
 """Sections 3.1 and 3.3-3.5: the parts of a layer besides attention."""
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -66,14 +65,14 @@ def dropout(x: jax.Array, *, rate: float, key: jax.Array) -> jax.Array:
 
 
 class Dropout(nn.Module):
-    """`dropout` in training, with the module's own key of the "dropout" stream."""
+    """`dropout` in training, that is where a key named "dropout" is given."""
 
     rate: float
 
     @nn.compact
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Return x [...] unchanged unless `train`."""
-        if not train or self.rate == 0.0:
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Drop elements of x [...] with the module's own key."""
+        if self.rate == 0.0 or not self.has_rng("dropout"):
             return x
         return dropout(x, rate=self.rate, key=self.make_rng("dropout"))
 
@@ -128,16 +127,12 @@ class Sublayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, function: Callable[[jax.Array], jax.Array], *, train: bool
+        self, x: jax.Array, function: Callable[[jax.Array], jax.Array]
     ) -> jax.Array:
-        """Wrap `function`, [B, L, D] -> [B, L, D], around x [B, L, D]."""
-        return residual(
-            x,
-            function,
-            norm=LayerNorm(self.epsilon, name="norm"),
-            norm_first=self.norm_first,
-            drop=functools.partial(Dropout(self.dropout, name="dropout"), train=train),
-        )
+        """Apply a function of [B, L, D] to x [B, L, D]."""
+        norm = LayerNorm(self.epsilon, name="norm")
+        drop = Dropout(self.dropout, name="dropout")
+        return residual(x, function, norm=norm, norm_first=self.norm_first, drop=drop)
 
 
 class FeedForward(nn.Module):

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.batch import Batch
-from jaxformer.models.attention import MultiHeadAttention
 from jaxformer.models.layers import LayerNorm, Sublayer
 from jaxformer.models.local_attention import keys_computed
 from jaxformer.models.sequence_model import AttentionMaps, Features, Parameters
@@ -53,30 +52,27 @@ class TransformerModel:
 
     def init(self, key: jax.Array) -> Parameters:
         row = jnp.ones((batch_shards(), 2), jnp.int32)  # has no effect on parameters
-        return self.network.init(key, Batch(row, row, row, row), train=False)["params"]
+        return self.network.init(key, Batch(row, row, row, row))["params"]
 
     def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
-        return self._apply(
-            params, batch, train=True, rngs={"dropout": key}, method="features"
-        )
+        return self._apply(params, batch, rngs={"dropout": key}, method="features")
 
     def logits(self, params: Parameters, batch: Batch) -> jax.Array:
-        return self._apply(params, batch, train=False)
+        return self._apply(params, batch)
 
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
-        found: dict[str, list[jax.Array]] = {"encoder": [], "decoder": [], "cross": []}
+        _, found = self._apply(params, batch, method="hidden", mutable="intermediates")
 
-        def keep(function, args, kwargs, context):
-            module, name = context.module, context.method_name
-            if isinstance(module, MultiHeadAttention) and name == "__call__":
-                stack, _, sublayer = module.path
-                kind = "cross" if sublayer == "cross_attention" else stack
-                found[kind].append(module.weights(*args))
-            return function(*args, **kwargs)
+        def maps(stack: str, attention: str) -> jax.Array:
+            layers = found["intermediates"][stack]
+            names = [f"layer_{n}" for n in range(self.config.layers(stack))]
+            return jnp.stack([layers[name][attention]["weights"][0] for name in names])
 
-        with nn.intercept_methods(keep):
-            self._apply(params, batch, train=False, method="hidden")
-        return AttentionMaps(**{kind: jnp.stack(maps) for kind, maps in found.items()})
+        return AttentionMaps(
+            encoder=maps("encoder", "self_attention"),
+            decoder=maps("decoder", "self_attention"),
+            cross=maps("decoder", "cross_attention"),
+        )
 
     def watch(
         self, params: Parameters, batch: Batch, key: jax.Array

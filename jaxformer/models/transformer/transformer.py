@@ -46,8 +46,6 @@ class Layer(nn.Module):
         self_mask: Mask,
         memory: jax.Array | None = None,
         cross_mask: jax.Array | None = None,
-        *,
-        train: bool,
     ) -> jax.Array:
         """Map x [B, L, D] to [B, L, D]; the decoder attends to memory [B, S, D].
 
@@ -75,7 +73,7 @@ class Layer(nn.Module):
                 config.dropout, config.norm_first, config.layer_norm_epsilon,
                 name=f"{name}_sublayer",
             )  # fmt: skip
-            x = sublayer(x, functions[name], train=train)
+            x = sublayer(x, functions[name])
         return x
 
 
@@ -94,30 +92,25 @@ class Stack(nn.Module):
         ]
         self.norm = LayerNorm(config.layer_norm_epsilon) if config.norm_first else None
 
-    def __call__(
-        self, x: jax.Array, *inputs: jax.Array | Mask, train: bool
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, *inputs: jax.Array | Mask) -> jax.Array:
         """Map x [B, L, D] to [B, L, D]; `inputs` are the other inputs of a layer."""
+        apply = Layer.__call__
+        if self.rematerialise and self.has_rng("dropout"):  # in training
+            apply = _rematerialised
         for layer in self.layer:
-            if self.rematerialise and train:
-                x = _rematerialised(layer, x, *inputs)
-            else:
-                x = layer(x, *inputs, train=train)
+            x = apply(layer, x, *inputs)
         return x if self.norm is None else self.norm(x)
 
 
 def _rematerialised(layer: nn.Module, *inputs: jax.Array | Mask) -> jax.Array:
-    """Apply a layer in training and keep only its inputs for the backward pass.
+    """Apply a layer and keep only its inputs for the backward pass.
 
     The backward pass computes the layer again: the same numbers in less memory, for a
     third more work.
     """
 
-    def call(layer: nn.Module, *inputs: jax.Array | Mask) -> jax.Array:
-        return layer(*inputs, train=True)
-
     def forward(layer: nn.Module, *inputs: jax.Array | Mask) -> tuple:
-        return nn.vjp(nn.remat(call), layer, *inputs)
+        return nn.vjp(nn.remat(Layer.__call__), layer, *inputs)
 
     def backward(pullback: Callable, gradient: jax.Array) -> tuple:
         # On CPUs XLA ignores `nn.remat`: it merges the second computation with the
@@ -128,7 +121,7 @@ def _rematerialised(layer: nn.Module, *inputs: jax.Array | Mask) -> jax.Array:
         )
         return pullback(gradient)
 
-    return nn.custom_vjp(call, forward, backward)(layer, *inputs)
+    return nn.custom_vjp(Layer.__call__, forward, backward)(layer, *inputs)
 
 
 class Transformer(nn.Module):
@@ -177,43 +170,41 @@ class Transformer(nn.Module):
             )
         return self.position_embedding[:length]
 
-    def _embed(self, ids: jax.Array, segments: jax.Array, *, train: bool) -> jax.Array:
+    def _embed(self, ids: jax.Array, segments: jax.Array) -> jax.Array:
         """Embedding times sqrt(d_model) (3.4), plus position: [B, L] -> [B, L, D]."""
         table = self._position_table(ids.shape[1])
         positions = jnp.take(table, positions_in_segments(segments), axis=0)
         x = look_up(self.embedding_copies, ids) * self.config.d_model**0.5
-        x = self.dropout((x + positions).astype(self.config.dtype), train=train)
+        x = self.dropout((x + positions).astype(self.config.dtype))
         return nn.with_logical_constraint(x, ("batch", "length", "activation"))
 
-    def encode(
-        self, source: jax.Array, segments: jax.Array, *, train: bool = False
-    ) -> jax.Array:
+    def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
         """Encode source ids int [B, S]: memory [B, S, D]."""
-        x = self._embed(source, segments, train=train)
+        x = self._embed(source, segments)
         mask = self_attention_mask(
             segments, window=self.config.attention_window, is_causal=False
         )
-        return self.encoder(x, mask, train=train)
+        return self.encoder(x, mask)
 
-    def hidden(self, batch: Batch, *, train: bool) -> jax.Array:
+    def hidden(self, batch: Batch) -> jax.Array:
         """Run both stacks on a whole target: [B, T, D]."""
-        memory = self.encode(batch.source, batch.source_segments, train=train)
+        memory = self.encode(batch.source, batch.source_segments)
         segments = batch.target_segments
-        x = self._embed(shift_right(batch.target, segments), segments, train=train)
+        x = self._embed(shift_right(batch.target, segments), segments)
         self_mask = self_attention_mask(
             segments, window=self.config.attention_window, is_causal=True
         )
         cross_mask = segment_mask(segments, batch.source_segments)
-        return self.decoder(x, self_mask, memory, cross_mask, train=train)
+        return self.decoder(x, self_mask, memory, cross_mask)
 
-    def features(self, batch: Batch, *, train: bool) -> Features:
+    def features(self, batch: Batch) -> Features:
         """Return `hidden` and the output table by shard of the batch."""
-        hidden = by_shard(self.hidden(batch, train=train))
+        hidden = by_shard(self.hidden(batch))
         return Features(hidden, self.embedding_copies, self.logits_bias_copies)
 
-    def __call__(self, batch: Batch, *, train: bool) -> jax.Array:
+    def __call__(self, batch: Batch) -> jax.Array:
         """Score every next target token: float32 logits [B, T, V]."""
-        hidden = self.hidden(batch, train=train)
+        hidden = self.hidden(batch)
         scores = jnp.einsum(
             "btd,vd->btv",
             hidden,
