@@ -1,8 +1,7 @@
-"""A second architecture, to prove that no room knows the first: GRUs with attention.
+"""A second architecture, GRUs with attention, to test that others depend on no first.
 
-One gated recurrent layer reads the source, another writes the target, and each of its
-states attends to the source's by dot products (Luong et al. 2015). The command line
-runs it once `jaxformer.models.architectures.ARCHITECTURES` names it.
+One gated recurrent layer encodes the source, another decodes the target, and each of
+its states attends to the source's by dot products (Luong et al. 2015).
 """
 
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from flax import linen as nn
 from jaxformer.batch import PAD, shift_right, starts_of_segments
 from jaxformer.models.layers import dropout
 from jaxformer.models.masks import MASKED
-from jaxformer.models.sequence_model import AttentionMaps, Features
+from jaxformer.models.sequence_model import AttentionMaps, Features, pad
 from jaxformer.models.shards import by_shard, copy_for_shards, look_up
 from jaxformer.settings import Section, setting
 
@@ -29,14 +28,6 @@ class RecurrentConfig(Section):
     architecture: str = setting("Kind of model.", choices=("recurrent",))
     d_model: int = setting("Width.", least=1)
     dropout: float = setting("Of embeddings.", least=0, below=1)
-
-
-def config_type(architecture):
-    return RecurrentConfig
-
-
-def make_model(config, *, vocab_size, rematerialise):
-    return RecurrentModel(config, vocab_size, rematerialise)
 
 
 class Memory(NamedTuple):
@@ -116,7 +107,7 @@ class RecurrentModel:
         }
 
     def _run(self, params, batch, key=None):
-        """What `watch` looks at, by layer, the embedding's copies and the weights."""
+        """Compute outputs by layer, copies of the embedding, and attention weights."""
         table = copy_for_shards(params["embedding"])
         inputs = shift_right(batch.target, batch.target_segments)
         source, target = look_up(table, batch.source), look_up(table, inputs)
@@ -183,11 +174,10 @@ class RecurrentDecoder:
         return Memory(states, jnp.zeros((batch, length), bool), states[:, 0])
 
     def resize_memory(self, memory, *, length):
-        def resize(leaf):
-            room = [(0, 0), (0, max(0, length - leaf.shape[1]))]
-            return jnp.pad(leaf[:, :length], room + [(0, 0)] * (leaf.ndim - 2))
-
-        return Memory(resize(memory.states), resize(memory.is_real), memory.start)
+        states, is_real = (
+            pad(leaf, 0, length - leaf.shape[1], axis=1) for leaf in memory[:2]
+        )
+        return Memory(states, is_real, memory.start)
 
     def empty_cache(self, *, batch, width, length):
         return jnp.zeros((batch, width, self.d_model))

@@ -1,4 +1,4 @@
-"""Restricted self-attention: who sees whom, and equation 1 without any [L, L]."""
+"""Restricted self-attention: its masks, and equation 1 without an array [L, L]."""
 
 import functools
 import math
@@ -72,10 +72,10 @@ def test_rows_twice_as_long_as_what_a_block_sees_are_cut_into_blocks(window, len
 
 def segments_of(length: int) -> np.ndarray:
     """Three rows: full, packed and padded, nearly empty: int [3, L]."""
-    place = np.arange(length)
-    packed = 1 + 3 * place // length
+    index = np.arange(length)
+    packed = 1 + 3 * index // length
     packed[length - length // 5 :] = 0
-    return np.stack([np.ones_like(place), packed, place < 1]).astype(np.int32)
+    return np.stack([np.ones_like(index), packed, index < 1]).astype(np.int32)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -98,7 +98,7 @@ def test_values_and_gradients_are_those_of_equation_1_under_the_mask(
         return draw.normal(size=(3, length, 2, size)).astype(np.float32)
 
     inputs = normal(4), normal(4), normal(6)
-    # Nobody reads what a position of padding gets.
+    # Outputs at padding have no meaning.
     cotangent = normal(6) * (segments != 0)[:, :, None, None]
 
     @functools.partial(jax.jit, static_argnums=0)
@@ -155,22 +155,6 @@ def test_a_model_in_blocks_has_the_loss_and_gradients_of_the_masked_one():
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [40, 90])  # masked, in blocks
-def test_a_position_hears_of_those_that_its_layers_reach(length):
-    """Two layers of three positions each; and of all others by no way."""
-    source = np.random.default_rng(2).integers(EOS + 1, 23, (1, length))
-    changed = source.copy()
-    changed[0, 20] = EOS
-
-    @jax.jit
-    def encode(source):
-        inputs = {"params": params_of(WINDOWED)}, source, jnp.ones_like(source)
-        return WINDOWED.network.apply(*inputs, method="encode")
-
-    is_other = np.any(encode(source) != encode(changed), axis=-1)[0]
-    assert np.flatnonzero(is_other).tolist() == list(range(14, 27))
-
-
 # The cost -------------------------------------------------------------------------
 
 
@@ -180,34 +164,24 @@ def sizes_in(text: str) -> list[int]:
     return [math.prod(map(int, filter(None, shape.split(",")))) for shape in shapes]
 
 
-@functools.cache
-def program(side: str, length: int, window: int | None) -> tuple[str, str, int]:
-    """Jaxpr, HLO and temporary bytes of a loss's gradient; one side is long."""
+def programs(side: str, length: int, window: int | None) -> tuple[str, str]:
+    """Jaxpr and HLO of a loss's gradient; one side is long."""
     model = model_of(attention_window=window)
     lengths = {"source": 4, "target": 4, side: length}
-    rows = {name: jax.ShapeDtypeStruct((1, n), "int32") for name, n in lengths.items()}
-    batch = Batch(rows["source"], rows["target"], rows["source"], rows["target"])
+    source, target = (jax.ShapeDtypeStruct((1, n), "int32") for n in lengths.values())
+    batch = Batch(source, target, source, target)
 
     def loss(params, batch):
         return model.features(params, batch, jax.random.key(0)).hidden.var()
 
     traced = jax.jit(jax.grad(loss)).trace(params_of(model), batch)
-    compiled = traced.lower().compile()
-    memory = compiled.memory_analysis().temp_size_in_bytes
-    return str(traced.jaxpr), compiled.as_text(), memory
+    return str(traced.jaxpr), traced.lower().compile().as_text()
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_no_array_has_a_number_for_each_pair_of_positions(side):
     length = 2048
-    for text in program(side, length, window=64)[:2]:
+    for text in programs(side, length, window=64):
         assert max(sizes_in(text)) < length**2 / 4
-    for text in program(side, length, window=None)[:2]:
+    for text in programs(side, length, window=None):
         assert max(sizes_in(text)) >= length**2
-
-
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_memory_grows_with_the_length_and_not_with_its_square(side):
-    short, long = (program(side, n, window=64)[2] for n in (2048, 4096))
-    assert long < 2.2 * short
-    assert short < program(side, 2048, window=None)[2] / 8
