@@ -213,7 +213,7 @@ def test_bfloat16_decodes_nearly_the_same():
     model = model_of(layers=2, dtype="bfloat16", **PUBLISHED)
     walk = Walk(model, width=3, length=LONGEST).go(6)
     weights, memory = remember(model)
-    held = jax.tree.leaves((weights.decoding.embedding, memory.layers, walk.cache))
+    held = jax.tree.leaves((weights.embedding, memory.layers, walk.cache))
     assert {str(leaf.dtype) for leaf in held} == {"bfloat16"}
     walk.assert_like_teacher_forcing(model, atol=0.15)
     walk.assert_like_teacher_forcing(MODELS["published"], atol=0.2)

@@ -180,7 +180,7 @@ def test_learned_positions_refuse_what_their_table_does_not_hold():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("positions", "rotary"), ("d_model", 15), ("activation", "gelu"),
+        ("positions", "none"), ("d_model", 15), ("activation", "gelu"),
         ("layer_norm_epsilon", 0.0), ("attention_window", 0), ("attention_window", 2.5),
         ("decoder_layers", 0),
     ],
