@@ -8,8 +8,7 @@ Training multiplies many rows by a matrix, decoding few. Therefore:
   source are projected once per sentence.
 - The cache is not re-ordered. All W hypotheses attend to the keys of all W, and a mask
   from `ancestors` keeps those of the hypothesis's own past.
-- The cache is a ring of P slots. With an attention window r, P is at most r // 2 + 1:
-  the positions that the newest one sees.
+- The cache is a ring of P slots, with an attention window r at most r // 2 + 1.
 """
 
 import functools
@@ -19,7 +18,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer.batch import PAD
 from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
@@ -28,7 +26,6 @@ from jaxformer.models.sequence_model import Parameters, pad, resize_ring
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.decoding_weights import (
     LayerWeights,
-    Linear,
     Weights,
     decoding_weights,
 )
@@ -40,6 +37,9 @@ class Attended(NamedTuple):
 
     key: jax.Array  # [B, H, K, M]
     value: jax.Array  # [B, H, M, U]
+
+
+AXES = 3, 2  # M of keys and values
 
 
 class Memory(NamedTuple):
@@ -72,7 +72,7 @@ class TransformerDecoder:
         )
         x = encoded.reshape(-1, self.config.d_model).T  # [D, B S]
         layers = tuple(
-            Attended(*self._heads(_apply(layer.cross_memory, x), ids.shape, "kv"))
+            Attended(*self._heads(layer.cross_memory(x), ids.shape, "kv"))
             for layer in weights.layers
         )
         return self.resize_memory(Memory(layers, is_real), length=source.shape[1])
@@ -120,10 +120,8 @@ class TransformerDecoder:
         x = jnp.take(weights.embedding, tokens, axis=0) * config.d_model**0.5
         x = x + positions[ages][:, None]  # [B, W, D]
         x = x.reshape(batch * width, -1).T.astype(config.dtype)  # [D, R]
-        masks = (
-            self._self_mask(ages, clock, ancestors),
-            memory.is_real[:, None, None, :],  # [B, 1, 1, S]
-        )
+        self_mask = self._self_mask(ages, clock, ancestors)
+        masks = self_mask, memory.is_real[:, None, None, :]  # [B, 1, 1, S]
         index, new_cache = clock % self._slots(length) * width, []
         for layer, *own in zip(weights.layers, memory.layers, cache, strict=True):
             x, past = self._layer(x, layer, *own, index, masks, (batch, width))
@@ -150,17 +148,17 @@ class TransformerDecoder:
 
         def self_attention(y: jax.Array) -> jax.Array:
             nonlocal past
-            query, *new = self._heads(_apply(layer.self_input, y), rows, "qkv")
-            past = _put(past, Attended(*new), index)
-            return _apply(layer.self_output, _attend(query, past, self_mask))
+            query, *new = self._heads(layer.self_input(y), rows, "qkv")
+            put = jax.lax.dynamic_update_slice_in_dim
+            past = Attended(*map(put, past, new, (index, index), AXES))
+            return layer.self_output(_attend(query, past, self_mask))
 
         def cross_attention(y: jax.Array) -> jax.Array:
-            (query,) = self._heads(_apply(layer.cross_query, y), rows, "q")
-            return _apply(layer.cross_output, _attend(query, source, cross_mask))
+            (query,) = self._heads(layer.cross_query(y), rows, "q")
+            return layer.cross_output(_attend(query, source, cross_mask))
 
         def feed_forward(y: jax.Array) -> jax.Array:
-            hidden = ACTIVATIONS[self.config.activation](_apply(layer.hidden, y))
-            return _apply(layer.output, hidden)
+            return layer.output(ACTIVATIONS[self.config.activation](layer.hidden(y)))
 
         functions = {
             "self_attention": self_attention,
@@ -212,17 +210,13 @@ class TransformerDecoder:
 
         Returns queries [B, H, L, K], keys [B, H, K, L] and values [B, H, L, U].
         """
-        heads = self.config.num_heads
-        sizes = [self.config.d_v if part == "v" else self.config.d_k for part in parts]
-        edges = np.cumsum([heads * size for size in sizes])[:-1]
-        return [
-            cut.reshape(heads, size, *rows).transpose(
-                (2, 0, 1, 3) if part == "k" else (2, 0, 3, 1)
-            )
-            for part, size, cut in zip(
-                parts, sizes, jnp.split(x, edges.tolist()), strict=True
-            )
-        ]
+        heads, start, cut = self.config.num_heads, 0, []
+        for part in parts:
+            size = self.config.d_v if part == "v" else self.config.d_k
+            piece = x[start : start + heads * size].reshape(heads, size, *rows)
+            cut.append(piece.transpose((2, 0, 1, 3) if part == "k" else (2, 0, 3, 1)))
+            start += heads * size
+        return cut
 
     def _norm(self, x: jax.Array, norm: Mapping[str, jax.Array]) -> jax.Array:
         """Compute `layers.layer_norm` over the first axis of x [D, R]."""
@@ -236,24 +230,11 @@ class TransformerDecoder:
         return (normal * norm["scale"][:, None] + norm["bias"][:, None]).astype(x.dtype)
 
 
-def _apply(linear: Linear, x: jax.Array) -> jax.Array:
-    y = linear.weight @ x
-    return y if linear.bias is None else y + linear.bias.astype(y.dtype)[:, None]
-
-
 def _each(
     layers: Sequence[Attended], function: Callable[[jax.Array, int], jax.Array]
 ) -> tuple[Attended, ...]:
     """Apply a function of a leaf and its axis M."""
-    return tuple(Attended(function(a.key, 3), function(a.value, 2)) for a in layers)
-
-
-def _put(past: Attended, new: Attended, index: jax.Array) -> Attended:
-    update = jax.lax.dynamic_update_slice_in_dim
-    return Attended(
-        update(past.key, new.key, index, axis=3),
-        update(past.value, new.value, index, axis=2),
-    )
+    return tuple(Attended(*map(function, layer, AXES)) for layer in layers)
 
 
 def _attend(query: jax.Array, past: Attended, mask: jax.Array) -> jax.Array:

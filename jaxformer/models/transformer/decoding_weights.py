@@ -12,10 +12,15 @@ from jaxformer.models.transformer.transformer import SUBLAYERS
 
 
 class Linear(NamedTuple):
-    """y = weight @ x + bias, features first."""
+    """A linear map with features first."""
 
     weight: jax.Array  # [out, in]
     bias: jax.Array | None  # float32 [out]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map x [in, R] to [out, R]."""
+        y = self.weight @ x
+        return y if self.bias is None else y + self.bias.astype(y.dtype)[:, None]
 
 
 class LayerWeights(NamedTuple):

@@ -34,7 +34,7 @@ SUBLAYERS = {  # of a layer, in the order of Figure 1
 
 
 class Layer(nn.Module):
-    """A layer of the encoder or of the decoder (Figure 1)."""
+    """A layer of the encoder or the decoder (Figure 1)."""
 
     config: TransformerConfig
     stack: str  # a key of SUBLAYERS
@@ -78,28 +78,23 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """N layers of the encoder or of the decoder; pre-norm ends with a layer norm."""
+    """The encoder or the decoder: N layers, and pre-norm's last layer norm."""
 
     config: TransformerConfig
     stack: str
     rematerialise: bool
 
-    def setup(self) -> None:
-        """Declare the layers as layer_0 ... layer_{N-1}."""
-        config = self.config
-        self.layer = [
-            Layer(config, self.stack) for _ in range(config.layers(self.stack))
-        ]
-        self.norm = LayerNorm(config.layer_norm_epsilon) if config.norm_first else None
-
+    @nn.compact
     def __call__(self, x: jax.Array, *inputs: jax.Array | Mask) -> jax.Array:
         """Map x [B, L, D] to [B, L, D]; `inputs` are the other inputs of a layer."""
-        apply = Layer.__call__
+        config, apply = self.config, Layer.__call__
         if self.rematerialise and self.has_rng("dropout"):  # in training
             apply = _rematerialised
-        for layer in self.layer:
-            x = apply(layer, x, *inputs)
-        return x if self.norm is None else self.norm(x)
+        for n in range(config.layers(self.stack)):
+            x = apply(Layer(config, self.stack, name=f"layer_{n}"), x, *inputs)
+        if config.norm_first:
+            x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
+        return x
 
 
 def _rematerialised(layer: nn.Module, *inputs: jax.Array | Mask) -> jax.Array:
@@ -143,11 +138,9 @@ class Transformer(nn.Module):
             (self.vocab_size, config.d_model),
         )
         self.embedding_copies = copy_for_shards(self.embedding)
-        self.logits_bias = self.logits_bias_copies = None
         if config.logits_bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
             self.logits_bias = self.param("logits_bias", zeros, (self.vocab_size,))
-            self.logits_bias_copies = copy_for_shards(self.logits_bias)
         if config.positions == "learned":
             init = nn.initializers.normal(1.0)
             self.position_embedding = self.param(
@@ -200,17 +193,17 @@ class Transformer(nn.Module):
     def features(self, batch: Batch) -> Features:
         """Return `hidden` and the output table by shard of the batch."""
         hidden = by_shard(self.hidden(batch))
-        return Features(hidden, self.embedding_copies, self.logits_bias_copies)
+        has_bias = self.config.logits_bias
+        bias = copy_for_shards(self.logits_bias) if has_bias else None
+        return Features(hidden, self.embedding_copies, bias)
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Score every next target token: float32 logits [B, T, V]."""
         hidden = self.hidden(batch)
+        table = self.embedding.astype(hidden.dtype)
         scores = jnp.einsum(
-            "btd,vd->btv",
-            hidden,
-            self.embedding.astype(hidden.dtype),
-            preferred_element_type=jnp.float32,
+            "btd,vd->btv", hidden, table, preferred_element_type=jnp.float32
         )
-        if self.logits_bias is not None:
+        if self.config.logits_bias:
             scores += self.logits_bias[None, None]
         return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
