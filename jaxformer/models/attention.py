@@ -98,7 +98,6 @@ class MultiHeadAttention(nn.Module):
     projections have no biases.
     """
 
-    d_model: int
     num_heads: int
     d_k: int
     d_v: int
@@ -107,27 +106,27 @@ class MultiHeadAttention(nn.Module):
     output_gain: float  # of the initial W^O, see `residual_gain`
     may_fuse: bool = False  # cuDNN's kernel, see `fused_attention_fits`
 
-    def setup(self) -> None:
-        """Declare the four projections W^Q, W^K, W^V and W^O."""
-        d, h, k, u = self.d_model, self.num_heads, self.d_k, self.d_v
-        axes = ("embed", "heads", "head_size")
-
-        def into_heads(size: int) -> Projection:
-            return Projection((d, h, size), axes, 1, self.dtype, self.has_bias, 1.0)
-
-        self.query, self.key, self.value = into_heads(k), into_heads(k), into_heads(u)
-        self.output = Projection(
-            (h, u, d), ("heads", "head_size", "embed"), 2, self.dtype,
-            self.has_bias, self.output_gain,
-        )  # fmt: skip
-
+    @nn.compact
     def __call__(self, x: jax.Array, memory: jax.Array, mask: Mask) -> jax.Array:
         """Attend from x [B, T, D] to memory [B, S, D]; x itself for self-attention.
 
         mask as in `dot_product_attention`; returns [B, T, D].
         """
-        key, value, query = self.key(memory), self.value(memory), self.query(x)
+        d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
+
+        def project(x: jax.Array, size: int, name: str) -> jax.Array:
+            options = self.dtype, self.has_bias, 1.0
+            return Projection((d, h, size), axes, 1, *options, name=name)(x)
+
+        key, value = (
+            project(memory, self.d_k, "key"),
+            project(memory, self.d_v, "value"),
+        )
+        query = project(x, self.d_k, "query")
         if self.is_mutable_collection("intermediates"):  # asked for
             self.sow("intermediates", "weights", attention_weights(query, key, mask))
         heads = dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)
-        return self.output(heads)
+        return Projection(
+            (h, self.d_v, d), ("heads", "head_size", "embed"), 2, self.dtype,
+            self.has_bias, self.output_gain, name="output",
+        )(heads)  # fmt: skip

@@ -16,35 +16,33 @@ ids separate them.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
 
-from jaxformer.models.masks import MASKED, causal_mask, segment_mask, window_mask
+from jaxformer.models.masks import MASKED, causal_mask, segment_mask
 
 SMALLEST_BLOCK = 32  # positions; smaller products cost as much (measured on a CPU)
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["segments"],
-    meta_fields=["reach", "is_causal"],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Neighbourhood:
     """A mask of self-attention as a rule, without an array [L, L]."""
 
     segments: jax.Array  # int [B, L], 0 = padding
-    reach: int  # positions on either side
-    is_causal: bool  # the right side is hidden
+    reach: int = field(metadata={"static": True})  # positions on either side
+    is_causal: bool = field(metadata={"static": True})  # the right side is hidden
 
     def as_mask(self) -> jax.Array:
         """Write it out: bool [B, 1, L, L]."""
         length = self.segments.shape[1]
         mask = segment_mask(self.segments, self.segments)
         if self.reach < length - 1:
-            mask &= window_mask(length, reach=self.reach)
+            index = jnp.arange(length)
+            distance = jnp.abs(index[:, None] - index[None, :])  # [L, L]
+            mask &= (distance <= self.reach)[None, None]
         return mask & causal_mask(length) if self.is_causal else mask
 
 

@@ -22,10 +22,3 @@ def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Arra
 def causal_mask(length: int) -> jax.Array:
     """Let position t see positions <= t (section 3.2.3): bool [1, 1, L, L]."""
     return jnp.tril(jnp.ones((1, 1, length, length), dtype=bool))
-
-
-def window_mask(length: int, *, reach: int) -> jax.Array:
-    """Let positions see those at most `reach` away (section 4): bool [1, 1, L, L]."""
-    position = jnp.arange(length)
-    distance = jnp.abs(position[:, None] - position[None, :])  # [L, L]
-    return (distance <= reach)[None, None]

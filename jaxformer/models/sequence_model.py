@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer.batch import Batch
 
@@ -70,10 +69,7 @@ class Decoder(Protocol):
     def resize_cache(
         self, cache: Cache, clock: jax.Array, *, width: int, length: int
     ) -> Cache:
-        """Move a cache whose newest step is clock - 1 into one of L = `length` steps.
-
-        Afterwards the clock is `length`; the oldest steps of a longer cache are lost.
-        """
+        """Keep the newest L = `length` steps before `clock`, which becomes `length`."""
 
     def step(
         self,
@@ -133,7 +129,7 @@ class Model(Protocol):
 
 def parameter_count(params: Parameters) -> int:
     """Count the numbers in a pytree of arrays or abstract arrays."""
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def pad(x: jax.Array, before: int, after: int, *, axis: int) -> jax.Array:

@@ -55,8 +55,8 @@ class Layer(nn.Module):
         dtype = jnp.dtype(config.dtype)
         gain = residual_gain(len(names) * config.layers(self.stack))
         attention = functools.partial(
-            MultiHeadAttention, config.d_model, config.num_heads, config.d_k,
-            config.d_v, dtype, config.attention_bias, gain, config.fused_attention,
+            MultiHeadAttention, config.num_heads, config.d_k, config.d_v, dtype,
+            config.attention_bias, gain, config.fused_attention,
         )  # fmt: skip
         own = attention(name="self_attention")
         cross = attention(name="cross_attention")  # without parameters until called
