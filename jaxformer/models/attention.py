@@ -114,15 +114,13 @@ class MultiHeadAttention(nn.Module):
         """
         d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
 
-        def project(x: jax.Array, size: int, name: str) -> jax.Array:
+        def project(name: str, size: int, x: jax.Array) -> jax.Array:
             options = self.dtype, self.has_bias, 1.0
             return Projection((d, h, size), axes, 1, *options, name=name)(x)
 
-        key, value = (
-            project(memory, self.d_k, "key"),
-            project(memory, self.d_v, "value"),
-        )
-        query = project(x, self.d_k, "query")
+        key = project("key", self.d_k, memory)
+        value = project("value", self.d_v, memory)
+        query = project("query", self.d_k, x)
         if self.is_mutable_collection("intermediates"):  # asked for
             self.sow("intermediates", "weights", attention_weights(query, key, mask))
         heads = dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)

@@ -10,10 +10,10 @@ from flax import linen as nn
 
 @jax.custom_vjp
 def multiply(x: jax.Array, matrix: jax.Array) -> jax.Array:
-    """Product of x [B, L, M] and a matrix [M, N]: [B, L, N].
+    """Multiply x [B, L, M] by a matrix [M, N]: [B, L, N].
 
-    Its gradient in the matrix is x^T dy. JAX computes (dy^T x)^T, for which XLA copies
-    both dy and the result transposed on CPUs.
+    The matrix's gradient is x^T dy. For JAX's (dy^T x)^T XLA transposes copies of dy
+    and of the result on CPUs.
     """
     return x @ matrix
 

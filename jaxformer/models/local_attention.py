@@ -10,9 +10,6 @@ The result is equation 1 under the masks.
 
     N  blocks of a row        C  positions of a block, at least r // 2
     E  positions that a block sees: C and r // 2 on either side (left, in the decoder)
-
-Distances are within a row. The sentences of a packed row are contiguous, and segment
-ids separate them.
 """
 
 import functools
@@ -108,10 +105,7 @@ def _blocks(x: jax.Array, *, size: int) -> jax.Array:
 
 
 def _beside(x: jax.Array, *, reach: int, is_causal: bool) -> jax.Array:
-    """Extend each block by what it sees of its neighbours, zeros beyond the row.
-
-    [B, N, C, ...] -> [B, N, E, ...].
-    """
+    """Extend blocks by their neighbours: [B, N, C, ...] -> [B, N, E, ...]."""
     no_block = jnp.zeros_like(x[:, :1, :reach])
     left = x[:, :-1, x.shape[2] - reach :]
     parts = [jnp.concatenate([no_block, left], axis=1), x]

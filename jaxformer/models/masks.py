@@ -1,7 +1,4 @@
-"""Section 3.2.3: which key each query may see; True is may see.
-
-Shapes are those of `jaxformer.models.attention`.
-"""
+"""Section 3.2.3: which key each query may see; True is may see."""
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +9,7 @@ MASKED = -1e9  # far below any score, and finite: a row with no key stays free o
 def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
     """Let each query see the real tokens of its own sentence pair.
 
-    Segment ids int [B, T] and [B, S], 0 = padding; returns bool [B, 1, T, S]. For
-    unpacked rows this is the paper's padding mask.
+    Segment ids int [B, T] and [B, S], 0 = padding; returns bool [B, 1, T, S].
     """
     same = query_segments[:, :, None] == key_segments[:, None, :]  # [B, T, S]
     return (same & (key_segments[:, None, :] != 0))[:, None]

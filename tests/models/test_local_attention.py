@@ -20,39 +20,28 @@ from jaxformer.models.local_attention import (
 )
 from tests.models.tiny import VOCABULARY, model_of, params_of
 
-WINDOWED = model_of(layers=2, attention_window=7)  # three on either side
+BAND = [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
+BLOCKS = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
 
 
-def mask_of(segments: list[int], window: int | None, *, is_causal: bool) -> np.ndarray:
-    mask = self_attention_mask(
-        jnp.array([segments]), window=window, is_causal=is_causal
-    )
-    return np.asarray(mask)[0, 0].astype(int)
-
-
-# Who sees whom --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("window", [2, 3])
-def test_two_and_three_positions_reach_one_to_either_side(window):
-    both = [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
-    np.testing.assert_array_equal(mask_of([1] * 4, window, is_causal=False), both)
-    past = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
-    np.testing.assert_array_equal(mask_of([1] * 4, window, is_causal=True), past)
-
-
-def test_a_neighbourhood_ends_where_its_sentence_ends():
-    expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
-    segments = [1, 1, 2, 0]
-    np.testing.assert_array_equal(mask_of(segments, 5, is_causal=False), expected)
-
-
-def test_a_window_of_one_sees_itself_and_a_wide_one_everything():
-    np.testing.assert_array_equal(mask_of([1] * 3, 1, is_causal=False), np.eye(3))
-    for window in (None, 4, 1000):
-        assert mask_of([1] * 3, window, is_causal=False).all()
-        lower = np.tril(np.ones((3, 3)))
-        np.testing.assert_array_equal(mask_of([1] * 3, window, is_causal=True), lower)
+@pytest.mark.parametrize(
+    ("segments", "window", "expected"),
+    [
+        ([1, 1, 1, 1], 1, np.eye(4)),
+        ([1, 1, 1, 1], 2, BAND),
+        ([1, 1, 1, 1], 3, BAND),
+        ([1, 1, 1, 1], 8, np.ones((4, 4))),
+        ([1, 1, 1, 1], 1000, np.ones((4, 4))),
+        ([1, 1, 1, 1], None, np.ones((4, 4))),
+        ([1, 1, 2, 0], 5, BLOCKS),
+    ],
+)
+def test_masks(segments, window, expected):
+    for is_causal in (False, True):
+        ids = jnp.array([segments])
+        mask = self_attention_mask(ids, window=window, is_causal=is_causal)
+        wanted = np.tril(expected) if is_causal else expected
+        np.testing.assert_array_equal(mask[0, 0], wanted)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +54,6 @@ def test_rows_twice_as_long_as_what_a_block_sees_are_cut_into_blocks(window, len
         assert isinstance(mask, Neighbourhood) == is_cut
     whole = self_attention_mask(jnp.ones((1, 600)), window=None, is_causal=True)
     assert whole.shape == (1, 1, 600, 600)
-
-
-# The same numbers -----------------------------------------------------------------
 
 
 def segments_of(length: int) -> np.ndarray:
@@ -125,25 +111,18 @@ def test_bfloat16_stays_bfloat16_and_near():
     np.testing.assert_allclose(heads, local_attention(*wide, near), atol=0.03)
 
 
-def long_batch(length: int) -> Batch:
-    """A row of three sentences, behind it padding; and one of a single sentence."""
-    draw = np.random.default_rng(1)
-    segments = segments_of(length)[[1, 0]]
-    sides = draw.integers(EOS + 1, VOCABULARY, (2, 2, length), dtype=np.int32)
-    return Batch(*np.where(segments != 0, sides, PAD), segments, segments)
-
-
 def test_a_model_in_blocks_has_the_loss_and_gradients_of_the_masked_one():
-    batch, params = long_batch(90), params_of(WINDOWED)
-    is_real = batch.target_segments != 0
-
-    def loss_of(params):
-        logits = WINDOWED.logits(params, batch)
-        return jnp.where(is_real[..., None], logits, 0.0).var()
+    """On a row of three sentences and padding, and on a row of one sentence."""
+    model = model_of(layers=2, attention_window=7)  # three on either side
+    segments, params = segments_of(90)[[1, 0]], params_of(model)
+    draw = np.random.default_rng(1)
+    sides = draw.integers(EOS + 1, VOCABULARY, (2, 2, 90), dtype=np.int32)
+    batch = Batch(*np.where(segments != 0, sides, PAD), segments, segments)
 
     def found(*, in_blocks):
-        def loss(params):  # a new one, that is traced anew
-            return loss_of(params)
+        def loss(params):  # a new function, which is traced again
+            logits = model.logits(params, batch)
+            return jnp.where(segments[..., None] != 0, logits, 0.0).var()
 
         with mock.patch.object(module, "_is_worth_blocks", return_value=in_blocks):
             traced = jax.jit(jax.value_and_grad(loss)).trace(params)
@@ -153,9 +132,6 @@ def test_a_model_in_blocks_has_the_loss_and_gradients_of_the_masked_one():
     results = found(in_blocks=True), found(in_blocks=False)
     for ours, theirs in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
-# The cost -------------------------------------------------------------------------
 
 
 def sizes_in(text: str) -> list[int]:

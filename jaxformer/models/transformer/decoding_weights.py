@@ -47,7 +47,7 @@ class Weights(NamedTuple):
 def decoding_weights(config: TransformerConfig, params: Parameters) -> Weights:
     """Arrange the parameters of a `Transformer` for decoding."""
     dtype, d_model = jnp.dtype(config.dtype), config.d_model
-    heads = config.num_heads * config.d_v
+    heads, names = config.num_heads * config.d_v, SUBLAYERS["decoder"]
 
     def linear(inputs: int, *projections: Mapping[str, Any]) -> Linear:
         """Stack kernels, as matrices [inputs, out], to one [sum of out, inputs]."""
@@ -57,7 +57,7 @@ def decoding_weights(config: TransformerConfig, params: Parameters) -> Weights:
         return Linear(weight, jnp.concatenate(biases) if biases else None)
 
     def arranged(layer: Mapping[str, Any]) -> LayerWeights:
-        own, cross, feed = (layer[name] for name in SUBLAYERS["decoder"])
+        own, cross, feed = (layer[name] for name in names)
         return LayerWeights(
             self_input=linear(d_model, own["query"], own["key"], own["value"]),
             self_output=linear(heads, own["output"]),
@@ -66,9 +66,7 @@ def decoding_weights(config: TransformerConfig, params: Parameters) -> Weights:
             cross_output=linear(heads, cross["output"]),
             hidden=linear(d_model, feed["hidden"]),
             output=linear(config.d_ff, feed["output"]),
-            norms={
-                name: layer[f"{name}_sublayer"]["norm"] for name in SUBLAYERS["decoder"]
-            },
+            norms={name: layer[f"{name}_sublayer"]["norm"] for name in names},
         )
 
     layers = (params["decoder"][f"layer_{n}"] for n in range(config.decoder_layers))

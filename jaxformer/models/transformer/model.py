@@ -68,11 +68,9 @@ class TransformerModel:
             names = [f"layer_{n}" for n in range(self.config.layers(stack))]
             return jnp.stack([layers[name][attention]["weights"][0] for name in names])
 
-        return AttentionMaps(
-            encoder=maps("encoder", "self_attention"),
-            decoder=maps("decoder", "self_attention"),
-            cross=maps("decoder", "cross_attention"),
-        )
+        encoder = maps("encoder", "self_attention")
+        decoder = maps("decoder", "self_attention")
+        return AttentionMaps(encoder, decoder, maps("decoder", "cross_attention"))
 
     def watch(
         self, params: Parameters, batch: Batch, key: jax.Array
@@ -93,10 +91,7 @@ class TransformerModel:
         return found
 
     def flops(self, rows: int, source: int, target: int) -> int:
-        """Count two operations for each weight and position forward, four backward.
-
-        XLA's cost analysis counts the body of a loop only once.
-        """
+        """Count two operations for each weight and position forward, four backward."""
         config = self.config
         encoder, decoder = config.encoder_layers, config.decoder_layers
         d, head_pair = config.d_model, config.num_heads * (config.d_k + config.d_v)

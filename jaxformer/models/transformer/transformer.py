@@ -1,8 +1,4 @@
-"""Section 3: the encoder-decoder Transformer as a Linen module.
-
-`Transformer.__call__` scores whole targets. Decoding runs one position at a time on the
-same parameters in another layout: `jaxformer.models.transformer.decoder`.
-"""
+"""Section 3: the encoder-decoder Transformer on whole targets, as a Linen module."""
 
 import functools
 from collections.abc import Callable
@@ -47,10 +43,7 @@ class Layer(nn.Module):
         memory: jax.Array | None = None,
         cross_mask: jax.Array | None = None,
     ) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D]; the decoder attends to memory [B, S, D].
-
-        Masks are [B, 1, L, L] and bool [B, 1, L, S].
-        """
+        """Map x [B, L, D] to [B, L, D]; the decoder attends to memory [B, S, D]."""
         config, names = self.config, SUBLAYERS[self.stack]
         dtype = jnp.dtype(config.dtype)
         gain = residual_gain(len(names) * config.layers(self.stack))
