@@ -4,6 +4,7 @@ One gated recurrent layer encodes the source, another decodes the target, and ea
 its states attends to the source's by dot products (Luong et al. 2015).
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -58,7 +59,7 @@ def scan(layer, x, is_start, starts):
 
 
 def read(params, states, memory, mask):
-    """Add to states [B, T, D] what they attend to; and the weights [B, T, S]."""
+    """Combine states [B, T, D] with their context; also the weights [B, T, S]."""
     scores = jnp.einsum("btd,bsd->bts", states, memory)
     weights = nn.softmax(jnp.where(mask, scores, MASKED))
     both = jnp.concatenate([states, jnp.einsum("bts,bsd->btd", weights, memory)], -1)
@@ -112,11 +113,9 @@ class RecurrentModel:
         inputs = shift_right(batch.target, batch.target_segments)
         source, target = look_up(table, batch.source), look_up(table, inputs)
         if key is not None and self.config.dropout:
-            keys = jax.random.split(key)
-            source, target = (
-                dropout(x, rate=self.config.dropout, key=k)
-                for x, k in zip((source, target), keys, strict=True)
-            )
+            drop = functools.partial(dropout, rate=self.config.dropout)
+            of_source, of_target = jax.random.split(key)
+            source, target = drop(source, key=of_source), drop(target, key=of_target)
         begins = starts_of_segments(batch.source_segments)
         memory = scan(params["encoder"], source, begins, jnp.zeros_like(source))
         mask = batch.target_segments[:, :, None] == batch.source_segments[:, None]
@@ -135,11 +134,10 @@ class RecurrentModel:
 
     def attention(self, params, batch):
         weights = self._run(params, batch)[2]
-        none = [
-            jnp.zeros((0, len(side), 1, side.shape[1], side.shape[1]))
-            for side in (batch.source, batch.target)
-        ]
-        return AttentionMaps(*none, weights[None, :, None])
+        rows, target, source = weights.shape
+        encoder = jnp.zeros((0, rows, 1, source, source))
+        decoder = jnp.zeros((0, rows, 1, target, target))
+        return AttentionMaps(encoder, decoder, weights[None, :, None])
 
     def watch(self, params, batch, key):
         outputs = self._run(params, batch, key)[0]

@@ -26,20 +26,10 @@ VARIANTS = {
 }
 
 
-def make_batch(source: list[list[int]], target: list[list[int]]) -> Batch:
-    """Pad rows of ids; each row is one sequence."""
-
-    def pad(rows: list[list[int]]) -> np.ndarray:
-        length = max(map(len, rows))
-        return np.array([row + [PAD] * (length - len(row)) for row in rows], np.int32)
-
-    source, target = pad(source), pad(target)
-    segments = [(side != PAD).astype(np.int32) for side in (source, target)]
-    return jax.tree.map(jnp.asarray, Batch(source, target, *segments))
-
-
-BATCH = make_batch(
-    [[5, 6, 7, 8, EOS], [9, 10, EOS]], [[11, 12, 13, EOS], [14, 15, 16, EOS]]
+SOURCE = jnp.array([[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD]], jnp.int32)
+TARGET = jnp.array([[11, 12, 13, EOS], [14, 15, 16, EOS]], jnp.int32)
+BATCH = Batch(
+    SOURCE, TARGET, *((side != PAD).astype(jnp.int32) for side in (SOURCE, TARGET))
 )
 
 
@@ -98,8 +88,7 @@ def test_every_source_token_reaches_every_logit(variant):
 
 def test_extra_padding_changes_no_logit(variant):
     model, params = variant
-    widths = ((0, 0), (0, 3))
-    wide = jax.tree.map(lambda leaf: jnp.pad(leaf, widths), BATCH)
+    wide = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 3))), BATCH)
     plain = model.logits(params, BATCH)
     padded = model.logits(params, wide)[:, : plain.shape[1]]
     np.testing.assert_allclose(padded, plain, atol=2e-6)
