@@ -224,9 +224,7 @@ import sys
 
 for library in ("tensorflow", "tensorflow_datasets", "ml_collections"):
     sys.modules[library] = None  # importing it raises ImportError
-
 import pytest
-
 import jaxformer.commands.train
 import jaxformer.commands.translate
 

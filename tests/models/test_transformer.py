@@ -1,4 +1,4 @@
-"""The whole model: what may see what, padding, packing, and names of parameters."""
+"""The Transformer: masks, padding, packing, and names of parameters."""
 
 from dataclasses import replace
 
