@@ -152,14 +152,14 @@ def gradients_of(
 
     def born(module: nn.Module, *inputs: jax.Array) -> Any:
         def one(key: jax.Array) -> Any:
-            return nn.unbox(module.init(key, *inputs, train=False)["params"])
+            return nn.unbox(module.init(key, *inputs)["params"])
 
         return jax.jit(jax.vmap(one))(keys)
 
     def loss(params: tuple, x: jax.Array) -> jax.Array:
         def apply(module: nn.Module, *others: jax.Array) -> Callable:
             return lambda params, x, key: module.apply(
-                {"params": params}, x, *others, train=True, rngs={"dropout": key}
+                {"params": params}, x, *others, rngs={"dropout": key}
             )
 
         memory = run(apply(encoder, mask), params[0], x, keys)

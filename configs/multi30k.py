@@ -4,10 +4,10 @@ Reproduces  the text-only Transformer-Tiny of Wu et al. (2021), 41.02 lower-case
             tokenised BLEU on test_2016_flickr, with the same model (4 + 4 layers,
             d_model 128, d_ff 256, 4 heads, 10,000 joint BPE pieces, dropout 0.3),
             average of the last 10 checkpoints and beam 5. They made at most 8,000
-            updates of 8,192 tokens with a learning rate that peaks at 5e-3; here it is
-            12,000 of 2,048 with the paper's schedule, which two CPU cores do in time.
-Hardware    two CPU cores (AMD EPYC): 0.47 s an update undisturbed, 12,000 in about 95
-            minutes by that.
+            updates of 8,192 tokens with a learning rate that peaks at 5e-3; this config
+            makes 12,000 of 2,048 with the paper's schedule.
+Hardware    two CPU cores (AMD EPYC): 0.47 s an update with no other load, so 12,000 in
+            about 95 minutes.
 Score       test_2016_flickr en-de: 40.02 lower-cased tokenised BLEU, 39.63 sacreBLEU
             (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0).
 Data        github.com/multi30k/dataset: a directory with train.en, train.de, val.en,

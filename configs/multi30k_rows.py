@@ -1,11 +1,10 @@
 """Rows like Table 3's, small enough for a laptop: the paper's claims on Multi30k.
 
-Reproduces  not a number but the sign of a difference of each row from the base row:
-            one head is worse than eight (rows A), a small d_k is worse (rows B), no
-            dropout is worse (rows D), without label smoothing perplexity is better and
-            BLEU worse (rows D, section 5.4), learned positions are equal (row E); and
-            equation 3 without its warm-up (section 5.3, which gives no figure).
-            docs/claims.md has what came out, and what did not come out as published.
+Reproduces  the sign of each row's difference from the base row: one head is worse than
+            eight (rows A), a small d_k is worse (rows B), no dropout is worse (rows D),
+            without label smoothing perplexity is better and BLEU worse (rows D, section
+            5.4), learned positions are equal (row E); and equation 3 without its
+            warm-up (section 5.3, which gives no figure). Results: docs/claims.md.
 Hardware    one CPU core (AMD EPYC) for each run.
 Data        as configs/multi30k.py.
 

@@ -1,10 +1,10 @@
-"""One's own parallel text: two languages and six files, by flag.
+"""Your own parallel text: two languages and six files, by flag.
 
 For         100,000 to 5 million sentence pairs. With fewer, start from the small model
             of configs/multi30k.py; with more, from configs/wmt_base.py.
 Hardware    one GPU or TPU (on processors only, add --config.model.dtype=float32 and
             smaller numbers); time and score depend on the text and are not measured.
-            --mode=check says what a run would do before it is started.
+            --mode=check estimates them before a run.
 Data        plain text or .gz, paths or globs, one sentence a line; line N of the target
             translates line N of the source. The test files are needed only by
             --mode=evaluate.

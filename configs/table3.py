@@ -2,8 +2,8 @@
 
 Reproduces  perplexity per piece and BLEU on newstest2013, the validation split, without
             averaging: jaxformer/published.py has the paper's two numbers for each row,
-            and --mode=reproduce --row=table3/E stands them beside ours. None has been
-            run at full length here yet.
+            and --mode=reproduce --row=table3/E prints them beside ours. None has been
+            run at full length.
 Hardware    the paper: 8 P100, 12 hours for the base model, 3.5 days for the big one.
 Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.
 

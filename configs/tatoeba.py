@@ -1,9 +1,8 @@
 """A small model on Tatoeba English-German: everyday sentences, 165,151 pairs.
 
-Reproduces  no published number: a first run on real text whose result one can judge by
-            typing a sentence. Sentences are 6.5 words on average, so it learns to
-            translate everyday language, not news.
-Hardware    a laptop; time and score are not measured yet.
+Reproduces  no published number: a first run on real text. Sentences are 6.5 words on
+            average, so it learns to translate everyday language, not news.
+Hardware    a laptop; time and score are not measured.
 Data        a directory with train, dev and test as STEM.en and STEM.de, or .gz; the
             text is CC-BY 2.0, see www.manythings.org/anki and tatoeba.org.
 

@@ -1,7 +1,7 @@
 """The paper's base model on WMT 2014 English-French (Table 2).
 
 Reproduces  38.1 BLEU on newstest2014 by the paper's own script. The paper's figure, not
-            run here yet.
+            run here.
 Hardware    the paper: 8 P100, 12 hours, as for English-German.
 Data        TensorFlow Datasets `wmt14_translate/fr-en`, 36M pairs.
 

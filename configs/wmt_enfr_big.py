@@ -1,7 +1,7 @@
 """The paper's big model on WMT 2014 English-French (Table 2).
 
 Reproduces  41.8 BLEU on newstest2014 by the paper's own script (Table 2; the text of
-            section 6.1 says 41.0). The paper's figure, not run here yet.
+            section 6.1 says 41.0). The paper's figure, not run here.
 Hardware    the paper: 8 P100, 3.5 days. Memory and disk as for wmt_big.py.
 Data        TensorFlow Datasets `wmt14_translate/fr-en`, 36M pairs.
 

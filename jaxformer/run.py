@@ -5,6 +5,7 @@ The one way into a workdir, for every command, the Python API and the server.
 
 import contextlib
 import functools
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import batch_sharding, copy_to, local_mesh, make_mesh
 from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
 from jaxformer.workdir import Workdir
+
+logger = logging.getLogger(__name__)
 
 
 class Run(NamedTuple):
@@ -104,7 +107,7 @@ def make_training_setup(run: Run) -> TrainingSetup:
     """Build what the sections `mesh`, `optimizer` and `training` describe."""
     training = run.config.training
     optimizer, schedule = make_optimizer(
-        d_model=run.config.model.d_model, **vars(run.config.optimizer)
+        d_model=run.model.d_model, **vars(run.config.optimizer)
     )
     ema = training.ema_decay is not None
     init = functools.partial(

@@ -6,23 +6,21 @@ from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.model import TransformerModel
 from jaxformer.settings import Section
 
+# The config section and the model of each `model.architecture`.
+ARCHITECTURES = {"transformer": (TransformerConfig, TransformerModel)}
+
 
 def config_type(architecture: str) -> type[Section]:
     """Return the config section of an architecture. Raises InputError if unknown."""
-    match architecture:
-        case "transformer":
-            return TransformerConfig
-    raise InputError(f"model.architecture is {architecture!r}; use 'transformer'")
+    if architecture not in ARCHITECTURES:
+        names = " or ".join(map(repr, ARCHITECTURES))
+        raise InputError(f"model.architecture is {architecture!r}; use {names}")
+    return ARCHITECTURES[architecture][0]
 
 
 def make_model(config: Section, *, vocab_size: int, rematerialise: bool) -> Model:
-    """Make the model of a config section, for a vocabulary of that size.
+    """Make the model of a config section.
 
     `rematerialise` trades time for memory: the backward pass computes layers again.
     """
-    match config.architecture:
-        case "transformer":
-            return TransformerModel(config, vocab_size, rematerialise)
-    raise InputError(
-        f"model.architecture is {config.architecture!r}; use 'transformer'"
-    )
+    return ARCHITECTURES[config.architecture][1](config, vocab_size, rematerialise)

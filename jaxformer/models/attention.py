@@ -9,29 +9,15 @@ repository writes shapes in one alphabet:
     K  head size of queries and keys (d_k); values have head size d_v, written U
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.models.fused_attention import (
-    cuda_capability,
-    fused_attention,
-    fused_attention_fits,
-)
 from jaxformer.models.linear import Projection
 from jaxformer.models.local_attention import Neighbourhood, local_attention
 from jaxformer.models.masks import MASKED
 
 Mask = jax.Array | Neighbourhood  # bool broadcastable to [B, H, T, S], or a rule
-
-
-class KeyValue(NamedTuple):
-    """Projected keys and values: what a decoder caches instead of recomputing."""
-
-    key: jax.Array  # [B, L, H, K]
-    value: jax.Array  # [B, L, H, U]
 
 
 def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax.Array:
@@ -51,6 +37,35 @@ def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> ja
     return jax.nn.softmax(scores, axis=-1)
 
 
+def cuda_capability() -> tuple[int, int] | None:
+    """The compute capability of this process's first device; None without CUDA."""
+    device = jax.local_devices()[0]
+    if device.platform != "gpu" or "cuda" not in device.client.platform_version:
+        return None
+    major, minor = device.compute_capability.split(".")
+    return int(major), int(minor)
+
+
+def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
+    """Whether cuDNN's kernel takes query [B, T, H, K], key [B, S, H, K] and value.
+
+    Lengths are even because a mask reaches the kernel as a bias that has a gradient.
+    On several devices all operands would need the same sharding.
+    """
+    size, capability = value.shape[-1], cuda_capability()
+    return (
+        capability is not None
+        and capability >= (8, 0)  # Ampere
+        and jax.device_count() == 1
+        and query.dtype in (jnp.bfloat16, jnp.float16)
+        and query.dtype == key.dtype == value.dtype
+        and query.shape[-1] == size
+        and size % 8 == 0
+        and size <= 128  # the limit before Hopper
+        and query.shape[1] % 2 == key.shape[1] % 2 == 0
+    )
+
+
 def dot_product_attention(
     query: jax.Array,
     key: jax.Array,
@@ -61,18 +76,17 @@ def dot_product_attention(
 ) -> jax.Array:
     """Equation 1: softmax(Q K^T / sqrt(d_k)) V for every head at once.
 
-    query [B, T, H, K], key [B, S, H, K], value [B, S, H, U], mask bool broadcastable
-    to [B, H, T, S] (True = may see), or a neighbourhood if queries and keys are of the
-    same positions; `may_fuse` allows one kernel where it fits. Returns [B, T, H, U] in
+    query [B, T, H, K], key [B, S, H, K], value [B, S, H, U], mask as in
+    `attention_weights`; a neighbourhood only for self-attention. `may_fuse` allows
+    cuDNN's kernel, which never stores the scores [B, H, T, S]. Returns [B, T, H, U] in
     value's dtype.
     """
     if isinstance(mask, Neighbourhood):
         return local_attention(query, key, value, mask)
-    if may_fuse and fused_attention_fits(
-        query, key, value,
-        capability=cuda_capability(), devices=jax.device_count(),
-    ):  # fmt: skip
-        return fused_attention(query, key, value, mask)
+    if may_fuse and fused_attention_fits(query, key, value):
+        return jax.nn.dot_product_attention(
+            query, key, value, mask=mask, implementation="cudnn"
+        )
     weights = attention_weights(query, key, mask).astype(value.dtype)  # [B, H, T, S]
     return jnp.einsum("bhts,bshu->bthu", weights, value)
 
@@ -80,53 +94,37 @@ def dot_product_attention(
 class MultiHeadAttention(nn.Module):
     """Section 3.2.2: h attentions side by side, each on its own projection.
 
-    d_k and d_v are free of d_model / h (Table 3, rows A and B). The paper's projections
-    have no biases.
+    d_k and d_v are independent of d_model / h (Table 3, rows A and B). The paper's
+    projections have no biases.
     """
 
-    d_model: int
     num_heads: int
     d_k: int
     d_v: int
     dtype: jnp.dtype
     has_bias: bool
-    output_gain: float  # of the first W^O, see `residual_gain`
-    may_fuse: bool = False  # one kernel, see `fused_attention`
+    output_gain: float  # of the initial W^O, see `residual_gain`
+    may_fuse: bool = False  # cuDNN's kernel, see `fused_attention_fits`
 
-    def setup(self) -> None:
-        """Declare the four projections W^Q, W^K, W^V and W^O."""
-        d, h, k, u = self.d_model, self.num_heads, self.d_k, self.d_v
-        axes = ("embed", "heads", "head_size")
-
-        def into_heads(size: int) -> Projection:
-            return Projection((d, h, size), axes, 1, self.dtype, self.has_bias, 1.0)
-
-        self.query = into_heads(k)
-        self.key = into_heads(k)
-        self.value = into_heads(u)
-        self.output = Projection(
-            (h, u, d), ("heads", "head_size", "embed"), 2, self.dtype,
-            self.has_bias, self.output_gain,
-        )  # fmt: skip
-
-    def keys_values(self, memory: jax.Array) -> KeyValue:
-        """Project what is attended to: [B, S, D] -> keys and values."""
-        return KeyValue(self.key(memory), self.value(memory))
-
-    def attend(self, x: jax.Array, memory: KeyValue, mask: Mask) -> jax.Array:
-        """Attend from x [B, T, D] to projected memory; returns [B, T, D]."""
-        heads = dot_product_attention(
-            self.query(x), memory.key, memory.value, mask, may_fuse=self.may_fuse
-        )
-        return self.output(heads)
-
+    @nn.compact
     def __call__(self, x: jax.Array, memory: jax.Array, mask: Mask) -> jax.Array:
-        """Attend from x [B, T, D] to memory [B, S, D]; self-attention if they are one.
+        """Attend from x [B, T, D] to memory [B, S, D]; x itself for self-attention.
 
         mask as in `dot_product_attention`; returns [B, T, D].
         """
-        return self.attend(x, self.keys_values(memory), mask)
+        d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
 
-    def weights(self, x: jax.Array, memory: KeyValue, mask: Mask) -> jax.Array:
-        """Return where each head looks from x [B, T, D]: float32 [B, H, T, S]."""
-        return attention_weights(self.query(x), memory.key, mask)
+        def project(name: str, size: int, x: jax.Array) -> jax.Array:
+            options = self.dtype, self.has_bias, 1.0
+            return Projection((d, h, size), axes, 1, *options, name=name)(x)
+
+        key = project("key", self.d_k, memory)
+        value = project("value", self.d_v, memory)
+        query = project("query", self.d_k, x)
+        if self.is_mutable_collection("intermediates"):  # asked for
+            self.sow("intermediates", "weights", attention_weights(query, key, mask))
+        heads = dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)
+        return Projection(
+            (h, self.d_v, d), ("heads", "head_size", "embed"), 2, self.dtype,
+            self.has_bias, self.output_gain, name="output",
+        )(heads)  # fmt: skip

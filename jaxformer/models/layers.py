@@ -1,7 +1,5 @@
-"""Sections 3.1 and 3.3-3.5: what a layer is made of besides attention."""
+"""Sections 3.1 and 3.3-3.5: the parts of a layer besides attention."""
 
-import functools
-import math
 from collections.abc import Callable
 
 import jax
@@ -17,8 +15,8 @@ ACTIVATIONS = {"relu": jax.nn.relu, "swish": jax.nn.swish}
 def sinusoidal_positions(length: int, d_model: int) -> np.ndarray:
     """Section 3.5: PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i + 1) = cos of the same.
 
-    Returns float32 [length, d_model], sines and cosines interleaved. A constant, made
-    by numpy in float64 so that far positions keep their phase.
+    Returns float32 [length, d_model], sines and cosines interleaved. Computed in
+    float64, so that far positions keep their phase.
     """
     position = np.arange(length)[:, None]  # [L, 1]
     wavelength = 10000.0 ** (np.arange(0, d_model, 2)[None, :] / d_model)  # [1, D/2]
@@ -42,9 +40,9 @@ def layer_norm(
 def random_bits(seeds: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Hash each element's index with two uint32 seeds: uint32 of `shape`.
 
-    A counter-based generator (two rounds of the murmur3 finaliser) that XLA fuses into
-    the loop that uses it, so no array of bits is ever stored. Element i depends on
-    (seeds, i) alone: the bits are the same on every mesh.
+    Two rounds of the murmur3 finaliser, which XLA fuses into the loop that uses them,
+    so no array of bits is stored. Element i depends on (seeds, i) alone: the bits are
+    the same on every mesh.
     """
     index = jnp.zeros(shape, jnp.uint32)
     stride = 1
@@ -67,14 +65,14 @@ def dropout(x: jax.Array, *, rate: float, key: jax.Array) -> jax.Array:
 
 
 class Dropout(nn.Module):
-    """`dropout` with a key of its own from the "dropout" stream, in training only."""
+    """`dropout` in training, that is where a key named "dropout" is given."""
 
     rate: float
 
     @nn.compact
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Return x [...] unchanged unless `train`."""
-        if not train or self.rate == 0.0:
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Drop elements of x [...] with the module's own key."""
+        if self.rate == 0.0 or not self.has_rng("dropout"):
             return x
         return dropout(x, rate=self.rate, key=self.make_rng("dropout"))
 
@@ -96,13 +94,12 @@ class LayerNorm(nn.Module):
 
 
 def residual_gain(sublayers: int) -> float:
-    """Scale the first output matrix of each of a stack's `sublayers`.
+    """Scale the initial output matrices of a stack of so many sub-layers.
 
-    The paper does not say how it initialises. With Xavier's matrices everywhere, what
-    post-norm sub-layers add outweighs their input: the part that all positions share
-    grows from layer to layer, the encoder's output soon hardly depends on the sentence,
-    and cross-attention finds nothing to look at. Scaled so, all sub-layers of a stack
-    together add about as much as there was.
+    The paper does not state an initialisation. With Xavier's everywhere, post-norm
+    sub-layers outweigh their input: the component that all positions share grows with
+    each layer, until the encoder's output hardly depends on the sentence. With this
+    gain all sub-layers of a stack together add about as much as their input.
     """
     return sublayers**-0.5
 
@@ -122,7 +119,7 @@ def residual(
 
 
 class Sublayer(nn.Module):
-    """The layer norm and the dropout around a function: `residual`."""
+    """`residual` with its layer norm and dropout."""
 
     dropout: float
     norm_first: bool
@@ -130,29 +127,22 @@ class Sublayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, function: Callable[[jax.Array], jax.Array], *, train: bool
+        self, x: jax.Array, function: Callable[[jax.Array], jax.Array]
     ) -> jax.Array:
-        """Wrap `function`, [B, L, D] -> [B, L, D], around x [B, L, D]."""
-        return residual(
-            x,
-            function,
-            norm=LayerNorm(self.epsilon, name="norm"),
-            norm_first=self.norm_first,
-            drop=functools.partial(Dropout(self.dropout, name="dropout"), train=train),
-        )
+        """Apply a function of [B, L, D] to x [B, L, D]."""
+        norm = LayerNorm(self.epsilon, name="norm")
+        drop = Dropout(self.dropout, name="dropout")
+        return residual(x, function, norm=norm, norm_first=self.norm_first, drop=drop)
 
 
 class FeedForward(nn.Module):
-    """Equation 2: max(0, x W1 + b1) W2 + b2, the same at every position.
-
-    With another `activation` than "relu" that takes the place of max(0, .).
-    """
+    """Equation 2: max(0, x W1 + b1) W2 + b2, or another `activation` than max(0, .)."""
 
     d_model: int
     d_ff: int
     activation: str  # of ACTIVATIONS
     dtype: jnp.dtype
-    output_gain: float  # of the first W2, see `residual_gain`
+    output_gain: float  # of the initial W2, see `residual_gain`
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -166,8 +156,3 @@ class FeedForward(nn.Module):
             name="output",
         )  # fmt: skip
         return output(ACTIVATIONS[self.activation](hidden(x)))
-
-
-def embedding_scale(d_model: int) -> float:
-    """Section 3.4: embeddings are multiplied by sqrt(d_model)."""
-    return math.sqrt(d_model)

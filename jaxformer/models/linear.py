@@ -1,7 +1,4 @@
-"""The linear maps of attention and feed-forward: one kind, laid out for its gradient.
-
-Used by `attention.py` and `layers.py`.
-"""
+"""The linear maps of attention and feed-forward, laid out for their gradient."""
 
 import math
 from collections.abc import Sequence
@@ -13,23 +10,15 @@ from flax import linen as nn
 
 @jax.custom_vjp
 def multiply(x: jax.Array, matrix: jax.Array) -> jax.Array:
-    """Product of x [B, L, M] and a matrix [M, N]: [B, L, N].
+    """Multiply x [B, L, M] by a matrix [M, N]: [B, L, N].
 
-    Its gradient in the matrix is x^T dy as it stands. JAX's own is dy^T x, transposed,
-    and on CPUs XLA then copies both dy and the result transposed.
+    The matrix's gradient is x^T dy. For JAX's (dy^T x)^T XLA transposes copies of dy
+    and of the result on CPUs.
     """
     return x @ matrix
 
 
-def _forward(
-    x: jax.Array, matrix: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return x @ matrix, (x, matrix)
-
-
-def _backward(
-    kept: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _backward(kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple:
     x, matrix = kept
     return (
         jnp.einsum("bln,mn->blm", gradient, matrix),
@@ -37,22 +26,22 @@ def _backward(
     )
 
 
-multiply.defvjp(_forward, _backward)
+multiply.defvjp(lambda x, matrix: (x @ matrix, (x, matrix)), _backward)
 
 
 class Projection(nn.Module):
-    """A linear map between named axes; its parameters are `kernel` and maybe `bias`."""
+    """A linear map between named axes; its parameters are `kernel` and `bias`."""
 
     shape: Sequence[int]
     axes: Sequence[str]  # logical axis names, one for each dimension of `shape`
-    contracted: int  # how many leading dimensions of `shape` are summed over
+    contracted: int  # the number of leading dimensions of `shape` that are summed over
     dtype: jnp.dtype
     has_bias: bool
-    gain: float  # standard deviation of the first kernel, to Xavier's
+    gain: float  # factor of Xavier's initialisation
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Multiply x [B, L, contracted...] with the kernel; add the bias, if any."""
+        """Map x [B, L, contracted...] to [B, L, others...]."""
         dimensions, summed = range(len(self.shape)), self.contracted
         init = nn.initializers.variance_scaling(
             self.gain**2, "fan_avg", "uniform",

@@ -1,7 +1,4 @@
-"""Section 3.2.3: which key each query may see; True is may see.
-
-Shapes are those of `jaxformer.models.attention`, which uses them.
-"""
+"""Section 3.2.3: which key each query may see; True is may see."""
 
 import jax
 import jax.numpy as jnp
@@ -10,22 +7,14 @@ MASKED = -1e9  # far below any score, and finite: a row with no key stays free o
 
 
 def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
-    """Which key each query may see: real tokens of its own sentence pair.
+    """Let each query see the real tokens of its own sentence pair.
 
-    Segment ids int [B, T] and [B, S], 0 = padding; returns bool [B, 1, T, S]. For
-    unpacked rows this is the paper's padding mask.
+    Segment ids int [B, T] and [B, S], 0 = padding; returns bool [B, 1, T, S].
     """
     same = query_segments[:, :, None] == key_segments[:, None, :]  # [B, T, S]
     return (same & (key_segments[:, None, :] != 0))[:, None]
 
 
 def causal_mask(length: int) -> jax.Array:
-    """Position t sees positions <= t (section 3.2.3): bool [1, 1, L, L]."""
+    """Let position t see positions <= t (section 3.2.3): bool [1, 1, L, L]."""
     return jnp.tril(jnp.ones((1, 1, length, length), dtype=bool))
-
-
-def window_mask(length: int, *, reach: int) -> jax.Array:
-    """A position sees those at most `reach` away (section 4): bool [1, 1, L, L]."""
-    position = jnp.arange(length)
-    distance = jnp.abs(position[:, None] - position[None, :])  # [L, L]
-    return (distance <= reach)[None, None]

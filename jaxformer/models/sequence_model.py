@@ -1,4 +1,4 @@
-"""What the rest of jaxformer may ask of a model, whatever its architecture.
+"""The protocol of a sequence-to-sequence model, whatever its architecture.
 
 A model holds no parameters. Its methods are pure functions of (parameters, arrays), for
 use inside `jax.jit`; models compare equal if their configs do. Shapes are written in
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer.batch import Batch
 
@@ -20,7 +19,7 @@ Cache = Any
 
 
 class Features(NamedTuple):
-    """What logits are made of, by shard of the batch: hidden x table^T + bias.
+    """The factors of the logits, hidden x table^T + bias, by shard of the batch.
 
     N is `jaxformer.models.shards.batch_shards()`; each shard has its own copies.
     """
@@ -33,8 +32,8 @@ class Features(NamedTuple):
 class AttentionMaps(NamedTuple):
     """Attention weights in float32; each row is a query, and sums to one.
 
-    N counts layers: each kind has its own, and 0 where the model has no such attention.
-    Row t of `decoder` and `cross` is the position that predicts target token t.
+    N is the number of layers, 0 where the model has no such attention. Row t of
+    `decoder` and `cross` is the position that predicts target token t.
     """
 
     encoder: jax.Array  # [N, B, H, S, S]
@@ -45,11 +44,11 @@ class AttentionMaps(NamedTuple):
 class Decoder(Protocol):
     """Scores one token at a time, for W hypotheses of each of B sentences.
 
-    All sentences share one clock, and each may have begun at another step. `ancestors`
-    int32 [B, W, L] is a ring buffer: slot t mod L says which of the W hypotheses made
-    step t of the past of each hypothesis. A sentence of age n has made n tokens, so its
-    newest n + 1 slots count, this step included. What a step stores in the cache stays
-    where it is; the parent of a hypothesis is `ancestors[..., (clock - 1) % L]`.
+    All sentences share one clock; they may begin at different steps. `ancestors` int32
+    [B, W, L] is a ring buffer: slot t mod L holds the index of the hypothesis that made
+    step t in the past of each hypothesis. A sentence of age n has n tokens, so its
+    newest n + 1 slots count, this step's included. Cache entries are not re-ordered;
+    the parent of a hypothesis is `ancestors[..., (clock - 1) % L]`.
     """
 
     def weights(self, params: Parameters) -> Weights:
@@ -70,10 +69,7 @@ class Decoder(Protocol):
     def resize_cache(
         self, cache: Cache, clock: jax.Array, *, width: int, length: int
     ) -> Cache:
-        """Move a cache whose newest step is clock - 1 into one of L = `length` steps.
-
-        Afterwards the clock is `length`; older steps than that are lost.
-        """
+        """Keep the newest L = `length` steps before `clock`, which becomes `length`."""
 
     def step(
         self,
@@ -98,42 +94,49 @@ class Model(Protocol):
     config: Any  # the config section `model`, a dataclass
     d_model: int  # width of the output table
     dtype: str  # of activations
-    longest: int | None  # tokens of a sequence, at most; None: no limit
+    longest: int | None  # most tokens of a sequence; None: no limit
     decoder: Decoder
 
     def init(self, key: jax.Array) -> Parameters:
         """Draw parameters, boxed with the logical names of their axes."""
 
     def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
-        """Run on whole targets in training; `key` is that of dropout."""
+        """Run on whole targets in training; `key` is for dropout."""
 
     def logits(self, params: Parameters, batch: Batch) -> jax.Array:
         """Score every next target token without dropout: float32 [B, T, V]."""
 
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps | None:
-        """Return where the model attends to; None if it has no attention."""
+        """Compute attention weights; None if the model has no attention."""
 
     def watch(
         self, params: Parameters, batch: Batch, key: jax.Array
     ) -> dict[str, jax.Array]:
-        """Whether the output of each layer is finite in training, in forward order.
+        """Check that the output of each layer is finite in training: bool [] by name.
 
-        bool [] by name; the paths of a layer's parameters begin with its name.
+        Names are in forward order; the paths of a layer's parameters begin with them.
         """
 
     def flops(self, rows: int, source: int, target: int) -> int:
-        """Count floating-point operations of matrix products in forward and backward.
+        """Count floating-point operations of matrix products, forward and backward.
 
         Padding counts like tokens; rematerialisation does not count.
         """
 
     def activations(self, rows: int, source: int, target: int) -> int:
-        """Count numbers that the backward pass needs, to compare shapes by."""
+        """Estimate how many numbers the backward pass keeps, to compare shapes."""
 
 
 def parameter_count(params: Parameters) -> int:
     """Count the numbers in a pytree of arrays or abstract arrays."""
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def pad(x: jax.Array, before: int, after: int, *, axis: int) -> jax.Array:
+    """Add zeros at both ends of an axis; negative widths cut."""
+    widths = [(0, 0, 0)] * x.ndim
+    widths[axis] = (before, after, 0)
+    return jax.lax.pad(x, jnp.zeros((), x.dtype), widths)
 
 
 def resize_ring(
@@ -141,12 +144,7 @@ def resize_ring(
 ) -> jax.Array:
     """Rotate `ring` so that its newest entry, slot clock - 1, is last; cut or pad it.
 
-    Of a longer ring the oldest entries are cut; padding comes first.
+    A shorter ring loses its oldest entries; a longer one begins with zeros.
     """
-    ring = jnp.roll(ring, -clock, axis=axis)  # the oldest first
-    old = ring.shape[axis]
-    if length <= old:
-        return jax.lax.slice_in_dim(ring, old - length, old, axis=axis)
-    widths = [(0, 0)] * ring.ndim
-    widths[axis] = (length - old, 0)
-    return jnp.pad(ring, widths)
+    oldest_first = jnp.roll(ring, -clock, axis=axis)
+    return pad(oldest_first, length - ring.shape[axis], 0, axis=axis)

@@ -1,11 +1,10 @@
 """The shared embedding on a mesh: a copy for each shard of the batch.
 
-The embedding is used three times in an update, by both languages and by the loss. XLA
-sums the gradient of every use over the devices by itself, so the largest parameter of
-the model would cross the network three times. Here each shard of the batch uses a copy
-of its own: the gradients of its uses add up where they are, and the copies' gradients
-are summed once. A device holds the one copy that its rows use, so there is none too
-many; on one device a copy is the embedding itself.
+An update uses the embedding three times, for both languages and the loss. XLA would sum
+the gradient of each use over the devices separately, so the model's largest parameter
+would cross the network three times. With a copy for each shard, the gradients of the
+uses add up locally, and the copies' gradients are summed once. A device holds only the
+copy of its own rows; on one device the copy is the embedding itself.
 """
 
 import math
@@ -16,7 +15,7 @@ from flax import linen as nn
 
 
 def batch_shards() -> int:
-    """Count the parts into which the mesh splits the rows of a batch; 1 without."""
+    """Count the parts into which the mesh splits a batch; 1 without a mesh."""
     axes = nn.logical_to_mesh_axes(("batch",))
     sizes = jax.sharding.get_abstract_mesh().shape
     names = axes[0] if axes is not None else None
@@ -26,16 +25,16 @@ def batch_shards() -> int:
 
 
 def by_shard(x: jax.Array) -> jax.Array:
-    """Name the shards: [B, ...] -> [N, B/N, ...] for N shards; moves nothing."""
+    """Split rows by shard, moving nothing: [B, ...] -> [N, B/N, ...] for N shards."""
     shards = batch_shards()
     x = x.reshape(shards, x.shape[0] // shards, *x.shape[1:])
     return nn.with_logical_constraint(x, ("batch",) + (None,) * (x.ndim - 1))
 
 
 def copy_for_shards(table: jax.Array) -> jax.Array:
-    """A copy for each shard, its rows whole: [V, D] -> [N, V, D], or [V] -> [N, V].
+    """Copy a table for each shard: [V, D] -> [N, V, D], or [V] -> [N, V].
 
-    Rows are whole because a gather of split rows would split what it gathers.
+    The copies do not split D, because a gather from split rows would split its result.
     """
     axes = ("vocab", "activation")[: table.ndim]
     whole = nn.with_logical_constraint(table, axes)
@@ -44,7 +43,7 @@ def copy_for_shards(table: jax.Array) -> jax.Array:
 
 
 def look_up(copies: jax.Array, ids: jax.Array) -> jax.Array:
-    """Take the rows of ids int [B, L], each from its shard's copy: [B, L, D]."""
+    """Look up ids int [B, L], each in its shard's copy: [B, L, D]."""
     rows = jax.vmap(lambda table, ids: jnp.take(table, ids, axis=0))(
         copies, by_shard(ids)
     )  # [N, B/N, L, D]

@@ -43,7 +43,8 @@ class AttentionView:
     ) -> None:
         self.viewed, self.title = list(viewed), title
         attention = self.viewed[0].alternatives[0].attention
-        self.layers = {kind: len(getattr(attention, kind)) for kind in KINDS}
+        counts = {kind: len(getattr(attention, kind)) for kind in KINDS}
+        self.layers = {kind: count for kind, count in counts.items() if count}
         self.heads = attention.cross.shape[1]
 
     def lines(self, **choice: Any) -> Any:
@@ -100,7 +101,7 @@ class AttentionView:
             "begin": self._complete(Choice(**choice))._asdict(),
             "heads": self.heads,
             "colours": charts.head_colours(self.heads),
-            "kinds": KINDS,
+            "kinds": {kind: KINDS[kind] for kind in self.layers},
             "layers": self.layers,
             "min_weight": charts.MIN_WEIGHT,
             "charts": {name: chart.to_dict() for name, chart in drawn.items()},
@@ -113,7 +114,7 @@ class AttentionView:
 
     def _complete(self, choice: Choice) -> Choice:
         """Fill in layer and heads. Raises InputError for what does not exist."""
-        for name, known in (("attention", KINDS), ("view", VIEWS)):
+        for name, known in (("attention", self.layers), ("view", VIEWS)):
             value = getattr(choice, name)
             if value not in known:
                 raise InputError(f"{name}={value!r} is none of: {', '.join(known)}")

@@ -59,7 +59,7 @@ class AttendedSentence(NamedTuple):
                     "log_probability": each.log_probability,
                     "tokens": each.tokens,
                     "pieces": readable(each.attention.target),
-                    "inputs": matrix_of(each.attention, "decoder", 1).keys,
+                    "inputs": [START, *readable(each.attention.target)[:-1]],
                     "decoder": pack(each.attention.decoder),
                     "cross": pack(each.attention.cross),
                 }

@@ -52,7 +52,7 @@ def test_the_program_has_no_kernel_of_one_platform(make_model):
     with (
         mock.patch.object(attention, "cuda_capability", return_value=(9, 0)),
         mock.patch.object(jax, "device_count", return_value=1),
-        mock.patch.object(attention, "fused_attention") as kernel,
+        mock.patch.object(jax.nn, "dot_product_attention") as kernel,
     ):
         jax.eval_shape(program, flat(params), np.zeros((1, LENGTH), np.int32))
     kernel.assert_not_called()

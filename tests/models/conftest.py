@@ -1,4 +1,4 @@
-"""Tests of decoding compile many small programs and run each of them a few times."""
+"""Fixtures of tests that compile many small programs and run each a few times."""
 
 import jax
 import pytest
@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def quick_compilation():
-    """Most of the time would go into optimising."""
+    """Compile with little optimisation, which would take most of the time."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

@@ -1,11 +1,10 @@
-"""A second architecture, to prove that no room knows the first: GRUs with attention.
+"""A second architecture, GRUs with attention, to test that others depend on no first.
 
-One gated recurrent layer reads the source, another writes the target, and each of its
-states attends to the source's by dot products (Luong et al. 2015). To run it from the
-command line, let `config_type` and `make_model` take the place of those in
-`jaxformer.models.architectures`.
+One gated recurrent layer encodes the source, another decodes the target, and each of
+its states attends to the source's by dot products (Luong et al. 2015).
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +15,7 @@ from flax import linen as nn
 from jaxformer.batch import PAD, shift_right, starts_of_segments
 from jaxformer.models.layers import dropout
 from jaxformer.models.masks import MASKED
-from jaxformer.models.sequence_model import AttentionMaps, Features
+from jaxformer.models.sequence_model import AttentionMaps, Features, pad
 from jaxformer.models.shards import by_shard, copy_for_shards, look_up
 from jaxformer.settings import Section, setting
 
@@ -30,14 +29,6 @@ class RecurrentConfig(Section):
     architecture: str = setting("Kind of model.", choices=("recurrent",))
     d_model: int = setting("Width.", least=1)
     dropout: float = setting("Of embeddings.", least=0, below=1)
-
-
-def config_type(architecture):
-    return RecurrentConfig
-
-
-def make_model(config, *, vocab_size, rematerialise):
-    return RecurrentModel(config, vocab_size, rematerialise)
 
 
 class Memory(NamedTuple):
@@ -68,7 +59,7 @@ def scan(layer, x, is_start, starts):
 
 
 def read(params, states, memory, mask):
-    """Add to states [B, T, D] what they attend to; and the weights [B, T, S]."""
+    """Combine states [B, T, D] with their context; also the weights [B, T, S]."""
     scores = jnp.einsum("btd,bsd->bts", states, memory)
     weights = nn.softmax(jnp.where(mask, scores, MASKED))
     both = jnp.concatenate([states, jnp.einsum("bts,bsd->btd", weights, memory)], -1)
@@ -117,16 +108,14 @@ class RecurrentModel:
         }
 
     def _run(self, params, batch, key=None):
-        """What `watch` looks at, by layer, the embedding's copies and the weights."""
+        """Compute outputs by layer, copies of the embedding, and attention weights."""
         table = copy_for_shards(params["embedding"])
         inputs = shift_right(batch.target, batch.target_segments)
         source, target = look_up(table, batch.source), look_up(table, inputs)
         if key is not None and self.config.dropout:
-            keys = jax.random.split(key)
-            source, target = (
-                dropout(x, rate=self.config.dropout, key=k)
-                for x, k in zip((source, target), keys, strict=True)
-            )
+            drop = functools.partial(dropout, rate=self.config.dropout)
+            of_source, of_target = jax.random.split(key)
+            source, target = drop(source, key=of_source), drop(target, key=of_target)
         begins = starts_of_segments(batch.source_segments)
         memory = scan(params["encoder"], source, begins, jnp.zeros_like(source))
         mask = batch.target_segments[:, :, None] == batch.source_segments[:, None]
@@ -145,11 +134,10 @@ class RecurrentModel:
 
     def attention(self, params, batch):
         weights = self._run(params, batch)[2]
-        none = [
-            jnp.zeros((0, len(side), 1, side.shape[1], side.shape[1]))
-            for side in (batch.source, batch.target)
-        ]
-        return AttentionMaps(*none, weights[None, :, None])
+        rows, target, source = weights.shape
+        encoder = jnp.zeros((0, rows, 1, source, source))
+        decoder = jnp.zeros((0, rows, 1, target, target))
+        return AttentionMaps(encoder, decoder, weights[None, :, None])
 
     def watch(self, params, batch, key):
         outputs = self._run(params, batch, key)[0]
@@ -184,11 +172,10 @@ class RecurrentDecoder:
         return Memory(states, jnp.zeros((batch, length), bool), states[:, 0])
 
     def resize_memory(self, memory, *, length):
-        def resize(leaf):
-            room = [(0, 0), (0, max(0, length - leaf.shape[1]))]
-            return jnp.pad(leaf[:, :length], room + [(0, 0)] * (leaf.ndim - 2))
-
-        return Memory(resize(memory.states), resize(memory.is_real), memory.start)
+        states, is_real = (
+            pad(leaf, 0, length - leaf.shape[1], axis=1) for leaf in memory[:2]
+        )
+        return Memory(states, is_real, memory.start)
 
     def empty_cache(self, *, batch, width, length):
         return jnp.zeros((batch, width, self.d_model))

@@ -1,4 +1,4 @@
-"""The same logits as torch.nn.Transformer with the same weights, if it is there."""
+"""The same logits as torch.nn.Transformer with the same weights."""
 
 import dataclasses
 import math
@@ -20,20 +20,16 @@ def tensor(array) -> "torch.Tensor":
 def copy_attention(ours: dict, theirs) -> None:
     """[D, H, K] kernels into one stacked [3D, D] matrix; a missing bias is zero."""
     d_model = theirs.embed_dim
-    stacked = [
-        np.asarray(ours[name]["kernel"]).reshape(d_model, -1).T
-        for name in ("query", "key", "value")
-    ]
+    inputs, output = [ours[name] for name in ("query", "key", "value")], ours["output"]
+    stacked = [np.asarray(each["kernel"]).reshape(d_model, -1).T for each in inputs]
     theirs.in_proj_weight.data = tensor(np.concatenate(stacked))
+    theirs.out_proj.weight.data = tensor(output["kernel"].reshape(-1, d_model).T)
     theirs.in_proj_bias.data.zero_()
     theirs.out_proj.bias.data.zero_()
-    if "bias" in ours["output"]:
-        biases = [np.ravel(ours[name]["bias"]) for name in ("query", "key", "value")]
+    if "bias" in output:
+        biases = [np.ravel(each["bias"]) for each in inputs]
         theirs.in_proj_bias.data = tensor(np.concatenate(biases))
-        theirs.out_proj.bias.data = tensor(ours["output"]["bias"])
-    theirs.out_proj.weight.data = tensor(
-        np.asarray(ours["output"]["kernel"]).reshape(-1, d_model).T
-    )
+        theirs.out_proj.bias.data = tensor(output["bias"])
 
 
 def copy_norm(ours: dict, theirs) -> None:
@@ -70,17 +66,11 @@ def test_logits_equal_those_of_torch(norm_first, is_published):
     model, params = init(config)
     params = draw_biases(params)
     theirs = torch.nn.Transformer(
-        config.d_model,
-        config.num_heads,
-        config.encoder_layers,
-        config.decoder_layers,
-        config.d_ff,
-        dropout=0.0,
+        config.d_model, config.num_heads, config.encoder_layers, config.decoder_layers,
+        config.d_ff, dropout=0.0, batch_first=True, norm_first=norm_first,
         activation=torch.nn.functional.silu if is_published else "relu",
-        batch_first=True,
-        norm_first=norm_first,
         layer_norm_eps=config.layer_norm_epsilon,
-    ).eval()
+    ).eval()  # fmt: skip
     for stack in ("encoder", "decoder"):
         module = getattr(theirs, stack)
         for index, layer in enumerate(module.layers):
@@ -96,16 +86,15 @@ def test_logits_equal_those_of_torch(norm_first, is_published):
         positions = tensor(sinusoidal_positions(ids.shape[1], config.d_model))
         return embedding[tensor(ids).long()] * math.sqrt(config.d_model) + positions
 
+    length, is_padding = BATCH.target.shape[1], tensor(BATCH.source_segments == 0)
     with torch.no_grad():
         hidden = theirs(
             embed(BATCH.source),
             embed(shift_right(BATCH.target, BATCH.target_segments)),
-            tgt_mask=torch.nn.Transformer.generate_square_subsequent_mask(
-                BATCH.target.shape[1], dtype=torch.bool
-            ),
+            tgt_mask=torch.ones(length, length, dtype=torch.bool).triu(1),
             tgt_is_causal=True,
-            src_key_padding_mask=tensor(BATCH.source_segments == 0),
-            memory_key_padding_mask=tensor(BATCH.source_segments == 0),
+            src_key_padding_mask=is_padding,
+            memory_key_padding_mask=is_padding,
         )
         bias = np.asarray(params.get("logits_bias", 0.0))
         expected = (hidden @ embedding.T).numpy() + bias

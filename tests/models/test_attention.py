@@ -11,17 +11,12 @@ from jaxformer.models.attention import (
     attention_weights,
     dot_product_attention,
 )
-from jaxformer.models.masks import causal_mask, segment_mask, window_mask
+from jaxformer.models.masks import causal_mask, segment_mask
 
 
 def test_causal_mask_is_lower_triangular():
     expected = [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     np.testing.assert_array_equal(causal_mask(3)[0, 0], expected)
-
-
-def test_window_mask_is_a_band():
-    expected = [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
-    np.testing.assert_array_equal(window_mask(4, reach=1)[0, 0], expected)
 
 
 def test_segment_mask_of_a_padded_row_hides_padding_only():
@@ -67,7 +62,7 @@ def test_division_by_sqrt_d_k_keeps_score_variance_at_one():
 @pytest.mark.parametrize(("d_k", "d_v"), [(4, 4), (2, 6)])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_each_head_attends_by_its_own_projection(d_k, d_v, has_bias):
-    module = MultiHeadAttention(8, 2, d_k, d_v, jnp.dtype("float32"), has_bias, 1.0)
+    module = MultiHeadAttention(2, d_k, d_v, jnp.dtype("float32"), has_bias, 1.0)
     x = jax.random.normal(jax.random.key(0), (1, 5, 8))
     mask = causal_mask(5)
     params = nn.unbox(module.init(jax.random.key(1), x, x, mask))

@@ -33,13 +33,9 @@ LONGEST = 6  # tokens of a target in these tests
 MOST = 128  # hypotheses that one test grows
 
 
-def remember(model, params=None):
-    """What decoding keeps of a model and of SOURCES."""
-    return encode(model.decoder, params or params_of(model))
-
-
 @partial(jax.jit, static_argnums=0)
 def encode(decoder, params):
+    """The weights of decoding, and the memory of SOURCES."""
     weights = decoder.weights(params)
     return weights, decoder.encode(weights, SOURCES)
 
@@ -57,15 +53,15 @@ def step(decoder, *arguments):
 class Walk:
     """Random hypotheses, grown step by step as a search would.
 
-    Row b begins at step `starts[b]`, and again when its hypotheses are LONGEST tokens
-    long. At each step a hypothesis goes on from any of its sentence's.
+    Row b begins at step `starts[b]`, and again when its hypotheses have LONGEST tokens.
+    At each step the parent of a hypothesis is any of its sentence's.
     """
 
     def __init__(
         self, model, memory=None, *, width, length, starts=(0, 3, 4), params=None
     ):
         self.decoder, self.starts, self.width = model.decoder, starts, width
-        self.weights, own_memory = remember(model, params)
+        self.weights, own_memory = encode(self.decoder, params or params_of(model))
         self.memory = own_memory if memory is None else memory
         rows = len(starts)
         self.draw = np.random.default_rng(7)
@@ -75,7 +71,7 @@ class Walk:
         self.paths = [[()] * width for _ in range(rows)]
         self.ancestors = np.zeros((rows, width, length), np.int32)
         cache = self.decoder.empty_cache(batch=rows, width=width, length=length)
-        # Nobody may read what nobody wrote.
+        # A step must not read slots that no step has written.
         self.cache = jax.tree.map(lambda leaf: np.full_like(leaf, 100), cache)
         self.seen = []  # (source row, tokens so far, logits of the next)
 
@@ -143,7 +139,7 @@ class Walk:
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_has_the_logits_of_teacher_forcing(name, width):
-    """Of rows that begin apart and share their past, round and round the ring."""
+    """For rows that begin at different steps, over several turns of the ring."""
     walk = Walk(MODELS[name], width=width, length=LONGEST).go(14)
     assert walk.ages.tolist() == [2, 5, 4]
     assert len(walk.seen) == (14 + 11 + 10) * width
@@ -160,7 +156,7 @@ def test_a_ring_may_grow_and_shrink_between_two_steps(window):
     walk.assert_like_teacher_forcing(model)
 
 
-def test_a_ring_turns_so_that_the_newest_is_last():
+def test_resizing_a_ring_moves_the_newest_to_the_end():
     """Five slots that hold steps 0 to 6: the oldest is 2, in slot 2."""
     ring = jnp.array([[5, 6, 2, 3, 4]])
 
@@ -176,7 +172,7 @@ def test_a_ring_turns_so_that_the_newest_is_last():
 
 def test_a_memory_may_grow_and_shrink_by_padding():
     model = MODELS["paper"]
-    _, memory = remember(model)
+    _, memory = encode(model.decoder, params_of(model))
     resize = model.decoder.resize_memory
     wide = resize(memory, length=9)
     assert wide.is_real.shape == (3, 9)
@@ -196,13 +192,9 @@ def test_a_memory_may_grow_and_shrink_by_padding():
 
 def test_empty_memories_and_caches_have_the_shape_of_full_ones():
     model = MODELS["odd sizes"]
-    _, memory = remember(model)
+    _, memory = encode(model.decoder, params_of(model))
     empty = model.decoder.empty_memory(batch=3, length=5)
-    shapes = [
-        jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), each)
-        for each in (empty, memory)
-    ]
-    assert shapes[0] == shapes[1]
+    assert jax.tree.map(jax.typeof, empty) == jax.tree.map(jax.typeof, memory)
     assert not empty.is_real.any()
     for own, slots in ((model, 10), (MODELS["window"], 3)):  # a window sees no more
         (key, value), *_ = own.decoder.empty_cache(batch=4, width=2, length=10)
@@ -212,9 +204,8 @@ def test_empty_memories_and_caches_have_the_shape_of_full_ones():
 def test_bfloat16_decodes_nearly_the_same():
     model = model_of(layers=2, dtype="bfloat16", **PUBLISHED)
     walk = Walk(model, width=3, length=LONGEST).go(6)
-    weights, memory = remember(model)
-    held = jax.tree.leaves((weights.decoding.embedding, memory.layers, walk.cache))
-    assert {str(leaf.dtype) for leaf in held} == {"bfloat16"}
+    held = (walk.weights.embedding, walk.memory.layers, walk.cache)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(held)} == {"bfloat16"}
     walk.assert_like_teacher_forcing(model, atol=0.15)
     walk.assert_like_teacher_forcing(MODELS["published"], atol=0.2)
     with pytest.raises(AssertionError):

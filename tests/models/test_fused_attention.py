@@ -1,4 +1,4 @@
-"""One kernel for equation 1: when it is used, and that it is asked for the same."""
+"""cuDNN's kernel for equation 1: when it is used, and that it computes the same."""
 
 from types import SimpleNamespace
 from unittest import mock
@@ -11,94 +11,76 @@ from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
 from jaxformer.models import attention
 from jaxformer.models.attention import dot_product_attention
-from jaxformer.models.fused_attention import (
-    cuda_capability,
-    fused_attention,
-    fused_attention_fits,
-)
 from jaxformer.models.masks import causal_mask, segment_mask
 from tests.models.test_transformer import BATCH
 from tests.models.tiny import model_of, params_of
 
-HOPPER = (9, 0)
-CONFIG = {"layers": 2}
 HALF = {"layers": 2, "dtype": "bfloat16"}
 
 
-def fits(
-    *,
-    t=16,
-    s=32,
-    d_k=64,
-    d_v=64,
-    dtypes=("bfloat16",) * 3,
-    capability=HOPPER,
-    devices=1,
-) -> bool:
+def on_gpus(*, capability=(9, 0), devices=1):
+    """Pretend that this machine has so many GPUs."""
+    return (
+        mock.patch.object(attention, "cuda_capability", return_value=capability),
+        mock.patch.object(jax, "device_count", return_value=devices),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fits", "sizes"),
+    [
+        *((True, sizes) for sizes in (
+            {}, {"dtypes": ("float16",) * 3}, {"d_k": 128, "d_v": 128},
+            {"d_k": 8, "d_v": 8}, {"capability": (8, 0)}, {"capability": (12, 1)},
+        )),
+        *((False, sizes) for sizes in (
+            {"capability": None}, {"capability": (7, 5)}, {"devices": 2}, {"t": 15},
+            {"dtypes": ("float32",) * 3}, {"d_k": 136, "d_v": 136}, {"s": 31},
+            {"dtypes": ("bfloat16", "bfloat16", "float16")}, {"d_k": 20, "d_v": 20},
+            {"d_v": 32},
+        )),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_fits(fits, sizes):
+    defaults = {
+        "t": 16, "s": 32, "d_k": 64, "d_v": 64, "dtypes": ("bfloat16",) * 3,
+        "capability": (9, 0), "devices": 1,
+    }  # fmt: skip
+    t, s, d_k, d_v, dtypes, capability, devices = (defaults | sizes).values()
     shapes = (2, t, 4, d_k), (2, s, 4, d_k), (2, s, 4, d_v)
     qkv = map(jax.ShapeDtypeStruct, shapes, map(jnp.dtype, dtypes))
-    return fused_attention_fits(*qkv, capability=capability, devices=devices)
+    capability, count = on_gpus(capability=capability, devices=devices)
+    with capability, count:
+        assert attention.fused_attention_fits(*qkv) == fits
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {}, {"dtypes": ("float16",) * 3}, {"d_k": 128, "d_v": 128},
-        {"d_k": 8, "d_v": 8}, {"capability": (8, 0)}, {"capability": (12, 1)},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_fits(sizes):
-    assert fits(**sizes)
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {"capability": None}, {"capability": (7, 5)}, {"devices": 2},
-        {"dtypes": ("float32",) * 3}, {"dtypes": ("bfloat16", "bfloat16", "float16")},
-        {"d_k": 136, "d_v": 136}, {"d_k": 20, "d_v": 20}, {"d_v": 32}, {"t": 15},
-        {"s": 31},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_does_not_fit(sizes):
-    assert not fits(**sizes)
-
-
-def test_a_processor_without_cuda_has_no_capability():
-    assert cuda_capability() is None
-
-
-def test_a_card_says_its_capability():
+def test_the_capability_is_that_of_a_cuda_device():
+    assert attention.cuda_capability() is None
     client = SimpleNamespace(platform_version="PJRT C API\ncuda 12090")
     card = SimpleNamespace(platform="gpu", client=client, compute_capability="12.0")
     with mock.patch.object(jax, "local_devices", return_value=[card]):
-        assert cuda_capability() == (12, 0)
+        assert attention.cuda_capability() == (12, 0)
         client.platform_version = "rocm 6.2"
-        assert cuda_capability() is None
+        assert attention.cuda_capability() is None
 
 
-def masks():
-    segments = jnp.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1]])
-    own = segment_mask(segments, segments)
-    return {"none": None, "future": causal_mask(6), "padding": own & causal_mask(6)}
+SEGMENTS = jnp.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1]])
+MASKS = {
+    "none": None,
+    "causal": causal_mask(6),
+    "padding": segment_mask(SEGMENTS, SEGMENTS) & causal_mask(6),
+}
 
 
-@pytest.mark.parametrize("name", masks())
+@pytest.mark.parametrize("name", MASKS)
 def test_the_call_without_the_kernel_has_our_values_and_gradients(name):
     """Scale, order of axes and mask are right; a query without keys averages."""
     draw = np.random.default_rng(0)
     *qkv, cotangent = draw.normal(size=(4, 2, 6, 3, 8)).astype(np.float32)
-    mask = masks()[name]
     results = []
-    for function, options in (
-        (dot_product_attention, {}),
-        (fused_attention, {"implementation": "xla"}),
-    ):
-        heads, pull = jax.vjp(
-            lambda *qkv, f=function, o=options: f(*qkv, mask, **o), *qkv
-        )
+    for function in (dot_product_attention, jax.nn.dot_product_attention):
+        heads, pull = jax.vjp(lambda *qkv, f=function: f(*qkv, mask=MASKS[name]), *qkv)
         results.append((heads, *pull(cotangent)))
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-6)
@@ -110,18 +92,11 @@ def lowered_for_cuda(config, *, devices: int) -> str:
     JAX has no public way to lower for a kernel that is not installed.
     """
     version = SimpleNamespace(cudnn_get_version=lambda: 91000)
-
     model = model_of(**config)
-
-    def loss(params):
-        return model.logits(params, BATCH).var()
-
-    with (
-        mock.patch.object(cudnn, "cuda_versions", version),
-        mock.patch.object(attention, "cuda_capability", return_value=HOPPER),
-        mock.patch.object(jax, "device_count", return_value=devices),
-    ):
-        traced = jax.jit(jax.grad(loss)).trace(params_of(model))
+    capability, count = on_gpus(devices=devices)
+    with mock.patch.object(cudnn, "cuda_versions", version), capability, count:
+        gradient = jax.grad(lambda params: model.logits(params, BATCH).var())
+        traced = jax.jit(gradient).trace(params_of(model))
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
@@ -132,14 +107,5 @@ def test_the_kernel_is_in_a_program_for_cuda_if_it_is_allowed_and_fits():
     assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmax(") == 2
     assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmaxBackward(") == 2
     assert "fmha_scale\\22: 0.35355" in text  # 1 / sqrt(8)
-    for config, devices in ((HALF, 1), (allowed, 2), (CONFIG, 1)):
+    for config, devices in ((HALF, 1), (allowed, 2), ({"layers": 2}, 1)):
         assert "cudnn" not in lowered_for_cuda(config, devices=devices)
-
-
-def test_without_cuda_what_is_allowed_changes_nothing():
-    def program(config):
-        model = model_of(**config)
-        return jax.jit(model.logits).lower(params_of(model), BATCH).as_text()
-
-    allowed = {**HALF, "fused_attention": True}
-    assert program(allowed) == program(HALF)

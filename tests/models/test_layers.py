@@ -1,5 +1,7 @@
 """Sections 3.1, 3.3 and 3.5: positions, layer norm, feed-forward, sub-layer."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,11 +17,8 @@ from jaxformer.models.layers import (
 
 
 def test_positions_interleave_sines_and_cosines():
-    table = sinusoidal_positions(3, 4)
-    expected = [
-        [np.sin(p), np.cos(p), np.sin(p / 100), np.cos(p / 100)] for p in range(3)
-    ]
-    np.testing.assert_allclose(table, expected, atol=1e-7)
+    rows = [[np.sin(p), np.cos(p), np.sin(p / 100), np.cos(p / 100)] for p in range(3)]
+    np.testing.assert_allclose(sinusoidal_positions(3, 4), rows, atol=1e-7)
 
 
 def test_wavelengths_run_from_two_pi_to_almost_10000_two_pi():
@@ -30,91 +29,63 @@ def test_wavelengths_run_from_two_pi_to_almost_10000_two_pi():
     assert table[quarter, -1] == pytest.approx(0.0, abs=1e-3)
 
 
-def test_a_shift_of_positions_is_one_rotation_for_all_of_them():
-    """Section 3.5: PE(pos + k) is a linear function of PE(pos)."""
-    table, shift = sinusoidal_positions(50, 8), 7
-    angles = shift / 10000 ** (np.arange(0, 8, 2) / 8)
-    rotation = np.zeros((8, 8))
-    for pair, angle in enumerate(angles):
-        sine, cosine = np.sin(angle), np.cos(angle)
-        block = slice(2 * pair, 2 * pair + 2)
-        rotation[block, block] = [[cosine, -sine], [sine, cosine]]
-    np.testing.assert_allclose(table[:-shift] @ rotation, table[shift:], atol=1e-6)
-
-
 def test_layer_norm_by_hand():
     x = jnp.array([[1.0, 3.0]])  # mean 2, standard deviation 1
     out = layer_norm(x, jnp.array([2.0, 2.0]), jnp.array([0.5, 0.0]), epsilon=1e-6)
     np.testing.assert_allclose(out, [[-1.5, 2.0]], atol=1e-5)
-
-
-def test_layer_norm_adds_its_epsilon_to_the_variance():
-    x = jnp.array([[1.0, 3.0]])
     out = layer_norm(x, jnp.ones(2), jnp.zeros(2), epsilon=3.0)
-    np.testing.assert_allclose(out, [[-0.5, 0.5]], atol=1e-6)
+    np.testing.assert_allclose(out, [[-0.5, 0.5]], atol=1e-6)  # of variance 1 + 3
 
 
 def test_layer_norm_of_bfloat16_is_computed_in_float32():
     x = (1000 + jax.random.normal(jax.random.key(0), (4, 512))).astype(jnp.bfloat16)
     out = layer_norm(x, jnp.ones(512), jnp.zeros(512), epsilon=1e-6)
     wide = np.asarray(x, np.float64)
-    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(
-        wide.var(-1, keepdims=True) + 1e-6
-    )
+    deviation = np.sqrt(wide.var(-1, keepdims=True) + 1e-6)
+    expected = (wide - wide.mean(-1, keepdims=True)) / deviation
     assert out.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(out, np.float64), expected, atol=0.02)
 
 
+def feed_forward(d_ff, activation):
+    """Equation 2 with d_model = 1."""
+    return FeedForward(1, d_ff, activation, jnp.dtype("float32"), 1.0)
+
+
 def test_equation_2_by_hand():
-    module = FeedForward(
-        d_model=1,
-        d_ff=2,
-        activation="relu",
-        dtype=jnp.dtype("float32"),
-        output_gain=1.0,
-    )
     params = {
         "hidden": {"kernel": jnp.array([[1.0, -1.0]]), "bias": jnp.array([0.5, 0.5])},
         "output": {"kernel": jnp.array([[2.0], [3.0]]), "bias": jnp.array([1.0])},
     }
-    out = module.apply({"params": params}, jnp.array([[[2.0], [-2.0]]]))
+    x = jnp.array([[[2.0], [-2.0]]])
+    out = feed_forward(2, "relu").apply({"params": params}, x)
     # max(0, 2.5) * 2 + max(0, -1.5) * 3 + 1 = 6; max(0, -1.5) * 2 + 2.5 * 3 + 1 = 8.5
     np.testing.assert_allclose(out[0, :, 0], [6.0, 8.5])
 
 
-def test_another_activation_takes_the_place_of_the_maximum():
-    module = FeedForward(
-        d_model=1,
-        d_ff=1,
-        activation="swish",
-        dtype=jnp.dtype("float32"),
-        output_gain=1.0,
-    )
+def test_swish_replaces_the_maximum():
     one = {"kernel": jnp.ones((1, 1)), "bias": jnp.zeros(1)}
-    params = {"hidden": one, "output": one}
-    out = module.apply({"params": params}, jnp.array([[[np.log(3.0)], [0.0]]]))
+    params, x = {"hidden": one, "output": one}, jnp.array([[[np.log(3.0)], [0.0]]])
+    out = feed_forward(1, "swish").apply({"params": params}, x)
     np.testing.assert_allclose(out[0, :, 0], [0.75 * np.log(3), 0.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_sublayer_puts_the_norm_where_it_is_told(norm_first):
+def test_sublayer_normalises_first_or_last(norm_first):
     module = Sublayer(dropout=0.5, norm_first=norm_first, epsilon=1e-6)
     x = jax.random.normal(jax.random.key(0), (2, 3, 4))
-    params = nn.unbox(module.init(jax.random.key(1), x, jnp.tanh, train=False))
-    out = module.apply(params, x, jnp.tanh, train=False)
-    one, zero = jnp.ones(4), jnp.zeros(4)
-    if norm_first:
-        expected = x + jnp.tanh(layer_norm(x, one, zero, epsilon=1e-6))
-    else:
-        expected = layer_norm(x + jnp.tanh(x), one, zero, epsilon=1e-6)
+    params = nn.unbox(module.init(jax.random.key(1), x, jnp.tanh))
+    out = module.apply(params, x, jnp.tanh)
+    learned = {"scale": jnp.ones(4), "bias": jnp.zeros(4)}
+    norm = functools.partial(layer_norm, **learned, epsilon=1e-6)
+    expected = x + jnp.tanh(norm(x)) if norm_first else norm(x + jnp.tanh(x))
     np.testing.assert_allclose(out, expected, atol=1e-6)
 
 
 def test_sublayer_drops_the_function_and_never_the_residual():
     module = Sublayer(dropout=0.5, norm_first=True, epsilon=1e-6)
     x = jnp.full((1, 100, 16), 7.0)
-    params = nn.unbox(module.init(jax.random.key(1), x, jnp.ones_like, train=False))
-    out = module.apply(
-        params, x, jnp.ones_like, train=True, rngs={"dropout": jax.random.key(2)}
-    )
+    params = nn.unbox(module.init(jax.random.key(1), x, jnp.ones_like))
+    rngs = {"dropout": jax.random.key(2)}
+    out = module.apply(params, x, jnp.ones_like, rngs=rngs)
     assert set(np.unique(out)) == {7.0, 9.0}  # x, or x + 1 / (1 - 0.5)

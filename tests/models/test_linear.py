@@ -20,11 +20,8 @@ def test_the_product_and_its_gradients_are_the_plain_ones():
 
     found = jax.value_and_grad(value(multiply), (0, 1))(x, matrix)
     plain = jax.value_and_grad(value(jnp.matmul), (0, 1))(x, matrix)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
-        found,
-        plain,
-    )
+    for ours, theirs in zip(*map(jax.tree.leaves, (found, plain)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +45,12 @@ def test_a_projection_is_the_product_that_its_letters_say(shape, contracted, equ
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_gain_scales_the_first_kernel():
+def test_the_gain_scales_xavier_s_initialisation():
     def kernel(gain):
-        axes = ("embed", "mlp")
-        projection = Projection((64, 96), axes, 1, jnp.dtype("float32"), False, gain)
-        x = jnp.ones((1, 1, 64))
-        return projection.init(jax.random.key(0), x)["params"]["kernel"].unbox()
+        axes, dtype = ("embed", "mlp"), jnp.dtype("float32")
+        projection = Projection((64, 96), axes, 1, dtype, False, gain)
+        boxed = projection.init(jax.random.key(0), jnp.ones((1, 1, 64)))
+        return boxed["params"]["kernel"].unbox()
 
-    xavier = np.sqrt(2 / (64 + 96))
-    assert kernel(1.0).std() == pytest.approx(xavier, rel=0.03)
+    assert kernel(1.0).std() == pytest.approx(np.sqrt(2 / (64 + 96)), rel=0.03)
     np.testing.assert_allclose(kernel(0.5), 0.5 * kernel(1.0), rtol=1e-6)

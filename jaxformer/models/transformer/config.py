@@ -9,7 +9,7 @@ from jaxformer.settings import Section, setting
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(Section):
-    """The hyper-parameters of Table 3, and those in which published models differ."""
+    """The hyper-parameters of Table 3, and others in which published models differ."""
 
     section: ClassVar[str] = "model"
 
@@ -22,9 +22,7 @@ class TransformerConfig(Section):
     d_k: int = setting("Head size of queries and keys.", least=1)
     d_v: int = setting("Head size of values.", least=1)
     dropout: float = setting(
-        "P_drop, of sub-layer outputs and of embedding plus position.",
-        least=0,
-        below=1,
+        "P_drop, of sub-layer outputs and embeddings with position.", least=0, below=1
     )
     positions: str = setting(
         "Positional encoding: sinusoids (section 3.5) or a learned table (Table 3, E).",
@@ -35,8 +33,7 @@ class TransformerConfig(Section):
     )
     norm_first: bool = setting("Pre-norm instead of the paper's post-norm.")
     dtype: str = setting(
-        "Type of activations; parameters stay float32.",
-        choices=("float32", "bfloat16"),
+        "Activations' type; parameters are float32.", choices=("float32", "bfloat16")
     )
     attention_window: int | None = setting(
         "Positions that self-attention sees, r (section 4); None: all.", least=1
@@ -46,14 +43,13 @@ class TransformerConfig(Section):
     )
     attention_bias: bool = setting("Biases of the four projections; the paper: none.")
     activation: str = setting(
-        "Between the two maps of feed-forward; the paper: relu.",
-        choices=("relu", "swish"),
+        "Of feed-forward layers; the paper: relu.", choices=("relu", "swish")
     )
     logits_bias: bool = setting("A bias of each token's logit; the paper: none.")
     layer_norm_epsilon: float = setting("Added to the variance.", above=0)
 
     def __post_init__(self) -> None:
-        """Refuse also an odd width. Raises InputError."""
+        """Refuse an odd width as well. Raises InputError."""
         super().__post_init__()
         if self.d_model % 2:
             raise InputError(f"model.d_model is {self.d_model}; it must be even")

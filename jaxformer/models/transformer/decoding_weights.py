@@ -1,7 +1,4 @@
-"""Parameters of a decoder, rearranged for decoding: features first.
-
-Made once per checkpoint, which keeps the names and shapes of `transformer.py`.
-"""
+"""A decoder's parameters in the layout of decoding, made once per checkpoint."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,26 +6,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxformer.models.sequence_model import Parameters
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.transformer import SUBLAYERS
 
 
 class Linear(NamedTuple):
-    """y = weight @ x + bias, features first."""
+    """A linear map with features first."""
 
     weight: jax.Array  # [out, in]
-    bias: jax.Array | None  # f32 [out]
+    bias: jax.Array | None  # float32 [out]
 
-
-class Norm(NamedTuple):
-    """Scale and bias of a layer norm, f32 [D] both."""
-
-    scale: jax.Array
-    bias: jax.Array
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map x [in, R] to [out, R]."""
+        y = self.weight @ x
+        return y if self.bias is None else y + self.bias.astype(y.dtype)[:, None]
 
 
 class LayerWeights(NamedTuple):
-    """One decoder layer."""
+    """The parameters of a decoder layer, matrices in the config's dtype."""
 
     self_input: Linear  # [H (2K + U), D]: queries, keys, values
     self_output: Linear  # [D, H U]
@@ -37,67 +33,42 @@ class LayerWeights(NamedTuple):
     cross_output: Linear  # [D, H U]
     hidden: Linear  # [F, D]
     output: Linear  # [D, F]
-    norms: dict[str, Norm]  # by sub-layer
+    norms: dict[str, dict[str, jax.Array]]  # scale and bias by sub-layer, float32 [D]
 
 
-class DecodingWeights(NamedTuple):
-    """The decoder's parameters as a step wants them."""
+class Weights(NamedTuple):
+    """Parameters, and the matrices of decoding."""
 
-    embedding: jax.Array  # [V, D]
-    logits_bias: jax.Array | None  # f32 [V]
-    positions: jax.Array | None  # f32 [N, D] if learned
+    params: Parameters
+    embedding: jax.Array  # [V, D] in the config's dtype
     layers: tuple[LayerWeights, ...]
-    norm: Norm | None  # that closes a pre-norm stack
 
 
-def decoding_weights(
-    config: TransformerConfig, params: Mapping[str, Any]
-) -> DecodingWeights:
-    """Rearrange the parameters of a `Transformer`, matrices in the config's dtype."""
-    dtype = jnp.dtype(config.dtype)
-    decoder = params["decoder"]
-    return DecodingWeights(
-        params["embedding"].astype(dtype),
-        params.get("logits_bias"),
-        params.get("position_embedding"),
-        tuple(
-            _layer_weights(decoder[f"layer_{n}"], dtype)
-            for n in range(config.decoder_layers)
-        ),
-        Norm(**decoder["norm"]) if config.norm_first else None,
-    )
+def decoding_weights(config: TransformerConfig, params: Parameters) -> Weights:
+    """Arrange the parameters of a `Transformer` for decoding."""
+    dtype, d_model = jnp.dtype(config.dtype), config.d_model
+    heads, names = config.num_heads * config.d_v, SUBLAYERS["decoder"]
 
+    def linear(inputs: int, *projections: Mapping[str, Any]) -> Linear:
+        """Stack kernels, as matrices [inputs, out], to one [sum of out, inputs]."""
+        kernels = [p["kernel"].reshape(inputs, -1).T for p in projections]
+        biases = [p["bias"].reshape(-1) for p in projections if "bias" in p]
+        weight = jnp.concatenate(kernels).astype(dtype)
+        return Linear(weight, jnp.concatenate(biases) if biases else None)
 
-def _layer_weights(layer: Mapping[str, Any], dtype: jnp.dtype) -> LayerWeights:
-    own, cross = layer["self_attention"], layer["cross_attention"]
-    feed = layer["feed_forward"]
-    return LayerWeights(
-        self_input=_from_heads(dtype, own["query"], own["key"], own["value"]),
-        self_output=_to_model(own["output"], dtype),
-        cross_query=_from_heads(dtype, cross["query"]),
-        cross_memory=_from_heads(dtype, cross["key"], cross["value"]),
-        cross_output=_to_model(cross["output"], dtype),
-        hidden=_to_model(feed["hidden"], dtype),
-        output=_to_model(feed["output"], dtype),
-        norms={
-            name: Norm(**layer[f"{name}_sublayer"]["norm"])
-            for name in SUBLAYERS["decoder"]
-        },
-    )
+    def arranged(layer: Mapping[str, Any]) -> LayerWeights:
+        own, cross, feed = (layer[name] for name in names)
+        return LayerWeights(
+            self_input=linear(d_model, own["query"], own["key"], own["value"]),
+            self_output=linear(heads, own["output"]),
+            cross_query=linear(d_model, cross["query"]),
+            cross_memory=linear(d_model, cross["key"], cross["value"]),
+            cross_output=linear(heads, cross["output"]),
+            hidden=linear(d_model, feed["hidden"]),
+            output=linear(config.d_ff, feed["output"]),
+            norms={name: layer[f"{name}_sublayer"]["norm"] for name in names},
+        )
 
-
-def _from_heads(dtype: jnp.dtype, *projections: Mapping[str, Any]) -> Linear:
-    """Kernels [D, H, K] below each other as one [out, D]."""
-    kernels = [p["kernel"] for p in projections]
-    weight = jnp.concatenate([k.reshape(k.shape[0], -1).T for k in kernels])
-    if "bias" not in projections[0]:
-        return Linear(weight.astype(dtype), None)
-    bias = jnp.concatenate([p["bias"].reshape(-1) for p in projections])
-    return Linear(weight.astype(dtype), bias)
-
-
-def _to_model(dense: Mapping[str, Any], dtype: jnp.dtype) -> Linear:
-    """A kernel [..., out] as [out, in]."""
-    kernel = dense["kernel"]
-    weight = kernel.reshape(-1, kernel.shape[-1]).T
-    return Linear(weight.astype(dtype), dense.get("bias"))
+    layers = (params["decoder"][f"layer_{n}"] for n in range(config.decoder_layers))
+    embedding = params["embedding"].astype(dtype)
+    return Weights(params, embedding, tuple(map(arranged, layers)))

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.batch import Batch
-from jaxformer.models.attention import MultiHeadAttention
 from jaxformer.models.layers import LayerNorm, Sublayer
 from jaxformer.models.local_attention import keys_computed
 from jaxformer.models.sequence_model import AttentionMaps, Features, Parameters
@@ -36,7 +35,7 @@ class TransformerModel:
 
     @property
     def longest(self) -> int | None:
-        """What a learned table of positions holds."""
+        """The length of a learned table of positions."""
         is_learned = self.config.positions == "learned"
         return self.config.max_positions if is_learned else None
 
@@ -52,64 +51,47 @@ class TransformerModel:
         return self.network.apply({"params": params}, *inputs, **options)
 
     def init(self, key: jax.Array) -> Parameters:
-        row = jnp.ones((batch_shards(), 2), jnp.int32)  # what is drawn depends on none
-        return self.network.init(key, Batch(row, row, row, row), train=False)["params"]
+        row = jnp.ones((batch_shards(), 2), jnp.int32)  # has no effect on parameters
+        return self.network.init(key, Batch(row, row, row, row))["params"]
 
     def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
-        return self._apply(
-            params, batch, train=True, rngs={"dropout": key}, method="features"
-        )
+        return self._apply(params, batch, rngs={"dropout": key}, method="features")
 
     def logits(self, params: Parameters, batch: Batch) -> jax.Array:
-        return self._apply(params, batch, train=False)
+        return self._apply(params, batch)
 
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
-        """Section 3.2, without dropout."""
-        found: dict[str, list[jax.Array]] = {"encoder": [], "decoder": [], "cross": []}
+        _, found = self._apply(params, batch, method="hidden", mutable="intermediates")
 
-        def keep(function, args, kwargs, context):
-            module = context.module
-            if (
-                isinstance(module, MultiHeadAttention)
-                and context.method_name == "attend"
-            ):
-                stack, _, name = module.path[:3]
-                kind = "cross" if name == "cross_attention" else stack
-                found[kind].append(module.weights(*args, **kwargs))
-            return function(*args, **kwargs)
+        def maps(stack: str, attention: str) -> jax.Array:
+            layers = found["intermediates"][stack]
+            names = [f"layer_{n}" for n in range(self.config.layers(stack))]
+            return jnp.stack([layers[name][attention]["weights"][0] for name in names])
 
-        with nn.intercept_methods(keep):
-            self._apply(params, batch, train=False, method="hidden")
-        return AttentionMaps(**{kind: jnp.stack(maps) for kind, maps in found.items()})
+        encoder = maps("encoder", "self_attention")
+        decoder = maps("decoder", "self_attention")
+        return AttentionMaps(encoder, decoder, maps("decoder", "cross_attention"))
 
     def watch(
         self, params: Parameters, batch: Batch, key: jax.Array
     ) -> dict[str, jax.Array]:
-        """Sub-layers, as "decoder/layer_0/cross_attention", and pre-norm's last norms.
-
-        Nothing may leave a layer that is rematerialised, so none is here.
-        """
+        """Names are as "decoder/layer_0/cross_attention" and "encoder/norm"."""
         found = {}
 
         def keep(function, args, kwargs, context):
             output, module = function(*args, **kwargs), context.module
             is_last_norm = isinstance(module, LayerNorm) and len(module.path) == 2
-            if context.method_name == "__call__" and (
-                is_last_norm or isinstance(module, Sublayer)
-            ):
+            if is_last_norm or isinstance(module, Sublayer):
                 name = "/".join(module.path).removesuffix("_sublayer")
                 found[name] = jnp.isfinite(output).all()
             return output
 
-        with nn.intercept_methods(keep):
+        with nn.intercept_methods(keep):  # no array can leave a rematerialised layer
             replace(self, rematerialise=False).features(params, batch, key)
         return found
 
     def flops(self, rows: int, source: int, target: int) -> int:
-        """Two operations for each weight and position forward, and twice that backward.
-
-        Arithmetic, because XLA's cost analysis counts the body of a loop once.
-        """
+        """Count two operations for each weight and position forward, four backward."""
         config = self.config
         encoder, decoder = config.encoder_layers, config.decoder_layers
         d, head_pair = config.d_model, config.num_heads * (config.d_k + config.d_v)
@@ -118,11 +100,9 @@ class TransformerModel:
         of_source = encoder * (attention + feed_forward) + decoder * attention // 2
         of_target = decoder * (3 * attention // 2 + feed_forward) + d * self.vocab_size
         window = config.attention_window
-        scores = encoder * source * keys_computed(
-            source, window=window, is_causal=False
-        ) + decoder * target * (
-            keys_computed(target, window=window, is_causal=True) + source
-        )
+        read = encoder * keys_computed(source, window=window, is_causal=False)
+        written = decoder * keys_computed(target, window=window, is_causal=True)
+        scores = source * read + target * (written + decoder * source)
         return 6 * rows * (source * of_source + target * of_target + head_pair * scores)
 
     def activations(self, rows: int, source: int, target: int) -> int:

@@ -1,9 +1,4 @@
-"""Section 3: the encoder-decoder Transformer as a Linen module.
-
-`Transformer.__call__` scores whole targets, as training does. Decoding runs one
-position at a time on the same parameters in another layout:
-`jaxformer.models.transformer.decoder`.
-"""
+"""Section 3: the encoder-decoder Transformer on whole targets, as a Linen module."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +14,6 @@ from jaxformer.models.layers import (
     FeedForward,
     LayerNorm,
     Sublayer,
-    embedding_scale,
     residual_gain,
     sinusoidal_positions,
 )
@@ -36,7 +30,7 @@ SUBLAYERS = {  # of a layer, in the order of Figure 1
 
 
 class Layer(nn.Module):
-    """A layer of the encoder or of the decoder (Figure 1)."""
+    """A layer of the encoder or the decoder (Figure 1)."""
 
     config: TransformerConfig
     stack: str  # a key of SUBLAYERS
@@ -48,23 +42,17 @@ class Layer(nn.Module):
         self_mask: Mask,
         memory: jax.Array | None = None,
         cross_mask: jax.Array | None = None,
-        *,
-        train: bool,
     ) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D]; in the decoder given memory [B, S, D].
-
-        Masks are of [B, 1, L, L] and bool [B, 1, L, S].
-        """
+        """Map x [B, L, D] to [B, L, D]; the decoder attends to memory [B, S, D]."""
         config, names = self.config, SUBLAYERS[self.stack]
         dtype = jnp.dtype(config.dtype)
         gain = residual_gain(len(names) * config.layers(self.stack))
         attention = functools.partial(
-            MultiHeadAttention, config.d_model, config.num_heads, config.d_k,
-            config.d_v, dtype, config.attention_bias, gain, config.fused_attention,
+            MultiHeadAttention, config.num_heads, config.d_k, config.d_v, dtype,
+            config.attention_bias, gain, config.fused_attention,
         )  # fmt: skip
-        own, cross = attention(name="self_attention"), None
-        if memory is not None:
-            cross = attention(name="cross_attention")
+        own = attention(name="self_attention")
+        cross = attention(name="cross_attention")  # without parameters until called
         functions = {
             "self_attention": lambda y: own(y, y, self_mask),
             "cross_attention": lambda y: cross(y, memory, cross_mask),
@@ -78,62 +66,50 @@ class Layer(nn.Module):
                 config.dropout, config.norm_first, config.layer_norm_epsilon,
                 name=f"{name}_sublayer",
             )  # fmt: skip
-            x = sublayer(x, functions[name], train=train)
+            x = sublayer(x, functions[name])
         return x
 
 
 class Stack(nn.Module):
-    """N layers of the encoder or of the decoder; pre-norm ends with a layer norm."""
+    """The encoder or the decoder: N layers, and pre-norm's last layer norm."""
 
     config: TransformerConfig
     stack: str
     rematerialise: bool
 
-    def setup(self) -> None:
-        """Declare the layers as layer_0 ... layer_{N-1}."""
-        config = self.config
-        self.layer = [
-            Layer(config, self.stack) for _ in range(config.layers(self.stack))
-        ]
-        self.norm = LayerNorm(config.layer_norm_epsilon) if config.norm_first else None
-
-    def __call__(
-        self, x: jax.Array, *inputs: jax.Array | Mask, train: bool
-    ) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D]; `inputs` are the further ones of a layer."""
-        apply = _rematerialised if self.rematerialise and train else _apply
-        for layer in self.layer:
-            x = apply(layer, x, *inputs, train=train)
-        return x if self.norm is None else self.norm(x)
+    @nn.compact
+    def __call__(self, x: jax.Array, *inputs: jax.Array | Mask) -> jax.Array:
+        """Map x [B, L, D] to [B, L, D]; `inputs` are the other inputs of a layer."""
+        config, apply = self.config, Layer.__call__
+        if self.rematerialise and self.has_rng("dropout"):  # in training
+            apply = _rematerialised
+        for n in range(config.layers(self.stack)):
+            x = apply(Layer(config, self.stack, name=f"layer_{n}"), x, *inputs)
+        if config.norm_first:
+            x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
+        return x
 
 
-def _apply(layer: nn.Module, *inputs: jax.Array | Mask, train: bool) -> jax.Array:
-    return layer(*inputs, train=train)
-
-
-def _rematerialised(
-    layer: nn.Module, *inputs: jax.Array | Mask, train: bool
-) -> jax.Array:
+def _rematerialised(layer: nn.Module, *inputs: jax.Array | Mask) -> jax.Array:
     """Apply a layer and keep only its inputs for the backward pass.
 
     The backward pass computes the layer again: the same numbers in less memory, for a
     third more work.
     """
-    call = functools.partial(_apply, train=train)
 
     def forward(layer: nn.Module, *inputs: jax.Array | Mask) -> tuple:
-        return nn.vjp(nn.remat(call), layer, *inputs)
+        return nn.vjp(nn.remat(Layer.__call__), layer, *inputs)
 
     def backward(pullback: Callable, gradient: jax.Array) -> tuple:
-        # On CPUs XLA ignores `nn.remat`: it moves the second computation up to the
-        # first. It cannot move what depends on the gradient.
+        # On CPUs XLA ignores `nn.remat`: it merges the second computation with the
+        # first. A dependence on the gradient prevents this.
         late = 0.0 * gradient[:1, :1, :1]
         pullback = jax.tree.map(
             lambda kept: kept + late if kept.shape == gradient.shape else kept, pullback
         )
         return pullback(gradient)
 
-    return nn.custom_vjp(call, forward, backward)(layer, *inputs)
+    return nn.custom_vjp(Layer.__call__, forward, backward)(layer, *inputs)
 
 
 class Transformer(nn.Module):
@@ -144,10 +120,10 @@ class Transformer(nn.Module):
     rematerialise: bool
 
     def setup(self) -> None:
-        """Declare the shared embedding, the positions and the two stacks."""
+        """Declare the shared embedding, the positions and both stacks."""
         config = self.config
-        # Standard deviation d_model^-0.5: after the paper's factor sqrt(d_model) an
-        # embedding has the scale of a position, and first logits are of order one.
+        # After the paper's factor sqrt(d_model) an embedding has the scale of a
+        # position, and initial logits are of order one.
         init = nn.initializers.normal(config.d_model**-0.5)
         self.embedding = self.param(
             "embedding",
@@ -155,17 +131,14 @@ class Transformer(nn.Module):
             (self.vocab_size, config.d_model),
         )
         self.embedding_copies = copy_for_shards(self.embedding)
-        self.logits_bias = self.logits_bias_copies = None
         if config.logits_bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
             self.logits_bias = self.param("logits_bias", zeros, (self.vocab_size,))
-            self.logits_bias_copies = copy_for_shards(self.logits_bias)
         if config.positions == "learned":
+            init = nn.initializers.normal(1.0)
             self.position_embedding = self.param(
                 "position_embedding",
-                nn.with_logical_partitioning(
-                    nn.initializers.normal(1.0), ("position", "embed")
-                ),
+                nn.with_logical_partitioning(init, ("position", "embed")),
                 (config.max_positions, config.d_model),
             )
         self.dropout = Dropout(config.dropout)
@@ -183,49 +156,47 @@ class Transformer(nn.Module):
             )
         return self.position_embedding[:length]
 
-    def _embed(self, ids: jax.Array, segments: jax.Array, *, train: bool) -> jax.Array:
-        """Embedding times sqrt(d_model), plus position: ids [B, L] -> [B, L, D]."""
+    def _embed(self, ids: jax.Array, segments: jax.Array) -> jax.Array:
+        """Embedding times sqrt(d_model) (3.4), plus position: [B, L] -> [B, L, D]."""
         table = self._position_table(ids.shape[1])
         positions = jnp.take(table, positions_in_segments(segments), axis=0)
-        x = look_up(self.embedding_copies, ids) * embedding_scale(self.config.d_model)
-        x = self.dropout((x + positions).astype(self.config.dtype), train=train)
+        x = look_up(self.embedding_copies, ids) * self.config.d_model**0.5
+        x = self.dropout((x + positions).astype(self.config.dtype))
         return nn.with_logical_constraint(x, ("batch", "length", "activation"))
 
-    def encode(
-        self, source: jax.Array, segments: jax.Array, *, train: bool = False
-    ) -> jax.Array:
+    def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
         """Encode source ids int [B, S]: memory [B, S, D]."""
-        x = self._embed(source, segments, train=train)
+        x = self._embed(source, segments)
         mask = self_attention_mask(
             segments, window=self.config.attention_window, is_causal=False
         )
-        return self.encoder(x, mask, train=train)
+        return self.encoder(x, mask)
 
-    def hidden(self, batch: Batch, *, train: bool) -> jax.Array:
-        """The decoder's output for a whole target, the future masked: [B, T, D]."""
-        memory = self.encode(batch.source, batch.source_segments, train=train)
+    def hidden(self, batch: Batch) -> jax.Array:
+        """Run both stacks on a whole target: [B, T, D]."""
+        memory = self.encode(batch.source, batch.source_segments)
         segments = batch.target_segments
-        x = self._embed(shift_right(batch.target, segments), segments, train=train)
+        x = self._embed(shift_right(batch.target, segments), segments)
         self_mask = self_attention_mask(
             segments, window=self.config.attention_window, is_causal=True
         )
         cross_mask = segment_mask(segments, batch.source_segments)
-        return self.decoder(x, self_mask, memory, cross_mask, train=train)
+        return self.decoder(x, self_mask, memory, cross_mask)
 
-    def features(self, batch: Batch, *, train: bool) -> Features:
-        """`hidden` by shard of the batch, and the copies that embedded the batch."""
-        hidden = by_shard(self.hidden(batch, train=train))
-        return Features(hidden, self.embedding_copies, self.logits_bias_copies)
+    def features(self, batch: Batch) -> Features:
+        """Return `hidden` and the output table by shard of the batch."""
+        hidden = by_shard(self.hidden(batch))
+        has_bias = self.config.logits_bias
+        bias = copy_for_shards(self.logits_bias) if has_bias else None
+        return Features(hidden, self.embedding_copies, bias)
 
-    def __call__(self, batch: Batch, *, train: bool) -> jax.Array:
+    def __call__(self, batch: Batch) -> jax.Array:
         """Score every next target token: float32 logits [B, T, V]."""
-        hidden = self.hidden(batch, train=train)
+        hidden = self.hidden(batch)
+        table = self.embedding.astype(hidden.dtype)
         scores = jnp.einsum(
-            "btd,vd->btv",
-            hidden,
-            self.embedding.astype(hidden.dtype),
-            preferred_element_type=jnp.float32,
+            "btd,vd->btv", hidden, table, preferred_element_type=jnp.float32
         )
-        if self.logits_bias is not None:
+        if self.config.logits_bias:
             scores += self.logits_bias[None, None]
         return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))

@@ -1,4 +1,4 @@
-"""Maps of attention, by hand and by what they must be whatever the parameters are."""
+"""Attention weights by layer and head."""
 
 from unittest import mock
 
@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxformer.batch import Batch
 from jaxformer.models import local_attention
 from tests.models.test_transformer import BATCH
 from tests.models.tiny import model_of, params_of
 
+COUNTS = np.array([[1], [2], [3], [4]])  # of keys that the decoder's queries see
 LAYERS = {"encoder": 3, "decoder": 2, "cross": 2}
 MODEL = model_of(encoder_layers=3, decoder_layers=2, d_v=4)
 
@@ -21,7 +23,7 @@ def maps_and_params():
 
 
 def blind(params: dict, stack: str, layer: int, attention: str) -> dict:
-    """The same parameters, but for queries of nothing: all keys look alike."""
+    """The same parameters with queries of zero, so that all keys score alike."""
 
     def change(path, leaf):
         names = [entry.key for entry in path]
@@ -48,21 +50,16 @@ def test_each_row_sums_to_one_over_what_it_may_see(maps_and_params):
 
 
 @pytest.mark.parametrize("block", [local_attention.SMALLEST_BLOCK, 1])
-@pytest.mark.parametrize("window", [1, 2])
-def test_a_window_is_all_that_a_head_sees(window, block):
-    """Whether attention is masked or in blocks; across it sees everything."""
-    model = model_of(layers=2, attention_window=window)
-    batch = jax.tree.map(lambda row: jnp.tile(row, (1, 3)), BATCH)
-    batch = batch._replace(
-        source_segments=jnp.ones_like(batch.source),
-        target_segments=jnp.ones_like(batch.target),
-    )
+def test_a_head_sees_its_window(block):
+    """Whether attention is masked or in blocks; cross-attention sees everything."""
+    model = model_of(layers=2, attention_window=2)
+    sides = jnp.tile(BATCH.source, (1, 3)), jnp.tile(BATCH.target, (1, 3))
+    batch = Batch(*sides, *map(jnp.ones_like, sides))
     with mock.patch.object(local_attention, "SMALLEST_BLOCK", block):
         maps = jax.jit(lambda: model.attention(params_of(model), batch))()
     for kind in ("encoder", "decoder"):
         own = getattr(maps, kind)
-        ones = np.ones(own.shape[-2:])
-        band = np.triu(ones, -(window // 2)) * np.tril(ones, window // 2)
+        band = np.tril(np.triu(np.ones(own.shape[-2:]), -1), 1)
         expected = np.tril(band) if kind == "decoder" else band
         is_seen = np.asarray(own > 0)
         np.testing.assert_array_equal(is_seen, np.broadcast_to(expected, is_seen.shape))
@@ -76,19 +73,14 @@ def test_a_window_is_all_that_a_head_sees(window, block):
     [
         ("encoder", "encoder", "self_attention", np.full((5, 5), 0.2)),
         ("cross", "decoder", "cross_attention", np.full((4, 5), 0.2)),
-        (
-            "decoder",
-            "decoder",
-            "self_attention",
-            np.tril(np.ones((4, 4))) / np.array([[1], [2], [3], [4]]),
-        ),
+        ("decoder", "decoder", "self_attention", np.tril(np.ones((4, 4))) / COUNTS),
     ],
     ids=["encoder", "cross", "decoder"],
 )
-def test_who_asks_for_nothing_looks_everywhere_alike(
+def test_queries_of_zero_attend_evenly(
     maps_and_params, layer, kind, stack, attention, expected
 ):
-    """And only in that layer of that kind: so each map is where its name says."""
+    """Only in that layer of that kind, so each map is where its name says."""
     maps_of, params = maps_and_params
     maps = maps_of(blind(params, stack, layer, attention), BATCH)
     is_even = {
