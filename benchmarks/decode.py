@@ -14,6 +14,7 @@ core. Packages that are not installed are left out, and named.
 
 import argparse
 import dataclasses
+import functools
 import os
 import sys
 import tempfile
@@ -33,16 +34,14 @@ OURS, CT2, CT2_INT8, HF = "ours", "CTranslate2 float32", "CTranslate2 int8", "HF
 QUANTIZED = {CT2: "float32", CT2_INT8: "int8"}
 BEAMS = {"beam 4": 4, "greedy": 1}
 SIZES = Sizes(source=20, target=30)
+SIZE_FLAGS = {name: value for name, value in vars(SIZES).items() if type(value) is int}
 CT2_BATCH = 2048  # source tokens; from 512 on the speed is the same
 
 
 def both(
     model: peers.Model, decoding: dict, folder: Path, threads: int, **search: object
 ) -> dict[str, Translate]:
-    """Make our translator and, where it is installed, CTranslate2's of the same model.
-
-    `decoding` is for ours, `search` for CTranslate2's.
-    """
+    """Make our translator, and if installed CTranslate2's with options `search`."""
     found = {OURS: make_translator(*model, decoding)}
     if harness.has("ctranslate2"):
         search["beam_size"] = decoding["beam_size"]
@@ -53,7 +52,7 @@ def both(
 
 
 def compare(translators: dict[str, Translate], lines: list[str], repeats: int) -> tuple:
-    """Time translations of lines: the rounds, and the translations."""
+    """Time translations of lines; returns the rounds and the translations."""
     outputs: dict[str, list[str]] = {}
 
     def turn(name: str) -> None:
@@ -64,15 +63,15 @@ def compare(translators: dict[str, Translate], lines: list[str], repeats: int) -
 
 
 def same_as_ours(outputs: dict[str, list[str]], name: str, words: int | None) -> float:
-    """Give the share of lines whose first words, by default all, are ours."""
+    """Return the share of lines whose first words, all if `words` is None, are ours."""
     pairs = zip(outputs[OURS], outputs[name], strict=True)
     same = [a.split()[:words] == b.split()[:words] for a, b in pairs]
     return sum(same) / len(same)
 
 
 def forced_length(options: argparse.Namespace, folder: Path) -> dict:
-    """Time translations of exactly `target` tokens by a model that never says EOS."""
-    sizes = {name: getattr(options, name) for name in size_flags()}
+    """Time translations of exactly `target` tokens by a model that never ends."""
+    sizes = {name: getattr(options, name) for name in SIZE_FLAGS}
     sizes = dataclasses.replace(SIZES, **sizes)
     model = sizes.model(dropout=0.0, logits_bias=True)
     params = draw_endless(model)
@@ -141,17 +140,10 @@ def measure(options: argparse.Namespace) -> dict:
     return outcome
 
 
-def size_flags() -> dict[str, int]:
-    """Give the sizes that flags change, and their defaults."""
-    return {name: value for name, value in vars(SIZES).items() if type(value) is int}
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark; give the exit code."""
-    return harness.run(
-        __doc__, measure, argv, repeats=(7, 1), threads=len(os.sched_getaffinity(0)),
-        workdir=None, text=None, reference=None, **size_flags(),
-    )  # fmt: skip
+main = functools.partial(
+    harness.run, __doc__, measure, repeats=(7, 1), threads=len(os.sched_getaffinity(0)),
+    workdir=None, text=None, reference=None, **SIZE_FLAGS,
+)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def opened(folder: Path, layout: str, tokens: int) -> tuple[TokenizedCorpus, Pla
 def count_tokens(
     folder: Path, layout: str, tokens: int, executor: str, microbatches: int, seed: int
 ) -> int:
-    """Make the microbatches of a turn ready; give their target tokens."""
+    """Make the microbatches of a turn; count their target tokens."""
     batches = updates(
         *opened(folder, layout, tokens), seed=seed, start=0, executor=executor
     )
@@ -93,7 +93,7 @@ def process_on(cores: set[int]) -> ProcessPoolExecutor:
 
 
 def turn(processes: list[ProcessPoolExecutor], *work: Any) -> int:
-    """Let all processes do the work, each in its own order; give their tokens."""
+    """Run the work in all processes, each in its own order; count their tokens."""
     running = [each.submit(count_tokens, *work, i) for i, each in enumerate(processes)]
     return sum(each.result() for each in running)
 
@@ -138,7 +138,7 @@ def planning(corpus: TokenizedCorpus, pairs: int, repeats: int) -> harness.Figur
 
 
 def step_rate(corpus: TokenizedCorpus, vocabulary: int) -> float:
-    """Give the target tokens a second that steps of the Multi30k model consume."""
+    """Measure target tokens a second that train steps of the Multi30k model consume."""
     plan = plan_of(corpus, "packed", MICROBATCHES[0])
     values = multi30k.get_config().model.to_dict()
     section = config_type(values["architecture"])(**values)
@@ -153,7 +153,7 @@ def step_rate(corpus: TokenizedCorpus, vocabulary: int) -> float:
 
 
 def slowest(found: dict[str, harness.Figures], team: str) -> float:
-    """Give the least rate of an arrangement of processes; 0 if it was not timed."""
+    """Return the least rate of an arrangement of processes; 0 if it was not timed."""
     each = (each for figures in found.values() for each in figures.items())
     return min((e["per_second"] for name, e in each if team in name), default=0.0)
 
@@ -178,7 +178,7 @@ def measure(options: argparse.Namespace) -> dict:
             {f"times a step of {consumed:,.0f} tokens/s": "{times_step:,.0f}"},
         )  # fmt: skip
         plans = planning(prepared.train, amounts["plan_pairs"], options.repeats)
-    # Taken for granted: that memory keeps up with more processes.
+    # Assumes that memory keeps up with more processes.
     many = CORES / 2 * slowest(found, APART)
     print(
         f"the slowest on one core makes {slowest(found, ALONE) / consumed:,.0f} times "
@@ -192,9 +192,7 @@ def measure(options: argparse.Namespace) -> dict:
     }  # fmt: skip
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark; give the exit code."""
-    return harness.run(__doc__, measure, argv, repeats=(5, 1))
+main = functools.partial(harness.run, __doc__, measure, repeats=(5, 1))
 
 
 if __name__ == "__main__":

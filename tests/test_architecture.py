@@ -52,7 +52,7 @@ ROOMS = {
     "serving": (("serving",), ("contract", "decoding")),
     "reports": (  # pages and pictures; they are handed what a run has found
         ("reports",),
-        ("contract", "published", "optimizer", "data", "decoding", "evaluation"),
+        ("contract", "published", "data", "decoding", "evaluation"),
     ),
     "workdir": (("workdir",), ("contract", "data")),  # it opens the run's tokeniser
     "config files": (("config_files",), ("contract", "models")),
