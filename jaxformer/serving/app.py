@@ -55,12 +55,12 @@ class Api:
 
     def application(self) -> ASGIApp:
         """Build the ASGI application."""
-        page = [
-            Route(path, FileResponse(Path(__file__).with_name(name)), methods=["GET"])
-            for path, name in PAGE.items()
-        ]
+        files = {path: Path(__file__).with_name(name) for path, name in PAGE.items()}
         routes = [
-            *page,
+            *(
+                Route(path, FileResponse(f), methods=["GET"])
+                for path, f in files.items()
+            ),
             Route("/translate", self._translate, methods=["POST"]),
             Route("/attention", self._attention, methods=["POST"]),
             Route("/health", self._health),
@@ -126,28 +126,23 @@ class Api:
         return bytes(body)
 
     async def _results(self, request: Request, futures: Sequence[Future]) -> list[Any]:
-        """Await all results, unless it takes too long or the client disconnects.
+        """Await all results within the timeout; raises ClientDisconnect.
 
-        Then, and after an error, what is still in the queue is cancelled.
+        After an error, sentences that are still in the queue are cancelled.
         """
-        timeout = self._limits.request_timeout
-        results = asyncio.ensure_future(_gather(futures))
-        disconnect = asyncio.ensure_future(_disconnect(request))
-        both, first = (results, disconnect), asyncio.FIRST_COMPLETED
+        timeout, first = self._limits.request_timeout, asyncio.FIRST_COMPLETED
+        results = asyncio.gather(*map(asyncio.wrap_future, futures))
+        both = results, asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait(both, timeout=timeout, return_when=first)
             if results in done:
                 return results.result()
-            if disconnect in done:
+            if done:
                 raise ClientDisconnect
             raise HTTPException(504, f"no answer within {timeout:g} seconds")
         finally:
             for each in (*both, *futures):
                 each.cancel()
-
-
-async def _gather(futures: Sequence[Future]) -> list[Any]:
-    return [await asyncio.wrap_future(future) for future in futures]
 
 
 async def _disconnect(request: Request) -> None:
@@ -156,7 +151,7 @@ async def _disconnect(request: Request) -> None:
 
 
 def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
-    """The best hypothesis; with n_best above 1 also the n best, itself included."""
+    """Return the best hypothesis; with n_best above 1 it has a list of the n best."""
     found = [  # the search may have found fewer
         each._asdict() for each in hypotheses[:n_best] if math.isfinite(each.score)
     ]

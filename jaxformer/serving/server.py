@@ -117,8 +117,7 @@ class Service(uvicorn.Server):
     async def _close_idle_connections(self) -> None:
         """Close connections without a request since the last call.
 
-        uvicorn waits for ever for a connection's first request, and for the rest of a
-        request's head.
+        uvicorn has no timeout for a connection's first request or a request's head.
         """
         idle = {
             each: each.cycle
