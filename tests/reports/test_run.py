@@ -4,8 +4,6 @@ import html
 import json
 import math
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -131,15 +129,6 @@ def test_the_page_and_the_file_beside_it_hold_the_data(tmp_path):
         *(each["translation"] for each in data["runs"][0]["worst"]),
     ):  # fmt: skip
         assert part in seen
-
-
-@pytest.mark.slow
-def test_the_page_can_be_made_from_the_data_alone(tmp_path):
-    page, again = tmp_path / "page.html", tmp_path / "again.html"
-    beside = report.write(gather(make_run(text=TEXT)), page)
-    command = [sys.executable, "-m", "jaxformer.reports.run", beside, again]
-    subprocess.run(command, check=True)
-    assert again.read_bytes() == page.read_bytes()
 
 
 def test_runs_beside_each_other_and_what_the_tests_mean():
