@@ -59,9 +59,10 @@ def _curve(runs: Runs, field: str, title: str) -> alt.LayerChart | None:
     base = _chart(runs, rows, x=x, y=y, tooltip=tooltip)
     dashes = by_kind(alt.StrokeDash, [1, 0], [6, 3], [1, 0], [1, 3])
     lines = base.mark_line(strokeWidth=1.6).encode(strokeDash=dashes)
+    is_line = f"indexof(['{KINDS['train']}', '{FORMULA}'], datum.kind) >= 0"
     points = base.mark_point(filled=True, size=45).encode(
         shape=by_kind(alt.Shape, "circle", "circle", "diamond", "circle"),
-        opacity=by_kind(alt.Opacity, 0, 1, 1, 0),
+        opacity=alt.condition(is_line, alt.value(0), alt.value(1)),
     )
     return alt.layer(lines, points, title=title) if rows else None
 

@@ -6,7 +6,6 @@ import pytest
 from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.data.tokenizer import train_tokenizer
 from jaxformer.errors import InputError
-from jaxformer.export.marian import stream_scale
 from tests.export.conftest import assert_transformers_agrees, log_probabilities
 
 pytest.importorskip("safetensors", reason="not installed: extra `export`")
@@ -85,14 +84,6 @@ def test_ids_and_text_are_equal(make_model, export_to_marian, transformers, tmp_
     names = ("pad", "unk", "bos", "eos")
     found = tuple(getattr(theirs, f"{name}_token_id") for name in names)
     assert found == (PAD, UNK, BOS, EOS)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "scale"), [(1e-5, 1), (1e-6, 4), (2.5e-6, 2), (1e-8, 32), (1e-3, 1 / 8)]
-)
-def test_the_scale_is_the_nearest_power_of_two(epsilon, scale):
-    assert stream_scale(epsilon) == scale
-    assert 0.5 <= 1e-5 / scale**2 / epsilon <= 2
 
 
 @pytest.mark.parametrize(

@@ -67,11 +67,7 @@ def make_log() -> list[dict]:
 
 
 def make_run(
-    name: str = "first",
-    *,
-    text: Text | None = None,
-    errors: float = 0.3,
-    **changed: Any,
+    name: str = "first", *, text: Text | None = None, errors: float = 0.3, **changed
 ) -> report.RunFacts:
     """A run; `changed` are fields of RunFacts, or of its config as section__key."""
     config: dict[str, dict] = {

@@ -44,9 +44,6 @@ def rows_of(chart) -> list[dict]:
     return next(node["values"] for node in nodes if "values" in node)
 
 
-# The data -------------------------------------------------------------------------
-
-
 def test_a_learning_rate_that_departs_from_equation_3_is_told():
     (right,) = gather(make_run(), text=None)["runs"]
     assert right["learning_rate"]["largest_relative_difference"] < 1e-6
@@ -65,12 +62,8 @@ def test_scores_are_of_the_translations_and_have_what_makes_them_comparable():
     run = make_run(text=TEXT)
     data = gather(run)
     scores = data["runs"][0]["scores"]
-    plain = corpus_scores(
-        run.translated.translations,
-        TEXT.references,
-        source_language="en",
-        target_language="de",
-    )
+    languages = {"source_language": "en", "target_language": "de"}
+    plain = corpus_scores(run.translated.translations, TEXT.references, **languages)
     assert scores["bleu"]["score"] == pytest.approx(plain.bleu)
     assert scores["chrf"]["score"] == pytest.approx(plain.chrf)
     assert "tok:13a" in scores["bleu"]["signature"]
@@ -106,9 +99,6 @@ def test_different_texts_and_directions_are_refused(change):
     assert report.require_one_text(texts) is TEXT
     with pytest.raises(InputError, match=r"^b and a translate different"):
         report.require_one_text({**texts, "b": TEXT._replace(**change)})
-
-
-# The page -------------------------------------------------------------------------
 
 
 def test_the_page_and_the_file_beside_it_hold_the_data(tmp_path):
@@ -202,9 +192,6 @@ def test_markup_in_a_sentence_is_text():
     assert "<b>bold" not in page
 
 
-# Charts ---------------------------------------------------------------------------
-
-
 def test_charts_draw_what_was_logged():
     data = gather(make_run(text=TEXT))
     charts, run = make_charts(data), data["runs"][0]
@@ -225,6 +212,18 @@ def test_each_run_has_one_colour_in_all_charts():
             if node.get("field") == "run" and "scale" in node:
                 colours = dict(zip(*node["scale"].values(), strict=True))
                 assert colours == dict(zip(names, COLOURS, strict=False))
+
+
+def test_rates_are_drawn_on_equation_3():
+    rows = rows_of(make_charts(gather(make_run(), text=None))["learning_rate"])
+    rates = {
+        kind: {row["step"]: row["learning_rate"] for row in rows if row["kind"] == kind}
+        for kind in ("training", "equation 3")
+    }
+    logged = rates["training"]
+    assert len(logged) == 100
+    formula = [rates["equation 3"][step] for step in logged]
+    assert formula == pytest.approx(list(logged.values()))
 
 
 def test_a_long_log_is_thinned_in_charts_only():

@@ -102,9 +102,6 @@ def test_what_is_hardly_http_is_refused(serve, sent, status):
     assert server.translate(SENTENCE).status == 200
 
 
-# Too much, too late, gone ---------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_client_that_is_too_slow_is_disconnected(serve, later):
     """Left to itself, uvicorn waits for ever for a request's head."""
@@ -183,9 +180,6 @@ def test_a_late_sentence_joins_the_search_in_flight(busy, later):
     assert server.translator.most == 2
 
 
-# Health, metrics, the page --------------------------------------------------------
-
-
 def test_it_is_healthy_only_when_it_is_warm(start):
     groups = [["a", "b"], ["c " * 51, "d e", ""], ["f"] * 14, []]
     server = start(warm_up=groups)
@@ -229,9 +223,6 @@ def test_the_page_loads_nothing_from_other_hosts(serve):
     links = re.findall(r'(?:src|href)="(?!data:)([^"]*)', reply.text)
     assert [server.ask(f"/{link}").status for link in links] == [200, 200]
     assert server.ask("/", method="HEAD").text == ""
-
-
-# The end --------------------------------------------------------------------------
 
 
 def test_what_was_accepted_is_finished_before_the_end(busy, later):
