@@ -24,11 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import harness
-from benchmarks.models import Sizes, bleu, draw_endless, make_translator, open_trained
+from benchmarks.models import Sizes, draw_endless, make_translator
 from benchmarks.peers import decoding as peers
 from benchmarks.peers.decoding import Translate
 from jaxformer.data.sources import read_lines
 from jaxformer.errors import InputError
+from jaxformer.evaluation.metrics import corpus_scores
+from jaxformer.run import open_run, read_parameters
 
 OURS, CT2, CT2_INT8, HF = "ours", "CTranslate2 float32", "CTranslate2 int8", "HF"
 QUANTIZED = {CT2: "float32", CT2_INT8: "int8"}
@@ -107,10 +109,11 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
 
 def real_text(options: argparse.Namespace, folder: Path) -> dict:
     """Time translations of a file with a trained model, beam 4."""
-    run, params = open_trained(options.workdir)
+    run = open_run(options.workdir)
     decoding = vars(run.config.decoding) | {"beam_size": 4}
+    model = run.model, read_parameters(run, None), run.tokenizer
     translators = both(
-        (run.model, params, run.tokenizer), decoding, folder, options.threads,
+        model, decoding, folder, options.threads,
         max_batch_size=CT2_BATCH, batch_type="tokens", length_penalty=decoding["alpha"],
         disable_unk=True,
     )  # fmt: skip
@@ -123,7 +126,13 @@ def real_text(options: argparse.Namespace, folder: Path) -> dict:
     for name, output in outputs.items():
         each = {"same_as_ours": same_as_ours(outputs, name, None)}
         if options.reference:
-            each["bleu"] = bleu(run, output, list(read_lines(options.reference)))
+            data, references = run.config.data, list(read_lines(options.reference))
+            each["bleu"] = corpus_scores(
+                output,
+                references,
+                source_language=data.source_language,
+                target_language=data.target_language,
+            ).bleu
         print(name, each)
         found["again"][name] |= each
     return {"sentences": len(lines), **found}

@@ -11,6 +11,7 @@ extrapolated.
 """
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import multiprocessing
@@ -28,14 +29,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.models import Trainer, one_device
+from benchmarks.models import SIZES, Trainer, one_device
 from jaxformer.config import DataConfig
-from jaxformer.configs import demo, multi30k
+from jaxformer.configs import demo
 from jaxformer.data.corpus import prepare
 from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.store import TokenizedCorpus, open_corpus
-from jaxformer.models.architectures import config_type, make_model
 
 LAYOUTS = "packed", "buckets"
 EXECUTORS = "tf.data", "python"
@@ -140,10 +140,8 @@ def planning(corpus: TokenizedCorpus, pairs: int, repeats: int) -> harness.Figur
 def step_rate(corpus: TokenizedCorpus, vocabulary: int) -> float:
     """Measure target tokens a second that train steps of the Multi30k model consume."""
     plan = plan_of(corpus, "packed", MICROBATCHES[0])
-    values = multi30k.get_config().model.to_dict()
-    section = config_type(values["architecture"])(**values)
-    model = make_model(section, vocab_size=vocabulary, rematerialise=False)
-    trainer = Trainer(model, one_device())
+    sizes = dataclasses.replace(SIZES["small"], vocabulary=vocabulary)  # Multi30k's
+    trainer = Trainer(sizes.model(), one_device())
     batches = updates(corpus, plan, seed=0, start=0, executor="python")
     first, *others = (batch for (batch,) in itertools.islice(batches, STEPS + 1))
     trainer(first)  # compiles

@@ -91,13 +91,11 @@ def test_ids_and_text_are_equal(make_model, export_to_marian, transformers, tmp_
     [
         ({"positions": "learned"}, r"model\.positions=learned, only with sinusoidal"),
         ({"norm_first": True}, r"model\.norm_first=True, only with False"),
-        ({"d_k": 4}, r"model\.d_k=4, only with 8"),
         ({"d_v": 4}, r"model\.d_v=4, only with 8"),
         ({"d_model": 18, "num_heads": 4}, r"model\.d_k=8, only with 9/2"),
         ({"attention_window": 9}, r"model\.attention_window=9, only with None"),
     ],
 )
 def test_other_models_are_refused(changes, said, make_model, export_to_marian):
-    with pytest.raises(InputError, match=f"{said}; export to another format") as error:
+    with pytest.raises(InputError, match=f"{said}; export to another format"):
         export_to_marian(*make_model(**changes))
-    assert "\n" not in str(error.value)
