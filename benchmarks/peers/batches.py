@@ -72,7 +72,7 @@ def parts(batches: Sequence[Batch], count: int, size: int) -> list[list[Batch]]:
 
 
 def by_shape(batches: Sequence[Batch]) -> dict[tuple, Batch]:
-    """Give one batch of each shape."""
+    """Return one batch of each shape."""
     return {(each.source.shape, each.target.shape): each for each in batches}
 
 

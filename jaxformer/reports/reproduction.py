@@ -47,7 +47,7 @@ def measure_budget(ours: Config, theirs: Config) -> dict[str, Any]:
 
 
 def differences(row: str, budget: Mapping[str, Any], changed: list[str]) -> list[str]:
-    """Say what keeps our figures from being theirs: the budget, then the rest."""
+    """Return what makes our run another experiment: the budget, then the rest."""
     found = [f"config: {each}" for each in changed] + [*published.row(row).differs]
     if budget["steps"] == budget["published_steps"]:
         return found
