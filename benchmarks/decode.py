@@ -48,19 +48,18 @@ def both(
     if harness.has("ctranslate2"):
         search["beam_size"] = decoding["beam_size"]
         for name, kind in QUANTIZED.items():
-            path = peers.export(folder / kind, model, kind, decoding)
-            found[name] = peers.ctranslate2(path, model[-1], threads, **search)
+            peer = peers.ctranslate2(folder / kind, model, kind, threads, decoding)
+            found[name] = functools.partial(peer, **search)
     return found
 
 
 def compare(translators: dict[str, Translate], lines: list[str], repeats: int) -> tuple:
     """Time translations of lines; returns the rounds and the translations."""
     outputs: dict[str, list[str]] = {}
-
-    def turn(name: str) -> None:
-        outputs[name] = translators[name](lines)
-
-    turns = {name: (lambda name=name: turn(name)) for name in translators}
+    turns = {
+        name: lambda name=name, each=each: outputs.update({name: each(lines)})
+        for name, each in translators.items()
+    }
     return harness.take_turns(turns, repeats), outputs
 
 
