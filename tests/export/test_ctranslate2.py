@@ -119,7 +119,7 @@ def test_multilingual_models_and_two_tokenisers(make_model, export, words, monke
         def pieces(self):
             return [*super().pieces()[:-1], ">>fra<<"]
 
-    folder = export(*make_model(), tokenizer=Published())
+    folder = export(*make_model(), tokenizer=Published(40))
     assert (folder / "source.spm").read_bytes() == b"of the source"
     assert (folder / "target.spm").read_bytes() == b"of the target"
     readme = (folder / "README.md").read_text()
