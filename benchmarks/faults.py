@@ -93,11 +93,11 @@ def await_moment(
 
     `start` is about how many seconds a life takes to announce its first step.
     """
-    which, moment, more = draw.randrange(3), draw.random(), draw.randint(0, SAVE_EVERY)
+    which, moment, steps = draw.randrange(3), draw.random(), draw.randint(0, SAVE_EVERY)
     until = life.began + moment * start
     if kind != KILL or which != 0:  # else while it starts
         life.wait_until("training", lambda: life.begin() is not None)
-        until, goal = float("inf"), max(goal, life.begin() + more)
+        until, goal = float("inf"), max(goal, life.begin() + steps)
         if kind != SAVE and which == 1:  # while it compiles, or soon after
             until, goal = time.time() + moment, life.begin() + 1
     life.wait_until("a moment", lambda: time.time() > until or life.made() >= goal)
@@ -114,13 +114,13 @@ def strike(life: Life, kind: str, draw: random.Random) -> Kill:
     number = signal.SIGTERM if kind == TERM else signal.SIGKILL
     codes, result = life.kill(victim, number)
     kill = Kill(kind, life.phase(), life.made())
-    wanted = [0 if kind == TERM else EXIT_PEER_LOST] * len(codes)
+    expected = [0 if kind == TERM else EXIT_PEER_LOST] * len(codes)
     if kind != TERM:
-        wanted[victim] = -signal.SIGKILL
+        expected[victim] = -signal.SIGKILL
     elif result != {"step": kill.made, "stopped": True}:
         raise life.error(f"stopped after step {kill.made} with {result}")
-    if codes != wanted:
-        raise life.error(f"should have ended with {wanted} by {kind} of {victim}")
+    if codes != expected:
+        raise life.error(f"should have ended with {expected} by {kind} of {victim}")
     return kill
 
 

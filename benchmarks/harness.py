@@ -1,7 +1,7 @@
 """Interleaved timing, its statistics and tables, and the frame of every script.
 
 Contestants take turns (A B A B), and a ratio compares two turns of the same round: what
-slows the whole machine down slows both.
+slows the machine slows both.
 """
 
 import argparse

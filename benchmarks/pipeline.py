@@ -103,12 +103,12 @@ def rates(folder: Path, microbatches: int, repeats: int) -> dict[str, harness.Fi
     cores, found = sorted(os.sched_getaffinity(0)), {}
     executors = EXECUTORS if harness.has("tensorflow") else EXECUTORS[1:]
     with ExitStack() as stack:
-        first = stack.enter_context(process_on({cores[0]}))
-        teams = {ALONE: [first]}
+        one = stack.enter_context(process_on({cores[0]}))
+        teams = {ALONE: [one]}
         if len(cores) > 1:
-            second = stack.enter_context(process_on({cores[1]}))
+            other = stack.enter_context(process_on({cores[1]}))
             both = stack.enter_context(process_on(set(cores[:2])))
-            teams |= {TOGETHER: [both], APART: [first, second]}
+            teams |= {TOGETHER: [both], APART: [one, other]}
         for layout, tokens in itertools.product(LAYOUTS, MICROBATCHES):
             turns = {
                 f"{executor}, {team}": functools.partial(

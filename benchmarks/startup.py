@@ -70,19 +70,19 @@ def run_until(
     if mode == "translate":
         process.stdin.write(SENTENCE)
         process.stdin.flush()
-    said = [""]
+    lines = [""]
     for line in getattr(process, stream):
-        said.append(line)
+        lines.append(line)
         if line.startswith(start):
             break
     process.kill()
     _, errors = process.communicate()
-    if len(said) == 1 or not said[-1].startswith(start):
-        raise RuntimeError("".join(said) + errors)
+    if len(lines) == 1 or not lines[-1].startswith(start):
+        raise RuntimeError("".join(lines) + errors)
 
 
-def first(what: str, folder: Path, losses: list[float], *, is_cold: bool) -> None:
-    """Run a command until its first "update", of which it keeps the loss, or output."""
+def run_once(what: str, folder: Path, losses: list[float], *, is_cold: bool) -> None:
+    """Run a command until its first "update", whose loss is kept, or "translation"."""
     if is_cold:
         shutil.rmtree(folder / what, ignore_errors=True)
     if what == "translation":
@@ -102,7 +102,7 @@ def time_commands(options: argparse.Namespace, folder: Path) -> dict:
     run_until("train", folder / "trained", folder / "first", start=None)
     losses, found = [], {}
     for what in ("update", "translation"):
-        turn = functools.partial(first, what, folder, losses)
+        turn = functools.partial(run_once, what, folder, losses)
         turns = {
             "cold": functools.partial(turn, is_cold=True),
             "warm": functools.partial(turn, is_cold=False),

@@ -4,7 +4,7 @@
         [--rows=32 --length=32] [--only=ours,...] [--dtype=float32] [--fused_attention]
         [--workdir=DIR --tokens=4096 --batches=8 --layout=buckets --join=1]
 
-Every contestant makes whole updates: forward, backward, Adam, dropout 0.1, smoothed
+Every contestant makes complete updates: forward, backward, Adam, dropout 0.1, smoothed
 loss, one matrix for embeddings and logits. "matrix products" are those of one update
 alone, the limit; "share of products" is the part of their rate that is reached. With
 --workdir, whose text was prepared by `--mode=prepare`, the batches are real text: ours

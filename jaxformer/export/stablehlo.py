@@ -1,4 +1,4 @@
-"""A whole translation as one serialized JAX program, for machines without jaxformer.
+"""Translation as one serialized JAX program, for machines without jaxformer.
 
 `jax.export` serializes programs as StableHLO, which later versions of JAX read. Files:
 

@@ -152,11 +152,11 @@ def _colour(matrix: Matrix, heads: Sequence[int], *, legend: bool) -> alt.Color:
     """One colour for each head, whichever heads are shown."""
     every = range(1, len(matrix.weights) + 1)
     symbol = {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}
-    place = {"title": "head", "titleOrient": "left", "orient": "top"}
+    layout = {"title": "head", "titleOrient": "left", "orient": "top"}
     return alt.Color(
         "head:N",
         scale=alt.Scale(domain=list(every), range=head_colours(len(every))),
-        legend=alt.Legend(values=list(heads), **place, **symbol) if legend else None,
+        legend=alt.Legend(values=list(heads), **layout, **symbol) if legend else None,
     )
 
 

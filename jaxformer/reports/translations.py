@@ -1,4 +1,4 @@
-"""What a report says of translations: scores, by length too, sentences, comparisons."""
+"""Scores of translations for a report, also by length; sentences; comparisons."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -140,7 +140,7 @@ def compare(
 
 
 def _differing(first: Sequence[str], other: Sequence[str], text: Text) -> list[dict]:
-    """The sentences whose chrF differs between two systems, most first."""
+    """Return the sentences whose chrF differs, the largest difference first."""
     sides = [significance.sentence_scores(s, text.references) for s in (first, other)]
     chrf = list(map(list, zip(*sides, strict=True)))
     order = sorted(range(len(chrf)), key=lambda at: -abs(chrf[at][0] - chrf[at][1]))

@@ -198,6 +198,6 @@ class Batcher(threading.Thread):
         self._metrics.batch.observe(len(self._begun))
         self._call_start = time.monotonic()
         with self._metrics.advance_seconds.time():
-            more = self._translator.advance()
-        if not more and self._begun:
+            is_unfinished = self._translator.advance()
+        if self._begun and not is_unfinished:
             raise RuntimeError(f"{len(self._begun)} sentences were left without result")
