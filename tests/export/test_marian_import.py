@@ -120,19 +120,16 @@ def test_ids_are_equal(published, rows, transformers, tmp_path):
         assert tokenizer.decode(ids) == decoded
 
 
-@pytest.mark.parametrize(("dtype", "digits"), [("float16", 10), ("bfloat16", 7)])
-def test_half_precision_in_several_files(
-    dtype, digits, published, transformers, tmp_path
-):
+def test_half_precision_in_several_files(published, transformers, tmp_path):
     folder, _, checkpoint = published
-    theirs = transformers.MarianMTModel.from_pretrained(folder, dtype=dtype)
+    theirs = transformers.MarianMTModel.from_pretrained(folder, dtype="bfloat16")
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "model.safetensors").unlink()
     theirs.save_pretrained(copy, max_shard_size="4KB")
     assert len(list(copy.glob("*.safetensors"))) > 2
     params = read_marian(copy).params
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
-    close = functools.partial(np.testing.assert_allclose, rtol=2.0**-digits, atol=1e-6)
+    close = functools.partial(np.testing.assert_allclose, rtol=2.0**-7, atol=1e-6)
     jax.tree.map(close, params, checkpoint.params)
 
 

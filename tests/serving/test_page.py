@@ -87,26 +87,8 @@ def test_an_error_is_shown_and_markup_is_text(browser):
     assert browser.all("main i") == []
 
 
-@pytest.mark.parametrize(
-    ("text", "scheme"), [(SENTENCE, "light"), (SENTENCE, "dark"), ("x" * 300, "light")]
-)
-def test_a_narrow_page_is_readable(browser, text, scheme):
-    """Nothing runs out of the window, and contrasts are at least WCAG's 4.5."""
-    with browser.seen_by(scheme=scheme, width=320):
+@pytest.mark.parametrize("text", [SENTENCE, "x" * 100])
+def test_nothing_runs_out_of_a_narrow_window(browser, text):
+    with browser.seen_by(width=320):
         browser.translate(text)
         assert browser.read("html", "each.scrollWidth - each.clientWidth") == [0]
-        ink, soft = browser.read("body, #how", "getComputedStyle(each).color")
-        style = "getComputedStyle(each).backgroundColor"
-        paper, heat = browser.read("body, #tokens label:has(:checked)", style)
-    for one, other in (paper, ink), (paper, soft), (heat, ink):
-        dark, bright = sorted([luminance(one), luminance(other)])
-        assert (bright + 0.05) / (dark + 0.05) >= 4.5
-
-
-def luminance(colour: str) -> float:
-    """Return the relative luminance of a CSS colour, by WCAG 2."""
-    channels = [int(n) / 255 for n in re.findall(r"\d+", colour)[:3]]
-    red, green, blue = (
-        c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
