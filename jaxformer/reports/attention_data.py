@@ -152,12 +152,13 @@ def chart_rows(
     matrix: Matrix, heads: Sequence[int], minimum: float = 0.0005
 ) -> list[dict[str, Any]]:
     """Return the weights of at least `minimum` as a chart's data."""
-    names = ("head", "query", "key", "weight")
-    return [
-        dict(zip(names, (head, *at, round(float(weights[*at]), 3)), strict=True))
-        for head, weights in ((head, matrix.weights[head - 1]) for head in heads)
-        for at in np.argwhere(weights >= minimum).tolist()
-    ]
+    rows = []
+    for head in heads:
+        weights = matrix.weights[head - 1]
+        for query, key in np.argwhere(weights >= minimum).tolist():
+            weight = round(float(weights[query, key]), 3)
+            rows.append({"head": head, "query": query, "key": key, "weight": weight})
+    return rows
 
 
 def pack(weights: np.ndarray) -> str:
