@@ -103,12 +103,10 @@ def time_commands(options: argparse.Namespace, folder: Path) -> dict:
     losses, found = [], {}
     for what in ("update", "translation"):
         turn = functools.partial(run_once, what, folder, losses)
-        turns = {
-            "cold": functools.partial(turn, is_cold=True),
-            "warm": functools.partial(turn, is_cold=False),
-        }
+        starts = {"cold": True, "warm": False}
+        turns = {k: functools.partial(turn, is_cold=v) for k, v in starts.items()}
         rounds = harness.take_turns(turns, options.repeats)
-        found[what] = harness.figures(rounds, {"cold": 1, "warm": 1}, "cold")
+        found[what] = harness.figures(rounds, dict.fromkeys(turns, 1), "cold")
     if len(set(losses)) > 1:
         raise RuntimeError(f"the first losses differ: {losses}")
     harness.print_figures(found, "starts", "cold", {})

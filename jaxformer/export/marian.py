@@ -170,13 +170,8 @@ class Leaf(NamedTuple):
         """Whether a model without `attention_bias` lacks it."""
         return "_attention/" in self.ours and self.ours.endswith("/bias")
 
-    @property
-    def marian_shape(self) -> tuple[int, ...]:
-        """Its shape in Marian: [outputs, inputs], or one axis."""
-        return self.to_marian(np.empty(self.shape)).shape
-
     def to_marian(self, ours: np.ndarray) -> np.ndarray:
-        """Lay out our parameter as Marian does."""
+        """Lay out our parameter as Marian does: [outputs, inputs], or one axis."""
         inputs, bar, outputs = self.axes.partition("|")
         for axis, letter in enumerate(inputs + outputs):
             if letter == "D":
@@ -231,13 +226,9 @@ def layer_leaves(fields: Mapping[str, Any]) -> Iterator[Leaf]:
                 ("bias", "bias", axes.rpartition("|")[2], max(power, 0)),
             ):
                 shape = tuple(fields[_AXES[each]] for each in letters if each != "|")
-                yield Leaf(
-                    f"{stack}/layer_{index}/{ours}/{kind}",
-                    f"model.{stack}.layers.{index}.{theirs}.{suffix}",
-                    letters,
-                    exponent,
-                    shape,
-                )
+                our_name = f"{stack}/layer_{index}/{ours}/{kind}"
+                name = f"model.{stack}.layers.{index}.{theirs}.{suffix}"
+                yield Leaf(our_name, name, letters, exponent, shape)
 
 
 def stream_scale(epsilon: float) -> np.float32:

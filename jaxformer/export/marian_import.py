@@ -166,7 +166,9 @@ def _check(
                 raise _UnsupportedError(f"{name} is not equal to the other embeddings")
     positions = [name for name in tensors if name.endswith("embed_positions.weight")]
     found = {name: tensor.shape for name, tensor in tensors.items()}
-    expected = {leaf.name: leaf.marian_shape for leaf in leaves}
+    expected = {
+        leaf.name: leaf.to_marian(np.empty(leaf.shape)).shape for leaf in leaves
+    }
     expected |= {marian.EMBEDDING: (size, d_model), marian.LOGITS_BIAS: (1, size)}
     expected |= {name: (len(tensors[name]), d_model) for name in positions}
     for name in sorted(found.keys() | expected.keys()):

@@ -55,39 +55,27 @@ def gather(
         "comparison": None,
     }
     if len(runs) > 1:
-        data["comparison"] = _compare(runs, described, text, examples)
+        configs = [each["config"] for each in described]
+        keys = sorted(set().union(*configs))
+        rows = [{"key": k, "values": [c.get(k) for c in configs]} for k in keys]
+        systems = {r.name: r.translated.translations for r in runs if r.translated}
+        compared = {"tests": [], "sentences": []}
+        if runs[0].translated and len(systems) > 1:
+            compared = compare(systems, text, examples)
+        data["comparison"] = {
+            "first": runs[0].name,
+            **compared,
+            "config": [r for r in rows if len(set(map(json.dumps, r["values"]))) > 1],
+            "same_pieces": len({run.tokenizer for run in runs}) == 1,
+            "same_loss": len({c["training.label_smoothing"] for c in configs}) == 1,
+        }
     # JSON has no NaN and no infinity: null.
     return json.loads(json.dumps(data), parse_constant=lambda _: None)
 
 
-def _compare(
-    runs: Sequence[RunFacts],
-    described: Sequence[Mapping[str, Any]],
-    text: Text | None,
-    examples: int,
-) -> dict[str, Any]:
-    configs = [each["config"] for each in described]
-    rows = [
-        {"key": key, "values": [config.get(key) for config in configs]}
-        for key in sorted(set().union(*configs))
-    ]
-    systems = {r.name: r.translated.translations for r in runs if r.translated}
-    compared = {"tests": [], "sentences": []}
-    if runs[0].translated and len(systems) > 1:
-        compared = compare(systems, text, examples)
-    return {
-        "first": runs[0].name,
-        **compared,
-        "config": [r for r in rows if len(set(map(json.dumps, r["values"]))) > 1],
-        "same_pieces": len({run.tokenizer for run in runs}) == 1,
-        "same_loss": len({c["training.label_smoothing"] for c in configs}) == 1,
-    }
-
-
 def _describe(run: RunFacts, text: Text | None, examples: int) -> dict[str, Any]:
     curves = {
-        kind: [line for line in run.metrics if line.get("kind") == kind]
-        for kind in KINDS
+        kind: [line for line in run.metrics if line["kind"] == kind] for kind in KINDS
     }
     skipped = [line.get("skipped_updates") for line in curves["train"]]
     found = run.translated
