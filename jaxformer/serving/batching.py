@@ -126,8 +126,6 @@ class Batcher(threading.Thread):
             self._change.notify()
         return [future for future, _ in jobs]
 
-    # In the thread --------------------------------------------------------------------
-
     def _compile(self) -> None:
         """Translate the warm-up, so that the search grows through all its sizes.
 
