@@ -53,7 +53,7 @@ def attention_view(
     sources: str | Sequence[str],
     targets: str | Sequence[str] | None = None,
 ) -> "AttentionView":
-    """Show what each head attends to: charts, pictures and a page.
+    """Look at where each head looks: charts, pictures and a page.
 
     Sentences without `targets` are translated first; a translator opened with n_best=4
     shows four candidates of each. Raises InputError if jaxformer[report] is not
