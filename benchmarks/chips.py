@@ -1,19 +1,28 @@
-"""Accelerators, the models of Table 3, and how long an update takes, by arithmetic.
+"""Accelerators, and how long an update of a model takes on them, by arithmetic.
 
 For benchmarks/roofline.py.
 """
 
+import functools
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
-VOCABULARY = 37_000  # section 5.1 of the paper
-TOKENS = 25_000  # source and target tokens each of an update, section 5.1
-ROW = 256  # places of a packed row, a side, batches.row_length
-ROWS = math.ceil(TOKENS / ROW)
+import jax
 
-FLOAT32, BFLOAT16 = 4, 2  # bytes
-# Moved for each logit: it and its gradient, in float32, are written and read.
-LOGIT_BYTES = 4 * FLOAT32
+from benchmarks.models import SIZES, Sizes
+from jaxformer.models.sequence_model import parameter_count
+
+TOKENS = 25_000  # source and target tokens each of an update, section 5.1
+ROW = 256  # positions of a packed row, a side, batches.row_length
+ROWS = math.ceil(TOKENS / ROW)
+BFLOAT16 = 2  # bytes
+# Float32 bytes of a parameter: its gradient; that, the parameter and Adam's moments.
+GRADIENT_BYTES, STATE_BYTES = 4, 16
+# Float32 bytes moved for a parameter: it is read forward, backward and by Adam, and
+# written once; both moments are read and written; the gradient is written and read.
+MOVED_BYTES = 40
+LOGIT_BYTES = 16  # moved for a logit: it and its gradient are written and read
 
 
 class Hardware(NamedTuple):
@@ -48,69 +57,40 @@ HARDWARE = (
 )  # fmt: skip
 
 
-class Model(NamedTuple):
-    """A model of Table 3, six layers a stack."""
+@dataclass(frozen=True)
+class Model:
+    """A model of Table 3, and what it asks of a chip for a row."""
 
     name: str
-    d_model: int
-    d_ff: int
-    heads: int
-    d_head: int = 64
-    layers: int = 6
+    sizes: Sizes
 
-    @property
+    @functools.cached_property
     def parameters(self) -> int:
-        """Count the numbers that are learned; attention has no biases."""
-        d, ff = self.d_model, self.d_ff
-        # A layer of either stack: three attentions, two feed-forwards, five norms.
-        attention = 3 * 4 * d * self.heads * self.d_head
-        layer = attention + 2 * (2 * d * ff + ff + d) + 5 * 2 * d
-        return VOCABULARY * d + self.layers * layer
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Count the bytes of the gradient, or the parameters, in float32."""
-        return FLOAT32 * self.parameters
-
-    @property
-    def state_bytes(self) -> int:
-        """Count the bytes kept: parameters, Adam's two moments, the gradient."""
-        return (1 + 2 + 1) * self.gradient_bytes
-
-    @property
-    def moved_bytes(self) -> int:
-        """Count the bytes that pass through memory besides activations and logits.
-
-        A parameter is read forward, backward and by Adam and written once; both moments
-        are read and written; the gradient is written and read.
-        """
-        return (3 + 1 + 2 + 2 + 1 + 1) * self.gradient_bytes
+        """Count the numbers that are learned."""
+        return parameter_count(
+            jax.eval_shape(self.sizes.model().init, jax.random.key(0))
+        )
 
     @property
     def row_flops(self) -> int:
-        """Operations of matrix products for a row, forward and backward."""
-        d, projected = self.d_model, 2 * self.heads * self.d_head
-        layer = 3 * d * projected + 2 * d * self.d_ff  # for a place on either side
-        places = 2 * ROW * self.layers * layer + ROW * d * VOCABULARY
-        attention = self.layers * projected * 3 * ROW**2
-        return 6 * (places + attention)
+        """Count operations of matrix products for a row, forward and backward."""
+        return self.sizes.model().flops(1, ROW, ROW)
 
     def row_activations(self, tensor: int = 1) -> int:
-        """Bytes that a chip keeps of a row for the backward pass, in bfloat16.
+        """Count bytes that a chip keeps of a row for the backward pass, in bfloat16.
 
-        `tensor` chips share what belongs to heads and to the feed-forward layer.
+        `tensor` chips share the heads and the feed-forward layer.
         """
-        shared = 4 * self.heads * self.d_head + 2 * self.d_ff
-        scores = self.heads * 3 * ROW**2
-        numbers = 2 * ROW * (4 * self.d_model + shared / tensor) + scores / tensor
-        return round(BFLOAT16 * self.layers * numbers)
+        heads, d_ff = self.sizes.num_heads // tensor, self.sizes.d_ff // tensor
+        model = self.sizes.model(num_heads=heads, d_ff=d_ff)
+        return BFLOAT16 * model.activations(1, ROW, ROW)
 
 
-MODELS = (Model("base", 512, 2048, 8), Model("big", 1024, 4096, 16))
+MODELS = (Model("base", SIZES["base"]), Model("big", SIZES["big"]))
 
 
 class Step(NamedTuple):
-    """Seconds of an update of one microbatch, of what may or may not overlap."""
+    """Seconds of each part of an update of one microbatch."""
 
     compute: float
     memory: float
@@ -144,10 +124,10 @@ def one_pass(hardware: Hardware, chips: int, size: float, group: int) -> float:
 def communication(hardware: Hardware, model: Model, data: int, fsdp: int) -> float:
     """Compute seconds to reduce the gradients, and with fsdp to gather the parameters.
 
-    fsdp gathers them forward and backward and scatters the reduced gradients: three
-    passes over all; data then reduces what a chip has of them: two passes.
+    fsdp takes three passes over all: it gathers forward and backward, and scatters the
+    reduced gradients. Then data takes two passes to reduce a chip's part of them.
     """
-    size = model.gradient_bytes
+    size = GRADIENT_BYTES * model.parameters
     replicas = max(1, hardware.group // fsdp)  # of the parameters, in a group
     gather = one_pass(hardware, fsdp, size, hardware.group)
     return 3 * gather + 2 * one_pass(hardware, data, size / fsdp, replicas)
@@ -155,16 +135,16 @@ def communication(hardware: Hardware, model: Model, data: int, fsdp: int) -> flo
 
 def step(hardware: Hardware, model: Model, rows: int, data: int, share: float) -> Step:
     """Compute seconds of an update with `rows` rows on each of `data` chips."""
-    moved = 2 * model.row_activations() + ROW * VOCABULARY * LOGIT_BYTES
+    moved = 2 * model.row_activations() + ROW * model.sizes.vocabulary * LOGIT_BYTES
     return Step(
         rows * model.row_flops / (share * hardware.peak),
-        (rows * moved + model.moved_bytes) / hardware.memory_rate,
+        (rows * moved + MOVED_BYTES * model.parameters) / hardware.memory_rate,
         communication(hardware, model, data, 1),
     )
 
 
 def rows_per_chip(chips: int) -> int:
-    """Give the rows of the paper's batch on the fullest of `chips` chips."""
+    """Return the rows of the paper's batch on the fullest of `chips` chips."""
     return math.ceil(ROWS / chips)
 
 

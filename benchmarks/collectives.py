@@ -36,7 +36,7 @@ def _arrays_in(text: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def shapes_in(text: str) -> list[tuple[int, ...]]:
-    """Give the dimensions of each array, such as f32[8,16], in a piece of HLO."""
+    """Return the dimensions of each array, such as f32[8,16], in a piece of HLO."""
     return [shape for _, shape in _arrays_in(text)]
 
 

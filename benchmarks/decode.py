@@ -14,6 +14,7 @@ core. Packages that are not installed are left out, and named.
 
 import argparse
 import dataclasses
+import functools
 import os
 import sys
 import tempfile
@@ -23,56 +24,55 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import harness
-from benchmarks.models import Sizes, bleu, draw_endless, make_translator, open_trained
+from benchmarks.models import Sizes, draw_endless, make_translator
 from benchmarks.peers import decoding as peers
 from benchmarks.peers.decoding import Translate
 from jaxformer.data.sources import read_lines
 from jaxformer.errors import InputError
+from jaxformer.evaluation.metrics import corpus_scores
+from jaxformer.run import open_run, read_parameters
 
 OURS, CT2, CT2_INT8, HF = "ours", "CTranslate2 float32", "CTranslate2 int8", "HF"
 QUANTIZED = {CT2: "float32", CT2_INT8: "int8"}
 BEAMS = {"beam 4": 4, "greedy": 1}
 SIZES = Sizes(source=20, target=30)
+SIZE_FLAGS = {name: value for name, value in vars(SIZES).items() if type(value) is int}
 CT2_BATCH = 2048  # source tokens; from 512 on the speed is the same
 
 
 def both(
     model: peers.Model, decoding: dict, folder: Path, threads: int, **search: object
 ) -> dict[str, Translate]:
-    """Make our translator and, where it is installed, CTranslate2's of the same model.
-
-    `decoding` is for ours, `search` for CTranslate2's.
-    """
+    """Make our translator, and if installed CTranslate2's with options `search`."""
     found = {OURS: make_translator(*model, decoding)}
     if harness.has("ctranslate2"):
         search["beam_size"] = decoding["beam_size"]
         for name, kind in QUANTIZED.items():
-            path = peers.export(folder / kind, model, kind, decoding)
-            found[name] = peers.ctranslate2(path, model[-1], threads, **search)
+            peer = peers.ctranslate2(folder / kind, model, kind, threads, decoding)
+            found[name] = functools.partial(peer, **search)
     return found
 
 
 def compare(translators: dict[str, Translate], lines: list[str], repeats: int) -> tuple:
-    """Time translations of lines: the rounds, and the translations."""
+    """Time translations of lines; returns the rounds and the translations."""
     outputs: dict[str, list[str]] = {}
-
-    def turn(name: str) -> None:
-        outputs[name] = translators[name](lines)
-
-    turns = {name: (lambda name=name: turn(name)) for name in translators}
+    turns = {
+        name: lambda name=name, each=each: outputs.update({name: each(lines)})
+        for name, each in translators.items()
+    }
     return harness.take_turns(turns, repeats), outputs
 
 
 def same_as_ours(outputs: dict[str, list[str]], name: str, words: int | None) -> float:
-    """Give the share of lines whose first words, by default all, are ours."""
+    """Return the share of lines whose first words, all if `words` is None, are ours."""
     pairs = zip(outputs[OURS], outputs[name], strict=True)
     same = [a.split()[:words] == b.split()[:words] for a, b in pairs]
     return sum(same) / len(same)
 
 
 def forced_length(options: argparse.Namespace, folder: Path) -> dict:
-    """Time translations of exactly `target` tokens by a model that never says EOS."""
-    sizes = {name: getattr(options, name) for name in size_flags()}
+    """Time translations of exactly `target` tokens by a model that never ends."""
+    sizes = {name: getattr(options, name) for name in SIZE_FLAGS}
     sizes = dataclasses.replace(SIZES, **sizes)
     model = sizes.model(dropout=0.0, logits_bias=True)
     params = draw_endless(model)
@@ -108,10 +108,11 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
 
 def real_text(options: argparse.Namespace, folder: Path) -> dict:
     """Time translations of a file with a trained model, beam 4."""
-    run, params = open_trained(options.workdir)
+    run = open_run(options.workdir)
     decoding = vars(run.config.decoding) | {"beam_size": 4}
+    model = run.model, read_parameters(run, None), run.tokenizer
     translators = both(
-        (run.model, params, run.tokenizer), decoding, folder, options.threads,
+        model, decoding, folder, options.threads,
         max_batch_size=CT2_BATCH, batch_type="tokens", length_penalty=decoding["alpha"],
         disable_unk=True,
     )  # fmt: skip
@@ -124,7 +125,13 @@ def real_text(options: argparse.Namespace, folder: Path) -> dict:
     for name, output in outputs.items():
         each = {"same_as_ours": same_as_ours(outputs, name, None)}
         if options.reference:
-            each["bleu"] = bleu(run, output, list(read_lines(options.reference)))
+            data, references = run.config.data, list(read_lines(options.reference))
+            each["bleu"] = corpus_scores(
+                output,
+                references,
+                source_language=data.source_language,
+                target_language=data.target_language,
+            ).bleu
         print(name, each)
         found["again"][name] |= each
     return {"sentences": len(lines), **found}
@@ -141,17 +148,10 @@ def measure(options: argparse.Namespace) -> dict:
     return outcome
 
 
-def size_flags() -> dict[str, int]:
-    """Give the sizes that flags change, and their defaults."""
-    return {name: value for name, value in vars(SIZES).items() if type(value) is int}
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark; give the exit code."""
-    return harness.run(
-        __doc__, measure, argv, repeats=(7, 1), threads=len(os.sched_getaffinity(0)),
-        workdir=None, text=None, reference=None, **size_flags(),
-    )  # fmt: skip
+main = functools.partial(
+    harness.run, __doc__, measure, repeats=(7, 1), threads=len(os.sched_getaffinity(0)),
+    workdir=None, text=None, reference=None, **SIZE_FLAGS,
+)  # fmt: skip
 
 
 if __name__ == "__main__":

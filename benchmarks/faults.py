@@ -1,4 +1,4 @@
-"""Kill a training run again and again, and show that nothing of it is lost.
+"""Kill a training run again and again, and check that nothing is lost.
 
     python benchmarks/faults.py [--kills=50] [--seed=0] [--processes=1] [--workdir=NEW]
 
@@ -10,6 +10,7 @@ both runs end with the same bits. --workdir is a new folder, which is kept.
 """
 
 import argparse
+import functools
 import os
 import random
 import shutil
@@ -27,11 +28,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import numpy as np
 
-from benchmarks import harness, lives
+from benchmarks import harness
 from benchmarks.lives import PHASES, SAVE_EVERY, SAVING, START, FaultError, Life
 from jaxformer.errors import InputError
 from jaxformer.lost_peers import EXIT_PEER_LOST
 from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.log import read_metrics
 from jaxformer.training.step import TrainState
 
 KILL, TERM, SAVE = "SIGKILL", "SIGTERM", "SIGKILL in a save"
@@ -42,7 +44,7 @@ RESERVE = 3 * SPACING  # steps after the last kill, which may be late
 
 
 def remains(workdir: Path) -> dict[str, object]:
-    """Read what a run leaves, value by value: the newest checkpoint and all metrics.
+    """Read the newest checkpoint and all metrics of a run, value by value.
 
     A leaf of the checkpoint is its type, shape and bytes. Metrics that depend on the
     clock are left out.
@@ -57,15 +59,15 @@ def remains(workdir: Path) -> dict[str, object]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         found[name] = (str(leaf.dtype), np.shape(leaf), np.asarray(leaf).tobytes())
-    lines = lives.read_metrics(workdir)
+    lines = read_metrics(workdir)
     for values in lines:
         for name in values.keys() - {"time", "tokens_per_second"}:
             found[f"{values['kind']} {values['step']} {name}"] = values[name]
-    return {**found, "lines of metrics": len(lines)}  # no step is there twice
+    return {**found, "lines of metrics": len(lines)}  # shows a repeated step
 
 
 def differences(left: dict[str, object], right: dict[str, object]) -> list[str]:
-    """Name what is on one side only, or differs."""
+    """Name the values that differ, or that one side lacks."""
     return sorted({name for name, _ in left.items() ^ right.items()})
 
 
@@ -80,7 +82,7 @@ class Kill:
 
     @property
     def lost(self) -> int:
-        """Count the steps to be made again; none if the life had not begun to train."""
+        """Count the steps to repeat; 0 if the life was killed before training."""
         return 0 if self.phase == START else self.made - self.resumed
 
 
@@ -89,13 +91,13 @@ def await_moment(
 ) -> None:
     """Return at a random moment for a kill, not much later than step `goal`.
 
-    `start` is about how many seconds a life takes until it knows its first step.
+    `start` is about how many seconds a life takes to announce its first step.
     """
-    which, moment, more = draw.randrange(3), draw.random(), draw.randint(0, SAVE_EVERY)
+    which, moment, steps = draw.randrange(3), draw.random(), draw.randint(0, SAVE_EVERY)
     until = life.began + moment * start
     if kind != KILL or which != 0:  # else while it starts
         life.wait_until("training", lambda: life.begin() is not None)
-        until, goal = float("inf"), max(goal, life.begin() + more)
+        until, goal = float("inf"), max(goal, life.begin() + steps)
         if kind != SAVE and which == 1:  # while it compiles, or soon after
             until, goal = time.time() + moment, life.begin() + 1
     life.wait_until("a moment", lambda: time.time() > until or life.made() >= goal)
@@ -107,25 +109,25 @@ def await_moment(
 
 
 def strike(life: Life, kind: str, draw: random.Random) -> Kill:
-    """Kill one process, and check that all of them end as they should."""
+    """Kill one process, and check how all of them end."""
     victim = draw.randrange(len(life.processes))
     number = signal.SIGTERM if kind == TERM else signal.SIGKILL
     codes, result = life.kill(victim, number)
     kill = Kill(kind, life.phase(), life.made())
-    wanted = [0 if kind == TERM else EXIT_PEER_LOST] * len(codes)
+    expected = [0 if kind == TERM else EXIT_PEER_LOST] * len(codes)
     if kind != TERM:
-        wanted[victim] = -signal.SIGKILL
+        expected[victim] = -signal.SIGKILL
     elif result != {"step": kill.made, "stopped": True}:
         raise life.error(f"stopped after step {kill.made} with {result}")
-    if codes != wanted:
-        raise life.error(f"should have ended with {wanted} by {kind} of {victim}")
+    if codes != expected:
+        raise life.error(f"should have ended with {expected} by {kind} of {victim}")
     return kill
 
 
 def train_with_kills(
     options: argparse.Namespace, workdir: Path, start: float
 ) -> tuple[list[Kill], int]:
-    """Train with kills; give them, and how many damaged checkpoints were found."""
+    """Train with kills; return them, and how many damaged checkpoints were found."""
     draw, kills, damaged = random.Random(options.seed), [], 0
     kinds = [(*MOST_LOST,)[number % 3] for number in range(options.kills)]
     draw.shuffle(kinds)
@@ -141,7 +143,7 @@ def train_with_kills(
             start = life.start
             for each in kills:
                 each.resumed = life.begin() if each.resumed is None else each.resumed
-        damaged += life.said("err").count(" is damaged ")
+        damaged += life.output("err").count(" is damaged ")
         if kind is not None:
             kills.append(kill)
             print(f"{number}, began with step {life.begin()}: {kill}", file=sys.stderr)
@@ -149,7 +151,7 @@ def train_with_kills(
 
 
 def summary(kills: list[Kill]) -> dict[str, dict]:
-    """Sum up what each kind of kill cost, and how far the run was."""
+    """Summarise the cost of each kind of kill, and how far the run was."""
     found = {}
     for kind, bound in MOST_LOST.items():
         mine = [kill for kill in kills if kill.kind == kind]
@@ -164,7 +166,7 @@ def summary(kills: list[Kill]) -> dict[str, dict]:
 
 
 def experiment(options: argparse.Namespace) -> dict:
-    """Train undisturbed and with kills, compare what is left, and print the table."""
+    """Train undisturbed and with kills, compare both runs, and print the table."""
     began = time.monotonic()
     quiet, killed = options.workdir / "undisturbed", options.workdir / "disturbed"
     with Life(options, quiet, "1") as life:
@@ -199,10 +201,9 @@ def measure(options: argparse.Namespace) -> dict:
     return outcome
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the experiment; give the exit code."""
-    flags = {"kills": 50, "seed": 0, "processes": 1, "workdir": None}
-    return harness.run(__doc__, measure, argv, **flags)
+main = functools.partial(
+    harness.run, __doc__, measure, kills=50, seed=0, processes=1, workdir=None
+)
 
 
 if __name__ == "__main__":

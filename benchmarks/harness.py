@@ -1,7 +1,7 @@
 """Interleaved timing, its statistics and tables, and the frame of every script.
 
 Contestants take turns (A B A B), and a ratio compares two turns of the same round: what
-slows the whole machine down slows both.
+slows the machine slows both.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +25,14 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = "jax", "flax", "optax", "tensorflow", "ctranslate2", "torch", "transformers"
 PAUSE = 0.3  # seconds between turns, in which the threads of the last turn go to sleep
 
+COMPILE_COLUMN = {"s to compile": "{compile_seconds:.1f}"}
+
 Figures = dict[str, Any]  # see `figures`
 Rounds = list[dict[str, float]]  # of each round: seconds by contestant
 
 
 def has(*packages: str) -> bool:
-    """Say whether all these packages are installed; name the missing ones on stderr."""
+    """Whether all these packages are installed; the missing ones are logged."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     for name in missing:
         print(f"{name} is not installed and left out", file=sys.stderr)
@@ -39,19 +42,35 @@ def has(*packages: str) -> bool:
 def machine() -> dict[str, Any]:
     """Describe what the figures depend on: processor, cores, load, versions."""
     info = Path("/proc/cpuinfo")
-    names = re.findall(
-        r"model name\s*: (.*)", info.read_text() if info.exists() else ""
-    )
-    found = {
-        "cpu": names[0] if names else platform.machine(),
+    text = info.read_text() if info.exists() else ""
+    packages = importlib.metadata.packages_distributions()
+    installed = {name: packages[name][0] for name in MODULES if name in packages}
+    return {
+        "cpu": next(iter(re.findall(r"model name\s*: (.*)", text)), platform.machine()),
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
+        **{name: importlib.metadata.version(d) for name, d in installed.items()},
     }
-    packages = importlib.metadata.packages_distributions()
-    for name in packages.keys() & set(MODULES):
-        found[name] = importlib.metadata.version(packages[name][0])
-    return found
+
+
+def start_command(
+    flags: Sequence[str],
+    config: Mapping[str, Any],
+    environment: Mapping[str, str],
+    **streams: Any,
+) -> subprocess.Popen:
+    """Start jaxformer with the demo's config, if some of its values are changed.
+
+    Compiled programs are kept below XDG_CACHE_HOME of `environment` alone. `streams`
+    are arguments of `Popen`.
+    """
+    command = [sys.executable, "-m", "jaxformer.main", *flags]
+    command += ["--config=configs/demo.py"] if config else []
+    command += [f"--config.{key}={value}" for key, value in config.items()]
+    environment = {**os.environ, **environment}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    return subprocess.Popen(command, cwd=ROOT, env=environment, **streams)
 
 
 def take_turns(turns: Mapping[str, Callable[[], Any]], repeats: int) -> Rounds:
@@ -89,10 +108,33 @@ def figures(rounds: Rounds, amounts: Mapping[str, float], beside: str) -> Figure
     return found
 
 
+def time_compiled(
+    turns: Mapping[str, Callable[[], Any]],
+    compiling: Mapping[str, float],
+    repeats: int,
+    amounts: Mapping[str, float],
+) -> Figures:
+    """Return `figures` beside the first contestant, and seconds to compile.
+
+    One turn of each is not counted.
+    """
+    for turn in turns.values():
+        turn()
+    found = figures(take_turns(turns, repeats), amounts, next(iter(turns)))
+    for name, each in found.items():
+        each["compile_seconds"] = compiling[name]
+    return found
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a table in Markdown."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
+    return "\n".join([first, "|" + "---|" * len(header), *others])
+
+
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table in Markdown and a blank line at once."""
-    lines = header, ["---"] * len(header), *rows
-    print(*(f"| {' | '.join(line)} |" for line in lines), "", sep="\n", flush=True)
+    print(markdown(header, rows), end="\n\n", flush=True)
 
 
 def print_figures(
@@ -117,9 +159,9 @@ def print_figures(
 def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):
     """Parse a command line; the script's docstring is the help.
 
-    A flag is its default: a value; False, for a switch; a tuple of choices, the default
-    first; a list, given with commas; None, for a path that may be left out. A type in
-    its place is a flag that has to be given.
+    Each flag has its default: a value; False, for a switch; a tuple of choices, the
+    default first; a list, given with commas; None, for an optional path. A flag with a
+    type instead of a default is required.
     """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -143,12 +185,12 @@ def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):
 def run(
     doc: str,
     measure: Callable[[argparse.Namespace], dict],
-    argv: Sequence[str] | None,
+    argv: Sequence[str] | None = None,
     *,
     repeats: tuple[int, int] | None = None,
     **flags: Any,
 ) -> int:
-    """Parse, measure, print the outcome as a last line of JSON; give the exit code.
+    """Parse, measure, print the outcome as a last line of JSON; return the exit code.
 
     `repeats` are the rounds by default and with --quick, `flags` as in `parse`. The
     code is 1 if the outcome has a false "holds", and 2 for an InputError.

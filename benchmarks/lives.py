@@ -10,19 +10,21 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.harness import ROOT
-from jaxformer.training.log import METRICS_FILE
+from benchmarks.harness import start_command
+from jaxformer.training.log import read_metrics
 
 PHASES = START, COMPILE, TRAIN, SAVING = "start-up", "compiling", "training", "saving"
 SAVE_EVERY = 4  # steps
 ROWS, ROW = 4, 48  # of a microbatch; tokens of a packed row
 PEER_TIMEOUT, JOIN_TIMEOUT, GRACE = 10, 60, 15  # seconds
 PATIENCE = 300  # seconds without progress, after which a run counts as hanging
+XLA_FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=1"
+)
 CONFIG = {
     "data.builtin_pairs": 1000, "data.builtin_eval_pairs": 2, "data.vocab_size": 200,
     "data.max_length": ROW, "batches.row_length": ROW, "batches.executor": "python",
@@ -38,41 +40,31 @@ CONFIG = {
 
 
 class FaultError(Exception):
-    """A process did not do what was promised; the message says where to look."""
-
-
-def read_metrics(workdir: Path) -> list[dict]:
-    """Read the whole lines of metrics.jsonl."""
-    file = workdir / METRICS_FILE
-    text = file.read_text() if file.exists() else ""
-    return [json.loads(line) for line in text.splitlines(True) if line.endswith("\n")]
+    """A process broke a promise; the message names its output."""
 
 
 def newest_step(workdir: Path, since: float) -> int | None:
-    """Give the newest update of the metrics; None if it was before the time `since`."""
+    """Return the last update in the metrics; None if it is older than `since`."""
     updates = [each for each in read_metrics(workdir) if each["kind"] == "train"]
     is_new = updates and updates[-1]["time"] >= since
     return updates[-1]["step"] if is_new else None
 
 
 def announced_step(stderr: str) -> int | None:
-    """Read the step that a run says it begins with; None before it says so."""
+    """Read the step at which a run says it begins; None before it says so."""
     found = re.search(r"^[a-z ]+: .* parameters, step ([\d,]+) of", stderr, re.M)
     return int(found[1].replace(",", "")) if found else None
 
 
-def commands(options: argparse.Namespace, workdir: Path) -> list[list[str]]:
-    """Give the command of each process."""
-    command = [sys.executable, "-m", "jaxformer.main", f"--workdir={workdir}"]
-    command += ["--config=configs/demo.py", f"--config.training.steps={options.steps}"]
-    command += [f"--config.{key}={value}" for key, value in CONFIG.items()]
-    if options.processes == 1:
-        return [command]
+def process_flags(processes: int) -> list[list[str]]:
+    """Return the flags of each process that let it find the others."""
+    if processes == 1:
+        return [[]]
     with socket.create_server(("127.0.0.1", 0)) as free:
-        command += [f"--coordinator_address=127.0.0.1:{free.getsockname()[1]}"]
-    command += [f"--num_processes={options.processes}"]
-    command += [f"--peer_timeout={PEER_TIMEOUT}", f"--join_timeout={JOIN_TIMEOUT}"]
-    return [[*command, f"--process_id={each}"] for each in range(options.processes)]
+        flags = [f"--coordinator_address=127.0.0.1:{free.getsockname()[1]}"]
+    flags += [f"--num_processes={processes}"]
+    flags += [f"--peer_timeout={PEER_TIMEOUT}", f"--join_timeout={JOIN_TIMEOUT}"]
+    return [[*flags, f"--process_id={each}"] for each in range(processes)]
 
 
 class Life:
@@ -84,18 +76,18 @@ class Life:
         self.name, self.processes = f"{workdir.name}-{name}", []
         self.began, self.start = time.time(), 0.0  # seconds until `begin` is known
         self._begin: int | None = None
-        flags = os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0"
-        environment = os.environ | {
-            "XLA_FLAGS": " ".join([*flags, "--xla_force_host_platform_device_count=1"]),
-            "XDG_CACHE_HOME": str(options.workdir),  # of compiled programs
-        }
-        environment.pop("JAX_COMPILATION_CACHE_DIR", None)
         self.logs.mkdir(parents=True, exist_ok=True)
-        for index, command in enumerate(commands(options, workdir)):
+        config = {**CONFIG, "training.steps": options.steps}
+        environment = {
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}",
+            "XDG_CACHE_HOME": str(options.workdir),
+        }
+        for index, flags in enumerate(process_flags(options.processes)):
             file = self.logs / f"{self.name}.{index}"
+            flags = [f"--workdir={workdir}", *flags]
             with open(f"{file}.out", "wb") as out, open(f"{file}.err", "wb") as err:
-                self.processes.append(subprocess.Popen(
-                    command, cwd=ROOT, env=environment, stdout=out, stderr=err
+                self.processes.append(start_command(
+                    flags, config, environment, stdout=out, stderr=err
                 ))  # fmt: skip
 
     def __enter__(self) -> "Life":
@@ -106,30 +98,30 @@ class Life:
             process.kill()
             process.wait(GRACE)
 
-    def said(self, end: str) -> str:
+    def output(self, stream: str) -> str:
         """Read what process 0 has written, to "err" or "out"."""
-        return (self.logs / f"{self.name}.0.{end}").read_text(errors="replace")
+        return (self.logs / f"{self.name}.0.{stream}").read_text(errors="replace")
 
     def begin(self) -> int | None:
-        """Give the step it begins with; None before it says so."""
+        """Return the step at which it begins; None before it says so."""
         if self._begin is None:
-            self._begin = announced_step(self.said("err"))
+            self._begin = announced_step(self.output("err"))
             self.start = time.time() - self.began
         return self._begin
 
     def made(self) -> int:
-        """Give the last step that is known to be made."""
+        """Return the last step that has certainly been made."""
         newest = newest_step(self.workdir, self.began)
         return (self.begin() or 0) if newest is None else newest
 
     def phase(self) -> str:
-        """Say how far it is, or was when it ended."""
+        """Return how far it is, or was when it ended."""
         begin, made = self.begin(), self.made()
         if begin is None:
             return START
         unfinished = self.workdir.glob("checkpoints/*.orbax-checkpoint-tmp*")
         steps = [int(path.name.partition(".")[0]) for path in unfinished]
-        # What an earlier life left is of a later step, or gone before this one saves.
+        # Remains of an earlier life are of a later step, or gone before this one saves.
         if any(begin < step <= made for step in steps):
             return SAVING
         return COMPILE if made == begin else TRAIN
@@ -147,31 +139,31 @@ class Life:
             time.sleep(0.005)
 
     def end(self, seconds: float) -> tuple[list[int], dict]:
-        """Give exit codes and result when it has ended by itself in that time."""
+        """Return exit codes and result once all processes end, within this time."""
         deadline = time.monotonic() + seconds
         try:
             for process in self.processes:
                 process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise self.error(f"did not end within {seconds} s") from None
-        lines = self.said("out").splitlines()
+        lines = self.output("out").splitlines()
         codes = [process.returncode for process in self.processes]
         return codes, json.loads(lines[-1]) if lines else {}
 
     def kill(self, victim: int, number: signal.Signals) -> tuple[list[int], dict]:
-        """Send a signal to one process; give what `end` does when all have ended."""
+        """Send a signal to one process; return as `end` when all have ended."""
         timeout = JOIN_TIMEOUT if self.begin() is None else PEER_TIMEOUT
         self.processes[victim].send_signal(number)
         return self.end(timeout + GRACE)
 
     def finish(self, steps: int) -> None:
-        """Let it reach the end of the run."""
+        """Wait until the run reaches its last step and ends."""
         self.wait_until("the last step", lambda: self.made() == steps)
         codes, result = self.end(PATIENCE)
         if any(codes) or "seconds" not in result:
             raise self.error(f"finished with {result}")
 
     def error(self, what: str) -> FaultError:
-        """Say what is wrong, and where its output is."""
+        """Make an error that says what is wrong and where the output is."""
         codes = [process.poll() for process in self.processes]
         return FaultError(f"{self.name} {what}; exit codes {codes}; see {self.logs}")

@@ -1,4 +1,4 @@
-"""Put a server under load, and show that no answer is lost or mixed up.
+"""Put a server under load, and check that no answer is lost or mixed up.
 
     python benchmarks/load.py --workdir=runs/m30k --sentences=test.en.gz
         [--requests=10000] [--clients=64] [--distinct=1000] [--seed=0]
@@ -33,6 +33,7 @@ import numpy as np
 
 JSON = {"Content-Type": "application/json"}
 TIMEOUT = 600  # seconds to get ready, to answer and to end
+VERDICTS = "right", "mixed_up", "different", "lost"
 # Of one request; status is an HTTP status or the kind of error, times are in seconds.
 Answer = collections.namedtuple("Answer", "sentence status text start seconds")
 
@@ -42,11 +43,11 @@ def connect(url: str) -> contextlib.closing[HTTPConnection]:
     return contextlib.closing(HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT))
 
 
-def get(url: str, path: str) -> str:
-    """Return the text of an address."""
+def is_ready(url: str) -> bool:
+    """Whether the server at `url` translates."""
     with connect(url) as connection:
-        connection.request("GET", path)
-        return connection.getresponse().read().decode()
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
 
 
 def translate(connection: HTTPConnection, sentence: str) -> Answer:
@@ -91,7 +92,7 @@ def server(command: Sequence[str]) -> Iterator[str]:
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stderr=log, stdout=log)
         try:
-            while url is None or "ready" not in get(url[1], "/health"):
+            while url is None or not is_ready(url[1]):
                 time.sleep(0.2)
                 log.seek(0)
                 text = log.read()
@@ -107,13 +108,6 @@ def server(command: Sequence[str]) -> Iterator[str]:
             process.wait()
 
 
-def batch_metrics(url: str) -> list[float]:
-    """Return the sum of all batch sizes since the server started, and their number."""
-    pattern, text = r"^jaxformer_batch_sentences_%s (\S+)$", get(url, "/metrics")
-    found = [re.search(pattern % name, text, re.M) for name in ("sum", "count")]
-    return [float(each[1]) if each else 0.0 for each in found]
-
-
 def measure(url: str, options: argparse.Namespace) -> dict:
     """Measure the server at `url`; prints and returns the figures."""
     distinct = read_sentences(options.sentences, options.distinct)
@@ -124,10 +118,9 @@ def measure(url: str, options: argparse.Namespace) -> dict:
     expected = {answer.sentence: answer.text for answer in alone}
     order = list(itertools.islice(itertools.cycle(distinct), options.requests))
     random.Random(options.seed).shuffle(order)
-    before, start = batch_metrics(url), time.perf_counter()
+    start = time.perf_counter()
     answers = translate_all(url, order, options.clients)
     seconds = time.perf_counter() - start
-    sentences, batches = np.subtract(batch_metrics(url), before)
 
     def verdict(answer: Answer) -> str:
         if answer.status != 200:
@@ -138,18 +131,12 @@ def measure(url: str, options: argparse.Namespace) -> dict:
 
     verdicts = collections.Counter(map(verdict, answers))
     ms = [1000 * answer.seconds for answer in answers if answer.status == 200] or [0]
-    values = {
-        "requests": len(order),
-        "clients": options.clients,
-        **{kind: verdicts[kind] for kind in ("right", "mixed_up", "different", "lost")},
-        "seconds": seconds,
-        "requests_per_second": len(order) / seconds,
-        "alone_ms": 1000 * np.mean([answer.seconds for answer in alone]),
-        **{f"p{q}_ms": np.percentile(ms, q) for q in (50, 99)},
-        "max_ms": max(ms),
-        "second_half_p99_ms": np.percentile(ms[len(ms) // 2 :], 99),  # all is compiled
-        "sentences_in_search": sentences / max(1, batches),
-    }
+    values = {"requests": len(order), "clients": options.clients}
+    values |= {kind: verdicts[kind] for kind in VERDICTS}
+    values |= {"seconds": seconds, "requests_per_second": len(order) / seconds}
+    values["alone_ms"] = 1000 * np.mean([answer.seconds for answer in alone])
+    values |= {f"p{q}_ms": np.percentile(ms, q) for q in (50, 99)}
+    values["max_ms"] = max(ms)
     values = {name: round(value, 1) for name, value in values.items()}
     statuses = collections.Counter(f"status {answer.status}" for answer in answers)
     for name, value in (values | statuses).items():

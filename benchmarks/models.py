@@ -1,12 +1,7 @@
-"""What the benchmarks measure: models of given sizes, their batches, and trained runs.
-
-Everything that the benchmarks need of the command line's way to a run is here.
-"""
+"""What the benchmarks measure: models of given sizes, their batches and trainers."""
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,10 +13,8 @@ from jaxformer.batch import EOS, Batch
 from jaxformer.configs import wmt_base
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
-from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.models.architectures import config_type, make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.run import Run, open_run, read_parameters
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
     AXES,
@@ -123,7 +116,7 @@ class Trainer:
             return self.step.lower(self.state, rows, accumulate=False).compile()
 
     def __call__(self, batch: Batch) -> float:
-        """Make an update with a batch of numpy arrays; give its loss a token."""
+        """Make an update with a batch of numpy arrays; returns its loss per token."""
         with on_mesh(self.mesh):
             self.state, report = self.step(self.state, (put_batch(self.mesh, batch),))
         jax.block_until_ready(self.state)
@@ -131,9 +124,9 @@ class Trainer:
 
 
 def draw_endless(model: Model) -> dict:
-    """Draw parameters that never produce EOS, so that every search takes all its steps.
+    """Draw parameters, numpy arrays, with which every search takes all its steps.
 
-    The model must have a bias of the logits. Parameters are numpy arrays.
+    The model must have a bias of the logits; that of EOS is NEVER.
     """
     draw = jax.jit(lambda: nn.unbox(model.init(jax.random.key(0))))
     params = jax.tree.map(np.array, draw())
@@ -150,20 +143,3 @@ def make_translator(
         [model], [copy_to(mesh, params)], tokenizer,
         options=TranslateOptions(**decoding), rows=batch_sharding(mesh),
     )  # fmt: skip
-
-
-def open_trained(workdir: Path) -> tuple[Run, dict]:
-    """Open a trained run with the parameters that it translates with."""
-    run = open_run(workdir)
-    return run, read_parameters(run, None)
-
-
-def bleu(run: Run, translations: Sequence[str], references: Sequence[str]) -> float:
-    """Score translations in the languages of a run."""
-    data = run.config.data
-    return corpus_scores(
-        translations,
-        references,
-        source_language=data.source_language,
-        target_language=data.target_language,
-    ).bleu

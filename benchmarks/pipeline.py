@@ -11,6 +11,7 @@ extrapolated.
 """
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import multiprocessing
@@ -28,14 +29,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.models import Trainer, one_device
+from benchmarks.models import SIZES, Trainer, one_device
 from jaxformer.config import DataConfig
-from jaxformer.configs import demo, multi30k
+from jaxformer.configs import demo
 from jaxformer.data.corpus import prepare
 from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.store import TokenizedCorpus, open_corpus
-from jaxformer.models.architectures import config_type, make_model
 
 LAYOUTS = "packed", "buckets"
 EXECUTORS = "tf.data", "python"
@@ -77,7 +77,7 @@ def opened(folder: Path, layout: str, tokens: int) -> tuple[TokenizedCorpus, Pla
 def count_tokens(
     folder: Path, layout: str, tokens: int, executor: str, microbatches: int, seed: int
 ) -> int:
-    """Make the microbatches of a turn ready; give their target tokens."""
+    """Make the microbatches of a turn; count their target tokens."""
     batches = updates(
         *opened(folder, layout, tokens), seed=seed, start=0, executor=executor
     )
@@ -93,7 +93,7 @@ def process_on(cores: set[int]) -> ProcessPoolExecutor:
 
 
 def turn(processes: list[ProcessPoolExecutor], *work: Any) -> int:
-    """Let all processes do the work, each in its own order; give their tokens."""
+    """Run the work in all processes, each in its own order; count their tokens."""
     running = [each.submit(count_tokens, *work, i) for i, each in enumerate(processes)]
     return sum(each.result() for each in running)
 
@@ -103,12 +103,12 @@ def rates(folder: Path, microbatches: int, repeats: int) -> dict[str, harness.Fi
     cores, found = sorted(os.sched_getaffinity(0)), {}
     executors = EXECUTORS if harness.has("tensorflow") else EXECUTORS[1:]
     with ExitStack() as stack:
-        first = stack.enter_context(process_on({cores[0]}))
-        teams = {ALONE: [first]}
+        one = stack.enter_context(process_on({cores[0]}))
+        teams = {ALONE: [one]}
         if len(cores) > 1:
-            second = stack.enter_context(process_on({cores[1]}))
+            other = stack.enter_context(process_on({cores[1]}))
             both = stack.enter_context(process_on(set(cores[:2])))
-            teams |= {TOGETHER: [both], APART: [first, second]}
+            teams |= {TOGETHER: [both], APART: [one, other]}
         for layout, tokens in itertools.product(LAYOUTS, MICROBATCHES):
             turns = {
                 f"{executor}, {team}": functools.partial(
@@ -138,12 +138,10 @@ def planning(corpus: TokenizedCorpus, pairs: int, repeats: int) -> harness.Figur
 
 
 def step_rate(corpus: TokenizedCorpus, vocabulary: int) -> float:
-    """Give the target tokens a second that steps of the Multi30k model consume."""
+    """Measure target tokens a second that train steps of the Multi30k model consume."""
     plan = plan_of(corpus, "packed", MICROBATCHES[0])
-    values = multi30k.get_config().model.to_dict()
-    section = config_type(values["architecture"])(**values)
-    model = make_model(section, vocab_size=vocabulary, rematerialise=False)
-    trainer = Trainer(model, one_device())
+    sizes = dataclasses.replace(SIZES["small"], vocabulary=vocabulary)  # Multi30k's
+    trainer = Trainer(sizes.model(), one_device())
     batches = updates(corpus, plan, seed=0, start=0, executor="python")
     first, *others = (batch for (batch,) in itertools.islice(batches, STEPS + 1))
     trainer(first)  # compiles
@@ -153,7 +151,7 @@ def step_rate(corpus: TokenizedCorpus, vocabulary: int) -> float:
 
 
 def slowest(found: dict[str, harness.Figures], team: str) -> float:
-    """Give the least rate of an arrangement of processes; 0 if it was not timed."""
+    """Return the least rate of an arrangement of processes; 0 if it was not timed."""
     each = (each for figures in found.values() for each in figures.items())
     return min((e["per_second"] for name, e in each if team in name), default=0.0)
 
@@ -178,7 +176,7 @@ def measure(options: argparse.Namespace) -> dict:
             {f"times a step of {consumed:,.0f} tokens/s": "{times_step:,.0f}"},
         )  # fmt: skip
         plans = planning(prepared.train, amounts["plan_pairs"], options.repeats)
-    # Taken for granted: that memory keeps up with more processes.
+    # Assumes that memory keeps up with more processes.
     many = CORES / 2 * slowest(found, APART)
     print(
         f"the slowest on one core makes {slowest(found, ALONE) / consumed:,.0f} times "
@@ -192,9 +190,7 @@ def measure(options: argparse.Namespace) -> dict:
     }  # fmt: skip
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark; give the exit code."""
-    return harness.run(__doc__, measure, argv, repeats=(5, 1))
+main = functools.partial(harness.run, __doc__, measure, repeats=(5, 1))
 
 
 if __name__ == "__main__":

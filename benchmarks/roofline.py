@@ -2,34 +2,36 @@
 
     python benchmarks/roofline.py [--share=0.4]
 
-prints the tables of docs/outgrow_your_machine.md. They follow from the sizes of the
-model, the makers' figures in HARDWARE, and one assumption: the share of the peak that
-matrix products reach.
+prints the tables of docs/outgrow_your_machine.md. They follow from the operations and
+activations that the models count, the makers' figures in chips.py, and one assumption:
+the share of the peak that matrix products reach.
 """
 
 import argparse
 import itertools
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import chips
 from benchmarks.chips import HARDWARE, MODELS, ROW, ROWS, TOKENS, Model, step
+from benchmarks.harness import markdown
 
 SHARE = 0.4  # of the peak, the goal: an assumption, not a measurement
 UPDATES = 100_000  # of the base model, section 5.2
-REAL_SHARE = 0.98  # of the places of packed rows that hold tokens
+REAL_SHARE = 0.98  # of the positions of packed rows that hold tokens
 COUNTS = (1, 8, 64, 512, 4096)
 MESH_CHIPS = 64  # of the table that compares meshes
 EACH = [(model, hardware) for model in MODELS for hardware in HARDWARE]
 
 
 def table(header: str, rows: Sequence[str]) -> str:
-    """Write a table in Markdown."""
-    rule = "|---" * len(header.split(" | ")) + "|"
-    return "\n".join([f"| {header} |", rule, *(f"| {row} |" for row in rows)])
+    """Write a table in Markdown; cells are separated by " | "."""
+    return markdown(header.split(" | "), [row.split(" | ") for row in rows])
 
 
 def ms(*seconds: float, between: str = " | ") -> str:
@@ -45,7 +47,7 @@ def gb(*sizes: float) -> str:
 
 
 def chips_and_work() -> Iterator[str]:
-    """What the makers say, and what follows from the models alone."""
+    """The makers' figures, and what follows from the models alone."""
     yield "### The chips\n\nRates are of one chip, outwards."
     rows = [
         f"{h.name} | {h.peak / 1e12:,.4g} | {h.memory / 1e9:.0f} | "
@@ -56,14 +58,15 @@ def chips_and_work() -> Iterator[str]:
     header = "chip | bf16 TFLOP/s | memory, GB | memory, GB/s | link, GB/s | "
     yield table(header + "chips it joins | network, GB/s | source", rows)
     yield (
-        f"### The work\n\n{ROWS} rows of {ROW} places are the {TOKENS:,} tokens a side "
-        f"in whole rows: {ROWS * ROW:,} places, of which {100 * REAL_SHARE:.0f} % hold "
-        f"tokens, {ROWS * ROW * REAL_SHARE:,.0f}."
+        f"### The work\n\n{ROWS} rows of {ROW} positions are the {TOKENS:,} tokens a "
+        f"side in whole rows: {ROWS * ROW:,} positions, of which "
+        f"{100 * REAL_SHARE:.0f} % hold tokens, {ROWS * ROW * REAL_SHARE:,.0f}."
     )
+    sizes = chips.STATE_BYTES, chips.MOVED_BYTES, chips.GRADIENT_BYTES
     rows = [
         f"{m.name} | {m.parameters / 1e6:.2f} M | {m.row_flops / 1e9:.1f} | "
         f"{ROWS * m.row_flops / 1e12:.2f} | {m.row_activations() / 1e6:.1f} | "
-        f"{gb(m.state_bytes, m.moved_bytes, m.gradient_bytes)}"
+        f"{gb(*(size * m.parameters for size in sizes))}"
         for m in MODELS
     ]
     header = f"model | parameters | GFLOP a row | TFLOP for {ROWS} rows | activations a"
@@ -83,9 +86,9 @@ def fixed_batch(model: Model, share: float) -> Iterator[str]:
         mesh = f"{count:,} | data={count} | {n} | {count * n * ROW:,}"
         rows.append(f"{hardware.name} | {mesh} | {ms(*s, s.best, s.worst)}")
     header = (
-        "chip | chips | mesh | rows a chip | places an update and microbatch, a side"
+        "chip | chips | mesh | rows a chip | positions an update and microbatch, a side"
+        " | compute, ms | memory, ms | communication, ms | step, all overlaps, ms"
     )
-    header += " | compute, ms | memory, ms | communication, ms | step, all overlaps, ms"
     yield table(f"{header} | step, nothing overlaps, ms", rows)
 
 
@@ -99,8 +102,8 @@ def grown_batch(share: float) -> Iterator[str]:
         f"{n:,} | data={n} | {n * ROWS * ROW:,} | {max(1, UPDATES // n):,}"
         for n in COUNTS
     ]
-    header = "chips | mesh | places an update and microbatch, a side | updates for the"
-    yield table(f"{header} text of {UPDATES:,} of the paper's", rows)
+    header = "chips | mesh | positions an update and microbatch, a side | updates for"
+    yield table(f"{header} the text of {UPDATES:,} of the paper's", rows)
     rows = []
     for model, hardware in EACH:
         each = [step(hardware, model, ROWS, n, share) for n in COUNTS]
@@ -129,7 +132,7 @@ def dominated(share: float) -> Iterator[str]:
 
 
 def meshes() -> Iterator[str]:
-    """Communication of the same chips arranged otherwise, and what a chip holds."""
+    """Communication of the same chips in other meshes, and the memory of a chip."""
     yield f"### Communication by mesh, {MESH_CHIPS} chips"
     shapes = [(MESH_CHIPS // fsdp, fsdp) for fsdp in (1, 8, MESH_CHIPS)]
     rows = []
@@ -145,7 +148,7 @@ def meshes() -> Iterator[str]:
     rows = []
     for model in MODELS:
         for fsdp, tensor in ((1, 1), (8, 1), (1, 8), (64, 1), (8, 8)):
-            state = model.state_bytes / (fsdp * tensor)
+            state = chips.STATE_BYTES * model.parameters / (fsdp * tensor)
             kept = [state + n * model.row_activations(tensor) for n in (ROWS, 13, 1)]
             mesh = f"fsdp={fsdp}, tensor={tensor}"
             rows.append(f"{model.name} | {mesh} | {gb(state, *kept)}")

@@ -1,20 +1,13 @@
-"""Compare runs of configs/multi30k_rows.py: means over seeds, and their spread.
+"""Compare runs of configs/multi30k_rows.py in folders called ROW_SEED.
 
-    rows="base one_head small_d_k learned_positions no_smoothing no_dropout no_warmup"
-    for row in $rows; do for seed in 1 2 3; do
-        python -m jaxformer.main --config=configs/multi30k_rows.py:$row \\
-            --config.training.seed=$seed --config.data.directory=data/multi30k \\
-            --workdir=runs/rows/${row}_$seed
-    done; done
     python benchmarks/rows.py runs/rows
 
-Reads the last evaluation of each finished run, on the validation split, and prints a
-table in Markdown: mean and sample standard deviation over seeds, and the difference
-from the base row, seed by seed.
+Prints a table in Markdown of the last evaluation of each finished run: mean and sample
+standard deviation over seeds, and the difference from the base row, seed by seed.
+docs/claims.md says how to train the runs.
 """
 
 import argparse
-import json
 import re
 import statistics
 import sys
@@ -24,21 +17,19 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.harness import print_table
+from jaxformer.training.log import read_metrics
 
 MEASURES = "ppl", "bleu"
 BASE = "base"
+Scores = dict[str, dict[int, dict[str, float]]]  # by row and seed
 
 
-def read(folder: Path) -> dict[str, dict[int, dict[str, float]]]:
-    """Read the last evaluations of the runs ROW_SEED, by row and seed, base row first.
-
-    Runs that have not finished are named on stderr.
-    """
-    found: dict[str, dict[int, dict]] = {BASE: {}}
+def read(folder: Path) -> Scores:
+    """Read the last evaluations, base row first; unfinished runs go to stderr."""
+    found: Scores = {BASE: {}}
     for path in sorted(folder.glob("*/metrics.jsonl")):
         name = re.fullmatch(r"(.+)_(\d+)", path.parent.name)
-        lines = map(json.loads, path.read_text().splitlines())
-        final = [line for line in lines if line["kind"] == "final"]
+        final = [each for each in read_metrics(path.parent) if each["kind"] == "final"]
         if name is None or not final:
             print(f"{path.parent.name} is left out: not finished", file=sys.stderr)
             continue
@@ -52,7 +43,7 @@ def spread(values: Sequence[float]) -> str:
     return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.2f}"
 
 
-def table(found: dict[str, dict[int, dict[str, float]]]) -> list[list[str]]:
+def table(found: Scores) -> list[list[str]]:
     """Make a line for each row; differences are from the base run of the same seed."""
     base, lines = found.get(BASE, {}), []
     for row, runs in found.items():

@@ -11,6 +11,7 @@ compiled program, each instruction once. --plots writes a PNG of each table.
 """
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -41,7 +42,7 @@ TABLES = {
 def sizes_of(
     d_model: int = 128, length: int = 64, microbatch: int = 2048, **sizes: int | None
 ) -> Sizes:
-    """Give the small model with some sizes changed; microbatch is in tokens a side."""
+    """Return the small model with other sizes; `microbatch` is in tokens a side."""
     return Sizes(**({
         "num_layers": 2, "vocabulary": 2000, "d_model": d_model, "d_ff": 4 * d_model,
         "num_heads": max(1, d_model // HEAD), "rows": microbatch // length,
@@ -50,7 +51,7 @@ def sizes_of(
 
 
 def variants(table: str, values: tuple[int, ...]) -> dict[str, Sizes]:
-    """Give the models of a table by the name of their line."""
+    """Return the models of a table by the name of their line."""
     if table != "length":
         return {f"{value:,}": sizes_of(**{table: value}) for value in values}
     tokens = max(*values, 2048)
@@ -69,14 +70,10 @@ def measure_speed(table: str, values: tuple[int, ...], repeats: int) -> dict:
         trainer = Trainer(each.model(), one_device())
         trainer.compile(batch)
         compiling[name] = time.perf_counter() - start
-        turns[name] = lambda trainer=trainer, batch=batch: trainer(batch)
-        turns[name]()  # not counted
-    rounds = harness.take_turns(turns, repeats)
+        turns[name] = functools.partial(trainer, batch)
     tokens = {name: each.rows * each.target for name, each in sizes.items()}
-    found = harness.figures(rounds, tokens, next(iter(sizes)))
-    for name, each in found.items():
-        each["compile_seconds"] = compiling[name]
-    columns = {"s to compile": "{compile_seconds:.1f}"}
+    found = harness.time_compiled(turns, compiling, repeats, tokens)
+    columns = harness.COMPILE_COLUMN
     harness.print_figures({table: found}, "target tokens", next(iter(sizes)), columns)
     return found
 
@@ -143,7 +140,7 @@ def plot(table: str, found: dict[str, dict], folder: Path) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict:
-    """Make the tables that were asked for."""
+    """Make the tables of --only."""
     if options.only == ["exchanged"]:  # the process of `measure_devices`
         return {"tables": {axis: exchanged(axis) for axis in AXES}}
     if unknown := set(options.only) - set(TABLES):
@@ -160,11 +157,9 @@ def measure(options: argparse.Namespace) -> dict:
     return {"tables": tables}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark; give the exit code."""
-    return harness.run(
-        __doc__, measure, argv, repeats=(3, 1), plots=None, only=list(TABLES)
-    )
+main = functools.partial(
+    harness.run, __doc__, measure, repeats=(3, 1), plots=None, only=list(TABLES)
+)
 
 
 if __name__ == "__main__":

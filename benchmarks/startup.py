@@ -11,7 +11,6 @@ takes: unrolled, as training has them, and as a loop (`jax.lax.scan`).
 
 import argparse
 import functools
-import json
 import os
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -33,7 +32,7 @@ from benchmarks import harness
 from benchmarks.models import Sizes
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.transformer import Layer
-from jaxformer.training.log import METRICS_FILE
+from jaxformer.training.log import read_metrics
 
 SHAPES = "8x32,8x64,16x64", "4x32"  # rows x length; the second if quick
 SENTENCE = "Yesterday the teacher gave the children two old books.\n"
@@ -47,74 +46,67 @@ CONFIG = {
 # Commands -----------------------------------------------------------------------------
 
 
-def start(folder: Path, mode: str, workdir: str, cache: str) -> subprocess.Popen:
-    """Start a command; `workdir` and its compiled programs are in the folder."""
-    command = [sys.executable, "-m", "jaxformer.main", f"--mode={mode}"]
-    command += [f"--workdir={folder / workdir}"]
-    if mode != "translate":
-        command += ["--config=configs/demo.py"]
-        command += [f"--config.{key}={value}" for key, value in CONFIG.items()]
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder / cache)}
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+def run_until(
+    mode: str,
+    workdir: Path,
+    cache: Path,
+    stream: str = "stdout",
+    start: str | None = "",
+) -> None:
+    """Run a command, and kill it after the first line of a stream that begins so.
+
+    None lets it end by itself. Raises RuntimeError if it ends otherwise.
+    """
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen(
-        command, cwd=harness.ROOT, env=environment, text=True, **pipes
-    )
-
-
-def finish(process: subprocess.Popen) -> None:
-    """Wait for a command; raise RuntimeError if it fails."""
-    _, errors = process.communicate(timeout=600)
-    if process.returncode:
-        raise RuntimeError(errors)
-
-
-def kill_after(process: subprocess.Popen, stream: IO[str], beginning: str) -> None:
-    """Kill a command after its first line that begins so; RuntimeError without one."""
-    said = []
-    for line in stream:
-        said.append(line)
-        if line.startswith(beginning):
+    config = CONFIG if mode != "translate" else {}
+    flags = [f"--mode={mode}", f"--workdir={workdir}"]
+    environment = {"XDG_CACHE_HOME": str(cache)}
+    process = harness.start_command(flags, config, environment, text=True, **pipes)
+    if start is None:
+        _, errors = process.communicate(timeout=600)
+        if process.returncode:
+            raise RuntimeError(errors)
+        return
+    if mode == "translate":
+        process.stdin.write(SENTENCE)
+        process.stdin.flush()
+    lines = [""]
+    for line in getattr(process, stream):
+        lines.append(line)
+        if line.startswith(start):
             break
     process.kill()
     _, errors = process.communicate()
-    if not said or not said[-1].startswith(beginning):
-        raise RuntimeError("".join(said) + errors)
+    if len(lines) == 1 or not lines[-1].startswith(start):
+        raise RuntimeError("".join(lines) + errors)
 
 
-def first(what: str, folder: Path, losses: list[float], *, is_cold: bool) -> None:
-    """Run a command until its first "update", of which it keeps the loss, or output."""
+def run_once(what: str, folder: Path, losses: list[float], *, is_cold: bool) -> None:
+    """Run a command until its first "update", whose loss is kept, or "translation"."""
     if is_cold:
         shutil.rmtree(folder / what, ignore_errors=True)
-    if what == "update":
-        workdir = folder / "training"
-        shutil.rmtree(workdir, ignore_errors=True)
-        shutil.copytree(folder / "text", workdir)
-        process = start(folder, "train", "training", what)
-        kill_after(process, process.stderr, "step 1/")
-        line = (workdir / METRICS_FILE).read_text().splitlines()[0]
-        losses.append(json.loads(line)["loss"])
-    else:
-        process = start(folder, "translate", "trained", what)
-        process.stdin.write(SENTENCE)
-        process.stdin.flush()
-        kill_after(process, process.stdout, "")
+    if what == "translation":
+        run_until("translate", folder / "trained", folder / what)
+        return
+    workdir = folder / "training"
+    shutil.rmtree(workdir, ignore_errors=True)
+    shutil.copytree(folder / "text", workdir)
+    run_until("train", workdir, folder / what, "stderr", "step 1/")
+    losses.append(read_metrics(workdir)[0]["loss"])
 
 
 def time_commands(options: argparse.Namespace, folder: Path) -> dict:
     """Time both commands, cold and warm."""
-    finish(start(folder, "prepare", "text", "first"))
+    run_until("prepare", folder / "text", folder / "first", start=None)
     shutil.copytree(folder / "text", folder / "trained")
-    finish(start(folder, "train", "trained", "first"))
+    run_until("train", folder / "trained", folder / "first", start=None)
     losses, found = [], {}
     for what in ("update", "translation"):
-        turn = functools.partial(first, what, folder, losses)
-        turns = {
-            "cold": functools.partial(turn, is_cold=True),
-            "warm": functools.partial(turn, is_cold=False),
-        }
+        turn = functools.partial(run_once, what, folder, losses)
+        starts = {"cold": True, "warm": False}
+        turns = {k: functools.partial(turn, is_cold=v) for k, v in starts.items()}
         rounds = harness.take_turns(turns, options.repeats)
-        found[what] = harness.figures(rounds, {"cold": 1, "warm": 1}, "cold")
+        found[what] = harness.figures(rounds, dict.fromkeys(turns, 1), "cold")
     if len(set(losses)) > 1:
         raise RuntimeError(f"the first losses differ: {losses}")
     harness.print_figures(found, "starts", "cold", {})
@@ -143,7 +135,7 @@ def scanned(layer: Callable, params: Any, x: jax.Array, keys: jax.Array) -> jax.
 def gradients_of(
     run: Callable, config: TransformerConfig, rows: int, length: int
 ) -> tuple[Callable, tuple]:
-    """Give a function and its arguments: gradients of both stacks, dropout on."""
+    """Return a function and its arguments: gradients of both stacks, dropout on."""
     encoder, decoder = Layer(config, "encoder"), Layer(config, "decoder")
     x = jax.random.normal(jax.random.key(0), (rows, length, config.d_model))
     mask = jnp.ones((rows, 1, length, length), bool)
@@ -175,8 +167,7 @@ def time_stacks(options: argparse.Namespace) -> dict:
     jax.config.update("jax_enable_compilation_cache", False)
     sizes = Sizes(num_layers=options.layers, d_model=options.d_model)
     found: dict = {}
-    shapes = options.shapes or SHAPES[options.quick]
-    for shape in shapes.split(","):
+    for shape in (options.shapes or SHAPES[options.quick]).split(","):
         rows, length = map(int, shape.split("x"))
         turns, compiling = {}, {}
         for run in (unrolled, scanned):
@@ -187,14 +178,10 @@ def time_stacks(options: argparse.Namespace) -> dict:
             turns[run.__name__] = lambda program=program, arguments=arguments: (
                 jax.block_until_ready(program(*arguments))
             )
-            turns[run.__name__]()  # not counted
-        rounds = harness.take_turns(turns, options.repeats)
-        amounts = dict.fromkeys(turns, rows * length)
-        found[shape] = harness.figures(rounds, amounts, "unrolled")
-        for name, each in found[shape].items():
-            each["compile_seconds"] = compiling[name]
-    columns = {"s to compile": "{compile_seconds:.1f}"}
-    harness.print_figures(found, "tokens", "unrolled", columns)
+        found[shape] = harness.time_compiled(
+            turns, compiling, options.repeats, dict.fromkeys(turns, rows * length)
+        )
+    harness.print_figures(found, "tokens", "unrolled", harness.COMPILE_COLUMN)
     return found
 
 
@@ -205,11 +192,9 @@ def measure(options: argparse.Namespace) -> dict:
     return {"starts": starts, "stacks": time_stacks(options)}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark; give the exit code."""
-    return harness.run(
-        __doc__, measure, argv, repeats=(3, 1), shapes="", layers=6, d_model=512
-    )
+main = functools.partial(
+    harness.run, __doc__, measure, repeats=(3, 1), shapes="", layers=6, d_model=512
+)
 
 
 if __name__ == "__main__":

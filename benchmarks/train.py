@@ -4,7 +4,7 @@
         [--rows=32 --length=32] [--only=ours,...] [--dtype=float32] [--fused_attention]
         [--workdir=DIR --tokens=4096 --batches=8 --layout=buckets --join=1]
 
-Every contestant makes whole updates: forward, backward, Adam, dropout 0.1, smoothed
+Every contestant makes complete updates: forward, backward, Adam, dropout 0.1, smoothed
 loss, one matrix for embeddings and logits. "matrix products" are those of one update
 alone, the limit; "share of products" is the part of their rate that is reached. With
 --workdir, whose text was prepared by `--mode=prepare`, the batches are real text: ours
@@ -30,7 +30,7 @@ from benchmarks import harness
 from benchmarks.models import SIZES, Sizes, Trainer, one_device
 from benchmarks.peers import batches
 from benchmarks.peers.flax_port import flax_update
-from benchmarks.peers.products import flops, products_alone
+from benchmarks.peers.products import products_alone
 from benchmarks.peers.torch_transformer import torch_update
 from jaxformer.batch import Batch
 from jaxformer.errors import InputError
@@ -41,7 +41,7 @@ Update = Callable[[Batch], float]  # make an update, wait for it and give its me
 
 
 def make_updates(sizes: Sizes, names: list[str], longest: int) -> dict[str, Update]:
-    """Make the named contestants; `longest` is their longest sentence."""
+    """Make the named contestants, for sentences of up to `longest` pieces."""
     torch = functools.partial(torch_update, sizes, longest=longest)
     makers = {
         OURS: lambda: Trainer(sizes.model(), one_device()),
@@ -57,7 +57,7 @@ def make_updates(sizes: Sizes, names: list[str], longest: int) -> dict[str, Upda
 
 
 def one_shape(sizes: Sizes, options: argparse.Namespace) -> dict:
-    """Time updates with one full batch, and the products that they are made of."""
+    """Time updates with one full batch, and their matrix products alone."""
     updates = make_updates(sizes, options.only, max(sizes.source, sizes.target))
     batch = sizes.batch()
     turns = {name: functools.partial(update, batch) for name, update in updates.items()}
@@ -68,8 +68,9 @@ def one_shape(sizes: Sizes, options: argparse.Namespace) -> dict:
     amounts = dict.fromkeys(turns, sizes.rows * sizes.target)
     found = harness.figures(rounds, amounts, TORCH)
     shares = harness.figures(rounds, amounts, PRODUCTS)
+    flops = sizes.model().flops(sizes.rows, sizes.source, sizes.target)
     for name, each in found.items():
-        each["gflops_per_second"] = flops(sizes) / each["seconds"] / 1e9
+        each["gflops_per_second"] = flops / each["seconds"] / 1e9
         each["share_of_products"] = shares[name]["ratio"]
     label = f"{options.model}, {sizes.rows} x {sizes.target}"
     columns = {
@@ -81,10 +82,9 @@ def one_shape(sizes: Sizes, options: argparse.Namespace) -> dict:
 
 
 def real_text(sizes: Sizes, text: batches.Text, options: argparse.Namespace) -> dict:
-    """Time updates with batches spread over an epoch, each contestant's its own.
+    """Time updates with batches of each contestant's own, spread over an epoch.
 
-    A turn is a share of the epoch with about as many tokens for all, so rounds hold
-    seconds for 1,000 target tokens that are not padding.
+    Rounds hold seconds for 1,000 target tokens that are not padding.
     """
     updates = make_updates(sizes, options.only, text.batching["row_length"])
     epochs, parts = {}, {}
@@ -135,13 +135,11 @@ def measure(options: argparse.Namespace) -> dict:
     return common | real_text(sizes, text, options)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark; give the exit code."""
-    return harness.run(
-        __doc__, measure, argv, repeats=(7, 2), model=tuple(SIZES), rows=0, length=0,
-        dtype=("float32", "bfloat16"), fused_attention=False, only=[OURS, TORCH, FLAX],
-        workdir=None, layout="", tokens=4096, batches=8, join=1,
-    )  # fmt: skip
+main = functools.partial(
+    harness.run, __doc__, measure, repeats=(7, 2), model=tuple(SIZES), rows=0, length=0,
+    dtype=("float32", "bfloat16"), fused_attention=False, only=[OURS, TORCH, FLAX],
+    workdir=None, layout="", tokens=4096, batches=8, join=1,
+)  # fmt: skip
 
 
 if __name__ == "__main__":

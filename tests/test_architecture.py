@@ -37,7 +37,7 @@ ROOMS = {
     "inspection": ("inspection", "contract data"),
     "export": ("export", "contract models training decoding"),
     "serving": ("serving", "contract decoding"),
-    "reports": ("reports", "contract published optimizer data decoding evaluation"),
+    "reports": ("reports", "contract published data decoding evaluation"),
     "workdir": ("workdir", "contract data"),  # it opens the run's tokeniser
     "config_files": ("config_files", "contract models"),
     "run": (
@@ -54,7 +54,7 @@ ROOMS = {
         "main cli flags __main__",
         "contract published processes decoding config_files commands",
     ),
-    "api": ("api", "contract decoding reports command_line run"),
+    "api": ("api", "contract decoding reports run"),
 }  # fmt: skip
 
 # A library, and the only modules that may import it.

@@ -62,17 +62,17 @@ def padded(sentences: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def parts(batches: Sequence[Batch], count: int, size: int) -> list[list[Batch]]:
-    """Cut an epoch into `count` parts of `size` batches each; 0 takes the whole epoch.
+    """Cut an epoch into `count` parts of `size` batches each; 0 takes all batches.
 
     The batches that are left out are spread evenly.
     """
-    wanted = min(count * size or len(batches), len(batches))
-    chosen = np.linspace(0, len(batches), wanted, endpoint=False).astype(int)
+    number = min(count * size or len(batches), len(batches))
+    chosen = np.linspace(0, len(batches), number, endpoint=False).astype(int)
     return [[batches[i] for i in part] for part in np.array_split(chosen, count)]
 
 
 def by_shape(batches: Sequence[Batch]) -> dict[tuple, Batch]:
-    """Give one batch of each shape."""
+    """Return one batch of each shape."""
     return {(each.source.shape, each.target.shape): each for each in batches}
 
 

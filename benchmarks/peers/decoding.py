@@ -37,26 +37,23 @@ class Numbers:
         return " ".join(map(str, ids[: ids.index(EOS)]))
 
 
-def export(folder: Path, model: Model, quantization: str, decoding: dict) -> Path:
-    """Export a model for CTranslate2, its README included, into a new folder."""
+def ctranslate2(
+    folder: Path, model: Model, quantization: str, threads: int, decoding: dict
+) -> Callable[..., list[str]]:
+    """Export a model into a new folder; options are those of `translate_batch`."""
+    import ctranslate2 as package
+
     folder.mkdir(parents=True)
     network, params, tokenizer = model
     write_ctranslate2(
         folder, network.config, params, quantization=quantization, direction="en-de",
         tokenizer=tokenizer, longest=256, decoding=decoding,
     )  # fmt: skip
-    return folder
-
-
-def ctranslate2(folder: Path, tokenizer: Any, threads: int, **search: Any) -> Translate:
-    """Translate with an exported model; `search` is for `translate_batch`."""
-    import ctranslate2 as package
-
     translator = package.Translator(str(folder), device="cpu", intra_threads=threads)
     pieces = tokenizer.pieces()
     ids = {piece: i for i, piece in enumerate(pieces)}
 
-    def translate(lines: Sequence[str]) -> list[str]:
+    def translate(lines: Sequence[str], **search: Any) -> list[str]:
         sources = [[pieces[i] for i in each[:-1]] for each in tokenizer.encode(lines)]
         limit = {"max_decoding_length": max(map(len, sources)) + 50}
         return [

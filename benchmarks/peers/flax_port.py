@@ -6,7 +6,6 @@ target for the smoothed loss, logits of all positions at once, accuracy by argma
 optax's AdamW. Written here; the example itself needs its data pipeline to run.
 """
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -17,16 +16,9 @@ from flax import linen as nn
 
 from benchmarks.models import BETA1, BETA2, DROPOUT, EPSILON, LABEL_SMOOTHING, Sizes
 from jaxformer.batch import BOS, PAD, Batch
+from jaxformer.models.layers import sinusoidal_positions
 
 LEARNING_RATE = 1e-4  # of the peers; a schedule costs no time
-
-
-def positions(length: int, d_model: int) -> np.ndarray:
-    """Section 3.5 for the peers: float32 [length, d_model]."""
-    frequency = np.exp(np.arange(0, d_model, 2) * -math.log(10_000.0) / d_model)
-    angle = np.arange(length)[:, None] * frequency
-    table = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, d_model)
-    return table.astype(np.float32)
 
 
 class Block(nn.Module):
@@ -70,7 +62,9 @@ class Model(nn.Module):
         """Score target ids [B, T]: logits [B, T, V]."""
         sizes = self.sizes
         embedding = nn.Embed(sizes.vocabulary, sizes.d_model, dtype=sizes.dtype)
-        table = jnp.asarray(positions(self.longest, sizes.d_model), sizes.dtype)
+        table = jnp.asarray(
+            sinusoidal_positions(self.longest, sizes.d_model), sizes.dtype
+        )
 
         def embed(ids: jax.Array) -> jax.Array:
             x = embedding(ids) + table[None, : ids.shape[1]]

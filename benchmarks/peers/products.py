@@ -49,19 +49,11 @@ def products(sizes: Sizes) -> Counter[Product]:
     return found
 
 
-def flops(sizes: Sizes) -> int:
-    """Count the operations of the matrix products of a train step."""
-    return sum(
-        2 * count * batch * rows * inner * columns
-        for (batch, rows, inner, columns), count in products(sizes).items()
-    )
-
-
 def products_alone(sizes: Sizes) -> Callable[[], None]:
     """Make a turn that computes every product of a step as often as a step does.
 
-    Layers have weights of their own, so as many different right-hand sides are used as
-    a step has, at most MOST_NUMBERS numbers of them.
+    Right-hand sides differ, as layers have weights of their own, up to MOST_NUMBERS
+    numbers of a shape.
     """
     multiply = jax.jit(jnp.matmul)
     work = []

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import jax
 
 from benchmarks.models import BETA1, BETA2, DROPOUT, EPSILON, LABEL_SMOOTHING, Sizes
-from benchmarks.peers.flax_port import LEARNING_RATE, positions
+from benchmarks.peers.flax_port import LEARNING_RATE
 from jaxformer.batch import BOS, PAD, Batch
+from jaxformer.models.layers import sinusoidal_positions
 
 
 def torch_update(
@@ -39,7 +40,7 @@ def torch_update(
                 sizes.d_model, sizes.num_heads, sizes.num_layers, sizes.num_layers,
                 sizes.d_ff, DROPOUT, batch_first=True,
             )  # fmt: skip
-            table = torch.from_numpy(positions(longest, sizes.d_model))
+            table = torch.from_numpy(sinusoidal_positions(longest, sizes.d_model))
             self.register_buffer("positions", table)
             self.dropout = nn.Dropout(DROPOUT)
 

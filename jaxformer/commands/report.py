@@ -21,6 +21,7 @@ from jaxformer.reports import run as report
 from jaxformer.reports.translations import Text, Translated
 from jaxformer.run import Run, open_run, plan_training
 from jaxformer.training.log import read_metrics
+from jaxformer.training.optimizer import make_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +124,7 @@ def describe(
         run.tokenizer.hash,
         run.tokenizer.vocab_size,
         read_metrics(folder),
+        make_optimizer(d_model=run.model.d_model, **vars(config.optimizer))[1],
         prepared and prepared.report,
         prepared and plan_training(run, prepared),
         run.workdir.read_record().get("versions", {}),

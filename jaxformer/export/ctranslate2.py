@@ -1,11 +1,9 @@
 """Models for CTranslate2, an engine that translates on CPUs and GPUs.
 
-The files are written by the package's own specifications (`ctranslate2.specs`), which
-alone know its binary format. The exported model computes the same log-probabilities,
-and the program in the folder's README the same translations.
-
-Shapes are those of `jaxformer.models.attention`. CTranslate2 stores a matrix as
-[outputs, inputs] where ours is [inputs, outputs].
+The package's own specifications (`ctranslate2.specs`) write the files. The exported
+model computes the same log-probabilities, and the program in the folder's README the
+same translations. CTranslate2 stores a matrix as [outputs, inputs], the transpose of
+ours.
 """
 
 import json
@@ -17,7 +15,7 @@ import numpy as np
 
 from jaxformer.batch import BOS, EOS, PAD, UNK, Tokenizer
 from jaxformer.errors import InputError
-from jaxformer.export import parameters, require_transformer
+from jaxformer.export import parameters
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import TransformerConfig
 
@@ -38,14 +36,13 @@ def write_ctranslate2(
     longest: int,
     decoding: dict,
 ) -> None:
-    """Write all that `ctranslate2.Translator` needs into an existing, empty folder.
+    """Write the files of a `ctranslate2.Translator` into an existing, empty folder.
 
     `params` are nested dicts of arrays. The README shows `direction` ("en-de"),
     `longest` (pieces of a line in training) and `decoding` (`beam_size`, `alpha`,
     `extra_length`). Raises InputError if the package is missing, if it cannot express
     the model, or if it cannot write this `quantization`.
     """
-    require_transformer(config)
     with parameters.optional_package("ctranslate2"):
         import ctranslate2
         import ctranslate2.specs
@@ -90,6 +87,7 @@ def write_ctranslate2(
 def _spec(specs: ModuleType, config: TransformerConfig, params: dict) -> tuple:
     """Return a `TransformerSpec` without vocabulary, and its table of positions."""
     parameters.require_fields("CTranslate2", config, {
+        "architecture": ("transformer",),
         "attention_window": (None,),
         "positions": ("sinusoidal", "learned"),
         "activation": ("relu", "swish"),

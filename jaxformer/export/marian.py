@@ -13,12 +13,13 @@ our columns 0, 2, 4, ... become the first half and 1, 3, 5, ... the second.
 
 Scale. Marian's layer norm divides by sqrt(variance + 1e-5), ours by sqrt(variance +
 epsilon). If its input is c times as large as ours, it adds 1e-5 / c^2 to our variance.
-So between the first and the last norm of a stack the residual stream is made c times as
+So between the first and the last norm of a stack the residual stream is c times as
 large: parameters that write to it are multiplied by c, those that read it are divided
 by c. c is the power of two nearest to sqrt(1e-5 / epsilon): 4 for 1e-6, which makes
 6e-7 of 1e-5. The first norm keeps 1e-5, because positions cannot be scaled.
 """
 
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.batch import BOS, EOS, PAD, UNK, Tokenizer
-from jaxformer.export import parameters, require_transformer
+from jaxformer.export import parameters
 from jaxformer.models.transformer.config import TransformerConfig
 
 LONGEST = 512  # pieces that Transformers' search may generate
@@ -78,11 +79,9 @@ def export_marian(
     of n pieces. Raises InputError for a model that Marian's layout cannot hold, before
     anything is written.
     """
-    require_transformer(config)
     with parameters.optional_package("safetensors"):
         import safetensors.numpy
-    vocab_size = len(params["embedding"])
-    tensors = marian_tensors(config, params)
+    tensors, vocab_size = _tensors(config, params), len(params["embedding"])
     content = safetensors.numpy.save(tensors, metadata={"format": "pt"})
     (output / "model.safetensors").write_bytes(content)
     ids = {"pad": PAD, "bos": BOS, "eos": EOS, "forced_eos": EOS, "decoder_start": BOS}
@@ -123,14 +122,11 @@ def export_marian(
     })  # fmt: skip
 
 
-def marian_tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
-    """Return all parameters by Marian's names and in its layout, float32.
-
-    Biases that the model does not have are zero. Raises InputError for a model that the
-    layout cannot hold.
-    """
+def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
+    """Return all parameters by Marian's names and layout; missing biases are 0."""
     head_size = Fraction(config.d_model, config.num_heads)
     parameters.require_fields("Marian's layout", config, {
+        "architecture": ("transformer",),
         "positions": ("sinusoidal",),
         "norm_first": (False,),
         "attention_window": (None,),
@@ -174,13 +170,8 @@ class Leaf(NamedTuple):
         """Whether a model without `attention_bias` lacks it."""
         return "_attention/" in self.ours and self.ours.endswith("/bias")
 
-    @property
-    def marian_shape(self) -> tuple[int, ...]:
-        """Its shape in Marian: [outputs, inputs], or one axis."""
-        return self.to_marian(np.empty(self.shape)).shape
-
     def to_marian(self, ours: np.ndarray) -> np.ndarray:
-        """Lay out our parameter as Marian does."""
+        """Lay out our parameter as Marian does: [outputs, inputs], or one axis."""
         inputs, bar, outputs = self.axes.partition("|")
         for axis, letter in enumerate(inputs + outputs):
             if letter == "D":
@@ -195,54 +186,49 @@ class Leaf(NamedTuple):
         return ours.reshape(self.shape)
 
 
+# Of each layer: our name and Marian's, the axes of our kernel or scale, the power of c.
+_LAYER = (
+    ("self_attention/query", "self_attn.q_proj", "D|HK", -1),
+    ("self_attention/key", "self_attn.k_proj", "D|HK", -1),
+    ("self_attention/value", "self_attn.v_proj", "D|HK", -1),
+    ("self_attention/output", "self_attn.out_proj", "HK|D", 1),
+    ("self_attention_sublayer/norm", "self_attn_layer_norm", "D", 1),
+    ("cross_attention/query", "encoder_attn.q_proj", "D|HK", -1),
+    ("cross_attention/key", "encoder_attn.k_proj", "D|HK", 0),  # of the encoder's
+    ("cross_attention/value", "encoder_attn.v_proj", "D|HK", 0),  # output, unscaled
+    ("cross_attention/output", "encoder_attn.out_proj", "HK|D", 1),
+    ("cross_attention_sublayer/norm", "encoder_attn_layer_norm", "D", 1),
+    ("feed_forward/hidden", "fc1", "D|F", -1),
+    ("feed_forward/output", "fc2", "F|D", 1),
+    ("feed_forward_sublayer/norm", "final_layer_norm", "D", 1),
+)
+_AXES = {"D": "d_model", "H": "num_heads", "K": "d_k", "F": "d_ff"}
+
+
 def layer_leaves(fields: Mapping[str, Any]) -> Iterator[Leaf]:
     """Yield every parameter of both stacks, attention biases included.
 
     `fields` are those of a `TransformerConfig`.
     """
-    sizes = {letter: fields[field] for letter, field in _AXES.items()}
     for stack in ("encoder", "decoder"):
         layers = fields[f"{stack}_layers"]
-        for index in range(layers):
-            parts = _layer(stack, is_first=index == 0, is_last=index == layers - 1)
-            for ours, name, axes, power in parts:
-                shape = tuple(sizes[letter] for letter in axes.replace("|", ""))
-                ours = f"{stack}/layer_{index}/{ours}"
-                name = f"model.{stack}.layers.{index}.{name}"
-                yield Leaf(ours, name, axes, power, shape)
-
-
-_AXES = {"D": "d_model", "H": "num_heads", "K": "d_k", "F": "d_ff"}
-_Parts = Iterator[tuple[str, str, str, int]]  # our name, Marian's, axes, power of c
-
-
-def _layer(stack: str, *, is_first: bool, is_last: bool) -> _Parts:
-    # Neither the embedding, which the first self-attention reads, is scaled, nor the
-    # output of the encoder, from which cross-attention takes keys and values.
-    reads, writes = (0, 0) if is_first else (-1, 1)
-    yield from _attention("self_attention", "self_attn", reads, reads, writes)
-    if stack == "decoder":
-        yield from _attention("cross_attention", "encoder_attn", -1, 0, 1)
-    yield from _linear("feed_forward/hidden", "fc1", "D|F", -1)
-    yield from _linear("feed_forward/output", "fc2", "F|D", 1)
-    yield from _norm("feed_forward_sublayer", "final_layer_norm", 0 if is_last else 1)
-
-
-def _attention(ours: str, theirs: str, query: int, memory: int, output: int) -> _Parts:
-    for name, power in (("query", query), ("key", memory), ("value", memory)):
-        yield from _linear(f"{ours}/{name}", f"{theirs}.{name[0]}_proj", "D|HK", power)
-    yield from _linear(f"{ours}/output", f"{theirs}.out_proj", "HK|D", output)
-    yield from _norm(f"{ours}_sublayer", f"{theirs}_layer_norm", 1)
-
-
-def _linear(ours: str, theirs: str, axes: str, power: int) -> _Parts:
-    yield f"{ours}/kernel", f"{theirs}.weight", axes, power
-    yield f"{ours}/bias", f"{theirs}.bias", axes.partition("|")[2], max(power, 0)
-
-
-def _norm(ours: str, theirs: str, power: int) -> _Parts:
-    yield f"{ours}/norm/scale", f"{theirs}.weight", "D", power
-    yield f"{ours}/norm/bias", f"{theirs}.bias", "D", power
+        parameters = itertools.product(range(layers), _LAYER)
+        for index, (ours, theirs, axes, power) in parameters:
+            if stack == "encoder" and ours.startswith("cross_attention"):
+                continue
+            # The embedding, which the first layer reads, and the output of a stack,
+            # which the last norm writes, are not scaled.
+            is_first, is_last = index == 0, index == layers - 1
+            ends = ("self_attention/",) * is_first + ("feed_forward_sub",) * is_last
+            power = 0 if ours.startswith(ends) else power
+            for kind, suffix, letters, exponent in (
+                ("kernel" if "|" in axes else "scale", "weight", axes, power),
+                ("bias", "bias", axes.rpartition("|")[2], max(power, 0)),
+            ):
+                shape = tuple(fields[_AXES[each]] for each in letters if each != "|")
+                our_name = f"{stack}/layer_{index}/{ours}/{kind}"
+                name = f"model.{stack}.layers.{index}.{theirs}.{suffix}"
+                yield Leaf(our_name, name, letters, exponent, shape)
 
 
 def stream_scale(epsilon: float) -> np.float32:

@@ -38,7 +38,7 @@ class MarianCheckpoint(NamedTuple):
 
 
 class _UnsupportedError(Exception):
-    """What is wrong with a checkpoint; `read_marian` adds which one and what to do."""
+    """A fault of a checkpoint; `read_marian` adds which one and what to do."""
 
 
 def read_marian(folder: Path) -> MarianCheckpoint:
@@ -47,7 +47,11 @@ def read_marian(folder: Path) -> MarianCheckpoint:
     The parameters fit a `Transformer` with the fields `model` and `len(pieces)` ids.
     """
     try:
-        return _read(folder)
+        settings = _json(folder / "config.json")
+        model = _model(settings)
+        pieces, rows = _vocabulary(settings, _json(folder / "vocab.json"))
+        params = _parameters(folder, model, rows, settings["vocab_size"])
+        files = [(folder / f"{side}.spm").read_bytes() for side in ("source", "target")]
     except OSError as error:
         raise InputError(
             f"the checkpoint cannot be read ({error}); download it, for example with: "
@@ -58,16 +62,16 @@ def read_marian(folder: Path) -> MarianCheckpoint:
             f"{folder} cannot be imported: {fault}; put back the checkpoint's own "
             "files, or import another model"
         ) from None
+    return MarianCheckpoint(model, params, pieces, *files)
 
 
-def _read(folder: Path) -> MarianCheckpoint:
-    settings = _json(folder / "config.json")
+def _model(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of `TransformerConfig`, without biases."""
     for key, (value, missing) in marian.FIXED.items():
         if settings.get(key, missing) != value:
             raise _fault(settings, key, f"not {value!r}")
     model: dict[str, Any] = {"architecture": "transformer", "norm_first": False}
-    model["attention_window"] = None
-    model["positions"] = "sinusoidal"
+    model |= {"attention_window": None, "positions": "sinusoidal"}
     for key, field in marian.SIZES.items():
         size = _integer(settings, key)
         if model.setdefault(field, size) != size:
@@ -82,16 +86,7 @@ def _read(folder: Path) -> MarianCheckpoint:
     epsilon = settings.get("layer_norm_epsilon", marian.LAYER_NORM_EPSILON)
     if type(epsilon) is not float or not 0.0 < epsilon < 1.0:
         raise _fault(settings, "layer_norm_epsilon", "not between 0 and 1")
-    model["layer_norm_epsilon"] = epsilon
-    pieces, rows = _vocabulary(settings, _json(folder / "vocab.json"))
-    leaves = list(marian.layer_leaves(model))
-    tensors = _tensors(folder, leaves, settings["vocab_size"], model["d_model"])
-    biases = [leaf.name for leaf in leaves if leaf.is_attention_bias]
-    model["attention_bias"] = any(tensors[name].any() for name in biases)
-    model["logits_bias"] = bool(tensors[marian.LOGITS_BIAS].any())
-    params = _parameters(tensors, model, leaves, rows)
-    files = ((folder / f"{side}.spm").read_bytes() for side in ("source", "target"))
-    return MarianCheckpoint(model, params, pieces, *files)
+    return {**model, "layer_norm_epsilon": epsilon}
 
 
 def _fault(settings: dict, key: str, text: str) -> _UnsupportedError:
@@ -106,7 +101,7 @@ def _integer(settings: dict, key: str, least: int = 1, most: float = math.inf) -
 
 
 def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], np.ndarray]:
-    """Return the pieces by our ids, and the row that each has in Marian: int [V]."""
+    """Return the pieces by our ids, and the row of each in Marian: int [V]."""
     size = _integer(settings, "vocab_size")
     if set(ids.values()) != set(range(size)) or len(ids) != size:
         raise _UnsupportedError(
@@ -120,61 +115,34 @@ def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], np.ndar
         _integer(settings, f"{name}_token_id", least=0, most=size - 1)
         for name in ("pad", "decoder_start", "eos")
     )
+
+    def new_name(name: str) -> str:
+        return new_name(f"<{name}>") if name in ids else name
+
     reserved = [pad, unknown, start, eos]
     others = [index for index in range(size) if index not in reserved]
-    pieces = [
-        names[pad] if pad not in (unknown, eos) else _new_name("<pad>", ids),
-        _UNKNOWN,
-        names[start] if reserved.count(start) == 1 else _new_name("<s>", ids),
-        names[eos],
-        *(names[index] for index in others),
-    ]
+    pieces = [names[index] for index in reserved + others]
+    if pad in (unknown, eos):
+        pieces[0] = new_name("<pad>")
+    if reserved.count(start) > 1:
+        pieces[2] = new_name("<s>")
     return pieces, np.array(reserved + others)
 
 
-def _new_name(name: str, taken: dict[str, int]) -> str:
-    while name in taken:
-        name = f"<{name}>"
-    return name
+def _parameters(
+    folder: Path, model: dict[str, Any], rows: np.ndarray, size: int
+) -> dict:
+    """Read our nested parameters, and complete `model` by the biases that it has.
 
-
-def _tensors(
-    folder: Path, leaves: list[marian.Leaf], size: int, d_model: int
-) -> dict[str, np.ndarray]:
-    """Read those tensors of a checkpoint that become parameters, and check the rest."""
+    `rows` int [V] are the rows of Marian's embedding, one of `size`, by our id.
+    """
+    leaves = list(marian.layer_leaves(model))
     tensors = _read_tensors(folder)
     tensors.setdefault(marian.LOGITS_BIAS, np.zeros((1, size), np.float32))
-    for name in [*tensors]:
-        if name.endswith(("embed_tokens.weight", "lm_head.weight")):
-            matrix = tensors.pop(name)
-            if not np.array_equal(tensors.setdefault(marian.EMBEDDING, matrix), matrix):
-                raise _UnsupportedError(f"{name} is not equal to the other embeddings")
-    positions = [name for name in tensors if name.endswith("embed_positions.weight")]
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    wanted = {leaf.name: leaf.marian_shape for leaf in leaves}
-    wanted |= {marian.EMBEDDING: (size, d_model), marian.LOGITS_BIAS: (1, size)}
-    wanted |= {name: (len(tensors[name]), d_model) for name in positions}
-    for name in sorted(found.keys() | wanted.keys()):
-        if found.get(name) != wanted.get(name):
-            raise _UnsupportedError(
-                f"the shape of {name} is {found.get(name, 'missing')}, and config.json "
-                f"expects {wanted.get(name, 'no such tensor')}"
-            )
-    for name in positions:
-        sinusoids = sinusoidal_positions(len(tensors[name]), d_model)
-        error = tensors[name] - sinusoids[:, marian.sines_first(d_model)]
-        if abs(error).max() > _ROUNDING:
-            raise _UnsupportedError(f"{name} is not the paper's table of sinusoids")
-    return tensors
-
-
-def _parameters(
-    tensors: dict[str, np.ndarray],
-    model: dict[str, Any],
-    leaves: list[marian.Leaf],
-    rows: np.ndarray,
-) -> dict:
-    """Return our nested parameters; `rows` int [V] are Marian's rows by our id."""
+    _check(tensors, leaves, size, model["d_model"])
+    biases = [leaf.name for leaf in leaves if leaf.is_attention_bias]
+    model["attention_bias"] = any(tensors[name].any() for name in biases)
+    model["logits_bias"] = bool(tensors[marian.LOGITS_BIAS].any())
     order = np.argsort(marian.sines_first(model["d_model"]))
     params = {"embedding": tensors[marian.EMBEDDING][rows][:, order]}  # [V, D]
     if model["logits_bias"]:
@@ -185,6 +153,35 @@ def _parameters(
             ours = leaf.from_marian(tensors[leaf.name])
             params[leaf.ours] = ours * scale**-leaf.power
     return nested(params)
+
+
+def _check(
+    tensors: dict[str, np.ndarray], leaves: list[marian.Leaf], size: int, d_model: int
+) -> None:
+    """Check all shapes; drop copies of the embedding, and check stored sinusoids."""
+    for name in [*tensors]:
+        if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+            matrix = tensors.pop(name)
+            if not np.array_equal(tensors.setdefault(marian.EMBEDDING, matrix), matrix):
+                raise _UnsupportedError(f"{name} is not equal to the other embeddings")
+    positions = [name for name in tensors if name.endswith("embed_positions.weight")]
+    found = {name: tensor.shape for name, tensor in tensors.items()}
+    expected = {
+        leaf.name: leaf.to_marian(np.empty(leaf.shape)).shape for leaf in leaves
+    }
+    expected |= {marian.EMBEDDING: (size, d_model), marian.LOGITS_BIAS: (1, size)}
+    expected |= {name: (len(tensors[name]), d_model) for name in positions}
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
+            raise _UnsupportedError(
+                f"the shape of {name} is {found.get(name, 'missing')}, and config.json "
+                f"expects {expected.get(name, 'no such tensor')}"
+            )
+    for name in positions:
+        sinusoids = sinusoidal_positions(len(tensors[name]), d_model)
+        error = tensors[name] - sinusoids[:, marian.sines_first(d_model)]
+        if abs(error).max() > _ROUNDING:
+            raise _UnsupportedError(f"{name} is not the paper's table of sinusoids")
 
 
 def _read_tensors(folder: Path) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What all formats share: parameters by name, refusals, and templates of text files."""
+"""For all formats: parameters by name, refusals, and templates of text files."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -28,10 +28,9 @@ def nested(named: Mapping[str, Any]) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for name, value in named.items():
         *path, last = name.split("/")
-        branch = params
-        for key in path:
-            branch = branch.setdefault(key, {})
-        branch[last] = value
+        functools.reduce(lambda d, key: d.setdefault(key, {}), path, params)[last] = (
+            value
+        )
     return params
 
 
@@ -47,10 +46,7 @@ def require_fields(program: str, config: Any, allowed: dict[str, tuple]) -> None
 
 
 def require_none_left(program: str, left: Mapping[str, Any]) -> None:
-    """Raise InputError if `left` holds a parameter that no rule of a format has used.
-
-    This is how an export notices a model that has more than the format expresses.
-    """
+    """Raise InputError if `left` holds a parameter that the format does not express."""
     if left:
         raise InputError(
             f"{program} cannot hold this model's parameter {min(left)}; export to "

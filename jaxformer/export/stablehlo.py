@@ -1,4 +1,4 @@
-"""A whole translation as one serialized JAX program, for machines without jaxformer.
+"""Translation as one serialized JAX program, for machines without jaxformer.
 
 `jax.export` serializes programs as StableHLO, which later versions of JAX read. Files:
 
@@ -23,8 +23,7 @@ from jaxformer.batch import Tokenizer
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.scorer import search_translations
 from jaxformer.errors import InputError
-from jaxformer.export import require_transformer
-from jaxformer.export.parameters import flat, nested, template
+from jaxformer.export.parameters import flat, nested, require_fields, template
 from jaxformer.models.architectures import make_model
 from jaxformer.models.transformer.config import TransformerConfig
 
@@ -50,7 +49,7 @@ def write_stablehlo(
             "a StableHLO program's example reads one SentencePiece model for both "
             "languages, and this run has two; export to another format"
         )
-    require_transformer(config)
+    require_fields("StableHLO", config, {"architecture": ("transformer",)})
     named = flat(params)
     program = translation_program(config, options=options, extra_length=extra_length)
     (batch,) = export.symbolic_shape("b")

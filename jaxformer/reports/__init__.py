@@ -1,1 +1,1 @@
-"""What a run looks like: pages that need no network, and pictures for papers."""
+"""Reports of runs, corpora and attention: pages without a network, and pictures."""

@@ -19,7 +19,7 @@ VIEWS = {"lines": charts.lines_chart, "heat_map": charts.heat_map}
 
 
 class Choice(NamedTuple):
-    """What a chart shows, and a page first; numbers count from 1."""
+    """The content of a chart, and of a page when it opens; numbers count from 1."""
 
     view: str = "lines"
     attention: str = "cross"
@@ -90,7 +90,7 @@ class AttentionView:
         return page.picture(self.chart(**choice), "png", scale=scale)
 
     def html(self, **choice: Any) -> str:
-        """Return the page, which shows the choice first."""
+        """Return the page, which opens with the choice."""
         small = Matrix(["a", "b"], ["a", "b"], np.zeros((self.heads, 2, 2)))
         drawn = {  # the page replaces data and parameters
             "lines": charts.lines_chart(small, [1]),

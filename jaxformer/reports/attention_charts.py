@@ -34,23 +34,19 @@ def lines_chart(matrix: Matrix, heads: Sequence[int]) -> alt.LayerChart:
     columns = max(len(matrix.queries), len(matrix.keys))
     above, below = (14 + _LETTER * max(map(len, side)) for side in matrix[:2])
     between = 220 if columns > 20 else 160
-    rows = chart_rows(matrix, heads, MIN_WEIGHT)
     offset = (
         "min(3, 0.8 * width / max(length(queries), length(keys)) / length(heads))"
         " * (indexof(heads, datum.head) - (length(heads) - 1) / 2)"
     )
-    lines = (
-        alt.Chart(alt.InlineData(values=rows, name="weights"))
-        .mark_rule(strokeWidth=2, strokeCap="round")
-        .transform_filter(_SELECTED)
-        .encode(
-            x=_pixels(f"width * (datum.query + 0.5) / length(queries) + {offset}"),
-            x2=_pixels(f"width * (datum.key + 0.5) / length(keys) + {offset}"),
-            y=_pixels("above"),
-            y2=_pixels("above + between"),
-            color=_colour(matrix, heads, legend=len(heads) > 1),
-            opacity=_opacity("weight"),
-        )
+    weights = alt.InlineData(chart_rows(matrix, heads, MIN_WEIGHT), name="weights")
+    lines = alt.Chart(weights).mark_rule(strokeWidth=2, strokeCap="round")
+    lines = lines.transform_filter(_SELECTED).encode(
+        x=_pixels(f"width * (datum.query + 0.5) / length(queries) + {offset}"),
+        x2=_pixels(f"width * (datum.key + 0.5) / length(keys) + {offset}"),
+        y=_pixels("above"),
+        y2=_pixels("above + between"),
+        color=_colour(matrix, heads, legend=len(heads) > 1),
+        opacity=_opacity("weight"),
     )
     boxes, names = _pieces(matrix)
     chart = alt.layer(boxes, lines, names).properties(
@@ -75,7 +71,7 @@ def _pieces(matrix: Matrix) -> tuple[alt.Chart, alt.Chart]:
 
     count = by_side("length(queries)", "length(keys)")
     touched = "side == datum.side && at == datum.index"
-    chart = alt.Chart(alt.InlineData(values=tokens, name="tokens"))
+    chart = alt.Chart(alt.InlineData(tokens, name="tokens"))
     boxes = chart.mark_rect(cornerRadius=3, fill=_GREY).encode(
         x=_pixels(f"width * datum.index / {count}"),
         x2=_pixels(f"width * (datum.index + 1) / {count}"),
@@ -99,30 +95,23 @@ def heat_map(matrix: Matrix, heads: Sequence[int]) -> alt.Chart | alt.FacetChart
     pieces, have no names.
     """
     several = len(heads) > 1
-    weight = alt.Tooltip("weight:Q", format=".0%")
     width, least, most = (240, 4, 24) if several else (640, 12, 34)
     step = _clamp(width / len(matrix.keys), least, most)
-    chart = (
-        alt.Chart(alt.InlineData(values=chart_rows(matrix, heads), name="weights"))
-        .mark_rect()
-        .transform_calculate(
-            Query="queries[datum.query]",
-            Key="keys[datum.key]",
-            shown=f"{_SELECTED} ? datum.weight : datum.weight / 6",
-        )
-        .encode(
-            x=_pieces_axis(alt.X, "key", "keys", len(matrix.keys), step),
-            y=_pieces_axis(alt.Y, "query", "queries", len(matrix.queries), step),
-            color=_colour(matrix, heads, legend=False),
-            opacity=_opacity("shown"),
-            tooltip=["head:N", "Query:N", "Key:N", weight],
-        )
-        .properties(
-            width=alt.Step(step),
-            height=alt.Step(step),
-            view=alt.ViewConfig(stroke=_GREY, strokeOpacity=0.6),
-        )
+    weights = alt.InlineData(chart_rows(matrix, heads), name="weights")
+    weight = alt.Tooltip("weight:Q", format=".0%")
+    chart = alt.Chart(weights, width=alt.Step(step), height=alt.Step(step)).mark_rect()
+    chart = chart.transform_calculate(
+        Query="queries[datum.query]",
+        Key="keys[datum.key]",
+        shown=f"{_SELECTED} ? datum.weight : datum.weight / 6",
+    ).encode(
+        x=_pieces_axis(alt.X, "key", "keys", len(matrix.keys), step),
+        y=_pieces_axis(alt.Y, "query", "queries", len(matrix.queries), step),
+        color=_colour(matrix, heads, legend=False),
+        opacity=_opacity("shown"),
+        tooltip=["head:N", "Query:N", "Key:N", weight],
     )
+    chart.view = alt.ViewConfig(stroke=_GREY, strokeOpacity=0.6)
     if several:
         header = alt.Header(title=None, labelExpr="'head ' + datum.value")
         columns = math.ceil(len(heads) / math.ceil(len(heads) / 4))
@@ -134,18 +123,10 @@ def heat_map(matrix: Matrix, heads: Sequence[int]) -> alt.Chart | alt.FacetChart
 
 def _pieces_axis(channel: Any, field: str, names: str, count: int, step: float) -> Any:
     """A cell for each piece, named by the chart's parameter `names`."""
-    is_x = channel is alt.X
-    axis = alt.Axis(
-        labelExpr=f"{names}[datum.value]",
-        labelAngle=-90 if is_x else 0,
-        orient="top" if is_x else "left",
-        labels=step >= _LEGIBLE,
-        labelFontSize=min(12, step),
-        labelOverlap=False,
-        labelPadding=4,
-        ticks=False,
-        domain=False,
-    )
+    sides = {"labelAngle": -90, "orient": "top"} if channel is alt.X else {}
+    labels = {"labels": step >= _LEGIBLE, "labelFontSize": min(12, step)}
+    labels |= {"labelExpr": f"{names}[datum.value]", "labelOverlap": False}
+    axis = alt.Axis(ticks=False, domain=False, labelPadding=4, **labels, **sides)
     scale = alt.Scale(domain=list(range(count)), padding=0)
     return channel(f"{field}:O", title=None, scale=scale, axis=axis)
 
@@ -169,20 +150,13 @@ def _opacity(field: str) -> alt.Opacity:
 
 def _colour(matrix: Matrix, heads: Sequence[int], *, legend: bool) -> alt.Color:
     """One colour for each head, whichever heads are shown."""
-    count = len(matrix.weights)
-    shown = alt.Legend(
-        title="head",
-        titleOrient="left",
-        orient="top",
-        values=list(heads),
-        symbolType="stroke",
-        symbolStrokeWidth=3,
-        symbolOpacity=1,
-    )
+    every = range(1, len(matrix.weights) + 1)
+    symbol = {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}
+    layout = {"title": "head", "titleOrient": "left", "orient": "top"}
     return alt.Color(
         "head:N",
-        scale=alt.Scale(domain=list(range(1, count + 1)), range=head_colours(count)),
-        legend=shown if legend else None,
+        scale=alt.Scale(domain=list(every), range=head_colours(len(every))),
+        legend=alt.Legend(values=list(heads), **layout, **symbol) if legend else None,
     )
 
 

@@ -1,7 +1,4 @@
-"""Attention as the viewer shows it: sentences, their translations, and weights.
-
-Used by `jaxformer.reports.attention` and its charts.
-"""
+"""Attention as the viewer shows it: sentences, their translations, and weights."""
 
 import base64
 import difflib
@@ -15,15 +12,15 @@ from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.translate import Hypothesis, Translator
 from jaxformer.errors import InputError
 
-# The three attentions of section 3.2.3: whose pieces attend to whose.
+# The three attentions of section 3.2.3: name, and whose pieces attend to whose.
 KINDS = {
-    "encoder": {"name": "Encoder self-attention", "queries": "sentence",
-                "keys": "sentence"},
-    "decoder": {"name": "Decoder self-attention", "queries": "translation",
-                "keys": "translation so far"},
-    "cross": {"name": "Encoder-decoder attention", "queries": "translation",
-              "keys": "sentence"},
-}  # fmt: skip
+    kind: {"name": name, "queries": queries, "keys": keys}
+    for kind, name, queries, keys in (
+        ("encoder", "Encoder self-attention", "sentence", "sentence"),
+        ("decoder", "Decoder self-attention", "translation", "translation so far"),
+        ("cross", "Encoder-decoder attention", "translation", "sentence"),
+    )
+}
 MAX_SENTENCES = 50  # of a page, which holds the attention of all their translations
 LEVELS = 255  # a page has weights as bytes; this one stands for a weight of 1
 START, END = "<start>", "<end>"
@@ -107,11 +104,10 @@ def attend(
     if targets is None:
         found = translator.translate(sources)
     else:
+        scored = translator.score(sources, targets)
         found = [
-            [Hypothesis(text, None, forced.log_probability, len(forced.pieces))]
-            for text, forced in zip(
-                targets, translator.score(sources, targets), strict=True
-            )
+            [Hypothesis(text, None, each.log_probability, len(each.pieces))]
+            for text, each in zip(targets, scored, strict=True)
         ]
     return [
         AttendedSentence(
@@ -155,7 +151,7 @@ def matrix_of(attention: Attention, kind: str, layer: int) -> Matrix:
 def chart_rows(
     matrix: Matrix, heads: Sequence[int], minimum: float = 0.0005
 ) -> list[dict[str, Any]]:
-    """Return the weights from `minimum` on as a chart's data; heads count from 1."""
+    """Return the weights of at least `minimum` as a chart's data."""
     rows = []
     for head in heads:
         weights = matrix.weights[head - 1]

@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
-
-from jaxformer.reports.page import COLOURS, render
-
-SIDES = ("source", "target")
+from jaxformer.reports.page import COLOURS, alt, render
 
 
 def make_corpus_page(
@@ -17,7 +13,7 @@ def make_corpus_page(
     warnings: Sequence[str],
     sections: dict[str, Sequence[str]],
 ) -> str:
-    """The HTML of what `inspect_corpus` found.
+    """Return the HTML of what `inspect_corpus` found.
 
     `sections` are lines of text by the name of their section.
     """
@@ -26,36 +22,27 @@ def make_corpus_page(
         for name, split in corpus["splits"].items()
         for unit in split["lengths"]["source"]  # words, and pieces if prepared
     }
-    return render(
-        "corpus.html",
-        charts=charts,
-        title=title,
-        warnings=warnings,
-        splits=corpus["splits"],
-        left_out=list(dict.fromkeys(corpus["left_out"].values())),
-        sections=sections,
-    )
+    left_out = list(dict.fromkeys(corpus["left_out"].values()))
+    values = {"title": title, "warnings": warnings, "splits": corpus["splits"]}
+    values |= {"left_out": left_out, "sections": sections}
+    return render("corpus.html", charts=charts, **values)
 
 
 def _draw_lengths(lengths: dict[str, Any], unit: str) -> alt.Chart:
-    """How many sentences of either side have which length."""
+    """Draw how many sentences of either side have which length."""
     rows = [
-        {"side": side, "length": length, "sentences": counts.get(length, 0)}
-        for side, counts in ((side, lengths[side][unit]) for side in SIDES)
-        for length in range(max(counts) + 2)
+        {"side": side, "length": length, "sentences": counts[unit].get(length, 0)}
+        for side, counts in lengths.items()
+        for length in range(max(counts[unit]) + 2)
     ]
-    return (
-        alt.Chart(alt.Data(values=rows), title=f"{unit} a sentence")
-        .mark_area(interpolate="step", opacity=0.35, line=True)
-        .encode(
-            x=alt.X("length:Q", title=unit),
-            y=alt.Y("sentences:Q", title="sentences", stack=None),
-            color=alt.Color(
-                "side:N",
-                scale=alt.Scale(domain=list(SIDES), range=list(COLOURS[:2])),
-                legend=alt.Legend(title=None, orient="top-right"),
-            ),
-            tooltip=["side:N", "length:Q", "sentences:Q"],
-        )
-        .properties(width=330, height=190)
+    colours = alt.Scale(domain=list(lengths), range=list(COLOURS[: len(lengths)]))
+    legend = alt.Legend(title=None, orient="top-right")
+    chart = alt.Chart(
+        alt.Data(values=rows), title=f"{unit} a sentence", width=330, height=190
+    )
+    return chart.mark_area(interpolate="step", opacity=0.35, line=True).encode(
+        x=alt.X("length:Q", title=unit),
+        y=alt.Y("sentences:Q", title="sentences", stack=None),
+        color=alt.Color("side:N", scale=colours, legend=legend),
+        tooltip=["side:N", "length:Q", "sentences:Q"],
     )

@@ -50,10 +50,9 @@ def render(
     """Return the HTML of a template in `pages/`, which extends base.html.
 
     `charts` are drawn where the template calls `chart(name)`; `data`, JSON values, is
-    `pageData` in the template's script; the template sees `values` by their names.
+    `pageData` in the template's script; the template has `values` by their names.
     """
     specs = {name: chart.to_dict() for name, chart in (charts or {}).items()}
-    # Vega as one script, from the installed package.
     library = vl_convert.javascript_bundle().replace("</script", "<\\/script")
     page = PAGES.get_template(template)
     return page.render(specs=specs, data=data, library=library, **values)

@@ -47,7 +47,7 @@ def measure_budget(ours: Config, theirs: Config) -> dict[str, Any]:
 
 
 def differences(row: str, budget: Mapping[str, Any], changed: list[str]) -> list[str]:
-    """Say what keeps our figures from being theirs: the budget, then the rest."""
+    """Return what makes our run another experiment: the budget, then the rest."""
     found = [f"config: {each}" for each in changed] + [*published.row(row).differs]
     if budget["steps"] == budget["published_steps"]:
         return found
@@ -64,18 +64,16 @@ def beside_ours(name: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str
     runs = [
         {"workdir": k, **each} for k, each in results.items() if each["row"] == name
     ]
-    figures = []
-    for figure in row.figures:
-        ours = [_scores(run).get(figure.scorer) for run in runs]
-        figures.append({**figure._asdict(), "ours": ours})
-    return {
-        "row": name,
-        "config": row.config,
-        "test": row.test,
-        "figures": figures,
-        "runs": runs,
-        "differs": row.differs,
-    }
+    scores = [
+        {published.PERPLEXITY: run["ppl"]}
+        | {each["scorer"]: each["bleu"] for each in run["every_bleu"]}
+        for run in runs
+    ]
+    figures = [
+        {**figure._asdict(), "ours": [each.get(figure.scorer) for each in scores]}
+        for figure in row.figures
+    ]
+    return {"row": name, **row._asdict(), "figures": figures, "runs": runs}
 
 
 def describe(row: Mapping[str, Any]) -> str:
@@ -102,12 +100,6 @@ def write_page(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     page.require_output(path)
     values = {"rows": rows, "others": published.NOT_COMPARABLE, "scorers": SCORERS}
     page.write(path, page.render("comparison.html", **values))
-
-
-def _scores(result: Mapping[str, Any]) -> dict[str, float]:
-    """Our figures by the scorers of published ones."""
-    bleus = {each["scorer"]: each["bleu"] for each in result["every_bleu"]}
-    return {published.PERPLEXITY: result["ppl"], **bleus}
 
 
 def _updates(budget: Mapping[str, Any]) -> str:

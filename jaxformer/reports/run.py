@@ -1,16 +1,12 @@
 """The report of a run, or of several side by side: a page, and its data as JSON.
 
-    python -m jaxformer.reports.run REPORT.json PAGE.html
-
-makes the page from its data. `text` is what was translated; each of `runs` has its log
-as `curves`, its `learning_rate` beside equation 3, its scores, sentences, corpus,
-batches and config; `comparison` is what tells several runs apart. What is not known is
-null.
+`text` is what was translated; each of `runs` has its log as `curves`, its
+`learning_rate` beside equation 3, its scores, sentences, corpus, batches and config;
+`comparison` holds the differences of several runs. Missing values are null.
 """
 
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -27,11 +23,10 @@ from jaxformer.reports.translations import (
     describe_translations,
     unit_of,
 )
-from jaxformer.training.optimizer import inverse_square_root_schedule
 
 
 class RunFacts(NamedTuple):
-    """What a workdir tells about a run."""
+    """The contents of a run's workdir."""
 
     name: str
     config: Mapping[str, Mapping[str, Any]]
@@ -39,6 +34,7 @@ class RunFacts(NamedTuple):
     tokenizer: str  # sha256
     vocabulary: int
     metrics: Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl
+    schedule: Callable[[np.ndarray], np.ndarray]  # learning rate by updates made
     corpus: Mapping[str, Any] | None  # corpus/report.json
     plan: Plan | None  # the batches of the training text
     versions: Mapping[str, str]  # as recorded
@@ -50,30 +46,25 @@ def gather(
 ) -> dict[str, Any]:
     """Return the data of the report; with `examples` 0 no sentence is in it."""
     described = [_describe(run, text, examples) for run in runs]
+    name, direction = text and text.name, runs[0].direction
     data = {
         "text": text
-        and {
-            "name": text.name,
-            "sentences": len(text.sources),
-            "direction": runs[0].direction,
-        },
+        and {"name": name, "sentences": len(text.sources), "direction": direction},
         "length_unit": unit_of(runs[0].config["data"]["source_language"]),
         "runs": described,
         "comparison": None,
     }
     if len(runs) > 1:
         configs = [each["config"] for each in described]
-        rows = [
-            {"key": key, "values": [config.get(key) for config in configs]}
-            for key in sorted(set().union(*configs))
-        ]
+        keys = sorted(set().union(*configs))
+        rows = [{"key": k, "values": [c.get(k) for c in configs]} for k in keys]
         systems = {r.name: r.translated.translations for r in runs if r.translated}
-        comparison = {"tests": [], "sentences": []}
+        compared = {"tests": [], "sentences": []}
         if runs[0].translated and len(systems) > 1:
-            comparison = compare(systems, text, examples)
+            compared = compare(systems, text, examples)
         data["comparison"] = {
             "first": runs[0].name,
-            **comparison,
+            **compared,
             "config": [r for r in rows if len(set(map(json.dumps, r["values"]))) > 1],
             "same_pieces": len({run.tokenizer for run in runs}) == 1,
             "same_loss": len({c["training.label_smoothing"] for c in configs}) == 1,
@@ -83,10 +74,8 @@ def gather(
 
 
 def _describe(run: RunFacts, text: Text | None, examples: int) -> dict[str, Any]:
-    """One run by itself."""
     curves = {
-        kind: [line for line in run.metrics if line.get("kind") == kind]
-        for kind in KINDS
+        kind: [line for line in run.metrics if line["kind"] == kind] for kind in KINDS
     }
     skipped = [line.get("skipped_updates") for line in curves["train"]]
     found = run.translated
@@ -109,7 +98,7 @@ def _describe(run: RunFacts, text: Text | None, examples: int) -> dict[str, Any]
         "steps": max((line["step"] for line in run.metrics), default=0),
         "planned_steps": run.config["training"]["steps"],
         "curves": curves,
-        "learning_rate": _learning_rate(run.config, curves["train"]),
+        "learning_rate": _learning_rate(run, curves["train"]),
         "skipped_updates": max((n for n in skipped if n is not None), default=None),
         **scores,
         "corpus": run.corpus and {key: run.corpus[key] for key in ("train", "dev")},
@@ -169,29 +158,18 @@ def require_one_text(texts: Mapping[str, Text | None]) -> Text | None:
     return found[0][1] if found else None
 
 
-def _learning_rate(config: Mapping, train: Sequence[Mapping]) -> dict[str, Any]:
+def _learning_rate(run: RunFacts, train: Sequence[Mapping]) -> dict[str, Any]:
     """Equation 3 along the run, and the largest relative difference of logged rates."""
-    sizes = {
-        "d_model": config["model"]["d_model"],
-        "warmup_steps": config["optimizer"]["warmup_steps"],
-        "learning_rate_scale": config["optimizer"]["learning_rate_scale"],
-    }
     logged = {line["step"]: line["learning_rate"] for line in train}
     logged = {step: rate for step, rate in logged.items() if rate}
-    peak = min(sizes["warmup_steps"], max(logged, default=1))
-    steps = sorted({1, peak, *logged})
-    rates = inverse_square_root_schedule(**sizes)(np.array(steps) - 1)
-    formula = dict(zip(steps, rates.tolist(), strict=True))
+    peak = min(run.config["optimizer"]["warmup_steps"], max(logged, default=0))
+    steps = sorted({1, peak, *logged}) if logged else []
+    rates = run.schedule(np.array(steps) - 1).tolist()
+    formula = dict(zip(steps, rates, strict=True))
     differences = [abs(rate / formula[step] - 1) for step, rate in logged.items()]
     return {
-        **sizes,
         "formula": [
             {"step": step, "learning_rate": rate} for step, rate in formula.items()
         ],
         "largest_relative_difference": max(differences, default=None),
     }
-
-
-if __name__ == "__main__":
-    source, target = map(Path, sys.argv[1:])
-    page.write(target, render(json.loads(source.read_text("utf-8"))))

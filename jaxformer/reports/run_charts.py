@@ -7,6 +7,15 @@ from jaxformer.reports.page import COLOURS, alt
 
 MAX_POINTS = 400  # of a line; longer logs are thinned
 KINDS = {"train": "training", "eval": "validation", "final": "averaged"}
+FORMULA = "equation 3"
+CURVES = {  # a field of the log, and the title of its chart
+    "loss": "Loss, with label smoothing (nats a piece)",
+    "nll": "Negative log-likelihood (nats a piece)",
+    "bleu": "BLEU of the validation text",
+    "learning_rate": "Learning rate: logged (solid) and equation 3 (dots)",
+    "gradient_norm": "Gradient norm before clipping",
+    "tokens_per_second": "Target tokens a second",
+}
 
 Runs = Sequence[Mapping[str, Any]]
 
@@ -14,75 +23,51 @@ Runs = Sequence[Mapping[str, Any]]
 def make_charts(data: Mapping[str, Any]) -> dict[str, alt.TopLevelMixin]:
     """Return the charts that have something to show, by the template's names."""
     runs = data["runs"]
+    charts = {name: _curve(runs, name, title) for name, title in CURVES.items()}
     unit = f"by source length ({data['length_unit']}; n sentences)"
-    charts = {
-        "loss": curves(runs, "loss", "Loss, with label smoothing (nats a piece)"),
-        "nll": curves(runs, "nll", "Negative log-likelihood (nats a piece)"),
-        "bleu": curves(runs, "bleu", "BLEU of the validation text"),
-        "learning_rate": learning_rates(runs),
-        "gradient_norm": curves(runs, "gradient_norm", "Gradient norm before clipping"),
-        "tokens_per_second": curves(
-            runs, "tokens_per_second", "Target tokens a second"
-        ),
-        "bleu_by_length": by_length(runs, "bleu", f"BLEU {unit}"),
-        "chrf_by_length": by_length(runs, "chrf", f"chrF {unit}"),
-    }
+    for field, name in (("bleu", "BLEU"), ("chrf", "chrF")):
+        charts[f"{field}_by_length"] = _by_length(runs, field, f"{name} {unit}")
     return {name: chart for name, chart in charts.items() if chart is not None}
 
 
-def curves(runs: Runs, field: str, title: str) -> alt.LayerChart | None:
+def _curve(runs: Runs, field: str, title: str) -> alt.LayerChart | None:
     """Draw a field of the log by update; None if no run has it.
 
-    Training is a solid line, validation a dashed one, the average a diamond.
+    Training is a solid line, validation a dashed one, equation 3 dotted, the average a
+    diamond. The many points of training are invisible, but have tooltips.
     """
-    rows = [
-        {"run": run["name"], "kind": kind, "step": line["step"], field: line[field]}
-        for run in runs
-        for key, kind in KINDS.items()
-        for line in _thin(run["curves"][key])
-        if line.get(field) is not None
-    ]
+    rows = []
+    for run in runs:
+        curves = {kind: run["curves"][key] for key, kind in KINDS.items()}
+        curves[FORMULA] = run["learning_rate"]["formula"]
+        rows += [
+            {"run": run["name"], "kind": kind, "step": line["step"], field: line[field]}
+            for kind, lines in curves.items()
+            for line in _thin(lines)
+            if line.get(field) is not None
+        ]
 
     def by_kind(channel: Any, *values: Any) -> Any:
-        scale = alt.Scale(domain=list(KINDS.values()), range=values)
+        scale = alt.Scale(domain=[*KINDS.values(), FORMULA], range=values)
         return channel("kind:N", scale=scale, legend=None)
 
-    y = alt.Y(f"{field}:Q", title=None, scale=alt.Scale(zero=False))
+    is_rate = field == "learning_rate"
+    axis = alt.Axis(format=".1e") if is_rate else alt.Axis()
+    y = alt.Y(f"{field}:Q", title=None, axis=axis, scale=alt.Scale(zero=is_rate))
+    x = alt.X("step:Q", title="update", axis=alt.Axis(tickCount=5, format=",d"))
     tooltip = _tooltip(kind="", step=",", **{field: ".4~g"})
-    base = _chart(runs, rows, x=_updates(), y=y, tooltip=tooltip)
-    dashes = by_kind(alt.StrokeDash, [1, 0], [6, 3], [1, 0])
+    base = _chart(runs, rows, x=x, y=y, tooltip=tooltip)
+    dashes = by_kind(alt.StrokeDash, [1, 0], [6, 3], [1, 0], [1, 3])
     lines = base.mark_line(strokeWidth=1.6).encode(strokeDash=dashes)
-    # The many points of training are invisible, but have tooltips.
-    is_training = f"datum.kind == '{KINDS['train']}'"
+    is_line = f"indexof(['{KINDS['train']}', '{FORMULA}'], datum.kind) >= 0"
     points = base.mark_point(filled=True, size=45).encode(
-        shape=by_kind(alt.Shape, "circle", "circle", "diamond"),
-        opacity=alt.condition(is_training, alt.value(0), alt.value(1)),
+        shape=by_kind(alt.Shape, "circle", "circle", "diamond", "circle"),
+        opacity=alt.condition(is_line, alt.value(0), alt.value(1)),
     )
     return alt.layer(lines, points, title=title) if rows else None
 
 
-def learning_rates(runs: Runs) -> alt.LayerChart | None:
-    """Draw the logged rates as dots on the line of the formula; None without a log."""
-    drawn = {"formula": [], "logged": []}
-    for run in runs:
-        sources = (run["learning_rate"]["formula"], run["curves"]["train"])
-        for name, points in zip(drawn, sources, strict=True):
-            drawn[name] += [
-                {"run": run["name"], "step": point["step"], "rate": rate}
-                for point in _thin(points)
-                if (rate := point.get("learning_rate")) is not None
-            ]
-    y = alt.Y("rate:Q", title=None, axis=alt.Axis(format=".1e"))
-    encoding = {"x": _updates(), "y": y, "tooltip": _tooltip(step=",", rate=".4e")}
-    layers = (
-        _chart(runs, drawn["formula"], **encoding).mark_line(strokeWidth=1.2),
-        _chart(runs, drawn["logged"], **encoding).mark_point(filled=True, size=18),
-    )
-    title = "Learning rate: logged (dots) and equation 3 (line)"
-    return alt.layer(*layers, title=title) if drawn["logged"] else None
-
-
-def by_length(runs: Runs, field: str, title: str) -> alt.Chart | None:
+def _by_length(runs: Runs, field: str, title: str) -> alt.Chart | None:
     """Draw a score by source length, bars of several runs side by side."""
     rows = [
         {
@@ -118,10 +103,6 @@ def _chart(runs: Runs, rows: Sequence[Mapping[str, Any]], **encoding: Any) -> al
     )
     chart = alt.Chart(alt.Data(values=rows), width="container", height=210)
     return chart.encode(color=color, **encoding)
-
-
-def _updates() -> alt.X:
-    return alt.X("step:Q", title="update", axis=alt.Axis(tickCount=5, format=",d"))
 
 
 def _tooltip(**formats: str) -> list[alt.Tooltip]:

@@ -1,7 +1,4 @@
-"""What a report says of translations: scores, by length too, sentences, comparisons.
-
-Used by `jaxformer.reports.run`.
-"""
+"""Scores of translations for a report, also by length; sentences; comparisons."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,6 +21,11 @@ class Text(NamedTuple):
     sources: Sequence[str]
     references: Sequence[str]
 
+    def pair(self, at: int) -> dict[str, Any]:
+        """Return a pair as the page shows it; `line` counts from 1."""
+        source, reference = self.sources[at], self.references[at]
+        return {"line": at + 1, "source": source, "reference": reference}
+
 
 class Translated(NamedTuple):
     """A run's translations of a text."""
@@ -31,7 +33,7 @@ class Translated(NamedTuple):
     translations: Sequence[str]
     nll: float  # nats per target piece of the references
     ppl: float
-    checkpoint: str | None  # which parameters; None: those that the config says
+    checkpoint: str | None  # which parameters; None: those of the config
     parameters: int  # how many
     align: Callable[[str, str], Attention]  # of a source and its translation
 
@@ -45,9 +47,20 @@ def describe_translations(
     confidence = significance.estimate_confidence(*pair, target_language=target)
     bleus = every_bleu(*pair, target_language=target)
     chrf = significance.sentence_scores(*pair)
+
+    def example(at: int) -> dict[str, Any]:
+        translation = found.translations[at]
+        aligned = found.align(text.sources[at], translation)
+        pieces = {"source": aligned.source[:-1], "target": aligned.target[:-1]}
+        return {
+            **text.pair(at),
+            "chrf": chrf[at],
+            "translation": translation,
+            "alignment": {**pieces, "links": aligned.alignment()},
+        }
+
     order = sorted(range(len(chrf)), key=lambda at: chrf[at])
     number = min(examples, max(1, len(chrf) // 2))
-    worst, best = order[:number], order[::-1][:number]
     return {
         "scores": {
             **{name: each._asdict() for name, each in confidence.items()},
@@ -56,27 +69,8 @@ def describe_translations(
             "every_bleu": [each._asdict() for each in bleus],
         },
         "by_length": score_by_length(found.translations, text),
-        "worst": [_example(at, chrf, found, text) for at in worst],
-        "best": [_example(at, chrf, found, text) for at in best],
-    }
-
-
-def _example(
-    at: int, chrf: Sequence[float], found: Translated, text: Text
-) -> dict[str, Any]:
-    """A sentence as the page shows it; `line` counts from 1, the end is left out."""
-    aligned = found.align(text.sources[at], found.translations[at])
-    return {
-        "line": at + 1,
-        "chrf": chrf[at],
-        "source": text.sources[at],
-        "reference": text.references[at],
-        "translation": found.translations[at],
-        "alignment": {
-            "source": aligned.source[:-1],
-            "target": aligned.target[:-1],
-            "links": aligned.alignment(),
-        },
+        "worst": list(map(example, order[:number])),
+        "best": list(map(example, order[::-1][:number])),
     }
 
 
@@ -104,11 +98,9 @@ def make_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:
 
 def score_by_length(translations: Sequence[str], text: Text) -> list[dict[str, Any]]:
     """Score the sentences of each bucket of source lengths as a text of its own."""
-    unit = unit_of(text.source_language)
-    lengths = [
-        len(source.split() if unit == "words" else "".join(source.split()))
-        for source in text.sources
-    ]
+    is_spaced = unit_of(text.source_language) == "words"
+    words = [source.split() for source in text.sources]
+    lengths = [len(each if is_spaced else "".join(each)) for each in words]
     found = []
     for first, last in make_buckets(lengths):
         inside = [at for at, length in enumerate(lengths) if first <= length <= last]
@@ -140,28 +132,20 @@ def compare(
             for (name, _), test in zip(others, found, strict=True)
         ],
         "sentences": [
-            {"name": name, "sentences": _differing(first, theirs, text, examples)}
+            {"name": name, "sentences": _differing(first, theirs, text)[:examples]}
             for name, theirs in others
             if examples
         ],
     }
 
 
-def _differing(
-    first: Sequence[str], other: Sequence[str], text: Text, number: int
-) -> list[dict[str, Any]]:
-    """The sentences whose chrF differs most between two systems, largest first."""
-    chrf = [significance.sentence_scores(s, text.references) for s in (first, other)]
-    gaps = [abs(a - b) for a, b in zip(*chrf, strict=True)]
-    order = sorted(range(len(gaps)), key=lambda at: -gaps[at])
+def _differing(first: Sequence[str], other: Sequence[str], text: Text) -> list[dict]:
+    """Return the sentences whose chrF differs, the largest difference first."""
+    sides = [significance.sentence_scores(s, text.references) for s in (first, other)]
+    chrf = list(map(list, zip(*sides, strict=True)))
+    order = sorted(range(len(chrf)), key=lambda at: -abs(chrf[at][0] - chrf[at][1]))
     return [
-        {
-            "line": at + 1,
-            "source": text.sources[at],
-            "reference": text.references[at],
-            "translations": [first[at], other[at]],
-            "chrf": [side[at] for side in chrf],
-        }
-        for at in order[:number]
-        if gaps[at]
+        {**text.pair(at), "translations": [first[at], other[at]], "chrf": chrf[at]}
+        for at in order
+        if chrf[at][0] != chrf[at][1]
     ]

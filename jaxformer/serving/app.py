@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
@@ -45,22 +45,19 @@ MAX_ATTENTION_BYTES = 600
 
 
 class Api:
-    """The handlers of all requests. `about` is added to the answer of /health."""
+    """The application. `about` is added to the answer of /health."""
 
     def __init__(
         self, batcher: Batcher, metrics: Metrics, limits: Limits, about: dict[str, Any]
     ) -> None:
         self._batcher, self._metrics = batcher, metrics
         self._limits, self._about = limits, about
-
-    def application(self) -> ASGIApp:
-        """Build the ASGI application."""
-        page = [
-            Route(path, FileResponse(Path(__file__).with_name(name)), methods=["GET"])
-            for path, name in PAGE.items()
-        ]
+        files = {path: Path(__file__).with_name(name) for path, name in PAGE.items()}
         routes = [
-            *page,
+            *(
+                Route(path, FileResponse(f), methods=["GET"])
+                for path, f in files.items()
+            ),
             Route("/translate", self._translate, methods=["POST"]),
             Route("/attention", self._attention, methods=["POST"]),
             Route("/health", self._health),
@@ -73,9 +70,28 @@ class Api:
             ClientDisconnect: lambda *_: _error(499, "only the metrics see this"),
             Exception: lambda *_: _error(500, "internal error; the log shows more"),
         }
-        app = Starlette(routes=routes, exception_handlers=handlers)
-        app.router.redirect_slashes = False
-        return _observed(app, self._metrics, {route.path for route in routes})
+        self._app = Starlette(routes=routes, exception_handlers=handlers)
+        self._app.router.redirect_slashes = False
+        self._paths = {route.path for route in routes}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request with HEADERS added; count and time it."""
+        status, start = 500, time.monotonic()  # unless another status is sent
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *HEADERS]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        finally:
+            path = scope["path"] if scope["path"] in self._paths else "other"
+            seconds = time.monotonic() - start
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.request_seconds.labels(path).observe(seconds)
 
     async def _translate(self, request: Request) -> Response:
         body, most = await self._read(request), self._limits.max_sentences
@@ -126,28 +142,23 @@ class Api:
         return bytes(body)
 
     async def _results(self, request: Request, futures: Sequence[Future]) -> list[Any]:
-        """Await all results, unless it takes too long or the client disconnects.
+        """Await all results within the timeout; raises ClientDisconnect.
 
-        Then, and after an error, what is still in the queue is cancelled.
+        After an error, sentences that are still in the queue are cancelled.
         """
-        timeout = self._limits.request_timeout
-        results = asyncio.ensure_future(_gather(futures))
-        disconnect = asyncio.ensure_future(_disconnect(request))
-        both, first = (results, disconnect), asyncio.FIRST_COMPLETED
+        timeout, first = self._limits.request_timeout, asyncio.FIRST_COMPLETED
+        results = asyncio.gather(*map(asyncio.wrap_future, futures))
+        both = results, asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait(both, timeout=timeout, return_when=first)
             if results in done:
                 return results.result()
-            if disconnect in done:
+            if done:
                 raise ClientDisconnect
             raise HTTPException(504, f"no answer within {timeout:g} seconds")
         finally:
             for each in (*both, *futures):
                 each.cancel()
-
-
-async def _gather(futures: Sequence[Future]) -> list[Any]:
-    return [await asyncio.wrap_future(future) for future in futures]
 
 
 async def _disconnect(request: Request) -> None:
@@ -156,7 +167,7 @@ async def _disconnect(request: Request) -> None:
 
 
 def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
-    """The best hypothesis; with n_best above 1 also the n best, itself included."""
+    """Return the best hypothesis; with n_best above 1 it has a list of the n best."""
     found = [  # the search may have found fewer
         each._asdict() for each in hypotheses[:n_best] if math.isfinite(each.score)
     ]
@@ -165,26 +176,3 @@ def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
 
 def _error(status: int, sentence: str, headers: Any = None) -> Response:
     return JSONResponse({"error": sentence}, status, headers)
-
-
-def _observed(app: ASGIApp, metrics: Metrics, paths: set[str]) -> ASGIApp:
-    """Count and time the requests of `app`, and add HEADERS to its answers."""
-
-    async def observed(scope: Scope, receive: Receive, send: Send) -> None:
-        status, start = 500, time.monotonic()  # unless another status is sent
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message["headers"], *HEADERS]
-            await send(message)
-
-        try:
-            await app(scope, receive, send_with_headers)
-        finally:
-            path = scope["path"] if scope["path"] in paths else "other"
-            metrics.requests.labels(path, str(status)).inc()
-            metrics.request_seconds.labels(path).observe(time.monotonic() - start)
-
-    return observed

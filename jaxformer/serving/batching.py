@@ -1,8 +1,7 @@
 """One thread owns the translator; the sentences of all requests share its batches.
 
 A translator is not thread safe. Requests put sentences in a queue and get futures.
-Between two advances of the search, the thread adds what waits, so that a late sentence
-joins the search in flight.
+Between two advances, the thread adds queued sentences to the search in flight.
 """
 
 import dataclasses
@@ -33,12 +32,12 @@ _Job = tuple[Future, Callable[[Future], None]]  # and how to begin it
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a request may take, and how much is done at a time."""
+    """Limits of requests and of the work in progress."""
 
     max_request_bytes: int
     max_sentences: int  # in a request
     max_batch: int  # sentences in the search
-    max_queue: int  # sentences that wait
+    max_queue: int  # sentences in the queue
     request_timeout: float  # seconds to read a request, and again to answer it
     shutdown_timeout: float  # seconds to finish accepted requests
 
@@ -111,7 +110,7 @@ class Batcher(threading.Thread):
             self._compile()
             while self._begin_waiting():
                 self._advance()
-        except BaseException as error:  # whatever it is, no request may wait for ever
+        except BaseException as error:  # no request may wait for ever
             logger.error("translating failed", exc_info=error)
             self.error = error
             self.stop(FAILED)
@@ -127,13 +126,10 @@ class Batcher(threading.Thread):
             self._change.notify()
         return [future for future, _ in jobs]
 
-    # In the thread --------------------------------------------------------------------
-
     def _compile(self) -> None:
-        """Translate the warm-up, each group as if more and more clients sent it.
+        """Translate the warm-up, so that the search grows through all its sizes.
 
-        The search advances after the 1st, 2nd, 4th, 8th, ... sentence, so that it grows
-        through all its sizes.
+        It advances after the 1st, 2nd, 4th, 8th, ... sentence of each group.
         """
         start = time.monotonic()
         for sentences in self._warm_up:
@@ -200,6 +196,6 @@ class Batcher(threading.Thread):
         self._metrics.batch.observe(len(self._begun))
         self._call_start = time.monotonic()
         with self._metrics.advance_seconds.time():
-            more = self._translator.advance()
-        if not more and self._begun:
+            is_unfinished = self._translator.advance()
+        if self._begun and not is_unfinished:
             raise RuntimeError(f"{len(self._begun)} sentences were left without result")

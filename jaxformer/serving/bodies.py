@@ -10,8 +10,7 @@ from jaxformer.errors import InputError
 def read_translate(body: bytes, *, max_n_best: int) -> tuple[list[tuple], int]:
     """Read {"text": ..., "n_best": 1, "prefix": ...}; text and prefix may be lists.
 
-    Returns pairs of sentence and prefix, by default empty, and n_best. Raises
-    InputError.
+    Returns pairs of sentence and prefix, and n_best. Raises InputError.
     """
     values = _read_object(body, ("text", "n_best", "prefix"))
     if "text" not in values:
@@ -20,14 +19,14 @@ def read_translate(body: bytes, *, max_n_best: int) -> tuple[list[tuple], int]:
     n_best = values.get("n_best", 1)
     if type(n_best) is not int or not 1 <= n_best <= max_n_best:
         raise InputError(f'"n_best" has to be an integer from 1 to {max_n_best}')
-    prefixes = [""] * len(sentences)
-    if "prefix" in values:
-        prefixes = _strings(values, "prefix")
-        same_type = type(values["prefix"]) is type(values["text"])
-        if not same_type or len(prefixes) != len(sentences):
-            raise InputError(
-                '"prefix" has to be a string like "text", or a list of equal length'
-            )
+    if "prefix" not in values:
+        return [(sentence, "") for sentence in sentences], n_best
+    prefixes = _strings(values, "prefix")
+    same_type = type(values["prefix"]) is type(values["text"])
+    if not same_type or len(prefixes) != len(sentences):
+        raise InputError(
+            '"prefix" has to be a string like "text", or a list of equal length'
+        )
     return list(zip(sentences, prefixes, strict=True)), n_best
 
 

@@ -32,13 +32,12 @@ class Metrics:
         self.dropped = counter("dropped_sentences", "Sentences cancelled in the queue.")
         self.waiting = gauge("queue_sentences", "Sentences in the queue.")
         self.in_search = gauge("search_sentences", "Sentences in the search.")
-        self.batch = histogram(
-            "batch_sentences", "Sentences in an advance.", buckets=_SENTENCES
-        )
+        sizes = partial(histogram, buckets=_SENTENCES)
+        self.batch = sizes("batch_sentences", "Sentences in an advance.")
         self.advance_seconds = seconds(
             "advance_seconds", "Time of an advance of the search, a few steps."
         )
 
     def text(self) -> bytes:
-        """Return all metrics in the format that CONTENT_TYPE names."""
+        """Return all metrics in the format of CONTENT_TYPE."""
         return prometheus_client.generate_latest(self.registry)

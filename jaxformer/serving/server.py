@@ -60,7 +60,7 @@ class Service(uvicorn.Server):
         self._idle: dict = {}  # connections without a request, and their last request
         about = {"direction": direction, "n_best": translator.options.n_best}
         config = uvicorn.Config(
-            Api(self.batcher, metrics, limits, about).application(), http="h11",
+            Api(self.batcher, metrics, limits, about), http="h11",
             ws="none", lifespan="off", log_config=None, log_level="error",
             timeout_keep_alive=60, timeout_notify=limits.request_timeout,
             callback_notify=self._close_idle_connections,
@@ -117,8 +117,7 @@ class Service(uvicorn.Server):
     async def _close_idle_connections(self) -> None:
         """Close connections without a request since the last call.
 
-        uvicorn waits for ever for a connection's first request, and for the rest of a
-        request's head.
+        uvicorn has no timeout for a connection's first request or a request's head.
         """
         idle = {
             each: each.cycle

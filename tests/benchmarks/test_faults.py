@@ -70,11 +70,12 @@ def test_what_differs_is_named(tmp_path):
 
 
 def test_summary_counts_by_kind_and_phase():
-    kinds = faults.summary([
+    killed = [
         faults.Kill(faults.KILL, faults.START, made=12, resumed=9),  # makes no step
         faults.Kill(faults.KILL, lives.TRAIN, made=15, resumed=12),
         faults.Kill(faults.SAVE, faults.SAVING, made=22, resumed=16),
-    ])  # fmt: skip
+    ]
+    kinds = faults.summary(killed)
     assert kinds[faults.TERM]["kills"] == 0
     killed = list(kinds[faults.KILL].values())
     assert killed == [2, 2, 0, 1.5, 3, 8, 1, 0, 1, 0]

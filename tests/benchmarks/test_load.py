@@ -26,9 +26,6 @@ def server():
         disable_nagle_algorithm = True
         answers: dict[str, list[str | int]]  # the next ones to a sentence
 
-        def do_GET(self):
-            self.answer(200, "jaxformer_batch_sentences_sum 6.0\n")
-
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             sentence = json.loads(body)["text"]

@@ -14,9 +14,10 @@ def test_a_row_has_mean_and_spread_and_differences_seed_by_seed(tmp_path, capsys
         "a_head_2": (7.5, 30.0), "base_3": None, "other": (1.0, 99.0),
     }  # fmt: skip
     for name, final in scores.items():
-        lines = [{"kind": "train", "step": 1}, {"kind": "eval", "ppl": 9, "bleu": 1}]
+        lines = [{"kind": "eval", "step": 1, "ppl": 9, "bleu": 1}]
         if final is not None:
-            lines.append({"kind": "final", "ppl": final[0], "bleu": final[1]})
+            scores = dict(zip(("ppl", "bleu"), final, strict=True))
+            lines.append({"kind": "final", "step": 2, **scores})
         (tmp_path / name).mkdir()
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (tmp_path / name / "metrics.jsonl").write_text(text)

@@ -1,11 +1,13 @@
 """The training benchmark: its work is what it says, and its batches hold the text."""
 
+import math
+
 import numpy as np
 import pytest
 
-from benchmarks.models import SIZES, Trainer, one_device
+from benchmarks.models import SIZES
 from benchmarks.peers import batches
-from benchmarks.peers.products import flops
+from benchmarks.peers.products import products
 from jaxformer.batch import EOS, PAD
 from jaxformer.data.store import Ragged, TokenizedCorpus
 
@@ -13,14 +15,9 @@ from jaxformer.data.store import Ragged, TokenizedCorpus
 @pytest.mark.parametrize("name", ["base", "small", "tiny"])
 def test_products_are_those_that_a_run_counts(name):
     sizes = SIZES[name]
+    counted = sum(2 * n * math.prod(product) for product, n in products(sizes).items())
     shape = (sizes.rows, sizes.source, sizes.target)
-    assert flops(sizes) == sizes.model().flops(*shape)
-
-
-def test_an_update_learns():
-    update, batch = Trainer(SIZES["tiny"].model(), one_device()), SIZES["tiny"].batch()
-    losses = [update(batch) for _ in range(30)]
-    assert losses[-1] < losses[0]
+    assert counted == sizes.model().flops(*shape)
 
 
 def ragged(*sequences):

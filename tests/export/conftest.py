@@ -1,4 +1,4 @@
-"""A small model whose every parameter matters, and a tokeniser of whole words."""
+"""A small model whose every parameter matters, and a tokeniser of numbers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.peers.decoding import Numbers
 from jaxformer.batch import EOS, PAD, Batch, shift_right
 from jaxformer.export.marian import export_marian
 from jaxformer.models.sequence_model import Model
@@ -15,17 +16,6 @@ from tests.models.tiny import model_of, shapes_of
 
 VOCABULARY = 40
 CONFIG = {"vocab_size": VOCABULARY, "layers": 2, "d_ff": 24}
-
-
-class Words:
-    """A tokeniser whose pieces are words: w4, w5, ..."""
-
-    source_model = target_model = b"no SentencePiece model"
-
-    def pieces(self):
-        """Name every id."""
-        words = [f"w{i}" for i in range(EOS + 1, VOCABULARY)]
-        return ["<pad>", "<unk>", "<s>", "</s>", *words]
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -36,8 +26,8 @@ def quick_compilation():
 
 
 @pytest.fixture(scope="session")
-def words() -> Words:
-    return Words()
+def words() -> Numbers:
+    return Numbers(VOCABULARY)
 
 
 @pytest.fixture(scope="session")
@@ -60,22 +50,16 @@ def make_batch(*sides) -> Batch:
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., tuple[Model, dict]]:
-    """Make a model with some fields of its config changed, and numpy parameters.
-
-    All are random, biases and norms too, so that no lost or misplaced one goes
-    unnoticed.
-    """
+    """Make a model with some fields of its config changed, and random parameters."""
 
     def make(**changes) -> tuple[Model, dict]:
         model = model_of(**CONFIG | changes)
         draw = np.random.default_rng(1)
 
         def random(path, leaf) -> np.ndarray:
-            noise = draw.normal(size=leaf.shape).astype(np.float32)
-            name = path[-1].key
-            if name == "scale":
-                return 1 + 0.3 * noise
-            return noise * {"bias": 0.3, "embedding": 0.5}.get(name, 0.4)
+            name, noise = path[-1].key, draw.normal(size=leaf.shape)
+            deviation = {"scale": 0.3, "bias": 0.3, "embedding": 0.5}.get(name, 0.4)
+            return np.float32((name == "scale") + deviation * noise)
 
         return model, jax.tree_util.tree_map_with_path(random, shapes_of(model))
 

@@ -72,27 +72,20 @@ def test_log_probabilities_are_equal(make_model, export, batch, variant):
 
 
 @pytest.mark.parametrize(
-    ("quantization", "tolerance"),
-    [
-        ("float16", 0.01), ("bfloat16", 0.05), ("int16", 0.6), ("int8", 0.6),
-        ("int8_float32", 0.6), ("int8_float16", 0.6), ("int8_bfloat16", 0.6),
-    ],
-)  # fmt: skip
-@pytest.mark.filterwarnings("ignore")  # of PyTorch, as the package imports it
+    ("quantization", "tolerance"), [("float16", 0.01), ("int16", 0.6), ("int8", 0.6)]
+)
 def test_quantized_models_are_near(make_model, export, batch, quantization, tolerance):
     """They load on a CPU and are smaller, and the run's parameters stay unchanged.
 
     So small and sharp a model suffers more from few bits than a trained one. Many CPUs
     run int16 as int8.
     """
-    if "bfloat16" in quantization:
-        pytest.importorskip("torch", reason="PyTorch is not installed: extra `torch`")
     model, params = make_model()
     before = jax.tree.map(np.copy, params)
     folders = export(model, params), export(model, params, quantization=quantization)
     jax.tree.map(np.testing.assert_array_equal, params, before)
-    whole, small = ((folder / "model.bin").stat().st_size for folder in folders)
-    assert small < whole
+    large, small = ((folder / "model.bin").stat().st_size for folder in folders)
+    assert small < large
     ours, theirs = both_log_probabilities(model, params, batch, folders[1])
     assert np.mean(np.abs(ours - theirs)) < tolerance
 
@@ -119,7 +112,7 @@ def test_multilingual_models_and_two_tokenisers(make_model, export, words, monke
         def pieces(self):
             return [*super().pieces()[:-1], ">>fra<<"]
 
-    folder = export(*make_model(), tokenizer=Published())
+    folder = export(*make_model(), tokenizer=Published(40))
     assert (folder / "source.spm").read_bytes() == b"of the source"
     assert (folder / "target.spm").read_bytes() == b"of the target"
     readme = (folder / "README.md").read_text()

@@ -6,7 +6,6 @@ import pytest
 from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.data.tokenizer import train_tokenizer
 from jaxformer.errors import InputError
-from jaxformer.export.marian import stream_scale
 from tests.export.conftest import assert_transformers_agrees, log_probabilities
 
 pytest.importorskip("safetensors", reason="not installed: extra `export`")
@@ -88,25 +87,15 @@ def test_ids_and_text_are_equal(make_model, export_to_marian, transformers, tmp_
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "scale"), [(1e-5, 1), (1e-6, 4), (2.5e-6, 2), (1e-8, 32), (1e-3, 1 / 8)]
-)
-def test_the_scale_is_the_nearest_power_of_two(epsilon, scale):
-    assert stream_scale(epsilon) == scale
-    assert 0.5 <= 1e-5 / scale**2 / epsilon <= 2
-
-
-@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"positions": "learned"}, r"model\.positions=learned, only with sinusoidal"),
         ({"norm_first": True}, r"model\.norm_first=True, only with False"),
-        ({"d_k": 4}, r"model\.d_k=4, only with 8"),
         ({"d_v": 4}, r"model\.d_v=4, only with 8"),
         ({"d_model": 18, "num_heads": 4}, r"model\.d_k=8, only with 9/2"),
         ({"attention_window": 9}, r"model\.attention_window=9, only with None"),
     ],
 )
 def test_other_models_are_refused(changes, said, make_model, export_to_marian):
-    with pytest.raises(InputError, match=f"{said}; export to another format") as error:
+    with pytest.raises(InputError, match=f"{said}; export to another format"):
         export_to_marian(*make_model(**changes))
-    assert "\n" not in str(error.value)

@@ -120,19 +120,16 @@ def test_ids_are_equal(published, rows, transformers, tmp_path):
         assert tokenizer.decode(ids) == decoded
 
 
-@pytest.mark.parametrize(("dtype", "digits"), [("float16", 10), ("bfloat16", 7)])
-def test_half_precision_in_several_files(
-    dtype, digits, published, transformers, tmp_path
-):
+def test_half_precision_in_several_files(published, transformers, tmp_path):
     folder, _, checkpoint = published
-    theirs = transformers.MarianMTModel.from_pretrained(folder, dtype=dtype)
+    theirs = transformers.MarianMTModel.from_pretrained(folder, dtype="bfloat16")
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "model.safetensors").unlink()
     theirs.save_pretrained(copy, max_shard_size="4KB")
     assert len(list(copy.glob("*.safetensors"))) > 2
     params = read_marian(copy).params
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
-    close = functools.partial(np.testing.assert_allclose, rtol=2.0**-digits, atol=1e-6)
+    close = functools.partial(np.testing.assert_allclose, rtol=2.0**-7, atol=1e-6)
     jax.tree.map(close, params, checkpoint.params)
 
 
@@ -176,11 +173,7 @@ WRONG = {
         ({"scale_embedding": False}, "scale_embedding=False"),
         ({"scale_embedding": ...}, "scale_embedding=None"),
         ({"normalize_before": True}, "normalize_before=True"),
-        ({"add_final_layer_norm": True}, "add_final_layer_norm=True"),
-        ({"normalize_embedding": True}, "normalize_embedding=True"),
-        ({"static_position_embeddings": False}, "static_position_embeddings=False"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
-        ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embed"),
         ({"activation_function": "gelu"}, "'gelu', not in ['relu', 'swish', 'silu']"),
         ({"decoder_ffn_dim": 8}, "decoder_ffn_dim=8, not the encoder's 24"),
         ({"decoder_attention_heads": 4}, "decoder_attention_heads=4"),

@@ -20,10 +20,9 @@ LENGTH = 8
 SEARCH = {"options": SearchOptions(beam_size=2, alpha=0.6), "extra_length": 5}
 
 
-@pytest.mark.parametrize("window", [None, pytest.param(4, marks=pytest.mark.slow)])
-def test_the_program_finds_what_the_search_finds(window, make_model, words, tmp_path):
+def test_the_program_finds_what_the_search_finds(make_model, words, tmp_path):
     """From the written files alone, whose batch size is not fixed."""
-    model, params = make_model(attention_window=window, layers=1, logits_bias=True)
+    model, params = make_model(attention_window=4, layers=1, logits_bias=True)
     params["logits_bias"][EOS] = 5.0  # so that some translations end
     config = model.config
     write_stablehlo(tmp_path, config, params, words, source_length=LENGTH, **SEARCH)

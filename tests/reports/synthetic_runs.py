@@ -15,7 +15,8 @@ WORDS = {
     "red": "rote", "small": "kleine", "old": "alte", "cat": "Katze", "cow": "Kuh",
     "sleeps": "schläft", "waits": "wartet", "sings": "singt", "today": "heute",
 }  # fmt: skip
-SCHEDULE = {"warmup_steps": 200, "learning_rate_scale": 0.5}
+RATE = {"warmup_steps": 200, "learning_rate_scale": 0.5}
+SCHEDULE = inverse_square_root_schedule(d_model=64, **RATE)
 
 
 def make_text(count: int = 80) -> Text:
@@ -49,13 +50,12 @@ def align(source: str, target: str) -> Any:
 
 def make_log() -> list[dict]:
     """Lines of metrics.jsonl: a hundred of training, and some of evaluations."""
-    schedule = inverse_square_root_schedule(d_model=64, **SCHEDULE)
     lines = []
     for step in range(10, 1001, 10):
         nll = 6 * (50 / step) ** 0.5
         scores = {"step": step, "loss": nll + 1, "nll": nll, "ppl": np.exp(nll)}
         train = {
-            "kind": "train", "learning_rate": float(schedule(step - 1)),
+            "kind": "train", "learning_rate": float(SCHEDULE(step - 1)),
             "gradient_norm": 1 + 50 / step, "tokens_per_second": 4000.0,
             "skipped_updates": 0,
         }  # fmt: skip
@@ -67,19 +67,15 @@ def make_log() -> list[dict]:
 
 
 def make_run(
-    name: str = "first",
-    *,
-    text: Text | None = None,
-    errors: float = 0.3,
-    **changed: Any,
+    name: str = "first", *, text: Text | None = None, errors: float = 0.3, **changed
 ) -> report.RunFacts:
     """A run; `changed` are fields of RunFacts, or of its config as section__key."""
     config: dict[str, dict] = {
         "data": {"source_language": "en", "target_language": "de",
                  "directory": "/secret/folder/text"},
         "batches": {"layout": "buckets"},
-        "model": {"encoder_layers": 2, "decoder_layers": 2, "d_model": 64},
-        "optimizer": dict(SCHEDULE),
+        "model": {"encoder_layers": 2, "decoder_layers": 2},
+        "optimizer": dict(RATE),
         "training": {"steps": 1000, "label_smoothing": 0.1, "average": 5,
                      "ema_decay": None},
     }  # fmt: skip
@@ -99,7 +95,7 @@ def make_run(
         tokens_per_microbatch=96, tokens_per_update=96,
     )  # fmt: skip
     facts = report.RunFacts(
-        name, config, "en-de", "c0ffee", 96, make_log(),
+        name, config, "en-de", "c0ffee", 96, make_log(), SCHEDULE,
         {"train": counts, "dev": counts}, plan, {"jax": "1.2.2"}, translated,
     )  # fmt: skip
     return facts._replace(**changed)

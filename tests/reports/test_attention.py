@@ -20,13 +20,7 @@ from jaxformer.reports.attention_charts import (
     heat_map,
     lines_chart,
 )
-from jaxformer.reports.attention_data import (
-    LEVELS,
-    Matrix,
-    attend,
-    readable,
-    word_diff,
-)
+from jaxformer.reports.attention_data import LEVELS, Matrix, attend, readable, word_diff
 
 from .synthetic_attention import HEADS, LAYERS, attended, attention, pieces
 
@@ -54,14 +48,6 @@ def data_of(chart, name: str) -> list[dict]:
     return search(spec) or spec["datasets"][name]
 
 
-def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
-    levels = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8)
-    return levels.reshape(shape) / LEVELS
-
-
-# Data -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("marked", "shown"),
     [
@@ -76,20 +62,11 @@ def test_pieces_that_continue_a_word_begin_with_a_dot(marked, shown):
     assert readable(marked) == shown
 
 
-@pytest.mark.parametrize(
-    ("best", "other", "parts"),
-    [
-        (
-            "a b c d",
-            "a x c",
-            [("same", "a"), ("new", "x"), ("same", "c"), ("gone", "d")],
-        ),
-        ("a", "a b", [("same", "a"), ("new", "b")]),
-        ("", "", []),
-    ],
-)
-def test_words_that_changed_are_told_apart(best, other, parts):
-    assert word_diff(best, other) == parts
+def test_words_that_changed_are_told_apart():
+    parts = [("same", "a"), ("new", "x"), ("same", "c"), ("gone", "d")]
+    assert word_diff("a b c d", "a x c") == parts
+    assert word_diff("a", "a b") == [("same", "a"), ("new", "b")]
+    assert word_diff("", "") == []
 
 
 # Charts -----------------------------------------------------------------------------
@@ -152,13 +129,13 @@ def test_lines_and_cells_are_drawn_at_their_pieces():
 
 
 def test_a_head_has_the_same_colour_in_every_chart(view):
-    def colours(chart):
-        found = re.search(r'"domain": (\[[1-9, ]*\]), "range": (\["#[^]]*\])', chart)
-        return dict(zip(*map(json.loads, found.groups()), strict=True))
-
-    alone = colours(json.dumps(view.lines(heads=2).to_dict()))
-    together = colours(json.dumps(view.heat_map().to_dict()))
-    assert alone[2] == together[2] == head_colours(HEADS)[1]
+    for chart in (view.lines(heads=2), view.heat_map()):
+        found = re.search(
+            r'"domain": (\[[1-9, ]*\]), "range": (\["#[^]]*\])',
+            json.dumps(chart.to_dict()),
+        )
+        colours = dict(zip(*map(json.loads, found.groups()), strict=True))
+        assert colours[2] == head_colours(HEADS)[1]
     assert len(set(head_colours(16))) == 16
 
 
@@ -198,7 +175,8 @@ def test_the_page_has_all_weights_and_begins_with_what_was_chosen(view):
             told["encoder"] = shown["encoder"]
             for kind in ("encoder", "decoder", "cross"):
                 expected = getattr(each.attention, kind)
-                back = unpack(told[kind], expected.shape)
+                levels = zlib.decompress(base64.b64decode(told[kind]))
+                back = np.frombuffer(levels, np.uint8).reshape(expected.shape) / LEVELS
                 np.testing.assert_allclose(back, expected, atol=0.5 / LEVELS + 1e-6)
             assert told["score"] == each.score
             assert told["pieces"] == readable(each.attention.target)
@@ -214,30 +192,22 @@ def test_markup_in_a_sentence_stays_text_and_a_long_page_is_small():
     assert 200_000 < len(html) < 4_000_000
 
 
-@pytest.mark.parametrize(
-    ("ending", "begin"), [(".png", b"\x89PNG"), (".svg", b"<svg"), (".pdf", b"%PDF")]
-)
-def test_pictures_are_of_the_kind_that_their_name_says(view, tmp_path, ending, begin):
-    path = tmp_path / "new" / f"picture{ending}"
-    view.save(path, view="heat_map", heads=[1, 2], sentence=2)
-    assert path.read_bytes().startswith(begin)
-    if ending == ".png":
-        assert view.png(view="heat_map", heads=[1, 2], sentence=2) == path.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("x.gif", r"end in \.html or \.png"), ("file/x.html", "cannot be written")],
-)
-def test_a_file_that_cannot_be_written_is_refused(view, tmp_path, name, message):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=message):
-        view.save(tmp_path / name)
-
-
-def test_a_notebook_shows_the_lines(view):
-    bundle = json.dumps(view._repr_mimebundle_(), ensure_ascii=False)
-    assert TARGETS[0].split()[0] in bundle
+def test_files_are_of_the_kind_that_their_name_says(view, tmp_path):
+    choice = {"view": "heat_map", "heads": [1, 2], "sentence": 2}
+    for ending, begin in ("png", b"\x89PNG"), ("svg", b"<svg"), ("pdf", b"%PDF"):
+        path = tmp_path / "new" / f"picture.{ending}"
+        view.save(path, **choice)
+        assert path.read_bytes().startswith(begin)
+    assert view.png(**choice) == path.with_suffix(".png").read_bytes()
+    assert TARGETS[0].split()[0] in json.dumps(  # in a notebook
+        view._repr_mimebundle_(), ensure_ascii=False
+    )
+    for name, message in (
+        ("x.gif", r"end in \.html or \.png"),
+        ("new/picture.png/x.html", "cannot be written"),
+    ):
+        with pytest.raises(InputError, match=message):
+            view.save(tmp_path / name)
 
 
 # From a translator ------------------------------------------------------------------

@@ -147,9 +147,7 @@ def test_choices_change_what_is_shown_and_a_link_keeps_them(page, browser):
 @pytest.mark.parametrize(
     ("fragment", "width", "scheme"),
     [
-        ("#sentence=1&view=lines", 1200, "dark"),
         ("#sentence=2&view=lines", 360, "light"),
-        ("#sentence=2&view=heat_map", 1200, "light"),
         ("#sentence=1&view=heat_map", 360, "dark"),
     ],
 )

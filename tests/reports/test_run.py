@@ -4,13 +4,10 @@ import html
 import json
 import math
 import re
-import subprocess
-import sys
 
 import pytest
 
 from jaxformer.errors import InputError
-from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.reports import run as report
 from jaxformer.reports.page import COLOURS
 from jaxformer.reports.run_charts import MAX_POINTS, make_charts
@@ -46,9 +43,6 @@ def rows_of(chart) -> list[dict]:
     return next(node["values"] for node in nodes if "values" in node)
 
 
-# The data -------------------------------------------------------------------------
-
-
 def test_a_learning_rate_that_departs_from_equation_3_is_told():
     (right,) = gather(make_run(), text=None)["runs"]
     assert right["learning_rate"]["largest_relative_difference"] < 1e-6
@@ -61,25 +55,6 @@ def test_a_learning_rate_that_departs_from_equation_3_is_told():
     assert list(rates) == sorted(rates)
     assert {1, 200, 1000} <= rates.keys()  # the start, the peak and the end
     assert rates[200] == max(rates.values()) == pytest.approx(0.5 / math.sqrt(64 * 200))
-
-
-def test_scores_are_of_the_translations_and_have_what_makes_them_comparable():
-    run = make_run(text=TEXT)
-    data = gather(run)
-    scores = data["runs"][0]["scores"]
-    plain = corpus_scores(
-        run.translated.translations,
-        TEXT.references,
-        source_language="en",
-        target_language="de",
-    )
-    assert scores["bleu"]["score"] == pytest.approx(plain.bleu)
-    assert scores["chrf"]["score"] == pytest.approx(plain.chrf)
-    assert "tok:13a" in scores["bleu"]["signature"]
-    assert data["text"]["direction"] == "en-de"
-    sizes = [bucket["sentences"] for bucket in data["runs"][0]["by_length"]]
-    assert sum(sizes) == data["text"]["sentences"] == len(TEXT.sources)
-    assert data["comparison"] is None
 
 
 def test_folders_are_not_told():
@@ -98,19 +73,13 @@ def test_names_are_the_shortest_that_tell_runs_apart(tmp_path):
         report.unique_names([*folders, tmp_path / "a" / ".." / "b" / "run"])
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"sources": TEXT.sources[1:], "references": TEXT.references[1:]},
-     {"references": [*TEXT.references[:-1], "other"]}, {"target_language": "fr"}],
-)  # fmt: skip
-def test_different_texts_and_directions_are_refused(change):
+def test_different_texts_and_directions_are_refused():
     texts = {"a": TEXT, "begun": None, "b": TEXT._replace(name="other")}
     assert report.require_one_text(texts) is TEXT
-    with pytest.raises(InputError, match=r"^b and a translate different"):
-        report.require_one_text({**texts, "b": TEXT._replace(**change)})
-
-
-# The page -------------------------------------------------------------------------
+    other = [*TEXT.references[:-1], "other"]
+    for change in {"references": other}, {"target_language": "fr"}:
+        with pytest.raises(InputError, match=r"^b and a translate different"):
+            report.require_one_text({**texts, "b": TEXT._replace(**change)})
 
 
 def test_the_page_and_the_file_beside_it_hold_the_data(tmp_path):
@@ -131,15 +100,6 @@ def test_the_page_and_the_file_beside_it_hold_the_data(tmp_path):
         *(each["translation"] for each in data["runs"][0]["worst"]),
     ):  # fmt: skip
         assert part in seen
-
-
-@pytest.mark.slow
-def test_the_page_can_be_made_from_the_data_alone(tmp_path):
-    page, again = tmp_path / "page.html", tmp_path / "again.html"
-    beside = report.write(gather(make_run(text=TEXT)), page)
-    command = [sys.executable, "-m", "jaxformer.reports.run", beside, again]
-    subprocess.run(command, check=True)
-    assert again.read_bytes() == page.read_bytes()
 
 
 def test_runs_beside_each_other_and_what_the_tests_mean():
@@ -213,9 +173,6 @@ def test_markup_in_a_sentence_is_text():
     assert "<b>bold" not in page
 
 
-# Charts ---------------------------------------------------------------------------
-
-
 def test_charts_draw_what_was_logged():
     data = gather(make_run(text=TEXT))
     charts, run = make_charts(data), data["runs"][0]
@@ -236,6 +193,18 @@ def test_each_run_has_one_colour_in_all_charts():
             if node.get("field") == "run" and "scale" in node:
                 colours = dict(zip(*node["scale"].values(), strict=True))
                 assert colours == dict(zip(names, COLOURS, strict=False))
+
+
+def test_rates_are_drawn_on_equation_3():
+    rows = rows_of(make_charts(gather(make_run(), text=None))["learning_rate"])
+    rates = {
+        kind: {row["step"]: row["learning_rate"] for row in rows if row["kind"] == kind}
+        for kind in ("training", "equation 3")
+    }
+    logged = rates["training"]
+    assert len(logged) == 100
+    formula = [rates["equation 3"][step] for step in logged]
+    assert formula == pytest.approx(list(logged.values()))
 
 
 def test_a_long_log_is_thinned_in_charts_only():

@@ -66,12 +66,12 @@ class FakeTranslator:
         self.gate.wait(20)
         if self.fault:
             raise self.fault
-        for task in self._search:
-            task[0] -= 1
-        ended = [task for task in self._search if task[0] < 1]
-        self._search = [task for task in self._search if task[0] >= 1]
-        for _, done, found in ended:
-            done(found)
+        tasks, self._search = self._search, []
+        for left, done, found in tasks:
+            if left > 1:
+                self._search.append([left - 1, done, found])
+            else:
+                done(found)
         return bool(self._search)
 
     def attention(self, source, target):
@@ -96,12 +96,11 @@ def tokens(text: str) -> list[str]:
 
 
 def weights(queries: int, keys: int) -> np.ndarray:
-    """Return the attention of the fake translator, whatever the texts are."""
+    """The attention of the fake translator, whatever the texts are."""
     return np.random.default_rng(0).dirichlet(np.ones(keys), (LAYERS, HEADS, queries))
 
 
 def reverse(sentence: str) -> str:
-    """Return what the fake translator makes of a sentence."""
     return " ".join(word[::-1] for word in sentence.split())
 
 
@@ -150,8 +149,8 @@ class Server:
         found = re.search(pattern, self.ask("/metrics").text, re.M)
         return float(found[1]) if found else 0.0
 
-    def until(self, happened: Callable[[], bool], seconds: float = 10) -> None:
-        end = time.monotonic() + seconds
+    def until(self, happened: Callable[[], bool]) -> None:
+        end = time.monotonic() + 10
         while not happened():
             assert time.monotonic() < end
             time.sleep(0.01)

@@ -1,65 +1,27 @@
 """The page in a real browser, by keyboard and mouse."""
 
-import os
 import re
-import shutil
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service as Driver
-from selenium.webdriver.common.action_chains import ActionChains
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
-from selenium.webdriver.support.wait import WebDriverWait
+
+from tests import browser as chromium
 
 from .conftest import HEADS, LAYERS, reverse, tokens, weights
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-CHROMEDRIVER = shutil.which("chromedriver")
+driver = chromium.driver
 SENTENCE = "Yesterday the teacher gave the children two extraordinary books"
 MARKUP = "<i>x x>i<"  # also when words are reversed
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (CHROMIUM and CHROMEDRIVER), reason="needs chromium and chromedriver"
-    ),
-]
+pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def driver():
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for argument in ("headless=new", "disable-dev-shm-usage", "window-size=1000,900"):
-        options.add_argument(f"--{argument}")
-    if os.geteuid() == 0:
-        options.add_argument("--no-sandbox")
-    with webdriver.Chrome(options, Driver(CHROMEDRIVER)) as started:
-        yield started
-
-
-class Browser:
-    """The page in Chromium, and what a person does with it."""
-
+class Browser(chromium.Browser):
     def __init__(self, driver, address) -> None:
-        self.driver, self.run = driver, driver.execute_script
-        self.wait = WebDriverWait(driver, 20, 0.05).until
+        super().__init__(driver)
         driver.get("http://{}:{}/".format(*address))
         self.wait(lambda _: driver.title == "English to German")
-
-    def all(self, selector: str) -> list:
-        return self.driver.find_elements(By.CSS_SELECTOR, selector)
-
-    def read(self, selector: str, value: str = "each.textContent") -> list:
-        """Evaluate an expression for all elements in one go, whatever events do."""
-        elements = f"[...document.querySelectorAll('{selector}')]"
-        return self.run(f"return {elements}.map((each) => {value})")
-
-    def press(self, *keys: str) -> None:
-        ActionChains(self.driver).send_keys(*keys).perform()
 
     def choose(self, selector: str, value: str) -> None:
         Select(self.all(selector)[0]).select_by_value(value)
@@ -97,8 +59,7 @@ def test_the_keyboard_alone_gets_a_translation_and_its_attention(browser):
 
 def test_attention_is_shown_of_the_chosen_token_layer_kind_and_candidate(browser):
     browser.translate(SENTENCE)
-    hovered = browser.all("#tokens label")[2]
-    ActionChains(browser.driver).move_to_element(hovered).perform()
+    browser.point_at(browser.all("#tokens label")[2])
     browser.wait(lambda _: browser.all("#tokens input")[2].is_selected())
     first = "#heads li:first-child mark"
     colours = browser.read(first, "getComputedStyle(each).backgroundColor")
@@ -106,10 +67,9 @@ def test_attention_is_shown_of_the_chosen_token_layer_kind_and_candidate(browser
     expected = weights(len(tokens(reverse(SENTENCE))), len(tokens(SENTENCE)))[:, 0, 2]
     assert alphas == pytest.approx(expected[LAYERS - 1], abs=0.005)
     browser.choose("#layer", "0")
-    percents = [
-        title.rpartition(": ")[2] for title in browser.read(first, "each.title")
-    ]
-    assert percents == [f"{round(100 * float(weight))} %" for weight in expected[0]]
+    titles = browser.read(first, "each.title")
+    percents = [f"{round(100 * float(weight))} %" for weight in expected[0]]
+    assert [title.rpartition(": ")[2] for title in titles] == percents
     browser.choose("#kind", "encoder")
     assert len(browser.all("#tokens label")) == len(tokens(SENTENCE))
     browser.choose("#kind", "decoder")
@@ -127,28 +87,8 @@ def test_an_error_is_shown_and_markup_is_text(browser):
     assert browser.all("main i") == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("text", [SENTENCE, "x" * 300])
-def test_a_narrow_page_is_readable(browser, text, scheme):
-    """Nothing runs out of the window, and contrasts are at least WCAG's 4.5."""
-    size = {"width": 320, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    browser.translate(text)
-    assert browser.read("html", "each.scrollWidth - each.clientWidth") == [0]
-    ink, soft = browser.read("body, #how", "getComputedStyle(each).color")
-    style = "getComputedStyle(each).backgroundColor"
-    paper, heat = browser.read("body, #tokens label:has(:checked)", style)
-    for one, other in (paper, ink), (paper, soft), (heat, ink):
-        dark, bright = sorted([luminance(one), luminance(other)])
-        assert (bright + 0.05) / (dark + 0.05) >= 4.5
-
-
-def luminance(colour: str) -> float:
-    """Return the relative luminance of a CSS colour, by WCAG 2."""
-    channels = [int(n) / 255 for n in re.findall(r"\d+", colour)[:3]]
-    linear = [
-        c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
-    ]
-    return sum(c * w for c, w in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
+@pytest.mark.parametrize("text", [SENTENCE, "x" * 100])
+def test_nothing_runs_out_of_a_narrow_window(browser, text):
+    with browser.seen_by(width=320):
+        browser.translate(text)
+        assert browser.read("html", "each.scrollWidth - each.clientWidth") == [0]
