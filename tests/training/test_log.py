@@ -121,7 +121,7 @@ def test_updates_that_were_all_skipped_have_no_loss_and_no_speed(tmp_path, open_
 
 def test_resuming_drops_lines_after_the_checkpoint(tmp_path, open_log):
     with open_log() as log:
-        for step in (10, 20, 30):
+        for step in (10, 20, 21):
             log.train(step, SUMS, **RATES)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4')  # the line that the crash tore

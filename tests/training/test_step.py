@@ -128,6 +128,22 @@ def test_an_update_applies_the_optimizer_to_the_mean_gradient_per_token():
     assert largest_difference(after.params, expected) < 0.01 * rate
 
 
+@pytest.mark.parametrize(
+    "update",
+    [
+        [pack(ROWS)],
+        pytest.param([pack(ROWS[:5]), pack(ROWS[5:])], marks=pytest.mark.slow),
+    ],
+    ids=len,
+)
+def test_an_update_donates_the_state(update):
+    """Memory would otherwise hold parameters and moments twice."""
+    state = fresh_state()
+    STEP(state, tuple(update))
+    leaves = jax.tree.leaves((state.params, state.opt_state))
+    assert all(leaf.is_deleted() for leaf in leaves)
+
+
 def test_the_moving_average_follows_the_parameters():
     before, (after, _) = initial_arrays(), one_update()
     expected = jax.tree.map(
