@@ -1,9 +1,9 @@
 """The demo: a small Transformer learns the built-in English-German corpus.
 
-Reproduces  nothing of the paper but its method: the sentences come from a grammar
-            written for this project (`jaxformer.data.grammar`), so nothing is
-            downloaded and every translation is right or wrong.
-Hardware    two CPU cores, a few minutes; README.md has what it prints and its scores.
+Reproduces  the method of the paper, and none of its numbers: a grammar generates the
+            sentences (`jaxformer.data.grammar`), so nothing is downloaded and every
+            translation is right or wrong.
+Hardware    two CPU cores, a few minutes; README.md has the output and the scores.
 
     python -m jaxformer.main --config=configs/demo.py --workdir=runs/demo
 """

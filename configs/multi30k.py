@@ -23,7 +23,7 @@ from jaxformer.configs import wmt_base
 
 
 def get_config() -> ConfigDict:
-    """The base config with what is different for a small corpus."""
+    """The base config with the values of a small corpus."""
     config = wmt_base.get_config()
     config.data.update(
         corpus="directory",

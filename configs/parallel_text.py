@@ -2,8 +2,8 @@
 
 For         100,000 to 5 million sentence pairs. With fewer, start from the small model
             of configs/multi30k.py; with more, from configs/wmt_base.py.
-Hardware    one GPU or TPU (on processors only, add --config.model.dtype=float32 and
-            smaller numbers); time and score depend on the text and are not measured.
+Hardware    one GPU or TPU (on CPUs add --config.model.dtype=float32 and a
+            smaller model); time and score depend on the text and are not measured.
             --mode=check estimates them before a run.
 Data        plain text or .gz, paths or globs, one sentence a line; line N of the target
             translates line N of the source. The test files are needed only by
@@ -24,7 +24,7 @@ from jaxformer.configs import wmt_base
 
 
 def get_config() -> ConfigDict:
-    """The base config with less to learn by heart: 40M parameters, more dropout."""
+    """The base config with fewer parameters, 40M, and more dropout."""
     config = wmt_base.get_config()
     config.data.update(
         corpus="files", source_language="", target_language="", vocab_size=16_000

@@ -50,11 +50,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def front_page() -> str:
-    """README.md with its links as seen from docs/, and pictures of this site only."""
+    """README.md with links relative to docs/, without pictures from other hosts."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = re.sub(r"^The documentation is in .*\n\n", "", text, flags=re.M)
     text = text.replace("](docs/", "](")
-    text = re.sub(r"!\[(Open in Colab)\]\([^)]*\)", r"\1", text)  # from another host
+    text = re.sub(r"!\[(Open in Colab)\]\([^)]*\)", r"\1", text)
     return re.sub(r"\]\((notebooks|configs)/", rf"]({SOURCE}/\1/", text)
 
 
@@ -98,7 +98,7 @@ def commands_page() -> str:
 
 
 def flag_table(flags: Iterable[Flag]) -> list[str]:
-    """A table of flags: name, type, default and meaning."""
+    """Write a table of flags: name, type, default and meaning."""
     lines = ["| flag | value | default | meaning |", "|---|---|---|---|"]
     options = {field.name: field for field in dataclasses.fields(TranslateOptions)}
     for flag in flags:
@@ -116,7 +116,7 @@ def flag_table(flags: Iterable[Flag]) -> list[str]:
 
 
 def config_keys_page() -> str:
-    """Each key of a config, from the dataclasses of its sections."""
+    """List each key of a config, from the dataclasses of its sections."""
     values = read_config_file("wmt_base")
     lines = [
         "# Config keys",
@@ -147,7 +147,7 @@ def config_keys_page() -> str:
 
 
 def value_of(kind: type, rule: Mapping[str, Any]) -> str:
-    """The type and the bounds of a value, in words."""
+    """Write the type and the bounds of a value in words."""
     if rule.get("choices"):
         return ", ".join(f"`{choice}`" for choice in rule["choices"])
     names = {int: "integer", float: "number", bool: "true or false", str: "text"}
@@ -159,14 +159,14 @@ def value_of(kind: type, rule: Mapping[str, Any]) -> str:
 
 
 def cell(text: str) -> str:
-    """Text that a cell of a table can hold."""
+    """Escape text for a cell of a table."""
     escaped = text.replace("|", r"\|")
     return re.sub(r"<(?=\w)", "&lt;", escaped)
 
 
 def modules_page() -> str:
     """The public modules, by mkdocstrings."""
-    lines = ["# Modules", "", "For those who build on parts of jaxformer.", ""]
+    lines = ["# Modules", "", "The public modules, for use in your own programs.", ""]
     for name in PUBLIC_MODULES:
         lines += [f"::: jaxformer.{name}", ""]
     return "\n".join(lines)

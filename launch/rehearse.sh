@@ -23,7 +23,7 @@ worst=0
 for pid in "${pids[@]}"; do
     # A signal interrupts wait, so wait again.
     until again=''; wait "$pid"; code=$?; [[ ! $again ]]; do :; done
-    # 2 asks for a human; it overrides the 3 of the processes that lost this peer.
+    # 2 is a mistake to correct; it overrides the 3 of processes that lost this peer.
     if ((code != 0 && worst != 2)); then worst=$code; fi
 done
 exit "$worst"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Restart a command until it ends with 0. It is not restarted after exit code 2, which
-# asks for a human, nor after SIGTERM and Ctrl-C, which are passed on as SIGTERM.
+# means that a person must correct something, nor after SIGTERM and Ctrl-C, which are
+# passed on as SIGTERM.
 # PAUSE seconds (10) separate two starts; after RESTARTS restarts (20) it gives up.
 #   launch/supervise.sh launch/local.sh configs/wmt_base.py runs/wmt
 set -euo pipefail
