@@ -160,8 +160,7 @@ def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):
     """Parse a command line; the script's docstring is the help.
 
     Each flag has its default: a value; False, for a switch; a tuple of choices, the
-    default first; a list, given with commas; None, for an optional path. A flag with a
-    type instead of a default is required.
+    default first; a list, given with commas; None, for an optional path.
     """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -170,8 +169,6 @@ def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):
         settings: dict[str, Any] = {"type": type(value), "default": value}
         if value is False:
             settings = {"action": "store_true"}
-        elif isinstance(value, type):
-            settings = {"type": value, "required": True}
         elif isinstance(value, tuple):
             settings = {"choices": value, "default": value[0]}
         elif isinstance(value, list):

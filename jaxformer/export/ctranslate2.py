@@ -19,9 +19,8 @@ from jaxformer.export import parameters
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import TransformerConfig
 
-# Rows of an exported table of sinusoids; CTranslate2 refuses longer sequences. By
-# default it truncates a source to 1,024 pieces, and translations may be longer than
-# their sources. Both stacks share the table, which has 8 MB for the base model.
+# Rows of an exported table of sinusoids, 8 MB for the base model. CTranslate2 truncates
+# sources to 1,024 pieces by default and refuses sequences longer than the table.
 POSITIONS = 4096
 
 
@@ -69,9 +68,8 @@ def write_ctranslate2(
     (folder / files["source"]).write_bytes(tokenizer.source_model)
     (folder / files["target"]).write_bytes(tokenizer.target_model)
     readme = parameters.template("ctranslate2.md").substitute(
-        files,
+        decoding | files,
         tokenizer=" and ".join(f"`{name}`" for name in dict.fromkeys(files.values())),
-        **{key: decoding[key] for key in ("beam_size", "alpha", "extra_length")},
         direction=direction,
         quantization=quantization,
         version=ctranslate2.__version__,
@@ -133,7 +131,6 @@ def _set_norm(spec: Any, left: dict, path: str) -> None:
 
 
 def _set_feed_forward(spec: Any, left: dict, path: str) -> None:
-    """Set equation 2 and the norm of its sub-layer."""
     for linear, name in ((spec.linear_0, "hidden"), (spec.linear_1, "output")):
         kernel = left.pop(f"{path}/{name}/kernel")  # [inputs, outputs]
         linear.weight = np.ascontiguousarray(kernel.T)

@@ -2,21 +2,19 @@
 
 `MarianMTModel.from_pretrained(folder)` computes our logits within 1e-4, and
 `MarianTokenizer.from_pretrained(folder)` gives our ids for text that is in NFC, has
-single spaces and does not begin with ">>". Neither Transformers nor PyTorch is needed
-to write the files. `jaxformer.export.marian_import` is the inverse; numbers are only
-moved and multiplied by powers of two, so that a round trip is equal bit for bit.
+single spaces and does not begin with ">>". `jaxformer.export.marian_import` is the
+exact inverse: parameters are permuted and multiplied by powers of two.
 
-Order. Marian's sinusoids have all sines first and all cosines behind; section 3.5
-interleaves them. A permutation of the d_model columns leaves the model unchanged if
-everything that reads or writes them is permuted alike. So on every axis of size d_model
-our columns 0, 2, 4, ... become the first half and 1, 3, 5, ... the second.
+Order. Marian's sinusoids have all sines before all cosines; section 3.5 interleaves
+them. So on every axis of size d_model our columns 0, 2, 4, ... become the first half
+and 1, 3, 5, ... the second. Permuting all these axes alike leaves the model unchanged.
 
 Scale. Marian's layer norm divides by sqrt(variance + 1e-5), ours by sqrt(variance +
-epsilon). If its input is c times as large as ours, it adds 1e-5 / c^2 to our variance.
-So between the first and the last norm of a stack the residual stream is c times as
-large: parameters that write to it are multiplied by c, those that read it are divided
-by c. c is the power of two nearest to sqrt(1e-5 / epsilon): 4 for 1e-6, which makes
-6e-7 of 1e-5. The first norm keeps 1e-5, because positions cannot be scaled.
+epsilon). With an input c times as large it adds 1e-5 / c^2 to our variance. So between
+the first and the last norm of a stack, parameters that write to the residual stream are
+multiplied by c, and those that read it divided by c. c is the power of two nearest to
+sqrt(1e-5 / epsilon): 4 for 1e-6, which turns 1e-5 into 6e-7. The first norm keeps 1e-5,
+because positions cannot be scaled.
 """
 
 import itertools
@@ -75,9 +73,9 @@ def export_marian(
     """Write model, tokeniser and search settings into the existing folder `output`.
 
     `params` are nested dicts of arrays; the languages are codes such as "en".
-    Transformers divides a log-probability by n^alpha, the paper by ((5 + n) / 6)^alpha
-    of n pieces. Raises InputError for a model that Marian's layout cannot hold, before
-    anything is written.
+    Transformers divides the log-probability of n pieces by n^alpha, the paper by
+    ((5 + n) / 6)^alpha. Raises InputError, before it writes, for a model that Marian's
+    layout cannot hold.
     """
     with parameters.optional_package("safetensors"):
         import safetensors.numpy

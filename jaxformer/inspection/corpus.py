@@ -1,7 +1,7 @@
 """Inspect a parallel corpus before training on it, for `--mode=check`.
 
-Every split is read as it is, without the cleaning that training text gets. Lines are
-those of the files, from 1, and end at "\\n" alone.
+Splits are read without the cleaning of training text. Lines count from 1 and end at
+"\\n" alone.
 """
 
 import multiprocessing
@@ -44,10 +44,10 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
 
 
 def inspect_corpus(config: DataConfig) -> dict[str, Any]:
-    """Inspect the splits that exist; return what is found, as JSON can hold it.
+    """Inspect the splits that exist; return JSON values.
 
-    "splits" has of each its "pairs", "files", "lengths" and "findings" by kind,
-    "left_out" why a split or the languages were not inspected.
+    "splits" has the "pairs", "files", "lengths" and "findings" by kind of each split;
+    "left_out" has the reason why a split or the languages were not inspected.
     """
     left_out: dict[str, str] = {}
     languages = None

@@ -8,7 +8,6 @@ from jaxformer.reports.page import COLOURS, alt, render
 
 def make_corpus_page(
     corpus: dict[str, Any],
-    *,
     title: str,
     warnings: Sequence[str],
     sections: dict[str, Sequence[str]],
