@@ -1,7 +1,7 @@
-"""Interleaved timing, its statistics and tables, and the frame of every script.
+"""Interleaved timing, its statistics and tables, and the entry point of the scripts.
 
-Contestants take turns (A B A B), and a ratio compares two turns of the same round: what
-slows the machine slows both.
+Contestants take turns (A B A B), and a ratio compares two turns of the same round, so
+that a slow machine slows both.
 """
 
 import argparse

@@ -78,7 +78,7 @@ def run(
 
 
 def has_test(run: Run, split: str) -> bool:
-    """Whether the config names the split, if that is the test text."""
+    """Whether the run's data has the split; only test is optional."""
     data = run.config.data
     named = data.test_source if data.corpus == "files" else data.test
     return split != "test" or data.corpus.startswith("builtin") or bool(named)

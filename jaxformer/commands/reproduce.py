@@ -84,9 +84,9 @@ def run(
 
 
 def scale(ours: Values, theirs: Values, steps: int | None) -> Values:
-    """Return the row's config for so many updates, with as many checkpoints to average.
+    """Return the config for fewer updates, with equally many checkpoints to average.
 
-    The learning rate stays that of the full run.
+    The learning rate schedule is unchanged.
     """
     if steps is None:
         return ours

@@ -27,7 +27,7 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
 
     The process ends with the block. The function raises InputError if it was killed.
     """
-    others = multiprocessing.active_children()
+    others = {*multiprocessing.active_children()}
     context = multiprocessing.get_context("spawn")  # JAX has threads: no fork
     ignore = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is for the parent to handle
     with ProcessPoolExecutor(1, context, signal.signal, ignore) as pool:
@@ -38,9 +38,8 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
                 "the process that inspects the text was ended; it may lack memory"
             ) from None
         finally:
-            for worker in multiprocessing.active_children():
-                if worker not in others:
-                    worker.kill()
+            for worker in {*multiprocessing.active_children()} - others:
+                worker.kill()
 
 
 def inspect_corpus(config: DataConfig) -> dict[str, Any]:

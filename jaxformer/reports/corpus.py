@@ -28,7 +28,6 @@ def make_corpus_page(
 
 
 def _draw_lengths(lengths: dict[str, Any], unit: str) -> alt.Chart:
-    """Draw how many sentences of either side have which length."""
     rows = [
         {"side": side, "length": length, "sentences": counts[unit].get(length, 0)}
         for side, counts in lengths.items()

@@ -1,4 +1,4 @@
-"""Scores of translations for a report, also by length; sentences; comparisons."""
+"""Scores, sentences and comparisons of translations for a report."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -87,7 +87,7 @@ def make_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:
     """
     first, longest = min(lengths), max(lengths)
     buckets: list[tuple[int, int]] = []
-    for last in [*(end for end in BUCKET_ENDS if first <= end < longest), longest]:
+    for last in (*(end for end in BUCKET_ENDS if first <= end < longest), longest):
         if sum(first <= length <= last for length in lengths) >= MIN_BUCKET:
             buckets.append((first, last))
             first = last + 1
