@@ -59,7 +59,7 @@ HARDWARE = (
 
 @dataclass(frozen=True)
 class Model:
-    """A model of Table 3, and what it asks of a chip for a row."""
+    """A model of Table 3, and the work and memory of a row."""
 
     name: str
     sizes: Sizes

@@ -40,7 +40,7 @@ def has(*packages: str) -> bool:
 
 
 def machine() -> dict[str, Any]:
-    """Describe what the figures depend on: processor, cores, load, versions."""
+    """Describe the machine: processor, cores, load, versions."""
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     packages = importlib.metadata.packages_distributions()

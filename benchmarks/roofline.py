@@ -47,7 +47,7 @@ def gb(*sizes: float) -> str:
 
 
 def chips_and_work() -> Iterator[str]:
-    """The makers' figures, and what follows from the models alone."""
+    """The makers' figures, and the work of each model."""
     yield "### The chips\n\nRates are of one chip, outwards."
     rows = [
         f"{h.name} | {h.peak / 1e12:,.4g} | {h.memory / 1e9:.0f} | "

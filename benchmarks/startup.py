@@ -55,7 +55,7 @@ def run_until(
 ) -> None:
     """Run a command, and kill it after the first line of a stream that begins so.
 
-    None lets it end by itself. Raises RuntimeError if it ends otherwise.
+    With `start` None it is not killed. Raises RuntimeError if it fails.
     """
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     config = CONFIG if mode != "translate" else {}

@@ -50,10 +50,7 @@ def run(
 def check(
     config: ConfigRequest, workdir: Path, memory_gib: float | None, output: Path | None
 ) -> dict:
-    """Report on plan and text, then on memory and time; the verdict comes last.
-
-    Of several processes the first one inspects the text.
-    """
+    """Report on plan, text, memory and time; the first process inspects the text."""
     text = resolve_config(Workdir(workdir), config).data
     background = inspect_in_background(text) if processes.is_first() else nullcontext()
     with background as inspected:

@@ -29,7 +29,7 @@ def run(
 ) -> dict:
     """Write the model of a workdir for a program into the new folder `output`.
 
-    Of several processes the first one writes. Returns where, what and how large.
+    Of several processes the first one writes. Returns path, format and sizes.
     """
     if format is None:
         raise InputError("give --format=ctranslate2, huggingface or stablehlo")

@@ -22,7 +22,7 @@ KINDS = {
     )
 }
 MAX_SENTENCES = 50  # of a page, which holds the attention of all their translations
-LEVELS = 255  # a page has weights as bytes; this one stands for a weight of 1
+LEVELS = 255  # a page stores weights as bytes; 255 is a weight of 1
 START, END = "<start>", "<end>"
 
 

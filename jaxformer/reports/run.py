@@ -144,7 +144,7 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
 
 
 def require_one_text(texts: Mapping[str, Text | None]) -> Text | None:
-    """Return what all runs translate; a run that cannot has None.
+    """Return the text that all runs translate; a run without a checkpoint has None.
 
     Raises InputError if texts or directions differ; their names may.
     """

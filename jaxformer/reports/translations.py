@@ -9,7 +9,7 @@ from jaxformer.evaluation.metrics import corpus_scores, every_bleu
 
 UNSPACED = ("zh", "ja", "th", "lo", "km", "my")  # languages written without spaces
 BUCKET_ENDS = (5, 10, 15, 20, 30, 40, 60, 80, 120, 160, 240, 320)
-MIN_BUCKET = 30  # sentences: a score of fewer says little
+MIN_BUCKET = 30  # sentences: scores of fewer are unreliable
 
 
 class Text(NamedTuple):
@@ -75,7 +75,7 @@ def describe_translations(
 
 
 def unit_of(language: str) -> str:
-    """Return what lengths in this language are counted in: words or characters."""
+    """Return the unit of lengths in this language: words or characters."""
     base = language.replace("_", "-").split("-")[0].lower()
     return "characters" if base in UNSPACED else "words"
 
