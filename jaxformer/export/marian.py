@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.batch import BOS, EOS, PAD, UNK, Tokenizer
+from jaxformer.config import Config
+from jaxformer.decoding.options import TranslateOptions
 from jaxformer.export import parameters
 from jaxformer.models.transformer.config import TransformerConfig
 
@@ -60,63 +62,59 @@ FIXED = {
 
 
 def export_marian(
-    config: TransformerConfig,
+    folder: Path,
+    config: Config,
     params: dict,
     tokenizer: Tokenizer,
-    output: Path,
-    *,
-    source_language: str,
-    target_language: str,
-    beam_size: int,
-    alpha: float,
+    options: TranslateOptions,
 ) -> None:
-    """Write model, tokeniser and search settings into the existing folder `output`.
+    """Write model, tokeniser and search settings into an existing folder.
 
-    `params` are nested dicts of arrays; the languages are codes such as "en".
-    Transformers divides the log-probability of n pieces by n^alpha, the paper by
-    ((5 + n) / 6)^alpha. Raises InputError, before it writes, for a model that Marian's
-    layout cannot hold.
+    `params` are nested dicts of arrays. Transformers divides the log-probability of n
+    pieces by n^alpha, the paper by ((5 + n) / 6)^alpha. Raises InputError, before it
+    writes, for a model that Marian's layout cannot hold.
     """
     with parameters.optional_package("safetensors"):
         import safetensors.numpy
-    tensors, vocab_size = _tensors(config, params), len(params["embedding"])
+    model, vocab_size = config.model, len(params["embedding"])
+    tensors = _tensors(model, params)
     content = safetensors.numpy.save(tensors, metadata={"format": "pt"})
-    (output / "model.safetensors").write_bytes(content)
+    (folder / "model.safetensors").write_bytes(content)
     ids = {"pad": PAD, "bos": BOS, "eos": EOS, "forced_eos": EOS, "decoder_start": BOS}
     ids = {f"{name}_token_id": token for name, token in ids.items()}
-    _write_json(output / "config.json", {
+    _write_json(folder / "config.json", {
         "architectures": ["MarianMTModel"],
         "is_encoder_decoder": True,
         **{key: value for key, (value, _) in FIXED.items()},
-        **{key: getattr(config, field) for key, field in SIZES.items()},
+        **{key: getattr(model, field) for key, field in SIZES.items()},
         "vocab_size": vocab_size,
         "decoder_vocab_size": vocab_size,
-        "activation_function": config.activation,
-        "dropout": config.dropout,
-        "layer_norm_epsilon": config.layer_norm_epsilon,  # only for our own import
+        "activation_function": model.activation,
+        "dropout": model.dropout,
+        "layer_norm_epsilon": model.layer_norm_epsilon,  # only for our own import
         **ids,
     })  # fmt: skip
-    _write_json(output / "generation_config.json", {
+    _write_json(folder / "generation_config.json", {
         "bad_words_ids": [[PAD], [UNK], [BOS]],  # our search never generates them
-        "length_penalty": alpha,
-        "max_length": min(LONGEST, config.max_positions),
-        "num_beams": beam_size,
+        "length_penalty": options.alpha,
+        "max_length": min(LONGEST, model.max_positions),
+        "num_beams": options.beam_size,
         **ids,
     })  # fmt: skip
     pieces = tokenizer.pieces()
-    (output / "source.spm").write_bytes(tokenizer.source_model)
-    (output / "target.spm").write_bytes(tokenizer.target_model)
-    _write_json(output / "vocab.json", {piece: i for i, piece in enumerate(pieces)})
-    _write_json(output / "tokenizer_config.json", {
+    (folder / "source.spm").write_bytes(tokenizer.source_model)
+    (folder / "target.spm").write_bytes(tokenizer.target_model)
+    _write_json(folder / "vocab.json", {piece: i for i, piece in enumerate(pieces)})
+    _write_json(folder / "tokenizer_config.json", {
         "tokenizer_class": "MarianTokenizer",
         "pad_token": pieces[PAD], "unk_token": pieces[UNK],
         "bos_token": pieces[BOS], "eos_token": pieces[EOS],
         "separate_vocabs": False,
         "split_special_tokens": True,  # "</s>" in a text is text
         "clean_up_tokenization_spaces": False,
-        "source_lang": source_language,
-        "target_lang": target_language,
-        "model_max_length": config.max_positions,
+        "source_lang": config.data.source_language,
+        "target_lang": config.data.target_language,
+        "model_max_length": model.max_positions,
     })  # fmt: skip
 
 
