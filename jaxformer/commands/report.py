@@ -107,13 +107,9 @@ def describe(
         logger.info("report: %s", name)
         pairs = Pairs(list(text.sources), list(text.references))
         done, translator = evaluate(run, pairs, **options)
+        parameters = parameter_count(translator.params[0])
         translated = Translated(
-            done.translations,
-            done.scores["nll"],
-            done.scores["ppl"],
-            options["checkpoint"],
-            parameter_count(translator.params[0]),
-            translator.attention,
+            done, options["checkpoint"], parameters, translator.attention
         )
     if (folder / "corpus").exists():  # an imported model has none
         prepared = open_prepared(folder)

@@ -58,7 +58,8 @@ def gather(
         configs = [each["config"] for each in described]
         keys = sorted(set().union(*configs))
         rows = [{"key": k, "values": [c.get(k) for c in configs]} for k in keys]
-        systems = {r.name: r.translated.translations for r in runs if r.translated}
+        evaluations = {r.name: r.translated.evaluation for r in runs if r.translated}
+        systems = {name: each.translations for name, each in evaluations.items()}
         compared = {"tests": [], "sentences": []}
         if runs[0].translated and len(systems) > 1:
             compared = compare(systems, text, examples)
