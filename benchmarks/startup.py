@@ -43,8 +43,6 @@ CONFIG = {
     "batches.executor": "python", "decoding.beam_size": 1,
 }  # fmt: skip
 
-# Commands -----------------------------------------------------------------------------
-
 
 def run_until(
     mode: str,
@@ -111,9 +109,6 @@ def time_commands(options: argparse.Namespace, folder: Path) -> dict:
         raise RuntimeError(f"the first losses differ: {losses}")
     harness.print_figures(found, "starts", "cold", {})
     return {**found, "first_loss": losses[0]}
-
-
-# Layers -------------------------------------------------------------------------------
 
 
 def unrolled(layer: Callable, params: Any, x: jax.Array, keys: jax.Array) -> jax.Array:
