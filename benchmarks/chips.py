@@ -59,7 +59,7 @@ HARDWARE = (
 
 @dataclass(frozen=True)
 class Model:
-    """A model of Table 3, and what it asks of a chip for a row."""
+    """A model of Table 3, and the work and memory of a row."""
 
     name: str
     sizes: Sizes
@@ -143,17 +143,15 @@ def step(hardware: Hardware, model: Model, rows: int, data: int, share: float) -
     )
 
 
-def rows_per_chip(chips: int) -> int:
-    """Return the rows of the paper's batch on the fullest of `chips` chips."""
-    return math.ceil(ROWS / chips)
-
-
 def first_dominated(
     hardware: Hardware, model: Model, share: float, *, weak: bool
 ) -> int | None:
-    """Find the power of two from which on communication takes longer than compute."""
+    """Find the power of two from which on communication takes longer than compute.
+
+    With `weak` every chip has ROWS rows, else all chips share them.
+    """
     for chips in (2**power for power in range(1, 13)):
-        rows = ROWS if weak else rows_per_chip(chips)
+        rows = ROWS if weak else math.ceil(ROWS / chips)
         each = step(hardware, model, rows, chips, share)
         if each.communication > each.compute:
             return chips

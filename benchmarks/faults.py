@@ -109,7 +109,7 @@ def await_moment(
 
 
 def strike(life: Life, kind: str, draw: random.Random) -> Kill:
-    """Kill one process, and check how all of them end."""
+    """Kill one process; check the exit codes of all."""
     victim = draw.randrange(len(life.processes))
     number = signal.SIGTERM if kind == TERM else signal.SIGKILL
     codes, result = life.kill(victim, number)

@@ -1,7 +1,7 @@
-"""Interleaved timing, its statistics and tables, and the frame of every script.
+"""Interleaved timing, its statistics and tables, and the entry point of the scripts.
 
-Contestants take turns (A B A B), and a ratio compares two turns of the same round: what
-slows the machine slows both.
+Contestants take turns (A B A B), and a ratio compares two turns of the same round, so
+that a slow machine slows both.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def has(*packages: str) -> bool:
 
 
 def machine() -> dict[str, Any]:
-    """Describe what the figures depend on: processor, cores, load, versions."""
+    """Describe the machine: processor, cores, load, versions."""
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     packages = importlib.metadata.packages_distributions()
@@ -160,8 +160,7 @@ def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):
     """Parse a command line; the script's docstring is the help.
 
     Each flag has its default: a value; False, for a switch; a tuple of choices, the
-    default first; a list, given with commas; None, for an optional path. A flag with a
-    type instead of a default is required.
+    default first; a list, given with commas; None, for an optional path.
     """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -170,8 +169,6 @@ def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):
         settings: dict[str, Any] = {"type": type(value), "default": value}
         if value is False:
             settings = {"action": "store_true"}
-        elif isinstance(value, type):
-            settings = {"type": value, "required": True}
         elif isinstance(value, tuple):
             settings = {"choices": value, "default": value[0]}
         elif isinstance(value, list):

@@ -51,7 +51,7 @@ def newest_step(workdir: Path, since: float) -> int | None:
 
 
 def announced_step(stderr: str) -> int | None:
-    """Read the step at which a run says it begins; None before it says so."""
+    """Read the step at which a run begins from its log; None if not yet logged."""
     found = re.search(r"^[a-z ]+: .* parameters, step ([\d,]+) of", stderr, re.M)
     return int(found[1].replace(",", "")) if found else None
 
@@ -103,7 +103,7 @@ class Life:
         return (self.logs / f"{self.name}.0.{stream}").read_text(errors="replace")
 
     def begin(self) -> int | None:
-        """Return the step at which it begins; None before it says so."""
+        """Return the step at which it begins; None if not yet logged."""
         if self._begin is None:
             self._begin = announced_step(self.output("err"))
             self.start = time.time() - self.began
@@ -121,7 +121,7 @@ class Life:
             return START
         unfinished = self.workdir.glob("checkpoints/*.orbax-checkpoint-tmp*")
         steps = [int(path.name.partition(".")[0]) for path in unfinished]
-        # Remains of an earlier life are of a later step, or gone before this one saves.
+        # An unfinished save of an earlier life has a later step, or was deleted before.
         if any(begin < step <= made for step in steps):
             return SAVING
         return COMPILE if made == begin else TRAIN
@@ -164,6 +164,6 @@ class Life:
             raise self.error(f"finished with {result}")
 
     def error(self, what: str) -> FaultError:
-        """Make an error that says what is wrong and where the output is."""
+        """Return an error with the exit codes and the folder of the output."""
         codes = [process.poll() for process in self.processes]
         return FaultError(f"{self.name} {what}; exit codes {codes}; see {self.logs}")

@@ -56,9 +56,9 @@ AMOUNTS = {  # of text and work, usually and with --quick
 def plan_of(
     corpus: TokenizedCorpus, layout: str, tokens: int, pairs: int | None = None
 ) -> Plan:
-    """Plan the corpus, or `pairs` pairs, for which its lengths are repeated.
+    """Plan the corpus, or `pairs` pairs, with one microbatch an update.
 
-    An update has one microbatch of `tokens` entries a side.
+    `tokens` are the entries of a side; more pairs than the corpus has repeat lengths.
     """
     lengths = (np.resize(side.lengths, pairs or len(side)) for side in corpus)
     return make_plan(

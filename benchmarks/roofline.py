@@ -7,8 +7,8 @@ activations that the models count, the makers' figures in chips.py, and one assu
 the share of the peak that matrix products reach.
 """
 
-import argparse
 import itertools
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import chips
 from benchmarks.chips import HARDWARE, MODELS, ROW, ROWS, TOKENS, Model, step
-from benchmarks.harness import markdown
+from benchmarks.harness import markdown, parse
 
 SHARE = 0.4  # of the peak, the goal: an assumption, not a measurement
 UPDATES = 100_000  # of the base model, section 5.2
@@ -47,7 +47,7 @@ def gb(*sizes: float) -> str:
 
 
 def chips_and_work() -> Iterator[str]:
-    """The makers' figures, and what follows from the models alone."""
+    """The makers' figures, and the work of each model."""
     yield "### The chips\n\nRates are of one chip, outwards."
     rows = [
         f"{h.name} | {h.peak / 1e12:,.4g} | {h.memory / 1e9:.0f} | "
@@ -81,7 +81,7 @@ def fixed_batch(model: Model, share: float) -> Iterator[str]:
     )
     rows = []
     for hardware, count in itertools.product(HARDWARE, COUNTS):
-        n = chips.rows_per_chip(count)
+        n = math.ceil(ROWS / count)  # on the fullest chip
         s = step(hardware, model, n, count, share)
         mesh = f"{count:,} | data={count} | {n} | {count * n * ROW:,}"
         rows.append(f"{hardware.name} | {mesh} | {ms(*s, s.best, s.worst)}")
@@ -165,9 +165,7 @@ def report(share: float) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--share", type=float, default=SHARE, help="of the peak")
-    print(report(parser.parse_args(argv).share))
+    print(report(parse(__doc__, argv, {"share": SHARE}).share))
 
 
 if __name__ == "__main__":

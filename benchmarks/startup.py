@@ -43,8 +43,6 @@ CONFIG = {
     "batches.executor": "python", "decoding.beam_size": 1,
 }  # fmt: skip
 
-# Commands -----------------------------------------------------------------------------
-
 
 def run_until(
     mode: str,
@@ -55,7 +53,7 @@ def run_until(
 ) -> None:
     """Run a command, and kill it after the first line of a stream that begins so.
 
-    None lets it end by itself. Raises RuntimeError if it ends otherwise.
+    With `start` None it is not killed. Raises RuntimeError if it fails.
     """
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     config = CONFIG if mode != "translate" else {}
@@ -111,9 +109,6 @@ def time_commands(options: argparse.Namespace, folder: Path) -> dict:
         raise RuntimeError(f"the first losses differ: {losses}")
     harness.print_figures(found, "starts", "cold", {})
     return {**found, "first_loss": losses[0]}
-
-
-# Layers -------------------------------------------------------------------------------
 
 
 def unrolled(layer: Callable, params: Any, x: jax.Array, keys: jax.Array) -> jax.Array:

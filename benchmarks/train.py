@@ -89,7 +89,7 @@ def real_text(sizes: Sizes, text: batches.Text, options: argparse.Namespace) -> 
     updates = make_updates(sizes, options.only, text.batching["row_length"])
     epochs, parts = {}, {}
     for name, update in updates.items():
-        # PyTorch alone compiles nothing, and so may have as many shapes as it likes.
+        # Uncompiled PyTorch may have any number of shapes.
         is_free = name == TORCH
         make = batches.sorted_by_length if is_free else batches.planned
         epochs[name] = epoch = make(text, options.tokens)
@@ -120,7 +120,7 @@ def real_text(sizes: Sizes, text: batches.Text, options: argparse.Namespace) -> 
 
 
 def measure(options: argparse.Namespace) -> dict:
-    """Time what was asked for."""
+    """Time batches of one shape, or real text if --workdir is given."""
     changes = {
         "rows": options.rows, "source": options.length, "target": options.length,
         "dtype": options.dtype, "fused_attention": options.fused_attention,

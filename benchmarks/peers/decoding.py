@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.models import Sizes
 from jaxformer.batch import BOS, EOS, PAD
+from jaxformer.decoding.options import TranslateOptions
 from jaxformer.export.ctranslate2 import write_ctranslate2
 
 Translate = Callable[[Sequence[str]], list[str]]
@@ -45,9 +47,10 @@ def ctranslate2(
 
     folder.mkdir(parents=True)
     network, params, tokenizer = model
+    data = SimpleNamespace(direction="en-de", max_length=256)
     write_ctranslate2(
-        folder, network.config, params, quantization=quantization, direction="en-de",
-        tokenizer=tokenizer, longest=256, decoding=decoding,
+        folder, SimpleNamespace(model=network.config, data=data), params, tokenizer,
+        TranslateOptions(**decoding), quantization=quantization,
     )  # fmt: skip
     translator = package.Translator(str(folder), device="cpu", intra_threads=threads)
     pieces = tokenizer.pieces()

@@ -1,1 +1,1 @@
-"""One file a --mode: each puts the rooms together for one thing a user does."""
+"""The commands, one module for each --mode."""

@@ -1,7 +1,7 @@
 """--mode=check: report a run's text, batches, memory and time; train nothing.
 
-The text is prepared, in a temporary folder without --workdir, while another process
-inspects it. Then XLA compiles the train step at its largest shape to tell its memory.
+One process prepares the text, in a temporary folder without --workdir; another inspects
+it. Then XLA compiles the train step at its largest shape to measure its memory.
 """
 
 import logging
@@ -34,7 +34,7 @@ def run(
     output: Path | None,
 ) -> dict:
     """Check a config, or the run of a workdir; return the figures of the report."""
-    if output is not None:  # before the work: a package may be missing
+    if output is not None:  # fails early if a package is missing
         import jaxformer.reports.corpus  # noqa: F401
     if workdir is not None:
         return check(config, workdir, memory_gib, output)
@@ -42,7 +42,7 @@ def run(
         raise InputError(
             "there is nothing to check: give --config=..., --workdir=... or both"
         )
-    logger.info("check: what is prepared is kept only with --workdir")
+    logger.info("check: the prepared text is kept only with --workdir")
     with tempfile.TemporaryDirectory(prefix="jaxformer-check-") as folder:
         return check(config, Path(folder), memory_gib, output)
 
@@ -50,10 +50,7 @@ def run(
 def check(
     config: ConfigRequest, workdir: Path, memory_gib: float | None, output: Path | None
 ) -> dict:
-    """Report on plan and text, then on memory and time; the verdict comes last.
-
-    Of several processes the first one inspects the text.
-    """
+    """Report on plan, text, memory and time; the first process inspects the text."""
     text = resolve_config(Workdir(workdir), config).data
     background = inspect_in_background(text) if processes.is_first() else nullcontext()
     with background as inspected:
@@ -97,12 +94,8 @@ def report_text(
         from jaxformer.reports import page
         from jaxformer.reports.corpus import make_corpus_page
 
-        html = make_corpus_page(
-            corpus,
-            title=config.direction,
-            warnings=warnings,
-            sections=findings.sections(corpus),
-        )
+        title, sections = config.direction, findings.sections(corpus)
+        html = make_corpus_page(corpus, title, warnings, sections)
         page.write(output, html)
         logger.info("page        %s", output)
 

@@ -87,18 +87,15 @@ def read_text(
     """
     if (source is None) != (reference is None):
         raise InputError("--source and --reference go together: give both, or neither")
-    if source is not None:
-        sources, references = list(read_lines(source)), list(read_lines(reference))
-        if len(sources) != len(references):
-            raise InputError(
-                f"{source} has {len(sources)} lines and {reference} has "
-                f"{len(references)}; line N of one must translate line N of the other"
-            )
-        return Text(sources, references)
-    if split == "dev":
+    if source is None and split == "dev":
         folder = run.workdir.path / "corpus"
-        return Text(
-            list(read_lines(folder / "dev.source.txt")),
-            list(read_lines(folder / "dev.target.txt")),
+        source, reference = folder / "dev.source.txt", folder / "dev.target.txt"
+    if source is None:
+        return Text(*read_split(run.config.data, split))
+    text = Text(list(read_lines(source)), list(read_lines(reference)))
+    if len(text.sources) != len(text.references):
+        raise InputError(
+            f"{source} has {len(text.sources)} lines and {reference} has "
+            f"{len(text.references)}; line N of one must translate line N of the other"
         )
-    return Text(*read_split(run.config.data, split))
+    return text

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
-from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.options import TranslateOptions
 from jaxformer.errors import InputError
 from jaxformer.export.ctranslate2 import write_ctranslate2
 from jaxformer.export.marian import export_marian
@@ -29,7 +29,7 @@ def run(
 ) -> dict:
     """Write the model of a workdir for a program into the new folder `output`.
 
-    Of several processes the first one writes. Returns where, what and how large.
+    Of several processes the first one writes. Returns path, format and sizes.
     """
     if format is None:
         raise InputError("give --format=ctranslate2, huggingface or stablehlo")
@@ -42,29 +42,16 @@ def run(
         )
     this = open_run(workdir, config)
     params = read_parameters(this, checkpoint)
-    data, decoding = this.config.data, this.config.decoding
-    search = {"beam_size": decoding.beam_size, "alpha": decoding.alpha, **search}
+    options = TranslateOptions(**(vars(this.config.decoding) | search))
+    exported = this.config, params, this.tokenizer, options
 
     def write(folder: Path) -> None:
         if format == "ctranslate2":
-            write_ctranslate2(
-                folder, this.config.model, params, quantization=quantization,
-                tokenizer=this.tokenizer, direction=data.direction,
-                longest=data.max_length, decoding=vars(decoding) | search,
-            )  # fmt: skip
+            write_ctranslate2(folder, *exported, quantization=quantization)
         elif format == "huggingface":
-            export_marian(
-                this.config.model, params, this.tokenizer, folder,
-                source_language=data.source_language,
-                target_language=data.target_language,
-                beam_size=search["beam_size"], alpha=search["alpha"],
-            )  # fmt: skip
+            export_marian(folder, *exported)
         else:
-            write_stablehlo(
-                folder, this.config.model, params, this.tokenizer,
-                options=SearchOptions(**search),
-                extra_length=decoding.extra_length, source_length=source_length,
-            )  # fmt: skip
+            write_stablehlo(folder, *exported, source_length=source_length)
 
     path = Path(os.path.abspath(output))
     size, fault = 0, None

@@ -64,18 +64,13 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
         with Checkpoints(made.checkpoints, keep=1, scores={}) as checkpoints:
             checkpoints.save(0, state)
     parameters = parameter_count(params)
-    logger.info(
-        "imported %s: %s, %s parameters, a vocabulary of %s pieces; train it with "
-        "--mode=train --workdir=%s",
-        input,
-        imported.data.direction,
-        f"{parameters:,}",
-        f"{len(checkpoint.pieces):,}",
-        workdir,
-    )
+    size, direction = len(checkpoint.pieces), imported.data.direction
+    sizes = f"{parameters:,} parameters, a vocabulary of {size:,} pieces"
+    train = f"train it with --mode=train --workdir={workdir}"
+    logger.info("imported %s: %s, %s; %s", input, direction, sizes, train)
     return {
         "step": 0,
         "parameters": parameters,
-        "vocab_size": len(checkpoint.pieces),
-        "direction": imported.data.direction,
+        "vocab_size": size,
+        "direction": direction,
     }

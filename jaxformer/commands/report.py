@@ -78,7 +78,7 @@ def run(
 
 
 def has_test(run: Run, split: str) -> bool:
-    """Whether the config names the split, if that is the test text."""
+    """Whether the run's data has the split; only test is optional."""
     data = run.config.data
     named = data.test_source if data.corpus == "files" else data.test
     return split != "test" or data.corpus.startswith("builtin") or bool(named)
@@ -107,13 +107,9 @@ def describe(
         logger.info("report: %s", name)
         pairs = Pairs(list(text.sources), list(text.references))
         done, translator = evaluate(run, pairs, **options)
+        parameters = parameter_count(translator.params[0])
         translated = Translated(
-            done.translations,
-            done.scores["nll"],
-            done.scores["ppl"],
-            options["checkpoint"],
-            parameter_count(translator.params[0]),
-            translator.attention,
+            done, options["checkpoint"], parameters, translator.attention
         )
     if (folder / "corpus").exists():  # an imported model has none
         prepared = open_prepared(folder)

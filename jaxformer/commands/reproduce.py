@@ -84,9 +84,9 @@ def run(
 
 
 def scale(ours: Values, theirs: Values, steps: int | None) -> Values:
-    """Return the row's config for so many updates, with as many checkpoints to average.
+    """Return the config for fewer updates, with equally many checkpoints to average.
 
-    The learning rate stays that of the full run.
+    The learning rate schedule is unchanged.
     """
     if steps is None:
         return ours
@@ -118,7 +118,7 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
     rows = [reproduction.beside_ours(name, results) for name in published.ROWS]
     logger.info("%s", "\n".join(map(reproduction.describe, rows)))
     for each in published.NOT_COMPARABLE:
-        logger.info("comparable with nothing here: %s", each)
+        logger.info("not comparable with any row: %s", each)
     if output is not None and processes.is_first():
         reproduction.write_page(rows, output)
     return {"rows": rows, "runs": len(results), "output": output and str(output)}

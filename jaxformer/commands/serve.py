@@ -60,11 +60,11 @@ def run(
 
 
 def warm_up_groups(workdir: Path, count: int) -> list[list[str]]:
-    """Groups of dev sentences: a few alone, shortest to longest, then all together."""
+    """Return groups of dev sentences: a few alone, by length, then all together."""
     file = workdir / "corpus" / "dev.source.txt"
     if file.is_file():
         sentences = list(islice(read_lines(file), count))
-    else:  # an imported run
+    else:  # an imported run has no corpus
         sentences = [" ".join(map(str, range(n % 16))) for n in range(count)]
     by_length = sorted(sentences, key=len)
     few = [*by_length[: -1 : max(1, len(by_length) // 7)], *by_length[-1:]]

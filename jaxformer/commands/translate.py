@@ -51,22 +51,19 @@ def run(
     """
     _, translator = open_translator(workdir, config, **options)
     in_json = json or alignment or translator.options.n_best > 1
-    prefixes = None if prefix is None else read_lines(prefix)
+    prefixes = iter(()) if prefix is None else read_lines(prefix)
     output = sys.stdout.buffer  # UTF-8 and \n, whatever the locale
     translated = 0
     for block in read_blocks(sys.stdin.buffer):
-        begins = None
-        if prefixes is not None:
-            begins = [next(prefixes, "") for _ in block]
+        begins = [next(prefixes, "") for _ in block]
         found = translator.translate_all(block, prefixes=begins, first=translated)
         if processes.is_first():
             written = best_texts(found)
             if in_json:
+                pairs = enumerate(zip(block, found, strict=True), start=translated + 1)
                 written = [
-                    as_json(line, source, each, translator, alignment)
-                    for line, (source, each) in enumerate(
-                        zip(block, found, strict=True), start=translated + 1
-                    )
+                    as_json(line, source, hypotheses, translator, alignment)
+                    for line, (source, hypotheses) in pairs
                 ]
             output.writelines(f"{line}\n".encode() for line in written)
             output.flush()

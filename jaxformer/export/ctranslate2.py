@@ -14,46 +14,43 @@ from typing import Any
 import numpy as np
 
 from jaxformer.batch import BOS, EOS, PAD, UNK, Tokenizer
+from jaxformer.config import Config
+from jaxformer.decoding.options import TranslateOptions
 from jaxformer.errors import InputError
 from jaxformer.export import parameters
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import TransformerConfig
 
-# Rows of an exported table of sinusoids; CTranslate2 refuses longer sequences. By
-# default it truncates a source to 1,024 pieces, and translations may be longer than
-# their sources. Both stacks share the table, which has 8 MB for the base model.
+# Rows of an exported table of sinusoids, 8 MB for the base model. CTranslate2 truncates
+# sources to 1,024 pieces by default and refuses sequences longer than the table.
 POSITIONS = 4096
 
 
 def write_ctranslate2(
     folder: Path,
-    config: TransformerConfig,
+    config: Config,
     params: dict,
+    tokenizer: Tokenizer,
+    options: TranslateOptions,
     *,
     quantization: str,
-    tokenizer: Tokenizer,
-    direction: str,
-    longest: int,
-    decoding: dict,
 ) -> None:
     """Write the files of a `ctranslate2.Translator` into an existing, empty folder.
 
-    `params` are nested dicts of arrays. The README shows `direction` ("en-de"),
-    `longest` (pieces of a line in training) and `decoding` (`beam_size`, `alpha`,
-    `extra_length`). Raises InputError if the package is missing, if it cannot express
-    the model, or if it cannot write this `quantization`.
+    `params` are nested dicts of arrays. Raises InputError if the package is missing, if
+    it cannot express the model, or if it cannot write this `quantization`.
     """
     with parameters.optional_package("ctranslate2"):
         import ctranslate2
         import ctranslate2.specs
-    spec, positions = _spec(ctranslate2.specs, config, params)
+    spec, positions = _spec(ctranslate2.specs, config.model, params)
     pieces = tokenizer.pieces()
     spec.register_source_vocabulary(pieces)
     spec.register_target_vocabulary(pieces)
     spec.config.unk_token, spec.config.bos_token = pieces[UNK], pieces[BOS]
     spec.config.eos_token, spec.config.decoder_start_token = pieces[EOS], pieces[BOS]
     spec.config.add_source_bos, spec.config.add_source_eos = False, True
-    spec.config.layer_norm_epsilon = config.layer_norm_epsilon
+    spec.config.layer_norm_epsilon = config.model.layer_norm_epsilon
     spec.validate()
     try:
         spec.optimize(quantization=quantization)
@@ -69,15 +66,14 @@ def write_ctranslate2(
     (folder / files["source"]).write_bytes(tokenizer.source_model)
     (folder / files["target"]).write_bytes(tokenizer.target_model)
     readme = parameters.template("ctranslate2.md").substitute(
-        files,
+        vars(options) | files,
         tokenizer=" and ".join(f"`{name}`" for name in dict.fromkeys(files.values())),
-        **{key: decoding[key] for key in ("beam_size", "alpha", "extra_length")},
-        direction=direction,
+        direction=config.data.direction,
         quantization=quantization,
         version=ctranslate2.__version__,
         positions=f"{len(positions):,}",
-        longest=f"{longest:,}",
-        dtype=config.dtype,
+        longest=f"{config.data.max_length:,}",
+        dtype=config.model.dtype,
         eos=json.dumps(pieces[EOS]),
         suppressed=json.dumps([[pieces[PAD]], [pieces[BOS]]]),
     )
@@ -133,7 +129,6 @@ def _set_norm(spec: Any, left: dict, path: str) -> None:
 
 
 def _set_feed_forward(spec: Any, left: dict, path: str) -> None:
-    """Set equation 2 and the norm of its sub-layer."""
     for linear, name in ((spec.linear_0, "hidden"), (spec.linear_1, "output")):
         kernel = left.pop(f"{path}/{name}/kernel")  # [inputs, outputs]
         linear.weight = np.ascontiguousarray(kernel.T)

@@ -2,21 +2,19 @@
 
 `MarianMTModel.from_pretrained(folder)` computes our logits within 1e-4, and
 `MarianTokenizer.from_pretrained(folder)` gives our ids for text that is in NFC, has
-single spaces and does not begin with ">>". Neither Transformers nor PyTorch is needed
-to write the files. `jaxformer.export.marian_import` is the inverse; numbers are only
-moved and multiplied by powers of two, so that a round trip is equal bit for bit.
+single spaces and does not begin with ">>". `jaxformer.export.marian_import` is the
+exact inverse: parameters are permuted and multiplied by powers of two.
 
-Order. Marian's sinusoids have all sines first and all cosines behind; section 3.5
-interleaves them. A permutation of the d_model columns leaves the model unchanged if
-everything that reads or writes them is permuted alike. So on every axis of size d_model
-our columns 0, 2, 4, ... become the first half and 1, 3, 5, ... the second.
+Order. Marian's sinusoids have all sines before all cosines; section 3.5 interleaves
+them. So on every axis of size d_model our columns 0, 2, 4, ... become the first half
+and 1, 3, 5, ... the second. Permuting all these axes alike leaves the model unchanged.
 
 Scale. Marian's layer norm divides by sqrt(variance + 1e-5), ours by sqrt(variance +
-epsilon). If its input is c times as large as ours, it adds 1e-5 / c^2 to our variance.
-So between the first and the last norm of a stack the residual stream is c times as
-large: parameters that write to it are multiplied by c, those that read it are divided
-by c. c is the power of two nearest to sqrt(1e-5 / epsilon): 4 for 1e-6, which makes
-6e-7 of 1e-5. The first norm keeps 1e-5, because positions cannot be scaled.
+epsilon). With an input c times as large it adds 1e-5 / c^2 to our variance. So between
+the first and the last norm of a stack, parameters that write to the residual stream are
+multiplied by c, and those that read it divided by c. c is the power of two nearest to
+sqrt(1e-5 / epsilon): 4 for 1e-6, which turns 1e-5 into 6e-7. The first norm keeps 1e-5,
+because positions cannot be scaled.
 """
 
 import itertools
@@ -30,6 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.batch import BOS, EOS, PAD, UNK, Tokenizer
+from jaxformer.config import Config
+from jaxformer.decoding.options import TranslateOptions
 from jaxformer.export import parameters
 from jaxformer.models.transformer.config import TransformerConfig
 
@@ -62,63 +62,59 @@ FIXED = {
 
 
 def export_marian(
-    config: TransformerConfig,
+    folder: Path,
+    config: Config,
     params: dict,
     tokenizer: Tokenizer,
-    output: Path,
-    *,
-    source_language: str,
-    target_language: str,
-    beam_size: int,
-    alpha: float,
+    options: TranslateOptions,
 ) -> None:
-    """Write model, tokeniser and search settings into the existing folder `output`.
+    """Write model, tokeniser and search settings into an existing folder.
 
-    `params` are nested dicts of arrays; the languages are codes such as "en".
-    Transformers divides a log-probability by n^alpha, the paper by ((5 + n) / 6)^alpha
-    of n pieces. Raises InputError for a model that Marian's layout cannot hold, before
-    anything is written.
+    `params` are nested dicts of arrays. Transformers divides the log-probability of n
+    pieces by n^alpha, the paper by ((5 + n) / 6)^alpha. Raises InputError, before it
+    writes, for a model that Marian's layout cannot hold.
     """
     with parameters.optional_package("safetensors"):
         import safetensors.numpy
-    tensors, vocab_size = _tensors(config, params), len(params["embedding"])
+    model, vocab_size = config.model, len(params["embedding"])
+    tensors = _tensors(model, params)
     content = safetensors.numpy.save(tensors, metadata={"format": "pt"})
-    (output / "model.safetensors").write_bytes(content)
+    (folder / "model.safetensors").write_bytes(content)
     ids = {"pad": PAD, "bos": BOS, "eos": EOS, "forced_eos": EOS, "decoder_start": BOS}
     ids = {f"{name}_token_id": token for name, token in ids.items()}
-    _write_json(output / "config.json", {
+    _write_json(folder / "config.json", {
         "architectures": ["MarianMTModel"],
         "is_encoder_decoder": True,
         **{key: value for key, (value, _) in FIXED.items()},
-        **{key: getattr(config, field) for key, field in SIZES.items()},
+        **{key: getattr(model, field) for key, field in SIZES.items()},
         "vocab_size": vocab_size,
         "decoder_vocab_size": vocab_size,
-        "activation_function": config.activation,
-        "dropout": config.dropout,
-        "layer_norm_epsilon": config.layer_norm_epsilon,  # only for our own import
+        "activation_function": model.activation,
+        "dropout": model.dropout,
+        "layer_norm_epsilon": model.layer_norm_epsilon,  # only for our own import
         **ids,
     })  # fmt: skip
-    _write_json(output / "generation_config.json", {
+    _write_json(folder / "generation_config.json", {
         "bad_words_ids": [[PAD], [UNK], [BOS]],  # our search never generates them
-        "length_penalty": alpha,
-        "max_length": min(LONGEST, config.max_positions),
-        "num_beams": beam_size,
+        "length_penalty": options.alpha,
+        "max_length": min(LONGEST, model.max_positions),
+        "num_beams": options.beam_size,
         **ids,
     })  # fmt: skip
     pieces = tokenizer.pieces()
-    (output / "source.spm").write_bytes(tokenizer.source_model)
-    (output / "target.spm").write_bytes(tokenizer.target_model)
-    _write_json(output / "vocab.json", {piece: i for i, piece in enumerate(pieces)})
-    _write_json(output / "tokenizer_config.json", {
+    (folder / "source.spm").write_bytes(tokenizer.source_model)
+    (folder / "target.spm").write_bytes(tokenizer.target_model)
+    _write_json(folder / "vocab.json", {piece: i for i, piece in enumerate(pieces)})
+    _write_json(folder / "tokenizer_config.json", {
         "tokenizer_class": "MarianTokenizer",
         "pad_token": pieces[PAD], "unk_token": pieces[UNK],
         "bos_token": pieces[BOS], "eos_token": pieces[EOS],
         "separate_vocabs": False,
         "split_special_tokens": True,  # "</s>" in a text is text
         "clean_up_tokenization_spaces": False,
-        "source_lang": source_language,
-        "target_lang": target_language,
-        "model_max_length": config.max_positions,
+        "source_lang": config.data.source_language,
+        "target_lang": config.data.target_language,
+        "model_max_length": model.max_positions,
     })  # fmt: skip
 
 

@@ -1,13 +1,12 @@
 """Marian checkpoints of Hugging Face, such as OPUS-MT models, as our parameters.
 
-Reads `config.json`, the safetensors and the tokeniser's files of a folder; the inverse
-of `jaxformer.export.marian`. Published models differ from the paper's in biases,
-activation and the layer norm's epsilon, for which `TransformerConfig` has fields.
-Models that differ in anything else are refused.
+The inverse of `jaxformer.export.marian`. Published models differ from the paper's in
+biases, activation and the layer norm's epsilon, for which `TransformerConfig` has
+fields. Models that differ in anything else are refused.
 
 Our vocabulary is PAD, UNK, BOS, EOS, then all other pieces in their order. Published
-models start the decoder with their padding piece: its row of the embedding becomes both
-that of our BOS and that of our PAD, which no sentence contains.
+models start the decoder with their padding piece, so its row of the embedding becomes
+the rows of our BOS and PAD.
 """
 
 import json
@@ -24,11 +23,10 @@ from jaxformer.models.layers import sinusoidal_positions
 
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}
 _ROUNDING = 2**-8  # of sinusoids stored in bfloat16
-_UNKNOWN = "<unk>"
 
 
 class MarianCheckpoint(NamedTuple):
-    """A published model in our terms."""
+    """A model in our layout."""
 
     model: dict[str, Any]  # TransformerConfig, without dropout and dtype
     params: dict  # nested dicts of float32 arrays
@@ -38,7 +36,7 @@ class MarianCheckpoint(NamedTuple):
 
 
 class _UnsupportedError(Exception):
-    """A fault of a checkpoint; `read_marian` adds which one and what to do."""
+    """A fault of a checkpoint; `read_marian` adds the folder and what to do."""
 
 
 def read_marian(folder: Path) -> MarianCheckpoint:
@@ -66,7 +64,6 @@ def read_marian(folder: Path) -> MarianCheckpoint:
 
 
 def _model(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `TransformerConfig`, without biases."""
     for key, (value, missing) in marian.FIXED.items():
         if settings.get(key, missing) != value:
             raise _fault(settings, key, f"not {value!r}")
@@ -108,9 +105,9 @@ def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], np.ndar
             f"vocab.json does not name the ids 0 to {size - 1}, one piece each, as "
             "vocab_size in config.json demands"
         )
-    if _UNKNOWN not in ids:
-        raise _UnsupportedError(f"vocab.json has no piece {_UNKNOWN!r}")
-    names, unknown = sorted(ids, key=ids.get), ids[_UNKNOWN]
+    if "<unk>" not in ids:
+        raise _UnsupportedError("vocab.json has no piece '<unk>'")
+    names, unknown = sorted(ids, key=ids.get), ids["<unk>"]
     pad, start, eos = (
         _integer(settings, f"{name}_token_id", least=0, most=size - 1)
         for name in ("pad", "decoder_start", "eos")
@@ -132,7 +129,7 @@ def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], np.ndar
 def _parameters(
     folder: Path, model: dict[str, Any], rows: np.ndarray, size: int
 ) -> dict:
-    """Read our nested parameters, and complete `model` by the biases that it has.
+    """Read our nested parameters; set `attention_bias` and `logits_bias` in `model`.
 
     `rows` int [V] are the rows of Marian's embedding, one of `size`, by our id.
     """

@@ -1,4 +1,4 @@
-"""For all formats: parameters by name, refusals, and templates of text files."""
+"""Parameters by name, checks and text templates for all export formats."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -28,9 +28,8 @@ def nested(named: Mapping[str, Any]) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for name, value in named.items():
         *path, last = name.split("/")
-        functools.reduce(lambda d, key: d.setdefault(key, {}), path, params)[last] = (
-            value
-        )
+        parent = functools.reduce(lambda d, key: d.setdefault(key, {}), path, params)
+        parent[last] = value
     return params
 
 
@@ -46,7 +45,7 @@ def require_fields(program: str, config: Any, allowed: dict[str, tuple]) -> None
 
 
 def require_none_left(program: str, left: Mapping[str, Any]) -> None:
-    """Raise InputError if `left` holds a parameter that the format does not express."""
+    """Raise InputError if a parameter is left that the format cannot hold."""
     if left:
         raise InputError(
             f"{program} cannot hold this model's parameter {min(left)}; export to "
@@ -67,6 +66,6 @@ def optional_package(name: str) -> Iterator[None]:
 
 
 def template(name: str) -> Template:
-    """Read a text file that is written beside a model, with $names to substitute."""
+    """Read a file of `templates/`, with $names to substitute."""
     folder = resources.files(__package__).joinpath("templates")
     return Template(folder.joinpath(name).read_text(encoding="utf-8"))

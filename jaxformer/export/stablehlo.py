@@ -20,7 +20,8 @@ import numpy as np
 from jax import export
 
 from jaxformer.batch import Tokenizer
-from jaxformer.decoding.options import SearchOptions
+from jaxformer.config import Config
+from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.scorer import search_translations
 from jaxformer.errors import InputError
 from jaxformer.export.parameters import flat, nested, require_fields, template
@@ -32,12 +33,11 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 def write_stablehlo(
     folder: Path,
-    config: TransformerConfig,
-    params: Mapping[str, Any],
+    config: Config,
+    params: dict,
     tokenizer: Tokenizer,
+    options: TranslateOptions,
     *,
-    options: SearchOptions,
-    extra_length: int,
     source_length: int,
 ) -> None:
     """Write the search for sources of up to `source_length` pieces into `folder`.
@@ -49,9 +49,9 @@ def write_stablehlo(
             "a StableHLO program's example reads one SentencePiece model for both "
             "languages, and this run has two; export to another format"
         )
-    require_fields("StableHLO", config, {"architecture": ("transformer",)})
+    require_fields("StableHLO", config.model, {"architecture": ("transformer",)})
     named = flat(params)
-    program = translation_program(config, options=options, extra_length=extra_length)
+    program = translation_program(config.model, options)
     (batch,) = export.symbolic_shape("b")
     exported = export.export(jax.jit(program), platforms=PLATFORMS)(
         jax.eval_shape(lambda: named),
@@ -64,9 +64,7 @@ def write_stablehlo(
     (folder / "example.py").write_text(example, encoding="utf-8")
 
 
-def translation_program(
-    config: TransformerConfig, *, options: SearchOptions, extra_length: int
-) -> Any:
+def translation_program(config: TransformerConfig, options: TranslateOptions) -> Any:
     """Return (parameters by name, source int32 [B, S]) -> `SearchResult` as a dict."""
     # One program for all platforms: without the kernel that only one of them has.
     plain = dataclasses.replace(config, fused_attention=False)
@@ -77,7 +75,8 @@ def translation_program(
             plain, vocab_size=len(params["embedding"]), rematerialise=False
         )
         return search_translations(
-            [model], [params], source, options=options, extra_length=extra_length
-        )._asdict()
+            [model], [params], source,
+            options=options, extra_length=options.extra_length,
+        )._asdict()  # fmt: skip
 
     return translate

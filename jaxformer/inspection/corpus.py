@@ -1,7 +1,7 @@
 """Inspect a parallel corpus before training on it, for `--mode=check`.
 
-Every split is read as it is, without the cleaning that training text gets. Lines are
-those of the files, from 1, and end at "\\n" alone.
+Splits are read without the cleaning of training text. Lines count from 1 and end at
+"\\n" alone.
 """
 
 import multiprocessing
@@ -27,7 +27,7 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
 
     The process ends with the block. The function raises InputError if it was killed.
     """
-    others = multiprocessing.active_children()
+    others = {*multiprocessing.active_children()}
     context = multiprocessing.get_context("spawn")  # JAX has threads: no fork
     ignore = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is for the parent to handle
     with ProcessPoolExecutor(1, context, signal.signal, ignore) as pool:
@@ -38,16 +38,15 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
                 "the process that inspects the text was ended; it may lack memory"
             ) from None
         finally:
-            for worker in multiprocessing.active_children():
-                if worker not in others:
-                    worker.kill()
+            for worker in {*multiprocessing.active_children()} - others:
+                worker.kill()
 
 
 def inspect_corpus(config: DataConfig) -> dict[str, Any]:
-    """Inspect the splits that exist; return what is found, as JSON can hold it.
+    """Inspect the splits that exist; return JSON values.
 
-    "splits" has of each its "pairs", "files", "lengths" and "findings" by kind,
-    "left_out" why a split or the languages were not inspected.
+    "splits" has the "pairs", "files", "lengths" and "findings" by kind of each split;
+    "left_out" has the reason why a split or the languages were not inspected.
     """
     left_out: dict[str, str] = {}
     languages = None

@@ -1,4 +1,4 @@
-"""Say what `jaxformer.inspection.corpus` found: warnings, lengths, then examples."""
+"""Text reports of `inspect_corpus`: warnings, lengths, then findings with examples."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,8 @@ _LEAST_QUOTE = 30  # characters
 _FREQUENT = (20, 0.005)  # pairs and share of pairs that have one sentence
 
 # Kinds of findings in the order of the report, their words after "3 pairs of 1,000",
-# and the share of pairs that chance explains: findings in no more are listed without a
-# warning, because every corpus has some names, odd sentences and rare characters.
+# and the share of pairs up to which there is no warning: every corpus has some names,
+# odd sentences and rare characters.
 KINDS = {
     "pair_overlap": ("that train has too", 0),
     "source_overlap": ("with a source that train has too", 0),
@@ -47,7 +47,7 @@ def warnings(corpus: dict[str, Any], *, deduplicate: bool) -> list[str]:
     found = []
     for kind, finding, pairs, title in _findings(corpus):
         count, chance = finding["pairs"], KINDS[kind][1] * pairs
-        # A single pair of a small split may be chance, whatever its share.
+        # In a small split one pair may be chance and still exceed the share.
         usual = max(1, chance + 3 * chance**0.5) if chance else 0
         if kind in ("source_repeated", "target_repeated"):
             count = next(iter(finding["labels"].values()))["pairs"]

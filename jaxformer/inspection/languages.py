@@ -27,12 +27,12 @@ class Languages:
     """
 
     def __init__(self, codes: tuple[str, str]) -> None:
-        """Take two ISO 639 codes; InputError for a language that the model lacks."""
+        """Take two ISO 639 codes. Raises InputError for one that the model lacks."""
         self._codes = codes
         self._model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         for code in codes:
             if code not in self._model.labels:
-                raise InputError(f"languages: py3langid does not know {code!r}")
+                raise InputError(f"languages: py3langid has no language {code!r}")
         # By side: words of its language, words of others, words that are certain.
         self._words = [(Counter(), Counter(), set()) for _ in codes]
         self._learnt_from = 0
@@ -68,7 +68,6 @@ class Languages:
         return (language, odds) if odds > _ODDS else (None, 0.0)
 
     def _learn(self, words: set[str], language: str) -> None:
-        """Count the words of a sentence in that language."""
         self._learnt_from += 1
         sides = zip(self._codes, self._words, strict=True)
         for code, (inside, outside, certain) in sides:

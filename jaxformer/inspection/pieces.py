@@ -1,4 +1,4 @@
-"""Inspect what the tokeniser makes of a corpus: lengths in pieces and unknown words."""
+"""Inspect a tokenised corpus: lengths in pieces and unknown words."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -22,10 +22,10 @@ _LABEL = 40  # characters of a word that are reported
 def add_pieces(
     corpus: dict[str, Any], config: DataConfig, prepared: PreparedCorpus
 ) -> None:
-    """Add to the result of `inspect_corpus` what needs the tokeniser.
+    """Add lengths in pieces and unknown words to the result of `inspect_corpus`.
 
-    Lengths in pieces are those of prepared pairs, of train and dev. Unknown words are
-    searched for where preparing met an unknown piece, and in test.
+    Lengths are those of the prepared pairs of train and dev. Splits in which preparing
+    met no unknown piece are not searched for unknown words.
     """
     known = {" ", *chain.from_iterable(prepared.tokenizer.pieces()[EOS + 1 :])}
     for name, split in corpus["splits"].items():

@@ -20,9 +20,9 @@ EXAMPLES = 20  # of each finding; all are counted
 _LABELS = 10  # of each finding that are reported, the most frequent ones
 _MOST_LABELS = 100_000  # that are counted
 _GROUP_EXAMPLES = 5  # of a text that is repeated
-# Neither text nor white space: controls (a tab is white space), line ends that are not
-# \n, soft hyphens, marks of direction and of width, what decoding could not read, and
-# private use. A joiner is usual in Persian, Hindi and emoji, not after a Latin letter.
+# Controls but the tab, line ends but \n, soft hyphens, marks of direction and width,
+# replacement characters, private use. Joiners are usual in Persian, Hindi and emoji,
+# not after a Latin letter.
 _ODD = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\uffff\ue000-\uf8ff]|(?<![\u0590-\U0010ffff])[\u200c\u200d]"
@@ -31,7 +31,7 @@ _ODD = re.compile(
 
 @dataclass
 class Finding:
-    """What some pairs of a split have in common; a pair is given by its index."""
+    """The pairs of a split, by index, that have one property."""
 
     pairs: int = 0
     count: int = 0  # a pair may have it several times

@@ -113,7 +113,7 @@ class AttentionView:
         return self.lines()._repr_mimebundle_(include, exclude)
 
     def _complete(self, choice: Choice) -> Choice:
-        """Fill in layer and heads. Raises InputError for what does not exist."""
+        """Fill in layer and heads; check that all choices exist."""
         for name, known in (("attention", self.layers), ("view", VIEWS)):
             value = getattr(choice, name)
             if value not in known:

@@ -1,12 +1,13 @@
 """Two charts of attention: lines between two rows of pieces, and heat maps.
 
-The lines are those of the paper's Figures 3-5: one colour for each head, the more
-opaque the larger the weight. What depends on the sentence is data or a parameter of
-the chart, so that the page of `jaxformer.reports.attention` can replace both.
+The lines are those of the paper's Figures 3-5: one colour for each head, opacity by
+weight. Sentence and weights are data and parameters of the chart, which the page of
+`jaxformer.reports.attention` replaces.
 """
 
 import math
 from collections.abc import Sequence
+from itertools import cycle, islice
 from typing import Any
 
 from jaxformer.reports.attention_data import Matrix, chart_rows
@@ -22,8 +23,8 @@ _SELECTED = "(side == '' || at == (side == 'query' ? datum.query : datum.key))"
 
 
 def head_colours(heads: int) -> list[str]:
-    """Return a colour for each of so many heads."""
-    return [COLOURS[head % len(COLOURS)] for head in range(heads)]
+    """Return a colour for each head; they repeat if there are too few."""
+    return list(islice(cycle(COLOURS), heads))
 
 
 def lines_chart(matrix: Matrix, heads: Sequence[int]) -> alt.LayerChart:
@@ -50,7 +51,7 @@ def lines_chart(matrix: Matrix, heads: Sequence[int]) -> alt.LayerChart:
     )
     boxes, names = _pieces(matrix)
     chart = alt.layer(boxes, lines, names).properties(
-        width=columns * _clamp(640 / columns, 16, 44),
+        width=columns * min(max(640 / columns, 16), 44),
         height=above + between + below,
         view=alt.ViewConfig(stroke=None),
     )
@@ -59,7 +60,7 @@ def lines_chart(matrix: Matrix, heads: Sequence[int]) -> alt.LayerChart:
 
 
 def _pieces(matrix: Matrix) -> tuple[alt.Chart, alt.Chart]:
-    """Both rows of pieces: a box behind each, shaded when pointed at, and the texts."""
+    """Return the boxes of both rows, shaded when pointed at, and their texts."""
     tokens = [
         {"side": side, "index": index, "text": text}
         for side, pieces in (("query", matrix.queries), ("key", matrix.keys))
@@ -96,7 +97,7 @@ def heat_map(matrix: Matrix, heads: Sequence[int]) -> alt.Chart | alt.FacetChart
     """
     several = len(heads) > 1
     width, least, most = (240, 4, 24) if several else (640, 12, 34)
-    step = _clamp(width / len(matrix.keys), least, most)
+    step = min(max(width / len(matrix.keys), least), most)
     weights = alt.InlineData(chart_rows(matrix, heads), name="weights")
     weight = alt.Tooltip("weight:Q", format=".0%")
     chart = alt.Chart(weights, width=alt.Step(step), height=alt.Step(step)).mark_rect()
@@ -122,7 +123,7 @@ def heat_map(matrix: Matrix, heads: Sequence[int]) -> alt.Chart | alt.FacetChart
 
 
 def _pieces_axis(channel: Any, field: str, names: str, count: int, step: float) -> Any:
-    """A cell for each piece, named by the chart's parameter `names`."""
+    """Return an axis with a cell a piece, named by the chart's parameter `names`."""
     sides = {"labelAngle": -90, "orient": "top"} if channel is alt.X else {}
     labels = {"labels": step >= _LEGIBLE, "labelFontSize": min(12, step)}
     labels |= {"labelExpr": f"{names}[datum.value]", "labelOverlap": False}
@@ -131,15 +132,14 @@ def _pieces_axis(channel: Any, field: str, names: str, count: int, step: float) 
     return channel(f"{field}:O", title=None, scale=scale, axis=axis)
 
 
-def _with_params(chart: Any, matrix: Matrix, **sizes: Any) -> Any:
-    """Add a chart's parameters, with no piece pointed at."""
-    values = {"side": "", "at": -1, "queries": matrix.queries, "keys": matrix.keys}
-    params = [alt.param(name=k, value=v) for k, v in {**values, **sizes}.items()]
-    return chart.add_params(*params)
+def _with_params(chart: Any, matrix: Matrix, **values: Any) -> Any:
+    values = {"side": "", "at": -1} | matrix._asdict() | values
+    del values["weights"]
+    return chart.add_params(*(alt.param(name=k, value=v) for k, v in values.items()))
 
 
 def _pixels(expression: str) -> Any:
-    """A position in pixels, computed for each datum."""
+    """Return a position in pixels, computed for each datum."""
     return alt.value(alt.ExprRef(expression))
 
 
@@ -149,7 +149,7 @@ def _opacity(field: str) -> alt.Opacity:
 
 
 def _colour(matrix: Matrix, heads: Sequence[int], *, legend: bool) -> alt.Color:
-    """One colour for each head, whichever heads are shown."""
+    """Return the colour of each head, the same whichever heads are shown."""
     every = range(1, len(matrix.weights) + 1)
     symbol = {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}
     layout = {"title": "head", "titleOrient": "left", "orient": "top"}
@@ -158,7 +158,3 @@ def _colour(matrix: Matrix, heads: Sequence[int], *, legend: bool) -> alt.Color:
         scale=alt.Scale(domain=list(every), range=head_colours(len(every))),
         legend=alt.Legend(values=list(heads), **layout, **symbol) if legend else None,
     )
-
-
-def _clamp(value: float, least: float, most: float) -> float:
-    return min(max(value, least), most)

@@ -22,7 +22,7 @@ KINDS = {
     )
 }
 MAX_SENTENCES = 50  # of a page, which holds the attention of all their translations
-LEVELS = 255  # a page has weights as bytes; this one stands for a weight of 1
+LEVELS = 255  # a page stores weights as bytes; 255 is a weight of 1
 START, END = "<start>", "<end>"
 
 
@@ -43,7 +43,7 @@ class AttendedSentence(NamedTuple):
     alternatives: list[Alternative]
 
     def packed(self) -> dict[str, Any]:
-        """Return what a page is given: texts, pieces, scores and packed weights."""
+        """Return texts, pieces, scores and packed weights as JSON values."""
         best = self.alternatives[0]
         return {
             "text": self.source,
@@ -136,8 +136,8 @@ def readable(pieces: Sequence[str]) -> list[str]:
 def matrix_of(attention: Attention, kind: str, layer: int) -> Matrix:
     """Return one kind of attention in one layer, which counts from 1.
 
-    A row of the decoder's is named by the piece that it predicts; the columns are the
-    decoder's input up to then: the start, and the pieces before.
+    The decoder's rows are named by the pieces that they predict, its columns by its
+    inputs: START and the previous pieces.
     """
     source, target = readable(attention.source), readable(attention.target)
     queries, keys = {

@@ -8,7 +8,6 @@ from jaxformer.reports.page import COLOURS, alt, render
 
 def make_corpus_page(
     corpus: dict[str, Any],
-    *,
     title: str,
     warnings: Sequence[str],
     sections: dict[str, Sequence[str]],
@@ -29,7 +28,6 @@ def make_corpus_page(
 
 
 def _draw_lengths(lengths: dict[str, Any], unit: str) -> alt.Chart:
-    """Draw how many sentences of either side have which length."""
     rows = [
         {"side": side, "length": length, "sentences": counts[unit].get(length, 0)}
         for side, counts in lengths.items()

@@ -1,8 +1,7 @@
 """HTML pages that hold their style, script, data and charting library in one file.
 
 Charts are Vega-Lite, written in Altair; Jinja assembles the page. The page's content
-security policy forbids it to load anything, from disk or from any host. This is the
-only module that imports jinja2 and vl_convert.
+security policy forbids it to load anything, from disk or from any host.
 """
 
 import io

@@ -12,7 +12,7 @@ from jaxformer.evaluation.metrics import SCORERS
 
 Config = Mapping[str, Mapping[str, Any]]
 
-# Config keys that do not make a run another experiment.
+# Config keys that do not change what a run reproduces.
 IGNORED_KEYS = {
     "data.directory", "data.data_dir", "data.download", "batches.executor",
     "batches.row_multiple", "batches.max_shapes", "training.steps",
@@ -23,7 +23,7 @@ IGNORED_KEYS = {
 
 
 def changed_values(ours: Config, theirs: Config) -> list[str]:
-    """Name each value that makes our config another experiment than the row's."""
+    """Name each value by which our config's experiment differs from the row's."""
     return [
         f"{section}.{key}={ours[section][key]!r}, the row has {value!r}"
         for section, values in theirs.items()
@@ -35,7 +35,7 @@ def changed_values(ours: Config, theirs: Config) -> list[str]:
 
 
 def measure_budget(ours: Config, theirs: Config) -> dict[str, Any]:
-    """Return which part of the updates of the row's config ours are."""
+    """Return our updates and checkpoints beside the updates of the row's config."""
     training, steps = ours["training"], theirs["training"]["steps"]
     return {
         "steps": training["steps"],
@@ -47,7 +47,7 @@ def measure_budget(ours: Config, theirs: Config) -> dict[str, Any]:
 
 
 def differences(row: str, budget: Mapping[str, Any], changed: list[str]) -> list[str]:
-    """Return what makes our run another experiment: the budget, then the rest."""
+    """Return how our experiment differs from the row's: the budget, then the rest."""
     found = [f"config: {each}" for each in changed] + [*published.row(row).differs]
     if budget["steps"] == budget["published_steps"]:
         return found

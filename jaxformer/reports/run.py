@@ -58,7 +58,8 @@ def gather(
         configs = [each["config"] for each in described]
         keys = sorted(set().union(*configs))
         rows = [{"key": k, "values": [c.get(k) for c in configs]} for k in keys]
-        systems = {r.name: r.translated.translations for r in runs if r.translated}
+        evaluations = {r.name: r.translated.evaluation for r in runs if r.translated}
+        systems = {name: each.translations for name, each in evaluations.items()}
         compared = {"tests": [], "sentences": []}
         if runs[0].translated and len(systems) > 1:
             compared = compare(systems, text, examples)
@@ -144,7 +145,7 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
 
 
 def require_one_text(texts: Mapping[str, Text | None]) -> Text | None:
-    """Return what all runs translate; a run that cannot has None.
+    """Return the text that all runs translate; a run without a checkpoint has None.
 
     Raises InputError if texts or directions differ; their names may.
     """

@@ -21,7 +21,7 @@ Runs = Sequence[Mapping[str, Any]]
 
 
 def make_charts(data: Mapping[str, Any]) -> dict[str, alt.TopLevelMixin]:
-    """Return the charts that have something to show, by the template's names."""
+    """Return the charts for which there is data, by the template's names."""
     runs = data["runs"]
     charts = {name: _curve(runs, name, title) for name, title in CURVES.items()}
     unit = f"by source length ({data['length_unit']}; n sentences)"
@@ -33,8 +33,8 @@ def make_charts(data: Mapping[str, Any]) -> dict[str, alt.TopLevelMixin]:
 def _curve(runs: Runs, field: str, title: str) -> alt.LayerChart | None:
     """Draw a field of the log by update; None if no run has it.
 
-    Training is a solid line, validation a dashed one, equation 3 dotted, the average a
-    diamond. The many points of training are invisible, but have tooltips.
+    Training is a solid line, validation dashed, equation 3 dotted, the average a
+    diamond. The points of training are invisible but have tooltips.
     """
     rows = []
     for run in runs:
@@ -91,7 +91,7 @@ def _by_length(runs: Runs, field: str, title: str) -> alt.Chart | None:
 
 
 def _chart(runs: Runs, rows: Sequence[Mapping[str, Any]], **encoding: Any) -> alt.Chart:
-    """Each run has one colour in all charts; a single one needs no legend."""
+    """Make a chart in which each run has its colour; several runs get a legend."""
     names = [run["name"] for run in runs]
     columns = max(1, 50 // (max(map(len, names)) + 4))  # as narrow windows have room
     legend = alt.Legend(orient="top", symbolOpacity=1, labelLimit=260, columns=columns)
@@ -106,7 +106,7 @@ def _chart(runs: Runs, rows: Sequence[Mapping[str, Any]], **encoding: Any) -> al
 
 
 def _tooltip(**formats: str) -> list[alt.Tooltip]:
-    """The run, and fields with the formats of numbers; "" for text."""
+    """Show the run, and fields by their number formats; "" is text."""
     return ["run:N"] + [
         alt.Tooltip(f"{name}:Q", format=form) if form else alt.Tooltip(f"{name}:N")
         for name, form in formats.items()
@@ -114,6 +114,6 @@ def _tooltip(**formats: str) -> list[alt.Tooltip]:
 
 
 def _thin(lines: Sequence[Any]) -> Sequence[Any]:
-    """Every n-th line, the last one included."""
+    """Keep every n-th line and the last one."""
     stride = -(-len(lines) // MAX_POINTS) or 1
     return lines[::-1][::stride][::-1]

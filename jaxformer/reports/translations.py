@@ -1,15 +1,16 @@
-"""Scores of translations for a report, also by length; sentences; comparisons."""
+"""Scores, sentences and comparisons of translations for a report."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxformer.decoding.forced import Attention
 from jaxformer.evaluation import significance
-from jaxformer.evaluation.metrics import corpus_scores, every_bleu
+from jaxformer.evaluation.evaluator import Evaluation
+from jaxformer.evaluation.metrics import corpus_scores
 
 UNSPACED = ("zh", "ja", "th", "lo", "km", "my")  # languages written without spaces
 BUCKET_ENDS = (5, 10, 15, 20, 30, 40, 60, 80, 120, 160, 240, 320)
-MIN_BUCKET = 30  # sentences: a score of fewer says little
+MIN_BUCKET = 30  # sentences: scores of fewer are unreliable
 
 
 class Text(NamedTuple):
@@ -28,11 +29,9 @@ class Text(NamedTuple):
 
 
 class Translated(NamedTuple):
-    """A run's translations of a text."""
+    """A run's evaluation on a text, under every scorer."""
 
-    translations: Sequence[str]
-    nll: float  # nats per target piece of the references
-    ppl: float
+    evaluation: Evaluation
     checkpoint: str | None  # which parameters; None: those of the config
     parameters: int  # how many
     align: Callable[[str, str], Attention]  # of a source and its translation
@@ -42,14 +41,15 @@ def describe_translations(
     found: Translated, text: Text, examples: int
 ) -> dict[str, Any]:
     """Return scores, by_length, and the `examples` worst and best sentences."""
-    target = text.target_language
-    pair = (found.translations, text.references)
-    confidence = significance.estimate_confidence(*pair, target_language=target)
-    bleus = every_bleu(*pair, target_language=target)
+    translations, averages, bleus = found.evaluation
+    pair = translations, text.references
+    confidence = significance.estimate_confidence(
+        *pair, target_language=text.target_language
+    )
     chrf = significance.sentence_scores(*pair)
 
     def example(at: int) -> dict[str, Any]:
-        translation = found.translations[at]
+        translation = translations[at]
         aligned = found.align(text.sources[at], translation)
         pieces = {"source": aligned.source[:-1], "target": aligned.target[:-1]}
         return {
@@ -64,18 +64,18 @@ def describe_translations(
     return {
         "scores": {
             **{name: each._asdict() for name, each in confidence.items()},
-            "nll": found.nll,
-            "ppl": found.ppl,
+            "nll": averages["nll"],
+            "ppl": averages["ppl"],
             "every_bleu": [each._asdict() for each in bleus],
         },
-        "by_length": score_by_length(found.translations, text),
+        "by_length": score_by_length(translations, text),
         "worst": list(map(example, order[:number])),
         "best": list(map(example, order[::-1][:number])),
     }
 
 
 def unit_of(language: str) -> str:
-    """Return what lengths in this language are counted in: words or characters."""
+    """Return the unit of lengths in this language: words or characters."""
     base = language.replace("_", "-").split("-")[0].lower()
     return "characters" if base in UNSPACED else "words"
 
@@ -87,7 +87,7 @@ def make_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:
     """
     first, longest = min(lengths), max(lengths)
     buckets: list[tuple[int, int]] = []
-    for last in [*(end for end in BUCKET_ENDS if first <= end < longest), longest]:
+    for last in (*(end for end in BUCKET_ENDS if first <= end < longest), longest):
         if sum(first <= length <= last for length in lengths) >= MIN_BUCKET:
             buckets.append((first, last))
             first = last + 1

@@ -33,7 +33,7 @@ from jaxformer.serving.batching import READY, Batcher, Limits, UnavailableError
 from jaxformer.serving.bodies import read_attention, read_translate
 from jaxformer.serving.metrics import CONTENT_TYPE, Metrics
 
-PAGE = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
+PAGES = ("/", "page.html"), ("/page.css", "page.css"), ("/page.js", "page.js")
 POLICY = b"default-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
 HEADERS = (
     (b"cache-control", b"no-store"),
@@ -52,12 +52,9 @@ class Api:
     ) -> None:
         self._batcher, self._metrics = batcher, metrics
         self._limits, self._about = limits, about
-        files = {path: Path(__file__).with_name(name) for path, name in PAGE.items()}
+        folder = Path(__file__).parent
         routes = [
-            *(
-                Route(path, FileResponse(f), methods=["GET"])
-                for path, f in files.items()
-            ),
+            *(Route(k, FileResponse(folder / v), methods=["GET"]) for k, v in PAGES),
             Route("/translate", self._translate, methods=["POST"]),
             Route("/attention", self._attention, methods=["POST"]),
             Route("/health", self._health),
@@ -107,11 +104,10 @@ class Api:
             most = f"{MAX_ATTENTION_BYTES} bytes"
             raise HTTPException(413, f"attention is limited to texts of {most}")
         (found,) = await self._results(request, self._batcher.attention(*pair))
-        weights = {
-            name: np.rint(1000 * getattr(found, name)).astype(int).tolist()
-            for name in ("encoder", "decoder", "cross")
-        }
-        return JSONResponse({"source": found.source, "target": found.target, **weights})
+        values = found._asdict()
+        for name in ("encoder", "decoder", "cross"):
+            values[name] = np.rint(1000 * values[name]).astype(int).tolist()
+        return JSONResponse(values)
 
     async def _health(self, _: Request) -> Response:
         status = self._batcher.state
@@ -168,9 +164,8 @@ async def _disconnect(request: Request) -> None:
 
 def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
     """Return the best hypothesis; with n_best above 1 it has a list of the n best."""
-    found = [  # the search may have found fewer
-        each._asdict() for each in hypotheses[:n_best] if math.isfinite(each.score)
-    ]
+    finite = (each for each in hypotheses[:n_best] if math.isfinite(each.score))
+    found = [each._asdict() for each in finite]  # a search may find fewer
     return found[0] if n_best == 1 else {**found[0], "n_best": found}
 
 

@@ -43,7 +43,7 @@ class Limits:
 
 
 class UnavailableError(Exception):
-    """The translator cannot take a request, or cannot finish it. Says why."""
+    """The translator cannot accept or finish a request; the message says why."""
 
 
 class Batcher(threading.Thread):
@@ -110,7 +110,7 @@ class Batcher(threading.Thread):
             self._compile()
             while self._begin_waiting():
                 self._advance()
-        except BaseException as error:  # no request may wait for ever
+        except BaseException as error:  # all requests must fail
             logger.error("translating failed", exc_info=error)
             self.error = error
             self.stop(FAILED)

@@ -32,8 +32,9 @@ class Metrics:
         self.dropped = counter("dropped_sentences", "Sentences cancelled in the queue.")
         self.waiting = gauge("queue_sentences", "Sentences in the queue.")
         self.in_search = gauge("search_sentences", "Sentences in the search.")
-        sizes = partial(histogram, buckets=_SENTENCES)
-        self.batch = sizes("batch_sentences", "Sentences in an advance.")
+        self.batch = histogram(
+            "batch_sentences", "Sentences in an advance.", buckets=_SENTENCES
+        )
         self.advance_seconds = seconds(
             "advance_seconds", "Time of an advance of the search, a few steps."
         )

@@ -1,4 +1,4 @@
-"""From an open socket to the last answer: uvicorn around the API."""
+"""Run the API with uvicorn until it is asked to stop."""
 
 import asyncio
 import logging
@@ -99,7 +99,7 @@ class Service(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Announce the address, once signals are handled, and start to compile."""
+        """Log the address, after signals are handled, and start to compile."""
         host, port = self._opened.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         logger.info("serving: %s on %s, once it is compiled", self._direction, address)

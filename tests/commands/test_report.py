@@ -85,7 +85,7 @@ def test_a_copy_of_a_run_does_not_differ_from_it(compared):
         assert test[metric]["difference"] == 0
         assert test[metric]["bootstrap_p"] == test[metric]["randomisation_p"] == 1
     assert "the configs are equal" in html
-    assert "No sentence has another score" in html
+    assert "All sentences have equal scores" in html
     assert "cannot be compared" not in html
 
 

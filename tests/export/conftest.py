@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,13 @@ import pytest
 
 from benchmarks.peers.decoding import Numbers
 from jaxformer.batch import EOS, PAD, Batch, shift_right
+from jaxformer.decoding.options import TranslateOptions
 from jaxformer.export.marian import export_marian
 from jaxformer.models.sequence_model import Model
 from tests.models.tiny import model_of, shapes_of
 
 VOCABULARY = 40
+OPTIONS = TranslateOptions(beam_size=4, alpha=0.6, extra_length=50, batch_tokens=4096)
 CONFIG = {"vocab_size": VOCABULARY, "layers": 2, "d_ff": 24}
 
 
@@ -66,16 +69,21 @@ def make_model() -> Callable[..., tuple[Model, dict]]:
     return make
 
 
+def run_config(model: Model) -> SimpleNamespace:
+    """The sections of a config that exports read."""
+    data = SimpleNamespace(
+        source_language="en", target_language="de", direction="en-de", max_length=12
+    )
+    return SimpleNamespace(model=model.config, data=data)
+
+
 @pytest.fixture(scope="session")
 def export_to_marian(tmp_path_factory, words) -> Callable[..., Path]:
     """Write a model as a Marian checkpoint; returns the folder."""
 
     def export(model: Model, params: dict, tokenizer=words) -> Path:
         folder = tmp_path_factory.mktemp("marian")
-        languages = {"source_language": "en", "target_language": "de"}
-        export_marian(
-            model.config, params, tokenizer, folder, **languages, beam_size=4, alpha=0.6
-        )
+        export_marian(folder, run_config(model), params, tokenizer, OPTIONS)
         return folder
 
     return export

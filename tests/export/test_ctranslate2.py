@@ -10,7 +10,7 @@ import pytest
 from jaxformer.batch import EOS
 from jaxformer.errors import InputError
 from jaxformer.export.ctranslate2 import write_ctranslate2
-from tests.export.conftest import log_probabilities
+from tests.export.conftest import OPTIONS, log_probabilities, run_config
 
 ctranslate2 = pytest.importorskip(
     "ctranslate2", reason="CTranslate2 is not installed: extra `export`"
@@ -38,11 +38,10 @@ def export(tmp_path, words):
     def write(model, params, *, quantization="float32", tokenizer=words):
         folder = tmp_path / quantization
         folder.mkdir()
-        decoding = {"beam_size": 4, "alpha": 0.6, "extra_length": 50}
+        config = run_config(model)
         write_ctranslate2(
-            folder, model.config, params, quantization=quantization, direction="en-de",
-            tokenizer=tokenizer, longest=12, decoding=decoding,
-        )  # fmt: skip
+            folder, config, params, tokenizer, OPTIONS, quantization=quantization
+        )
         return folder
 
     return write

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import EOS
-from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.scorer import search_translations
 from jaxformer.errors import InputError
 from jaxformer.export.parameters import flat
@@ -17,15 +17,16 @@ from jaxformer.models import attention
 from tests.export.conftest import make_batch
 
 LENGTH = 8
-SEARCH = {"options": SearchOptions(beam_size=2, alpha=0.6), "extra_length": 5}
+OPTIONS = TranslateOptions(beam_size=2, alpha=0.6, extra_length=5, batch_tokens=64)
+SEARCH = {"options": OPTIONS, "extra_length": 5}
 
 
 def test_the_program_finds_what_the_search_finds(make_model, words, tmp_path):
     """From the written files alone, whose batch size is not fixed."""
     model, params = make_model(attention_window=4, layers=1, logits_bias=True)
     params["logits_bias"][EOS] = 5.0  # so that some translations end
-    config = model.config
-    write_stablehlo(tmp_path, config, params, words, source_length=LENGTH, **SEARCH)
+    config = mock.Mock(model=model.config)
+    write_stablehlo(tmp_path, config, params, words, OPTIONS, source_length=LENGTH)
     program = jax.export.deserialize((tmp_path / "translate.bin").read_bytes())
     draw = np.random.default_rng(0)
     ids = [[*draw.integers(EOS + 1, 40, n), EOS] for n in (*range(1, LENGTH), 2)]
@@ -41,13 +42,13 @@ def test_the_program_finds_what_the_search_finds(make_model, words, tmp_path):
 def test_two_sentencepiece_models_are_refused(tmp_path):
     tokenizer = mock.Mock(source_model=b"one", target_model=b"another")
     with pytest.raises(InputError, match="reads one SentencePiece model"):
-        write_stablehlo(tmp_path, None, {}, tokenizer, source_length=LENGTH, **SEARCH)
+        write_stablehlo(tmp_path, None, {}, tokenizer, OPTIONS, source_length=LENGTH)
 
 
 def test_the_program_has_no_kernel_of_one_platform(make_model):
     """Even if it is exported where the model may use the kernel."""
     model, params = make_model(dtype="bfloat16", fused_attention=True)
-    program = translation_program(model.config, **SEARCH)
+    program = translation_program(model.config, OPTIONS)
     with (
         mock.patch.object(attention, "cuda_capability", return_value=(9, 0)),
         mock.patch.object(jax, "device_count", return_value=1),

@@ -127,7 +127,8 @@ def test_without_examples_no_sentence_is_anywhere():
     runs = [make_run("one", text=TEXT), make_run("two", text=TEXT, errors=0.1)]
     for data in (gather(runs[0], examples=0), gather(*runs, examples=0)):
         written = report.render(data) + json.dumps(data, ensure_ascii=False)
-        for sentence in (*TEXT.sources, *TEXT.references, *runs[0].translated[0]):
+        translations = runs[0].translated.evaluation.translations
+        for sentence in (*TEXT.sources, *TEXT.references, *translations):
             assert " " not in sentence or sentence not in written
         assert "Worst" not in words_of(data)
 

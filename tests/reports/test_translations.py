@@ -17,7 +17,7 @@ from jaxformer.reports.translations import (
     score_by_length,
 )
 
-from .synthetic_runs import align, make_text, translate
+from .synthetic_runs import align, evaluate, make_text, translate
 
 TEXT = make_text()
 
@@ -66,8 +66,9 @@ def test_each_bucket_is_scored_as_a_text_of_its_own():
 def test_the_worst_are_worse_than_the_best_and_are_the_lines_they_say(
     text, examples, count
 ):
-    ours = translate(text, 0.3)
-    found = Translated(ours, 1.5, 4.48, None, 1, align)
+    evaluation = evaluate(text, 0.3)
+    ours = evaluation.translations
+    found = Translated(evaluation, None, 1, align)
     found = describe_translations(found, text, examples)
     scores = sorted(significance.sentence_scores(ours, text.references))
     assert [each["chrf"] for each in found["worst"]] == scores[:count]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
 from jaxformer.serving.batching import Limits
@@ -78,10 +79,7 @@ class FakeTranslator:
         self._require_one_thread()
         source, target = tokens(source), tokens(target)
         s, t = len(source), len(target)
-        return SimpleNamespace(
-            source=source, target=target, encoder=weights(s, s),
-            decoder=weights(t, t), cross=weights(t, s),
-        )  # fmt: skip
+        return Attention(source, target, weights(s, s), weights(t, t), weights(t, s))
 
     def _require_one_thread(self) -> None:
         self._threads.add(threading.get_ident())

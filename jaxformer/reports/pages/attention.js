@@ -5,7 +5,7 @@ const state = { ...pageData.begin, heads: new Set(pageData.begin.heads) };
 let hovered = null; // the piece whose lines alone are shown
 let pinned = null; // the piece that stays so when the mouse leaves
 let inTable = { side: "query", at: 0 }; // the piece that the table is about
-let drawn = { key: null, view: null }; // Vega's view, and what would need another one
+let drawn = { key: null, view: null }; // Vega's view, and the choices that it is for
 let matrix = null; // { queries, keys, weight(head, query, key) } on the screen
 let turn = 0; // counts calls of show(); an outdated call stops
 
@@ -100,7 +100,7 @@ function fitted(name, { queries, keys }) {
   return spec;
 }
 
-// Put data and the colours of this scheme into a specification and what it holds.
+// Set data and the scheme's colours in a specification and its parts.
 function fill(spec, data) {
   if (spec.data?.name in data) spec.data.values = data[spec.data.name];
   const scale = spec.encoding?.color?.scale;
@@ -134,7 +134,7 @@ async function drawFigure(mine) {
   fill(spec, { weights, tokens });
   const container = document.createElement("div");
   container.dataset.file = `attention-${state.attention}-layer-${state.layer}`;
-  $("figure").append(container); // before the old one goes, so that nothing jumps
+  $("figure").append(container); // before the old one is removed, so that the page keeps its height
   const view = await draw(container, spec, "canvas");
   if (mine !== turn) {
     view.finalize();
@@ -161,7 +161,7 @@ const piecesOf = (side) => matrix[side === "query" ? "queries" : "keys"];
 const exists = ({ side, at }) => at < piecesOf(side).length;
 const same = (a, b) => a?.side === b?.side && a?.at === b?.at;
 
-// Leave of the figure only what has to do with a piece, or all of it, for null.
+// Show only the weights of a piece, or all weights for null.
 async function point(piece) {
   if (piece && !exists(piece)) piece = pinned = null;
   hovered = piece;
@@ -356,7 +356,7 @@ function writeHash() {
 
 const isUpTo = (most) => (value) => Number.isInteger(value) && value >= 1 && value <= most;
 
-// What is missing or does not exist stays as it is; alternative and heads start anew.
+// Missing and invalid values keep the state; alternative and heads are reset.
 function readHash() {
   const given = new URLSearchParams(location.hash.slice(1));
   if (!given.size) return;

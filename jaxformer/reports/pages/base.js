@@ -4,7 +4,7 @@ const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const pageData = read("data");
 const isDark = matchMedia("(prefers-color-scheme: dark)");
 
-// The colours of the style sheet, in whatever scheme is on, as Vega wants them.
+// Return the style sheet's colours in the current scheme as a Vega config.
 function theme() {
   const style = getComputedStyle(document.documentElement);
   const [ink, soft, line] = ["--ink", "--soft", "--line"].map((name) =>
@@ -25,8 +25,8 @@ function theme() {
   };
 }
 
-// Draw a Vega-Lite specification into an element; the promise is of Vega's view. Many
-// thousand marks want the renderer "canvas".
+// Draw a Vega-Lite specification into an element; resolves to Vega's view. "canvas" is
+// the faster renderer for thousands of marks.
 async function draw(element, spec, renderer = "svg") {
   const { view } = await vegaEmbed(element, spec, {
     actions: { export: true, source: false, compiled: false, editor: false },
@@ -37,7 +37,7 @@ async function draw(element, spec, renderer = "svg") {
   return view;
 }
 
-// What draws again when the scheme changes.
+// Functions that redraw when the colour scheme changes.
 const drawings = [() => {
   const specs = read("specs");
   return Promise.all([...document.querySelectorAll("[data-chart]")].map((element) =>

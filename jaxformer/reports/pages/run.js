@@ -1,4 +1,4 @@
-// Languages by name, where this browser knows them.
+// Replace language codes by names where the browser has them.
 for (const element of document.querySelectorAll("[data-language]")) {
   try {
     const names = new Intl.DisplayNames(["en"], { type: "language" });
