@@ -195,12 +195,11 @@ def keep_compiled() -> None:
 def make_translator(
     run: Run,
     params: Parameters,
-    mesh: Mesh,
     *,
     members: Sequence[tuple[Run, Parameters]] = (),
     **options: Any,
 ) -> Translator:
-    """Make a translator of parameters on the local `mesh`.
+    """Make a translator of parameters on the local devices.
 
     `options` are those of TranslateOptions, by default the values of the config's
     section `decoding` and of `data.max_length`. `members` complete an ensemble. Raises
@@ -219,13 +218,12 @@ def make_translator(
         [params, *(theirs for _, theirs in members)],
         run.tokenizer,
         options=TranslateOptions(**options),
-        rows=batch_sharding(mesh),
+        rows=batch_sharding(local_mesh()),
     )
 
 
 def make_evaluator(
     run: Run,
-    mesh: Mesh,
     text: Text,
     pairs: TokenizedCorpus | None = None,
     *,
@@ -240,20 +238,23 @@ def make_evaluator(
     return Evaluator(
         run.model,
         run.config,
-        mesh,
         text,
         tokenize_pairs(run.tokenizer, text) if pairs is None else pairs,
-        lambda params: make_translator(run, params, mesh, members=members, **options),
+        lambda params: make_translator(run, params, members=members, **options),
         check_stop,
     )
 
 
+def load_parameters(run: Run, which: str | None) -> Parameters:
+    """Copy what `read_parameters` reads to each local device."""
+    return copy_to(local_mesh(), read_parameters(run, which))
+
+
 def open_members(
-    folders: Sequence[Path], mesh: Mesh, checkpoint: str | None
+    folders: Sequence[Path], checkpoint: str | None
 ) -> list[tuple[Run, Parameters]]:
     """Open the further models of an ensemble."""
-    runs = map(open_run, folders)
-    return [(run, copy_to(mesh, read_parameters(run, checkpoint))) for run in runs]
+    return [(run, load_parameters(run, checkpoint)) for run in map(open_run, folders)]
 
 
 def open_translator(
@@ -270,7 +271,7 @@ def open_translator(
     and `options` are as for `make_translator`. Raises InputError.
     """
     keep_compiled()
-    run, mesh = open_run(workdir, request), local_mesh()
-    params = copy_to(mesh, read_parameters(run, checkpoint))
-    members = open_members(ensemble, mesh, checkpoint)
-    return run, make_translator(run, params, mesh, members=members, **options)
+    run = open_run(workdir, request)
+    params = load_parameters(run, checkpoint)
+    members = open_members(ensemble, checkpoint)
+    return run, make_translator(run, params, members=members, **options)

@@ -24,10 +24,10 @@ from jaxformer.processes import StoppedError, StopRequests
 from jaxformer.run import (
     Run,
     TrainingSetup,
+    load_parameters,
     make_evaluator,
     make_training_setup,
     plan_training,
-    read_parameters,
 )
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
@@ -48,9 +48,7 @@ class Job:
         self.run, self.prepared, self.stop = run, prepared, stop
         self.setup, self.plan = make_training_setup(run), plan_training(run, prepared)
         text = Text(prepared.dev_source, prepared.dev_target)
-        self.evaluator = make_evaluator(
-            run, sharding.local_mesh(), text, prepared.dev, check_stop=stop.check
-        )
+        self.evaluator = make_evaluator(run, text, prepared.dev, check_stop=stop.check)
 
     def updates(self, start: int) -> Iterator[Update]:
         """The batches from data position `start` on, placed on the mesh."""
@@ -218,7 +216,7 @@ def validate(
 
 def evaluate_result(job: Job, log: MetricsLog) -> dict[str, Any]:
     """Score the parameters that `translate` uses, and record the scores."""
-    params = sharding.copy_to(sharding.local_mesh(), read_parameters(job.run, None))
+    params = load_parameters(job.run, None)
     steps = job.run.config.training.steps
     scores = validate(job, steps, params, under_all=True).scores
     log.record(steps, "final", scores)

@@ -120,14 +120,7 @@ def _train_tokenizer(config: DataConfig, path: Path) -> Tokenizer:
 
 def _write_train(config: DataConfig, tokenizer: Tokenizer, folder: Path) -> dict:
     report = CorpusReport()
-    chunks = clean(
-        read_pairs(config, "train"),
-        tokenizer,
-        report,
-        max_length=config.max_length,
-        max_ratio=config.max_ratio,
-        deduplicate=config.deduplicate,
-    )
+    chunks = clean(read_pairs(config, "train"), tokenizer, report, config)
     write_corpus(folder / "train", chunks, vocab_size=tokenizer.vocab_size)
     log.info("corpus: train: %s", report)
     if report.kept == 0:

@@ -13,7 +13,7 @@ from itertools import count, islice
 
 import numpy as np
 
-from jaxformer.batch import Batch, Rows
+from jaxformer.batch import ALL_ROWS, Batch, Rows
 from jaxformer.data.layout import concatenated_ranges
 from jaxformer.data.plan import EpochPlan, Plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
@@ -29,7 +29,7 @@ def updates(
     seed: int,
     start: int,
     executor: str,
-    rows: Rows = Rows.ALL,
+    rows: Rows = ALL_ROWS,
 ) -> Iterator[tuple[Batch, ...]]:
     """Yield the microbatches of update `start`, of update `start` + 1, without end.
 
@@ -73,7 +73,7 @@ def evaluation_batches(
     corpus: TokenizedCorpus,
     plan: Plan,
     *,
-    rows: Rows = Rows.ALL,
+    rows: Rows = ALL_ROWS,
     process: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
     """Yield every pair of the corpus once, always in the same order.
@@ -87,7 +87,7 @@ def evaluation_batches(
 
 
 def assemble(
-    corpus: TokenizedCorpus, epoch_plan: EpochPlan, index: int, *, rows: Rows = Rows.ALL
+    corpus: TokenizedCorpus, epoch_plan: EpochPlan, index: int, *, rows: Rows = ALL_ROWS
 ) -> Batch:
     """Return microbatch `index` of the epoch as numpy arrays, or its blocks `rows`.
 

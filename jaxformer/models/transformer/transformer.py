@@ -120,7 +120,6 @@ class Transformer(nn.Module):
     rematerialise: bool
 
     def setup(self) -> None:
-        """Declare the shared embedding, the positions and both stacks."""
         config = self.config
         # After the paper's factor sqrt(d_model) an embedding has the scale of a
         # position, and initial logits are of order one.
