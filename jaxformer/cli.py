@@ -123,7 +123,6 @@ def _parse_flags(mode: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _parser(mode: str) -> _Parser:
-    """Make a parser of the flags of one command."""
     parser = _Parser(
         prog=f"jaxformer --mode={mode}",
         description=COMMANDS[mode].summary,

@@ -1,4 +1,4 @@
-"""What --mode=check says of a plan: its batches, its memory and its time."""
+"""Estimates for --mode=check: the batches, the memory and the time of a plan."""
 
 import logging
 import time

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxformer import processes
 from jaxformer.batch import Tokenizer
 from jaxformer.config import Config
-from jaxformer.config_files import RECORDED, ConfigRequest
+from jaxformer.config_files import RECORDED, ConfigRequest, parse_config
 from jaxformer.data.corpus import PreparedCorpus, prepare
 from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.store import TokenizedCorpus
@@ -26,7 +26,7 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
-from jaxformer.models.architectures import config_type, make_model
+from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_scores
@@ -53,7 +53,7 @@ def resolve_config(workdir: Workdir, request: ConfigRequest) -> Config:
     Raises InputError for a wrong value, and if the workdir holds another run.
     """
     recorded = workdir.read_record()["config"] if request.values is None else None
-    config = Config.parse(request.resolve(recorded), config_type)
+    config = parse_config(request.resolve(recorded))
     if workdir.has_checkpoints():
         workdir.require_same_run(config)
     return config
@@ -63,7 +63,6 @@ def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCor
     """Make or open a run's folder, tokeniser and corpus. Raises InputError."""
     folder = Workdir(workdir)
     config = resolve_config(folder, request)
-    make_model(config.model, vocab_size=4, rematerialise=False)
     one = np.ones(1, np.int32)
     plan_batches(config, one, one)  # refuses sizes that contradict each other
     folder.create()

@@ -202,8 +202,6 @@ def validate(
     params = sharding.copy_to(sharding.local_mesh(), params)
     done = job.evaluator(params, under_all=under_all)
     logger.info("step %s, validation: %s", f"{step:,}", done)
-    if under_all:
-        logger.info("the same translations under every scorer:%s", done.table())
     triples = list(zip(*job.evaluator.text, done.translations, strict=True))
     for index in range(0, len(triples), -(-len(triples) // SAMPLES)):
         logger.info(

@@ -72,7 +72,6 @@ def evaluate(
     evaluator = make_evaluator(run, text, members=members, **options)
     done = evaluator(params, under_all=True)
     logger.info("%s", done)
-    logger.info("the same translations under every scorer:%s", done.table())
     return done, evaluator.translator
 
 

@@ -104,7 +104,7 @@ def clean(
 class SeenPairs:
     """The set of sentence pairs seen so far, as 64-bit hashes.
 
-    Two of the 36M pairs of WMT14 en-fr share one with a chance of 1 in 28,000.
+    Two of the 36M pairs of WMT14 en-fr share a hash with probability 1 / 28,000.
     """
 
     def __init__(self) -> None:

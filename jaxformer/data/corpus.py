@@ -9,8 +9,7 @@ Training and evaluation read only what `prepare` writes:
     workdir/corpus/report.json  counts of kept and dropped pairs, the settings they were
                                 prepared with, and the hash of the tokenizer
 
-Only training pairs are cleaned: a score must not depend on the cleaning of what it is
-computed on.
+Only training pairs are cleaned, since scores must not depend on cleaning.
 """
 
 import json
@@ -69,7 +68,16 @@ def prepare(
     with new_folder(corpus) as partial:
         trained = partial / "tokenizer.model"
         if tokenizer is None:
-            tokenizer = _train_tokenizer(config, trained)
+            size = config.vocab_size
+            log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
+            tokenizer = train_tokenizer(
+                chain.from_iterable(read_pairs(config, "train")),
+                trained,
+                vocab_size=size,
+                character_coverage=config.character_coverage,
+                max_sentences=config.vocab_sentences,
+                seed=config.seed,
+            )
         report = {
             "train": _write_train(config, tokenizer, partial),
             "dev": _write_dev(dev, tokenizer, partial),
@@ -101,20 +109,6 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
         list(read_lines(corpus / "dev.source.txt")),
         list(read_lines(corpus / "dev.target.txt")),
         report,
-    )
-
-
-def _train_tokenizer(config: DataConfig, path: Path) -> Tokenizer:
-    log.info(
-        "corpus: training a vocabulary of %d on %s", config.vocab_size, config.corpus
-    )
-    return train_tokenizer(
-        chain.from_iterable(read_pairs(config, "train")),
-        path,
-        vocab_size=config.vocab_size,
-        character_coverage=config.character_coverage,
-        max_sentences=config.vocab_sentences,
-        seed=config.seed,
     )
 
 

@@ -1,4 +1,4 @@
-"""Gather token ids into the batches of a plan, ahead of need.
+"""Gather token ids into the batches of a plan, ahead of use.
 
 Every batch is a pure function of (corpus, plan, seed, position): training starts at any
 update, without a state to restore.
@@ -50,7 +50,6 @@ def updates(
 def _microbatches(
     corpus: TokenizedCorpus, plan: Plan, seed: int, start: int, rows: Rows
 ) -> Iterator[Batch]:
-    """Yield the microbatches from update `start` on, epoch after epoch."""
     epoch, update = divmod(start, plan.updates_per_epoch)
     first = plan.microbatches_of(update).start
     for number in count(epoch):
@@ -138,7 +137,15 @@ def _read_by_thread(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _read_by_tensorflow(batches: Iterator[Batch]) -> Iterator[Batch]:
-    tf = _import_tensorflow()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        import tensorflow as tf
+    except ImportError:
+        raise InputError(
+            "batches.executor=tf.data needs TensorFlow, which is not installed here: "
+            "install it, or read the same batches with batches.executor=python."
+        ) from None
+    tf.config.set_visible_devices([], "GPU")  # JAX uses the accelerators
     types = [tf.int32] * len(Batch._fields)
     dataset = tf.data.Dataset.counter().map(
         lambda _: tf.numpy_function(lambda: tuple(next(batches)), [], types)
@@ -164,17 +171,3 @@ def _deleted_at_exit(iterator: Iterator) -> Iterator:
     finally:
         held.clear()
         atexit.unregister(held.clear)
-
-
-def _import_tensorflow():
-    """Import TensorFlow, quiet and without the accelerators, which JAX uses."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        import tensorflow as tf
-    except ImportError:
-        raise InputError(
-            "batches.executor=tf.data needs TensorFlow, which is not installed here: "
-            "install it, or read the same batches with batches.executor=python."
-        ) from None
-    tf.config.set_visible_devices([], "GPU")
-    return tf

@@ -228,7 +228,6 @@ class Engine:
         return slots, source, requests
 
     def _launch(self, most: int | None) -> None:
-        """Start a program for the tasks in flight."""
         shape, live = self._shape, self.in_flight
         steps = min(shape.ring - max(self._ages()), most or shape.ring)
         until_done = shape.slots

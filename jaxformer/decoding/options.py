@@ -58,7 +58,6 @@ class SearchOptions(SearchConfig):
     )
 
     def __post_init__(self) -> None:
-        """Check each value, and the values together."""
         super().__post_init__()
         if self.n_best > self.beam_size:
             raise InputError(

@@ -221,7 +221,6 @@ def _keys(state: SearchState) -> jax.Array:
 def _select_beam(
     logits: jax.Array, state: SearchState, rules: Rules, options: SearchOptions
 ) -> tuple[_Extensions, SearchResult, jax.Array]:
-    """Extend W hypotheses of a beam, and keep the best."""
     width = options.beam_size
     extensions = _best_extensions(logits, state.log_probabilities, rules)
     best = jax.tree.map(lambda leaf: leaf[:, :width], extensions)

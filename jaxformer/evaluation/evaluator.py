@@ -38,22 +38,21 @@ class Evaluation(NamedTuple):
     every_bleu: list[Score]  # under every scorer, or none
 
     def __str__(self) -> str:
-        """Return one line of scores, BLEU with its signature and direction."""
+        """Return one line of scores; if known, add lines of BLEU under every scorer."""
         scores = self.scores
+        lines = [
+            f"{each.bleu:6.2f}  {each.scorer:<30}  {each.signature}"
+            for each in self.every_bleu
+        ]
+        if lines:
+            lines.insert(0, "\nthe same translations under every scorer:")
         return (
             f"nll {scores['nll']:.4f}, ppl {scores['ppl']:.2f}, "
             f"accuracy {100 * scores['accuracy']:.1f} %, "
             f"BLEU {scores['bleu']:.2f} {scores['direction']} ({scores['signature']}), "
             f"lower-cased tokenised BLEU {scores['bleu_lc_tok']:.2f}, "
             f"chrF {scores['chrf']:.2f}"
-        )
-
-    def table(self) -> str:
-        """Return BLEU under every scorer; a line break precedes each line."""
-        return "".join(
-            f"\n  {each.bleu:6.2f}  {each.scorer:<30}  {each.signature}"
-            for each in self.every_bleu
-        )
+        ) + "\n  ".join(lines)
 
 
 class PairScorer:

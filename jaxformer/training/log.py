@@ -29,7 +29,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def read_metrics(workdir: Path) -> list[dict]:
-    """The objects in `metrics.jsonl`, without a line torn by a crash; [] without it."""
+    """The objects in `metrics.jsonl`, without a line cut by a crash; [] without it."""
     file, found = workdir / METRICS_FILE, []
     for line in file.read_bytes().split(b"\n") if file.exists() else []:
         with contextlib.suppress(ValueError):  # not JSON, or not even text

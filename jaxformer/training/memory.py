@@ -1,4 +1,4 @@
-"""What a train step takes of a device's memory, by XLA; no program is run."""
+"""The device memory of a train step, as XLA reports it; no program is run."""
 
 import functools
 import logging

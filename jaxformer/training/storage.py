@@ -26,10 +26,9 @@ class DamagedError(Exception):
 
 @functools.cache
 def silence() -> None:
-    """Keep orbax's warnings; drop its narration and tracebacks of failed files.
+    """Drop orbax's messages but warnings, and tracebacks of other files in progress.
 
-    Failures raise exceptions; asyncio and the threads of tensorstore would also print a
-    traceback for every other file in progress.
+    A failure raises an exception all the same.
     """
     report = sys.unraisablehook
 
