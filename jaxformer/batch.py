@@ -4,8 +4,6 @@ A sentence of n pieces is a sequence of n + 1 ids: the pieces, then EOS. A row o
 batch holds one sequence, or several when pairs are packed, and padding. Segment ids are
 0 for padding and 1, 2, ... for the pairs of a row; the source and the target of a pair
 have the same number. Masks, positions and the decoder's input follow from them.
-
-Shapes: B rows, S source length, T target length.
 """
 
 from collections.abc import Sequence

@@ -221,12 +221,12 @@ class Config:
         """The values by section and key, as `parse_config` takes them."""
         return dataclasses.asdict(self)
 
-    def changed_keys(self, before: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-        """Keys such as "model.d_model" that are not free and differ from `before`."""
-        for part in dataclasses.fields(self):
-            section = getattr(self, part.name)
-            for field in dataclasses.fields(section):
-                value = before.get(part.name, {}).get(field.name, dataclasses.MISSING)
-                is_free = field.metadata["free"]
-                if not is_free and value != getattr(section, field.name):
-                    yield f"{part.name}.{field.name}"
+    def changes(
+        self, before: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Yield name, old and new value of each key that is not free and differs."""
+        for part, section in vars(self).items():
+            for key, new in section.fixed().items():
+                old = before.get(part, {}).get(key)
+                if old != new:
+                    yield f"{part}.{key}", old, new

@@ -23,7 +23,6 @@ class ConfigRequest(NamedTuple):
     def resolve(self, recorded: Values | None) -> Values:
         """Return the config's values; `recorded` are those of the run, if any."""
         values = self.values if self.values is not None else recorded
-        assert values is not None
         return override(values, self.overrides)
 
 

@@ -103,7 +103,7 @@ class TrainingSetup(NamedTuple):
 
 
 def make_training_setup(run: Run) -> TrainingSetup:
-    """Build what the sections `mesh`, `optimizer` and `training` describe."""
+    """Build the objects of the sections `mesh`, `optimizer` and `training`."""
     training = run.config.training
     optimizer, schedule = make_optimizer(
         d_model=run.model.d_model, **vars(run.config.optimizer)
@@ -150,9 +150,8 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     if not run.workdir.checkpoints.exists():
         raise InputError(f"there is no checkpoint in {path}; train it first")
     logger.info("reading parameters of %s", path)
-    field = "params"
+    field = "params" if which is not None or training.ema_decay is None else "ema"
     if which is None:
-        field = "params" if training.ema_decay is None else "ema"
         which = "latest" if field == "ema" else f"average:{training.average}"
     with Checkpoints(
         run.workdir.checkpoints, keep=None, scores=read_scores(path)
@@ -230,7 +229,7 @@ def make_evaluator(
     members: Sequence[tuple[Run, Parameters]] = (),
     **options: Any,
 ) -> Evaluator:
-    """Make what translates and scores a text with the parameters of a run.
+    """Make the evaluator of a text with the model of a run.
 
     `pairs` is the text in tokens, if known; the rest is as for `make_translator`.
     """

@@ -42,7 +42,7 @@ SAMPLES = 3  # translations logged at each evaluation
 
 
 class Job:
-    """What trains and evaluates a run, without the state."""
+    """The objects that train and evaluate a run, except its state."""
 
     def __init__(self, run: Run, prepared: PreparedCorpus, stop: StopRequests) -> None:
         self.run, self.prepared, self.stop = run, prepared, stop

@@ -16,7 +16,7 @@ import json
 import logging
 import os
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,7 +83,7 @@ def prepare(
             "dev": _write_dev(dev, tokenizer, partial),
             "vocab_size": tokenizer.vocab_size,
             "tokenizer": tokenizer.hash,
-            "settings": _settings(config),
+            "settings": config.fixed(),
         }
         (partial / "report.json").write_text(json.dumps(report, indent=2) + "\n")
         if trained.exists():
@@ -138,12 +138,6 @@ def _write_dev(
     return asdict(report)
 
 
-def _settings(config: DataConfig) -> dict[str, Any]:
-    """Return the keys that decide what is prepared; free ones may change later."""
-    keys = [field.name for field in fields(config) if not field.metadata["free"]]
-    return {key: getattr(config, key) for key in keys}
-
-
 def _read_report(workdir: Path) -> dict[str, Any]:
     path = workdir / "corpus" / "report.json"
     try:
@@ -159,7 +153,7 @@ def _check_settings(config: DataConfig, workdir: Path) -> None:
     before = _read_report(workdir)["settings"]
     changed = [
         f"data.{key} was {before.get(key)!r} and is now {value!r}"
-        for key, value in _settings(config).items()
+        for key, value in config.fixed().items()
         if before.get(key) != value
     ]
     if changed:

@@ -38,21 +38,21 @@ class Evaluation(NamedTuple):
     every_bleu: list[Score]  # under every scorer, or none
 
     def __str__(self) -> str:
-        """Return one line of scores; if known, add lines of BLEU under every scorer."""
+        """Return a line of scores, and a table of BLEU if `every_bleu` is computed."""
         scores = self.scores
-        lines = [
-            f"{each.bleu:6.2f}  {each.scorer:<30}  {each.signature}"
+        table = [
+            f"\n  {each.bleu:6.2f}  {each.scorer:<30}  {each.signature}"
             for each in self.every_bleu
         ]
-        if lines:
-            lines.insert(0, "\nthe same translations under every scorer:")
+        if table:
+            table.insert(0, "\nthe same translations under every scorer:")
         return (
             f"nll {scores['nll']:.4f}, ppl {scores['ppl']:.2f}, "
             f"accuracy {100 * scores['accuracy']:.1f} %, "
             f"BLEU {scores['bleu']:.2f} {scores['direction']} ({scores['signature']}), "
             f"lower-cased tokenised BLEU {scores['bleu_lc_tok']:.2f}, "
             f"chrF {scores['chrf']:.2f}"
-        ) + "\n  ".join(lines)
+        ) + "".join(table)
 
 
 class PairScorer:

@@ -1,6 +1,5 @@
-"""What a run reports: one progress line, `metrics.jsonl` and TensorBoard files.
+"""Report a run: one progress line, `metrics.jsonl` and TensorBoard files.
 
-The training loop hands over sums over tokens; they are divided here, once, on the host.
 Loss and accuracy are per target token; perplexity is per piece, as in Table 3.
 """
 

@@ -67,7 +67,7 @@ def step_memory(
 
 
 def device_budget(gib: float | None) -> int | None:
-    """Bytes that each device has: `gib`, or what it reports, or None if it does not.
+    """Bytes of each device: `gib`, else those that it reports; None if unknown.
 
     CPU devices share the memory that is available.
     """

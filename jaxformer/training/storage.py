@@ -96,7 +96,7 @@ def reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[tuple[ocp.handlers.PyTreeCheckpointHandler, Any]]:
-    """Yield what reads the state at `path`, each process for itself, and its folder.
+    """Yield a reader for this process alone, and the folder of the state at `path`.
 
     Truncated, overwritten or missing files raise DamagedError: the JSON parser and
     tensorstore raise ValueError, a missing item KeyError, and orbax may wrap any of

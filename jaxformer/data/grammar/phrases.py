@@ -93,7 +93,7 @@ for _name, _entries in lexicon.read_table("phrases").items():
 
 
 class Determiner(NamedTuple):
-    """A determiner; what it and an adjective after it end in is in [endings]."""
+    """A determiner; [endings] lists its endings and those of an adjective after it."""
 
     english: str
     stem: str
