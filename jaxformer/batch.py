@@ -4,13 +4,10 @@ A sentence of n pieces is a sequence of n + 1 ids: the pieces, then EOS. A row o
 batch holds one sequence, or several when pairs are packed, and padding. Segment ids are
 0 for padding and 1, 2, ... for the pairs of a row; the source and the target of a pair
 have the same number. Masks, positions and the decoder's input follow from them.
-
-Shapes: B rows, S source length, T target length.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +20,7 @@ class Tokenizer(Protocol):
 
     vocab_size: int  # ids, reserved ones included
     source_model: bytes  # a SentencePiece model, as in its file
-    target_model: bytes  # likewise; the same if both languages share it
+    target_model: bytes  # the same one if both languages share it
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Turn each source sentence into ids, EOS last."""
@@ -47,17 +44,14 @@ class Batch(NamedTuple):
     target_segments: jax.Array  # [B, T]
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """A process's rows of a batch: some of `of` equal blocks, ascending."""
 
     blocks: tuple[int, ...]
     of: int
 
-    ALL: ClassVar["Rows"]
 
-
-Rows.ALL = Rows((0,), 1)
+ALL_ROWS = Rows((0,), 1)
 
 
 def starts_of_segments(segments: jax.Array) -> jax.Array:

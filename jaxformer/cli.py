@@ -48,9 +48,8 @@ def parse(argv: Sequence[str]) -> Arguments:
     """
     overrides, rest = _split_overrides(argv)
     first = _Parser(add_help=False, allow_abbrev=False)
-    first.add_argument("--mode")
-    first.add_argument("--config")
-    first.add_argument("--row")
+    for flag in ("--mode", "--config", "--row"):
+        first.add_argument(flag)
     first.add_argument("-h", "--help", action="store_true")
     version = f"jaxformer {__version__}"
     first.add_argument("--version", action="version", version=version)
@@ -123,7 +122,6 @@ def _parse_flags(mode: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _parser(mode: str) -> _Parser:
-    """Make a parser of the flags of one command."""
     parser = _Parser(
         prog=f"jaxformer --mode={mode}",
         description=COMMANDS[mode].summary,

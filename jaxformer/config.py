@@ -6,12 +6,12 @@ only. `--help`, the reference page and every check of a value are made from here
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from jaxformer.errors import InputError
-from jaxformer.settings import Section, require_names, setting
+from jaxformer.settings import Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,6 @@ class DataConfig(Section):
     seed: int = setting("Seed of samples and of the built-in corpus.", least=0)
 
     def __post_init__(self) -> None:
-        """Raise InputError also for an empty language."""
         super().__post_init__()
         for key in ("source_language", "target_language"):
             if not getattr(self, key):
@@ -153,7 +152,6 @@ class TrainingConfig(Section):
     )
 
     def __post_init__(self) -> None:
-        """Raise InputError also for values that contradict each other."""
         super().__post_init__()
         if self.eval_every % self.save_every:
             raise InputError(
@@ -219,41 +217,16 @@ class Config:
     mesh: MeshConfig
     decoding: DecodingConfig
 
-    @classmethod
-    def parse(
-        cls,
-        values: Mapping[str, Mapping[str, Any]],
-        model_type: Callable[[str], type[Section]],
-    ) -> Self:
-        """Check `values` by section and key; raises InputError naming what is wrong.
-
-        `model_type` returns the section of an architecture by its name.
-        """
-        names = [field.name for field in dataclasses.fields(cls)]
-        require_names("section", "", values, names)
-        parts = {}
-        for field in dataclasses.fields(cls):
-            given, kind = values[field.name], field.type
-            if field.name == "model":
-                kind = model_type(given.get("architecture", ""))
-            keys = [each.name for each in dataclasses.fields(kind)]
-            require_names("key", f"{field.name}.", given, keys)
-            parts[field.name] = kind(**given)
-        return cls(**parts)
-
     def as_dict(self) -> dict[str, dict[str, Any]]:
-        """The values by section and key, as `parse` takes them."""
+        """The values by section and key, as `parse_config` takes them."""
         return dataclasses.asdict(self)
 
-    def changed_keys(self, before: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-        """Keys such as "model.d_model" whose values differ from `before`'s.
-
-        Free keys are left out.
-        """
-        for part in dataclasses.fields(self):
-            section = getattr(self, part.name)
-            for field in dataclasses.fields(section):
-                value = before.get(part.name, {}).get(field.name, dataclasses.MISSING)
-                is_free = field.metadata["free"]
-                if not is_free and value != getattr(section, field.name):
-                    yield f"{part.name}.{field.name}"
+    def changes(
+        self, before: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Yield name, old and new value of each key that is not free and differs."""
+        for part, section in vars(self).items():
+            for key, new in section.fixed().items():
+                old = before.get(part, {}).get(key)
+                if old != new:
+                    yield f"{part}.{key}", old, new

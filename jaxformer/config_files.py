@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxformer.config import Config
 from jaxformer.errors import InputError, did_you_mean
-from jaxformer.settings import Section, kind_of, read_value
+from jaxformer.settings import Section, kind_of, read_value, require_names
 
 Values = dict[str, dict[str, Any]]  # by section and key
 
@@ -23,7 +23,6 @@ class ConfigRequest(NamedTuple):
     def resolve(self, recorded: Values | None) -> Values:
         """Return the config's values; `recorded` are those of the run, if any."""
         values = self.values if self.values is not None else recorded
-        assert values is not None
         return override(values, self.overrides)
 
 
@@ -71,6 +70,18 @@ def sections_of(values: Mapping[str, Any]) -> dict[str, type[Section]]:
     types = {field.name: field.type for field in dataclasses.fields(Config)}
     architecture = values.get("model", {}).get("architecture", "")
     return {**types, "model": config_type(architecture)}
+
+
+def parse_config(values: Mapping[str, Mapping[str, Any]]) -> Config:
+    """Check values by section and key. Raises InputError that names what is wrong."""
+    names = [field.name for field in dataclasses.fields(Config)]
+    require_names("section", "", values, names)
+    parts = {}
+    for section, kind in sections_of(values).items():
+        keys = [field.name for field in dataclasses.fields(kind)]
+        require_names("key", f"{section}.", values[section], keys)
+        parts[section] = kind(**values[section])
+    return Config(**parts)
 
 
 def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:

@@ -1,4 +1,4 @@
-"""What --mode=check says of a plan: its batches, its memory and its time."""
+"""Estimates for --mode=check: the batches, the memory and the time of a plan."""
 
 import logging
 import time
@@ -19,8 +19,8 @@ from jaxformer.training.step import Parameters
 
 logger = logging.getLogger(__name__)
 
-# Of the rate of plain matrix products, what training steps reach: published runs of
-# models of this size reach 33 to 60 % of the peak of their GPU.
+# Of training steps, in the rate of plain matrix products. Published runs of models of
+# this size reach 33 to 60 % of the peak of their GPU.
 EXPECTED_SHARE_OF_RATE = 0.4
 SIZES_TO_TIME = (512, 1024, 2048, 4096, 8192)
 LONG_ENOUGH = 0.05  # seconds: a product that takes so long is timed well

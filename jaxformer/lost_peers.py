@@ -1,7 +1,7 @@
-"""Notice lost processes, and end this one with one clear line and exit code 3.
+"""Detect lost processes; end this one with a one-line message and exit code 3.
 
 JAX aborts a process when its connection to process 0 breaks, and blocks it for ever
-when another process is lost. Used by `jaxformer.processes`.
+when another process is lost.
 """
 
 import ctypes

@@ -65,7 +65,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
-    """Run a command; turn mistakes of the user into a line and an exit code."""
     try:
         processes.join(processes.Cluster(**arguments.cluster))
         _start_logging(processes)

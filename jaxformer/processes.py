@@ -1,7 +1,6 @@
-"""Several processes as one: how they find each other, agree, and end together.
+"""Connect, synchronise and end the processes of one run.
 
-`jax.distributed` connects processes, `multihost_utils` carries their messages. With one
-process every function returns at once, so callers need no case of their own.
+With one process every function returns at once, so callers need no special case.
 """
 
 import json
@@ -95,7 +94,6 @@ def join(cluster: Cluster) -> None:
 
 
 def _check(cluster: Cluster) -> None:
-    """Raise InputError for numbers that describe no set of processes."""
     count, mine = cluster.num_processes, cluster.process_id
     if count is not None and mine is not None and not 0 <= mine < count:
         raise InputError(
@@ -133,7 +131,7 @@ complain = PEERS.complain
 
 
 def await_news_of_peers() -> None:
-    """Wait after a failure that a lost process may have caused, until JAX notices."""
+    """Wait, after a failure, until JAX would have reported a lost process."""
     time.sleep(PEERS.timeout + 5 * WATCH_SECONDS)
 
 
@@ -152,17 +150,14 @@ def topology() -> str:
 
 
 def count() -> int:
-    """How many processes there are."""
     return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def index() -> int:
-    """The number of this process, from 0."""
     return jax.process_index() if jax.distributed.is_initialized() else 0
 
 
 def are_several() -> bool:
-    """Whether there are other processes."""
     return count() > 1
 
 
@@ -229,7 +224,7 @@ class StopRequests:
 def stop_requests() -> Iterator[StopRequests]:
     """Take SIGTERM and Ctrl-C as requests to stop within the block."""
     requests = StopRequests()
-    # Between processes SIGTERM is taken by JAX, which tells all of them.
+    # With several processes JAX handles SIGTERM and informs all of them.
     numbers = [signal.SIGINT] if are_several() else [signal.SIGINT, signal.SIGTERM]
     before = {number: signal.signal(number, requests._note) for number in numbers}
     try:

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxformer import processes
 from jaxformer.batch import Tokenizer
 from jaxformer.config import Config
-from jaxformer.config_files import RECORDED, ConfigRequest
+from jaxformer.config_files import RECORDED, ConfigRequest, parse_config
 from jaxformer.data.corpus import PreparedCorpus, prepare
 from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.store import TokenizedCorpus
@@ -26,7 +26,7 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
-from jaxformer.models.architectures import config_type, make_model
+from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_scores
@@ -53,7 +53,7 @@ def resolve_config(workdir: Workdir, request: ConfigRequest) -> Config:
     Raises InputError for a wrong value, and if the workdir holds another run.
     """
     recorded = workdir.read_record()["config"] if request.values is None else None
-    config = Config.parse(request.resolve(recorded), config_type)
+    config = parse_config(request.resolve(recorded))
     if workdir.has_checkpoints():
         workdir.require_same_run(config)
     return config
@@ -63,7 +63,6 @@ def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCor
     """Make or open a run's folder, tokeniser and corpus. Raises InputError."""
     folder = Workdir(workdir)
     config = resolve_config(folder, request)
-    make_model(config.model, vocab_size=4, rematerialise=False)
     one = np.ones(1, np.int32)
     plan_batches(config, one, one)  # refuses sizes that contradict each other
     folder.create()
@@ -104,7 +103,7 @@ class TrainingSetup(NamedTuple):
 
 
 def make_training_setup(run: Run) -> TrainingSetup:
-    """Build what the sections `mesh`, `optimizer` and `training` describe."""
+    """Build the objects of the sections `mesh`, `optimizer` and `training`."""
     training = run.config.training
     optimizer, schedule = make_optimizer(
         d_model=run.model.d_model, **vars(run.config.optimizer)
@@ -151,9 +150,8 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     if not run.workdir.checkpoints.exists():
         raise InputError(f"there is no checkpoint in {path}; train it first")
     logger.info("reading parameters of %s", path)
-    field = "params"
+    field = "params" if which is not None or training.ema_decay is None else "ema"
     if which is None:
-        field = "params" if training.ema_decay is None else "ema"
         which = "latest" if field == "ema" else f"average:{training.average}"
     with Checkpoints(
         run.workdir.checkpoints, keep=None, scores=read_scores(path)
@@ -195,12 +193,11 @@ def keep_compiled() -> None:
 def make_translator(
     run: Run,
     params: Parameters,
-    mesh: Mesh,
     *,
     members: Sequence[tuple[Run, Parameters]] = (),
     **options: Any,
 ) -> Translator:
-    """Make a translator of parameters on the local `mesh`.
+    """Make a translator of parameters on the local devices.
 
     `options` are those of TranslateOptions, by default the values of the config's
     section `decoding` and of `data.max_length`. `members` complete an ensemble. Raises
@@ -219,13 +216,12 @@ def make_translator(
         [params, *(theirs for _, theirs in members)],
         run.tokenizer,
         options=TranslateOptions(**options),
-        rows=batch_sharding(mesh),
+        rows=batch_sharding(local_mesh()),
     )
 
 
 def make_evaluator(
     run: Run,
-    mesh: Mesh,
     text: Text,
     pairs: TokenizedCorpus | None = None,
     *,
@@ -233,27 +229,30 @@ def make_evaluator(
     members: Sequence[tuple[Run, Parameters]] = (),
     **options: Any,
 ) -> Evaluator:
-    """Make what translates and scores a text with the parameters of a run.
+    """Make the evaluator of a text with the model of a run.
 
     `pairs` is the text in tokens, if known; the rest is as for `make_translator`.
     """
     return Evaluator(
         run.model,
         run.config,
-        mesh,
         text,
         tokenize_pairs(run.tokenizer, text) if pairs is None else pairs,
-        lambda params: make_translator(run, params, mesh, members=members, **options),
+        lambda params: make_translator(run, params, members=members, **options),
         check_stop,
     )
 
 
+def load_parameters(run: Run, which: str | None) -> Parameters:
+    """Copy what `read_parameters` reads to each local device."""
+    return copy_to(local_mesh(), read_parameters(run, which))
+
+
 def open_members(
-    folders: Sequence[Path], mesh: Mesh, checkpoint: str | None
+    folders: Sequence[Path], checkpoint: str | None
 ) -> list[tuple[Run, Parameters]]:
     """Open the further models of an ensemble."""
-    runs = map(open_run, folders)
-    return [(run, copy_to(mesh, read_parameters(run, checkpoint))) for run in runs]
+    return [(run, load_parameters(run, checkpoint)) for run in map(open_run, folders)]
 
 
 def open_translator(
@@ -270,7 +269,7 @@ def open_translator(
     and `options` are as for `make_translator`. Raises InputError.
     """
     keep_compiled()
-    run, mesh = open_run(workdir, request), local_mesh()
-    params = copy_to(mesh, read_parameters(run, checkpoint))
-    members = open_members(ensemble, mesh, checkpoint)
-    return run, make_translator(run, params, mesh, members=members, **options)
+    run = open_run(workdir, request)
+    params = load_parameters(run, checkpoint)
+    members = open_members(ensemble, checkpoint)
+    return run, make_translator(run, params, members=members, **options)

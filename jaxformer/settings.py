@@ -51,6 +51,12 @@ class Section:
             check_bounds(name, value, field.metadata)
             object.__setattr__(self, field.name, value)
 
+    def fixed(self) -> dict[str, Any]:
+        """The values of the keys that are not free."""
+        fields = dataclasses.fields(self)
+        keys = [field.name for field in fields if not field.metadata["free"]]
+        return {key: getattr(self, key) for key in keys}
+
 
 def kind_of(field: dataclasses.Field) -> tuple[type, bool]:
     """The type of a key, and whether None is a value of it."""

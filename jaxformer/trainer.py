@@ -24,10 +24,10 @@ from jaxformer.processes import StoppedError, StopRequests
 from jaxformer.run import (
     Run,
     TrainingSetup,
+    load_parameters,
     make_evaluator,
     make_training_setup,
     plan_training,
-    read_parameters,
 )
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
@@ -42,15 +42,13 @@ SAMPLES = 3  # translations logged at each evaluation
 
 
 class Job:
-    """What trains and evaluates a run, without the state."""
+    """The objects that train and evaluate a run, except its state."""
 
     def __init__(self, run: Run, prepared: PreparedCorpus, stop: StopRequests) -> None:
         self.run, self.prepared, self.stop = run, prepared, stop
         self.setup, self.plan = make_training_setup(run), plan_training(run, prepared)
         text = Text(prepared.dev_source, prepared.dev_target)
-        self.evaluator = make_evaluator(
-            run, sharding.local_mesh(), text, prepared.dev, check_stop=stop.check
-        )
+        self.evaluator = make_evaluator(run, text, prepared.dev, check_stop=stop.check)
 
     def updates(self, start: int) -> Iterator[Update]:
         """The batches from data position `start` on, placed on the mesh."""
@@ -204,8 +202,6 @@ def validate(
     params = sharding.copy_to(sharding.local_mesh(), params)
     done = job.evaluator(params, under_all=under_all)
     logger.info("step %s, validation: %s", f"{step:,}", done)
-    if under_all:
-        logger.info("the same translations under every scorer:%s", done.table())
     triples = list(zip(*job.evaluator.text, done.translations, strict=True))
     for index in range(0, len(triples), -(-len(triples) // SAMPLES)):
         logger.info(
@@ -218,7 +214,7 @@ def validate(
 
 def evaluate_result(job: Job, log: MetricsLog) -> dict[str, Any]:
     """Score the parameters that `translate` uses, and record the scores."""
-    params = sharding.copy_to(sharding.local_mesh(), read_parameters(job.run, None))
+    params = load_parameters(job.run, None)
     steps = job.run.config.training.steps
     scores = validate(job, steps, params, under_all=True).scores
     log.record(steps, "final", scores)

@@ -81,14 +81,10 @@ class Workdir:
 
     def require_same_run(self, config: Config) -> None:
         """Raise InputError if a key of `config` that is not free was changed."""
-        recorded = self.read_record()["config"]
-        for name in config.changed_keys(recorded):
-            section, _, key = name.partition(".")
-            before = recorded.get(section, {}).get(key)
+        for name, before, value in config.changes(self.read_record()["config"]):
             raise InputError(
                 f"{self.path} holds a run with {name}={before!r}, and this config says "
-                f"{getattr(getattr(config, section), key)!r}; use the run's value or "
-                "another workdir"
+                f"{value!r}; use the run's value or another workdir"
             )
 
     def read_tokenizer(self) -> Tokenizer:

@@ -4,11 +4,10 @@ import shutil
 
 import pytest
 
-from jaxformer.config import Config
+from jaxformer.config_files import parse_config
 from jaxformer.configs import multi30k
 from jaxformer.data.tokenizer import train_tokenizer
 from jaxformer.errors import InputError
-from jaxformer.models.architectures import config_type
 from jaxformer.workdir import Workdir
 
 
@@ -32,12 +31,12 @@ def config(**changes):
     for name, value in changes.items():
         section, key = name.split("__")
         values[section][key] = value
-    return Config.parse(values, config_type)
+    return parse_config(values)
 
 
 def test_the_record_is_what_was_written_and_is_written_once(workdir):
     record = workdir.read_record()
-    assert Config.parse(record["config"], config_type) == config()
+    assert parse_config(record["config"]) == config()
     assert record["direction"] == "en-de"
     assert record["tokenizer"]["vocab_size"] == workdir.read_tokenizer().vocab_size
     assert {"jax", "flax", "sentencepiece"} <= record["versions"].keys()

@@ -17,12 +17,11 @@ from jaxformer.files import write_atomically
 from jaxformer.run import (
     Run,
     keep_compiled,
+    load_parameters,
     make_evaluator,
     open_members,
     open_run,
-    read_parameters,
 )
-from jaxformer.training.sharding import copy_to, local_mesh
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +67,11 @@ def evaluate(
 ) -> tuple[Evaluation, Translator]:
     """Translate and score a text under every scorer; log the scores."""
     keep_compiled()
-    mesh = local_mesh()
-    params = copy_to(mesh, read_parameters(run, checkpoint))
-    members = open_members(ensemble, mesh, checkpoint)
-    evaluator = make_evaluator(run, mesh, text, members=members, **options)
+    params = load_parameters(run, checkpoint)
+    members = open_members(ensemble, checkpoint)
+    evaluator = make_evaluator(run, text, members=members, **options)
     done = evaluator(params, under_all=True)
     logger.info("%s", done)
-    logger.info("the same translations under every scorer:%s", done.table())
     return done, evaluator.translator
 
 

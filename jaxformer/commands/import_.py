@@ -13,13 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer import processes
-from jaxformer.config import Config
-from jaxformer.config_files import ConfigRequest
+from jaxformer.config_files import ConfigRequest, parse_config
 from jaxformer.data.tokenizer import Tokenizer, pack_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.export.marian_import import read_marian
 from jaxformer.files import new_folder
-from jaxformer.models.architectures import config_type
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.optimizer import make_optimizer
@@ -46,7 +44,7 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     checkpoint = read_marian(input)
     values = config.resolve(None)
     values = {**values, "model": {**values["model"], **checkpoint.model}}
-    imported = Config.parse(values, config_type)
+    imported = parse_config(values)
     optimizer, _ = make_optimizer(
         d_model=imported.model.d_model, **vars(imported.optimizer)
     )

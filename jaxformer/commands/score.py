@@ -9,8 +9,7 @@ from jaxformer import processes
 from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
 from jaxformer.evaluation.evaluator import PairScorer, tokenize_pairs
-from jaxformer.run import keep_compiled, make_translator, open_run, read_parameters
-from jaxformer.training.sharding import copy_to, local_mesh
+from jaxformer.run import keep_compiled, load_parameters, make_translator, open_run
 
 
 def run(
@@ -30,18 +29,18 @@ def run(
     and the log-probability of each.
     """
     keep_compiled()
-    this, mesh = open_run(workdir, config), local_mesh()
+    this = open_run(workdir, config)
     text = read_text(this, source, reference, split)
-    params = copy_to(mesh, read_parameters(this, checkpoint))
+    params = load_parameters(this, checkpoint)
     if details and processes.is_first():
-        scored = make_translator(this, params, mesh, **options).score(*text)
+        scored = make_translator(this, params, **options).score(*text)
         for line, score in enumerate(scored, start=1):
             found = {"line": line, "log_probability": score.log_probability}
             written = json.dumps({**found, **score._asdict()}, ensure_ascii=False)
             sys.stdout.buffer.write(f"{written}\n".encode())
         sys.stdout.buffer.flush()
     pairs = tokenize_pairs(this.tokenizer, text)
-    sums = PairScorer(this.model, this.config, mesh, pairs)(params)
+    sums = PairScorer(this.model, this.config, pairs)(params)
     return {
         "sentences": len(text.sources),
         "tokens": int(sums["tokens"]),

@@ -13,8 +13,7 @@ from typing import Any
 from jaxformer import processes
 from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
-from jaxformer.data.sources import read_lines
-from jaxformer.data.stream import read_stream
+from jaxformer.data.sources import decode_lines, read_lines
 from jaxformer.errors import InputError
 from jaxformer.reports import page
 from jaxformer.reports.attention import ENDINGS, AttentionView
@@ -61,7 +60,7 @@ def run(
     elif source is not None:
         sources = list(read_lines(source))
     else:
-        sources = list(read_stream(sys.stdin.buffer))
+        sources = list(decode_lines(sys.stdin.buffer, "standard input"))
     title = f"Attention of {this.workdir.path.name}, {this.config.data.direction}"
     shown = AttentionView(attend(translator, sources, targets), title)
     if file.suffix != ".html" and len(shown.viewed) > 1:

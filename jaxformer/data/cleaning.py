@@ -11,6 +11,7 @@ from itertools import islice
 import numpy as np
 
 from jaxformer.batch import UNK, Tokenizer
+from jaxformer.config import DataConfig
 from jaxformer.data.sources import Pair
 
 REASONS = ("empty", "too_long", "ratio", "duplicate")
@@ -38,7 +39,6 @@ class CorpusReport:
     target: SideReport = field(default_factory=SideReport)
 
     def add(self, sources: list[list[int]], targets: list[list[int]]) -> None:
-        """Count these kept pairs."""
         self.kept += len(sources)
         for side, sequences in ((self.source, sources), (self.target, targets)):
             side.tokens += sum(map(len, sequences))
@@ -46,7 +46,6 @@ class CorpusReport:
             side.longest = max([side.longest, *map(len, sequences)])
 
     def __str__(self) -> str:
-        """Summarise the report in one line."""
         dropped = [f"{count:,} {why}" for why, count in self.dropped.items() if count]
         sides = [
             f"{name} {side.tokens / max(self.kept, 1):.1f} tokens a sentence, longest "
@@ -63,10 +62,7 @@ def clean(
     pairs: Iterable[Pair],
     tokenizer: Tokenizer,
     report: CorpusReport,
-    *,
-    max_length: int,
-    max_ratio: float,
-    deduplicate: bool,
+    config: DataConfig,
 ) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
     """Yield chunks of tokenised pairs that are kept; count all pairs in `report`.
 
@@ -88,14 +84,14 @@ def clean(
         shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
         checks = {
             "empty": shorter == 1,
-            "too_long": longer > max_length,
-            "ratio": longer - 1 > max_ratio * (shorter - 1) + _RATIO_SLACK,
+            "too_long": longer > config.max_length,
+            "ratio": longer - 1 > config.max_ratio * (shorter - 1) + _RATIO_SLACK,
         }
         kept = np.arange(len(chunk))
         for reason, fails in checks.items():
             report.dropped[reason] += int(fails[kept].sum())
             kept = kept[~fails[kept]]
-        if deduplicate:
+        if config.deduplicate:
             is_new = seen.add([chunk[i] for i in kept])
             report.dropped["duplicate"] += int((~is_new).sum())
             kept = kept[is_new]
@@ -108,7 +104,7 @@ def clean(
 class SeenPairs:
     """The set of sentence pairs seen so far, as 64-bit hashes.
 
-    Two of the 36M pairs of WMT14 en-fr share one with a chance of 1 in 28,000.
+    Two of the 36M pairs of WMT14 en-fr share a hash with probability 1 / 28,000.
     """
 
     def __init__(self) -> None:

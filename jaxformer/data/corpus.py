@@ -9,15 +9,14 @@ Training and evaluation read only what `prepare` writes:
     workdir/corpus/report.json  counts of kept and dropped pairs, the settings they were
                                 prepared with, and the hash of the tokenizer
 
-Only training pairs are cleaned: a score must not depend on the cleaning of what it is
-computed on.
+Only training pairs are cleaned, since scores must not depend on cleaning.
 """
 
 import json
 import logging
 import os
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,13 +68,22 @@ def prepare(
     with new_folder(corpus) as partial:
         trained = partial / "tokenizer.model"
         if tokenizer is None:
-            tokenizer = _train_tokenizer(config, trained)
+            size = config.vocab_size
+            log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
+            tokenizer = train_tokenizer(
+                chain.from_iterable(read_pairs(config, "train")),
+                trained,
+                vocab_size=size,
+                character_coverage=config.character_coverage,
+                max_sentences=config.vocab_sentences,
+                seed=config.seed,
+            )
         report = {
             "train": _write_train(config, tokenizer, partial),
             "dev": _write_dev(dev, tokenizer, partial),
             "vocab_size": tokenizer.vocab_size,
             "tokenizer": tokenizer.hash,
-            "settings": _settings(config),
+            "settings": config.fixed(),
         }
         (partial / "report.json").write_text(json.dumps(report, indent=2) + "\n")
         if trained.exists():
@@ -104,30 +112,9 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
     )
 
 
-def _train_tokenizer(config: DataConfig, path: Path) -> Tokenizer:
-    log.info(
-        "corpus: training a vocabulary of %d on %s", config.vocab_size, config.corpus
-    )
-    return train_tokenizer(
-        chain.from_iterable(read_pairs(config, "train")),
-        path,
-        vocab_size=config.vocab_size,
-        character_coverage=config.character_coverage,
-        max_sentences=config.vocab_sentences,
-        seed=config.seed,
-    )
-
-
 def _write_train(config: DataConfig, tokenizer: Tokenizer, folder: Path) -> dict:
     report = CorpusReport()
-    chunks = clean(
-        read_pairs(config, "train"),
-        tokenizer,
-        report,
-        max_length=config.max_length,
-        max_ratio=config.max_ratio,
-        deduplicate=config.deduplicate,
-    )
+    chunks = clean(read_pairs(config, "train"), tokenizer, report, config)
     write_corpus(folder / "train", chunks, vocab_size=tokenizer.vocab_size)
     log.info("corpus: train: %s", report)
     if report.kept == 0:
@@ -151,12 +138,6 @@ def _write_dev(
     return asdict(report)
 
 
-def _settings(config: DataConfig) -> dict[str, Any]:
-    """Return the keys that decide what is prepared; free ones may change later."""
-    keys = [field.name for field in fields(config) if not field.metadata["free"]]
-    return {key: getattr(config, key) for key in keys}
-
-
 def _read_report(workdir: Path) -> dict[str, Any]:
     path = workdir / "corpus" / "report.json"
     try:
@@ -172,7 +153,7 @@ def _check_settings(config: DataConfig, workdir: Path) -> None:
     before = _read_report(workdir)["settings"]
     changed = [
         f"data.{key} was {before.get(key)!r} and is now {value!r}"
-        for key, value in _settings(config).items()
+        for key, value in config.fixed().items()
         if before.get(key) != value
     ]
     if changed:

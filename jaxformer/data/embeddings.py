@@ -26,7 +26,7 @@ def read_word_vectors(
     "dog". Rows without a vector are 0.
 
     All vectors are scaled by one factor, to the standard deviation that the embedding
-    is drawn with, d_model^-0.5. Much longer rows would drown the positions that are
+    is drawn with, d_model^-0.5. Much longer rows would outweigh the positions
     added to them and saturate the first softmax, which shares their matrix.
 
     Raises InputError, naming file and line, if the file is missing, or the vector of a

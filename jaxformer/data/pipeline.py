@@ -1,4 +1,4 @@
-"""Gather token ids into the batches of a plan, ahead of need.
+"""Gather token ids into the batches of a plan, ahead of use.
 
 Every batch is a pure function of (corpus, plan, seed, position): training starts at any
 update, without a state to restore.
@@ -13,7 +13,7 @@ from itertools import count, islice
 
 import numpy as np
 
-from jaxformer.batch import Batch, Rows
+from jaxformer.batch import ALL_ROWS, Batch, Rows
 from jaxformer.data.layout import concatenated_ranges
 from jaxformer.data.plan import EpochPlan, Plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
@@ -29,7 +29,7 @@ def updates(
     seed: int,
     start: int,
     executor: str,
-    rows: Rows = Rows.ALL,
+    rows: Rows = ALL_ROWS,
 ) -> Iterator[tuple[Batch, ...]]:
     """Yield the microbatches of update `start`, of update `start` + 1, without end.
 
@@ -50,7 +50,6 @@ def updates(
 def _microbatches(
     corpus: TokenizedCorpus, plan: Plan, seed: int, start: int, rows: Rows
 ) -> Iterator[Batch]:
-    """Yield the microbatches from update `start` on, epoch after epoch."""
     epoch, update = divmod(start, plan.updates_per_epoch)
     first = plan.microbatches_of(update).start
     for number in count(epoch):
@@ -73,7 +72,7 @@ def evaluation_batches(
     corpus: TokenizedCorpus,
     plan: Plan,
     *,
-    rows: Rows = Rows.ALL,
+    rows: Rows = ALL_ROWS,
     process: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
     """Yield every pair of the corpus once, always in the same order.
@@ -87,7 +86,7 @@ def evaluation_batches(
 
 
 def assemble(
-    corpus: TokenizedCorpus, epoch_plan: EpochPlan, index: int, *, rows: Rows = Rows.ALL
+    corpus: TokenizedCorpus, epoch_plan: EpochPlan, index: int, *, rows: Rows = ALL_ROWS
 ) -> Batch:
     """Return microbatch `index` of the epoch as numpy arrays, or its blocks `rows`.
 
@@ -138,7 +137,15 @@ def _read_by_thread(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _read_by_tensorflow(batches: Iterator[Batch]) -> Iterator[Batch]:
-    tf = _import_tensorflow()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        import tensorflow as tf
+    except ImportError:
+        raise InputError(
+            "batches.executor=tf.data needs TensorFlow, which is not installed here: "
+            "install it, or read the same batches with batches.executor=python."
+        ) from None
+    tf.config.set_visible_devices([], "GPU")  # JAX uses the accelerators
     types = [tf.int32] * len(Batch._fields)
     dataset = tf.data.Dataset.counter().map(
         lambda _: tf.numpy_function(lambda: tuple(next(batches)), [], types)
@@ -164,17 +171,3 @@ def _deleted_at_exit(iterator: Iterator) -> Iterator:
     finally:
         held.clear()
         atexit.unregister(held.clear)
-
-
-def _import_tensorflow():
-    """Import TensorFlow, quiet and without the accelerators, which JAX uses."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        import tensorflow as tf
-    except ImportError:
-        raise InputError(
-            "batches.executor=tf.data needs TensorFlow, which is not installed here: "
-            "install it, or read the same batches with batches.executor=python."
-        ) from None
-    tf.config.set_visible_devices([], "GPU")
-    return tf

@@ -1,9 +1,7 @@
-"""Plan which sentence pairs share a batch, and in which order: numpy only, no text.
+"""Plan which sentence pairs share a batch, and in which order.
 
 Section 5.1 batches "sentence pairs together by approximate sequence length". A plan is
-made once from the lengths of a corpus, in one of two layouts: "buckets", one pair a row
-and rows of at most `max_shapes` shapes, or "packed", several pairs behind each other in
-rows of one shape.
+made once from the lengths of a corpus, in a layout of `jaxformer.data.layout`.
 
 The slots of a row and the rows of a microbatch are the same in every epoch, so a
 position in the data is one integer. An epoch draws at random which pair of its class

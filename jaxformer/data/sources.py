@@ -1,7 +1,7 @@
 """Stream sentence pairs from parallel files, TSV, TFDS or the built-in grammar.
 
 Lines end at "\\n" only, and a "\\r" before it is dropped: sentences contain U+0085 and
-U+2028, and splitting there would shift every pair after one.
+U+2028, and splitting there would misalign all later pairs.
 """
 
 import glob

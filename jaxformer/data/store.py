@@ -29,7 +29,6 @@ class Ragged:
     offsets: np.ndarray  # [n + 1] int64
 
     def __len__(self) -> int:
-        """Return the number of sequences."""
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> np.ndarray:

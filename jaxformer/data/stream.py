@@ -1,4 +1,4 @@
-"""Lines of standard input, in blocks of what has arrived."""
+"""Read standard input in blocks of lines."""
 
 import queue
 import threading
@@ -15,11 +15,6 @@ QUIET_SECONDS = 0.05  # without a new line; then a block is complete
 BLOCK_SECONDS = 1.0  # from the first line of a block to its end, at most
 
 
-def read_stream(stream: BinaryIO) -> Iterator[str]:
-    """Yield lines as `decode_lines` does."""
-    return decode_lines(stream, "standard input")
-
-
 def _read_blocks(stream: BinaryIO, most: int) -> Iterator[list[str]]:
     """Yield at most `most` lines at a time, read ahead by a thread.
 
@@ -30,7 +25,7 @@ def _read_blocks(stream: BinaryIO, most: int) -> Iterator[list[str]]:
 
     def read() -> None:
         try:
-            for line in read_stream(stream):
+            for line in decode_lines(stream, "standard input"):
                 arrived.put(line)
             arrived.put(None)
         except Exception as error:

@@ -3,7 +3,7 @@
 Logits are [V, B, W], the layout in which decoding makes them fastest. With 37,000
 tokens and 128 hypotheses, `top_k` and a log-softmax of all logits take a fifth of a
 step on a CPU. So the largest logits are found in two levels, and only those are
-normalised. Used by `jaxformer.decoding.search`.
+normalised.
 """
 
 import jax
@@ -93,13 +93,13 @@ def sampled_token(
     k = min(options.top_k or vocabulary, vocabulary)
     is_sorted = options.top_k > 0 or top_p < 1
     best, tokens, normaliser = top_candidates(logits, rules, k, is_sorted=is_sorted)
-    warm = best / options.temperature
+    scaled = best / options.temperature
     if top_p < 1:
-        probability = jax.nn.softmax(warm, axis=2)
+        probability = jax.nn.softmax(scaled, axis=2)
         before = jnp.cumsum(probability, axis=2) - probability
-        warm = jnp.where(before < top_p, warm, -jnp.inf)
+        scaled = jnp.where(before < top_p, scaled, -jnp.inf)
     noise = jax.vmap(jax.vmap(lambda key: jax.random.gumbel(key, (k,))))(keys)
-    index = jnp.argmax(warm + noise, axis=2, keepdims=True)  # [B, W, 1]
+    index = jnp.argmax(scaled + noise, axis=2, keepdims=True)  # [B, W, 1]
     token, logit = (
         jnp.take_along_axis(each, index, axis=2)[:, :, 0] for each in (tokens, best)
     )

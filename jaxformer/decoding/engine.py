@@ -39,12 +39,9 @@ class Task(NamedTuple):
 
 def bucket_length(length: int) -> int:
     """Round a length up to one of few: 16, 24, 32, 48, 64, 96, 128, ... tokens."""
-    bucket = SHORTEST_BUCKET
-    while bucket < length:
-        if bucket * 3 // 2 >= length:
-            return bucket * 3 // 2
-        bucket *= 2
-    return bucket
+    power = max(SHORTEST_BUCKET, 1 << (length - 1).bit_length())
+    middle = power * 3 // 4
+    return middle if SHORTEST_BUCKET < length <= middle else power
 
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
@@ -231,7 +228,6 @@ class Engine:
         return slots, source, requests
 
     def _launch(self, most: int | None) -> None:
-        """Start a program for the tasks in flight."""
         shape, live = self._shape, self.in_flight
         steps = min(shape.ring - max(self._ages()), most or shape.ring)
         until_done = shape.slots

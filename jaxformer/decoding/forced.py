@@ -26,10 +26,7 @@ class PairScore(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """Attention weights of H heads in N layers for one pair; rows are queries.
-
-    Row t of `decoder` and `cross` is the position that predicts target piece t.
-    """
+    """The `AttentionMaps` of one pair, with H heads in N layers, and its pieces."""
 
     source: list[str]  # S pieces, end of sentence included
     target: list[str]  # T pieces, end of sentence included

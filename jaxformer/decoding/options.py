@@ -23,11 +23,10 @@ def _listed(choices: dict[str, str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(SearchConfig):
-    """The kind of search; all options but the first two are off by default.
+    """The kind of search. Raises InputError for impossible values.
 
     A temperature above 0 draws W independent samples of each sentence. Otherwise
-    `beam_size` 1 is greedy search, and more a beam search. Raises InputError for
-    impossible values.
+    `beam_size` 1 is greedy search, and more a beam search.
     """
 
     n_best: int = setting(
@@ -58,7 +57,6 @@ class SearchOptions(SearchConfig):
     )
 
     def __post_init__(self) -> None:
-        """Check each value, and the values together."""
         super().__post_init__()
         if self.n_best > self.beam_size:
             raise InputError(

@@ -12,10 +12,9 @@ All searches share these rules:
 
 - A hypothesis ends with EOS, and its length n counts EOS. EOS is forced at the maximal
   length, so log P is always that of a complete sentence.
-- PAD, UNK and BOS are never chosen. Probabilities are still normalised over the whole
-  vocabulary, before any rule or temperature, so log P is that of teacher forcing.
-- A row with maximal length 0 is empty: it takes no steps, and its result is length 0,
-  PAD, and log P of -inf.
+- Probabilities are normalised over the whole vocabulary, before any rule
+  (`jaxformer.decoding.rules`) or temperature, so log P is that of teacher forcing.
+- A row with maximal length 0 is empty: it takes no steps.
 
 N is the longest output; the other letters are those of `jaxformer.models.attention`.
 """
@@ -37,8 +36,8 @@ StepFunction = Callable[..., tuple[jax.Array, Any]]
 class SearchResult(NamedTuple):
     """Finished hypotheses of each sentence; those of a beam best first.
 
-    Fewer than W hypotheses may exist if the limit is short. The rest have length 0,
-    PAD for tokens, and -inf for both scores.
+    Fewer than W may exist if the limit is short. The other entries have length 0, PAD
+    for tokens, and -inf for both scores.
     """
 
     tokens: jax.Array  # int32 [B, W, N], PAD after EOS
@@ -139,9 +138,8 @@ def advance(
 def length_penalty(lengths: jax.Array, options: SearchOptions) -> jax.Array:
     """Compute the divisor of log P for n tokens, EOS included: f32, as `lengths`.
 
-    "gnmt" is ((5 + n) / 6)^alpha: section 6.1 takes it from Wu et al. (2016), equation
-    14, where |Y| is the length of the output; tensor2tensor, which trained the paper's
-    models, counts EOS, as here. "power" is n^alpha.
+    Section 6.1 takes "gnmt" from Wu et al. (2016), equation 14. tensor2tensor, which
+    trained the paper's models, counts EOS, too.
     """
     n = lengths.astype(jnp.float32)
     base = (5 + n) / 6 if options.length_penalty == "gnmt" else jnp.maximum(n, 1)
@@ -221,7 +219,6 @@ def _keys(state: SearchState) -> jax.Array:
 def _select_beam(
     logits: jax.Array, state: SearchState, rules: Rules, options: SearchOptions
 ) -> tuple[_Extensions, SearchResult, jax.Array]:
-    """Extend W hypotheses of a beam, and keep the best."""
     width = options.beam_size
     extensions = _best_extensions(logits, state.log_probabilities, rules)
     best = jax.tree.map(lambda leaf: leaf[:, :width], extensions)

@@ -35,10 +35,7 @@ class Shape(NamedTuple):
 
 
 class SlotPrograms:
-    """The compiled programs; `advance` and `insert` donate the given `Slots`.
-
-    `rows` shards the slots over the devices of this process; None: one device.
-    """
+    """The compiled programs; `advance` and `insert` donate the given `Slots`."""
 
     def __init__(
         self,
@@ -77,16 +74,17 @@ class SlotPrograms:
         requests: Requests,
     ) -> Slots:
         """Encode sources int32 [E, S] and start them in slots `indices` int32 [E]."""
-        state = slots.state
-        _, width, length = state.tokens.shape
-        fresh = start(requests, None, width=width, length=length)
+        clock, cache = slots.state.clock, slots.state.cache
+        old = slots.state._replace(clock=None, cache=None)  # only rows are replaced
+        _, width, length = old.tokens.shape
+        new = start(requests, None, width=width, length=length)._replace(clock=None)
 
         def put(old: jax.Array, new: jax.Array) -> jax.Array:
             return old.at[indices].set(new, mode="drop")
 
-        rows = jax.tree.map(put, _rows_of(state), _rows_of(fresh))
+        state = jax.tree.map(put, old, new)._replace(clock=clock, cache=cache)
         memory = jax.tree.map(put, slots.memory, self._scorer.encode(weights, source))
-        return self._shard(Slots(state._replace(**rows), memory))
+        return self._shard(Slots(state, memory))
 
     def _resize(self, slots: Slots, origin: jax.Array, shape: Shape) -> Slots:
         """Copy slot `origin`[i] into slot i of another shape; -1 leaves it empty."""
@@ -127,10 +125,3 @@ class SlotPrograms:
         replicated = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec())
         shardings = jax.tree.map(lambda leaf: rows if leaf.ndim else replicated, slots)
         return jax.lax.with_sharding_constraint(slots, shardings)
-
-
-def _rows_of(state: SearchState) -> dict[str, Any]:
-    """Return the fields that hold one entry for each row; the cache stays in place."""
-    rows = state._asdict()
-    del rows["clock"], rows["cache"]
-    return rows

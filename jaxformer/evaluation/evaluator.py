@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from jaxformer import processes
 from jaxformer.batch import Tokenizer
@@ -18,7 +17,7 @@ from jaxformer.decoding.translate import Translator, best_texts
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
 from jaxformer.models.sequence_model import Model
 from jaxformer.training.loss import LossSums, averages
-from jaxformer.training.sharding import on_mesh, put_batch, rows_here
+from jaxformer.training.sharding import local_mesh, on_mesh, put_batch, rows_here
 from jaxformer.training.step import Parameters, evaluate_batch
 
 MAX_SHAPES = 4  # compiled programs; padding matters less here than in training
@@ -39,31 +38,28 @@ class Evaluation(NamedTuple):
     every_bleu: list[Score]  # under every scorer, or none
 
     def __str__(self) -> str:
-        """Return one line of scores, BLEU with its signature and direction."""
+        """Return a line of scores, and a table of BLEU if `every_bleu` is computed."""
         scores = self.scores
+        table = [
+            f"\n  {each.bleu:6.2f}  {each.scorer:<30}  {each.signature}"
+            for each in self.every_bleu
+        ]
+        if table:
+            table.insert(0, "\nthe same translations under every scorer:")
         return (
             f"nll {scores['nll']:.4f}, ppl {scores['ppl']:.2f}, "
             f"accuracy {100 * scores['accuracy']:.1f} %, "
             f"BLEU {scores['bleu']:.2f} {scores['direction']} ({scores['signature']}), "
             f"lower-cased tokenised BLEU {scores['bleu_lc_tok']:.2f}, "
             f"chrF {scores['chrf']:.2f}"
-        )
-
-    def table(self) -> str:
-        """Return BLEU under every scorer; a line break precedes each line."""
-        return "".join(
-            f"\n  {each.bleu:6.2f}  {each.scorer:<30}  {each.signature}"
-            for each in self.every_bleu
-        )
+        ) + "".join(table)
 
 
 class PairScorer:
     """Sum the loss over sentence pairs; call it once per checkpoint."""
 
-    def __init__(
-        self, model: Model, config: Config, mesh: Mesh, pairs: TokenizedCorpus
-    ) -> None:
-        self._pairs, self._mesh = pairs, mesh
+    def __init__(self, model: Model, config: Config, pairs: TokenizedCorpus) -> None:
+        self._pairs = pairs
         training = config.training
         longest = int(max(pairs.source.lengths.max(), pairs.target.lengths.max()))
         self._plan = make_plan(
@@ -87,16 +83,16 @@ class PairScorer:
 
         Each process takes its share of the batches; all return the same sums.
         """
-        own = np.zeros(len(LossSums._fields))
+        own, mesh = np.zeros(len(LossSums._fields)), local_mesh()
         batches = evaluation_batches(
             self._pairs,
             self._plan,
-            rows=rows_here(self._mesh),
+            rows=rows_here(mesh),
             process=(processes.index(), processes.count()),
         )
-        with on_mesh(self._mesh):
+        with on_mesh(mesh):
             for batch in batches:
-                sums = self._sums(params, put_batch(self._mesh, batch))
+                sums = self._sums(params, put_batch(mesh, batch))
                 own += np.array(jax.device_get(sums), np.float64)
         shares = processes.gather(own.tolist())
         return LossSums(*np.sum(shares, axis=0).tolist())._asdict()
@@ -109,7 +105,6 @@ class Evaluator:
         self,
         model: Model,
         config: Config,
-        mesh: Mesh,
         text: Text,
         pairs: TokenizedCorpus,
         make_translator: Callable[[Parameters], Translator],
@@ -117,18 +112,17 @@ class Evaluator:
     ) -> None:
         """`pairs` is the text in tokens; `check_stop` may raise to end an evaluation.
 
-        `make_translator` is called once, with the first parameters on `mesh`, the
-        devices of this process.
+        `make_translator` is called once, with the first parameters.
         """
-        self.text, self._data, self._mesh = text, config.data, mesh
-        self._score_pairs = PairScorer(model, config, mesh, pairs)
+        self.text, self._data = text, config.data
+        self._score_pairs = PairScorer(model, config, pairs)
         self._make_translator, self._check_stop = make_translator, check_stop
         self.translator: Translator | None = None  # created by the first call
 
     def translate(self, params: Parameters, sentences: Sequence[str]) -> list[str]:
-        """Translate with parameters on the mesh of this process."""
+        """Translate with parameters on the local devices."""
         # Training's mesh may have other devices; the translator shards its own rows.
-        with on_mesh(self._mesh, rules=()):
+        with on_mesh(local_mesh(), rules=()):
             if self.translator is None:
                 self.translator = self._make_translator(params)
             else:

@@ -1,4 +1,4 @@
-"""The built-in corpus tells which phenomena of grammar a model has learned."""
+"""Accuracy by phenomenon of grammar, on the built-in corpus."""
 
 import logging
 from collections.abc import Callable, Sequence

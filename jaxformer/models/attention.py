@@ -92,11 +92,7 @@ def dot_product_attention(
 
 
 class MultiHeadAttention(nn.Module):
-    """Section 3.2.2: h attentions side by side, each on its own projection.
-
-    d_k and d_v are independent of d_model / h (Table 3, rows A and B). The paper's
-    projections have no biases.
-    """
+    """Section 3.2.2: h attentions in parallel, each on its own projections."""
 
     num_heads: int
     d_k: int

@@ -1,6 +1,7 @@
 """Sections 3.1 and 3.3-3.5: the parts of a layer besides attention."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -71,20 +72,18 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Drop elements of x [...] with the module's own key."""
         if self.rate == 0.0 or not self.has_rng("dropout"):
             return x
         return dropout(x, rate=self.rate, key=self.make_rng("dropout"))
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation with learned scale and bias, both float32 [D]."""
+    """`layer_norm` of x [..., D] with learned scale and bias, both float32 [D]."""
 
     epsilon: float
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Normalise x [..., D]."""
         shape = (x.shape[-1],)
         ones = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("norm",))
@@ -148,11 +147,7 @@ class FeedForward(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [B, L, D] to [B, L, D] through [B, L, F]."""
         d, f = self.d_model, self.d_ff
-        hidden = Projection(
-            (d, f), ("embed", "mlp"), 1, self.dtype, True, 1.0, name="hidden"
-        )
-        output = Projection(
-            (f, d), ("mlp", "embed"), 1, self.dtype, True, self.output_gain,
-            name="output",
-        )  # fmt: skip
+        linear = partial(Projection, contracted=1, dtype=self.dtype, has_bias=True)
+        hidden = linear((d, f), ("embed", "mlp"), gain=1.0, name="hidden")
+        output = linear((f, d), ("mlp", "embed"), gain=self.output_gain, name="output")
         return output(ACTIVATIONS[self.activation](hidden(x)))

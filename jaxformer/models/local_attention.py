@@ -84,14 +84,14 @@ def local_attention(
     """
     length, size = query.shape[1], _block_size(near.reach)
     blocks = functools.partial(_blocks, size=size)
-    beside = functools.partial(_beside, reach=near.reach, is_causal=near.is_causal)
+    extend = functools.partial(_extend, near=near)
     queries = blocks(query * (query.shape[-1] ** -0.5))  # [B, N, C, H, K]
-    keys, values = beside(blocks(key)), beside(blocks(value))  # [B, N, E, H, K or U]
+    keys, values = extend(blocks(key)), extend(blocks(value))  # [B, N, E, H, K or U]
     own = blocks(near.segments)  # [B, N, C]
     scores = jnp.einsum(
         "bnchk,bnehk->bnhce", queries, keys, preferred_element_type=jnp.float32
     )
-    mask = _block_mask(own, beside(own), near)  # [B, N, 1, C, E]
+    mask = _block_mask(own, extend(own), near)  # [B, N, 1, C, E]
     weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
     heads = jnp.einsum("bnhce,bnehu->bnchu", weights.astype(value.dtype), values)
     return heads.reshape(len(heads), -1, *heads.shape[3:])[:, :length]
@@ -104,13 +104,13 @@ def _blocks(x: jax.Array, *, size: int) -> jax.Array:
     return x.reshape(x.shape[0], -1, size, *x.shape[2:])
 
 
-def _beside(x: jax.Array, *, reach: int, is_causal: bool) -> jax.Array:
+def _extend(x: jax.Array, near: Neighbourhood) -> jax.Array:
     """Extend blocks by their neighbours: [B, N, C, ...] -> [B, N, E, ...]."""
-    no_block = jnp.zeros_like(x[:, :1, :reach])
-    left = x[:, :-1, x.shape[2] - reach :]
+    no_block = jnp.zeros_like(x[:, :1, : near.reach])
+    left = x[:, :-1, x.shape[2] - near.reach :]
     parts = [jnp.concatenate([no_block, left], axis=1), x]
-    if not is_causal:
-        parts.append(jnp.concatenate([x[:, 1:, :reach], no_block], axis=1))
+    if not near.is_causal:
+        parts.append(jnp.concatenate([x[:, 1:, : near.reach], no_block], axis=1))
     return jnp.concatenate(parts, axis=2)
 
 

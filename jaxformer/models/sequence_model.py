@@ -1,8 +1,7 @@
 """The protocol of a sequence-to-sequence model, whatever its architecture.
 
 A model holds no parameters. Its methods are pure functions of (parameters, arrays), for
-use inside `jax.jit`; models compare equal if their configs do. Shapes are written in
-the alphabet of `jaxformer.models.attention`.
+use inside `jax.jit`. Shapes use the alphabet of `jaxformer.models.attention`.
 """
 
 from typing import Any, NamedTuple, Protocol

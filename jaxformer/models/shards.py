@@ -25,7 +25,7 @@ def batch_shards() -> int:
 
 
 def by_shard(x: jax.Array) -> jax.Array:
-    """Split rows by shard, moving nothing: [B, ...] -> [N, B/N, ...] for N shards."""
+    """Split rows by shard, in place: [B, ...] -> [N, B/N, ...] for N shards."""
     shards = batch_shards()
     x = x.reshape(shards, x.shape[0] // shards, *x.shape[1:])
     return nn.with_logical_constraint(x, ("batch",) + (None,) * (x.ndim - 1))

@@ -1,6 +1,5 @@
-"""What a run reports: one progress line, `metrics.jsonl` and TensorBoard files.
+"""Report a run: one progress line, `metrics.jsonl` and TensorBoard files.
 
-The training loop hands over sums over tokens; they are divided here, once, on the host.
 Loss and accuracy are per target token; perplexity is per piece, as in Table 3.
 """
 
@@ -29,7 +28,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def read_metrics(workdir: Path) -> list[dict]:
-    """The objects in `metrics.jsonl`, without a line torn by a crash; [] without it."""
+    """The objects in `metrics.jsonl`, without a line cut by a crash; [] without it."""
     file, found = workdir / METRICS_FILE, []
     for line in file.read_bytes().split(b"\n") if file.exists() else []:
         with contextlib.suppress(ValueError):  # not JSON, or not even text

@@ -1,4 +1,4 @@
-"""The training loop: one flat function that a reader follows from top to bottom.
+"""The training loop as one flat function.
 
 It takes an iterator of updates and a function that evaluates, and builds neither;
 `jaxformer.trainer` does.

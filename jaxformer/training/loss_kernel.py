@@ -98,10 +98,9 @@ def _chunk(
 ) -> tuple[tuple[jax.Array, jax.Array | None], tuple[jax.Array, LossSums]]:
     """Add a chunk of M positions to the totals; returns its own gradient and sums.
 
-    What is as large as the logits is touched seldom: once for the highest of each row,
-    once to take exponentials and once to sum them. These go into the products as they
-    are, and their scale onto the D numbers of a row instead of its V; the mean of a row
-    of logits is a product with the mean of the embedding's rows.
+    Arrays as large as the logits are read seldom, so the exponentials enter the
+    products unscaled: the D numbers of a row are scaled instead of its V. The mean of
+    a row of logits is a product with the mean of the embedding's rows.
     """
     grad_matrix, grad_bias = totals
     x, target, segments = chunk  # [M, D], [M], [M]

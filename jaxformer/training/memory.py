@@ -1,4 +1,4 @@
-"""What a train step takes of a device's memory, by XLA; no program is run."""
+"""The device memory of a train step, as XLA reports it; no program is run."""
 
 import functools
 import logging
@@ -67,7 +67,7 @@ def step_memory(
 
 
 def device_budget(gib: float | None) -> int | None:
-    """Bytes that each device has: `gib`, or what it reports, or None if it does not.
+    """Bytes of each device: `gib`, else those that it reports; None if unknown.
 
     CPU devices share the memory that is available.
     """

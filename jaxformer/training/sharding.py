@@ -88,14 +88,8 @@ def put_batch(mesh: Mesh, batch: Batch) -> Batch:
     rows, sharding = rows_here(mesh), batch_sharding(mesh)
 
     def put(mine: np.ndarray) -> jax.Array:
-        height = len(mine) // len(rows.blocks)
-
-        def block(index: tuple[slice, ...]) -> np.ndarray:
-            first = rows.blocks.index((index[0].start or 0) // height) * height
-            return mine[first : first + height]
-
-        shape = (height * rows.of, *mine.shape[1:])
-        return jax.make_array_from_callback(shape, sharding, block)
+        shape = (len(mine) // len(rows.blocks) * rows.of, *mine.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, mine, shape)
 
     return Batch(*map(put, batch))
 
@@ -116,7 +110,7 @@ def copy_to(mesh: Mesh, params: Any) -> Any:
 
 
 def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
-    """Shapes, dtypes and shardings of what `init` would make, without making it.
+    """Shapes, dtypes and shardings of the result of `init`, without running it.
 
     The axis names of its parameters give the shardings. Raises InputError if a size
     cannot be split evenly.

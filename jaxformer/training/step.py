@@ -20,7 +20,7 @@ from jaxformer.training.loss_kernel import projected_loss_sums
 
 
 class TrainState(NamedTuple):
-    """What a checkpoint of a run holds."""
+    """The state of training, which a checkpoint holds."""
 
     step: jax.Array  # int32 [], updates made, the skipped ones included
     data_position: jax.Array  # int32 [], updates' worth of data consumed

@@ -26,10 +26,9 @@ class DamagedError(Exception):
 
 @functools.cache
 def silence() -> None:
-    """Keep orbax's warnings; drop its narration and tracebacks of failed files.
+    """Drop orbax's messages but warnings, and tracebacks of other files in progress.
 
-    Failures raise exceptions; asyncio and the threads of tensorstore would also print a
-    traceback for every other file in progress.
+    A failure raises an exception all the same.
     """
     report = sys.unraisablehook
 
@@ -97,7 +96,7 @@ def reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[tuple[ocp.handlers.PyTreeCheckpointHandler, Any]]:
-    """Yield what reads the state at `path`, each process for itself, and its folder.
+    """Yield a reader for this process alone, and the folder of the state at `path`.
 
     Truncated, overwritten or missing files raise DamagedError: the JSON parser and
     tensorstore raise ValueError, a missing item KeyError, and orbax may wrap any of

@@ -9,10 +9,10 @@ import pytest
 from ml_collections import ConfigDict
 
 from jaxformer import configs
-from jaxformer.config import Config
+from jaxformer.config_files import parse_config
 from jaxformer.configs import multi30k_rows, table3, wmt_base
 from jaxformer.errors import InputError
-from jaxformer.models.architectures import config_type, make_model
+from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import init_state
@@ -43,7 +43,7 @@ def test_every_config_is_complete_and_accepted(config):
     values = config.to_dict()
     for key in ("source_language", "target_language"):
         values["data"][key] = values["data"][key] or "xx"  # given by the user's flags
-    parsed = Config.parse(values, config_type)
+    parsed = parse_config(values)
     assert parsed.as_dict() == values
     assert parsed.training.tokens_per_microbatch <= parsed.training.tokens_per_update
     if parsed.batches.layout == "packed":
@@ -129,7 +129,7 @@ def test_table3_rows_are_scored_on_newstest2013_without_averaging(row):
 
 def test_a_missing_language_names_its_key():
     with pytest.raises(InputError, match=r"data\.source_language=en"):
-        Config.parse(load("parallel_text").to_dict(), config_type)
+        parse_config(load("parallel_text").to_dict())
 
 
 # Parameter counts ---------------------------------------------------------------------
@@ -144,7 +144,7 @@ PRINTED = {
 
 @functools.cache
 def parameters(row: str) -> int:
-    config = Config.parse(table3.get_config(row).to_dict(), config_type)
+    config = parse_config(table3.get_config(row).to_dict())
     model = make_model(config.model, vocab_size=V, rematerialise=False)
     optimizer, _ = make_optimizer(d_model=model.d_model, **vars(config.optimizer))
     init = functools.partial(init_state, model, optimizer, seed=0, ema=False)

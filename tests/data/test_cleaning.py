@@ -1,5 +1,7 @@
 """Tests of cleaning: every dropped pair has one reason, and every reason its count."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,7 @@ def cleaned(tokenizer):
         options = {"max_length": 100, "max_ratio": 2.0, "deduplicate": True} | changes
         kept = [
             (tokenizer.decode(source), tokenizer.decode(target))
-            for chunk in clean(pairs, tokenizer, report, **options)
+            for chunk in clean(pairs, tokenizer, report, SimpleNamespace(**options))
             for source, target in zip(*chunk, strict=True)
         ]
         return kept, report

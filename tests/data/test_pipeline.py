@@ -9,7 +9,7 @@ from unittest.mock import create_autospec
 import numpy as np
 import pytest
 
-from jaxformer.batch import Rows
+from jaxformer.batch import ALL_ROWS, Rows
 from jaxformer.data.pipeline import assemble, evaluation_batches, examples_of, updates
 from jaxformer.data.plan import EpochPlan, Plan, Shape, make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
@@ -136,7 +136,7 @@ def test_a_process_gets_its_blocks_of_the_same_batches(corpus, layout, blocks, o
         return chain(evaluated, chain.from_iterable(islice(stream, 5)))
 
     all_empty_rows = 0
-    for whole, part in zip(batches(Rows.ALL), batches(Rows(blocks, of)), strict=True):
+    for whole, part in zip(batches(ALL_ROWS), batches(Rows(blocks, of)), strict=True):
         empty_rows = -len(whole.source) % of
         all_empty_rows += empty_rows
         filled = (np.pad(array, ((0, empty_rows), (0, 0))) for array in whole)

@@ -9,11 +9,11 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import Batch
-from jaxformer.config import Config
+from jaxformer.config_files import parse_config
 from jaxformer.configs import multi30k
 from jaxformer.data.plan import Shape
 from jaxformer.estimates import largest_shape
-from jaxformer.models.architectures import config_type, make_model
+from jaxformer.models.architectures import make_model
 from jaxformer.run import Run, make_training_setup
 from jaxformer.training import memory
 from jaxformer.workdir import Workdir
@@ -98,7 +98,7 @@ def test_the_microbatch_found_fits_and_twice_as_much_does_not():
         "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32,
         "num_heads": 2, "d_k": 8, "d_v": 8,
     }  # fmt: skip
-    config = Config.parse(config, config_type)
+    config = parse_config(config)
     model = make_model(config.model, vocab_size=40, rematerialise=False)
     setup = make_training_setup(Run(Workdir(Path()), config, None, model))
     budget = 2**20

@@ -1,7 +1,7 @@
 """Clauses of the built-in corpus: who does what, and the word orders it can take.
 
 A German main clause has its finite verb second, a question first, a subordinate clause
-last. `clause` draws what suits each other; what a table names more often is likelier.
+last. `clause` draws parts that suit each other; entries that repeat are likelier.
 """
 
 from collections.abc import Sequence

@@ -42,12 +42,10 @@ def words(*parts: str) -> str:
 
 
 def word(english: str, german: str, *tags: str) -> Phrase:
-    """Make a phrase of fixed words."""
     return Phrase(english, german, frozenset(tags))
 
 
 def tags_of(**facts: object) -> frozenset[str]:
-    """Return the names of the phenomena that hold."""
     return frozenset(name for name, holds in facts.items() if holds)
 
 
@@ -74,7 +72,6 @@ def prepositional(preposition: Phrase, phrase: Phrase) -> Phrase:
 
 
 def _read_phrases(entry: str) -> Iterator[Choice]:
-    """Yield the choices of an entry of [phrases]."""
     if entry.startswith("<"):
         yield PHRASES[entry.strip("<>")]
         return
@@ -96,7 +93,7 @@ for _name, _entries in lexicon.read_table("phrases").items():
 
 
 class Determiner(NamedTuple):
-    """A determiner; what it and an adjective after it end in is in [endings]."""
+    """A determiner; [endings] lists its endings and those of an adjective after it."""
 
     english: str
     stem: str
@@ -194,7 +191,6 @@ class Draw(NamedTuple):
         return items[int(self.random() * len(items))]
 
     def chance(self, probability: float) -> bool:
-        """Return True with this probability."""
         return self.random() < probability
 
     def noun(self, *kinds: str) -> Noun:

@@ -159,7 +159,7 @@ def _asked_object(draw: Draw) -> tuple[Phrase, tuple[Verb, ...]]:
     return many._replace(pairs=((verb.english, noun.english),)), verbs
 
 
-# What is named more often is likelier.
+# Patterns that repeat are likelier.
 PATTERNS = (
     *((statement,) * 7 + (fronted,) * 5 + (subordinate,) * 5 + (question,) * 6),
     *((reported,) * 2 + (planned,) * 2 + (relative,) * 3),

@@ -49,7 +49,6 @@ class TransformerConfig(Section):
     layer_norm_epsilon: float = setting("Added to the variance.", above=0)
 
     def __post_init__(self) -> None:
-        """Refuse an odd width as well. Raises InputError."""
         super().__post_init__()
         if self.d_model % 2:
             raise InputError(f"model.d_model is {self.d_model}; it must be even")

@@ -35,7 +35,6 @@ class TransformerModel:
 
     @property
     def longest(self) -> int | None:
-        """The length of a learned table of positions."""
         is_learned = self.config.positions == "learned"
         return self.config.max_positions if is_learned else None
 

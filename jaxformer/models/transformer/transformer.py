@@ -91,11 +91,7 @@ class Stack(nn.Module):
 
 
 def _rematerialised(layer: nn.Module, *inputs: jax.Array | Mask) -> jax.Array:
-    """Apply a layer and keep only its inputs for the backward pass.
-
-    The backward pass computes the layer again: the same numbers in less memory, for a
-    third more work.
-    """
+    """Apply a layer; keep only its inputs, from which the backward pass repeats it."""
 
     def forward(layer: nn.Module, *inputs: jax.Array | Mask) -> tuple:
         return nn.vjp(nn.remat(Layer.__call__), layer, *inputs)
@@ -120,7 +116,6 @@ class Transformer(nn.Module):
     rematerialise: bool
 
     def setup(self) -> None:
-        """Declare the shared embedding, the positions and both stacks."""
         config = self.config
         # After the paper's factor sqrt(d_model) an embedding has the scale of a
         # position, and initial logits are of order one.
