@@ -10,6 +10,7 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.errors import InputError
 from jaxformer.export.ctranslate2 import write_ctranslate2
 from jaxformer.export.marian import export_marian
+from jaxformer.export.parameters import require_exportable
 from jaxformer.export.stablehlo import write_stablehlo
 from jaxformer.files import new_folder
 from jaxformer.models.sequence_model import parameter_count
@@ -41,6 +42,7 @@ def run(
             "weights are float32; leave it out"
         )
     this = open_run(workdir, config)
+    require_exportable(this.config.model)
     params = read_parameters(this, checkpoint)
     options = TranslateOptions(**(vars(this.config.decoding) | search))
     exported = this.config, params, this.tokenizer, options

@@ -83,7 +83,6 @@ def write_ctranslate2(
 def _spec(specs: ModuleType, config: TransformerConfig, params: dict) -> tuple:
     """Return a `TransformerSpec` without vocabulary, and its table of positions."""
     parameters.require_fields("CTranslate2", config, {
-        "architecture": ("transformer",),
         "attention_window": (None,),
         "positions": ("sinusoidal", "learned"),
         "activation": ("relu", "swish"),

@@ -122,7 +122,6 @@ def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
     """Return all parameters by Marian's names and layout; missing biases are 0."""
     head_size = Fraction(config.d_model, config.num_heads)
     parameters.require_fields("Marian's layout", config, {
-        "architecture": ("transformer",),
         "positions": ("sinusoidal",),
         "norm_first": (False,),
         "attention_window": (None,),

@@ -33,6 +33,15 @@ def nested(named: Mapping[str, Any]) -> dict[str, Any]:
     return params
 
 
+def require_exportable(config: Any) -> None:
+    """Raise InputError for a model of another architecture: no format holds it."""
+    if config.architecture != "transformer":
+        raise InputError(
+            f"model.architecture={config.architecture} cannot be exported; every "
+            "format holds only the architecture transformer"
+        )
+
+
 def require_fields(program: str, config: Any, allowed: dict[str, tuple]) -> None:
     """Raise InputError unless each named field of `config` has an allowed value."""
     for field, values in allowed.items():

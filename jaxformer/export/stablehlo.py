@@ -24,7 +24,7 @@ from jaxformer.config import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.scorer import search_translations
 from jaxformer.errors import InputError
-from jaxformer.export.parameters import flat, nested, require_fields, template
+from jaxformer.export.parameters import flat, nested, template
 from jaxformer.models.architectures import make_model
 from jaxformer.models.transformer.config import TransformerConfig
 
@@ -49,7 +49,6 @@ def write_stablehlo(
             "a StableHLO program's example reads one SentencePiece model for both "
             "languages, and this run has two; export to another format"
         )
-    require_fields("StableHLO", config.model, {"architecture": ("transformer",)})
     named = flat(params)
     program = translation_program(config.model, options)
     (batch,) = export.symbolic_shape("b")

@@ -131,7 +131,7 @@ def test_what_the_model_cannot_do_is_refused(workdir, command, tmp_path, monkeyp
     flags = f"--workdir={workdir}", f"--output={tmp_path / 'new'}"
     for program in ("ctranslate2", "huggingface", "stablehlo"):
         complaint = command("--mode=export", f"--format={program}", *flags).complaint
-        assert "model.architecture=recurrent, only with transformer" in complaint
+        assert "model.architecture=recurrent cannot be exported" in complaint
     monkeypatch.setattr(RecurrentModel, "attention", lambda *_: None)
     page = f"--output={tmp_path / 'page.html'}"
     complaint = command("--mode=visualize", flags[0], page, stdin=b"bo").complaint
