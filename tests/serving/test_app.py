@@ -269,7 +269,7 @@ def test_a_port_that_cannot_be_opened_is_an_input_error():
     with contextlib.closing(listen("localhost", 0)) as opened:
         for host, port, reason in (
             ("no.such.host.invalid", 0, "not known"),
-            ("a" * 70, 0, "idna"),
+            ("a" * 70, 0, "label"),
             ("192.0.2.1", 0, "assign"),
             ("127.0.0.1", 65536, "65535"),
             ("127.0.0.1", opened.getsockname()[1], "in use"),
