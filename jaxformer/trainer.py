@@ -155,7 +155,9 @@ def first_state(
                 "in another workdir with a lower optimizer.learning_rate_scale"
             )
         tried.add(step)
-        logger.warning("resuming at step %s", f"{step:,}, data position {position:,}")
+        logger.warning(
+            "resuming at step %s, data position %s", f"{step:,}", f"{position:,}"
+        )
         skipped_to = jnp.full_like(state.data_position, position)
         state = state._replace(data_position=skipped_to)
         checkpoints.drop_after(step)
@@ -230,6 +232,7 @@ def describe_divergence(job: Job, state: TrainState) -> str:
     """Say where a run diverged; write the sentences of that update into its workdir."""
     run, training = job.run, job.run.config.training
     bad = int(state.bad_steps)
+    # Skipped updates changed no parameter: this is the state before the first of them.
     state = state._replace(
         step=state.step - bad, data_position=state.data_position - bad
     )

@@ -48,7 +48,7 @@ class Checkpoints(AbstractContextManager):
         except OSError as error:
             raise InputError(
                 f"the checkpoint folder {directory} cannot be used: "
-                f"{storage.reason(error)}; choose another --workdir"
+                f"{storage.reason(error)}; choose another workdir"
             ) from error
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

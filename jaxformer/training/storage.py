@@ -138,5 +138,5 @@ def _require_same_shapes(saved: Any, wanted: Any, path: Path) -> None:
                 f"checkpoint {path} does not fit this config: {name} is "
                 f"{there.get(name, 'absent')} in the checkpoint and "
                 f"{here.get(name, 'absent')} in the config; use the config it was "
-                "trained with, or another --workdir"
+                "trained with, or another workdir"
             )
