@@ -100,7 +100,7 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
     if tokenizer.hash != report["tokenizer"]:
         raise InputError(
             f"{workdir / 'tokenizer.model'} is not the tokenizer that {corpus} was "
-            "prepared with: put that one back, or delete both and prepare again."
+            "prepared with: put that one back, or delete both and prepare again"
         )
     return PreparedCorpus(
         tokenizer,
@@ -119,7 +119,7 @@ def _write_train(config: DataConfig, tokenizer: Tokenizer, folder: Path) -> dict
     log.info("corpus: train: %s", report)
     if report.kept == 0:
         raise InputError(
-            f"No training pair is left of {report.pairs}: dropped {report.dropped}."
+            f"no training pair is left of {report.pairs}: dropped {report.dropped}"
         )
     return asdict(report)
 
@@ -145,7 +145,7 @@ def _read_report(workdir: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         raise InputError(
             f"{workdir} holds no prepared corpus ({path} cannot be read): prepare the "
-            "text in a new workdir."
+            "text in a new workdir"
         ) from None
 
 
@@ -159,5 +159,5 @@ def _check_settings(config: DataConfig, workdir: Path) -> None:
     if changed:
         raise InputError(
             f"{workdir} was prepared with other settings ({'; '.join(changed)}): use "
-            f"another workdir, or delete {workdir / 'corpus'} to prepare it again."
+            f"another workdir, or delete {workdir / 'corpus'} to prepare it again"
         )

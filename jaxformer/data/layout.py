@@ -98,7 +98,7 @@ def pack_rows(source: np.ndarray, target: np.ndarray, *, row_length: int) -> Lay
     if longest > row_length:
         raise InputError(
             f"batches.row_length={row_length} does not hold a pair of {longest} "
-            "tokens; raise it or lower data.max_length."
+            "tokens; raise it or lower data.max_length"
         )
     joint = source.astype(np.int64) * (row_length + 1) + target
     counts = np.bincount(joint)
@@ -164,7 +164,7 @@ def microbatch_heights(
     if not most.all():
         raise InputError(
             f"training.tokens_per_microbatch={tokens} does not hold {row_multiple} "
-            f"row(s) of {longest.max()} tokens; raise it or lower the length of a row."
+            f"row(s) of {longest.max()} tokens; raise it or lower the length of a row"
         )
     microbatches = -(-rows // most)
     even = -(-rows // np.maximum(microbatches, 1))

@@ -143,7 +143,7 @@ def _read_by_tensorflow(batches: Iterator[Batch]) -> Iterator[Batch]:
     except ImportError:
         raise InputError(
             "batches.executor=tf.data needs TensorFlow, which is not installed here: "
-            "install it, or read the same batches with batches.executor=python."
+            "install it, or read the same batches with batches.executor=python"
         ) from None
     tf.config.set_visible_devices([], "GPU")  # JAX uses the accelerators
     types = [tf.int32] * len(Batch._fields)

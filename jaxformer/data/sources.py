@@ -42,7 +42,7 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
     """List the parts whose pairs `read_pairs` streams. Raises as it does."""
     kind, _, name = config.corpus.partition(":")
     if split not in SPLITS and (kind, split) != ("builtin", "unseen"):
-        raise InputError(f"A {config.corpus} corpus has no split {split!r}.")
+        raise InputError(f"a {config.corpus} corpus has no split {split!r}")
     match kind, name:
         case "builtin", "grammar":
             label = f"{config.corpus} {split}"
@@ -65,15 +65,15 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
             )
             return [Part(label, label, pairs)]
     raise InputError(
-        f"Unknown data.corpus {config.corpus!r}: use files, directory, tsv, "
-        "tfds:NAME or builtin:grammar."
+        f"unknown data.corpus {config.corpus!r}: use files, directory, tsv, "
+        "tfds:NAME or builtin:grammar"
     )
 
 
 def _setting(config: DataConfig, key: str, split: str) -> str:
     value = getattr(config, key)
     if not value:
-        raise InputError(f"The {split} split is missing: set data.{key}.")
+        raise InputError(f"the {split} split is missing: set data.{key}")
     return value
 
 
@@ -107,9 +107,9 @@ def read_lines(path: Path) -> Iterator[str]:
     except (OSError, EOFError, zlib.error) as error:
         damage = f"the gzip data is damaged or cut short after line {number} ({error})"
         reason = getattr(error, "strerror", None) or damage
-        raise InputError(f"{path} cannot be read: {reason}.") from None
+        raise InputError(f"{path} cannot be read: {reason}") from None
     if number == 0:
-        raise InputError(f"{path} is empty.")
+        raise InputError(f"{path} is empty")
 
 
 def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
@@ -119,7 +119,7 @@ def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
         counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
         raise InputError(
             f"{source} has {counts[0]} lines but {target} has {counts[1]}: "
-            "line N of one must translate line N of the other."
+            "line N of one must translate line N of the other"
         ) from None
 
 
@@ -129,7 +129,7 @@ def _read_tsv(path: Path) -> Iterator[Pair]:
         if not tab:
             raise InputError(
                 f"{path}, line {number}: one column where two are needed, "
-                "source<TAB>target."
+                "source<TAB>target"
             )
         yield source, rest.partition("\t")[0]
 
@@ -141,8 +141,8 @@ def _find(pattern: str) -> list[Path]:
         return [path]
     paths = sorted(Path(p) for p in glob.glob(str(path), recursive=True))
     if not paths:
-        found = "No file matches" if glob.has_magic(pattern) else "There is no file"
-        raise InputError(f"{found} {pattern}.")
+        found = "no file matches" if glob.has_magic(pattern) else "there is no file"
+        raise InputError(f"{found} {pattern}")
     return paths
 
 
@@ -152,7 +152,7 @@ def _find_by_keys(config: DataConfig, split: str) -> list[tuple[Path, Path]]:
     if len(sources) != len(targets):
         raise InputError(
             f"data.{split}_source matches {len(sources)} files but data.{split}_target "
-            f"matches {len(targets)}: each source file needs its target file."
+            f"matches {len(targets)}: each source file needs its target file"
         )
     return list(zip(sources, targets, strict=True))
 
@@ -161,13 +161,13 @@ def _find_in_directory(config: DataConfig, split: str) -> list[tuple[Path, Path]
     directory = Path(_setting(config, "directory", split)).expanduser()
     stem = _setting(config, split, split)
     if not directory.is_dir():
-        raise InputError(f"data.directory {directory} is not a directory.")
+        raise InputError(f"data.directory {directory} is not a directory")
     paths = []
     for language in (config.source_language, config.target_language):
         names = f"{stem}.{language}", f"{stem}.{language}.gz"
         found = [directory / name for name in names if (directory / name).is_file()]
         if not found:
-            raise InputError(f"{directory} has neither {' nor '.join(names)}.")
+            raise InputError(f"{directory} has neither {' nor '.join(names)}")
         paths.append(found[0])
     return [tuple(paths)]
 
@@ -176,8 +176,8 @@ def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:
     direction = (config.source_language, config.target_language)
     if direction not in (("en", "de"), ("de", "en")):
         raise InputError(
-            "The built-in corpus is English-German: set data.source_language and "
-            f"data.target_language to en and de, not {'-'.join(direction)}."
+            "the built-in corpus is English-German: set data.source_language and "
+            f"data.target_language to en and de, not {'-'.join(direction)}"
         )
     count = config.builtin_pairs if split == "train" else config.builtin_eval_pairs
     step = 1 if direction == ("en", "de") else -1

@@ -85,8 +85,8 @@ def open_corpus(folder: Path) -> TokenizedCorpus:
         return TokenizedCorpus(*(_open_side(folder, side, dtype) for side in _SIDES))
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
-            f"The tokenised corpus {folder} is missing or damaged ({error}): delete "
-            f"{folder.parent} and prepare the text again."
+            f"the tokenised corpus {folder} is missing or damaged ({error}): delete "
+            f"{folder.parent} and prepare the text again"
         ) from None
 
 

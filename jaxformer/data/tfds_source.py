@@ -32,10 +32,10 @@ def read_tfds(
     if not set(languages) <= set(known):
         raise InputError(
             f"TFDS {name} holds {' and '.join(known)}, not the data.source_language "
-            f"{languages[0]} and data.target_language {languages[1]}."
+            f"{languages[0]} and data.target_language {languages[1]}"
         )
     if split.partition("[")[0] not in splits:
-        raise InputError(f"TFDS {name} has no split {split}, only {', '.join(splits)}.")
+        raise InputError(f"TFDS {name} has no split {split}, only {', '.join(splits)}")
     return _stream(builder, split, languages)
 
 
@@ -65,7 +65,7 @@ def _open_builder(name: str, data_dir: str, download: bool) -> Any:
     except ImportError as error:
         raise InputError(
             f"tfds:{name} needs TensorFlow Datasets ({error}): pip install "
-            "tensorflow-cpu tensorflow-datasets importlib_resources."
+            "tensorflow-cpu tensorflow-datasets importlib_resources"
         ) from None
     except ValueError as error:
         reason = str(error).strip().partition("\n")[0]

@@ -64,12 +64,12 @@ class Tokenizer:
             kind = MarianTokenizer if content.startswith(_ZIP) else Tokenizer
             return kind(content)
         except OSError as error:
-            raise InputError(f"The tokenizer {path} cannot be read: {error}.") from None
+            raise InputError(f"the tokenizer {path} cannot be read: {error}") from None
         except RuntimeError:
-            raise InputError(f"{path} is not a SentencePiece model.") from None
+            raise InputError(f"{path} is not a SentencePiece model") from None
         except (zipfile.BadZipFile, KeyError, ValueError) as error:
             raise InputError(
-                f"The tokenizer {path} is damaged ({error}): put the original back."
+                f"the tokenizer {path} is damaged ({error}): put the original back"
             ) from None
 
     @property
@@ -156,7 +156,7 @@ def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes
         tokenizer, _ = (Tokenizer(model) for model in (source, target))
     except RuntimeError:
         raise InputError(
-            "The checkpoint's source.spm or target.spm is not a SentencePiece model."
+            "the checkpoint's source.spm or target.spm is not a SentencePiece model"
         ) from None
     is_ours = tokenizer.pieces() == list(pieces) and tokenizer.encode([""]) == [[EOS]]
     if source == target and is_ours:
@@ -188,7 +188,7 @@ def train_tokenizer(
     """
     texts = draw_sample(filter(None, map(normalise, sentences)), max_sentences, seed)
     if not texts:
-        raise InputError("The training text has no sentence to learn a vocabulary of.")
+        raise InputError("the training text has no sentence to learn a vocabulary of")
     model = io.BytesIO()
     try:
         SentencePieceTrainer.train(

@@ -123,11 +123,11 @@ def require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """Raise InputError unless there are translations, and a reference for each."""
     if len(hypotheses) != len(references):
         raise InputError(
-            f"There are {len(hypotheses)} translations but {len(references)} "
-            "references; give one reference for each translation, in the same order."
+            f"there are {len(hypotheses)} translations but {len(references)} "
+            "references; give one reference for each translation, in the same order"
         )
     if not hypotheses:
-        raise InputError("There are no translations to score; the input is empty.")
+        raise InputError("there are no translations to score; the input is empty")
 
 
 def tokenizer_for(language: str) -> str:
@@ -143,6 +143,6 @@ def make_bleu(tokenizer: str, *, lowercase: bool) -> BLEU:
     except RuntimeError as error:
         extra = tokenizer.partition("-")[0]
         raise InputError(
-            f"Scoring needs sacreBLEU's tokeniser {tokenizer}, which is not installed; "
-            f"run: pip install 'sacrebleu[{extra}]'."
+            f"scoring needs sacreBLEU's tokeniser {tokenizer}, which is not installed; "
+            f"run: pip install 'sacrebleu[{extra}]'"
         ) from error

@@ -140,12 +140,12 @@ def test_a_damaged_file_is_named(tmp_path, files, name, content, message):
     ("changes", "split", "message"),
     [
         ({"corpus": "files"}, "dev", r"dev split is missing: set data\.dev_source"),
-        ({"corpus": "tsv", "train": "*.xx"}, "train", r"No file matches \*\.xx"),
+        ({"corpus": "tsv", "train": "*.xx"}, "train", r"no file matches \*\.xx"),
         ({}, "test", r"test split is missing: set data\.test\b"),
         ({"dev": "dev"}, "dev", r"neither dev\.en nor dev\.en\.gz"),
         ({"target_language": "fr"}, "train", r"neither train\.fr nor"),
         ({"directory": "none"}, "train", "none is not a directory"),
-        ({"corpus": "tfds:"}, "train", r"Unknown data\.corpus 'tfds:'"),
+        ({"corpus": "tfds:"}, "train", r"unknown data\.corpus 'tfds:'"),
         ({}, "unseen", "no split 'unseen'"),
         (BUILTIN, "other", "no split 'other'"),
         (BUILTIN | {"target_language": "fr"}, "train", "English-German"),
@@ -246,7 +246,7 @@ def test_targets_are_encoded_as_targets(tmp_path, folder, monkeypatch):
     [
         ("train", {}, r"train\.de has 3"),
         ("val", {}, r"val\.de has 3"),
-        ("none", {"max_length": 2}, r"No training pair is left of 4.*too_long.: 4"),
+        ("none", {"max_length": 2}, r"no training pair is left of 4.*too_long.: 4"),
     ],
 )
 def test_bad_text_leaves_nothing_behind(tmp_path, folder, broken, changes, message):

@@ -39,7 +39,7 @@ def generate(split: str, count: int, seed: int) -> Iterator[Pair]:
     """
     if split not in SPLITS:
         raise InputError(
-            f"The built-in corpus has no split {split!r}; use {', '.join(SPLITS)}."
+            f"the built-in corpus has no split {split!r}; use {', '.join(SPLITS)}"
         )
     draw = Draw(random.Random(f"{split} {seed}").random)
     written: set[str] = set()
