@@ -27,7 +27,7 @@ from benchmarks import harness
 from benchmarks.models import Sizes, draw_endless, make_translator
 from benchmarks.peers import decoding as peers
 from benchmarks.peers.decoding import Translate
-from jaxformer.data.sources import read_lines
+from jaxformer.data.text import read_lines
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.run import open_run, read_parameters

@@ -9,7 +9,7 @@ from typing import Any
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.corpus import read_split
-from jaxformer.data.sources import read_lines
+from jaxformer.data.text import read_lines
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluation, Text

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
-from jaxformer.data.sources import read_lines
+from jaxformer.data.text import read_lines
 from jaxformer.errors import InputError
 from jaxformer.run import open_run, open_translator
 

@@ -13,7 +13,7 @@ from typing import Any
 from jaxformer import processes
 from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
-from jaxformer.data.sources import decode_lines, read_lines
+from jaxformer.data.text import decode_lines, read_lines
 from jaxformer.errors import InputError
 from jaxformer.reports import page
 from jaxformer.reports.attention import ENDINGS, AttentionView

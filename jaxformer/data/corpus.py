@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 from jaxformer.config import DataConfig
 from jaxformer.data.cleaning import CorpusReport, clean
-from jaxformer.data.sources import read_lines, read_pairs
+from jaxformer.data.sources import read_pairs
 from jaxformer.data.store import TokenizedCorpus, open_corpus, write_corpus
+from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer, train_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder

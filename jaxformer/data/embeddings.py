@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer.data.sources import read_lines
+from jaxformer.data.text import read_lines
 from jaxformer.errors import InputError
 
 WORD_START = "\u2581"  # SentencePiece's mark of the space before a word

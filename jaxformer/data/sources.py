@@ -1,19 +1,14 @@
-"""Stream sentence pairs from parallel files, TSV, TFDS or the built-in grammar.
-
-Lines end at "\\n" only, and a "\\r" before it is dropped: sentences contain U+0085 and
-U+2028, and splitting there would misalign all later pairs.
-"""
+"""Stream sentence pairs from parallel files, TSV, TFDS or the built-in grammar."""
 
 import glob
-import gzip
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.config import DataConfig
 from jaxformer.data import grammar
+from jaxformer.data.text import read_lines
 from jaxformer.data.tfds_source import read_tfds
 from jaxformer.errors import InputError
 
@@ -75,41 +70,6 @@ def _setting(config: DataConfig, key: str, split: str) -> str:
     if not value:
         raise InputError(f"the {split} split is missing: set data.{key}")
     return value
-
-
-def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    r"""Yield lines of UTF-8 without line ends and byte order mark; split at \n alone.
-
-    Raises InputError, naming the text by `name` and the line, if one is not UTF-8.
-    """
-    for number, raw in enumerate(lines, start=1):
-        try:
-            line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{name}, line {number}: byte {error.start + 1} of the line is not "
-                "UTF-8; convert the text to UTF-8"
-            ) from None
-        yield line.removeprefix("\ufeff") if number == 1 else line
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """Stream the lines of a UTF-8 file, plain or .gz.
-
-    Raises InputError, naming file and line, if it is empty or cannot be read.
-    """
-    number = 0
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            for line in decode_lines(file, str(path)):
-                number += 1
-                yield line
-    except (OSError, EOFError, zlib.error) as error:
-        damage = f"the gzip data is damaged or cut short after line {number} ({error})"
-        reason = getattr(error, "strerror", None) or damage
-        raise InputError(f"{path} cannot be read: {reason}") from None
-    if number == 0:
-        raise InputError(f"{path} is empty")
 
 
 def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from jaxformer import processes
-from jaxformer.data.sources import decode_lines
+from jaxformer.data.text import decode_lines
 from jaxformer.errors import InputError
 
 BLOCK_LINES = 10_000  # enough to sort by length well, in bounded memory

@@ -17,7 +17,6 @@ import io
 import json
 import logging
 import re
-import unicodedata
 import zipfile
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -27,22 +26,16 @@ from random import Random
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
+from jaxformer.data.text import normalise
 from jaxformer.errors import InputError
 
 log = logging.getLogger(__name__)
 
-# U+2581 is SentencePiece's mark for a space: text cannot keep the two apart.
-_BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]+")
 _RESERVED = 4  # PAD, UNK, BOS, EOS
 _ZIP = b"PK\x03\x04"  # first bytes of a zip file, never of a SentencePiece model
 _MEMBERS = ("source.spm", "target.spm", "vocabulary.json")
 # A multilingual model's source may begin with the target language: ">>fra<<".
 _LANGUAGE = re.compile(r">>[^<]*<<")
-
-
-def normalise(text: str) -> str:
-    """Return the form in which a sentence is trained on, encoded and decoded."""
-    return _BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
 
 
 class Tokenizer:

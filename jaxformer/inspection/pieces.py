@@ -12,7 +12,7 @@ from jaxformer.batch import EOS
 from jaxformer.config import DataConfig
 from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.sources import Pair, read_pairs
-from jaxformer.data.tokenizer import normalise
+from jaxformer.data.text import normalise
 from jaxformer.inspection.languages import SIDES
 from jaxformer.inspection.split import Finding, place
 

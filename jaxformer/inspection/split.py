@@ -7,18 +7,20 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from jaxformer.data.sources import Pair, Part
-from jaxformer.data.tokenizer import normalise
+from jaxformer.data.text import normalise
 from jaxformer.errors import InputError
 from jaxformer.inspection.languages import SIDES, Languages
 
 EXAMPLES = 20  # of each finding; all are counted
 _LABELS = 10  # of each finding that are reported, the most frequent ones
 _MOST_LABELS = 100_000  # that are counted
+_CHUNK = 8192  # pairs inspected at a time
 _GROUP_EXAMPLES = 5  # of a text that is repeated
 # Controls but the tab, line ends but \n, soft hyphens, marks of direction and width,
 # replacement characters, private use. Joiners are usual in Persian, Hindi and emoji,
@@ -90,31 +92,39 @@ class Split:
         hashes = {kind: array("q") for kind in ("pair", *SIDES)}
         for part in parts:
             self.files.append((part.source, part.target, self.pairs))
-            for pair in part.pairs:
-                texts = source, target = normalise(pair[0]), normalise(pair[1])
-                self._inspect(pair, texts, languages)
-                hashes["pair"].append(hash(texts) if source and target else 0)
-                hashes["source"].append(hash(source) if source else 0)
-                hashes["target"].append(hash(target) if target else 0)
-                self.pairs += 1
+            while chunk := list(islice(part.pairs, _CHUNK)):
+                self._inspect(chunk, languages, hashes)
+                self.pairs += len(chunk)
         if not self.pairs:
             raise InputError("a split holds no pair")
         self.hashes = {k: np.frombuffer(h, np.int64) for k, h in hashes.items()}
         for kind, values in self.hashes.items():
             self.findings[f"{kind}_repeated"] = find_repeats(values)
 
-    def _inspect(self, pair: Pair, texts: Pair, languages: Languages | None) -> None:
-        for side, raw, text in zip(SIDES, pair, texts, strict=True):
-            self.words[side][len(text.split())] += 1
-            if not text:
-                self.findings[f"{side}_blank"].add(self.pairs)
-            if odd := count_odd_characters(raw):
-                self.findings[f"{side}_characters"].add(self.pairs, odd)
-        if texts[0] and texts[0] == texts[1]:
-            self.findings["identical_sides"].add(self.pairs)
-        for kind, language, odds in languages.judge(texts) if languages else ():
+    def _inspect(
+        self,
+        chunk: list[Pair],
+        languages: Languages | None,
+        hashes: Mapping[str, array],
+    ) -> None:
+        sides = list(zip(*chunk, strict=True))
+        sources, targets = texts = [list(map(normalise, side)) for side in sides]
+        for side, raws, clean in zip(SIDES, sides, texts, strict=True):
+            self.words[side].update(t.count(" ") + 1 if t else 0 for t in clean)
+            hashes[side].extend([hash(text) if text else 0 for text in clean])
+            for index, raw in enumerate(raws, self.pairs):
+                if not clean[index - self.pairs]:
+                    self.findings[f"{side}_blank"].add(index)
+                if odd := count_odd_characters(raw):
+                    self.findings[f"{side}_characters"].add(index, odd)
+        for index, pair in enumerate(zip(sources, targets, strict=True), self.pairs):
+            hashes["pair"].append(hash(pair) if all(pair) else 0)
+            if pair[0] and pair[0] == pair[1]:
+                self.findings["identical_sides"].add(index)
+        found = languages.judge(sources, targets) if languages else ()
+        for index, kind, language, odds in found:
             labels = {language: 1} if language else {}
-            self.findings[kind].add(self.pairs, labels, odds)
+            self.findings[kind].add(self.pairs + index, labels, odds)
 
 
 def place(

@@ -125,7 +125,7 @@ GZIP = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode())
             GZIP[: len(GZIP) // 2],
             r"de\.gz .* gzip data is damaged or cut",
         ),
-        ("x.de.gz", b"plain text\n" * 4, r"gzip data is damaged .* after line 0"),
+        ("x.de.gz", b"plain text\n" * 4, "gzip data is damaged or cut short"),
         ("x.de", None, r"no file x\.de"),
     ],
 )

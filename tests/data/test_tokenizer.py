@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
+from jaxformer.data.text import normalise
 from jaxformer.data.tokenizer import (
     MarianTokenizer,
     Tokenizer,
-    normalise,
     pack_tokenizer,
     train_tokenizer,
 )
@@ -103,6 +103,7 @@ def test_unknown_characters_become_unk_and_names_of_reserved_ids_are_text(tokeni
 TRAIN = """
 import sys
 from pathlib import Path
+from jaxformer.data.text import normalise
 from jaxformer.data.tokenizer import train_tokenizer
 train_tokenizer(sys.stdin, Path(sys.argv[1]), vocab_size=60, character_coverage=1.0,
                 max_sentences=50, seed=3)

@@ -1,0 +1,66 @@
+"""Lines of text, and the form in which sentences are trained on.
+
+Lines end at "\\n" only, and a "\\r" before it is dropped: sentences contain U+0085 and
+U+2028, and splitting there would misalign all later pairs.
+"""
+
+import gzip
+import re
+import unicodedata
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from jaxformer.errors import InputError
+
+_BLOCK = 2**18  # bytes of a file that are decoded at a time
+# U+2581 is SentencePiece's mark for a space: text cannot keep the two apart.
+_BLANKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]+")
+
+
+def normalise(text: str) -> str:
+    """Return the form in which a sentence is trained on, encoded and decoded."""
+    return " ".join(_BLANKS.sub(" ", unicodedata.normalize("NFC", text)).split())
+
+
+def decode_lines(blocks: Iterable[bytes], name: str) -> Iterator[str]:
+    r"""Yield lines of UTF-8 without line ends and byte order mark; split at \n alone.
+
+    Each of `blocks` has one or more lines, all of them complete. Raises InputError,
+    naming the text by `name` and the line, if one is not UTF-8.
+    """
+    number = 1  # of the block's first line
+    for block in blocks:
+        try:
+            text = block.decode("utf-8")
+        except UnicodeDecodeError as error:
+            start = block.rfind(b"\n", 0, error.start) + 1
+            number += block.count(b"\n", 0, start)
+            raise InputError(
+                f"{name}, line {number}: byte {error.start - start + 1} of the line is "
+                "not UTF-8; convert the text to UTF-8"
+            ) from None
+        lines = text.removeprefix("\ufeff") if number == 1 else text
+        lines = lines.removesuffix("\n").split("\n")
+        number += len(lines)
+        yield from (line.removesuffix("\r") for line in lines)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Stream the lines of a UTF-8 file, plain or .gz.
+
+    Raises InputError, naming file and line, if it is empty or cannot be read.
+    """
+    is_empty = True
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            blocks = iter(lambda: file.read(_BLOCK) + file.readline(), b"")
+            for line in decode_lines(blocks, str(path)):
+                is_empty = False
+                yield line
+    except (OSError, EOFError, zlib.error) as error:
+        damage = f"the gzip data is damaged or cut short ({error})"
+        reason = getattr(error, "strerror", None) or damage
+        raise InputError(f"{path} cannot be read: {reason}") from None
+    if is_empty:
+        raise InputError(f"{path} is empty")
