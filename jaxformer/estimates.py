@@ -3,6 +3,7 @@
 import logging
 import time
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import jax
@@ -164,3 +165,23 @@ def search_microbatch(
 def in_gib(size: int) -> str:
     """Write bytes as "1.50 GiB"."""
     return f"{size / GIB:.2f} GiB"
+
+
+def report_verdict(figures: dict[str, Any], steps: int) -> None:
+    """Log whether the run fits the devices, and how long it takes."""
+    fits = {True: "fits", False: "does NOT fit", None: "unknown whether it fits"}
+    sizes = [figures["bytes_per_device"], figures["bytes_available"]]
+    memory = " of ".join(in_gib(size) for size in sizes if size is not None)
+    updates = figures["updates_per_epoch"]
+    seconds = figures["seconds_per_update_estimate"]
+    epoch, whole = (timedelta(seconds=round(seconds * n)) for n in (updates, steps))
+    lines = [
+        f"verdict     {fits[figures['fits']]}: {memory} on each device",
+        f"about {epoch} an epoch of {updates:,} updates, {seconds} s each",
+        f"{figures['epochs']} epochs in training.steps={steps:,}, about {whole}",
+        f"estimated from {figures['flops_per_update']:.3g} operations an update, at "
+        f"{EXPECTED_SHARE_OF_RATE:.0%} of the rate of a matrix product here",
+    ]
+    if figures["fits"] is False and figures["largest_microbatches"] is None:
+        lines.append("to search the largest microbatch that fits, add --memory_gib=0")
+    logger.info("%s", "\n            ".join(lines))

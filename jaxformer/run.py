@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxformer import processes
 from jaxformer.batch import Tokenizer
 from jaxformer.config import Config
-from jaxformer.config_files import RECORDED, ConfigRequest, parse_config
+from jaxformer.config_files import RECORDED, ConfigRequest
 from jaxformer.data.corpus import PreparedCorpus, prepare
 from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.store import TokenizedCorpus
@@ -47,22 +47,10 @@ class Run(NamedTuple):
     model: Model
 
 
-def resolve_config(workdir: Workdir, request: ConfigRequest) -> Config:
-    """Return the config of a file, or the recorded one, with values replaced.
-
-    Raises InputError for a wrong value, and if the workdir holds another run.
-    """
-    recorded = workdir.read_record()["config"] if request.values is None else None
-    config = parse_config(request.resolve(recorded))
-    if workdir.has_checkpoints():
-        workdir.require_same_run(config)
-    return config
-
-
 def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCorpus]:
     """Make or open a run's folder, tokeniser and corpus. Raises InputError."""
     folder = Workdir(workdir)
-    config = resolve_config(folder, request)
+    config = folder.resolve(request)
     one = np.ones(1, np.int32)
     plan_batches(config, one, one)  # refuses sizes that contradict each other
     folder.create()
@@ -81,7 +69,7 @@ def open_run(workdir: Path, request: ConfigRequest = RECORDED) -> Run:
     """Open the folder of a run. Raises InputError if something in it is missing."""
     folder = Workdir(workdir)
     folder.read_record()
-    return _make_run(folder, resolve_config(folder, request), folder.read_tokenizer())
+    return _make_run(folder, folder.resolve(request), folder.read_tokenizer())
 
 
 def _make_run(folder: Workdir, config: Config, tokenizer: Tokenizer) -> Run:

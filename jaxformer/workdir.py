@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from jaxformer.config import Config
+from jaxformer.config_files import ConfigRequest, parse_config
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.files import write_atomically
@@ -78,6 +79,17 @@ class Workdir:
         text = json.dumps(record, indent=2, sort_keys=True) + "\n"
         if not self.config_file.exists() or self.config_file.read_text() != text:
             write_atomically(self.config_file, text)
+
+    def resolve(self, request: ConfigRequest) -> Config:
+        """Return the config of a file, or the recorded one, with values replaced.
+
+        Raises InputError for a wrong value, and if the folder holds another run.
+        """
+        recorded = self.read_record()["config"] if request.values is None else None
+        config = parse_config(request.resolve(recorded))
+        if self.has_checkpoints():
+            self.require_same_run(config)
+        return config
 
     def require_same_run(self, config: Config) -> None:
         """Raise InputError if a key of `config` that is not free was changed."""

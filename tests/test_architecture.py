@@ -38,8 +38,8 @@ ROOMS = {
     "export": ("export", "contract models training decoding"),
     "serving": ("serving", "contract decoding"),
     "reports": ("reports", "contract published data decoding evaluation"),
-    "workdir": ("workdir", "contract data"),  # it opens the run's tokeniser
     "config_files": ("config_files", "contract models"),
+    "workdir": ("workdir", "contract config_files data"),  # of config and tokeniser
     "run": (
         "run trainer estimates",
         "contract processes models optimizer update training data decoding evaluation "

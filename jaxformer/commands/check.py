@@ -7,20 +7,15 @@ it. Then XLA compiles the train step at its largest shape to measure its memory.
 import logging
 import tempfile
 from contextlib import nullcontext
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from jaxformer import estimates, processes
+from jaxformer import processes
 from jaxformer.config import DataConfig
 from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
-from jaxformer.estimates import in_gib
 from jaxformer.inspection import findings
-from jaxformer.inspection.corpus import inspect_in_background
-from jaxformer.inspection.pieces import add_pieces
-from jaxformer.run import plan_training, prepare_run, resolve_config
-from jaxformer.training.memory import device_budget
+from jaxformer.inspection.background import inspect_in_background
 from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
@@ -51,9 +46,15 @@ def check(
     config: ConfigRequest, workdir: Path, memory_gib: float | None, output: Path | None
 ) -> dict:
     """Report on plan, text, memory and time; the first process inspects the text."""
-    text = resolve_config(Workdir(workdir), config).data
+    text = Workdir(workdir).resolve(config).data
     background = inspect_in_background(text) if processes.is_first() else nullcontext()
     with background as inspected:
+        # These imports take a second, in which the other process reads.
+        from jaxformer import estimates
+        from jaxformer.inspection.pieces import add_pieces
+        from jaxformer.run import plan_training, prepare_run
+        from jaxformer.training.memory import device_budget
+
         checked, prepared = prepare_run(workdir, config)
         plan = plan_training(checked, prepared)
         figures = estimates.report_plan(checked, plan, prepared.report["train"])
@@ -80,7 +81,7 @@ def check(
         "seconds_per_update_estimate": seconds,
         "epochs": round(steps / figures["updates_per_epoch"], 1),
     }
-    report_verdict(figures, steps)
+    estimates.report_verdict(figures, steps)
     return figures
 
 
@@ -98,23 +99,3 @@ def report_text(
         html = make_corpus_page(corpus, title, warnings, sections)
         page.write(output, html)
         logger.info("page        %s", output)
-
-
-def report_verdict(figures: dict[str, Any], steps: int) -> None:
-    """Log whether the run fits the devices, and how long it takes."""
-    fits = {True: "fits", False: "does NOT fit", None: "unknown whether it fits"}
-    sizes = [figures["bytes_per_device"], figures["bytes_available"]]
-    memory = " of ".join(in_gib(size) for size in sizes if size is not None)
-    updates = figures["updates_per_epoch"]
-    seconds = figures["seconds_per_update_estimate"]
-    epoch, whole = (timedelta(seconds=round(seconds * n)) for n in (updates, steps))
-    lines = [
-        f"verdict     {fits[figures['fits']]}: {memory} on each device",
-        f"about {epoch} an epoch of {updates:,} updates, {seconds} s each",
-        f"{figures['epochs']} epochs in training.steps={steps:,}, about {whole}",
-        f"estimated from {figures['flops_per_update']:.3g} operations an update, at "
-        f"{estimates.EXPECTED_SHARE_OF_RATE:.0%} of the rate of a matrix product here",
-    ]
-    if figures["fits"] is False and figures["largest_microbatches"] is None:
-        lines.append("to search the largest microbatch that fits, add --memory_gib=0")
-    logger.info("%s", "\n            ".join(lines))

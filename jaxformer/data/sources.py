@@ -13,6 +13,7 @@ from jaxformer.data.tfds_source import read_tfds
 from jaxformer.errors import InputError
 
 Pair = tuple[str, str]  # source sentence, target sentence
+SIDES = ("source", "target")
 SPLITS = ("train", "dev", "test")
 
 

@@ -4,42 +4,15 @@ Splits are read without the cleaning of training text. Lines count from 1 and en
 "\\n" alone.
 """
 
-import multiprocessing
-import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from jaxformer.config import DataConfig
-from jaxformer.data.sources import SPLITS, read_pairs, read_parts
+from jaxformer.data.sources import SIDES, SPLITS, read_pairs, read_parts
 from jaxformer.errors import InputError
-from jaxformer.inspection.languages import SIDES, Languages
+from jaxformer.inspection.languages import Languages
 from jaxformer.inspection.split import Split, find_overlap, place
-
-
-@contextmanager
-def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
-    """Run `inspect_corpus` in another process; yield a function that waits for it.
-
-    The process ends with the block. The function raises InputError if it was killed.
-    """
-    others = {*multiprocessing.active_children()}
-    context = multiprocessing.get_context("spawn")  # JAX has threads: no fork
-    ignore = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is for the parent to handle
-    with ProcessPoolExecutor(1, context, signal.signal, ignore) as pool:
-        try:
-            yield pool.submit(inspect_corpus, config).result
-        except BrokenProcessPool:
-            raise InputError(
-                "the process that inspects the text was ended; it may lack memory"
-            ) from None
-        finally:
-            for worker in {*multiprocessing.active_children()} - others:
-                worker.kill()
 
 
 def inspect_corpus(config: DataConfig) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from py3langid.langid import MODEL_DIR, MODEL_FILE
 from py3langid.modelio import load_model
 from scipy.sparse import csr_matrix
 
+from jaxformer.data.sources import SIDES
 from jaxformer.errors import InputError
 
-SIDES = ("source", "target")
 _ODDS = 15  # of another language to the side's own, for a sentence to be reported
 _NO_LANGUAGE = "zxx"  # the model's label for numbers, markup and the like
 _MOST = 500  # characters of a sentence that are classified

@@ -8,14 +8,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxformer.data.sources import Pair, Part
+from jaxformer.data.sources import SIDES, Pair, Part
 from jaxformer.data.text import normalise
 from jaxformer.errors import InputError
-from jaxformer.inspection.languages import SIDES, Languages
+
+if TYPE_CHECKING:
+    from jaxformer.inspection.languages import Languages
 
 EXAMPLES = 20  # of each finding; all are counted
 _LABELS = 10  # of each finding that are reported, the most frequent ones
@@ -80,7 +82,7 @@ class Split:
     Among 9 million texts two share a hash with a chance of 1 in 450,000.
     """
 
-    def __init__(self, parts: Iterable[Part], languages: Languages | None) -> None:
+    def __init__(self, parts: Iterable[Part], languages: "Languages | None") -> None:
         """Read the parts. Raises InputError as reading does, and if there is no pair.
 
         Without `languages`, sentences in the wrong language are not searched for.
@@ -104,7 +106,7 @@ class Split:
     def _inspect(
         self,
         chunk: list[Pair],
-        languages: Languages | None,
+        languages: "Languages | None",
         hashes: Mapping[str, array],
     ) -> None:
         sides = list(zip(*chunk, strict=True))

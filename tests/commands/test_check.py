@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from jaxformer import estimates
-from jaxformer.commands.check import report_verdict
 from jaxformer.data.corpus import open_prepared
+from jaxformer.estimates import report_verdict
 from jaxformer.training.memory import Memory
 
 D, F, HEADS, SIZE = 32, 64, 2, 16  # of the toy's config

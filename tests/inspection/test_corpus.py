@@ -2,7 +2,7 @@
 
 import gzip
 import json
-import multiprocessing
+import subprocess
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +15,8 @@ from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.sources import read_pairs
 from jaxformer.data.store import TokenizedCorpus
 from jaxformer.errors import InputError
-from jaxformer.inspection.corpus import inspect_corpus, inspect_in_background
+from jaxformer.inspection.background import inspect_in_background
+from jaxformer.inspection.corpus import inspect_corpus
 from jaxformer.inspection.pieces import add_pieces, find_unknown, ratio_percentiles
 
 FRENCH = "Le vieux marin raconte toujours les mêmes histoires quand il fait froid."
@@ -125,18 +126,25 @@ def test_lengths_count_every_sentence(found, files):
         assert train["lengths"][side]["words"] == expected
 
 
-def test_another_process_finds_the_same_and_ends(files, found):
+def test_another_process_finds_the_same_and_ends(files, found, monkeypatch):
     with inspect_in_background(files) as inspected:
         assert json.dumps(inspected()) == json.dumps(found)
 
-    def kill_it():
-        with inspect_in_background(files) as inspected:
-            multiprocessing.active_children()[0].kill()
-            inspected()
+    started = []
 
-    with pytest.raises(InputError, match="it may lack memory"):
-        kill_it()
-    assert multiprocessing.active_children() == []
+    class Started(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    with inspect_in_background(files) as inspected:
+        started[0].kill()
+        with pytest.raises(InputError, match="it may lack memory"):
+            inspected()
+    with inspect_in_background(files):
+        pass
+    assert all(process.poll() for process in started)
 
 
 def test_what_cannot_be_inspected_is_left_out(files, folder):

@@ -1,0 +1,40 @@
+"""Inspect a corpus in another process; imports little, so that it starts at once."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from jaxformer.config import DataConfig
+from jaxformer.errors import InputError
+
+
+@contextmanager
+def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
+    """Run `inspect_corpus` in another process; yield a function that waits for it.
+
+    The process ends with the block. The function raises InputError if it was killed.
+    """
+    command = [sys.executable, "-m", "jaxformer.inspection"]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for this process to handle
+    ) as process:
+        process.stdin.write(pickle.dumps(config))
+        process.stdin.close()
+
+        def result() -> dict:
+            content = process.stdout.read()
+            if process.wait():
+                raise InputError(
+                    "the process that inspects the text was ended; it may lack memory"
+                )
+            return pickle.loads(content)
+
+        try:
+            yield result
+        finally:
+            process.kill()
