@@ -20,7 +20,11 @@ _BLANKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]+")
 
 def normalise(text: str) -> str:
     """Return the form in which a sentence is trained on, encoded and decoded."""
-    return " ".join(_BLANKS.sub(" ", unicodedata.normalize("NFC", text)).split())
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
+    if not text.isprintable() or "\u2581" in text:
+        text = _BLANKS.sub(" ", text)
+    return " ".join(text.split())
 
 
 def decode_lines(blocks: Iterable[bytes], name: str) -> Iterator[str]:

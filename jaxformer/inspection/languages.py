@@ -5,6 +5,7 @@ that a finite-state machine recognises. py3langid reads one sentence at a time; 
 sentences go through the machine together, 9 times as fast, with the same probabilities.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -31,15 +32,12 @@ class Languages:
         for code in codes:
             if code not in labels:
                 raise InputError(f"languages: py3langid has no language {code!r}")
-        self._codes = codes
-        self._weights = np.asarray(weights, np.float32)  # [features, classes]
-        self._priors = np.asarray(priors)  # [classes]
+        self._codes, self.labels = codes, labels
+        self._weights = np.asarray(weights, np.float32)  # [features, len(labels)]
+        self._priors = np.asarray(priors)  # [len(labels)]
         self._rows = np.asarray(rows, np.int64) * 256  # by state: of its first move
         self._moves = np.asarray(moves)  # the next state by row and byte
         self._features = np.asarray(features)  # by state; negative: none
-        self.labels, language = np.unique(labels, return_inverse=True)
-        # A language of two scripts has two classes: [classes, languages].
-        self._languages = np.eye(len(self.labels), dtype=np.float32)[language]
 
     def judge(
         self, sources: Sequence[str], targets: Sequence[str]
@@ -64,15 +62,20 @@ class Languages:
 
     def _foreign(self, texts: Sequence[str], code: str) -> dict[int, tuple[str, float]]:
         """Return, by index, the language of sentences not in `code`, and its odds."""
-        probabilities = self.classify(texts)
-        own = probabilities[:, self.labels == code][:, 0]
-        odds = probabilities.max(axis=1) / np.maximum(own, 1e-30)
-        labels = self.labels[probabilities.argmax(axis=1)]
-        indices = np.flatnonzero((odds > _ODDS) & (labels != _NO_LANGUAGE)).tolist()
-        return {i: (str(labels[i]), float(odds[i])) for i in indices}
+        scores = self.classify(texts)
+        best = scores.argmax(axis=1)
+        odds = scores.max(axis=1) - scores[:, self.labels.index(code)]
+        return {
+            i: (self.labels[best[i]], math.exp(odds[i]))
+            for i in np.flatnonzero(odds > math.log(_ODDS)).tolist()
+            if self.labels[best[i]] != _NO_LANGUAGE
+        }
 
     def classify(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the probability of each language, float [n, len(labels)]."""
+        """Return log-probabilities, less a constant of each row: [n, len(labels)].
+
+        The second label of a language with two scripts has -inf.
+        """
         texts = [text[:_MOST] for text in texts]
         encoded = [(t.lower() if t.isupper() else t).encode() for t in texts]
         lengths = np.array([len(each) for each in encoded])
@@ -97,8 +100,9 @@ class Languages:
         scores = csr_matrix((values, keys % count, starts), shape) @ self._weights
         scores += self._priors
         scores[np.diff(starts) == 0] = 0  # without a feature all are equally probable
-        scores /= np.sqrt(np.maximum(-ascending, 1))[:, None]
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        probabilities = np.empty((len(texts), len(self.labels)), np.float32)
-        probabilities[order] = scores @ self._languages
-        return probabilities / probabilities.sum(axis=1, keepdims=True)
+        scores /= np.sqrt(np.maximum(-ascending, 1, dtype=np.float32))[:, None]
+        for i, label in enumerate(self.labels):
+            if (first := self.labels.index(label)) != i:
+                scores[:, first] = np.logaddexp(scores[:, first], scores[:, i])
+                scores[:, i] = -np.inf
+        return scores[np.argsort(order)]

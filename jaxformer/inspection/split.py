@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES = 20  # of each finding; all are counted
 _LABELS = 10  # of each finding that are reported, the most frequent ones
 _MOST_LABELS = 100_000  # that are counted
-_CHUNK = 8192  # pairs inspected at a time
+_CHUNK = 2**15  # pairs inspected at a time
 _GROUP_EXAMPLES = 5  # of a text that is repeated
 # Controls but the tab, line ends but \n, soft hyphens, marks of direction and width,
 # replacement characters, private use. Joiners are usual in Persian, Hindi and emoji,
