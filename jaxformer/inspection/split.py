@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES = 20  # of each finding; all are counted
 _LABELS = 10  # of each finding that are reported, the most frequent ones
 _MOST_LABELS = 100_000  # that are counted
-_CHUNK = 2**15  # pairs inspected at a time
+_CHUNK = 2**13  # pairs inspected at a time
 _GROUP_EXAMPLES = 5  # of a text that is repeated
 # Controls but the tab, line ends but \n, soft hyphens, marks of direction and width,
 # replacement characters, private use. Joiners are usual in Persian, Hindi and emoji,
@@ -144,13 +144,13 @@ def count_odd_characters(sentence: str) -> dict[str, int]:
     """
     if sentence.isascii() and sentence.isprintable():
         return {}
-    counts = Counter(
-        f"U+{ord(c):04X} {unicodedata.name(c, 'CONTROL OR PRIVATE USE')}"
-        for c in _ODD.findall(sentence)
-    )
-    if not unicodedata.is_normalized("NFC", sentence):
-        counts["not NFC"] = 1
-    return counts
+    counts = Counter(_ODD.findall(sentence))
+    unnamed = "CONTROL OR PRIVATE USE"
+    named = {
+        f"U+{ord(c):04X} {unicodedata.name(c, unnamed)}": n for c, n in counts.items()
+    }
+    is_composed = unicodedata.is_normalized("NFC", sentence)
+    return named if is_composed else {**named, "not NFC": 1}
 
 
 def find_repeats(hashes: np.ndarray) -> Finding:
