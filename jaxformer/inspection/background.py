@@ -16,7 +16,7 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
 
     The process ends with the block. The function raises InputError if it was killed.
     """
-    command = [sys.executable, "-m", "jaxformer.inspection"]
+    command = [sys.executable, "-m", "jaxformer.inspection.corpus"]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

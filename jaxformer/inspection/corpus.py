@@ -1,9 +1,11 @@
 """Inspect a parallel corpus before training on it, for `--mode=check`.
 
 Splits are read without the cleaning of training text. Lines count from 1 and end at
-"\\n" alone.
+"\\n" alone. As a program it reads a pickled DataConfig and writes the pickled result.
 """
 
+import pickle
+import sys
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -74,3 +76,7 @@ def _describe(
             for kind, found in split.findings.items()
         },
     }
+
+
+if __name__ == "__main__":
+    pickle.dump(inspect_corpus(pickle.load(sys.stdin.buffer)), sys.stdout.buffer)

@@ -32,7 +32,7 @@ class Languages:
         for code in codes:
             if code not in labels:
                 raise InputError(f"languages: py3langid has no language {code!r}")
-        self._codes, self.labels = codes, labels
+        self._codes, self.labels = codes, np.array(labels)
         self._weights = np.asarray(weights, np.float32)  # [features, len(labels)]
         self._priors = np.asarray(priors)  # [len(labels)]
         self._rows = np.asarray(rows, np.int64) * 256  # by state: of its first move
@@ -64,18 +64,16 @@ class Languages:
         """Return, by index, the language of sentences not in `code`, and its odds."""
         scores = self.classify(texts)
         best = scores.argmax(axis=1)
-        odds = scores.max(axis=1) - scores[:, self.labels.index(code)]
+        own = scores[:, self.labels == code].max(axis=1)  # of one or two scripts
+        odds = scores.max(axis=1) - own
         return {
-            i: (self.labels[best[i]], math.exp(odds[i]))
+            i: (str(self.labels[best[i]]), math.exp(odds[i]))
             for i in np.flatnonzero(odds > math.log(_ODDS)).tolist()
             if self.labels[best[i]] != _NO_LANGUAGE
         }
 
     def classify(self, texts: Sequence[str]) -> np.ndarray:
-        """Return log-probabilities, less a constant of each row: [n, len(labels)].
-
-        The second label of a language with two scripts has -inf.
-        """
+        """Return log-probabilities, less a constant of each row: [n, len(labels)]."""
         texts = [text[:_MOST] for text in texts]
         encoded = [(t.lower() if t.isupper() else t).encode() for t in texts]
         lengths = np.array([len(each) for each in encoded])
@@ -101,8 +99,4 @@ class Languages:
         scores += self._priors
         scores[np.diff(starts) == 0] = 0  # without a feature all are equally probable
         scores /= np.sqrt(np.maximum(-ascending, 1, dtype=np.float32))[:, None]
-        for i, label in enumerate(self.labels):
-            if (first := self.labels.index(label)) != i:
-                scores[:, first] = np.logaddexp(scores[:, first], scores[:, i])
-                scores[:, i] = -np.inf
         return scores[np.argsort(order)]
