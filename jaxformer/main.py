@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
     try:
-        processes.join(processes.Cluster(**arguments.cluster))
+        processes.join(**arguments.cluster)
         _start_logging(processes)
         result = command(arguments.mode).run(**arguments.flags)
         if result is not None and processes.is_first():

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -24,17 +23,6 @@ from jaxformer.lost_peers import LAST_SECONDS, PEERS, WATCH_SECONDS
 logger = logging.getLogger(__name__)
 
 _RESUME = "start all processes again to resume from the newest checkpoint"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """The flags that say which processes take part; JAX can find what is None."""
-
-    coordinator_address: str | None  # host:port of process 0
-    num_processes: int | None
-    process_id: int | None
-    join_timeout: int  # seconds to wait at the start for all processes
-    peer_timeout: int  # seconds after which a silent peer counts as lost
 
 
 class StoppedError(Exception):
@@ -50,28 +38,36 @@ class StoppedError(Exception):
         self.step = step
 
 
-def join(cluster: Cluster) -> None:
+def join(
+    *,
+    coordinator_address: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    join_timeout: int,
+    peer_timeout: int,
+) -> None:
     """Connect to the other processes, if there are any, and watch them from then on.
 
-    Flags name them, or JAX finds them on Cloud TPU, Slurm and Open MPI. Call it before
-    any other use of JAX. Raises InputError for flags that contradict each other; ends
-    the process with code 3 if not all are connected within `join_timeout` seconds.
+    The arguments are the flags of those names; JAX finds what is None on Cloud TPU,
+    Slurm and Open MPI. Call it before any other use of JAX. Raises InputError for flags
+    that contradict each other; ends the process with code 3 if not all are connected
+    within `join_timeout` seconds.
     """
-    flags = (cluster.coordinator_address, cluster.num_processes, cluster.process_id)
-    if cluster.num_processes == 1 or jax.distributed.is_initialized():
+    flags = (coordinator_address, num_processes, process_id)
+    if num_processes == 1 or jax.distributed.is_initialized():
         return
-    _check(cluster)
+    _check(*flags)
     # A lost peer is reported to the others instead of aborting them: see `Peers.watch`.
     jax.config.update("jax_enable_recoverability", True)
     PEERS.explain_abort(
-        f"not all processes connected within {cluster.join_timeout} s "
-        "(--join_timeout); start all of them with the same address of process 0"
+        f"not all processes connected within {join_timeout} s (--join_timeout); start "
+        "all of them with the same address of process 0"
     )
     try:
         jax.distributed.initialize(
             *flags,
-            initialization_timeout=cluster.join_timeout,
-            heartbeat_timeout_seconds=cluster.peer_timeout,
+            initialization_timeout=join_timeout,
+            heartbeat_timeout_seconds=peer_timeout,
         )
     except (ValueError, RuntimeError) as error:
         _check_alone(flags, error)
@@ -84,7 +80,7 @@ def join(cluster: Cluster) -> None:
         else f"JAX gave up on the connection between the processes; {_RESUME}"
     )
     PEERS.name = f"process {jax.process_index()}: "
-    PEERS.timeout = cluster.peer_timeout
+    PEERS.timeout = peer_timeout
     PEERS.watch(_RESUME)
     # Stdout is for results, but libraries that communicate between processes print
     # there. File descriptor 1 becomes stderr, and only Python writes to stdout.
@@ -93,14 +89,12 @@ def join(cluster: Cluster) -> None:
     os.dup2(2, 1)
 
 
-def _check(cluster: Cluster) -> None:
-    count, mine = cluster.num_processes, cluster.process_id
+def _check(address: str | None, count: int | None, mine: int | None) -> None:
     if count is not None and mine is not None and not 0 <= mine < count:
         raise InputError(
             f"--process_id={mine} is not one of --num_processes={count}; they are "
             f"numbered from 0 to {count - 1}"
         )
-    address = cluster.coordinator_address
     if address is not None and not address.rpartition(":")[2].isdecimal():
         raise InputError(
             f"--coordinator_address={address} has no port; write HOST:PORT of process 0"
@@ -109,14 +103,15 @@ def _check(cluster: Cluster) -> None:
 
 def _check_alone(flags: tuple, error: Exception) -> None:
     """Return if JAX failed to connect because there is only this process."""
-    has_flags = flags != (None, None, None)
-    if isinstance(error, ValueError):
-        if has_flags:
-            raise InputError(
-                f"the processes cannot find each other ({error}); give "
-                "--coordinator_address=HOST:PORT, --num_processes and --process_id"
-            ) from error
-    elif has_flags or "must be called before" not in str(error):
+    has_flags = any(flag is not None for flag in flags)
+    if isinstance(error, ValueError) and has_flags:
+        raise InputError(
+            f"the processes cannot find each other ({error}); give "
+            "--coordinator_address=HOST:PORT, --num_processes and --process_id"
+        ) from error
+    if isinstance(error, RuntimeError) and (
+        has_flags or "must be called before" not in str(error)
+    ):
         line = str(error).partition("\n")[0]
         PEERS.end(f"the processes could not connect ({line})")
 

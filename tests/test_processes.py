@@ -12,18 +12,18 @@ import pytest
 
 from jaxformer import processes
 from jaxformer.errors import InputError
-from jaxformer.processes import Cluster, StoppedError, stop_requests
+from jaxformer.processes import StoppedError, stop_requests
 
 
 def cluster(**flags):
     nothing = dict.fromkeys(("coordinator_address", "num_processes", "process_id"))
-    return Cluster(**{**nothing, "join_timeout": 1, "peer_timeout": 10, **flags})
+    return {**nothing, "join_timeout": 1, "peer_timeout": 10, **flags}
 
 
 def test_one_process_is_the_first_of_one():
     """JAX has been used here already, so connecting to others would be an error."""
-    processes.join(cluster(num_processes=1))
-    processes.join(cluster())
+    processes.join(**cluster(num_processes=1))
+    processes.join(**cluster())
     assert (processes.count(), processes.index()) == (1, 0)
     assert processes.is_first()
     assert not processes.are_several()
@@ -38,9 +38,9 @@ def test_an_abort_of_one_process_is_not_taken_for_a_lost_peer():
     """`join` undoes its preparations when there are no peers."""
     script = (
         "import os, jax; jax.devices();"
-        "from jaxformer.processes import Cluster, join;"
-        "join(Cluster(coordinator_address=None, num_processes=None, process_id=None,"
-        " join_timeout=1, peer_timeout=10));"
+        "from jaxformer.processes import join;"
+        "join(coordinator_address=None, num_processes=None, process_id=None,"
+        " join_timeout=1, peer_timeout=10);"
         "assert not jax.config.jax_enable_recoverability; os.abort()"
     )
     done = subprocess.run(
@@ -61,7 +61,7 @@ def test_an_abort_of_one_process_is_not_taken_for_a_lost_peer():
 )
 def test_contradicting_flags_are_refused(flags, said):
     with pytest.raises(InputError, match=said):
-        processes.join(cluster(**flags))
+        processes.join(**cluster(**flags))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
