@@ -8,17 +8,15 @@ only. `--help`, the reference page and every check of a value are made from here
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from jaxformer.errors import InputError
 from jaxformer.settings import Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig(Section):
+class DataConfig(Section, name="data"):
     """Which text, and how it becomes tokens."""
-
-    section: ClassVar[str] = "data"
 
     corpus: str = setting(
         'Kind of text: "files" (train_source, train_target, ... are paths or globs), '
@@ -77,10 +75,8 @@ class DataConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchesConfig(Section):
+class BatchesConfig(Section, name="batches"):
     """How sentence pairs share batches (section 5.1)."""
-
-    section: ClassVar[str] = "batches"
 
     layout: str = setting(
         '"packed": several pairs in a row, one static shape; "buckets": one pair in a '
@@ -98,10 +94,8 @@ class BatchesConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig(Section):
+class OptimizerConfig(Section, name="optimizer"):
     """Adam and its learning rate (section 5.3)."""
-
-    section: ClassVar[str] = "optimizer"
 
     warmup_steps: int = setting("Updates of the warm-up (equation 3).", least=1)
     learning_rate_scale: float = setting("Factor of equation 3; the paper's is 1.")
@@ -114,10 +108,8 @@ class OptimizerConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig(Section):
+class TrainingConfig(Section, name="training"):
     """The training loop (sections 5 and 6.1)."""
-
-    section: ClassVar[str] = "training"
 
     steps: int = setting("Updates of the whole run.", least=1, free=True)
     seed: int = setting("Seed of parameters, dropout and order of data.", least=0)
@@ -167,10 +159,8 @@ class TrainingConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeshConfig(Section):
+class MeshConfig(Section, name="mesh"):
     """How devices are used; the sizes multiply to their number, -1 is the rest."""
-
-    section: ClassVar[str] = "mesh"
 
     data: int = setting("Replicas that split the batch.", least=-1, free=True)
     fsdp: int = setting(
@@ -182,10 +172,8 @@ class MeshConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchConfig(Section):
+class SearchConfig(Section, name="decoding"):
     """The width and the penalty of a search (section 6.1)."""
-
-    section: ClassVar[str] = "decoding"
 
     beam_size: int = setting(
         "Beam width; 1 is greedy search. Of samples: their number.", least=1, free=True

@@ -10,7 +10,7 @@ import operator
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from jaxformer.errors import InputError, did_you_mean
 
@@ -41,7 +41,8 @@ def setting(
 class Section:
     """Base of the sections; refuses a value of a wrong type or out of bounds."""
 
-    section: ClassVar[str]
+    def __init_subclass__(cls, name: str | None = None) -> None:
+        cls.section = name or cls.section
 
     def __post_init__(self) -> None:
         """Raise InputError that names the first key with a value it cannot have."""

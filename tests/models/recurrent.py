@@ -21,10 +21,8 @@ from jaxformer.settings import Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(Section):
+class RecurrentConfig(Section, name="model"):
     """The config section `model`."""
-
-    section: ClassVar[str] = "model"
 
     architecture: str = setting("Kind of model.", choices=("recurrent",))
     d_model: int = setting("Width.", least=1)

@@ -1,17 +1,14 @@
 """The hyper-parameters of the Transformer: the config section `model`."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxformer.errors import InputError
 from jaxformer.settings import Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(Section):
+class TransformerConfig(Section, name="model"):
     """The hyper-parameters of Table 3, and others in which published models differ."""
-
-    section: ClassVar[str] = "model"
 
     architecture: str = setting("Kind of model.", choices=("transformer",))
     encoder_layers: int = setting("Layers of the encoder, N.", least=1)
