@@ -91,36 +91,31 @@ class Split:
         self.files: list[tuple[str, str, int]] = []  # names, index of their first pair
         self.findings: dict[str, Finding] = defaultdict(Finding)
         self.words: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
-        hashes = {kind: array("q") for kind in ("pair", *SIDES)}
+        self.hashes = {kind: array("q") for kind in ("pair", *SIDES)}
         for part in parts:
             self.files.append((part.source, part.target, self.pairs))
             while chunk := list(islice(part.pairs, _CHUNK)):
-                self._inspect(chunk, languages, hashes)
+                self._inspect(chunk, languages)
                 self.pairs += len(chunk)
         if not self.pairs:
             raise InputError("a split holds no pair")
-        self.hashes = {k: np.frombuffer(h, np.int64) for k, h in hashes.items()}
         for kind, values in self.hashes.items():
+            self.hashes[kind] = values = np.frombuffer(values, np.int64)
             self.findings[f"{kind}_repeated"] = find_repeats(values)
 
-    def _inspect(
-        self,
-        chunk: list[Pair],
-        languages: "Languages | None",
-        hashes: Mapping[str, array],
-    ) -> None:
+    def _inspect(self, chunk: list[Pair], languages: "Languages | None") -> None:
         sides = list(zip(*chunk, strict=True))
         sources, targets = texts = [list(map(normalise, side)) for side in sides]
         for side, raws, clean in zip(SIDES, sides, texts, strict=True):
             self.words[side].update(t.count(" ") + 1 if t else 0 for t in clean)
-            hashes[side].extend([hash(text) if text else 0 for text in clean])
+            self.hashes[side].extend([hash(text) if text else 0 for text in clean])
             for index, raw in enumerate(raws, self.pairs):
                 if not clean[index - self.pairs]:
                     self.findings[f"{side}_blank"].add(index)
                 if odd := count_odd_characters(raw):
                     self.findings[f"{side}_characters"].add(index, odd)
         for index, pair in enumerate(zip(sources, targets, strict=True), self.pairs):
-            hashes["pair"].append(hash(pair) if all(pair) else 0)
+            self.hashes["pair"].append(hash(pair) if all(pair) else 0)
             if pair[0] and pair[0] == pair[1]:
                 self.findings["identical_sides"].add(index)
         found = languages.judge(sources, targets) if languages else ()
