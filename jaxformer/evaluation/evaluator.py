@@ -61,10 +61,10 @@ class PairScorer:
     def __init__(self, model: Model, config: Config, pairs: TokenizedCorpus) -> None:
         self._pairs = pairs
         training = config.training
-        longest = int(max(pairs.source.lengths.max(), pairs.target.lengths.max()))
+        lengths = [side.lengths for side in pairs]
+        longest = int(np.max(lengths))
         self._plan = make_plan(
-            pairs.source.lengths,
-            pairs.target.lengths,
+            *lengths,
             layout="buckets",
             row_length=longest,
             max_shapes=MAX_SHAPES,
@@ -72,11 +72,8 @@ class PairScorer:
             tokens_per_update=training.tokens_per_update,
             row_multiple=1,
         )
-        self._sums = jax.jit(
-            functools.partial(
-                evaluate_batch, model, label_smoothing=training.label_smoothing
-            )
-        )
+        smoothing = {"label_smoothing": training.label_smoothing}
+        self._sums = jax.jit(functools.partial(evaluate_batch, model, **smoothing))
 
     def __call__(self, params: Parameters) -> dict[str, float]:
         """Sum loss, negative log-likelihood and correct tokens over all pairs.
@@ -84,12 +81,7 @@ class PairScorer:
         Each process takes its share of the batches; all return the same sums.
         """
         own, mesh = np.zeros(len(LossSums._fields)), local_mesh()
-        batches = evaluation_batches(
-            self._pairs,
-            self._plan,
-            rows=rows_here(mesh),
-            process=(processes.index(), processes.count()),
-        )
+        batches = evaluation_batches(self._pairs, self._plan, rows=rows_here(mesh))
         with on_mesh(mesh):
             for batch in batches:
                 sums = self._sums(params, put_batch(mesh, batch))
@@ -143,12 +135,7 @@ class Evaluator:
 
 def tokenize_pairs(tokenizer: Tokenizer, text: Text) -> TokenizedCorpus:
     """Tokenise sentence pairs."""
-
-    def side(sequences: list[list[int]]) -> Ragged:
-        offsets = np.cumsum([0, *map(len, sequences)])
-        return Ragged(np.concatenate(sequences).astype(np.int32), offsets)
-
     return TokenizedCorpus(
-        side(tokenizer.encode(text.sources)),
-        side(tokenizer.encode_target(text.references)),
+        Ragged.of(tokenizer.encode(text.sources)),
+        Ragged.of(tokenizer.encode_target(text.references)),
     )
