@@ -108,7 +108,8 @@ def read_lines(path: Path) -> Iterator[str]:
     number = 0
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            for number, line in enumerate(decode_lines(file, str(path)), start=1):
+            for line in decode_lines(file, str(path)):
+                number += 1
                 yield line
     except (OSError, EOFError, zlib.error) as error:
         damage = f"the gzip data is damaged or cut short after line {number} ({error})"
