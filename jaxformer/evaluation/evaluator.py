@@ -1,5 +1,6 @@
 """Translate a text and score it, in training and afterwards."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -62,15 +63,12 @@ class PairScorer:
         self._pairs = pairs
         training = config.training
         lengths = [side.lengths for side in pairs]
-        longest = int(np.max(lengths))
+        tokens = max(training.tokens_per_microbatch, int(np.max(lengths)))
+        layout = {"layout": "buckets", "max_shapes": MAX_SHAPES, "row_multiple": 1}
         self._plan = make_plan(
             *lengths,
-            layout="buckets",
-            row_length=longest,
-            max_shapes=MAX_SHAPES,
-            tokens_per_microbatch=max(training.tokens_per_microbatch, longest),
-            tokens_per_update=training.tokens_per_update,
-            row_multiple=1,
+            dataclasses.replace(config.batches, **layout),
+            dataclasses.replace(training, tokens_per_microbatch=tokens),
         )
         smoothing = {"label_smoothing": training.label_smoothing}
         self._sums = jax.jit(functools.partial(evaluate_batch, model, **smoothing))

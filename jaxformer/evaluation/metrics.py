@@ -99,7 +99,9 @@ def every_bleu(
             if name + case in SCORERS:
                 bleu = BLEU(**options, lowercase=bool(case))
                 value = bleu.corpus_score(translated, [expected]).score
-                scores.append(Score(name + case, value, f"{bleu.get_signature()}{note}"))
+                scores.append(
+                    Score(name + case, value, f"{bleu.get_signature()}{note}")
+                )
     return scores
 
 
