@@ -25,6 +25,8 @@ PAIRS = [
 SWAPPED = {"source_language": "de", "target_language": "en"}
 BUILTIN = {"corpus": "builtin:grammar"}
 FILES = {"corpus": "files", "train_source": "train.en", "train_target": "train.de"}
+GLOBS = FILES | {"train_source": "part-*.en.gz", "train_target": "part-*.de.gz"}
+TSV = {"corpus": "tsv", "train": "pairs.tsv"}
 
 
 def write_lines(path, lines):
@@ -39,11 +41,15 @@ def write_split(stem, pairs=PAIRS, ending=""):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A directory corpus in ./text: four pairs to train on, two of dev."""
+    """A directory corpus in ./text with two pairs of dev; the same pairs in files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").mkdir()
     write_split(tmp_path / "text" / "train", ending=".gz")
     write_split(tmp_path / "text" / "val", PAIRS[:2])
+    write_split(tmp_path / "train")
+    write_split(tmp_path / "part-2", PAIRS[2:], ".gz")
+    write_split(tmp_path / "part-1", PAIRS[:2], ".gz")
+    write_lines(tmp_path / "pairs.tsv", [f"{a}\t{b}\tCC-BY\t1" for a, b in PAIRS])
     values = dict.fromkeys((field.name for field in fields(DataConfig)), "") | {
         "corpus": "directory", "directory": "text", "train": "train", "dev": "val",
         "source_language": "en", "target_language": "de", "download": False,
@@ -52,13 +58,6 @@ def folder(tmp_path, monkeypatch):
         "max_ratio": 3.0, "deduplicate": True, "seed": 7,
     }  # fmt: skip
     return DataConfig(**values)
-
-
-@pytest.fixture
-def files(tmp_path, folder):
-    """A corpus of two plain files, ./train.en and ./train.de."""
-    write_split(tmp_path / "train")
-    return replace(folder, **FILES)
 
 
 def read(config, split="train"):
@@ -74,37 +73,29 @@ def assert_refused(config, message, split="train"):
 # Text
 
 
-def test_a_directory_is_read_by_stem_and_language(folder):
-    assert read(folder) == PAIRS
+@pytest.mark.parametrize("kind", [{}, FILES, GLOBS, TSV])
+def test_every_kind_of_text_is_read_in_order(folder, kind):
+    assert read(replace(folder, **kind)) == PAIRS
+
+
+def test_a_directory_is_read_by_language(folder):
     assert read(replace(folder, **SWAPPED)) == [(b, a) for a, b in PAIRS]
     assert read_split(folder, "dev") == tuple(map(list, zip(*PAIRS[:2], strict=True)))
 
 
-def test_globs_are_read_in_order_part_by_part(tmp_path, files):
-    write_split(tmp_path / "part-2", PAIRS[2:], ".gz")
-    write_split(tmp_path / "part-1", PAIRS[:2], ".gz")
-    config = replace(files, train_source="part-*.en.gz", train_target="part-*.de.gz")
-    assert read(config) == PAIRS
-    names = [(part.source, part.target) for part in read_parts(config, "train")]
-    assert names == [(f"part-{n}.en.gz", f"part-{n}.de.gz") for n in (1, 2)]
-    message = r"train_source matches 2 files but data\.train_target matches 1:"
-    assert_refused(replace(config, train_target="train.de"), message)
-    write_lines(tmp_path / "[a].en", ["x"] * 4)  # a name that could be a glob
-    assert [a for a, _ in read(replace(files, train_source="[a].en"))] == ["x"] * 4
+def test_parts_are_named_and_a_name_may_look_like_a_glob(tmp_path, folder):
+    parts = read_parts(replace(folder, **GLOBS), "train")
+    names = [(f"part-{n}.en.gz", f"part-{n}.de.gz") for n in (1, 2)]
+    assert [(part.source, part.target) for part in parts] == names
+    write_lines(tmp_path / "[a].en", ["x"] * 4)
+    config = replace(folder, **FILES | {"train_source": "[a].en"})
+    assert [a for a, _ in read(config)] == ["x"] * 4
 
 
-def test_lines_end_at_newline_only(tmp_path, files):
+def test_lines_end_at_newline_only(tmp_path, folder):
     separators = "a\u2028b\x85c\x0bd\x0ce\x1cf\u2029g\rh"
     (tmp_path / "train.en").write_bytes(f"\ufeff{separators}\r\n\r\n1\n2".encode())
-    assert [a for a, _ in read(files)] == [separators, "", "1", "2"]
-
-
-def test_tsv_takes_the_first_two_columns(tmp_path, folder):
-    write_lines(tmp_path / "t.tsv", ["a\tb", "c\td\tCC-BY", "\te"])
-    config = replace(folder, corpus="tsv", train="t.tsv")
-    assert read(config) == [("a", "b"), ("c", "d"), ("", "e")]
-    write_lines(tmp_path / "t.tsv", ["a\tb", "only one"])
-    assert_refused(config, r"t\.tsv, line 2: one column where two are needed")
+    assert [a for a, _ in read(replace(folder, **FILES))] == [separators, "", "1", "2"]
 
 
 GZIP = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode())
@@ -120,21 +111,22 @@ GZIP = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode())
         ("x.de.gz", gzip.compress(b""), r"x\.de\.gz is empty"),
         ("x.de.gz", GZIP[: len(GZIP) // 2], r"de\.gz .* gzip data is damaged or cut"),
         ("x.de.gz", b"plain text\n" * 4, r"gzip data is damaged .* after line 0"),
-        ("none", b"", r"no file x\.de"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path, files, name, content, message):
+def test_a_damaged_file_is_named(tmp_path, folder, name, content, message):
     write_lines(tmp_path / "train.en", ["x"] * 9999)
     (tmp_path / name).write_bytes(content)
-    name = name.replace("none", "x.de")
-    assert_refused(replace(files, train_target=name), message)
+    assert_refused(replace(folder, **FILES | {"train_target": name}), message)
 
 
 @pytest.mark.parametrize(
     ("changes", "split", "message"),
     [
         ({"corpus": "files"}, "dev", r"dev split is missing: set data\.dev_source"),
-        ({"corpus": "tsv", "train": "*.xx"}, "train", r"no file matches \*\.xx"),
+        (TSV | {"train": "*.xx"}, "train", r"no file matches \*\.xx"),
+        (TSV | {"train": "x.de"}, "train", r"no file x\.de"),
+        (TSV | {"train": "train.en"}, "train", r"train\.en, line 1: one column where"),
+        (GLOBS | {"train_target": "train.de"}, "train", "2 files .*_target matches 1:"),
         ({}, "test", r"test split is missing: set data\.test\b"),
         ({"dev": "dev"}, "dev", r"neither text/dev\.en nor text/dev\.en\.gz"),
         ({"target_language": "fr"}, "train", r"neither text/train\.fr nor"),
