@@ -21,6 +21,7 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -61,10 +62,11 @@ def plan_of(
     `tokens` are the entries of a side; more pairs than the corpus has repeat lengths.
     """
     lengths = (np.resize(side.lengths, pairs or len(side)) for side in corpus)
-    return make_plan(
-        *lengths, layout=layout, row_length=ROW_LENGTH, max_shapes=MAX_SHAPES,
-        tokens_per_microbatch=tokens, tokens_per_update=tokens, row_multiple=1,
+    batching = SimpleNamespace(
+        layout=layout, row_length=ROW_LENGTH, max_shapes=MAX_SHAPES, row_multiple=1,
+        tokens_per_microbatch=tokens, tokens_per_update=tokens,
     )  # fmt: skip
+    return make_plan(*lengths, batching, batching)
 
 
 @functools.cache

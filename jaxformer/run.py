@@ -52,7 +52,7 @@ def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCor
     folder = Workdir(workdir)
     config = folder.resolve(request)
     one = np.ones(1, np.int32)
-    plan_batches(config, one, one)  # refuses sizes that contradict each other
+    make_plan(one, one, config.batches, config.training)  # refuses contradictions
     folder.create()
     if processes.is_first():  # it writes what the others then open
         tokenizer = folder.read_tokenizer() if folder.has_checkpoints() else None
@@ -106,25 +106,10 @@ def make_training_setup(run: Run) -> TrainingSetup:
     return TrainingSetup(make_mesh(**vars(run.config.mesh)), init, train_step, schedule)
 
 
-def plan_batches(
-    config: Config, source_lengths: np.ndarray, target_lengths: np.ndarray
-) -> Plan:
-    """Plan batches, the same for every mesh, from lengths int [n] that include EOS."""
-    batches = {**vars(config.batches)}
-    del batches["executor"]
-    return make_plan(
-        source_lengths,
-        target_lengths,
-        tokens_per_microbatch=config.training.tokens_per_microbatch,
-        tokens_per_update=config.training.tokens_per_update,
-        **batches,
-    )
-
-
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
-    """Plan the batches of the training text."""
-    train = prepared.train
-    return plan_batches(run.config, train.source.lengths, train.target.lengths)
+    """Plan the batches of the training text, the same for every mesh."""
+    lengths = (side.lengths for side in prepared.train)
+    return make_plan(*lengths, run.config.batches, run.config.training)
 
 
 def read_parameters(run: Run, which: str | None) -> Parameters:

@@ -64,7 +64,7 @@ DOORS = {
     "orbax": "training.storage",
     "sentencepiece": "data.tokenizer",
     "sacrebleu": "evaluation.metrics evaluation.significance",
-    "sacremoses": "evaluation.moses",
+    "sacremoses": "evaluation.metrics",
     "py3langid": "inspection.languages",
     "altair": "reports",
     "jinja2": "reports.page",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +25,10 @@ class Text(NamedTuple):
 def planned(text: Text, tokens: int) -> list[Batch]:
     """Make an epoch of batches of at most `tokens` entries a side, as training does."""
     source, target = text.corpus
-    plan = make_plan(
-        source.lengths, target.lengths, tokens_per_microbatch=tokens,
-        tokens_per_update=tokens, **text.batching,
-    )  # fmt: skip
+    batching = SimpleNamespace(
+        tokens_per_microbatch=tokens, tokens_per_update=tokens, **text.batching
+    )
+    plan = make_plan(source.lengths, target.lengths, batching, batching)
     return list(evaluation_batches(text.corpus, plan))
 
 

@@ -1,4 +1,4 @@
-"""Tokenise training pairs; drop and count those that would harm training.
+"""Tokenise sentence pairs; drop and count those that would harm training.
 
 Web text holds blank sides, whole paragraphs and pairs that do not translate each other.
 """
@@ -38,13 +38,6 @@ class CorpusReport:
     source: SideReport = field(default_factory=SideReport)
     target: SideReport = field(default_factory=SideReport)
 
-    def add(self, sources: list[list[int]], targets: list[list[int]]) -> None:
-        self.kept += len(sources)
-        for side, sequences in ((self.source, sources), (self.target, targets)):
-            side.tokens += sum(map(len, sequences))
-            side.unknown += sum(sequence.count(UNK) for sequence in sequences)
-            side.longest = max([side.longest, *map(len, sequences)])
-
     def __str__(self) -> str:
         dropped = [f"{count:,} {why}" for why, count in self.dropped.items() if count]
         sides = [
@@ -62,11 +55,11 @@ def clean(
     pairs: Iterable[Pair],
     tokenizer: Tokenizer,
     report: CorpusReport,
-    config: DataConfig,
-) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
-    """Yield chunks of tokenised pairs that are kept; count all pairs in `report`.
+    config: DataConfig | None,
+) -> Iterator[list[list[list[int]]]]:
+    """Yield chunks of tokenised pairs, [sources, targets]; count them in `report`.
 
-    A pair is dropped for the first of these reasons:
+    Without a config every pair is kept. Else a pair is dropped for the first of:
 
     - "empty": a side is blank.
     - "too_long": a side has more than `max_length` tokens, EOS included.
@@ -78,27 +71,28 @@ def clean(
     pairs = iter(pairs)
     while chunk := list(islice(pairs, _CHUNK)):
         source_text, target_text = zip(*chunk, strict=True)
-        sources = tokenizer.encode(source_text)
-        targets = tokenizer.encode_target(target_text)
-        lengths = np.array([list(map(len, sources)), list(map(len, targets))])  # [2, n]
-        shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
-        checks = {
-            "empty": shorter == 1,
-            "too_long": longer > config.max_length,
-            "ratio": longer - 1 > config.max_ratio * (shorter - 1) + _RATIO_SLACK,
-        }
+        sides = [tokenizer.encode(source_text), tokenizer.encode_target(target_text)]
         kept = np.arange(len(chunk))
-        for reason, fails in checks.items():
-            report.dropped[reason] += int(fails[kept].sum())
-            kept = kept[~fails[kept]]
-        if config.deduplicate:
-            is_new = seen.add([chunk[i] for i in kept])
-            report.dropped["duplicate"] += int((~is_new).sum())
-            kept = kept[is_new]
-        sources, targets = [sources[i] for i in kept], [targets[i] for i in kept]
+        if config:
+            lengths = np.array([list(map(len, side)) for side in sides])  # [2, n]
+            shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
+            checks = {
+                "empty": shorter == 1,
+                "too_long": longer > config.max_length,
+                "ratio": longer - 1 > config.max_ratio * (shorter - 1) + _RATIO_SLACK,
+                "duplicate": ~seen.add(chunk) & config.deduplicate,
+            }
+            for reason, fails in checks.items():
+                report.dropped[reason] += int(fails[kept].sum())
+                kept = kept[~fails[kept]]
         report.pairs += len(chunk)
-        report.add(sources, targets)
-        yield sources, targets
+        report.kept += len(kept)
+        sides = [[side[i] for i in kept] for side in sides]
+        for counts, side in zip((report.source, report.target), sides, strict=True):
+            counts.tokens += sum(map(len, side))
+            counts.unknown += sum(ids.count(UNK) for ids in side)
+            counts.longest = max([counts.longest, *map(len, side)])
+        yield sides
 
 
 class SeenPairs:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from jaxformer.config import DataConfig
 from jaxformer.data.cleaning import CorpusReport, clean
 from jaxformer.data.sources import read_pairs
-from jaxformer.data.store import TokenizedCorpus, open_corpus, write_corpus
+from jaxformer.data.store import SIDES, TokenizedCorpus, open_corpus, write_corpus
 from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer, train_tokenizer
 from jaxformer.errors import InputError
@@ -61,7 +61,7 @@ def prepare(
     """
     corpus = workdir / "corpus"
     if corpus.exists():
-        _check_settings(config, workdir)
+        _check_settings(config, corpus)
         log.info("corpus: using %s as it was prepared", corpus)
         return open_prepared(workdir)
     start = time.monotonic()
@@ -71,22 +71,9 @@ def prepare(
         if tokenizer is None:
             size = config.vocab_size
             log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
-            tokenizer = train_tokenizer(
-                chain.from_iterable(read_pairs(config, "train")),
-                trained,
-                vocab_size=size,
-                character_coverage=config.character_coverage,
-                max_sentences=config.vocab_sentences,
-                seed=config.seed,
-            )
-        report = {
-            "train": _write_train(config, tokenizer, partial),
-            "dev": _write_dev(dev, tokenizer, partial),
-            "vocab_size": tokenizer.vocab_size,
-            "tokenizer": tokenizer.hash,
-            "settings": config.fixed(),
-        }
-        (partial / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+            sentences = chain.from_iterable(read_pairs(config, "train"))
+            tokenizer = train_tokenizer(sentences, trained, config)
+        _write(partial, config, tokenizer, dev)
         if trained.exists():
             os.replace(trained, workdir / "tokenizer.model")
     log.info("corpus: prepared in %.0f s", time.monotonic() - start)
@@ -96,62 +83,63 @@ def prepare(
 def open_prepared(workdir: Path) -> PreparedCorpus:
     """Open a prepared workdir; InputError if it is damaged or of another tokenizer."""
     corpus = workdir / "corpus"
-    report = _read_report(workdir)
+    report = _read_report(corpus)
     tokenizer = Tokenizer.load(workdir / "tokenizer.model")
     if tokenizer.hash != report["tokenizer"]:
         raise InputError(
             f"{workdir / 'tokenizer.model'} is not the tokenizer that {corpus} was "
             "prepared with: put that one back, or delete both and prepare again"
         )
-    return PreparedCorpus(
-        tokenizer,
-        open_corpus(corpus / "train"),
-        open_corpus(corpus / "dev"),
-        list(read_lines(corpus / "dev.source.txt")),
-        list(read_lines(corpus / "dev.target.txt")),
-        report,
-    )
+    splits = [open_corpus(corpus / split) for split in ("train", "dev")]
+    texts = [list(read_lines(corpus / f"dev.{side}.txt")) for side in SIDES]
+    return PreparedCorpus(tokenizer, *splits, *texts, report)
 
 
-def _write_train(config: DataConfig, tokenizer: Tokenizer, folder: Path) -> dict:
-    report = CorpusReport()
-    chunks = clean(read_pairs(config, "train"), tokenizer, report, config)
-    write_corpus(folder / "train", chunks, vocab_size=tokenizer.vocab_size)
-    log.info("corpus: train: %s", report)
-    if report.kept == 0:
-        raise InputError(
-            f"no training pair is left of {report.pairs}: dropped {report.dropped}"
-        )
-    return asdict(report)
+def _write(
+    folder: Path,
+    config: DataConfig,
+    tokenizer: Tokenizer,
+    dev: tuple[list[str], list[str]],
+) -> None:
+    """Write both splits in tokens, the text of dev, and the report."""
+    report = {}
+    for split, pairs, rules in (
+        ("train", read_pairs(config, "train"), config),
+        ("dev", zip(*dev, strict=True), None),
+    ):
+        counts = CorpusReport()
+        chunks = clean(pairs, tokenizer, counts, rules)
+        write_corpus(folder / split, chunks, vocab_size=tokenizer.vocab_size)
+        log.info("corpus: %s: %s", split, counts)
+        if rules and not counts.kept:
+            raise InputError(
+                f"no training pair is left of {counts.pairs}: dropped {counts.dropped}"
+            )
+        report[split] = asdict(counts)
+    for side, sentences in zip(SIDES, dev, strict=True):
+        text = "".join(f"{sentence}\n" for sentence in sentences)
+        (folder / f"dev.{side}.txt").write_text(text, "utf-8", newline="\n")
+    report |= {
+        "vocab_size": tokenizer.vocab_size,
+        "tokenizer": tokenizer.hash,
+        "settings": config.fixed(),
+    }
+    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
-def _write_dev(
-    dev: tuple[list[str], list[str]], tokenizer: Tokenizer, folder: Path
-) -> dict:
-    sequences = tokenizer.encode(dev[0]), tokenizer.encode_target(dev[1])
-    write_corpus(folder / "dev", [sequences], vocab_size=tokenizer.vocab_size)
-    for name, sentences in zip(("source", "target"), dev, strict=True):
-        text = "\n".join([*sentences, ""])
-        (folder / f"dev.{name}.txt").write_text(text, encoding="utf-8", newline="\n")
-    report = CorpusReport(pairs=len(dev[0]))
-    report.add(*sequences)
-    log.info("corpus: dev: %s", report)
-    return asdict(report)
-
-
-def _read_report(workdir: Path) -> dict[str, Any]:
-    path = workdir / "corpus" / "report.json"
+def _read_report(corpus: Path) -> dict[str, Any]:
+    path = corpus / "report.json"
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError):
         raise InputError(
-            f"{workdir} holds no prepared corpus ({path} cannot be read): prepare the "
-            "text in a new workdir"
+            f"{corpus.parent} holds no prepared corpus ({path} cannot be read): "
+            "prepare the text in a new workdir"
         ) from None
 
 
-def _check_settings(config: DataConfig, workdir: Path) -> None:
-    before = _read_report(workdir)["settings"]
+def _check_settings(config: DataConfig, corpus: Path) -> None:
+    before = _read_report(corpus)["settings"]
     changed = [
         f"data.{key} was {before.get(key)!r} and is now {value!r}"
         for key, value in config.fixed().items()
@@ -159,6 +147,6 @@ def _check_settings(config: DataConfig, workdir: Path) -> None:
     ]
     if changed:
         raise InputError(
-            f"{workdir} was prepared with other settings ({'; '.join(changed)}): use "
-            f"another workdir, or delete {workdir / 'corpus'} to prepare it again"
+            f"{corpus.parent} was prepared with other settings ({'; '.join(changed)}): "
+            f"use another workdir, or delete {corpus} to prepare it again"
         )

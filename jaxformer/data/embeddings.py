@@ -40,18 +40,8 @@ def read_word_vectors(
     is_found = np.zeros(len(pieces), bool)
     for number, line in enumerate(read_lines(path), start=1):
         word, _, numbers = line.partition(" ")
-        if number == 1:
-            fields = line.split()
-            is_header = len(fields) == 2  # a vector has at least two numbers
-            found = fields[1] if is_header else str(len(fields) - 1)
-            if found != str(d_model):
-                raise InputError(
-                    f"{path}, line 1: its vectors have {found} numbers and "
-                    f"model.d_model is {d_model}; use vectors of that size"
-                )
-            if is_header:
-                continue
-        for index in ids.get(word, ()):
+        is_header = number == 1 and len(line.split()) == 2  # vectors are longer
+        for index in () if is_header else ids.get(word, ()):
             if not is_found[index] or pieces[index] == word:
                 vectors[index] = _parse(numbers, d_model, f"{path}, line {number}")
                 is_found[index] = True
@@ -70,8 +60,8 @@ def _parse(numbers: str, d_model: int, line: str) -> np.ndarray:
         raise InputError(f"{line}: {error}; the line is damaged") from None
     if len(vector) != d_model:
         raise InputError(
-            f"{line}: the vector has {len(vector)} numbers instead of {d_model}; the "
-            "line is damaged"
+            f"{line}: the vector has {len(vector)} numbers and model.d_model is "
+            f"{d_model}; use vectors of that size"
         )
     if not np.isfinite(vector).all():
         raise InputError(f"{line}: the vector holds a number that is not finite")

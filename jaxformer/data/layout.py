@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.config import BatchesConfig
 from jaxformer.errors import InputError
 
 # A microbatch costs its tokens, padding included, and this share of a full one, so that
@@ -26,12 +27,7 @@ class Layout(NamedTuple):
 
 
 def choose_buckets(
-    source: np.ndarray,
-    target: np.ndarray,
-    *,
-    max_shapes: int,
-    tokens: int,
-    row_multiple: int,
+    source: np.ndarray, target: np.ndarray, batches: BatchesConfig, tokens: int
 ) -> Layout:
     """Cut the pairs by size into the buckets of least cost; lengths int [n].
 
@@ -53,14 +49,12 @@ def choose_buckets(
 
     below = offsets(counts)  # [levels + 1]
     pairs = np.maximum(below[None, 1:] - below[:, None], 0)  # [from, up to a level]
-    heights, microbatches = microbatch_heights(
-        pairs, sizes, tokens=tokens, row_multiple=row_multiple
-    )
+    heights, microbatches = microbatch_heights(pairs, sizes, batches, tokens)
     started = microbatches * (2 * tokens * _COST_OF_STARTING)
     cost = np.zeros((len(counts) + 1, len(counts) + 1))
     cost[:, 1:] = microbatches * heights * sizes.sum(axis=1) + started
     cost[np.tril_indices(len(cost), -1)] = np.inf
-    cuts = _cheapest_cuts(cost, max_shapes)
+    cuts = _cheapest_cuts(cost, batches.max_shapes)
 
     buckets = np.searchsorted(cuts, np.arange(len(counts)), side="right")
     classes = buckets.astype(np.uint8)[level]
@@ -87,7 +81,7 @@ def _cheapest_cuts(cost: np.ndarray, max_pieces: int) -> np.ndarray:
     return np.unique([cut for cut in cuts if cut > 0])
 
 
-def pack_rows(source: np.ndarray, target: np.ndarray, *, row_length: int) -> Layout:
+def pack_rows(source: np.ndarray, target: np.ndarray, row_length: int) -> Layout:
     """Fill rows of `row_length` tokens a side with several pairs; lengths int [n].
 
     Pairs of the same two lengths form a cell. A row is composed of cells and repeated
@@ -152,30 +146,27 @@ def _compose_row(room: np.ndarray, lengths: np.ndarray, left: np.ndarray) -> lis
 
 
 def microbatch_heights(
-    rows: np.ndarray, sizes: np.ndarray, *, tokens: int, row_multiple: int
+    rows: np.ndarray, sizes: np.ndarray, batches: BatchesConfig, tokens: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of a microbatch and the number of microbatches of each size.
 
     There are as few microbatches as `tokens` a side, padding included, allow, and they
     have equal heights. `rows` is [..., shapes], `sizes` [shapes, 2].
     """
-    longest = sizes.max(axis=1)
-    most = tokens // longest // row_multiple * row_multiple
+    longest, multiple = sizes.max(axis=1), batches.row_multiple
+    most = tokens // longest // multiple * multiple
     if not most.all():
         raise InputError(
-            f"training.tokens_per_microbatch={tokens} does not hold {row_multiple} "
+            f"training.tokens_per_microbatch={tokens} does not hold {multiple} "
             f"row(s) of {longest.max()} tokens; raise it or lower the length of a row"
         )
     microbatches = -(-rows // most)
     even = -(-rows // np.maximum(microbatches, 1))
-    return -(-even // row_multiple) * row_multiple, microbatches
+    return -(-even // multiple) * multiple, microbatches
 
 
 def concatenated_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenate arange(starts[i], starts[i] + lengths[i]) for all i.
-
-    The result has the dtype of `starts`.
-    """
+    """Concatenate arange(starts[i], starts[i] + lengths[i]) in the dtype of starts."""
     shift = starts - (np.cumsum(lengths, dtype=starts.dtype) - lengths)
     index = np.repeat(shift.astype(starts.dtype), lengths)
     index += np.arange(len(index), dtype=starts.dtype)

@@ -13,6 +13,7 @@ from itertools import count, islice
 
 import numpy as np
 
+from jaxformer import processes
 from jaxformer.batch import ALL_ROWS, Batch, Rows
 from jaxformer.data.layout import concatenated_ranges
 from jaxformer.data.plan import EpochPlan, Plan
@@ -69,19 +70,15 @@ def examples_of(plan: Plan, seed: int, update: int) -> np.ndarray:
 
 
 def evaluation_batches(
-    corpus: TokenizedCorpus,
-    plan: Plan,
-    *,
-    rows: Rows = ALL_ROWS,
-    process: tuple[int, int] = (0, 1),
+    corpus: TokenizedCorpus, plan: Plan, *, rows: Rows = ALL_ROWS
 ) -> Iterator[Batch]:
     """Yield every pair of the corpus once, always in the same order.
 
-    `process` = (p, n) takes microbatches p, p + n, p + 2n, ..., for process p of n.
+    Process p of n yields microbatches p, p + n, p + 2n, ....
     """
     epoch_plan = plan.epoch(seed=0, epoch=0)
-    first, step = process
-    for index in range(first, plan.microbatches_per_epoch, step):
+    indices = range(plan.microbatches_per_epoch)
+    for index in indices[processes.index() :: processes.count()]:
         yield assemble(corpus, epoch_plan, index, rows=rows)
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.config import BatchesConfig, TrainingConfig
 from jaxformer.data import layout as layouts
 from jaxformer.data.layout import concatenated_ranges, offsets
 
@@ -99,44 +100,36 @@ class Plan:
 
 
 def make_plan(
-    source_lengths: np.ndarray,
-    target_lengths: np.ndarray,
-    *,
-    layout: str,
-    row_length: int,
-    max_shapes: int,
-    tokens_per_microbatch: int,
-    tokens_per_update: int,
-    row_multiple: int,
+    source: np.ndarray,
+    target: np.ndarray,
+    batches: BatchesConfig,
+    training: TrainingConfig,
 ) -> Plan:
-    """Plan a corpus from its lengths, int [n] each, EOS included.
+    """Plan a corpus from the lengths of its sides, int [n] each, EOS included.
 
     A microbatch has at most `tokens_per_microbatch` tokens on either side, padding
     included, and a multiple of `row_multiple` rows. An update has the number of
     microbatches that is nearest to `tokens_per_update`. Raises InputError if a pair is
     longer than the `row_length` of "packed", or `row_multiple` rows than a microbatch.
     """
-    source, target = np.asarray(source_lengths), np.asarray(target_lengths)
-    budget = {"tokens": tokens_per_microbatch, "row_multiple": row_multiple}
-    if layout == "packed":
-        arranged = layouts.pack_rows(source, target, row_length=row_length)
+    tokens = training.tokens_per_microbatch
+    if batches.layout == "packed":
+        layout = layouts.pack_rows(source, target, batches.row_length)
     else:
-        arranged = layouts.choose_buckets(
-            source, target, max_shapes=max_shapes, **budget
-        )
-    rows = np.bincount(arranged.row_shapes)  # of each shape
-    heights, microbatches = layouts.microbatch_heights(rows, arranged.sizes, **budget)
+        layout = layouts.choose_buckets(source, target, batches, tokens)
+    sizes, rows = layout.sizes, np.bincount(layout.row_shapes)  # of each shape
+    heights, microbatches = layouts.microbatch_heights(rows, sizes, batches, tokens)
     edges = offsets(rows)
     starts = map(np.arange, edges[:-1], edges[1:], heights)  # a microbatch every height
-    per_update = max(1, round(tokens_per_update / tokens_per_microbatch))
-    padded_tokens = microbatches @ (heights * arranged.sizes.sum(axis=1))
-    shapes = np.column_stack([heights, arranged.sizes]).tolist()
+    per_update = max(1, round(training.tokens_per_update / tokens))
+    padded_tokens = microbatches @ (heights * sizes.sum(axis=1))
+    shapes = np.column_stack([heights, sizes]).tolist()
     return Plan(
         shapes=tuple(Shape(*shape) for shape in shapes),
-        classes=arranged.classes,
-        slots_by_class=np.argsort(arranged.slot_classes, kind="stable"),
-        row_starts=arranged.row_starts,
-        row_shapes=arranged.row_shapes,
+        classes=layout.classes,
+        slots_by_class=np.argsort(layout.slot_classes, kind="stable"),
+        row_starts=layout.row_starts,
+        row_shapes=layout.row_shapes,
         microbatch_starts=np.concatenate([*starts, edges[-1:]]).astype(np.int32),
         microbatches_per_update=per_update,
         real_token_share=float((source.sum() + target.sum()) / padded_tokens),

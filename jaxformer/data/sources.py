@@ -13,7 +13,6 @@ from jaxformer.data.tfds_source import read_tfds
 from jaxformer.errors import InputError
 
 Pair = tuple[str, str]  # source sentence, target sentence
-SIDES = ("source", "target")
 SPLITS = ("train", "dev", "test")
 
 
@@ -39,38 +38,45 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
     kind, _, name = config.corpus.partition(":")
     if split not in SPLITS and (kind, split) != ("builtin", "unseen"):
         raise InputError(f"a {config.corpus} corpus has no split {split!r}")
+
+    def setting(key: str) -> str:
+        if value := getattr(config, key):
+            return value
+        raise InputError(f"the {split} split is missing: set data.{key}")
+
     match kind, name:
         case "builtin", "grammar":
             label = f"{config.corpus} {split}"
             return [Part(label, label, _read_grammar(config, split))]
-        case "files" | "directory", "":
-            find = _find_by_keys if kind == "files" else _find_in_directory
-            return [
-                Part(str(source), str(target), _read_parallel(source, target))
-                for source, target in find(config, split)
-            ]
-        case "tsv", "":
-            paths = _find(_setting(config, split, split))
-            return [Part(str(path), str(path), _read_tsv(path)) for path in paths]
         case "tfds", _ if name:
-            stored = _setting(config, split, split)
-            label = f"{config.corpus} {stored}"
-            sides = config.source_language, config.target_language
-            pairs = read_tfds(
-                name, stored, sides, data_dir=config.data_dir, download=config.download
+            label = f"{config.corpus} {setting(split)}"
+            return [Part(label, label, read_tfds(config, name, setting(split)))]
+        case "tsv", "":
+            return [
+                Part(str(path), str(path), _read_tsv(path))
+                for path in _find(setting(split))
+            ]
+        case "files", "":
+            keys = f"{split}_source", f"{split}_target"
+            sources, targets = (_find(setting(key)) for key in keys)
+            if len(sources) != len(targets):
+                raise InputError(
+                    f"data.{keys[0]} matches {len(sources)} files but data.{keys[1]} "
+                    f"matches {len(targets)}: each source file needs its target file"
+                )
+        case "directory", "":
+            stem = Path(setting("directory"), setting(split)).expanduser()
+            sources = [_find_either(f"{stem}.{config.source_language}")]
+            targets = [_find_either(f"{stem}.{config.target_language}")]
+        case _:
+            raise InputError(
+                f"unknown data.corpus {config.corpus!r}: use files, directory, tsv, "
+                "tfds:NAME or builtin:grammar"
             )
-            return [Part(label, label, pairs)]
-    raise InputError(
-        f"unknown data.corpus {config.corpus!r}: use files, directory, tsv, "
-        "tfds:NAME or builtin:grammar"
-    )
-
-
-def _setting(config: DataConfig, key: str, split: str) -> str:
-    value = getattr(config, key)
-    if not value:
-        raise InputError(f"the {split} split is missing: set data.{key}")
-    return value
+    return [
+        Part(str(source), str(target), _read_parallel(source, target))
+        for source, target in zip(sources, targets, strict=True)
+    ]
 
 
 def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
@@ -107,40 +113,21 @@ def _find(pattern: str) -> list[Path]:
     return paths
 
 
-def _find_by_keys(config: DataConfig, split: str) -> list[tuple[Path, Path]]:
-    sources = _find(_setting(config, f"{split}_source", split))
-    targets = _find(_setting(config, f"{split}_target", split))
-    if len(sources) != len(targets):
-        raise InputError(
-            f"data.{split}_source matches {len(sources)} files but data.{split}_target "
-            f"matches {len(targets)}: each source file needs its target file"
-        )
-    return list(zip(sources, targets, strict=True))
-
-
-def _find_in_directory(config: DataConfig, split: str) -> list[tuple[Path, Path]]:
-    directory = Path(_setting(config, "directory", split)).expanduser()
-    stem = _setting(config, split, split)
-    if not directory.is_dir():
-        raise InputError(f"data.directory {directory} is not a directory")
-    paths = []
-    for language in (config.source_language, config.target_language):
-        names = f"{stem}.{language}", f"{stem}.{language}.gz"
-        found = [directory / name for name in names if (directory / name).is_file()]
-        if not found:
-            raise InputError(f"{directory} has neither {' nor '.join(names)}")
-        paths.append(found[0])
-    return [tuple(paths)]
+def _find_either(name: str) -> Path:
+    """Find the plain or else the compressed file."""
+    for path in (Path(name), Path(f"{name}.gz")):
+        if path.is_file():
+            return path
+    raise InputError(f"there is neither {name} nor {name}.gz")
 
 
 def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:
-    direction = (config.source_language, config.target_language)
-    if direction not in (("en", "de"), ("de", "en")):
+    if config.direction not in ("en-de", "de-en"):
         raise InputError(
             "the built-in corpus is English-German: set data.source_language and "
-            f"data.target_language to en and de, not {'-'.join(direction)}"
+            f"data.target_language to en and de, not {config.direction}"
         )
     count = config.builtin_pairs if split == "train" else config.builtin_eval_pairs
-    step = 1 if direction == ("en", "de") else -1
+    step = 1 if config.direction == "en-de" else -1
     pairs = grammar.generate(split, count, config.seed)
     return ((pair.source, pair.target)[::step] for pair in pairs)

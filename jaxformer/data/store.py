@@ -18,7 +18,7 @@ import numpy as np
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder
 
-_SIDES = ("source", "target")
+SIDES = ("source", "target")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,12 @@ class Ragged:
 
     tokens: np.ndarray  # [total] uint16 or int32 ids; memory-mapped when read from disk
     offsets: np.ndarray  # [n + 1] int64
+
+    @staticmethod
+    def of(sequences: Sequence[Sequence[int]]) -> "Ragged":
+        """Concatenate sequences in memory."""
+        tokens = np.fromiter(chain.from_iterable(sequences), np.int32)
+        return Ragged(tokens, np.cumsum([0, *map(len, sequences)]))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -52,7 +58,7 @@ class TokenizedCorpus(NamedTuple):
 
 def write_corpus(
     folder: Path,
-    chunks: Iterable[tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]],
+    chunks: Iterable[Sequence[Sequence[Sequence[int]]]],
     *,
     vocab_size: int,
 ) -> None:
@@ -62,7 +68,7 @@ def write_corpus(
     and 8 bytes a sequence. The folder appears complete or not at all.
     """
     dtype = "<u2" if vocab_size <= 65536 else "<i4"
-    lengths = [array("q", [0]) for _ in _SIDES]
+    lengths = [array("q", [0]) for _ in SIDES]
     with (
         new_folder(folder) as partial,
         open(partial / "source.tokens", "wb") as source,
@@ -73,7 +79,7 @@ def write_corpus(
             for sequences, file, counts in sides:
                 np.fromiter(chain.from_iterable(sequences), dtype).tofile(file)
                 counts.extend(map(len, sequences))
-        for name, counts in zip(_SIDES, lengths, strict=True):
+        for name, counts in zip(SIDES, lengths, strict=True):
             np.save(partial / f"{name}.offsets.npy", np.cumsum(counts))
         (partial / "format.json").write_text(json.dumps({"dtype": dtype}))
 
@@ -82,7 +88,7 @@ def open_corpus(folder: Path) -> TokenizedCorpus:
     """Memory-map what `write_corpus` wrote; InputError if it is missing or damaged."""
     try:
         dtype = np.dtype(json.loads((folder / "format.json").read_text())["dtype"])
-        return TokenizedCorpus(*(_open_side(folder, side, dtype) for side in _SIDES))
+        return TokenizedCorpus(*(_open_side(folder, side, dtype) for side in SIDES))
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
             f"the tokenised corpus {folder} is missing or damaged ({error}): delete "

@@ -24,28 +24,29 @@ def _read_blocks(stream: BinaryIO, most: int) -> Iterator[list[str]]:
     arrived: queue.Queue[str | Exception | None] = queue.Queue(most)
 
     def read() -> None:
+        end = None
         try:
             for line in decode_lines(stream, "standard input"):
                 arrived.put(line)
-            arrived.put(None)
         except Exception as error:
-            arrived.put(error)
+            end = error
+        arrived.put(end)
 
     threading.Thread(target=read, name="lines", daemon=True).start()
-    while isinstance(item := arrived.get(), str):
-        block = []
-        end = time.monotonic() + BLOCK_SECONDS
-        while isinstance(item, str):
-            block.append(item)
-            if len(block) == most or time.monotonic() > end:
-                break
-            try:
+    item = arrived.get()
+    while isinstance(item, str):
+        block, end = [], time.monotonic() + BLOCK_SECONDS
+        try:
+            while (
+                isinstance(item, str) and len(block) < most and time.monotonic() < end
+            ):
+                block.append(item)
                 item = arrived.get(timeout=QUIET_SECONDS)
-            except queue.Empty:
-                break
-        yield block
-        if not isinstance(item, str):
-            break
+        except queue.Empty:
+            yield block
+            item = arrived.get()
+        else:
+            yield block
     if item is not None:
         raise item
 
@@ -55,14 +56,13 @@ def read_blocks(stream: BinaryIO) -> Iterator[list[str]]:
     most = BLOCK_LINES * processes.count()
     blocks = _read_blocks(stream, most) if processes.is_first() else iter(())
     while True:
-        block, complaint = [], None
         try:
-            block = next(blocks, [])
+            found = next(blocks, [])
         except InputError as error:
-            complaint = str(error)
-        block, complaint = processes.from_first((block, complaint))
-        if complaint:
-            raise InputError(complaint)
-        if not block:
+            found = str(error)
+        found = processes.from_first(found)
+        if isinstance(found, str):
+            raise InputError(found)
+        if not found:
             return
-        yield block
+        yield found

@@ -5,7 +5,6 @@ downloadable raises InputError within seconds, with the command that prepares it
 """
 
 import sys
-import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -13,21 +12,21 @@ from contextlib import redirect_stdout, suppress
 from http.client import HTTPException
 from typing import Any
 
+from jaxformer.config import DataConfig
 from jaxformer.errors import InputError
 
 _PROBE_SECONDS = 3.0
 _BATCH = 1024  # pairs converted to Python objects at a time
 
 
-def read_tfds(
-    name: str, split: str, languages: tuple[str, str], *, data_dir: str, download: bool
-) -> Iterator[tuple[str, str]]:
+def read_tfds(config: DataConfig, name: str, split: str) -> Iterator[tuple[str, str]]:
     """Stream (source, target) of a split of a translation set, in stored order.
 
-    `data_dir` "" is TFDS's default; `download` allows preparing a set that is not there
-    yet. Raises InputError at once if the set, the split or a language is missing.
+    `config.download` allows preparing a set that is not in `config.data_dir`. Raises
+    InputError at once if the set, the split or a language is missing.
     """
-    builder = _open_builder(name, data_dir, download)
+    builder = _open_builder(name, config.data_dir, config.download)
+    languages = config.source_language, config.target_language
     known, splits = sorted(builder.info.features), sorted(builder.info.splits)
     if not set(languages) <= set(known):
         raise InputError(
@@ -99,16 +98,11 @@ def _open_builder(name: str, data_dir: str, download: bool) -> Any:
 
 
 def _answers(url: str) -> bool:
-    """Return whether the server, or the proxy if one is set, answers within seconds."""
-    answered = threading.Event()
+    """Return whether the server, or the proxy if one is set, answers within seconds.
 
-    def request() -> None:
-        with suppress(OSError, HTTPException):
-            urllib.request.urlopen(url, timeout=_PROBE_SECONDS).close()
-            answered.set()
-
-    # In a thread because the timeout of a socket does not cover the name look-up.
-    thread = threading.Thread(target=request, daemon=True)
-    thread.start()
-    thread.join(_PROBE_SECONDS + 1)
-    return answered.is_set()
+    The time-out of a socket does not limit the look-up of the name.
+    """
+    with suppress(OSError, HTTPException):
+        urllib.request.urlopen(url, timeout=_PROBE_SECONDS).close()
+        return True
+    return False

@@ -26,6 +26,7 @@ from random import Random
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
+from jaxformer.config import DataConfig
 from jaxformer.data.text import normalise
 from jaxformer.errors import InputError
 
@@ -35,7 +36,7 @@ _RESERVED = 4  # PAD, UNK, BOS, EOS
 _ZIP = b"PK\x03\x04"  # first bytes of a zip file, never of a SentencePiece model
 _MEMBERS = ("source.spm", "target.spm", "vocabulary.json")
 # A multilingual model's source may begin with the target language: ">>fra<<".
-_LANGUAGE = re.compile(r">>[^<]*<<")
+_LANGUAGE = re.compile(r"(>>[^<]*<<)?")
 
 
 class Tokenizer:
@@ -46,16 +47,17 @@ class Tokenizer:
         self._processor = SentencePieceProcessor(model_proto=model)
         self.source_model = self.target_model = model
         self.hash = hashlib.sha256(model).hexdigest()
-        ids = list(range(len(self._processor)))
+        self.vocab_size = len(self._processor)
+        ids = list(range(self.vocab_size))
         self._pieces: list[str] = self._processor.id_to_piece(ids)
 
     @staticmethod
     def load(path: Path) -> "Tokenizer":
         """Read a tokeniser's file; InputError if it is missing or damaged."""
         try:
-            content = Path(path).read_bytes()
-            kind = MarianTokenizer if content.startswith(_ZIP) else Tokenizer
-            return kind(content)
+            content = path.read_bytes()
+            is_packed = content.startswith(_ZIP)
+            return MarianTokenizer(content) if is_packed else Tokenizer(content)
         except OSError as error:
             raise InputError(f"the tokenizer {path} cannot be read: {error}") from None
         except RuntimeError:
@@ -64,11 +66,6 @@ class Tokenizer:
             raise InputError(
                 f"the tokenizer {path} is damaged ({error}): put the original back"
             ) from None
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids, the four reserved ones included."""
-        return len(self._pieces)
 
     def pieces(self) -> list[str]:
         """Return the piece of every id; "▁" stands for the space before a word."""
@@ -91,9 +88,8 @@ class Tokenizer:
 class MarianTokenizer(Tokenizer):
     """Two SentencePiece models, one a language, with one vocabulary of their pieces.
 
-    One zip file holds both models and the pieces in the order of their ids, reserved
-    ones first. A piece outside the vocabulary is UNK. A source sentence may begin with
-    a language code of the vocabulary, one piece.
+    A piece outside the vocabulary is UNK. A source sentence may begin with a language
+    code of the vocabulary, one piece.
     """
 
     def __init__(self, packed: bytes):
@@ -105,6 +101,7 @@ class MarianTokenizer(Tokenizer):
         self.hash = hashlib.sha256(packed).hexdigest()
         self._target = SentencePieceProcessor(model_proto=target)
         self._pieces = json.loads(vocabulary)
+        self.vocab_size = len(self._pieces)
         self._ids = {piece: i for i, piece in enumerate(self._pieces) if i >= _RESERVED}
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
@@ -120,16 +117,14 @@ class MarianTokenizer(Tokenizer):
     def _encode(
         self, model: SentencePieceProcessor, sentences: Sequence[str]
     ) -> list[list[int]]:
-        texts, languages = [], []
-        for sentence in map(normalise, sentences):
-            code = _LANGUAGE.match(sentence)
-            known = self._ids.get(code[0]) if code else None
-            languages.append([] if known is None else [known])
-            texts.append(sentence if known is None else sentence[code.end() :])
-        pieces = model.encode(texts, out_type=str, num_threads=-1)
+        texts = [normalise(sentence) for sentence in sentences]
+        starts = [_LANGUAGE.match(text)[0] for text in texts]
+        codes = [start if start in self._ids else "" for start in starts]
+        bare = list(map(str.removeprefix, texts, codes))
+        pieces = model.encode(bare, out_type=str, num_threads=-1)
         return [
-            [*language, *(self._ids.get(piece, UNK) for piece in sentence), EOS]
-            for language, sentence in zip(languages, pieces, strict=True)
+            [*(self._ids.get(piece, UNK) for piece in (code, *sentence) if piece), EOS]
+            for code, sentence in zip(codes, pieces, strict=True)
         ]
 
 
@@ -164,22 +159,17 @@ def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes
 
 
 def train_tokenizer(
-    sentences: Iterable[str],
-    path: Path,
-    *,
-    vocab_size: int,
-    character_coverage: float,
-    max_sentences: int,
-    seed: int,
+    sentences: Iterable[str], path: Path, config: DataConfig
 ) -> Tokenizer:
     """Train a BPE vocabulary on the sentences of both languages and write it to `path`.
 
     The same sentences in the same order give the same bytes. Uses at most
-    `max_sentences` of them, drawn with `seed`: 200 bytes of memory each. Leaves out the
-    rarest characters, a share of 1 - `character_coverage` of the text. Raises
+    `vocab_sentences` of them, drawn with `seed`: 200 bytes of memory each. Raises
     InputError if there is no text or its characters alone exceed `vocab_size`.
     """
-    texts = draw_sample(filter(None, map(normalise, sentences)), max_sentences, seed)
+    vocab_size = config.vocab_size
+    filled = filter(None, map(normalise, sentences))
+    texts = _draw_sample(filled, config.vocab_sentences, config.seed)
     if not texts:
         raise InputError("the training text has no sentence to learn a vocabulary of")
     model = io.BytesIO()
@@ -190,7 +180,7 @@ def train_tokenizer(
             model_type="bpe",
             vocab_size=vocab_size,
             hard_vocab_limit=False,
-            character_coverage=character_coverage,
+            character_coverage=config.character_coverage,
             normalization_rule_name="identity",
             num_threads=8,  # in the model's bytes: the same hash on every machine
             pad_id=PAD,
@@ -201,15 +191,14 @@ def train_tokenizer(
         )
     except RuntimeError as error:
         too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))
-        why = f"SentencePiece cannot build a vocabulary of {vocab_size} ids: {error}."
-        if too_small:
-            why = (
-                f"vocab_size {vocab_size} is too small: the characters of the training "
-                f"text and the reserved ids alone need {too_small[1]}; raise it or "
-                "lower character_coverage."
-            )
-        raise InputError(why) from None
-    Path(path).write_bytes(model.getvalue())
+        raise InputError(
+            f"vocab_size {vocab_size} is too small: the characters of the training "
+            f"text and the reserved ids alone need {too_small[1]}; raise it or lower "
+            "character_coverage."
+            if too_small
+            else f"SentencePiece cannot build {vocab_size} vocabulary ids: {error}."
+        ) from None
+    path.write_bytes(model.getvalue())
     tokenizer = Tokenizer(model.getvalue())
     if tokenizer.vocab_size < vocab_size:
         log.warning(
@@ -220,7 +209,7 @@ def train_tokenizer(
     return tokenizer
 
 
-def draw_sample(items: Iterable, size: int, seed: int) -> list:
+def _draw_sample(items: Iterable, size: int, seed: int) -> list:
     """Return all items, or `size` of them, each with equal chance (Algorithm R)."""
     random = Random(seed).random  # SentencePiece's own differs from process to process
     sample = []

@@ -1,5 +1,6 @@
 """Translate a text and score it, in training and afterwards."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -61,22 +62,16 @@ class PairScorer:
     def __init__(self, model: Model, config: Config, pairs: TokenizedCorpus) -> None:
         self._pairs = pairs
         training = config.training
-        longest = int(max(pairs.source.lengths.max(), pairs.target.lengths.max()))
+        lengths = [side.lengths for side in pairs]
+        tokens = max(training.tokens_per_microbatch, int(np.max(lengths)))
+        layout = {"layout": "buckets", "max_shapes": MAX_SHAPES, "row_multiple": 1}
         self._plan = make_plan(
-            pairs.source.lengths,
-            pairs.target.lengths,
-            layout="buckets",
-            row_length=longest,
-            max_shapes=MAX_SHAPES,
-            tokens_per_microbatch=max(training.tokens_per_microbatch, longest),
-            tokens_per_update=training.tokens_per_update,
-            row_multiple=1,
+            *lengths,
+            dataclasses.replace(config.batches, **layout),
+            dataclasses.replace(training, tokens_per_microbatch=tokens),
         )
-        self._sums = jax.jit(
-            functools.partial(
-                evaluate_batch, model, label_smoothing=training.label_smoothing
-            )
-        )
+        smoothing = {"label_smoothing": training.label_smoothing}
+        self._sums = jax.jit(functools.partial(evaluate_batch, model, **smoothing))
 
     def __call__(self, params: Parameters) -> dict[str, float]:
         """Sum loss, negative log-likelihood and correct tokens over all pairs.
@@ -84,12 +79,7 @@ class PairScorer:
         Each process takes its share of the batches; all return the same sums.
         """
         own, mesh = np.zeros(len(LossSums._fields)), local_mesh()
-        batches = evaluation_batches(
-            self._pairs,
-            self._plan,
-            rows=rows_here(mesh),
-            process=(processes.index(), processes.count()),
-        )
+        batches = evaluation_batches(self._pairs, self._plan, rows=rows_here(mesh))
         with on_mesh(mesh):
             for batch in batches:
                 sums = self._sums(params, put_batch(mesh, batch))
@@ -143,12 +133,7 @@ class Evaluator:
 
 def tokenize_pairs(tokenizer: Tokenizer, text: Text) -> TokenizedCorpus:
     """Tokenise sentence pairs."""
-
-    def side(sequences: list[list[int]]) -> Ragged:
-        offsets = np.cumsum([0, *map(len, sequences)])
-        return Ragged(np.concatenate(sequences).astype(np.int32), offsets)
-
     return TokenizedCorpus(
-        side(tokenizer.encode(text.sources)),
-        side(tokenizer.encode_target(text.references)),
+        Ragged.of(tokenizer.encode(text.sources)),
+        Ragged.of(tokenizer.encode_target(text.references)),
     )

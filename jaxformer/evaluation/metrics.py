@@ -6,17 +6,13 @@ gives BLEU under each scorer that papers use.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
 from jaxformer.errors import InputError
-from jaxformer.evaluation import moses
-
-# sacreBLEU's tokenisers of languages whose words 13a does not separate.
-_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 
 
 class Scores(NamedTuple):
@@ -46,21 +42,12 @@ def corpus_scores(
     if there is no text, or if the tokeniser's package is not installed.
     """
     require_pairs(hypotheses, references)
-    tokenizer = tokenizer_for(target_language)
-    cased = make_bleu(tokenizer, lowercase=False)
-    lower_cased = make_bleu(tokenizer, lowercase=True)
-    chrf = CHRF()
-    targets = [references]  # sacreBLEU takes a list of reference sets
-    return Scores(
-        bleu=cased.corpus_score(hypotheses, targets).score,
-        signature=str(cased.get_signature()),
-        bleu_lc_tok=lower_cased.corpus_score(hypotheses, targets).score,
-        bleu_lc_tok_signature=str(lower_cased.get_signature()),
-        chrf=chrf.corpus_score(hypotheses, targets).score,
-        chrf_signature=str(chrf.get_signature()),
-        direction=f"{source_language}-{target_language}",
-        case="cased",
-    )
+    bleus = [make_bleu(target_language, lowercase=case) for case in (False, True)]
+    found = []
+    for metric in (*bleus, CHRF()):
+        score = metric.corpus_score(hypotheses, [references]).score
+        found += [score, str(metric.get_signature())]
+    return Scores(*found, f"{source_language}-{target_language}", "cased")
 
 
 class Score(NamedTuple):
@@ -81,6 +68,8 @@ SCORERS = {
     "Moses tokens lower-cased": "papers on Multi30k",
     "Moses tokens, compounds split": "this paper and others on WMT 2014 German",
 }
+# multi-bleu.perl takes tokens and does not smooth.
+_MULTI_BLEU = {"tokenize": "none", "smooth_method": "none", "force": True}
 
 
 def every_bleu(
@@ -92,30 +81,27 @@ def every_bleu(
     `corpus_scores` does.
     """
     require_pairs(hypotheses, references)
-    scores: list[Score] = []
-
-    def add(name: str, make: Callable[..., BLEU], texts: tuple, note: str = "") -> None:
+    pair, own = (hypotheses, references), make_bleu(target_language)
+    systems = [("sacreBLEU", {"trg_lang": own.trg_lang}, pair, "")]
+    if own.tokenizer_signature == "13a":
+        tokens = [moses_tokens(side, target_language) for side in pair]
+        split = [split_tokens(side, target_language) for side in pair]
+        note = f"|moses:sacremoses-{version('sacremoses')}"
+        split_note = f"{note}|quotes:plain|compounds:split"
+        systems += [
+            ("sacreBLEU intl", {"tokenize": "intl"}, pair, ""),
+            ("Moses tokens", _MULTI_BLEU, tokens, note),
+            ("Moses tokens, compounds split", _MULTI_BLEU, split, split_note),
+        ]
+    scores = []
+    for name, options, (translated, expected), note in systems:
         for case in ("", " lower-cased"):
             if name + case in SCORERS:
-                bleu = make(lowercase=bool(case))
-                value = bleu.corpus_score(texts[0], [texts[1]]).score
-                signature = f"{bleu.get_signature()}{note}"
-                scores.append(Score(name + case, value, signature))
-
-    raw = (list(hypotheses), list(references))
-    own = tokenizer_for(target_language)
-    add("sacreBLEU", partial(make_bleu, own), raw)
-    if own != "13a":
-        return scores
-    add("sacreBLEU intl", partial(make_bleu, "intl"), raw)
-    # multi-bleu.perl takes tokens and does not smooth.
-    multi_bleu = partial(BLEU, tokenize="none", smooth_method="none", force=True)
-    note = f"|moses:{moses.signature()}"
-    tokens = tuple(moses.tokens(side, target_language) for side in raw)
-    add("Moses tokens", multi_bleu, tokens, note)
-    split = tuple(moses.split_tokens(side, target_language) for side in raw)
-    note += "|quotes:plain|compounds:split"
-    add("Moses tokens, compounds split", multi_bleu, split, note)
+                bleu = BLEU(**options, lowercase=bool(case))
+                value = bleu.corpus_score(translated, [expected]).score
+                scores.append(
+                    Score(name + case, value, f"{bleu.get_signature()}{note}")
+                )
     return scores
 
 
@@ -130,19 +116,46 @@ def require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         raise InputError("there are no translations to score; the input is empty")
 
 
-def tokenizer_for(language: str) -> str:
-    """The name of sacreBLEU's tokeniser for a target language."""
-    base = re.split("[-_]", language)[0].lower()
-    return _TOKENIZERS.get(base, "13a")
-
-
-def make_bleu(tokenizer: str, *, lowercase: bool) -> BLEU:
+def make_bleu(target_language: str, *, lowercase: bool = False) -> BLEU:
     """Build sacreBLEU's metric; its language tokenisers are optional packages."""
+    language = _base(target_language)
     try:
-        return BLEU(tokenize=tokenizer, lowercase=lowercase)
+        return BLEU(trg_lang=language, lowercase=lowercase)
     except RuntimeError as error:
-        extra = tokenizer.partition("-")[0]
         raise InputError(
-            f"scoring needs sacreBLEU's tokeniser {tokenizer}, which is not installed; "
-            f"run: pip install 'sacrebleu[{extra}]'"
+            f"scoring {language} needs a tokeniser of sacreBLEU that is not installed; "
+            f"run: pip install 'sacrebleu[{language}]'"
         ) from error
+
+
+def _base(language: str) -> str:
+    return re.split("[-_]", language)[0].lower()
+
+
+# Moses' scripts write these marks in ASCII, and so do the references of that time.
+_QUOTES = str.maketrans(
+    dict.fromkeys("„“”«»", '"') | dict.fromkeys("\u2018\u2019\u201a", "'")
+)
+
+
+def moses_tokens(sentences: Iterable[str], language: str) -> list[str]:
+    """Tokenise each sentence with Moses' rules, one space between two tokens."""
+    from sacremoses import MosesTokenizer
+
+    tokenizer = MosesTokenizer(lang=_base(language))
+    return [tokenizer.tokenize(sentence, return_str=True) for sentence in sentences]
+
+
+def split_tokens(sentences: Iterable[str], language: str) -> list[str]:
+    """Tokenise for the scorer of the paper's table 2: ASCII quotes, compounds split."""
+    plain = (sentence.translate(_QUOTES) for sentence in sentences)
+    return [split_compounds(sentence) for sentence in moses_tokens(plain, language)]
+
+
+def split_compounds(tokenised: str) -> str:
+    """Make each hyphen between two characters a token, `##AT##-##AT##`.
+
+    A character belongs to one hyphen only, from left to right: "a-b-c" becomes three
+    tokens, and its second hyphen stays. BLEU counts the hyphens as tokens.
+    """
+    return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", tokenised)

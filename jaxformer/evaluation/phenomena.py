@@ -1,6 +1,7 @@
 """Accuracy by phenomenon of grammar, on the built-in corpus."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from jaxformer.config import DataConfig
@@ -19,16 +20,15 @@ def report_phenomena(
     if data.corpus != "builtin:grammar" or data.direction != "en-de":
         return
     for split in ("test", "unseen"):
+        right, total = Counter(), Counter()
         pairs = list(grammar.generate(split, data.builtin_eval_pairs, data.seed))
         translations = translate([pair.source for pair in pairs])
-        right = sum(p.target == t for p, t in zip(pairs, translations, strict=True))
-        logger.info(
-            "%s: %d of %d translations exactly right (%.1f %%)",
-            split, right, len(pairs), 100 * right / len(pairs),
-        )  # fmt: skip
-        counts = grammar.accuracy_by_phenomenon(pairs, translations)
-        for phenomenon, (correct, total) in sorted(counts.items()):
-            logger.info(
-                "  %-20s %5d of %5d (%.1f %%)",
-                phenomenon, correct, total, 100 * correct / total,
-            )  # fmt: skip
+        for pair, translation in zip(pairs, translations, strict=True):
+            names = ("", *pair.phenomena)  # "" counts all pairs
+            total.update(names)
+            right.update(names if translation == pair.target else ())
+        for name, count in sorted(total.items()):
+            line = f"  {name:<20} {right[name]:>5} of {count:>5}"
+            if not name:
+                line = f"{split}: {right[name]} of {count} translations exactly right"
+            logger.info("%s (%.1f %%)", line, 100 * right[name] / count)

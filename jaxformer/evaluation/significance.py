@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sacrebleu.metrics import CHRF
 from sacrebleu.significance import PairedTest, Result
 
-from jaxformer.evaluation.metrics import make_bleu, require_pairs, tokenizer_for
+from jaxformer.evaluation.metrics import make_bleu, require_pairs
 
 RESAMPLES = 1000  # of the bootstrap, sacreBLEU's default
 TRIALS = 10_000  # of approximate randomisation, sacreBLEU's default
@@ -53,8 +53,7 @@ def estimate_confidence(
     Raises InputError if the counts differ or there is no text.
     """
     found = _paired_test("bs", RESAMPLES, [hypotheses], references, target_language)
-    bleu = make_bleu(tokenizer_for(target_language), lowercase=False)
-    lengths = bleu.corpus_score(hypotheses, [references])
+    lengths = make_bleu(target_language).corpus_score(hypotheses, [references])
     ratios = {"bleu": lengths.sys_len / max(lengths.ref_len, 1), "chrf": None}
     return {
         name: Confidence(
@@ -65,10 +64,7 @@ def estimate_confidence(
 
 
 def compare_systems(
-    systems: Sequence[Sequence[str]],
-    references: Sequence[str],
-    *,
-    target_language: str,
+    systems: Sequence[Sequence[str]], references: Sequence[str], *, target_language: str
 ) -> list[dict[str, Comparison]]:
     """Test each further system against the first one, by BLEU and by chrF.
 
@@ -81,14 +77,11 @@ def compare_systems(
     ]
 
     def compare(metric: str, index: int) -> Comparison:
-        first, other = (tests[0][metric][0][at] for at in (0, index))
-        difference = other.score - first.score
-        # sacreBLEU counts larger differences only: p is near 0 where there is none.
-        values = [
-            value
-            for results, signature in (test[metric] for test in tests)
-            for value in (results[index].p_value if difference else 1.0, signature)
-        ]
+        values = []
+        for results, signature in (test[metric] for test in tests):
+            difference = results[index].score - results[0].score
+            # sacreBLEU counts larger differences only: p is near 0 where there is none.
+            values += [results[index].p_value if difference else 1.0, signature]
         return Comparison(difference, *values)
 
     return [
@@ -120,20 +113,16 @@ def _paired_test(
     references: Sequence[str],
     target_language: str,
 ) -> dict[str, tuple[list[Result], str]]:
-    """Results of all systems and the signature, by metric; the first has no p-value.
-
-    A long text has fewer samples, at least a tenth.
-    """
+    """Results of all systems and the signature, by metric; the first has no p-value."""
     for hypotheses in systems:
         require_pairs(hypotheses, references)
-    share = min(1, MAX_SENTENCES / len(references))
-    bleu = make_bleu(tokenizer_for(target_language), lowercase=False)
+    share = max(0.1, min(1, MAX_SENTENCES / len(references)))
     test = PairedTest(
         [(str(number), list(system)) for number, system in enumerate(systems)],
-        {"bleu": bleu, "chrf": CHRF()},
+        {"bleu": make_bleu(target_language), "chrf": CHRF()},
         [list(references)],
         test_type=kind,
-        n_samples=max(samples // 10, int(samples * share)),
+        n_samples=int(samples * share),
     )
     signatures, results = test()
     # sacreBLEU renames the metrics, such as to "chrF2", and keeps their order.

@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Any
 
 from jaxformer.config import DataConfig
-from jaxformer.data.sources import SIDES, SPLITS, read_pairs, read_parts
+from jaxformer.data.sources import SPLITS, read_pairs, read_parts
+from jaxformer.data.store import SIDES
 from jaxformer.errors import InputError
 from jaxformer.inspection.languages import Languages
 from jaxformer.inspection.split import Split, find_overlap, place

@@ -13,7 +13,7 @@ from py3langid.langid import MODEL_DIR, MODEL_FILE
 from py3langid.modelio import load_model
 from scipy.sparse import csr_matrix
 
-from jaxformer.data.sources import SIDES
+from jaxformer.data.store import SIDES
 from jaxformer.errors import InputError
 
 _ODDS = 15  # of another language to the side's own, for a sentence to be reported

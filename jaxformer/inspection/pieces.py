@@ -11,7 +11,8 @@ import numpy as np
 from jaxformer.batch import EOS
 from jaxformer.config import DataConfig
 from jaxformer.data.corpus import PreparedCorpus
-from jaxformer.data.sources import SIDES, Pair, read_pairs
+from jaxformer.data.sources import Pair, read_pairs
+from jaxformer.data.store import SIDES
 from jaxformer.data.text import normalise
 from jaxformer.inspection.split import Finding, place
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxformer.data.sources import SIDES, Pair, Part
+from jaxformer.data.sources import Pair, Part
+from jaxformer.data.store import SIDES
 from jaxformer.data.text import normalise
 from jaxformer.errors import InputError
 

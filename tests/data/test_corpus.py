@@ -24,6 +24,9 @@ PAIRS = [
 ]
 SWAPPED = {"source_language": "de", "target_language": "en"}
 BUILTIN = {"corpus": "builtin:grammar"}
+FILES = {"corpus": "files", "train_source": "train.en", "train_target": "train.de"}
+GLOBS = FILES | {"train_source": "part-*.en.gz", "train_target": "part-*.de.gz"}
+TSV = {"corpus": "tsv", "train": "pairs.tsv"}
 
 
 def write_lines(path, lines):
@@ -31,18 +34,22 @@ def write_lines(path, lines):
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
-def write_split(directory, stem, pairs=PAIRS, ending=""):
-    for side, language in enumerate(("en", "de")):
-        write_lines(directory / f"{stem}.{language}{ending}", [p[side] for p in pairs])
+def write_split(stem, pairs=PAIRS, ending=""):
+    for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+        write_lines(stem.with_name(f"{stem.name}.{language}{ending}"), lines)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A directory corpus in ./text: four pairs to train on, two of dev."""
+    """A directory corpus in ./text with two pairs of dev; the same pairs in files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").mkdir()
-    write_split(tmp_path / "text", "train", ending=".gz")
-    write_split(tmp_path / "text", "val", PAIRS[:2])
+    write_split(tmp_path / "text" / "train", ending=".gz")
+    write_split(tmp_path / "text" / "val", PAIRS[:2])
+    write_split(tmp_path / "train")
+    write_split(tmp_path / "part-2", PAIRS[2:], ".gz")
+    write_split(tmp_path / "part-1", PAIRS[:2], ".gz")
+    write_lines(tmp_path / "pairs.tsv", [f"{a}\t{b}\tCC-BY\t1" for a, b in PAIRS])
     values = dict.fromkeys((field.name for field in fields(DataConfig)), "") | {
         "corpus": "directory", "directory": "text", "train": "train", "dev": "val",
         "source_language": "en", "target_language": "de", "download": False,
@@ -51,14 +58,6 @@ def folder(tmp_path, monkeypatch):
         "max_ratio": 3.0, "deduplicate": True, "seed": 7,
     }  # fmt: skip
     return DataConfig(**values)
-
-
-@pytest.fixture
-def files(tmp_path, folder):
-    """A corpus of two plain files, ./train.en and ./train.de."""
-    write_split(tmp_path, "train")
-    paths = {"train_source": "train.en", "train_target": "train.de"}
-    return replace(folder, corpus="files", **paths)
 
 
 def read(config, split="train"):
@@ -71,42 +70,32 @@ def assert_refused(config, message, split="train"):
     assert "\n" not in str(error.value)
 
 
-# Text files
+# Text
 
 
-def test_a_directory_is_read_by_stem_and_language(folder):
-    assert read(folder) == PAIRS
+@pytest.mark.parametrize("kind", [{}, FILES, GLOBS, TSV])
+def test_every_kind_of_text_is_read_in_order(folder, kind):
+    assert read(replace(folder, **kind)) == PAIRS
+
+
+def test_a_directory_is_read_by_language(folder):
     assert read(replace(folder, **SWAPPED)) == [(b, a) for a, b in PAIRS]
-    sources, targets = zip(*PAIRS[:2], strict=True)
-    assert read_split(folder, "dev") == (list(sources), list(targets))
+    assert read_split(folder, "dev") == tuple(map(list, zip(*PAIRS[:2], strict=True)))
 
 
-def test_globs_are_read_in_order_part_by_part(tmp_path, files):
-    write_split(tmp_path, "part-2", PAIRS[2:], ".gz")
-    write_split(tmp_path, "part-1", PAIRS[:2], ".gz")
-    config = replace(files, train_source="part-*.en.gz", train_target="part-*.de.gz")
-    assert read(config) == PAIRS
-    names = [(part.source, part.target) for part in read_parts(config, "train")]
-    assert names == [(f"part-{n}.en.gz", f"part-{n}.de.gz") for n in (1, 2)]
-    message = r"train_source matches 2 files but data\.train_target matches 1:"
-    assert_refused(replace(config, train_target="train.de"), message)
-    write_lines(tmp_path / "[a].en", ["x"] * 4)  # a name that could be a glob
-    pairs = read(replace(files, train_source="[a].en"))
-    assert [a for a, _ in pairs] == ["x"] * 4
+def test_parts_are_named_and_a_name_may_look_like_a_glob(tmp_path, folder):
+    parts = read_parts(replace(folder, **GLOBS), "train")
+    names = [(f"part-{n}.en.gz", f"part-{n}.de.gz") for n in (1, 2)]
+    assert [(part.source, part.target) for part in parts] == names
+    write_lines(tmp_path / "[a].en", ["x"] * 4)
+    config = replace(folder, **FILES | {"train_source": "[a].en"})
+    assert [a for a, _ in read(config)] == ["x"] * 4
 
 
-def test_lines_end_at_newline_only(tmp_path, files):
+def test_lines_end_at_newline_only(tmp_path, folder):
     separators = "a\u2028b\x85c\x0bd\x0ce\x1cf\u2029g\rh"
     (tmp_path / "train.en").write_bytes(f"\ufeff{separators}\r\n\r\n1\n2".encode())
-    assert [a for a, _ in read(files)] == [separators, "", "1", "2"]
-
-
-def test_tsv_takes_the_first_two_columns(tmp_path, folder):
-    write_lines(tmp_path / "t.tsv", ["a\tb", "c\td\tCC-BY", "\te"])
-    config = replace(folder, corpus="tsv", train="t.tsv")
-    assert read(config) == [("a", "b"), ("c", "d"), ("", "e")]
-    write_lines(tmp_path / "t.tsv", ["a\tb", "only one"])
-    assert_refused(config, r"t\.tsv, line 2: one column where two are needed")
+    assert [a for a, _ in read(replace(folder, **FILES))] == [separators, "", "1", "2"]
 
 
 GZIP = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode())
@@ -120,31 +109,27 @@ GZIP = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode())
         ("x.de", b"1\nStra\xdfe\n3\n4\n", "line 2: byte 5 of the line is not UTF-8"),
         ("x.de", b"", r"x\.de is empty"),
         ("x.de.gz", gzip.compress(b""), r"x\.de\.gz is empty"),
-        (
-            "x.de.gz",
-            GZIP[: len(GZIP) // 2],
-            r"de\.gz .* gzip data is damaged or cut",
-        ),
+        ("x.de.gz", GZIP[: len(GZIP) // 2], r"de\.gz .* gzip data is damaged or cut"),
         ("x.de.gz", b"plain text\n" * 4, "gzip data is damaged or cut short"),
-        ("x.de", None, r"no file x\.de"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path, files, name, content, message):
+def test_a_damaged_file_is_named(tmp_path, folder, name, content, message):
     write_lines(tmp_path / "train.en", ["x"] * 9999)
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    assert_refused(replace(files, train_target=name), message)
+    (tmp_path / name).write_bytes(content)
+    assert_refused(replace(folder, **FILES | {"train_target": name}), message)
 
 
 @pytest.mark.parametrize(
     ("changes", "split", "message"),
     [
         ({"corpus": "files"}, "dev", r"dev split is missing: set data\.dev_source"),
-        ({"corpus": "tsv", "train": "*.xx"}, "train", r"no file matches \*\.xx"),
+        (TSV | {"train": "*.xx"}, "train", r"no file matches \*\.xx"),
+        (TSV | {"train": "x.de"}, "train", r"no file x\.de"),
+        (TSV | {"train": "train.en"}, "train", r"train\.en, line 1: one column where"),
+        (GLOBS | {"train_target": "train.de"}, "train", "2 files .*_target matches 1:"),
         ({}, "test", r"test split is missing: set data\.test\b"),
-        ({"dev": "dev"}, "dev", r"neither dev\.en nor dev\.en\.gz"),
-        ({"target_language": "fr"}, "train", r"neither train\.fr nor"),
-        ({"directory": "none"}, "train", "none is not a directory"),
+        ({"dev": "dev"}, "dev", r"neither text/dev\.en nor text/dev\.en\.gz"),
+        ({"target_language": "fr"}, "train", r"neither text/train\.fr nor"),
         ({"corpus": "tfds:"}, "train", r"unknown data\.corpus 'tfds:'"),
         ({}, "unseen", "no split 'unseen'"),
         (BUILTIN, "other", "no split 'other'"),
@@ -155,13 +140,12 @@ def test_what_is_not_there_is_named(folder, changes, split, message):
     assert_refused(replace(folder, **changes), message, split)
 
 
-def test_tfds_is_asked_for_the_configured_split_and_direction(folder, monkeypatch):
+def test_tfds_is_asked_for_the_configured_split(folder, monkeypatch):
     read_tfds = Mock(return_value=iter(PAIRS))
     monkeypatch.setattr("jaxformer.data.sources.read_tfds", read_tfds)
-    config = replace(folder, corpus="tfds:wmt14/de-en", dev="validation", data_dir="/d")
+    config = replace(folder, corpus="tfds:wmt14/de-en", dev="validation")
     assert read(config, "dev") == PAIRS
-    asked = ("wmt14/de-en", "validation", ("en", "de"))
-    read_tfds.assert_called_once_with(*asked, data_dir="/d", download=False)
+    read_tfds.assert_called_once_with(config, "wmt14/de-en", "validation")
 
 
 def test_the_builtin_corpus_goes_either_way(folder):
@@ -181,48 +165,52 @@ def tree(directory):
 
 
 def test_a_workdir_holds_all_that_training_needs(tmp_path, folder, caplog):
-    write_split(tmp_path / "text", "train", [*PAIRS, PAIRS[0], ("", "leer")])
-    write_split(tmp_path / "text", "val", [*PAIRS[:2], ("", "leer"), PAIRS[0]])
+    run = tmp_path / "runs" / "first"
+    dev = [*PAIRS[:2], ("", "leer"), PAIRS[0]]
+    write_split(tmp_path / "text" / "train", [*PAIRS, PAIRS[0], ("", "leer")])
+    write_split(tmp_path / "text" / "val", dev)
     with caplog.at_level(logging.INFO):
-        prepared = prepare(folder, tmp_path / "runs" / "first")
+        prepared = prepare(folder, run)
     assert "4 of 6 pairs kept, dropped: 1 empty, 1 duplicate" in caplog.text
     prepare(folder, tmp_path / "again")
-    assert tree(tmp_path / "again") == tree(tmp_path / "runs" / "first")
+    assert tree(tmp_path / "again") == tree(run)
     shutil.rmtree(tmp_path / "text")  # a prepared workdir does not need its source
-    for corpus in (prepared, open_prepared(tmp_path / "runs" / "first")):
+    for corpus in (prepared, open_prepared(run)):
         decode = corpus.tokenizer.decode
-        train = zip(corpus.train.source, corpus.train.target, strict=True)
-        assert [(decode(a), decode(b)) for a, b in train] == PAIRS
+        train, encoded_dev = (
+            [tuple(map(decode, pair)) for pair in zip(*split, strict=True)]
+            for split in (corpus.train, corpus.dev)
+        )
+        assert train == PAIRS
         # Every line of dev is kept: blank, doubled or not.
-        assert corpus.dev_source == [PAIRS[0][0], PAIRS[1][0], "", PAIRS[0][0]]
-        assert corpus.dev_target[2] == "leer"
+        texts = zip(corpus.dev_source, corpus.dev_target, strict=True)
+        assert list(texts) == encoded_dev == dev
         assert corpus.dev.source[2].tolist() == [EOS]
-        assert len(corpus.dev.source) == len(corpus.dev.target) == 4
         assert corpus.report["dev"]["kept"] == corpus.report["dev"]["pairs"] == 4
         assert corpus.report["vocab_size"] == corpus.tokenizer.vocab_size
 
 
 def test_a_prepared_workdir_is_only_opened(tmp_path, folder, monkeypatch):
-    prepare(folder, tmp_path / "run")
-    before = tree(tmp_path / "run")
+    run = tmp_path / "run"
+    prepare(folder, run)
+    before = tree(run)
     monkeypatch.setattr("jaxformer.data.corpus.train_tokenizer", None)
-    again = prepare(replace(folder, test="x", data_dir="y"), tmp_path / "run")
+    again = prepare(replace(folder, test="x", data_dir="y"), run)
     assert len(again.train.source) == len(PAIRS)
     message = r"vocab_size was 70 and is now 90; data\.max_ratio was 3\.0"
     with pytest.raises(InputError, match=message):
-        prepare(replace(folder, vocab_size=90, max_ratio=4.0), tmp_path / "run")
-    assert tree(tmp_path / "run") == before
-    (tmp_path / "empty" / "corpus").mkdir(parents=True)
+        prepare(replace(folder, vocab_size=90, max_ratio=4.0), run)
+    assert tree(run) == before
+    (run / "corpus" / "report.json").unlink()
     with pytest.raises(InputError, match="holds no prepared corpus"):
-        prepare(folder, tmp_path / "empty")
+        prepare(folder, run)
 
 
 def test_only_the_tokenizer_it_was_prepared_with_is_accepted(tmp_path, folder):
     run, other = tmp_path / "run", tmp_path / "other"
     given = prepare(replace(folder, vocab_size=60), run).tokenizer
     shutil.rmtree(run / "corpus")
-    prepared = prepare(folder, run, tokenizer=given)
-    assert prepared.report["vocab_size"] == 60
+    assert prepare(folder, run, tokenizer=given).report["vocab_size"] == 60
     assert prepare(folder, run).tokenizer.hash == given.hash
     prepare(folder, other)
     shutil.copy(other / "tokenizer.model", run)

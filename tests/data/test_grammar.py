@@ -10,7 +10,6 @@ from collections import Counter
 
 import pytest
 
-from jaxformer.data import grammar
 from jaxformer.data.grammar import generate, is_held_out, lexicon, phrases
 from jaxformer.data.grammar.clauses import Clause
 from jaxformer.data.grammar.lexicon import ADJECTIVES, DESCRIPTIONS, NOUNS, VERBS
@@ -19,14 +18,16 @@ from jaxformer.errors import InputError
 
 NOUN = {noun.english: noun for nouns in NOUNS.values() for noun in nouns}
 VERB = {verb.english: verb for verbs in VERBS.values() for verb in verbs}
-DETERMINERS = {
-    (determiner.english, determiner.is_plural): determiner
-    for determiner in itertools.chain(*phrases.ANY, *phrases.MASSES)
+DETERMINER = {
+    (each.english, each.is_plural): each
+    for each in itertools.chain(*phrases.DETERMINERS.values())
 }
 
 
 def rows(table):
-    return [tuple(line.strip().split(" | ")) for line in table.strip().splitlines()]
+    return [
+        tuple(re.split(r" \| ?", line.strip())) for line in table.strip().splitlines()
+    ]
 
 
 def phrase(english, case):
@@ -35,7 +36,7 @@ def phrase(english, case):
     noun = next(n for n in NOUN.values() if word in (n.english, n.english_plural))
     adjective = start.pop() if start and start[-1] in ADJECTIVES else ""
     article = "a" if start == ["an"] else " ".join(start)
-    determiner = DETERMINERS[article, word == noun.english_plural]
+    determiner = DETERMINER[article, word == noun.english_plural]
     both = (adjective, ADJECTIVES[adjective]) if adjective else ()
     made = decline(noun, case, determiner, both)
     assert made.english == english
@@ -69,20 +70,21 @@ def test_noun_phrases_agree_in_gender_case_and_number(english, forms):
 
 
 def test_an_indefinite_phrase_is_negated_by_kein():
-    first = Draw(lambda: 0.0, negated=True)  # takes the first of everything
     for noun, pool, case, german in (
-        ("coat", phrases.A, "accusative", "keinen alten Mantel"),
-        ("jacket", phrases.A, "dative", "keiner alten Jacke"),
-        ("shirt", phrases.BARE, "accusative", "keine alten Hemden"),
-        ("coat", phrases.THE, "accusative", "den alten Mantel"),
+        ("coat", 0.65, "accusative", "keinen alten Mantel"),
+        ("jacket", 0.65, "dative", "keiner alten Jacke"),
+        ("shirt", 0.9, "accusative", "keine alten Hemden"),
+        ("coat", 0.0, "accusative", "den alten Mantel"),
     ):
-        assert first.phrase(NOUN[noun], case, (pool,)).german == german
+        numbers = itertools.chain([pool], itertools.repeat(0.0))
+        draw = Draw(numbers.__next__, negated=True)
+        assert draw.phrase(NOUN[noun], case).german == german
 
 
 def test_an_owner_stands_in_the_genitive():
     made = Draw(lambda: 0.0).phrase(NOUN["cat"], "dative", owner=1.0, verb="feed")
-    assert made.english == "the old man's old cat"
-    assert made.german == "der alten Katze des alten Mannes"
+    forms = "the old man's old cat", "der alten Katze des alten Mannes"
+    assert (made.english, made.german) == forms
     assert made.tags == {"genitive", "dative", "adjective"}
     assert set(made.pairs) == {("old", "man"), ("old", "cat"), ("feed", "cat")}
 
@@ -122,22 +124,22 @@ def test_verbs_are_conjugated(english, third, past, finite, participle):
         I | see | want to | question | do I want to see # | will ich # sehen | modal
         she | open | can | final | she can open # | sie # aufmachen kann | modal
         she | see | can | question | can she see # | kann sie # sehen | modal
-        she | see | present | infinitive | to see # | # zu sehen | accusative
+        she | see | present | infinitive | to see # | # zu sehen | infinitive_clause
         I | follow | past | statement | I followed # | ich bin # gefolgt | perfect
         they | be | past | final | they were # | sie # waren | verb_final
-        I | be | present | question | am I # | bin ich # | accusative
+        I | be | present | question | am I # | bin ich # |
     """),
 )
 def test_the_verb_stands_second_first_or_last(
     subject, verb, tense, order, english, german, tag
 ):
     actor = next(each for each in phrases.PHRASES["subject"] if each.english == subject)
-    door, today = phrase("the door", "accusative"), Phrase("today", "heute")
-    made = Clause(actor, VERB[verb], tense, object=door, time=today).arrange(order)
+    parts = {"object": Phrase("the door", "die Tür"), "time": Phrase("today", "heute")}
+    made = Clause(actor, VERB[verb], tense, **parts).arrange(order)
     assert made.english == english.replace("#", "the door today")
     assert made.german == german.replace("#", "heute die Tür")
-    assert tag in made.tags
-    assert ("perfect" in made.tags) == (tense == "past" and verb != "be")
+    assert {tag} - {""} <= made.tags
+    assert ("perfect" in made.tags) == (tag == "perfect")
 
 
 # Corpus
@@ -217,19 +219,19 @@ def test_german_follows_the_rules_of_its_grammar(corpus, english, german):
 
 
 def test_unseen_shows_known_words_in_combinations_absent_from_train(corpus):
-    pairs = [
-        (a, n) for kind in NOUNS for a, _ in DESCRIPTIONS[kind] for n in NOUNS[kind]
-    ]
-    objects = [(v, kind) for v in VERB.values() for kind in v.objects]
-    objects += [(v, "place") for v in VERBS["motion"]]
-    pairs += [(v.english, noun) for v, kind in objects for noun in NOUNS[kind]]
-    combinations = {(word, noun.english) for word, noun in pairs}
+    combinations = {
+        (word, noun.english)
+        for kind, nouns in NOUNS.items()
+        for word in [adjective for adjective, _ in DESCRIPTIONS[kind]]
+        + [v.english for v in VERB.values() if kind in v.objects]
+        + [v.english for v in VERBS["motion"] if kind == "place"]
+        for noun in nouns
+    }
     held_out = set(filter(is_held_out, combinations))
     free = Counter(itertools.chain(*combinations - held_out))
     assert all(free[word] >= 2 for pair in combinations for word in pair)
     # Scores on "unseen" are compared between versions: it holds out the same pairs.
     assert {("old", "grandmother"), ("rich", "uncle"), ("buy", "lamp")} <= held_out
-    assert len(held_out) > 250
     known = set(itertools.chain(*map(words_of, corpus["train"])))
     for split, pairs in corpus.items():
         shown = set()
@@ -238,12 +240,10 @@ def test_unseen_shows_known_words_in_combinations_absent_from_train(corpus):
             assert known.issuperset(words)
             shown.update(itertools.pairwise(words))
             text = pair.source.lower()
-            shown.update(
-                re.findall(r"(\w+) (?:(?:in)?to )?(?:the|an?) (\w+)\b(?!')", text)
-            )
-            many = re.match(r"how many (\w+)s (?:do|does|did) \w+ (\w+)", text)
-            shown.update([many.group(2, 1)] if many else [])
-            shown.update(re.findall(r"(\w+) (?:that|whom) \w+ (\w+)s", text))
+            between = r"(\w+) (?:(?:in)?to )?(?:the|an?) (\w+)\b(?!')"
+            shown.update(re.findall(between, text))
+            asked = re.findall(r"how many (\w+)s (?:do|does|did) \w+ (\w+)", text)
+            shown.update((verb, noun) for noun, verb in asked)
         assert bool(shown & held_out) == (split == "unseen")
 
 
@@ -267,12 +267,3 @@ def test_every_split_shows_every_phenomenon_in_varied_well_formed_text(corpus):
     german = {word for pair in corpus["train"] for word in pair.target.split()}
     assert len(set(english)) > 800
     assert len(german) > 1_800
-
-
-def test_accuracy_counts_each_phenomenon_of_a_pair():
-    phenomena = (("dative", "plural"), ("plural",), ())
-    pairs = [grammar.Pair("A", "a", names) for names in phenomena]
-    expected = {"dative": (1, 1), "plural": (1, 2)}
-    assert grammar.accuracy_by_phenomenon(pairs, ["a", "x", "a"]) == expected
-    with pytest.raises(ValueError, match="shorter"):
-        grammar.accuracy_by_phenomenon(pairs, ["a"])

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from itertools import chain, islice
+from types import SimpleNamespace
 from unittest.mock import create_autospec
 
 import numpy as np
@@ -18,11 +19,6 @@ from jaxformer.errors import InputError
 every_layout = pytest.mark.parametrize("layout", ["buckets", "packed"])
 
 
-def ragged(sequences) -> Ragged:
-    offsets = np.cumsum([0, *map(len, sequences)])
-    return Ragged(np.concatenate(sequences).astype(np.uint16), offsets)
-
-
 @pytest.fixture(scope="module")
 def corpus() -> TokenizedCorpus:
     """700 pairs of 2 to 30 ids; the first ids number the pair."""
@@ -34,16 +30,16 @@ def corpus() -> TokenizedCorpus:
         ]
         for _ in range(2)
     )
-    return TokenizedCorpus(*map(ragged, sides))
+    return TokenizedCorpus(*map(Ragged.of, sides))
 
 
 def plan_of(corpus, layout="buckets", **changes):
-    options = {
+    batching = {
         "row_length": 48, "max_shapes": 5, "tokens_per_microbatch": 512,
-        "tokens_per_update": 1536, "row_multiple": 2,
-    } | changes  # fmt: skip
-    lengths = corpus.source.lengths, corpus.target.lengths
-    return make_plan(*lengths, layout=layout, **options)
+        "tokens_per_update": 1536, "row_multiple": 2, "layout": layout,
+    }  # fmt: skip
+    batching = SimpleNamespace(**(batching | changes))
+    return make_plan(*(side.lengths for side in corpus), batching, batching)
 
 
 def pairs_of(batches):
@@ -68,7 +64,8 @@ def assert_equal(updates, expected):
 
 def test_rows_and_segments_by_hand():
     corpus = TokenizedCorpus(
-        ragged([[10, 3], [11, 12, 3], [13, 3]]), ragged([[20, 21, 3], [3], [22, 3]])
+        Ragged.of([[10, 3], [11, 12, 3], [13, 3]]),
+        Ragged.of([[20, 21, 3], [3], [22, 3]]),
     )
     shape_of, starts, examples, rows = map(
         np.array, ([0], [0, 3], [2, 1, 0], [0, 0, 2])
@@ -147,11 +144,13 @@ def test_a_process_gets_its_blocks_of_the_same_batches(corpus, layout, blocks, o
 
 
 @pytest.mark.parametrize("processes", [2, 5, 100])
-def test_processes_share_an_evaluation(corpus, processes):
+def test_processes_share_an_evaluation(corpus, processes, monkeypatch):
     plan = plan_of(corpus)
     whole = list(evaluation_batches(corpus, plan))
+    monkeypatch.setattr("jaxformer.processes.count", lambda: processes)
     for number in range(processes):
-        share = list(evaluation_batches(corpus, plan, process=(number, processes)))
+        monkeypatch.setattr("jaxformer.processes.index", lambda number=number: number)
+        share = list(evaluation_batches(corpus, plan))
         assert len(share) == len(whole[number::processes])
         assert_equal([share], [whole[number::processes]])
 
@@ -201,6 +200,7 @@ def test_a_missing_executor_is_named(corpus, monkeypatch):
 
 
 ENDS_WHILE_READING = """
+from types import SimpleNamespace
 import numpy as np
 from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import make_plan
@@ -208,8 +208,9 @@ from jaxformer.data.store import Ragged, TokenizedCorpus
 
 lengths = np.full(30_000, 20)
 side = Ragged(np.full(600_000, 9, np.uint16), np.arange(0, 600_001, 20))
-plan = make_plan(lengths, lengths, layout="buckets", row_length=20, max_shapes=1,
-                 tokens_per_microbatch=20_000, tokens_per_update=20_000, row_multiple=1)
+batching = SimpleNamespace(layout="buckets", max_shapes=1, row_multiple=1,
+                           tokens_per_microbatch=20_000, tokens_per_update=20_000)
+plan = make_plan(lengths, lengths, batching, batching)
 corpus = TokenizedCorpus(side, side)
 stream = updates(corpus, plan, seed=0, start=0, executor="{}")
 for _ in range(40):

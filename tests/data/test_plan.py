@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +30,8 @@ def plan_of(source, target, **changes):
         "layout": "buckets", "row_length": 128, "max_shapes": 12,
         "tokens_per_microbatch": 4096, "tokens_per_update": 25_000, "row_multiple": 1,
     }  # fmt: skip
-    return make_plan(np.asarray(source), np.asarray(target), **(values | changes))
+    batching = SimpleNamespace(**(values | changes))
+    return make_plan(np.asarray(source), np.asarray(target), batching, batching)
 
 
 @settings(max_examples=60, deadline=None)

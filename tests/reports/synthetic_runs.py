@@ -98,10 +98,11 @@ def make_run(
     if text is not None:
         translated = Translated(evaluate(text, errors), None, 123_456, align)
     lengths = np.tile([9, 12, 15], 16)  # one shape: a fifth of it is padding
-    plan = make_plan(
-        lengths, lengths, layout="buckets", row_length=16, max_shapes=1, row_multiple=1,
+    batching = SimpleNamespace(
+        layout="buckets", row_length=16, max_shapes=1, row_multiple=1,
         tokens_per_microbatch=96, tokens_per_update=96,
     )  # fmt: skip
+    plan = make_plan(lengths, lengths, batching, batching)
     facts = report.RunFacts(
         name, config, "en-de", "c0ffee", 96, make_log(), SCHEDULE,
         {"train": counts, "dev": counts}, plan, {"jax": "1.2.2"}, translated,

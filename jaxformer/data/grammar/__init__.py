@@ -12,8 +12,7 @@ or "test". The words of "unseen" all occur in "train", in other combinations.
 
 import random
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -68,19 +67,3 @@ def _written(text: str) -> str:
     for mark in ",.?":
         text = text.replace(f" {mark}", mark)
     return text[0].upper() + text[1:]
-
-
-def accuracy_by_phenomenon(
-    pairs: Iterable[Pair], translations: Iterable[str]
-) -> dict[str, tuple[int, int]]:
-    """Count exactly right translations, and all translations, by phenomenon.
-
-    Raises ValueError if there are not as many translations as pairs.
-    """
-    right: Counter[str] = Counter()
-    total: Counter[str] = Counter()
-    for pair, translation in zip(pairs, translations, strict=True):
-        total.update(pair.phenomena)
-        if translation == pair.target:
-            right.update(pair.phenomena)
-    return {name: (right[name], total[name]) for name in sorted(total)}

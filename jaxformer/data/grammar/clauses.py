@@ -20,19 +20,12 @@ STATES = {
     kind: [[Phrase(*pair) for pair in pairs]] * 6 + PHRASES.get(f"{kind} is", [])
     for kind, pairs in lexicon.DESCRIPTIONS.items()
 }
-OBJECT_VERBS = VERBS["accusative"] + VERBS["dative"]
-INTRANSITIVE = VERBS["activity"] + VERBS["state"] + VERBS["alone"]
-PURPOSES = OBJECT_VERBS + VERBS["prepositional"] + INTRANSITIVE + VERBS["ditransitive"]
-PURPOSES = [*PURPOSES, *VERBS["motion"] * 3, *VERBS["placing"]]
-ANIMAL_VERBS = lexicon.read_table("actions")["animal"]
-# What a subject of a class may do.
 ACTIONS = {
-    "person": PURPOSES + VERBS["being"] * 24,
-    "animal": [v for v in PURPOSES if v.english in ANIMAL_VERBS] + VERBS["being"] * 4,
-    "thing": VERBS["being"] + VERBS["lying"] + VERBS["costing"],
-    "clothes": VERBS["being"] + VERBS["lying"] + VERBS["costing"],
-    "vehicle": VERBS["being"] * 3 + VERBS["costing"],
+    name: [verb for row in rows for verb in VERBS[row]]
+    for name, rows in lexicon.read_table("actions").items()
 }
+ANIMAL_VERBS = lexicon.read_table("subjects")["animal"]
+ACTIONS["animal"] = [v for v in ACTIONS["animal"] if v.english in ANIMAL_VERBS]
 
 
 class Clause(NamedTuple):
@@ -76,8 +69,18 @@ class Clause(NamedTuple):
 
     def _english(self, order: str) -> str:
         subject, often = self.subject.english, self.frequency.english
-        no = "not" if self.negated else ""
-        auxiliary, base, finite = self._english_verb()
+        base, third, agreement = *self.verb[:2], self.subject.agreement
+        no, finite = "not" if self.negated else "", ""  # the verb without "do"
+        if base == "be" and self.tense not in MODALS:
+            auxiliary, base = FINITE[f"be {self.tense}"][agreement], ""
+        elif self.tense == "past":
+            auxiliary, finite = "did", self.verb.past
+        elif self.tense in ("present", "want to"):
+            if self.tense == "want to":
+                base, third = f"want to {base}", f"wants to {base}"
+            auxiliary, finite = ("does", third) if agreement == 2 else ("do", base)
+        else:
+            auxiliary = self.tense
         if order == "infinitive":
             verbs = ("to", self.verb.english)
         elif order == "question":
@@ -90,21 +93,19 @@ class Clause(NamedTuple):
         rest = (self.early, self.object, self.tail, self.time)
         return words(*verbs, *[part.english for part in rest])
 
-    def _english_verb(self) -> tuple[str, str, str]:
-        """Return the auxiliary or "do", what follows it, and the verb without "do"."""
-        base, third, agreement = *self.verb[:2], self.subject.agreement
-        if base == "be" and self.tense not in MODALS:
-            return FINITE[f"be {self.tense}"][agreement], "", ""
-        if self.tense == "past":
-            return "did", base, self.verb.past
-        if self.tense == "want to":
-            base, third = f"want to {base}", f"wants to {base}"
-        elif self.tense in MODALS:
-            return self.tense, base, ""
-        return ("does", base, third) if agreement == 2 else ("do", base, base)
-
     def _german(self, order: str) -> str:
-        subject, (finite, bracket) = self.subject.german, self._german_verb()
+        subject, verb, agreement = (
+            self.subject.german,
+            self.verb,
+            self.subject.agreement,
+        )
+        finite, bracket = verb.finite[agreement], verb.prefix
+        if self.tense in MODALS:
+            finite, bracket = FINITE[self.tense][agreement], bracket + verb.infinitive
+        elif self.tense == "past" and verb.english == "be":
+            finite = FINITE["war"][agreement]  # all other pasts are perfects
+        elif self.tense == "past":
+            finite, bracket = FINITE[verb.auxiliary][agreement], verb.participle
         takes_nicht = self.negated and not self.object.german.startswith("kein")
         middle = words(
             self.early.german,
@@ -115,29 +116,15 @@ class Clause(NamedTuple):
             self.tail.german,
         )
         if order == "infinitive":
-            zu = f"{self.verb.prefix}zu" if self.verb.prefix else "zu "
-            return words(middle, zu + self.verb.infinitive)
+            zu = f"{verb.prefix}zu" if verb.prefix else "zu "
+            return words(middle, zu + verb.infinitive)
         if order == "final":
-            is_prefix = bracket == self.verb.prefix
+            is_prefix = bracket == verb.prefix
             last = bracket + finite if is_prefix else f"{bracket} {finite}"
             return words(subject, middle, last)
         if order == "statement":
             return words(subject, finite, middle, bracket)
         return words(finite, subject, middle, bracket)
-
-    def _german_verb(self) -> tuple[str, str]:
-        """Return the finite verb, and the prefix, infinitive or participle.
-
-        An English past is a German perfect, except that of "be".
-        """
-        verb, agreement = self.verb, self.subject.agreement
-        if self.tense in MODALS:
-            return FINITE[self.tense][agreement], verb.prefix + verb.infinitive
-        if self.tense == "past" and verb.english == "be":
-            return FINITE["war"][agreement], ""
-        if self.tense == "past":
-            return FINITE[verb.auxiliary][agreement], verb.participle
-        return verb.finite[agreement], verb.prefix
 
 
 def _complements(draw: Draw, verb: Verb, subject: Phrase) -> dict[str, Phrase]:
@@ -154,7 +141,7 @@ def _complements(draw: Draw, verb: Verb, subject: Phrase) -> dict[str, Phrase]:
         return {"tail": tail}
     noun = draw.noun(*verb.objects)
     if verb.preposition:
-        about = draw.phrase(noun, case, phrases.DEFINITE, verb=name)
+        about = draw.phrase(noun, case, "definite", verb=name)
         preposition = Phrase("", verb.preposition)
         return {"tail": phrases.prepositional(preposition, about)}
     is_ditransitive = governs == "ditransitive"
@@ -164,9 +151,9 @@ def _complements(draw: Draw, verb: Verb, subject: Phrase) -> dict[str, Phrase]:
     pronoun = draw.one_of(pronouns[3:] if is_first else pronouns)
     is_pronoun = draw.chance(0.3)
     if is_ditransitive:
-        person = draw.phrase(draw.noun("person"), "dative", phrases.DEFINITE)
+        person = draw.phrase(draw.noun("person"), "dative", "definite")
         # Without an article, "her old books" would read as one phrase.
-        given = draw.phrase(noun, case, phrases.WITH_ARTICLE, verb=name)
+        given = draw.phrase(noun, case, "with article", verb=name)
         return {"early": pronoun if is_pronoun else person, "object": given}
     if noun.kind == "person" and is_pronoun:
         return {"early": pronoun}
@@ -180,7 +167,7 @@ def _subject(draw: Draw, kinds: Sequence[str]) -> Phrase:
         return draw.one_of(PHRASES["subject"])
     if draw.chance(0.08):
         return draw.one_of(PHRASES["name"])
-    pools = phrases.PLAIN if draw.negated else phrases.ANY
+    pools = "plain" if draw.negated else "any"
     plain = draw._replace(negated=False)
     return plain.phrase(draw.noun(*kinds), "nominative", pools, owner=0.06)
 
@@ -199,22 +186,25 @@ def clause(
     *,
     about: Phrase | None = None,
     verbs: Sequence[Verb] = (),
-    tenses: Sequence[str] = TENSES,
+    tenses: str = "any",
     negation: float = 0.15,
     adverbs: float = 0.2,
     brief: bool = False,
 ) -> Clause:
     """Draw a clause with a subject and a verb that suit each other.
 
-    The subject is `about`, or a person if `verbs` are given. `negation` and `adverbs`
-    are probabilities; a negated clause has no adverb of frequency.
+    The subject is `about`, or a person if `verbs` are given. `tenses` is a row of
+    [tenses]. `negation` and `adverbs` are probabilities; a negated clause has no adverb
+    of frequency.
     """
     draw = Draw(draw.random, draw.chance(negation), brief)
     subject = about or _subject(draw, ("person",) if verbs else SUBJECTS)
     while True:
         verb = draw.one_of(verbs or ACTIONS[subject.kind])
         tense = draw.one_of(TENSES_OF.get(verb.governs, TENSES))
-        if tense in tenses and _is_clear(verb, tense, subject, negated=draw.negated):
+        if tense in TENSES_OF[tenses] and _is_clear(
+            verb, tense, subject, negated=draw.negated
+        ):
             break
     parts = _complements(draw, verb, subject)
     if draw.chance(adverbs):

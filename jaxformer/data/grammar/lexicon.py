@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from configparser import ConfigParser
 from importlib.resources import files
+from itertools import product
 from typing import Any, NamedTuple
 
 CASES = ("nominative", "accusative", "dative", "genitive")
@@ -23,7 +24,7 @@ class Noun(NamedTuple):
     english: str
     english_plural: str
     gender: str
-    forms: dict[str, dict[str, str]]  # gender -> case -> German form
+    forms: dict[tuple[str, str], str]  # (gender, case) -> German form
     kind: str  # its class, a row of [nouns]
     is_weak: bool
 
@@ -67,34 +68,22 @@ def english_form(word: str, ending: str) -> str:
     return (word if ending == "s" else word.removesuffix("e")) + ending
 
 
-def german_plural(word: str, ending: str) -> str:
-    """Add "-ending", or "¨ending" with an umlaut, to a German word, or replace it."""
-    if ending.startswith("¨"):
-        before, vowel, after = re.fullmatch("(.*?)(au|[aouA])([^aou]*)", word).groups()
-        umlaut = {"a": "ä", "o": "ö", "u": "ü", "A": "Ä"}[vowel[0]]
-        return before + umlaut + vowel[1:] + after + ending[1:]
-    return word + ending[1:] if ending.startswith("-") else ending
-
-
 def _read_noun(entry: str, kind: str) -> Noun:
-    english, article, singular, *ending = entry.split()
+    english, article, singular, plural, *_ = [*entry.split(), ""]
     english, _, english_plural = english.partition("/")
     gender = {"der": "m", "die": "f", "das": "n"}[article]
-    plural = german_plural(singular, ending[0]) if ending else ""
     # A masculine with a plural in -n or -en is weak: all its other forms are the same.
-    is_weak = gender == "m" and ending in (["-n"], ["-en"])
+    is_weak = gender == "m" and plural in (singular + "n", singular + "en")
     is_short = len(re.findall("[aeiouyäöü]+", singular.lower())) == 1
     genitive = singular + ("" if gender == "f" else "es" if is_short else "s")
-    others = (plural,) * 3 if is_weak else (singular, singular, genitive)
-    plurals = (plural, plural, re.sub("([^ns])$", r"\1n", plural), plural)
+    others = [plural] * 3 if is_weak else [singular, singular, genitive]
+    dative = re.sub("([^ns])$", r"\1n", plural)
+    forms = [singular, *others, plural, plural, dative, plural]
     return Noun(
         english,
         (english_plural or english_form(english, "s")) if plural else "",
         gender,
-        {
-            gender: dict(zip(CASES, (singular, *others), strict=True)),
-            "p": dict(zip(CASES, plurals, strict=True)),
-        },
+        dict(zip(product((gender, "p"), CASES), forms, strict=True)),
         kind,
         is_weak,
     )
@@ -135,11 +124,12 @@ def _read_words(entry: str, _: str) -> tuple[str, ...]:
 
 
 WORDS = read_table("words", _read_words)
-# The numbers up to 99; German says the units first.
-WORDS["number"] += WORDS["tens"] + [
+# The numbers from 2 to 99; German says the units first.
+WORDS["number"] = WORDS["numeral"] + WORDS["teens"] + WORDS["tens"]
+WORDS["number"] += [
     (f"{ten}-{unit}", f"{einer}und{zehner}")
     for ten, zehner in WORDS["tens"]
-    for unit, einer in [("one", "ein"), *WORDS["number"][:8]]
+    for unit, einer in [("one", "ein"), *WORDS["numeral"][:8]]
 ]
 MODALS = tuple(verb for verb, _ in WORDS["modals"])
 FINITE = {verb: forms.split() for verb, forms in WORDS["finite"] + WORDS["modals"]}

@@ -6,6 +6,7 @@ governs, so the two sides cannot disagree. `clauses` puts phrases together.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from jaxformer.data.grammar import lexicon
@@ -103,33 +104,17 @@ class Determiner(NamedTuple):
     tags: frozenset[str]
 
 
-def _pools(
-    row: str, endings: str, adjectives: str, *tags: str
-) -> Iterator[tuple[Determiner, ...]]:
-    """Yield the determiners of a row of [words] in the singular, then in the plural."""
-    for is_plural in (False, True):
-        shared = endings, adjectives, is_plural, frozenset(tags)
-        yield tuple(Determiner(*pair, *shared) for pair in WORDS[row])
+def _read_determiners(entry: str, _: str) -> list[Determiner]:
+    row, endings, adjectives, number, *tags = entry.split()
+    shared = endings, adjectives, number == "plural", frozenset(tags)
+    return [Determiner(*pair, *shared) for pair in WORDS[row]]
 
 
-THE, THE_PLURAL = _pools("the", "der", "weak")
-THIS, _ = _pools("this", "dies-", "weak")
-_, THESE = _pools("these", "dies-", "weak")
-EVERY, _ = _pools("every", "dies-", "weak")
-A, _ = _pools("a", "ein-", "mixed")
-MASS, BARE = _pools("bare", "none", "strong")
-MY, OUR = _pools("possessive", "ein-", "mixed", "possessive")
-_, NUMBERS = _pools("number", "none", "strong", "number")
-_, QUANTITIES = _pools("quantity", "dies-", "strong")
-
-# A determiner is one of a pool of these: all numbers together are as likely as "every".
-SINGULAR = (THE, THE, THIS, MY)
-MASSES = (*SINGULAR, MASS, MASS)
-DEFINITE = (THE, THE, THE_PLURAL, THIS + THESE, MY + OUR)
-WITH_ARTICLE = (*DEFINITE, A, A)
-PLAIN = (*WITH_ARTICLE, BARE)  # these negate without ambiguity
-COUNTED = (A, NUMBERS[:11], QUANTITIES)  # up to twelve
-ANY = (*PLAIN, EVERY, *COUNTED[1:])
+DETERMINERS = {
+    name: list(chain.from_iterable(entries))
+    for name, entries in lexicon.read_table("determiners", _read_determiners).items()
+}
+POOLS = lexicon.read_table("pools", lambda name, _: DETERMINERS[name])
 
 
 def decline(
@@ -147,7 +132,7 @@ def decline(
     gender = "p" if determiner.is_plural else noun.gender
     article = determiner.stem + ENDINGS[determiner.endings, case, gender]
     english = [noun.english_plural if gender == "p" else noun.english]
-    german = [noun.forms[gender][case]]
+    german = [noun.forms[gender, case]]
     pairs = [(verb, noun.english)] if verb else []
     if adjective:
         english.insert(0, adjective[0])
@@ -201,26 +186,27 @@ class Draw(NamedTuple):
         self,
         noun: Noun,
         case: str,
-        pools: tuple[tuple[Determiner, ...], ...] = ANY,
+        pools: str = "any",
         owner: float = 0.0,
         verb: str = "",
     ) -> Phrase:
         """Put a noun in a case, with a determiner and perhaps an adjective.
 
-        Under negation an indefinite phrase becomes "kein ...". `owner` is the
-        probability of a genitive: "the man's car".
+        Under negation an indefinite phrase becomes "kein ...". `pools` is a row of
+        [pools], `owner` the probability of a genitive: "the man's car".
         """
-        pools = PLAIN if self.negated and pools is ANY else pools
         if not noun.english_plural:
-            pools = SINGULAR if pools is WITH_ARTICLE else MASSES
-        determiner = self.one_of(self.one_of(pools))
+            pools = "singular" if pools == "with article" else "mass"
+        elif self.negated and pools == "any":
+            pools = "plain"
+        determiner = self.one_of(self.one_of(POOLS[pools]))
         is_indefinite = determiner.english in ("a", "")
         is_described = self.chance(0.12 if self.brief else 0.3)
         adjective = self.one_of(lexicon.DESCRIPTIONS[noun.kind]) if is_described else ()
         if not (is_indefinite or self.brief) and self.chance(owner):
             brief = self._replace(brief=True)
-            whose = brief.phrase(self.noun("person"), "genitive", SINGULAR)
-            the = (THE_PLURAL if determiner.is_plural else THE)[0]
+            whose = brief.phrase(self.noun("person"), "genitive", "singular")
+            (the,) = DETERMINERS["the plural" if determiner.is_plural else "the"]
             determiner = the._replace(english=f"{whose.english}'s")
             owned = decline(noun, case, determiner, adjective, verb)
             return join(owned, whose._replace(english=""))
@@ -240,4 +226,4 @@ class Draw(NamedTuple):
             return choice
         (tag,) = choice.tags
         noun, case = self.noun(*choice.kinds), CASE_OF.get(tag, tag)
-        return prepositional(choice, self.phrase(noun, case, DEFINITE, verb=verb))
+        return prepositional(choice, self.phrase(noun, case, "definite", verb=verb))

@@ -1,25 +1,12 @@
 """The sentences of the built-in corpus: each function below draws one pattern."""
 
-from jaxformer.data.grammar import clauses, phrases
-from jaxformer.data.grammar.clauses import TENSES, TIMES, clause
-from jaxformer.data.grammar.lexicon import ENDINGS, VERBS, Verb
+from jaxformer.data.grammar.clauses import ACTIONS, TIMES, clause
+from jaxformer.data.grammar.lexicon import ENDINGS, VERBS, Verb, read_table
 from jaxformer.data.grammar.phrases import NOTHING, PHRASES, Draw, Phrase, join, word
 
 STOP, ASK = word(".", "."), word("?", "?", "question")
 COMMA, GERMAN_COMMA = word(",", ","), word("", ",")
-PRESENT, PAST = ("present",), ("past",)
-# A conjunction, the tenses of its clause and of the main clause.
-CONJUNCTIONS = (
-    *[(word("because", "weil"), TENSES, TENSES)] * 2,
-    (word("although", "obwohl"), TENSES, TENSES),
-    (word("if", "wenn"), PRESENT, {*TENSES} - {"past"}),
-    (word("when", "wenn"), PRESENT, PRESENT),
-    (word("when", "als"), PAST, PAST),
-    (word("before", "bevor"), PRESENT, ("present", "will")),
-    (word("before", "bevor"), PAST, PAST),
-    (word("while", "während"), PRESENT, PRESENT),
-    (word("while", "während"), PAST, PAST),
-)
+CONJUNCTIONS = read_table("conjunctions", lambda entry, _: entry.split(" : "))
 COORDINATORS = (
     word(", but", ", aber", "coordination"),
     word("and", "und", "coordination"),
@@ -55,7 +42,8 @@ def fronted(draw: Draw) -> Phrase:
 
 def subordinate(draw: Draw) -> Phrase:
     """He sleeps because he is tired. Because he is tired, he sleeps."""
-    conjunction, tenses, main_tenses = draw.one_of(CONJUNCTIONS)
+    both, tenses, main_tenses = draw.one_of(CONJUNCTIONS["subordinating"])
+    conjunction = word(*both.split(" = "))
     # "before he does not" is odd
     negation = 0.0 if conjunction.english == "before" else 0.1
     side = clause(draw, tenses=tenses, negation=negation, brief=True).arrange("final")
@@ -84,8 +72,8 @@ def reported(draw: Draw) -> Phrase:
 def planned(draw: Draw) -> Phrase:
     """The teacher tries to open the door."""
     planner = clause(draw, verbs=VERBS["planning"], adverbs=0.0, brief=True)
-    options = {"tenses": PRESENT, "negation": 0.0, "adverbs": 0.0}
-    plan = clause(draw, about=planner.subject, verbs=clauses.PURPOSES, **options)
+    options = {"tenses": "present", "negation": 0.0, "adverbs": 0.0}
+    plan = clause(draw, about=planner.subject, verbs=ACTIONS["purpose"], **options)
     parts = planner.arrange("statement"), GERMAN_COMMA, plan.arrange("infinitive")
     return join(*parts, STOP)
 
@@ -94,10 +82,10 @@ def relative(draw: Draw) -> Phrase:
     """The man who helps the child is tired. The book that he buys is new."""
     draw = draw._replace(brief=True)
     is_subject = draw.chance(0.6)
-    verb = None if is_subject else draw.one_of(clauses.OBJECT_VERBS)
+    verb = None if is_subject else draw.one_of(ACTIONS["object"])
     noun = draw.noun(*(verb.objects if verb else ["person"]))
     name, case = (verb.english, verb.case) if verb else ("", "nominative")
-    head = draw.phrase(noun, "nominative", phrases.WITH_ARTICLE, verb=name)
+    head = draw.phrase(noun, "nominative", "with article", verb=name)
     pronoun = word("that", ENDINGS["relative", case, head.gender])
     if verb:
         english = "whom" if noun.kind == "person" else "that"
@@ -111,7 +99,7 @@ def relative(draw: Draw) -> Phrase:
     main = clause(
         draw,
         about=join(head, comma, side, comma),
-        verbs=clauses.INTRANSITIVE if acts else VERBS["being"],
+        verbs=ACTIONS["intransitive"] if acts else VERBS["being"],
         brief=True,
     )
     return join(main.arrange("statement"), STOP)
@@ -120,7 +108,7 @@ def relative(draw: Draw) -> Phrase:
 def existing(draw: Draw) -> Phrase:
     """There are three cats in the garden. In the garden there are three cats."""
     noun = draw.noun("person", "animal", "thing", "landmark")
-    found = draw.phrase(noun, "accusative", phrases.COUNTED)
+    found = draw.phrase(noun, "accusative", "counted")
     place = draw.among(PHRASES["places"])
     is_past = draw.chance(0.3)
     english, german = (("was", "were"), "gab") if is_past else (("is", "are"), "gibt")
@@ -147,14 +135,14 @@ def question(draw: Draw) -> Phrase:
 
 def _asked_object(draw: Draw) -> tuple[Phrase, tuple[Verb, ...]]:
     """Draw "what", "whom" or "how many cars", and a verb that governs it."""
-    verb = draw.one_of(clauses.OBJECT_VERBS)
+    verb = draw.one_of(ACTIONS["object"])
     noun, verbs = draw.noun(*verb.objects), _without_object(verb)
     if "person" in verb.objects:
         german = {"accusative": "wen", "dative": "wem"}[verb.case]
         return word("whom", german, verb.case), verbs
     if not noun.english_plural or draw.chance(0.5):
         return word("what", "was"), verbs
-    german = f"wie viele {noun.forms['p']['accusative']}"
+    german = f"wie viele {noun.forms['p', 'accusative']}"
     many = word(f"how many {noun.english_plural}", german, "accusative", "plural")
     return many._replace(pairs=((verb.english, noun.english),)), verbs
 
