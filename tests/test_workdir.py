@@ -1,6 +1,7 @@
 """A run's folder: its record, what may change in it, and what is refused."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -12,9 +13,8 @@ from jaxformer.workdir import Workdir
 
 
 def tokenizer_of(words, path):
-    return train_tokenizer(
-        words, path, vocab_size=40, character_coverage=1.0, max_sentences=99, seed=0
-    )
+    changes = {"vocab_size": 40, "vocab_sentences": 99}
+    return train_tokenizer(words, path, replace(config().data, **changes))
 
 
 @pytest.fixture

@@ -34,12 +34,16 @@ def corpus() -> TokenizedCorpus:
 
 
 def plan_of(corpus, layout="buckets", **changes):
-    batching = {
-        "row_length": 48, "max_shapes": 5, "tokens_per_microbatch": 512,
-        "tokens_per_update": 1536, "row_multiple": 2, "layout": layout,
+    values = {
+        "row_length": 48, "max_shapes": 5, "row_multiple": 2, "layout": layout,
+        "tokens_per_microbatch": 512, "tokens_per_update": 1536,
     }  # fmt: skip
-    batching = SimpleNamespace(**(batching | changes))
+    batching = SimpleNamespace(**values | changes)
     return make_plan(*(side.lengths for side in corpus), batching, batching)
+
+
+def updates_of(corpus, plan, start, executor="python", **options):
+    return updates(corpus, plan, seed=1, start=start, executor=executor, **options)
 
 
 def pairs_of(batches):
@@ -53,30 +57,24 @@ def pairs_of(batches):
                 )
 
 
-def assert_equal(updates, expected):
-    """Compare updates, or all of them that the shorter stream has."""
-    for update, other in zip(updates, expected, strict=False):
-        for batch, same in zip(update, other, strict=True):
-            assert {array.dtype for array in batch} == {np.dtype(np.int32)}
-            for array, wanted in zip(batch, same, strict=True):
-                np.testing.assert_array_equal(array, wanted)
+def assert_equal(batches, expected):
+    for batch, same in zip(batches, expected, strict=True):
+        for array, wanted in zip(batch, same, strict=True):
+            assert array.dtype == np.int32
+            np.testing.assert_array_equal(array, wanted)
 
 
 def test_rows_and_segments_by_hand():
-    corpus = TokenizedCorpus(
-        Ragged.of([[10, 3], [11, 12, 3], [13, 3]]),
-        Ragged.of([[20, 21, 3], [3], [22, 3]]),
-    )
-    shape_of, starts, examples, rows = map(
-        np.array, ([0], [0, 3], [2, 1, 0], [0, 0, 2])
-    )
-    epoch = EpochPlan((Shape(3, 6, 5),), shape_of, starts, examples, rows)
-    batch = assemble(corpus, epoch, 0)
-    assert batch.source.tolist() == [[13, 3, 11, 12, 3, 0], [0] * 6, [10, 3, *[0] * 4]]
-    assert batch.target.tolist() == [[22, 3, 3, 0, 0], [0] * 5, [20, 21, 3, 0, 0]]
-    source, target = batch.source_segments, batch.target_segments
-    assert source.tolist() == [[1, 1, 2, 2, 2, 0], [0] * 6, [1, 1, 0, 0, 0, 0]]
-    assert target.tolist() == [[1, 1, 2, 0, 0], [0] * 5, [1, 1, 1, 0, 0]]
+    sides = [[10, 3], [11, 12, 3], [13, 3]], [[20, 21, 3], [3], [22, 3]]
+    arrays = map(np.array, ([0], [0, 3], [2, 1, 0], [0, 0, 2]))
+    epoch = EpochPlan((Shape(3, 6, 5),), *arrays)
+    batch = assemble(TokenizedCorpus(*map(Ragged.of, sides)), epoch, 0)
+    assert [array.tolist() for array in batch] == [
+        [[13, 3, 11, 12, 3, 0], [0] * 6, [10, 3, 0, 0, 0, 0]],
+        [[22, 3, 3, 0, 0], [0] * 5, [20, 21, 3, 0, 0]],
+        [[1, 1, 2, 2, 2, 0], [0] * 6, [1, 1, 0, 0, 0, 0]],
+        [[1, 1, 2, 0, 0], [0] * 5, [1, 1, 1, 0, 0]],
+    ]
 
 
 @every_layout
@@ -92,18 +90,16 @@ def test_an_epoch_holds_every_pair_once_and_training_starts_anywhere(corpus, lay
         assert not batch.target[batch.target_segments == 0].any()
     assert sorted(pairs_of(evaluated)) == sorted(pairs)
 
-    length = 2 * plan.updates_per_epoch + 3
-    stream = updates(corpus, plan, seed=1, start=0, executor="python")
-    whole = list(islice(stream, length))
-    first_epoch = chain(*whole[: plan.updates_per_epoch])
-    assert sorted(pairs_of(first_epoch)) == sorted(pairs)
+    size = plan.updates_per_epoch
+    whole = list(islice(updates_of(corpus, plan, 0), 2 * size + 3))
+    assert sorted(pairs_of(chain(*whole[:size]))) == sorted(pairs)
     for number, update in enumerate(whole):
-        assert len(update) == len(plan.microbatches_of(number % plan.updates_per_epoch))
+        assert len(update) == len(plan.microbatches_of(number % size))
         examples = examples_of(plan, 1, number)
         assert list(pairs_of(update)) == [pairs[index] for index in examples]
-    for start in (1, plan.updates_per_epoch - 1, plan.updates_per_epoch, length - 2):
-        later = updates(corpus, plan, seed=1, start=start, executor="python")
-        assert_equal(islice(later, length - start), whole[start:])
+    for start in (1, size - 1, size, 2 * size + 1):
+        later = islice(updates_of(corpus, plan, start), len(whole) - start)
+        assert_equal(chain(*later), chain(*whole[start:]))
 
 
 @pytest.mark.slow
@@ -112,7 +108,7 @@ def test_both_executors_read_the_same(corpus, layout):
     plan = plan_of(corpus, layout)
     start = plan.updates_per_epoch - 2  # crosses into the next epoch
     streams = (
-        islice(updates(corpus, plan, seed=5, start=start, executor=executor), 6)
+        chain(*islice(updates_of(corpus, plan, start, executor), 6))
         for executor in ("tf.data", "python")
     )
     assert_equal(*streams)
@@ -126,20 +122,21 @@ def test_both_executors_read_the_same(corpus, layout):
 def test_a_process_gets_its_blocks_of_the_same_batches(corpus, layout, blocks, of):
     """Batches do not depend on the number of devices: empty rows fill the blocks."""
     plan = plan_of(corpus, layout)
-
-    def batches(rows):
-        stream = updates(corpus, plan, seed=2, start=3, executor="python", rows=rows)
-        evaluated = evaluation_batches(corpus, plan, rows=rows)
-        return chain(evaluated, chain.from_iterable(islice(stream, 5)))
-
-    all_empty_rows = 0
-    for whole, part in zip(batches(ALL_ROWS), batches(Rows(blocks, of)), strict=True):
-        empty_rows = -len(whole.source) % of
+    found, whole = (
+        [
+            *evaluation_batches(corpus, plan, rows=rows),
+            *chain(*islice(updates_of(corpus, plan, 3, rows=rows), 5)),
+        ]
+        for rows in (Rows(blocks, of), ALL_ROWS)
+    )
+    expected, all_empty_rows = [], 0
+    for batch in whole:
+        empty_rows = -len(batch.source) % of
         all_empty_rows += empty_rows
-        filled = (np.pad(array, ((0, empty_rows), (0, 0))) for array in whole)
+        filled = (np.pad(array, ((0, empty_rows), (0, 0))) for array in batch)
         in_blocks = (np.split(array, of) for array in filled)
-        expected = [np.concatenate([x[block] for block in blocks]) for x in in_blocks]
-        assert_equal([[part]], [[expected]])
+        expected.append([np.concatenate([x[b] for b in blocks]) for x in in_blocks])
+    assert_equal(found, expected)
     assert (all_empty_rows > 0) == (of > 2)
 
 
@@ -150,20 +147,16 @@ def test_processes_share_an_evaluation(corpus, processes, monkeypatch):
     monkeypatch.setattr("jaxformer.processes.count", lambda: processes)
     for number in range(processes):
         monkeypatch.setattr("jaxformer.processes.index", lambda number=number: number)
-        share = list(evaluation_batches(corpus, plan))
-        assert len(share) == len(whole[number::processes])
-        assert_equal([share], [whole[number::processes]])
+        assert_equal(evaluation_batches(corpus, plan), whole[number::processes])
 
 
 def test_an_epoch_is_planned_once_when_it_is_reached(corpus, monkeypatch):
     planned = create_autospec(Plan.epoch, side_effect=Plan.epoch)
     monkeypatch.setattr(Plan, "epoch", planned)
     plan = plan_of(corpus, tokens_per_microbatch=64, tokens_per_update=64)
-    start = 1000 * plan.updates_per_epoch + 7
-    stream = updates(corpus, plan, seed=0, start=start, executor="python")
-    for _ in range(5):
-        next(stream)
-    assert [call.args[1:] for call in planned.call_args_list] == [(0, 1000)]
+    stream = updates_of(corpus, plan, 1000 * plan.updates_per_epoch + 7)
+    assert len(list(islice(stream, 5))) == 5
+    assert [call.args[1:] for call in planned.call_args_list] == [(1, 1000)]
 
 
 @pytest.mark.slow
@@ -187,7 +180,7 @@ def test_the_four_millionth_pair_is_read_within_two_seconds(layout):
     for epoch in (0, 1000):
         start = epoch * plan.updates_per_epoch + plan.updates_per_epoch * 9 // 10
         before = time.process_time()
-        stream = updates(corpus, plan, seed=3, start=start, executor="python")
+        stream = updates_of(corpus, plan, start)
         next(stream)
         assert time.process_time() - before < 2
         stream.close()
@@ -196,23 +189,17 @@ def test_the_four_millionth_pair_is_read_within_two_seconds(layout):
 def test_a_missing_executor_is_named(corpus, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)  # makes the import fail
     with pytest.raises(InputError, match="executor=python"):
-        updates(corpus, plan_of(corpus), seed=0, start=0, executor="tf.data")
+        updates_of(corpus, plan_of(corpus), 0, "tf.data")
 
 
 ENDS_WHILE_READING = """
-from types import SimpleNamespace
 import numpy as np
-from jaxformer.data.pipeline import updates
-from jaxformer.data.plan import make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
+from tests.data.test_pipeline import plan_of, updates_of
 
-lengths = np.full(30_000, 20)
 side = Ragged(np.full(600_000, 9, np.uint16), np.arange(0, 600_001, 20))
-batching = SimpleNamespace(layout="buckets", max_shapes=1, row_multiple=1,
-                           tokens_per_microbatch=20_000, tokens_per_update=20_000)
-plan = make_plan(lengths, lengths, batching, batching)
 corpus = TokenizedCorpus(side, side)
-stream = updates(corpus, plan, seed=0, start=0, executor="{}")
+stream = updates_of(corpus, plan_of(corpus, tokens_per_microbatch=20_000), 0, "{}")
 for _ in range(40):
     next(stream)
 """

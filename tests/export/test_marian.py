@@ -1,5 +1,7 @@
 """Hugging Face's MarianMTModel computes what we compute, from what the export wrote."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -66,10 +68,10 @@ def test_its_search_is_set_up_as_ours(
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_ids_and_text_are_equal(make_model, export_to_marian, transformers, tmp_path):
-    tokenizer = train_tokenizer(
-        TEXT, tmp_path / "tokenizer.model", vocab_size=120, character_coverage=1.0,
-        max_sentences=99, seed=0,
-    )  # fmt: skip
+    config = SimpleNamespace(
+        vocab_size=120, character_coverage=1.0, vocab_sentences=99, seed=0
+    )
+    tokenizer = train_tokenizer(TEXT, tmp_path / "tokenizer.model", config)
     model, params = make_model(vocab_size=tokenizer.vocab_size)
     folder = export_to_marian(model, params, tokenizer)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
