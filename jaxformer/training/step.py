@@ -6,7 +6,7 @@ the update of one large batch.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -160,15 +160,13 @@ class TrainStep:
         optimizer: optax.GradientTransformation,
         *,
         label_smoothing: float,
-        ema_decay: float | None,
-        max_bad_steps: int,
+        **rules: Any,
     ) -> None:
+        """Take the `rules` of `apply_gradients`."""
         differentiate = functools.partial(
             gradients, model, label_smoothing=label_smoothing
         )
-        apply = functools.partial(
-            apply_gradients, optimizer, ema_decay=ema_decay, max_bad_steps=max_bad_steps
-        )
+        apply = functools.partial(apply_gradients, optimizer, **rules)
 
         def update(state: TrainState, batch: Batch) -> tuple[TrainState, Report]:
             return apply(state, differentiate(state, batch, jnp.int32(0)))

@@ -155,7 +155,8 @@ def test_a_line_torn_by_a_crash_has_no_score_and_hides_none(tmp_path, open_log, 
     file.write_bytes(torn + b"\n" + whole + torn)
     assert read_scores(tmp_path) == {10: 12.5}
     assert read_metrics(tmp_path) == [json.loads(whole)]
-    open_log(start_step=10).__exit__()
+    with open_log(start_step=10):
+        pass
     assert file.read_bytes() == whole
 
 
@@ -182,7 +183,7 @@ def test_one_of_several_processes_writes_and_the_others_leave_its_log_alone(
 def test_without_a_terminal_every_report_is_a_plain_line(open_log, caplog, clock):
     """The time left is that of the steps made, scaled to those left."""
     caplog.set_level(logging.INFO)
-    clock += [0.0, 100.0, 100.0]
+    clock += [0.0, 100.0]
     with open_log(start_step=20) as log:
         log.train(60, SUMS, **RATES)  # 40 steps in 100 seconds, 40 to go
     assert caplog.messages == [
@@ -191,7 +192,7 @@ def test_without_a_terminal_every_report_is_a_plain_line(open_log, caplog, clock
 
 
 def test_pauses_do_not_count_as_training_time(tmp_path, open_log, clock):
-    clock += [0.0, 10.0, 90.0, 100.0, 100.0]
+    clock += [0.0, 10.0, 90.0, 100.0]
     with open_log() as log:
         with log.pause():
             pass
