@@ -42,13 +42,11 @@ def compiled_gradients(model):
 )
 def test_losses_and_gradients_are_the_same(changes):
     """Dropout is on: the same numbers are dropped when a layer is computed again."""
-    plain, again = (
-        run(state) for run, state in map(compiled_gradients, models(**changes))
-    )
+    runs = map(compiled_gradients, models(**changes))
+    plain, again = (run(state) for run, state in runs)
     np.testing.assert_allclose(plain.sums, again.sums, rtol=1e-6)
-    for left, right in zip(
-        *map(jax.tree.leaves, (plain.grads, again.grads)), strict=True
-    ):
+    grads = map(jax.tree.leaves, (plain.grads, again.grads))
+    for left, right in zip(*grads, strict=True):
         scale = np.abs(left).max()
         np.testing.assert_allclose(left / scale, right / scale, atol=1e-6)
 
