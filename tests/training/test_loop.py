@@ -203,7 +203,7 @@ def test_scores_are_added_for_ranking_the_checkpoints():
 def test_stop_and_resume_equals_uninterrupted_bit_for_bit_with_dropout_on(tmp_path):
     model = model_of(16, d_model=8, d_ff=8, d_k=4, d_v=4, dropout=0.3)
     optimizer, schedule = optimizer_of(d_model=8, warmup_steps=4, clip_norm=1.0)
-    init = init_of(model, optimizer, seed=1, ema=True)
+    init = init_of(model, optimizer, seed=1, ema_decay=0.9)
     step = step_of(model, optimizer, ema_decay=0.9)
     mesh, steps = mesh_of((2, 2, 2)), 4
 

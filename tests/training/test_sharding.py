@@ -93,7 +93,8 @@ def test_every_dimension_in_the_model_has_a_name_of_the_table(changes, monkeypat
 
 @pytest.mark.parametrize("sizes", MESHES)
 def test_no_matrix_nor_a_moment_of_one_is_whole_with_fsdp_or_tensor(sizes):
-    state = abstract_state(mesh_of(sizes), init_of(make_model(), OPTIMIZER, ema=True))
+    init = init_of(make_model(), OPTIMIZER, ema_decay=0.9)
+    state = abstract_state(mesh_of(sizes), init)
     for name, leaf in by_name(state).items():
         part = np.prod(leaf.sharding.shard_shape(leaf.shape))
         if leaf.ndim > 1:

@@ -21,19 +21,19 @@ from jaxformer.training.step import (
     gradients,
 )
 from tests.models.tiny import VOCABULARY, model_of, params_of
-from tests.training.setups import assert_same, optimizer_of, step_of
+from tests.training.setups import assert_same, optimizer_of, step_of, training_of
 
 EPSILON = 1e-4  # see test_microbatches_make_the_update_of_one_big_batch
 EMA_DECAY = 0.75
 MODEL = model_of()
 PARAMS = params_of(MODEL)
 OPTIMIZER, SCHEDULE = optimizer_of(epsilon=EPSILON)
-RULES = {"ema_decay": EMA_DECAY, "max_bad_steps": 3}
-STEP = step_of(MODEL, OPTIMIZER, **RULES)
+STEP = step_of(MODEL, OPTIMIZER, ema_decay=EMA_DECAY)
 NOTHING = LossSums(0.0, 0.0, 0.0, 0.0)
 
 evaluate = jax.jit(functools.partial(evaluate_batch, MODEL, label_smoothing=0.1))
-apply = jax.jit(functools.partial(apply_gradients, OPTIMIZER, **RULES))
+config = training_of(ema_decay=EMA_DECAY)
+apply = jax.jit(functools.partial(apply_gradients, OPTIMIZER, config=config))
 
 
 def first_state(params=PARAMS):
