@@ -10,6 +10,7 @@ from flax import linen as nn
 from jax.sharding import AxisType, Mesh
 
 from jaxformer.batch import EOS, Batch
+from jaxformer.config import TrainingConfig
 from jaxformer.configs import wmt_base
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
@@ -101,12 +102,11 @@ class Trainer:
             d_model=model.d_model, warmup_steps=4000, learning_rate_scale=1.0,
             beta1=BETA1, beta2=BETA2, epsilon=EPSILON, clip_norm=None,
         )  # fmt: skip
-        self.step = TrainStep(
-            model, optimizer, label_smoothing=LABEL_SMOOTHING, ema_decay=None,
-            max_bad_steps=10,
-        )  # fmt: skip
+        values = wmt_base.get_config().training.to_dict()
+        config = TrainingConfig(**values | {"label_smoothing": LABEL_SMOOTHING})
+        self.step = TrainStep(model, optimizer, config)
         with on_mesh(mesh):
-            init = functools.partial(init_state, model, optimizer, seed=0, ema=False)
+            init = functools.partial(init_state, model, optimizer, config)
             self.state = born_sharded(mesh, init)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:

@@ -132,9 +132,9 @@ def report_memory(checked: Run, plan: Plan) -> int | None:
     logger.info(
         "            %s on each device: %s parameters, optimiser state and batch, %s\n"
         "            activations and gradients, %s other outputs",
-        *map(in_gib, (memory.total, *memory)),
+        *map(in_gib, (sum(memory), *memory)),
     )
-    return memory.total
+    return sum(memory)
 
 
 def search_microbatch(

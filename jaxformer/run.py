@@ -96,13 +96,8 @@ def make_training_setup(run: Run) -> TrainingSetup:
     optimizer, schedule = make_optimizer(
         d_model=run.model.d_model, **vars(run.config.optimizer)
     )
-    ema = training.ema_decay is not None
-    init = functools.partial(
-        init_state, run.model, optimizer, seed=training.seed, ema=ema
-    )
-    keys = ("label_smoothing", "ema_decay", "max_bad_steps")
-    rules = {key: getattr(training, key) for key in keys}
-    train_step = TrainStep(run.model, optimizer, **rules)
+    init = functools.partial(init_state, run.model, optimizer, training)
+    train_step = TrainStep(run.model, optimizer, training)
     return TrainingSetup(make_mesh(**vars(run.config.mesh)), init, train_step, schedule)
 
 

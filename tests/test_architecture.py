@@ -61,7 +61,7 @@ ROOMS = {
 DOORS = {
     "tensorflow": "data",
     "tensorflow_datasets": "data",
-    "orbax": "training.storage",
+    "orbax": "training.checkpoint",
     "sentencepiece": "data.tokenizer",
     "sacrebleu": "evaluation.metrics evaluation.significance",
     "sacremoses": "evaluation.metrics",

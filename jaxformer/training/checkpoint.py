@@ -1,30 +1,33 @@
-"""Checkpoints: the training state on disk, and parameters read back from it.
+"""Checkpoints by orbax: the training state on disk, and parameters read back from it.
 
-A checkpoint is the folder `<directory>/<step>`, which appears complete or not at all,
-on a file system that all processes see. Each process writes what its devices hold and
-reads for itself; then all agree on whether the checkpoint could be read.
+A checkpoint is the folder `<directory>/<step>` with one item, `state`. It appears
+complete or not at all, on a file system that all processes see. Each process writes
+what its devices hold and reads for itself; then all agree on whether it could be read.
 """
 
+import contextlib
 import functools
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 
 from jaxformer import processes
 from jaxformer.errors import InputError
-from jaxformer.training import storage
 
 logger = logging.getLogger(__name__)
 
 
-class Checkpoints(AbstractContextManager):
+class Checkpoints(contextlib.AbstractContextManager):
     """The checkpoints of one run; a context manager that finishes the last save."""
 
     def __init__(
@@ -39,16 +42,17 @@ class Checkpoints(AbstractContextManager):
         self._keep, self._scores = keep, scores
         self._damaged: set[int] = set()
         self._saving: int | None = None  # the save to wait for
-        self._writer = None
-        storage.silence()
+        self._manager = None
+        _silence()
         if keep is None:
             return
+        made = ocp.CheckpointManagerOptions(create=True, cleanup_tmp_directories=True)
         try:
-            self._writer = storage.open_writer(self._directory)
+            self._manager = ocp.CheckpointManager(self._directory, options=made)
         except OSError as error:
             raise InputError(
-                f"the checkpoint folder {directory} cannot be used: "
-                f"{storage.reason(error)}; choose another workdir"
+                f"the checkpoint folder {directory} cannot be used: {_reason(error)}; "
+                "choose another workdir"
             ) from error
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -58,8 +62,8 @@ class Checkpoints(AbstractContextManager):
             if kind is None:  # otherwise the first error is the one to report
                 raise
         finally:
-            if self._writer is not None:
-                self._writer.close()
+            if self._manager is not None:
+                self._manager.close()
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, ascending, without those found damaged."""
@@ -80,20 +84,16 @@ class Checkpoints(AbstractContextManager):
         Raises InputError if this save cannot begin or the one before failed.
         """
         self.wait()
-        if step in self._damaged:
-            self._delete(step)
+        self._delete(self._damaged & {step})
         self._saving = step
-        try:
-            storage.save(self._writer, step, state)
-        except OSError as error:
-            raise self._save_failed(error) from error
+        items = ocp.args.Composite(state=ocp.args.PyTreeSave(state))
+        with self._explain_failure():
+            self._manager.save(step, args=items, force=True)
 
     def drop_after(self, step: int) -> None:
         """Remove the checkpoints of later steps."""
         self.wait()
-        for later in sorted(self._all_steps()):
-            if later > step:
-                self._delete(later)
+        self._delete({later for later in self._all_steps() if later > step})
 
     def wait(self) -> None:
         """Block until the save in progress is on disk; then remove what is not kept.
@@ -102,13 +102,10 @@ class Checkpoints(AbstractContextManager):
         """
         if self._saving is None:
             return
-        try:
-            self._writer.wait_until_finished()
+        with self._explain_failure():
+            self._manager.wait_until_finished()
             kept = {*self.steps()[-self._keep :], self.best_step()}
-            for step in sorted(self._all_steps() - kept):
-                self._delete(step)
-        except (OSError, ValueError) as error:  # tensorstore raises ValueError
-            raise self._save_failed(error) from error
+            self._delete(self._all_steps() - kept)
         self._saving = None
 
     def restore_latest(
@@ -123,8 +120,7 @@ class Checkpoints(AbstractContextManager):
         """
         if not any(step < before for step in self._all_steps()):
             return None
-        read = functools.partial(storage.read_state, abstract=abstract)
-        return next(self._newest_first(read, before=before))
+        return next(self._newest_first(before, abstract=abstract))
 
     def restore_parameters(self, step: int | None, *, field: str = "params") -> Any:
         """Read "params", "ema" or another field of a step; None: the newest readable.
@@ -132,20 +128,20 @@ class Checkpoints(AbstractContextManager):
         Returns numpy arrays in nested dicts. Raises InputError if there is no such
         checkpoint or field, or it is damaged.
         """
-        read = functools.partial(storage.read_field, field=field)
         if step is None:
-            return next(self._newest_first(read))[0]
+            return next(self._newest_first(field=field))[0]
+        path = self._directory / str(step)
         if step not in self.steps():
             raise InputError(
-                f"there is no checkpoint {self._path(step)}; there are steps "
+                f"there is no checkpoint {path}; there are steps "
                 f"{', '.join(map(str, self.steps())) or 'none'}"
             )
-        try:
-            return read(self._path(step))
-        except storage.DamagedError as error:
+        parameters, damage = _read(path, field=field)
+        if damage:
             raise InputError(
-                f"checkpoint {self._path(step)} is damaged ({error}); use another step"
-            ) from error
+                f"checkpoint {path} is damaged ({damage}); use another step"
+            )
+        return parameters
 
     def average(self, count: int, *, field: str = "params") -> Any:
         """Average the parameters of the last `count` checkpoints (section 6.1).
@@ -154,8 +150,8 @@ class Checkpoints(AbstractContextManager):
         all of them are used; the log says which. Raises InputError if there is none.
         """
         total, used = None, []
-        read = functools.partial(storage.read_field, field=field)
-        for parameters, step in itertools.islice(self._newest_first(read), count):
+        newest = itertools.islice(self._newest_first(field=field), count)
+        for parameters, step in newest:
             parameters = jax.tree.map(np.float32, parameters)
             total = jax.tree.map(np.add, total, parameters) if used else parameters
             used.append(step)
@@ -165,33 +161,35 @@ class Checkpoints(AbstractContextManager):
         logger.log(level, "%s: steps %s", found, steps)
         return jax.tree.map(lambda leaf: leaf / np.float32(len(used)), total)
 
-    def _path(self, step: int) -> Path:
-        return self._directory / str(step)
-
     def _all_steps(self) -> set[int]:
-        if self._writer is not None:
-            return set(self._writer.all_steps())
+        if self._manager is not None:
+            return set(self._manager.all_steps())
         names = (path.name for path in self._directory.glob("*"))
         return {int(name) for name in names if name.isdecimal()}
 
-    def _delete(self, step: int) -> None:
-        self._writer.delete(step)
-        self._damaged.discard(step)
+    def _delete(self, steps: set[int]) -> None:
+        for step in sorted(steps):
+            self._manager.delete(step)
+        self._damaged -= steps
 
-    def _save_failed(self, error: Exception) -> InputError:
-        step, self._saving = self._saving, None
-        self._writer.reload()
-        latest = self.latest_step()
-        return InputError(
-            f"checkpoint {self._path(step)} could not be saved: "
-            f"{storage.reason(error)}; make room or make the folder writable and start "
-            f"again, from {'the beginning' if latest is None else f'step {latest}'}"
-        )
+    @contextlib.contextmanager
+    def _explain_failure(self) -> Iterator[None]:
+        """Raise InputError if the save in progress fails within the block."""
+        try:
+            yield
+        except (OSError, ValueError) as error:  # tensorstore raises ValueError
+            step, self._saving = self._saving, None
+            latest = self.latest_step()
+            raise InputError(
+                f"checkpoint {self._directory / str(step)} could not be saved: "
+                f"{_reason(error)}; make room or make the folder writable and start "
+                f"again, from {'the beginning' if latest is None else f'step {latest}'}"
+            ) from error
 
     def _newest_first(
-        self, read: Callable[[Path], Any], *, before: float = math.inf
+        self, before: float = math.inf, **wanted: Any
     ) -> Iterator[tuple[Any, int]]:
-        """Yield what `read` returns and the step; InputError if nothing is readable."""
+        """Yield what `_read` finds, and the step; InputError if nothing is readable."""
         self.wait()  # an incomplete checkpoint would seem damaged
         if not self._all_steps():
             raise InputError(
@@ -199,21 +197,99 @@ class Checkpoints(AbstractContextManager):
             )
         older = [step for step in self.steps() if step < before]
         for step in reversed(older):
-            tree, damage = None, None
-            try:
-                tree = read(self._path(step))
-            except storage.DamagedError as error:
-                damage = str(error)
-            damage = next(filter(None, processes.gather(damage)), None)
-            if damage is None:
+            tree, damage = _read(path := self._directory / str(step), **wanted)
+            if damage := max(processes.gather(damage)):  # of any process
+                self._damaged.add(step)
+                logger.warning("checkpoint %s is damaged (%s): skipped", path, damage)
+            else:
                 yield tree, step
-                continue
-            self._damaged.add(step)
-            logger.warning(
-                "checkpoint %s is damaged (%s): skipped", self._path(step), damage
-            )
         if self._damaged.issuperset(older):
             raise InputError(
                 f"none of the checkpoints in {self._directory} can be read; "
                 "put back a copy, or remove the folder to start afresh"
             )
+
+
+def _read(path: Path, *, abstract: Any = None, field: str = "") -> tuple[Any, str]:
+    """Read the state at `path` onto the shardings of `abstract`, or a field as numpy.
+
+    Returns it with "", or None and why files cannot be read: truncated, overwritten or
+    missing ones make the JSON parser and tensorstore raise ValueError, a missing item
+    KeyError, and orbax may wrap any of them in a bare Exception. Other errors, such as
+    a lack of memory, are no damage. Raises InputError if the tree or shapes differ.
+    """
+    me = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone{me}"
+    )
+    reader = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    try:
+        saved = reader.metadata(path / "state").tree
+        if not field:
+            _require_same_shapes(saved, abstract, path)
+        elif saved.get(field) is None:
+            raise InputError(f"checkpoint {path} has no {field}")
+        else:
+            # Read by a device: if orbax reads into numpy and one file is damaged, every
+            # other read in progress prints a traceback.
+            here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+            place = functools.partial(jax.ShapeDtypeStruct, sharding=here)
+            abstract = {field: saved[field]}
+            abstract = jax.tree.map(lambda x: place(x.shape, x.dtype), abstract)
+        shardings = ocp.checkpoint_utils.construct_restore_args(abstract)
+        arguments = ocp.args.PyTreeRestore(
+            item=abstract, restore_args=shardings, partial_restore=bool(field)
+        )
+        found = reader.restore(path / "state", args=arguments)
+    except Exception as error:
+        cause = error.__cause__ if type(error) is Exception else error
+        if not isinstance(cause, OSError | ValueError | KeyError):
+            raise
+        return None, _reason(cause)
+    finally:
+        reader.close()
+    return (jax.tree.map(np.asarray, found[field]) if field else found), ""
+
+
+def _require_same_shapes(saved: Any, wanted: Any, path: Path) -> None:
+    """Raise InputError naming the first parameter that differs and both shapes."""
+    there, here = (
+        {
+            jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
+            for path, leaf in jax.tree.leaves_with_path(tree)
+        }
+        for tree in (saved, wanted)
+    )
+    for name in [*here, *there]:
+        ours, theirs = here.get(name, "absent"), there.get(name, "absent")
+        if ours != theirs:
+            raise InputError(
+                f"checkpoint {path} does not fit this config: {name} is {theirs} in "
+                f"the checkpoint and {ours} in the config; use the config it was "
+                "trained with, or another workdir"
+            )
+
+
+def _reason(error: Exception) -> str:
+    """What failed, in a few words; tensorstore's message holds the system's code."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    return os.strerror(int(code[1])) if code else str(error)[:200].replace("\n", " ")
+
+
+@functools.cache
+def _silence() -> None:
+    """Drop orbax's messages but warnings, and tracebacks of other files in progress.
+
+    A failure raises an exception all the same.
+    """
+    report = sys.unraisablehook
+    expected = ("Event loop is closed", "Encountered error while reading array")
+    sys.unraisablehook = lambda failed: (
+        str(failed.exc_value).startswith(expected) or report(failed)
+    )
+    logging.getLogger("asyncio").addFilter(lambda line: "never ret" not in line.msg)
+    logging.getLogger("absl").addFilter(
+        lambda line: "orbax" not in line.pathname or line.levelno == logging.WARNING
+    )

@@ -4,7 +4,6 @@ It is repeated with the same parameters and the same dropout, and the first laye
 is not finite is named.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -55,16 +54,13 @@ def diagnose_update(
         found = gradients(model, state, batch, index, label_smoothing=label_smoothing)
         outputs = model.watch(state.params, batch, dropout_key(state, index))
         layers[:] = outputs
-        are_finite = [
-            jax.tree.map(lambda leaf: jnp.isfinite(leaf).all(), tree)
-            for tree in (state.params, found.grads)
-        ]
-        return found.sums.loss, are_finite, list(outputs.values())
+        are_finite = jax.tree.map(
+            lambda leaf: jnp.isfinite(leaf).all(), (state.params, found.grads)
+        )
+        return found.sums.loss, list(outputs.values()), *are_finite
 
     for index, batch in enumerate(update):
-        loss, (params, grads), outputs = jax.device_get(
-            probe(state, batch, jnp.int32(index))
-        )
+        loss, outputs, params, grads = jax.device_get(probe(state, batch, index))
         finding = Finding(
             index,
             _first_bad(params, layers),
@@ -77,14 +73,12 @@ def diagnose_update(
     return finding
 
 
-def _first_bad(are_finite: Parameters, layers: Sequence[str]) -> str | None:
+def _first_bad(are_finite: Parameters, layers: list[str]) -> str | None:
     """Name the last of `layers` with a bad leaf, else a leaf outside of all layers."""
     bad = [
         jax.tree_util.keystr(path, simple=True, separator="/")
         for path, ok in jax.tree.leaves_with_path(are_finite)
         if not ok
     ]
-    for layer in reversed(layers):
-        if any(parameter.startswith(layer) for parameter in bad):
-            return layer
-    return next(iter(bad), None)
+    of_layers = (n for n in reversed(layers) if any(p.startswith(n) for p in bad))
+    return next(iter([*of_layers, *bad]), None)

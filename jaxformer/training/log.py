@@ -48,7 +48,7 @@ def read_scores(workdir: Path) -> dict[int, float]:
     return dict(map(tuple, processes.from_first(scores)))
 
 
-class MetricsLog(contextlib.AbstractContextManager):
+class MetricsLog(contextlib.ExitStack):
     """The log of one run; a context manager that closes its files and its bar.
 
     On a terminal the progress line is a bar below the log messages; elsewhere every
@@ -67,6 +67,7 @@ class MetricsLog(contextlib.AbstractContextManager):
         """
         from tensorboardX import SummaryWriter  # imports torch where it is installed
 
+        super().__init__()
         path = workdir / METRICS_FILE
         if writes and path.exists():
             old = [line for line in read_metrics(workdir) if line["step"] <= start_step]
@@ -74,32 +75,31 @@ class MetricsLog(contextlib.AbstractContextManager):
         self._start_step, self._total_steps = start_step, total_steps
         self._start = self._last = time.monotonic()
         self._trained_tokens = self._trained_seconds = 0.0
-        self._closing = contextlib.ExitStack()
         file = path if writes else Path(os.devnull)
-        self._file = self._closing.enter_context(file.open("a", encoding="utf-8"))
+        self._file = self.enter_context(file.open("a", encoding="utf-8"))
         folder, first = str(workdir / "tensorboard"), start_step + 1
         self._board = SummaryWriter(folder, purge_step=first, write_to_disk=writes)
-        # On a full disk, what the board still holds is lost.
-        self._closing.enter_context(contextlib.suppress(OSError))
-        self._closing.callback(self._board.close)
-        self._bar = None
-        stderr = sys.stderr
+        self.callback(self._close_board)
+        out = sys.stderr
         # On a terminal of unknown size tqdm draws nothing at all.
-        if writes and stderr.isatty() and all(os.get_terminal_size(stderr.fileno())):
-            self._closing.enter_context(logging_redirect_tqdm())
-            self._bar = self._closing.enter_context(
-                tqdm(
-                    initial=start_step,
-                    total=total_steps,
-                    file=stderr,
-                    dynamic_ncols=True,
-                    bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} "
-                    "[{elapsed}<{remaining}{postfix}]",
-                )
+        draws = writes and out.isatty() and all(os.get_terminal_size(out.fileno()))
+        if draws:
+            self.enter_context(logging_redirect_tqdm())
+        self._bar = self.enter_context(
+            tqdm(
+                disable=not draws,
+                initial=start_step,
+                total=total_steps,
+                file=out,
+                dynamic_ncols=True,
+                bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} "
+                "[{elapsed}<{remaining}{postfix}]",
             )
+        )
 
-    def __exit__(self, *exception: object) -> None:
-        self._closing.close()
+    def _close_board(self) -> None:
+        with contextlib.suppress(OSError):  # on a full disk its last values are lost
+            self._board.close()
 
     @property
     def tokens_per_second(self) -> float:
@@ -119,24 +119,34 @@ class MetricsLog(contextlib.AbstractContextManager):
         `sums` are their `LossSums`; `others` are reported as they are, among them
         `learning_rate`.
         """
-        now = time.monotonic()
-        tokens = float(sums["tokens"])
+        now, tokens = time.monotonic(), float(sums["tokens"])
         seconds = max(now - self._last, 1e-9)
         self._trained_tokens += tokens
         self._trained_seconds += seconds
         self._last = now
         values = {**averages(sums), **others, "tokens_per_second": tokens / seconds}
         self.record(step, "train", values)
-        self._show(step, values)
+        speed = f"{tokens / seconds:,.0f} tokens/s"
+        self._bar.n = step
+        self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed}")
+        if self._bar.disable:
+            taken = (now - self._start) / max(step - self._start_step, 1)
+            logger.info(
+                "step %s: loss %.4f, ppl %.2f, lr %.3e, %s, ETA %s",
+                f"{step:,}/{self._total_steps:,}",
+                *(values[name] for name in ("loss", "ppl", "learning_rate")),
+                speed,
+                timedelta(seconds=round((self._total_steps - step) * taken)),
+            )
 
     def record(self, step: int, kind: str, values: Mapping[str, float | str]) -> None:
         """Write values to the files, under the `kind` "train", "eval" or "final"."""
-        now = time.time()
-        finite = {
-            name: value if isinstance(value, str) or math.isfinite(value) else None
-            for name, value in values.items()
-        }
-        line = {"step": step, "kind": kind, "time": now, **finite}
+        line = {"step": step, "kind": kind, "time": time.time()}
+        for name, value in values.items():
+            is_text = isinstance(value, str)
+            line[name] = value if is_text or math.isfinite(value) else None
+            if not is_text:
+                self._board.add_scalar(f"{kind}/{name}", value, step, line["time"])
         try:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()  # a crash loses nothing, and `tail -f` shows it
@@ -145,22 +155,3 @@ class MetricsLog(contextlib.AbstractContextManager):
                 f"metrics could not be written to {self._file.name}: {error.strerror}; "
                 "make room and start again"
             ) from error
-        for name, value in values.items():
-            if not isinstance(value, str):
-                self._board.add_scalar(f"{kind}/{name}", value, step, now)
-
-    def _show(self, step: int, values: Mapping[str, float]) -> None:
-        speed = f"{values['tokens_per_second']:,.0f} tokens/s"
-        if self._bar is not None:
-            self._bar.n = step
-            self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed}")
-            return
-        elapsed = time.monotonic() - self._start
-        left = (self._total_steps - step) * elapsed / max(step - self._start_step, 1)
-        logger.info(
-            "step %s: loss %.4f, ppl %.2f, lr %.3e, %s, ETA %s",
-            f"{step:,}/{self._total_steps:,}",
-            *(values[name] for name in ("loss", "ppl", "learning_rate")),
-            speed,
-            timedelta(seconds=round(left)),
-        )

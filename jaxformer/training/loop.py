@@ -23,7 +23,6 @@ class DivergedError(Exception):
     """`max_bad_steps` updates in a row were skipped; `state` is as they left it."""
 
     def __init__(self, state: TrainState) -> None:
-        super().__init__()
         self.state = state
 
 

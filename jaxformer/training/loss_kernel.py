@@ -36,23 +36,18 @@ def projected_loss_sums(
 
 def _forward(*arguments: Any) -> tuple[LossSums, Any]:
     """The sums, and the gradients of the loss for the backward pass."""
-    sums, grads = jax.vmap(_forward_of_shard, (0, 0, 0, 0, 0, None))(*arguments)
+    *arrays, label_smoothing = arguments
+    sums, grads = jax.vmap(_forward_of_shard, (0, None))(arrays, label_smoothing)
     return jax.tree.map(jnp.sum, sums), grads
 
 
-def _forward_of_shard(
-    x: jax.Array,
-    embedding: jax.Array,
-    bias: jax.Array | None,
-    target: jax.Array,
-    segments: jax.Array,
-    label_smoothing: float,
-) -> tuple[LossSums, tuple[jax.Array, jax.Array, jax.Array | None]]:
+def _forward_of_shard(arrays: Any, label_smoothing: float) -> tuple[LossSums, Any]:
     """Loss sums of x [B, T, D], and their gradients; embedding [V, D], bias [V].
 
     d loss / d logits = softmax(logits) - smoothed target. Chunks give the part of the
     softmax; the part of the target is added here.
     """
+    x, embedding, bias, target, segments = arrays
     b, t, d = x.shape
     # Chunks run along the length, so that every device of a shard works on each.
     most = max(1, CHUNK_TOKENS // b)
@@ -64,13 +59,10 @@ def _forward_of_shard(
 
     matrix = embedding.astype(x.dtype)  # [V, D]
     row_sum = matrix.sum(axis=0, dtype=jnp.float32)  # [D]
-    bias_sum = 0.0 if bias is None else bias.sum()
-    zeros = jax.tree.map(
-        lambda table: jnp.zeros(table.shape, jnp.float32), (embedding, bias)
-    )
+    output = (matrix, row_sum, bias, 0.0 if bias is None else bias.sum())
     (grad_matrix, grad_bias), (grad_x, sums) = jax.lax.scan(
-        functools.partial(_chunk, matrix, row_sum, bias, bias_sum, label_smoothing),
-        zeros,
+        functools.partial(_chunk, output, label_smoothing),
+        jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (embedding, bias)),
         (chunks(x), chunks(target), chunks(segments)),
     )
     grad_x = jnp.moveaxis(grad_x.reshape(-1, b, size, d), 0, 1).reshape(b, t, d)
@@ -87,21 +79,14 @@ def _forward_of_shard(
     return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix, grad_bias)
 
 
-def _chunk(
-    matrix: jax.Array,
-    row_sum: jax.Array,
-    bias: jax.Array | None,
-    bias_sum: jax.Array | float,
-    label_smoothing: float,
-    totals: tuple[jax.Array, jax.Array | None],
-    chunk: tuple[jax.Array, jax.Array, jax.Array],
-) -> tuple[tuple[jax.Array, jax.Array | None], tuple[jax.Array, LossSums]]:
+def _chunk(output: tuple, label_smoothing: float, totals: tuple, chunk: tuple) -> tuple:
     """Add a chunk of M positions to the totals; returns its own gradient and sums.
 
     Arrays as large as the logits are read seldom, so the exponentials enter the
     products unscaled: the D numbers of a row are scaled instead of its V. The mean of
     a row of logits is a product with the mean of the embedding's rows.
     """
+    matrix, row_sum, bias, bias_sum = output  # [V, D], [D], [V], []
     grad_matrix, grad_bias = totals
     x, target, segments = chunk  # [M, D], [M], [M]
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)

@@ -1,6 +1,5 @@
 """The device memory of a train step, as XLA reports it; no program is run."""
 
-import functools
 import logging
 import re
 from collections.abc import Callable
@@ -11,12 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.batch import Batch
-from jaxformer.training.sharding import (
-    abstract_state,
-    batch_sharding,
-    on_mesh,
-    rows_here,
-)
+from jaxformer.training import sharding
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +26,6 @@ class Memory(NamedTuple):
     temporary: int  # activations, gradients
     outputs: int  # those that do not reuse the memory of donated arguments
 
-    @property
-    def total(self) -> int:
-        return sum(self)
-
 
 def step_memory(
     setup: Any, shape: tuple[int, int, int], *, accumulate: bool
@@ -46,20 +36,19 @@ def step_memory(
     Returns None where the backend does not report memory.
     """
     logger.info("            compiling the train step for %d x %d x %d ...", *shape)
-    blocks, sharding = rows_here(setup.mesh).of, batch_sharding(setup.mesh)
+    blocks = sharding.rows_here(setup.mesh).of
     rows = -(-shape[0] // blocks) * blocks  # filled up to divide evenly
+    split = sharding.batch_sharding(setup.mesh)
     source, target = (
-        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=sharding)
+        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=split)
         for length in shape[1:]
     )
     batch = Batch(source, target, source, target)
-    with on_mesh(setup.mesh):
-        state = abstract_state(setup.mesh, setup.init)
+    with sharding.on_mesh(setup.mesh):
+        state = sharding.abstract_state(setup.mesh, setup.init)
         lowered = setup.train_step.lower(state, batch, accumulate=accumulate)
         found = lowered.compile().memory_analysis()
-    if found is None:
-        return None
-    return Memory(
+    return found and Memory(
         found.argument_size_in_bytes,
         found.temp_size_in_bytes,
         found.output_size_in_bytes - found.alias_size_in_bytes,
@@ -98,34 +87,29 @@ def largest_microbatch(
     longest = max(shape[1:])
     most = max(unit, tokens_per_update // longest // unit * unit)
 
-    @functools.cache
     def bytes_of(rows: int) -> int:
         accumulate = round(tokens_per_update / (rows * longest)) > 1
-        return step_memory(setup, (rows, *shape[1:]), accumulate=accumulate).total
+        return sum(step_memory(setup, (rows, *shape[1:]), accumulate=accumulate))
 
-    rows = largest_fitting(bytes_of, budget, unit=unit, most=most)
+    rows, size = largest_fitting(bytes_of, budget, unit=unit, most=most)
     return rows and {
         "tokens": rows * longest,
-        "bytes": bytes_of(rows),
+        "bytes": size,
         "is_whole_update": rows == most,
     }
 
 
 def largest_fitting(
     bytes_of: Callable[[int], int], budget: int, *, unit: int, most: int
-) -> int | None:
+) -> tuple[int, int] | tuple[None, None]:
     """Find the most rows, in multiples of `unit` up to `most`, whose bytes fit.
 
     Bytes are nearly affine in rows: the line through the two programs nearest to the
-    budget gives the next guess. Returns None if `unit` rows do not fit.
+    budget gives the next guess. Returns rows and bytes; None if `unit` rows do not fit.
     """
     known = {unit: bytes_of(unit)}
-    if known[unit] > budget:
-        return None
-    guess = min(4 * unit, most)
-    for _ in range(1 + GUESSES):
-        if guess in known:
-            break
+    guess = min(4 * unit, most) if known[unit] <= budget else unit
+    while guess not in known and len(known) < 2 + GUESSES:
         known[guess] = bytes_of(guess)
         fits = max(rows for rows, size in known.items() if size <= budget)
         over = min((rows for rows in known if rows > fits), default=most + unit)
@@ -133,4 +117,5 @@ def largest_fitting(
         slope = (known[high] - known[low]) / (high - low)
         meets = low + (budget - known[low]) / max(slope, 1e-9)
         guess = int(min(max(meets, fits), over - unit, most)) // unit * unit
-    return max(rows for rows, size in known.items() if size <= budget)
+    fitting = (each for each in known.items() if each[1] <= budget)
+    return max(fitting, default=(None, None))

@@ -6,6 +6,7 @@ has three axes: `data` splits the batch, `fsdp` splits the batch and the paramet
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,13 +86,12 @@ def rows_here(mesh: Mesh) -> Rows:
 
 def put_batch(mesh: Mesh, batch: Batch) -> Batch:
     """Place the rows that this process holds, numpy arrays, as a batch of the mesh."""
-    rows, sharding = rows_here(mesh), batch_sharding(mesh)
-
-    def put(mine: np.ndarray) -> jax.Array:
-        shape = (len(mine) // len(rows.blocks) * rows.of, *mine.shape[1:])
-        return jax.make_array_from_process_local_data(sharding, mine, shape)
-
-    return Batch(*map(put, batch))
+    place = functools.partial(
+        jax.make_array_from_process_local_data, batch_sharding(mesh)
+    )
+    blocks, of = rows_here(mesh)
+    height = len(batch.source) // len(blocks) * of
+    return Batch(*(place(mine, (height, mine.shape[1])) for mine in batch))
 
 
 def copy_to(mesh: Mesh, params: Any) -> Any:
@@ -105,8 +105,9 @@ def copy_to(mesh: Mesh, params: Any) -> Any:
             return multihost_utils.process_allgather(leaf, tiled=True)
         return leaf
 
-    whole = jax.tree.map(gather, params)
-    return jax.device_put(whole, NamedSharding(mesh, PartitionSpec()))
+    return jax.device_put(
+        jax.tree.map(gather, params), NamedSharding(mesh, PartitionSpec())
+    )
 
 
 def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
@@ -119,8 +120,14 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
     def place(leaf: jax.ShapeDtypeStruct, names: PartitionSpec) -> jax.ShapeDtypeStruct:
         for size, name in zip(leaf.shape, names, strict=False):
             axis, key = LOGICAL_AXES.get(name, (None, None))
-            if axis is not None and size % mesh.shape[axis]:
-                raise _uneven(axis, mesh.shape[axis], key, size)
+            split = mesh.shape.get(axis, 1)
+            if size % split:
+                divisor = max(n for n in range(1, split) if size % n == split % n == 0)
+                raise InputError(
+                    f"mesh.{axis}={split} does not divide {key}={size}; choose "
+                    f"mesh.{axis}={divisor}, or a multiple of {split} such as "
+                    f"{key}={size + -size % split}"
+                )
         axes = nn.logical_to_mesh_axes(names, AXIS_RULES)
         sharding = NamedSharding(mesh, axes)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -128,15 +135,6 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
     boxed = jax.eval_shape(init)
     leaves = jax.eval_shape(nn.unbox, boxed)
     return jax.tree.map(place, leaves, nn.get_partition_spec(boxed))
-
-
-def _uneven(axis: str, split: int, key: str, size: int) -> InputError:
-    divisor = max(n for n in range(1, split) if size % n == split % n == 0)
-    return InputError(
-        f"mesh.{axis}={split} does not divide {key}={size}; choose "
-        f"mesh.{axis}={divisor}, or a multiple of {split} such as "
-        f"{key}={size + -size % split}"
-    )
 
 
 def born_sharded(mesh: Mesh, init: Callable[[], Any]) -> Any:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxformer.batch import Batch
+from jaxformer.config import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.models.shards import by_shard
 from jaxformer.training.loss import LossSums, loss_sums
@@ -47,11 +48,11 @@ class Report(NamedTuple):
 
 
 def init_state(
-    model: Model, optimizer: optax.GradientTransformation, *, seed: int, ema: bool
+    model: Model, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> TrainState:
     """Draw the first state, boxed with the logical names of its axes."""
-    params = model.init(jax.random.key(seed))
-    return fresh_state(params, optimizer, seed=seed, ema=ema)
+    params, ema = model.init(jax.random.key(config.seed)), config.ema_decay is not None
+    return fresh_state(params, optimizer, seed=config.seed, ema=ema)
 
 
 def fresh_state(
@@ -100,9 +101,7 @@ def apply_gradients(
     optimizer: optax.GradientTransformation,
     state: TrainState,
     total: Gradients,
-    *,
-    ema_decay: float | None,
-    max_bad_steps: int,
+    config: TrainingConfig,
 ) -> tuple[TrainState, Report]:
     """Take one optimiser step on the mean gradient per token, and report on it.
 
@@ -112,7 +111,7 @@ def apply_gradients(
     """
     share = 1.0 / total.sums.tokens
     norm = optax.tree.norm(total.grads) * share
-    runs = state.bad_steps < max_bad_steps
+    runs = state.bad_steps < config.max_bad_steps
     is_good = runs & jnp.isfinite(norm) & jnp.isfinite(total.sums.loss)
 
     def update(state: TrainState) -> TrainState:
@@ -121,8 +120,8 @@ def apply_gradients(
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         ema = state.ema
-        if ema_decay is not None:
-            ema = optax.incremental_update(params, ema, 1.0 - ema_decay)
+        if config.ema_decay is not None:
+            ema = optax.incremental_update(params, ema, 1.0 - config.ema_decay)
         return state._replace(params=params, opt_state=opt_state, ema=ema)
 
     # A branch, because XLA would copy all parameters and moments to select between new
@@ -158,17 +157,12 @@ class TrainStep:
         self,
         model: Model,
         optimizer: optax.GradientTransformation,
-        *,
-        label_smoothing: float,
-        ema_decay: float | None,
-        max_bad_steps: int,
+        config: TrainingConfig,
     ) -> None:
         differentiate = functools.partial(
-            gradients, model, label_smoothing=label_smoothing
+            gradients, model, label_smoothing=config.label_smoothing
         )
-        apply = functools.partial(
-            apply_gradients, optimizer, ema_decay=ema_decay, max_bad_steps=max_bad_steps
-        )
+        apply = functools.partial(apply_gradients, optimizer, config=config)
 
         def update(state: TrainState, batch: Batch) -> tuple[TrainState, Report]:
             return apply(state, differentiate(state, batch, jnp.int32(0)))

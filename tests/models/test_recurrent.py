@@ -13,9 +13,7 @@ from jaxformer.decoding import engine
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
 from jaxformer.training.divergence import diagnose_update
-from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
-from jaxformer.training.step import TrainStep, init_state
 from tests.decoding.tables import (
     VOCABULARY,
     WORDS,
@@ -27,17 +25,15 @@ from tests.decoding.tables import (
 from tests.decoding.tiny import Numbers
 from tests.models.recurrent import RecurrentConfig, RecurrentModel
 from tests.models.test_decoder import Walk
+from tests.training.setups import init_of, optimizer_of, step_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 CONFIG = RecurrentConfig(architecture="recurrent", d_model=16, dropout=0.0)
 MODEL = RecurrentModel(CONFIG, VOCABULARY, rematerialise=False)
-OPTIMIZER, SCHEDULE = make_optimizer(
-    d_model=16, warmup_steps=20, learning_rate_scale=2.0, beta1=0.9, beta2=0.98,
-    epsilon=1e-4, clip_norm=None,
-)  # fmt: skip
-STEP = TrainStep(MODEL, OPTIMIZER, label_smoothing=0.1, ema_decay=None, max_bad_steps=1)
-INIT = functools.partial(init_state, MODEL, OPTIMIZER, seed=0, ema=False)
+OPTIMIZER, SCHEDULE = optimizer_of(learning_rate_scale=2.0, epsilon=1e-4)
+STEP = step_of(MODEL, OPTIMIZER)
+INIT = init_of(MODEL, OPTIMIZER)
 
 
 @functools.cache

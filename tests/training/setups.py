@@ -2,6 +2,7 @@
 
 import functools
 import math
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -22,15 +23,20 @@ def optimizer_of(**changes):
     return make_optimizer(**values | changes)
 
 
-def init_of(model, optimizer, *, seed=0, ema=False):
+def training_of(**changes):
+    """The keys of the section `training` that the update needs; no moving average."""
+    values = {"seed": 0, "label_smoothing": 0.1, "ema_decay": None, "max_bad_steps": 3}
+    return SimpleNamespace(**values | changes)
+
+
+def init_of(model, optimizer, **changes):
     """The function that draws the first state, boxed."""
-    return functools.partial(init_state, model, optimizer, seed=seed, ema=ema)
+    return functools.partial(init_state, model, optimizer, training_of(**changes))
 
 
 def step_of(model, optimizer, **changes):
-    """The compiled update, without a moving average."""
-    values = {"label_smoothing": 0.1, "ema_decay": None, "max_bad_steps": 3}
-    return TrainStep(model, optimizer, **values | changes)
+    """The compiled update."""
+    return TrainStep(model, optimizer, training_of(**changes))
 
 
 def random_batch(rows, length, *, vocabulary=16, seed=0):

@@ -1,39 +1,31 @@
 """What the loop does at which step; an interrupted run ends as an undisturbed one."""
 
 import contextlib
-import functools
 import itertools
 import math
 from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import pytest
 
 from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.training.loop import DivergedError, TrainingConfig, train
+from jaxformer.training.loop import DivergedError, train
 from jaxformer.training.loss import LossSums
-from jaxformer.training.sharding import (
-    abstract_state,
-    born_sharded,
-    make_mesh,
-    on_mesh,
-    put_batch,
-)
+from jaxformer.training.sharding import abstract_state, born_sharded, on_mesh, put_batch
 from jaxformer.training.step import Report, TrainState
 from tests.models.tiny import model_of
 from tests.training.setups import (
     assert_same,
     init_of,
+    mesh_of,
     optimizer_of,
     random_batch,
     step_of,
 )
 
-VALUES = {
-    "steps": 10, "seed": 0, "tokens_per_update": 64, "tokens_per_microbatch": 64,
-    "rematerialise": False, "label_smoothing": 0.1, "initial_embeddings": "",
-    "max_bad_steps": 3, "on_divergence": "stop", "ema_decay": None, "log_every": 3,
-    "eval_every": 4, "save_every": 2, "keep": 5, "average": 5,
+CONFIG = {
+    "steps": 10, "log_every": 3, "eval_every": 4, "save_every": 2, "max_bad_steps": 3,
 }  # fmt: skip
 
 
@@ -45,9 +37,8 @@ class Recorder:
     """
 
     def __init__(self, *, start, stop, bad, max_bad_steps):
-        self.calls, self.paused = [], False
-        self.asked_at, self.stop = start, stop
-        self.bad, self.max_bad_steps = bad, max_bad_steps
+        self.calls, self.asked_at = [], start
+        self.stop, self.bad, self.max_bad_steps = stop, bad, max_bad_steps
 
     def step(self, state, update):
         """Count the update; its sums are its number, so that windows differ."""
@@ -75,17 +66,15 @@ class Recorder:
 
     @contextlib.contextmanager
     def pause(self):
-        self.paused = True
+        self.calls.append("pause")
         yield
-        self.paused = False
+        self.calls.append("continue")
 
     def evaluate(self, step, params):
-        assert self.paused
-        self.calls.append(f"evaluate {step}: {params}")
+        self.calls.append(f"evaluate {params}")
         return {"bleu": step / 2}
 
     def record(self, step, kind, scores):
-        assert not self.paused
         self.calls.append(f"{kind} {step}: {scores['bleu']:g}")
 
     def save(self, step, state):
@@ -97,16 +86,14 @@ class Recorder:
 
 
 def run(*, start=0, ema=None, stop=None, bad=(), scores=None, **changes):
-    """Train with everything recorded; returns the calls and the last state.
+    """Train with everything recorded; the last call is the last step and parameters.
 
-    A run that diverges returns the calls and the state of the error. `scores` are those
-    known at the start: if none are given, of all evaluations until then.
+    `scores` are those known at the start: if none are given, of all evaluations until
+    then.
     """
-    config = TrainingConfig(**{**VALUES, **changes})
+    config = SimpleNamespace(**CONFIG | changes)
     if scores is None:
-        scores = {
-            step: 1.0 for step in range(start + 1) if step % config.eval_every == 0
-        }
+        scores = dict.fromkeys(range(0, start + 1, config.eval_every), 1.0)
     recorder = Recorder(
         start=start, stop=stop, bad=bad, max_bad_steps=config.max_bad_steps
     )
@@ -123,101 +110,87 @@ def run(*, start=0, ema=None, stop=None, bad=(), scores=None, **changes):
             scores=scores,
             is_asked_to_stop=recorder.is_asked_to_stop,
         )
+        last = config.steps if stop is None else stop + 1
+        assert recorder.asked_at == max(last, start)
     except DivergedError as divergence:
-        return recorder.calls, divergence.state
-    last = config.steps if stop is None else stop + 1
-    assert recorder.asked_at == max(last, start)
-    return recorder.calls, state
+        state = divergence.state
+        recorder.calls.append("diverged")
+    return [*recorder.calls, f"{state.step} {state.params}"]
 
 
-EVALUATED_AT_4, EVALUATED_AT_8 = (
-    "evaluate 4: P4; eval 4: 2",
-    "evaluate 8: P8; eval 8: 4",
-)
+EVALUATED_AT_4 = "pause; evaluate P4; continue; eval 4: 2"
+EVALUATED_AT_8 = "pause; evaluate P8; continue; eval 8: 4"
 DIVERGES = {"bad": range(3, 99), "max_bad_steps": 2}
 
-# What train is given, what it does in order, and the last step and parameters. Lines of
-# the log have the sum and number of the updates since the last one, and the rate, which
-# for update n is that of count n - 1.
+# What train is given, and what it does in order. Lines of the log have the sum and
+# number of the updates since the last one, and the rate, which for update n is that of
+# count n - 1.
 CASES = {
     "a step is saved before its evaluation, which may be interrupted": (
         {},
         f"save 2; log 3: 6/3 at 102; save 4; {EVALUATED_AT_4}; log 6: 15/3 at 105; "
         f"save 6; save 8; {EVALUATED_AT_8}; log 9: 24/3 at 108; log 10: 10/1 at 109; "
-        "save 10; wait",
-        (10, "P10"),
+        "save 10; wait; 10 P10",
     ),
     "the last update is logged, saved and evaluated": (
         {"start": 3, "steps": 4},
-        f"log 4: 4/1 at 103; save 4; {EVALUATED_AT_4}; wait",
-        (4, "P4"),
+        f"log 4: 4/1 at 103; save 4; {EVALUATED_AT_4}; wait; 4 P4",
     ),
     "the last update is logged and saved whatever its number": (
         {"start": 4, "steps": 5},
-        "log 5: 5/1 at 104; save 5; wait",
-        (5, "P5"),
+        "log 5: 5/1 at 104; save 5; wait; 5 P5",
     ),
     "a resumed run takes only the updates left": (
         {"start": 7},
         f"save 8; {EVALUATED_AT_8}; log 9: 17/2 at 108; log 10: 10/1 at 109; save 10; "
-        "wait",
-        (10, "P10"),
+        "wait; 10 P10",
     ),
-    "a finished run makes no update": ({"start": 10}, "wait", (10, "P10")),
+    "a finished run makes no update": ({"start": 10}, "wait; 10 P10"),
     "an interrupted evaluation is repeated, its step not saved again": (
         {"start": 8, "scores": {4: 2.0}},
-        f"{EVALUATED_AT_8}; log 9: 9/1 at 108; log 10: 10/1 at 109; save 10; wait",
-        (10, "P10"),
+        f"{EVALUATED_AT_8}; log 9: 9/1 at 108; log 10: 10/1 at 109; save 10; wait; "
+        "10 P10",
     ),
     "a run that is asked to stop saves, and leaves the evaluation for later": (
         {"start": 2, "stop": 4},
-        "log 3: 3/1 at 102; log 4: 4/1 at 103; save 4; wait",
-        (4, "P4"),
+        "log 3: 3/1 at 102; log 4: 4/1 at 103; save 4; wait; 4 P4",
     ),
     "it logs and saves at any step": (
         {"start": 4, "stop": 5},
-        "log 5: 5/1 at 104; save 5; wait",
-        (5, "P5"),
+        "log 5: 5/1 at 104; save 5; wait; 5 P5",
     ),
     "a run that is asked to stop at once has nothing to save": (
         {"start": 7, "stop": 7},
-        "wait",
-        (7, "P7"),
+        "wait; 7 P7",
     ),
     "skipped updates count as steps, but not for the rate and the sums": (
         {"steps": 6, "bad": {2, 6}},
         f"save 2; log 3: 4/2 at 101; 1 skipped; save 4; {EVALUATED_AT_4}; "
-        "log 6: 9/2 at 103; 2 skipped; save 6; wait",
-        (6, "P5"),
+        "log 6: 9/2 at 103; 2 skipped; save 6; wait; 6 P5",
     ),
     "a run that diverges ends before it logs or saves": (
         DIVERGES,
-        "save 2; log 3: 3/2 at 101; 1 skipped",
-        (4, "P2"),
+        "save 2; log 3: 3/2 at 101; 1 skipped; diverged; 4 P2",
     ),
     "a divergence is noticed with the next log line": (
         {**DIVERGES, "log_every": 8, "save_every": 9, "eval_every": 9},
-        "",
-        (4, "P2"),
+        "diverged; 4 P2",
     ),
     "a divergence is noticed when the run is asked to stop": (
         {"start": 4, "bad": range(5, 99), "max_bad_steps": 1, "stop": 5},
-        "",
-        (5, "P4"),
+        "diverged; 5 P4",
     ),
     "the moving average is evaluated if there is one": (
-        {"start": 3, "steps": 4, "ema": "average", "ema_decay": 0.9},
-        "log 4: 4/1 at 103; save 4; evaluate 4: average; eval 4: 2; wait",
-        (4, "P4"),
+        {"start": 3, "steps": 4, "ema": "average"},
+        "log 4: 4/1 at 103; save 4; pause; evaluate average; continue; eval 4: 2; "
+        "wait; 4 P4",
     ),
 }
 
 
-@pytest.mark.parametrize(("given", "calls", "last"), CASES.values(), ids=CASES)
-def test_what_happens_at_which_step(given, calls, last):
-    found, state = run(**given)
-    assert "; ".join(found) == calls
-    assert (state.step, state.params) == last
+@pytest.mark.parametrize(("given", "calls"), CASES.values(), ids=CASES)
+def test_what_happens_at_which_step(given, calls):
+    assert "; ".join(run(**given)) == calls
 
 
 def test_scores_are_added_for_ranking_the_checkpoints():
@@ -226,57 +199,45 @@ def test_scores_are_added_for_ranking_the_checkpoints():
     assert scores == {4: 2.0, 8: 4.0}
 
 
-# --- stop and resume, with the real update -------------------------------------------
-
-STEPS, STOP = 4, 2
-MODEL = model_of(16, d_model=8, d_ff=8, d_k=4, d_v=4, dropout=0.3)
-OPTIMIZER, SCHEDULE = optimizer_of(d_model=8, warmup_steps=4, clip_norm=1.0)
-CONFIG = {**VALUES, "ema_decay": 0.9, "log_every": 1, "eval_every": 2, "steps": STEPS}
-
-
-def run_until(stop, *, directory, mesh, step):
-    """Resume a checkpoint or begin, and train until `stop`, at most STEPS.
-
-    Returns the last state as numpy arrays and the losses of the updates made.
-    """
-    init = init_of(MODEL, OPTIMIZER, seed=1, ema=True)
-    losses = []
-    log = SimpleNamespace(
-        train=lambda step, sums, **others: losses.append(float(sums["loss"])),
-        pause=contextlib.nullcontext,
-        record=lambda *_: None,
-    )
-    with on_mesh(mesh), Checkpoints(directory, keep=5, scores={}) as checkpoints:
-        found = checkpoints.restore_latest(abstract_state(mesh, init))
-        state = born_sharded(mesh, init) if found is None else found[0]
-        begin = int(state.data_position)
-        batches = (random_batch(8, 5, seed=each) for each in range(begin, STEPS))
-        asked = itertools.count(int(state.step))
-        state = train(
-            state,
-            step,
-            ((put_batch(mesh, batch),) for batch in batches),
-            config=TrainingConfig(**CONFIG),
-            schedule=SCHEDULE,
-            evaluate=lambda step, params: {"bleu": 0.0},
-            checkpoints=checkpoints,
-            log=log,
-            scores={},
-            is_asked_to_stop=lambda: next(asked) == stop,
-        )
-        return jax.device_get(state), losses
-
-
 @pytest.mark.slow
 def test_stop_and_resume_equals_uninterrupted_bit_for_bit_with_dropout_on(tmp_path):
-    step = step_of(MODEL, OPTIMIZER, ema_decay=0.9)
-    mesh = make_mesh(data=2, fsdp=2, tensor=2)
-    train_until = functools.partial(run_until, mesh=mesh, step=step)
-    whole, losses = train_until(STEPS, directory=tmp_path / "whole")
-    _, first = train_until(STOP, directory=tmp_path / "stopped")
-    resumed, second = train_until(STEPS, directory=tmp_path / "stopped")
-    assert (len(first), len(second)) == (STOP, STEPS - STOP)
-    assert len(set(losses)) == STEPS
+    model = model_of(16, d_model=8, d_ff=8, d_k=4, d_v=4, dropout=0.3)
+    optimizer, schedule = optimizer_of(d_model=8, warmup_steps=4, clip_norm=1.0)
+    init = init_of(model, optimizer, seed=1, ema_decay=0.9)
+    step = step_of(model, optimizer, ema_decay=0.9)
+    mesh, steps = mesh_of((2, 2, 2)), 4
+
+    def train_until(stop, directory):
+        """Resume or begin; returns the last state and the losses of the updates."""
+        log = mock.MagicMock()
+        with (
+            on_mesh(mesh),
+            Checkpoints(directory, keep=5, scores={}) as checkpoints,
+        ):
+            found = checkpoints.restore_latest(abstract_state(mesh, init))
+            state = born_sharded(mesh, init) if found is None else found[0]
+            seeds = range(int(state.data_position), steps)
+            asked = itertools.count(int(state.step))
+            state = train(
+                state,
+                step,
+                ((put_batch(mesh, random_batch(8, 5, seed=n)),) for n in seeds),
+                config=SimpleNamespace(**CONFIG | {"steps": steps, "log_every": 1}),
+                schedule=schedule,
+                evaluate=lambda step, params: {"bleu": 0.0},
+                checkpoints=checkpoints,
+                log=log,
+                scores={},
+                is_asked_to_stop=lambda: next(asked) == stop,
+            )
+        lines = log.train.call_args_list
+        return jax.device_get(state), [float(line.args[1]["loss"]) for line in lines]
+
+    whole, losses = train_until(steps, tmp_path / "whole")
+    _, first = train_until(2, tmp_path / "stopped")
+    resumed, second = train_until(steps, tmp_path / "stopped")
+    assert (len(first), len(second)) == (2, 2)
+    assert len(set(losses)) == steps
     assert first + second == losses
-    assert int(resumed.step) == int(resumed.data_position) == STEPS
+    assert int(resumed.step) == int(resumed.data_position) == steps
     assert_same(resumed, whole)

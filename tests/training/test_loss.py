@@ -3,6 +3,7 @@
 Bounds are for float32: sums of some hundred terms of order one, so a relative 1e-5.
 """
 
+import functools
 import math
 
 import jax
@@ -15,8 +16,6 @@ from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
 
 VOCABULARY, WIDTH = 11, 8
-
-compiled_loss_sums = jax.jit(loss_sums)
 
 
 def example(shards=1, rows=3, length=6):
@@ -31,23 +30,18 @@ def example(shards=1, rows=3, length=6):
     return x, embedding, bias, target, segments
 
 
-def example_logits():
-    """Logits, targets and segments of one shard."""
-    x, embedding, _, target, segments = (array[0] for array in example())
-    return x @ embedding.T, target, segments
-
-
+@functools.partial(jax.jit, static_argnums=3)
 def sums_of(logits, target, segments, label_smoothing):
-    return compiled_loss_sums(logits, target, segments, label_smoothing=label_smoothing)
+    return loss_sums(logits, target, segments, label_smoothing=label_smoothing)
 
 
 def definition(logits, target, segments, label_smoothing):
     """-sum_v q(v) log p(v) with q = (1 - eps) onehot + eps / V, in float64."""
-    logits = np.asarray(logits, np.float64)
-    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    q = (1 - label_smoothing) * np.eye(logits.shape[-1])[target]
-    q += label_smoothing / logits.shape[-1]
-    return -(q * np.log(p)).sum(-1)[np.asarray(segments) != 0].sum()
+    p = np.exp(np.float64(logits))
+    p /= p.sum(-1, keepdims=True)
+    q = (1 - label_smoothing) * np.eye(VOCABULARY)[target]
+    q += label_smoothing / VOCABULARY
+    return -(q * np.log(p)).sum(-1)[segments != 0].sum()
 
 
 def test_three_pieces_by_hand():
@@ -69,7 +63,9 @@ def test_three_pieces_by_hand():
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.6])
 def test_the_loss_is_the_cross_entropy_to_the_smoothed_target(label_smoothing):
-    logits, target, segments = example_logits()
+    """Padding changes nothing."""
+    x, embedding, _, target, segments = (array[0] for array in example())
+    logits = x @ embedding.T
     sums = sums_of(logits, target, segments, label_smoothing)
     expected = [
         definition(logits, target, segments, label_smoothing),
@@ -78,44 +74,30 @@ def test_the_loss_is_the_cross_entropy_to_the_smoothed_target(label_smoothing):
         np.count_nonzero(segments),
     ]
     np.testing.assert_allclose(sums, expected, rtol=1e-5)
-
-
-def test_padding_changes_nothing():
-    logits, target, segments = example_logits()
     padding = segments == 0
-    sums = sums_of(logits, target, segments, 0.1)
     logits[padding] = 50.0 + 3.0 * logits[padding]
     target[padding] = (target[padding] + 1) % VOCABULARY
-    assert sums_of(logits, target, segments, 0.1) == sums
-    nothing = sums_of(logits, target, np.zeros_like(segments), 0.1)
+    assert sums_of(logits, target, segments, label_smoothing) == sums
+    nothing = sums_of(logits, target, np.zeros_like(segments), label_smoothing)
     assert nothing == LossSums(0.0, 0.0, 0.0, 0.0)
 
 
 # --- the kernel ----------------------------------------------------------------------
 
 
-def by_formula(x, embedding, bias, target, segments):
+def by_formula(x, embedding, bias, target, segments, label_smoothing):
     """The sums of all shards, from their logits."""
-    logits = jnp.einsum(
-        "nbtd,nvd->nbtv",
-        x,
-        embedding.astype(x.dtype),
-        preferred_element_type=jnp.float32,
-    )
-    if bias is not None:
-        logits += bias[:, None, None]
-    return loss_sums(logits, target, segments, label_smoothing=0.1)
-
-
-def by_kernel(x, embedding, bias, target, segments):
-    return projected_loss_sums(x, embedding, bias, target, segments, 0.1)
+    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    logits = product("nbtd,nvd->nbtv", x, embedding.astype(x.dtype))
+    logits += 0.0 if bias is None else bias[:, None, None]
+    return loss_sums(logits, target, segments, label_smoothing=label_smoothing)
 
 
 def sums_and_gradients(function, *arrays):
     """Loss sums, and the gradients of three times the loss in all that has one."""
 
-    def tripled(x, embedding, bias, *others):  # a gradient from above that is not one
-        sums = function(x, embedding, bias, *others)
+    def tripled(*arrays):  # a gradient from above that is not one
+        sums = function(*arrays, 0.1)
         return 3.0 * sums.loss, sums
 
     gradient = jax.grad(tripled, argnums=(0, 1, 2), has_aux=True)
@@ -123,10 +105,12 @@ def sums_and_gradients(function, *arrays):
     return sums, jax.tree.leaves(gradients)
 
 
-def relative_distance(got, expected):
-    """Of two arrays, by the Euclidean norm."""
-    got, expected = np.float64(got), np.float64(expected)
-    return np.linalg.norm(got - expected) / np.linalg.norm(expected)
+def assert_near(found, expected, bound):
+    """Sums are near by 1e-5, gradients by the Euclidean norm."""
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    for pair in zip(found[1], expected[1], strict=True):
+        got, wanted = map(np.float64, pair)
+        assert np.linalg.norm(got - wanted) < bound * np.linalg.norm(wanted)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -146,25 +130,18 @@ def test_the_kernel_has_the_sums_and_gradients_of_the_formula(
     monkeypatch.setattr(loss_kernel, "CHUNK_TOKENS", chunk_tokens)
     x, embedding, bias, *others = example(shards, rows, length)
     arrays = (x, embedding, bias if has_bias else None, *others)
-    expected, expected_gradients = sums_and_gradients(by_formula, *arrays)
-    sums, gradients = sums_and_gradients(by_kernel, *arrays)
-    np.testing.assert_allclose(sums, expected, rtol=1e-5)
-    for got, wanted in zip(gradients, expected_gradients, strict=True):
-        assert relative_distance(got, wanted) < 1e-5
-    norms = np.linalg.norm(gradients[0], axis=-1)
+    found = sums_and_gradients(projected_loss_sums, *arrays)
+    assert_near(found, sums_and_gradients(by_formula, *arrays), 1e-5)
+    norms = np.linalg.norm(found[1][0], axis=-1)
     assert ((norms > 0) == (others[1] != 0)).all()  # padding has no gradient
 
 
 def test_bfloat16_keeps_the_loss_and_both_gradients():
+    """Products of two bfloat16 numbers are exact in float32, so the logits are too."""
     x, embedding, _, *others = example(rows=4, length=12)
-    x = jnp.asarray(x, jnp.bfloat16)
-    embedding = np.float32(embedding.astype(jnp.bfloat16))
-    sums, gradients = sums_and_gradients(by_kernel, x, embedding, None, *others)
-    expected, expected_gradients = sums_and_gradients(
-        by_formula, x.astype(np.float32), embedding, None, *others
-    )
-    # Products of two bfloat16 numbers are exact in float32, so the logits are too.
-    np.testing.assert_allclose(sums, expected, rtol=1e-5)
-    assert [gradient.dtype for gradient in gradients] == [jnp.bfloat16, jnp.float32]
-    for got, wanted in zip(gradients, expected_gradients, strict=True):
-        assert relative_distance(got, wanted) < 2**-7  # bfloat16 has 8 bits
+    x, embedding = (np.float32(jnp.bfloat16(each)) for each in (x, embedding))
+    expected = sums_and_gradients(by_formula, x, embedding, None, *others)
+    arrays = (jnp.bfloat16(x), embedding, None, *others)
+    found = sums_and_gradients(projected_loss_sums, *arrays)
+    assert [gradient.dtype for gradient in found[1]] == [jnp.bfloat16, jnp.float32]
+    assert_near(found, expected, 2**-7)  # bfloat16 has 8 bits
