@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -48,17 +49,20 @@ def test_text_that_is_not_utf_8_is_refused_by_line(use):
 
 
 @pytest.mark.slow
-def test_a_line_is_answered_before_the_next_one_is_read(trained):
+def test_one_device_answers_each_line_before_the_next_one_is_read(
+    trained, toy, expected
+):
+    """The model was trained on eight devices."""
+    command = [sys.executable, "-m", "jaxformer.main", "--mode=translate"]
     with subprocess.Popen(
-        [sys.executable, "-m", "jaxformer.main", "--mode=translate",
-         f"--workdir={trained.workdir}"],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True,
+        [*command, f"--workdir={trained.workdir}"], cwd=ROOT,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, env={**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"},
     ) as process:  # fmt: skip
-        for _ in range(2):
-            process.stdin.write("bo da\n")
+        for line in toy.test:
+            process.stdin.write(f"{line}\n")
             process.stdin.flush()
-            assert process.stdout.readline().strip()
+            assert process.stdout.readline() == f"{expected[line]}\n"
         process.stdin.close()
         assert process.wait(timeout=60) == 0
 
