@@ -20,7 +20,7 @@ import pytest
 
 from jaxformer.main import main
 from tests.commands.cluster import Cluster
-from tests.commands.runs import text_of
+from tests.commands.runs import config_flags, text_of
 
 SOURCE = "bo da fe gi hu ka le mo ni pa ru te".split()  # noqa: SIM905
 TARGET = "SU RI BO KA FE MO TE DA HU LE NI GI".split()  # noqa: SIM905
@@ -175,19 +175,6 @@ def use(command, trained) -> Command:
 
 
 @pytest.fixture
-def pair_flags(tmp_path) -> Callable[..., tuple[str, str]]:
-    """Write sentence pairs to files; returns the flags that name them."""
-
-    def write(pairs: Iterable[tuple[str, str]]) -> tuple[str, str]:
-        files = (tmp_path / "source", tmp_path / "reference")
-        for file, lines in zip(files, zip(*pairs, strict=True), strict=True):
-            file.write_text(text_of(lines))
-        return (f"--source={files[0]}", f"--reference={files[1]}")
-
-    return write
-
-
-@pytest.fixture
 def own_run(trained, tmp_path) -> Path:
     """Copy the finished run, for a test to change."""
     return Path(shutil.copytree(trained.workdir, tmp_path / "own"))
@@ -229,10 +216,6 @@ def start(tmp_path) -> Iterator[Callable[..., Cluster]]:
 @pytest.fixture
 def flags(toy) -> tuple[str, ...]:
     """Flags of a run whose every step is logged."""
-    return (
-        *toy.flags,
-        "--config.optimizer.learning_rate_scale=0.02",
-        "--config.training.log_every=1",
-        "--config.training.save_every=10",
-        "--config.training.eval_every=1000000",
-    )
+    rate = config_flags("optimizer", learning_rate_scale=0.02)
+    saves = config_flags("training", log_every=1, save_every=10, eval_every=10**6)
+    return (*toy.flags, *rate, *saves)

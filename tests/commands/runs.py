@@ -1,5 +1,7 @@
-"""What a run has written, and text as lines."""
+"""Flags, text as lines, and what a run has written."""
 
+import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,24 @@ from jaxformer.training.log import read_metrics
 
 def text_of(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
+
+
+def pair_flags(folder: Path, pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Write sentence pairs to files; returns the flags that name them."""
+    sides = dict(zip(("source", "reference"), zip(*pairs, strict=True), strict=True))
+    for name, lines in sides.items():
+        (folder / name).write_text(text_of(lines))
+    return [f"--{name}={folder / name}" for name in sides]
+
+
+def config_flags(section: str, **values: Any) -> list[str]:
+    return [f"--config.{section}.{key}={value}" for key, value in values.items()]
+
+
+def page_data(page: Path) -> dict:
+    """The data in a page of attention."""
+    html = page.read_text(encoding="utf-8")
+    return json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
 
 
 def metrics(workdir: Path, kind: str) -> list[dict]:

@@ -9,17 +9,9 @@ from jaxformer.config_files import RECORDED
 from jaxformer.data.pipeline import examples_of
 from jaxformer.run import plan_training, prepare_run
 from jaxformer.training import step
-from tests.commands.runs import last_state, losses, metrics
+from tests.commands.runs import config_flags, last_state, losses, metrics
 
 LAYER = "encoder/layer_0/feed_forward"
-TINY = (
-    "--config.training.steps=12",
-    "--config.training.save_every=2",
-    "--config.training.eval_every=12",
-    "--config.training.log_every=2",
-    "--config.training.average=1",
-    "--config.training.max_bad_steps=3",
-)
 pytestmark = pytest.mark.slow
 
 
@@ -53,10 +45,15 @@ def workdir(tmp_path):
 @pytest.fixture
 def train(command, toy, workdir):
     """Train for a few updates; the argument is training.on_divergence."""
-    return lambda policy: command(
-        "train", *toy.flags, *TINY, f"--config.training.on_divergence={policy}",
-        workdir=workdir,
-    )  # fmt: skip
+
+    def run(policy):
+        flags = config_flags(
+            "training", steps=12, save_every=2, eval_every=12, log_every=2, average=1,
+            max_bad_steps=3, on_divergence=policy,
+        )  # fmt: skip
+        return command("train", *toy.flags, *flags, workdir=workdir)
+
+    return run
 
 
 def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(

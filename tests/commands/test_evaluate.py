@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.commands.runs import pair_flags
+
 
 def test_the_result_has_the_promised_keys_for_a_split_and_for_files(use, toy, tmp_path):
     answer = use("evaluate")
@@ -48,14 +50,12 @@ def test_without_its_text_a_run_has_its_validation_set(
     assert use("evaluate", moved).result["sentences"] == 1
 
 
-def test_sacrebleu_gives_the_same_scores_for_evaluate_and_translate(
-    use, toy, pair_flags, tmp_path
-):
+def test_sacrebleu_gives_the_same_scores_for_evaluate_and_translate(use, toy, tmp_path):
     """To every digit, also with blank lines and lines that are split."""
     sources = [*toy.test, "", " ".join(toy.test * 2), toy.test[0]]
     pairs = [(line, toy.translate(line)) for line in sources]
     output = tmp_path / "evaluated"
-    scored = use("evaluate", *pair_flags(pairs), f"--output={output}").result
+    scored = use("evaluate", *pair_flags(tmp_path, pairs), f"--output={output}").result
     translated = use("translate", stdin=sources)
     assert "line 14 has 101 pieces, more than 32: translated in" in translated.err
     assert output.read_bytes() == translated.out

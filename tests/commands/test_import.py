@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from jaxformer.errors import InputError
-from tests.commands.runs import losses
+from tests.commands.runs import config_flags, losses
 from tests.export.published import make_published
 
 pytest.importorskip("safetensors", reason="not installed: extra `export`")
@@ -74,7 +74,7 @@ def test_an_imported_model_translates_and_trains_on(
     answer = command("translate", workdir=workdir, stdin=toy.test)
     assert answer.lines == use("translate", stdin=toy.test).lines
     tokenizer = (workdir / "tokenizer.model").read_bytes()
-    flags = ("--config.training.steps=2", "--config.training.log_every=1")
+    flags = config_flags("training", steps=2, log_every=1)
     assert command("train", *toy.flags, *flags, workdir=workdir).result["step"] == 2
     last = losses(trained.workdir)[100]
     found = losses(workdir)
@@ -100,17 +100,16 @@ def test_a_failed_import_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_published_model_is_fine_tuned(command, export, import_, toy, tmp_path):
+def test_a_published_model_is_fine_tuned(command, import_, toy, tmp_path):
     """One with two tokeniser models, biases everywhere and another activation."""
     pytest.importorskip("torch", reason="PyTorch is not installed: extra `torch`")
     pytest.importorskip("transformers", reason="not installed: extra `torch`")
     workdir, opus = tmp_path / "run", tmp_path / "opus"
     train = ((toy.directory / f"train.{side}").read_text() for side in ("en", "de"))
     make_published(opus, *(text.splitlines() for text in train))
-    imported = import_(
-        workdir, opus, "--config.training.steps=60",
-        "--config.training.ema_decay=0.9", "--config.optimizer.warmup_steps=10",
-    )  # fmt: skip
+    training = config_flags("training", steps=60, ema_decay=0.9)
+    flags = (*training, "--config.optimizer.warmup_steps=10")
+    assert import_(workdir, opus, *flags).code == 0
     model = json.loads((workdir / "config.json").read_text())["config"]["model"]
     assert (model["activation"], model["attention_bias"]) == ("swish", True)
     assert model["dropout"] == 0.02  # the config's
@@ -119,9 +118,5 @@ def test_a_published_model_is_fine_tuned(command, export, import_, toy, tmp_path
     after = command("train", workdir=workdir).result
     assert after["step"] == 60
     assert after["nll"] < 0.5 * -before["log_probability"] / before["tokens"]
-    again = export(workdir, tmp_path / "again")
-    assert again["parameters"] == imported.result["parameters"]
-    for name in ("source.spm", "target.spm"):
-        assert (tmp_path / "again" / name).read_bytes() == (opus / name).read_bytes()
     report = json.loads((workdir / "corpus" / "report.json").read_text())
     assert [report["train"][side]["unknown"] for side in ("source", "target")] == [0, 0]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxformer.training.log import read_scores
+from tests.commands.runs import pair_flags
 
 
 @pytest.fixture
@@ -16,9 +17,9 @@ def pairs(toy):
 
 
 @pytest.fixture
-def score(use, pair_flags):
+def score(use, tmp_path):
     """Score pairs by the trained run with more flags; returns the Answer."""
-    return lambda pairs, *flags: use("score", *pair_flags(pairs), *flags)
+    return lambda pairs, *flags: use("score", *pair_flags(tmp_path, pairs), *flags)
 
 
 def test_right_translations_are_more_probable(score, pairs):
@@ -67,9 +68,9 @@ def test_checkpoints_are_chosen_by_name(score, pairs, trained):
     assert "of the 9 asked for" in score(pairs, "--checkpoint=average:9").err
 
 
-def test_align_writes_links_and_all_attention(use, pairs, pair_flags, tmp_path):
+def test_align_writes_links_and_all_attention(use, pairs, tmp_path):
     output = tmp_path / "attention.npz"
-    answer = use("align", *pair_flags(pairs), f"--output={output}")
+    answer = use("align", *pair_flags(tmp_path, pairs), f"--output={output}")
     with np.load(output) as arrays:
         for line, links in enumerate(answer.lines):
             source, target = arrays[f"{line}/source"], arrays[f"{line}/target"]

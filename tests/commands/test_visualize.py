@@ -1,19 +1,10 @@
 """--mode=visualize: a page or a picture of the attention of each head."""
 
-import json
-import re
-from pathlib import Path
-
 import pytest
 
 import jaxformer
 from jaxformer.errors import InputError
-
-
-def data_of(path):
-    """The data in a page."""
-    html = Path(path).read_text(encoding="utf-8")
-    return json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
+from tests.commands.runs import page_data, pair_flags
 
 
 def text_of(alternative) -> str:
@@ -29,7 +20,7 @@ def test_sentences_are_translated_and_become_a_page(command, use, own_run, toy):
         "output": str(path), "sentences": 2, "bytes": path.stat().st_size,
         "seconds": result["seconds"],
     }  # fmt: skip
-    data = data_of(path)
+    data = page_data(path)
     assert (data["layers"]["cross"], data["heads"]) == (1, 2)
     assert [each["text"] for each in data["sentences"]] == sentences
     for translation, shown in zip(expected, data["sentences"], strict=True):
@@ -38,13 +29,14 @@ def test_sentences_are_translated_and_become_a_page(command, use, own_run, toy):
         assert first["score"] > second["score"]
 
 
-def test_given_pairs_are_shown_as_they_are(use, toy, pair_flags, tmp_path):
+def test_given_pairs_are_shown_as_they_are(use, toy, tmp_path):
     page = tmp_path / "page.html"
     source, other = toy.test[:2]
-    flags = (*pair_flags([(source, toy.translate(other))]), f"--output={page}")
-    answer = use("visualize", *flags, "--heads=2", "--view=heat_map")
+    pair = pair_flags(tmp_path, [(source, toy.translate(other))])
+    flags = (f"--output={page}", "--heads=2", "--view=heat_map")
+    answer = use("visualize", *pair, *flags)
     assert answer.result["sentences"] == 1
-    data = data_of(page)
+    data = page_data(page)
     (only,) = data["sentences"][0]["alternatives"]
     assert (text_of(only), only["score"]) == (toy.translate(other), None)
     assert (data["begin"]["heads"], data["begin"]["view"]) == ([2], "heat_map")
