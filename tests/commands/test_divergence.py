@@ -38,12 +38,7 @@ def bad_where(monkeypatch):
 
 
 @pytest.fixture
-def workdir(tmp_path):
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def train(command, toy, workdir):
+def train(command, toy, tmp_path):
     """Train for a few updates; the argument is training.on_divergence."""
 
     def run(policy):
@@ -51,16 +46,16 @@ def train(command, toy, workdir):
             "training", steps=12, save_every=2, eval_every=12, log_every=2, average=1,
             max_bad_steps=3, on_divergence=policy,
         )  # fmt: skip
-        return command("train", *toy.flags, *flags, workdir=workdir)
+        return command("train", *toy.flags, *flags, workdir=tmp_path)
 
     return run
 
 
 def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(
-    train, toy, workdir, bad_where
+    train, toy, tmp_path, bad_where
 ):
     bad_where(lambda state: state.step >= 4)
-    file = workdir / "diverged_at_step_5.tsv"
+    file = tmp_path / "diverged_at_step_5.tsv"
     assert train("stop").complaint == (
         "training diverged: 3 updates in a row without finite loss and gradient, "
         "the first of them step 5 at data position 4; in its microbatch 1 the "
@@ -69,12 +64,12 @@ def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(
         "training.on_divergence=rollback, or start anew in another workdir with "
         "a lower optimizer.learning_rate_scale"
     )
-    plan = plan_training(*prepare_run(workdir, RECORDED))
+    plan = plan_training(*prepare_run(tmp_path, RECORDED))
     text = (toy.directory / "train.en").read_text().splitlines()
     sources = [text[index] for index in examples_of(plan, 0, 4)]
     pairs = [f"{source}\t{toy.translate(source)}" for source in sources]
     assert file.read_text().splitlines() == pairs
-    assert list(workdir.glob("diverged*")) == [file]
+    assert list(tmp_path.glob("diverged*")) == [file]
 
     answer = train("rollback")
     assert answer.complaint == (
@@ -86,7 +81,7 @@ def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(
 
 @pytest.mark.parametrize("first", [4, 0])
 def test_a_run_skips_one_bad_update_and_the_data_on_which_it_diverged(
-    train, workdir, bad_where, first
+    train, tmp_path, bad_where, first
 ):
     """From checkpoint 4: that of step 6 has two of the three bad updates in it."""
 
@@ -101,10 +96,10 @@ def test_a_run_skips_one_bad_update_and_the_data_on_which_it_diverged(
     assert said in answer.err
     assert f"resuming at step {first}, data position {first + 3}" in answer.err
     assert answer.err.count("training diverged") == 1
-    assert (workdir / f"diverged_at_step_{first + 1}.tsv").exists()
+    assert (tmp_path / f"diverged_at_step_{first + 1}.tsv").exists()
     fields = ("step", "data_position", "bad_steps", "skipped")
-    assert last_state(workdir, *fields) == [12, 15, 0, 1]
-    lines = metrics(workdir, "train")
+    assert last_state(tmp_path, *fields) == [12, 15, 0, 1]
+    lines = metrics(tmp_path, "train")
     skipped = {line["step"]: line["skipped_updates"] for line in lines}
     assert skipped == {2: 0, 4: 0, 6: 0, 8: 1, 10: 1, 12: 1}
-    assert np.isfinite([*losses(workdir).values()]).all()
+    assert np.isfinite([*losses(tmp_path).values()]).all()

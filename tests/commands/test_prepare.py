@@ -14,14 +14,6 @@ def prepared(command, toy, tmp_path_factory):
     return workdir, command("prepare", *toy.flags, workdir=workdir)
 
 
-def state(workdir):
-    return {
-        path: (path.stat().st_mtime_ns, path.read_bytes())
-        for path in workdir.rglob("*")
-        if path.is_file()
-    }
-
-
 def test_the_workdir_holds_config_tokenizer_and_corpus(prepared, toy, trained):
     workdir, answer = prepared
     assert list(answer.result) == ["pairs", "dropped", "vocab_size", "direction"]
@@ -42,14 +34,14 @@ def test_the_workdir_holds_config_tokenizer_and_corpus(prepared, toy, trained):
 
 def test_preparing_or_checking_again_changes_nothing(command, toy, prepared):
     workdir, first = prepared
-    before = state(workdir)
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
     again, checked = (
         command(mode, *toy.flags, workdir=workdir).result
         for mode in ("prepare", "check")
     )
     assert again == first.result
     assert checked["pairs"] == first.result["pairs"]
-    assert state(workdir) == before
+    assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
 
 
 def test_model_and_place_of_the_text_may_change_before_training(

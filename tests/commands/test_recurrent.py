@@ -52,16 +52,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(workdir, train):
     jax.tree.map(np.testing.assert_array_equal, *states)
 
 
-def test_it_learns(workdir, command):
+def test_it_learns_is_checked_and_shows_its_cross_attention(
+    workdir, command, toy, tmp_path
+):
     assert command("evaluate", workdir=workdir).result["bleu"] > 20
-
-
-def test_check_counts_its_parameters(workdir, command):
-    result = command("check", workdir=workdir).result
-    assert result["parameters"] == (96 + 4 * 3 * 32 + 2 * 32) * 32
-
-
-def test_only_cross_attention_is_shown(workdir, command, toy, tmp_path):
+    checked = command("check", workdir=workdir).result
+    assert checked["parameters"] == (96 + 4 * 3 * 32 + 2 * 32) * 32
     page = tmp_path / "page.html"
     flags = "visualize", f"--output={page}"
     answer = command(*flags, workdir=workdir, stdin=toy.test[:1])

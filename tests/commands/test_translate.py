@@ -12,7 +12,6 @@ import pytest
 import jaxformer
 from jaxformer.errors import InputError
 from tests.commands.cluster import ROOT
-from tests.commands.runs import text_of
 
 
 @pytest.fixture(scope="module")
@@ -113,24 +112,18 @@ def test_rules_of_the_search_and_alignments(use, toy):
     assert all(source < len(best["source_pieces"]) - 1 for source, _ in links)
 
 
-def test_a_prefix_begins_the_translation(use, toy, expected, tmp_path):
-    """A file with fewer lines than the input is enough."""
-    lines = toy.test[:4]
-    words = [toy.translate(line).split()[0] for line in lines[:0:-1]]
-    (tmp_path / "prefixes").write_text(text_of(words))
-    found = use("translate", f"--prefix={tmp_path / 'prefixes'}", stdin=lines).lines
-    for translation, word in zip(found, words, strict=False):
-        assert translation.startswith(word)
-    assert found[3] == expected[lines[3]]
-
-
-def test_an_ensemble_of_equal_runs_and_small_batches_change_nothing(
-    use, trained, toy, expected
+def test_one_line_has_a_prefix_and_an_ensemble_of_equal_runs_changes_nothing(
+    use, trained, toy, expected, tmp_path
 ):
+    """The file of prefixes has fewer lines than the input; batches are small."""
+    (tmp_path / "prefixes").write_text("SU\n")
     lines = [*toy.test[:5], " ".join(toy.test)]
     flags = (f"--ensemble={trained.workdir},{trained.workdir}", "--batch_tokens=40")
-    found = use("translate", *flags, stdin=lines).lines
-    assert found[:5] == [expected[line] for line in lines[:5]]
+    prefix = f"--prefix={tmp_path / 'prefixes'}"
+    first, *found = use("translate", *flags, prefix, stdin=lines).lines
+    assert first.startswith("SU")
+    assert not expected[lines[0]].startswith("SU")
+    assert found[:4] == [expected[line] for line in lines[1:5]]
 
 
 def test_python_and_the_command_agree(use, trained, toy, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxformer.errors import InputError
-from jaxformer.serving.bodies import read_attention, read_translate
+from jaxformer.serving.app import read_attention, read_translate
 
 
 @pytest.mark.parametrize(
