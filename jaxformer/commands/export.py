@@ -1,6 +1,7 @@
 """--mode=export: a trained model as a folder that another program loads."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,22 +46,17 @@ def run(
     require_exportable(this.config.model)
     params = read_parameters(this, checkpoint)
     options = TranslateOptions(**(vars(this.config.decoding) | search))
-    exported = this.config, params, this.tokenizer, options
-
-    def write(folder: Path) -> None:
-        if format == "ctranslate2":
-            write_ctranslate2(folder, *exported, quantization=quantization)
-        elif format == "huggingface":
-            export_marian(folder, *exported)
-        else:
-            write_stablehlo(folder, *exported, source_length=source_length)
-
+    write = {
+        "ctranslate2": partial(write_ctranslate2, quantization=quantization),
+        "huggingface": export_marian,
+        "stablehlo": partial(write_stablehlo, source_length=source_length),
+    }[format]
     path = Path(os.path.abspath(output))
     size, fault = 0, None
     if processes.is_first():
         try:
             with new_folder(path) as folder:
-                write(folder)
+                write(folder, this.config, params, this.tokenizer, options)
                 size = sum(file.stat().st_size for file in folder.iterdir())
         except InputError as error:
             fault = str(error)

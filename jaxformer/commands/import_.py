@@ -43,15 +43,15 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     logger.info("importing %s", input)
     checkpoint = read_marian(input)
     values = config.resolve(None)
-    values = {**values, "model": {**values["model"], **checkpoint.model}}
-    imported = parse_config(values)
+    imported = parse_config(
+        {**values, "model": {**values["model"], **checkpoint.model}}
+    )
     optimizer, _ = make_optimizer(
         d_model=imported.model.d_model, **vars(imported.optimizer)
     )
     params = jax.tree.map(jnp.asarray, checkpoint.params)
-    training = imported.training
-    ema = training.ema_decay is not None
-    state = fresh_state(params, optimizer, seed=training.seed, ema=ema)
+    ema = imported.training.ema_decay is not None
+    state = fresh_state(params, optimizer, seed=imported.training.seed, ema=ema)
     tokenizer = pack_tokenizer(
         checkpoint.source_model, checkpoint.target_model, checkpoint.pieces
     )

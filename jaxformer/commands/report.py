@@ -48,19 +48,17 @@ def run(
     page_file = output or workdir / "report.html"
     page.require_output(page_file)
     workdirs = [workdir, *compare]
-    names = report.unique_names(workdirs)
-    runs = [
-        open_run(folder, config if folder == workdir else RECORDED)
-        for folder in workdirs
-    ]
-    if source is None and not has_test(runs[0], split):
+    runs = {
+        name: open_run(folder, config if folder == workdir else RECORDED)
+        for name, folder in zip(report.unique_names(workdirs), workdirs, strict=True)
+    }
+    if source is None and not has_split(next(iter(runs.values())), split):
         split = "dev"
-    texts = [name_text(each, source, reference, split) for each in runs]
-    text = report.require_one_text(dict(zip(names, texts, strict=True)))
-    facts = [
-        describe(name, each, text, options)
-        for name, each in zip(names, runs, strict=True)
-    ]
+    texts = {
+        name: name_text(each, source, reference, split) for name, each in runs.items()
+    }
+    text = report.require_one_text(texts)
+    facts = [describe(name, each, text, options) for name, each in runs.items()]
     if not processes.is_first():
         return None
     found = report.gather(facts, text, examples=examples)
@@ -77,7 +75,7 @@ def run(
     }
 
 
-def has_test(run: Run, split: str) -> bool:
+def has_split(run: Run, split: str) -> bool:
     """Whether the run's data has the split; only test is optional."""
     data = run.config.data
     named = data.test_source if data.corpus == "files" else data.test
@@ -105,12 +103,10 @@ def describe(
     translated = prepared = None
     if run.workdir.has_checkpoints():
         logger.info("report: %s", name)
-        pairs = Pairs(list(text.sources), list(text.references))
+        pairs = Pairs(text.sources, text.references)
         done, translator = evaluate(run, pairs, **options)
-        parameters = parameter_count(translator.params[0])
-        translated = Translated(
-            done, options["checkpoint"], parameters, translator.attention
-        )
+        parameters, align = parameter_count(translator.params[0]), translator.attention
+        translated = Translated(done, options["checkpoint"], parameters, align)
     if (folder / "corpus").exists():  # an imported model has none
         prepared = open_prepared(folder)
     return report.RunFacts(

@@ -20,20 +20,16 @@ from jaxformer.run import open_translator
 
 
 def as_json(
-    line: int,
-    source: str,
-    hypotheses: Sequence[Hypothesis],
-    translator: Translator,
-    alignment: bool,
+    line: int, source: str, found: Sequence[Hypothesis], aligner: Translator | None
 ) -> str:
     """Write the hypotheses of line number `line`, from 1, as JSON."""
-    found = [hypothesis._asdict() for hypothesis in hypotheses]
-    if alignment:
-        for each in found:
-            maps = translator.attention(source, each["text"])
-            each["source_pieces"], each["pieces"] = maps.source, maps.target
-            each["alignment"] = maps.pharaoh()
-    return json_format.dumps({"line": line, "hypotheses": found}, ensure_ascii=False)
+    hypotheses = [each._asdict() for each in found]
+    for each in hypotheses if aligner else []:
+        maps = aligner.attention(source, each["text"])
+        each["source_pieces"], each["pieces"] = maps.source, maps.target
+        each["alignment"] = maps.pharaoh()
+    value = {"line": line, "hypotheses": hypotheses}
+    return json_format.dumps(value, ensure_ascii=False)
 
 
 def run(
@@ -62,7 +58,7 @@ def run(
             if in_json:
                 pairs = enumerate(zip(block, found, strict=True), start=translated + 1)
                 written = [
-                    as_json(line, source, hypotheses, translator, alignment)
+                    as_json(line, source, hypotheses, translator if alignment else None)
                     for line, (source, hypotheses) in pairs
                 ]
             output.writelines(f"{line}\n".encode() for line in written)

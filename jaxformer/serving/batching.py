@@ -4,7 +4,6 @@ A translator is not thread safe. Requests put sentences in a queue and get futur
 Between two advances, the thread adds queued sentences to the search in flight.
 """
 
-import dataclasses
 import logging
 import threading
 import time
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxformer.decoding.translate import Hypothesis, Translator
 from jaxformer.errors import InputError
@@ -27,11 +26,10 @@ _UNAVAILABLE = {
     FAILED: "translating failed; the server is shutting down",
     STOPPED: "the server is shutting down",
 }
-_Job = tuple[Future, Callable[[Future], None]]  # and how to begin it
+_Begin = Callable[[Future], None]  # the work on a future
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits of requests and of the work in progress."""
 
     max_request_bytes: int
@@ -68,7 +66,7 @@ class Batcher(threading.Thread):
         self.error: BaseException | None = None
         self._translator, self._metrics, self._limits = translator, metrics, limits
         self._warm_up, self._on_failure = warm_up, on_failure
-        self._queue: deque[_Job] = deque()
+        self._queue: deque[tuple[Future, _Begin]] = deque()
         self._begun: set[Future] = set()  # in the search
         self._change = threading.Condition()  # guards the state and the queue
         self._call_start: float | None = None  # of the translator; None while idle
@@ -86,12 +84,16 @@ class Batcher(threading.Thread):
         Cancel a future to remove its sentence from the queue. Raises UnavailableError
         if there is no room for all; a future may raise that or InputError.
         """
-        return self._put([(Future(), partial(self._submit, *pair)) for pair in pairs])
+        return self._put([partial(self._submit, *pair) for pair in pairs])
 
     def attention(self, source: str, target: str) -> list[Future]:
         """Queue one pair; the one future is its attention. Raises as `translate`."""
-        attention = partial(self._translator.attention, source, target)
-        return self._put([(Future(), lambda future: self._end(future, attention()))])
+
+        def begin(future: Future) -> None:
+            found = self._translator.attention(source, target)
+            self._end(future, future.set_result, found)
+
+        return self._put([begin])
 
     def stop(self, state: str = STOPPED) -> None:
         """End after the current call; all futures raise UnavailableError at once."""
@@ -108,15 +110,18 @@ class Batcher(threading.Thread):
         """Compile, then translate until the end; the body of the thread."""
         try:
             self._compile()
-            while self._begin_waiting():
-                self._advance()
+            while self.state == READY:
+                self._begin_waiting()
+                if self._begun:
+                    self._advance()
         except BaseException as error:  # all requests must fail
             logger.error("translating failed", exc_info=error)
             self.error = error
             self.stop(FAILED)
             self._on_failure()
 
-    def _put(self, jobs: Sequence[_Job]) -> list[Future]:
+    def _put(self, begins: Sequence[_Begin]) -> list[Future]:
+        jobs = [(Future(), begin) for begin in begins]
         with self._change:
             if self.state != READY:
                 raise UnavailableError(_UNAVAILABLE[self.state])
@@ -151,8 +156,8 @@ class Batcher(threading.Thread):
             if self.state == STARTING:
                 self.state = READY
 
-    def _begin_waiting(self) -> bool:
-        """Wait for work and add it to the search; False if the thread has to end."""
+    def _begin_waiting(self) -> None:
+        """Wait for work, and add it to the search."""
         self._call_start = None
         with self._change:
             self._change.wait_for(
@@ -171,28 +176,22 @@ class Batcher(threading.Thread):
             try:
                 begin(future)
             except InputError as error:
-                self._end(future, error)
-        return self.state == READY
+                self._end(future, future.set_exception, error)
 
     def _submit(self, sentence: str, prefix: str, future: Future) -> None:
         def done(hypotheses: Sequence[Hypothesis]) -> None:
             self._metrics.sentences.inc()
             self._metrics.tokens.inc(hypotheses[0].tokens)
-            self._end(future, hypotheses)
+            self._end(future, future.set_result, hypotheses)
 
         self._translator.submit(sentence, done, prefix=prefix)
 
-    def _end(self, future: Future, result: Any) -> None:
+    def _end(self, future: Future, set_value: Callable, value: Any) -> None:
         self._begun.discard(future)
         with suppress(InvalidStateError):  # stopped
-            if isinstance(result, InputError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+            set_value(value)
 
     def _advance(self) -> None:
-        if not self._begun:
-            return
         self._metrics.batch.observe(len(self._begun))
         self._call_start = time.monotonic()
         with self._metrics.advance_seconds.time():

@@ -1,6 +1,5 @@
 """Several processes on the loopback, with their output in files."""
 
-import contextlib
 import json
 import os
 import signal
@@ -16,11 +15,60 @@ PEER_TIMEOUT = 10  # seconds, the least that the flag takes
 
 
 class Cluster:
-    """Some processes that were started together."""
+    """`count` processes with `devices` each; `only` one of them if it is given.
 
-    def __init__(self, processes: list[subprocess.Popen], folder: Path) -> None:
-        self.processes = processes
-        self.folder = folder
+    `found` gives variables of a cluster's environment, which replace the flags.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        *argv: str,
+        devices: int = 1,
+        stdin: str = "",
+        join_timeout: int = 60,
+        only: int | None = None,
+        found: Callable[[int], dict[str, str]] | None = None,
+    ) -> None:
+        self.folder, self.processes = folder, []
+        folder.mkdir()
+        (folder / "in").write_text(stdin)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        environment = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+            "JAX_COORDINATOR_PORT": str(port),
+            "LC_ALL": "C",
+        }
+        if count > 1 and not found:
+            argv += (
+                f"--coordinator_address=127.0.0.1:{port}",
+                f"--num_processes={count}",
+            )
+            argv += (f"--peer_timeout={PEER_TIMEOUT}", f"--join_timeout={join_timeout}")
+        for index in range(count) if only is None else [only]:
+            number = [f"--process_id={index}"] if count > 1 and not found else []
+            with (
+                (folder / "in" if index == 0 else Path(os.devnull)).open("rb") as given,
+                (folder / f"{index}.out").open("wb") as out,
+                (folder / f"{index}.err").open("wb") as err,
+            ):
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "jaxformer.main", *argv, *number],
+                    cwd=ROOT, stdin=given, stdout=out, stderr=err,
+                    env={**environment, **(found(index) if found else {})},
+                )  # fmt: skip
+            self.processes.append(process)
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
 
     def stderr(self, index: int = 0) -> str:
         return (self.folder / f"{index}.err").read_text()
@@ -52,66 +100,11 @@ class Cluster:
     def stop(self, index: int = 0) -> dict:
         """Ask one process to stop; the JSON of process 0."""
         self.processes[index].send_signal(signal.SIGTERM)
-        return self.results()
+        return self.result()
 
-    def results(self) -> dict:
+    def result(self) -> dict:
         """The JSON of process 0; all must succeed, and only process 0 prints."""
         codes = self.wait(180)
-        everything = [self.stderr(index) for index in range(len(codes))]
-        assert set(codes) == {0}, everything
+        assert not any(codes), [*map(self.stderr, range(len(codes)))]
         assert not any(self.stdout(index) for index in range(1, len(codes)))
-        return json.loads(self.stdout().rstrip("\n").rpartition("\n")[2])
-
-
-def start_processes(
-    folder: Path,
-    count: int,
-    *argv: str,
-    devices: int = 2,
-    stdin: bytes = b"",
-    join_timeout: int = 60,
-    only: int | None = None,
-    found: Callable[[int], dict[str, str]] | None = None,
-) -> Cluster:
-    """Start `count` processes with `devices` each; `only` one of them if it is given.
-
-    `found` gives variables of a cluster's environment, which replace the flags.
-    """
-    folder.mkdir()
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "JAX_COORDINATOR_PORT": str(port),
-        "LC_ALL": "C",
-    }
-    together = [
-        f"--coordinator_address=127.0.0.1:{port}",
-        f"--num_processes={count}",
-        f"--peer_timeout={PEER_TIMEOUT}",
-        f"--join_timeout={join_timeout}",
-    ]
-    processes = []
-    for index in range(count) if only is None else [only]:
-        flags = [*together, f"--process_id={index}"] if count > 1 and not found else []
-        with (
-            (folder / f"{index}.out").open("wb") as out,
-            (folder / f"{index}.err").open("wb") as err,
-        ):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "jaxformer.main", *argv, *flags],
-                cwd=ROOT,
-                env={**environment, **(found(index) if found else {})},
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=err,
-            )
-        process.stdin.write(stdin if index == 0 else b"")
-        process.stdin.close()
-        processes.append(process)
-    return Cluster(processes, folder)
+        return json.loads(self.stdout().splitlines()[-1])

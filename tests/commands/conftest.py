@@ -5,9 +5,9 @@ changes a copy.
 """
 
 import contextlib
+import functools
 import io
 import json
-import os
 import random
 import shutil
 import sys
@@ -19,13 +19,13 @@ from unittest import mock
 import pytest
 
 from jaxformer.main import main
-from tests.commands.cluster import Cluster, start_processes
+from tests.commands.cluster import Cluster
+from tests.commands.runs import config_flags, text_of
 
+SOURCE = "bo da fe gi hu ka le mo ni pa ru te".split()  # noqa: SIM905
+TARGET = "SU RI BO KA FE MO TE DA HU LE NI GI".split()  # noqa: SIM905
 # Word by word, in the same order: learnt in a few seconds.
-WORDS = {
-    "bo": "SU", "da": "RI", "fe": "BO", "gi": "KA", "hu": "FE", "ka": "MO",
-    "le": "TE", "mo": "DA", "ni": "HU", "pa": "LE", "ru": "NI", "te": "GI",
-}  # fmt: skip
+WORDS = dict(zip(SOURCE, TARGET, strict=True))
 CONFIG = '''"""A run of seconds."""
 
 from jaxformer.configs import wmt_base
@@ -65,7 +65,8 @@ class Toy(NamedTuple):
         """The flags of every command that reads the config."""
         return (f"--config={self.config}", f"--config.data.directory={self.directory}")
 
-    def translate(self, sentence: str) -> str:
+    @staticmethod
+    def translate(sentence: str) -> str:
         """The one right translation."""
         return " ".join(WORDS[word] for word in sentence.split())
 
@@ -102,9 +103,6 @@ class Answer(NamedTuple):
         return last.removeprefix("jaxformer: ")
 
 
-Command = Callable[..., Answer]
-
-
 class Trained(NamedTuple):
     """A finished run, which tests do not change."""
 
@@ -112,20 +110,30 @@ class Trained(NamedTuple):
     answer: Answer
 
 
+Command = Callable[..., Answer]
+
+
 @pytest.fixture(scope="session")
 def command(own_logging) -> Command:
-    """Give the command line as a function of its arguments and stdin."""
+    """Give the command line as a function of mode, flags, workdir and stdin."""
 
-    def run(*argv: str, stdin: bytes = b"") -> Answer:
+    def run(
+        mode: str,
+        *flags: str,
+        workdir: Path | str | None = None,
+        stdin: bytes | Iterable[str] = b"",
+    ) -> Answer:
+        given = stdin if isinstance(stdin, bytes) else text_of(stdin).encode()
         out = io.TextIOWrapper(io.BytesIO(), "ascii")  # of a poor locale
         err = io.StringIO()
         with (
             own_logging(),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
-            mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
+            mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given))),
         ):
-            code = main(["jaxformer", *argv])
+            folder = [] if workdir is None else [f"--workdir={workdir}"]
+            code = main(["jaxformer", f"--mode={mode}", *folder, *flags])
         out.flush()
         return Answer(code, out.buffer.getvalue(), err.getvalue())
 
@@ -138,53 +146,32 @@ def toy(tmp_path_factory) -> Toy:
     directory = tmp_path_factory.mktemp("toy")
     draw = random.Random(0)
     sentences = {
-        " ".join(draw.choices(list(WORDS), k=draw.randint(1, 6))) for _ in range(1000)
+        " ".join(draw.choices(SOURCE, k=draw.randint(1, 6))) for _ in range(1000)
     }
     order = sorted(sentences)
     draw.shuffle(order)
     splits = {"dev": order[:12], "test": order[12:24], "train": order[24:]}
+    for split, lines in splits.items():
+        (directory / f"{split}.en").write_text(text_of(lines))
+        (directory / f"{split}.de").write_text(text_of(map(Toy.translate, lines)))
     config = directory / "toy.py"
     config.write_text(CONFIG)
-    toy = Toy(directory, config, splits["dev"], splits["test"])
-    for split, sources in splits.items():
-        for language, lines in (("en", sources), ("de", map(toy.translate, sources))):
-            text = "".join(f"{line}\n" for line in lines)
-            (directory / f"{split}.{language}").write_text(text)
-    return toy
+    return Toy(directory, config, splits["dev"], splits["test"])
 
 
 @pytest.fixture(scope="session")
 def trained(toy, command, tmp_path_factory) -> Trained:
     """Train on the toy language."""
     workdir = tmp_path_factory.mktemp("runs") / "toy"
-    answer = command(*toy.flags, f"--workdir={workdir}")
+    answer = command("train", *toy.flags, workdir=workdir)
     assert answer.code == 0, answer.err
     return Trained(workdir, answer)
 
 
 @pytest.fixture(scope="session")
 def use(command, trained) -> Command:
-    """Give commands on the finished run as a function of mode, flags and stdin."""
-
-    def run(mode: str, *flags: str, lines: Iterable[str] = ()) -> Answer:
-        stdin = "".join(f"{line}\n" for line in lines).encode()
-        workdir = f"--workdir={trained.workdir}"
-        return command(f"--mode={mode}", workdir, *flags, stdin=stdin)
-
-    return run
-
-
-@pytest.fixture
-def pair_flags(tmp_path) -> Callable[..., tuple[str, str]]:
-    """Write sentence pairs to files; returns the flags that name them."""
-
-    def write(pairs: Iterable[tuple[str, str]]) -> tuple[str, str]:
-        files = (tmp_path / "source", tmp_path / "reference")
-        for file, lines in zip(files, zip(*pairs, strict=True), strict=True):
-            file.write_text("".join(f"{line}\n" for line in lines))
-        return (f"--source={files[0]}", f"--reference={files[1]}")
-
-    return write
+    """Give commands on the finished run."""
+    return functools.partial(command, workdir=trained.workdir)
 
 
 @pytest.fixture
@@ -196,21 +183,16 @@ def own_run(trained, tmp_path) -> Path:
 @pytest.fixture
 def toy_is_gone(toy) -> Iterator[None]:
     """Take the text and the config away while a test runs."""
-    elsewhere = toy.directory.with_name("elsewhere")
-    os.rename(toy.directory, elsewhere)
+    elsewhere = toy.directory.rename(toy.directory.with_name("elsewhere"))
     yield
-    os.rename(elsewhere, toy.directory)
+    elsewhere.rename(toy.directory)
 
 
-@pytest.fixture(scope="session")
-def metrics() -> Callable[[Path, str], list[dict]]:
-    """Read the lines of one kind from a workdir's metrics.jsonl."""
-
-    def read(workdir: Path, kind: str) -> list[dict]:
-        lines = (workdir / "metrics.jsonl").read_text().splitlines()
-        return [line for line in map(json.loads, lines) if line["kind"] == kind]
-
-    return read
+@pytest.fixture(scope="session", autouse=True)
+def short_timing():
+    """Time a small matrix product in `check`."""
+    with mock.patch("jaxformer.estimates.SIZES_TO_TIME", (64,)):
+        yield
 
 
 # Real processes -------------------------------------------------------------------
@@ -218,46 +200,22 @@ def metrics() -> Callable[[Path, str], list[dict]]:
 
 @pytest.fixture
 def start(tmp_path) -> Iterator[Callable[..., Cluster]]:
-    """Start processes as `start_processes` does; kills what is left of them."""
+    """Start processes; kills what is left of them."""
     started: list[Cluster] = []
 
     def run(count: int, *argv: str, **options: Any) -> Cluster:
         folder = tmp_path / f"cluster{len(started)}"
-        started.append(start_processes(folder, count, *argv, **options))
+        started.append(Cluster(folder, count, *argv, **options))
         return started[-1]
 
     yield run
-    for process in (process for cluster in started for process in cluster.processes):
-        process.kill()
-        process.wait()
+    for cluster in started:
+        cluster.kill()
 
 
 @pytest.fixture
 def flags(toy) -> tuple[str, ...]:
     """Flags of a run whose every step is logged."""
-    return (
-        *toy.flags,
-        "--config.optimizer.learning_rate_scale=0.02",
-        "--config.training.log_every=1",
-        "--config.training.save_every=10",
-        "--config.training.eval_every=1000000",
-    )
-
-
-@pytest.fixture
-def losses(metrics) -> Callable[[Path], dict[int, float]]:
-    """Read the training loss of a workdir by step."""
-    return lambda workdir: {
-        line["step"]: line["loss"] for line in metrics(workdir, "train")
-    }
-
-
-@pytest.fixture
-def newest_step() -> Callable[[Path], int]:
-    """Find the newest complete checkpoint of a workdir, 0 without any."""
-
-    def find(workdir: Path) -> int:
-        names = [path.name for path in (workdir / "checkpoints").glob("*")]
-        return max((int(name) for name in names if name.isdecimal()), default=0)
-
-    return find
+    rate = config_flags("optimizer", learning_rate_scale=0.02)
+    saves = config_flags("training", log_every=1, save_every=10, eval_every=10**6)
+    return (*toy.flags, *rate, *saves)

@@ -1,17 +1,17 @@
 """--mode=export: a folder that other programs load."""
 
-import importlib.util
 import re
 import subprocess
 import sys
-from unittest import mock
 
 import pytest
 
-needs_ctranslate2 = pytest.mark.skipif(
-    importlib.util.find_spec("ctranslate2") is None,
-    reason="CTranslate2 is not installed: extra `export`",
-)
+from tests.commands.runs import text_of
+
+
+@pytest.fixture
+def ctranslate2():
+    return pytest.importorskip("ctranslate2", reason="not installed: extra `export`")
 
 
 @pytest.fixture
@@ -22,15 +22,14 @@ def export(use, tmp_path):
 
 def run_program(file, lines):
     """Run a stand-alone program on lines of text in its folder."""
-    text = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(
-        [sys.executable, "-I", file.name], cwd=file.parent, input=text.encode(),
-        capture_output=True, check=True,
+        [sys.executable, "-I", file.name], cwd=file.parent,
+        input=text_of(lines).encode(), capture_output=True, check=True,
     )  # fmt: skip
     return done.stdout.decode().split("\n")[:-1]
 
 
-@needs_ctranslate2
+@pytest.mark.usefixtures("ctranslate2")
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--beam_size=1", "--checkpoint=100")])
 def test_the_program_in_the_readme_translates_as_we_do(
@@ -47,7 +46,7 @@ def test_the_program_in_the_readme_translates_as_we_do(
     program = folder / "translate.py"
     readme = (folder / "README.md").read_text()
     program.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1])
-    assert run_program(program, lines) == use("translate", *flags, lines=lines).lines
+    assert run_program(program, lines) == use("translate", *flags, stdin=lines).lines
 
 
 @pytest.mark.slow
@@ -56,10 +55,10 @@ def test_the_stablehlo_example_translates_as_we_do(export, use, toy, tmp_path):
     assert result["format"] == "stablehlo"
     lines = [toy.test[0], "", *toy.test[1:4]]
     program = tmp_path / "exported" / "example.py"
-    assert run_program(program, lines) == use("translate", lines=lines).lines
+    assert run_program(program, lines) == use("translate", stdin=lines).lines
 
 
-@needs_ctranslate2
+@pytest.mark.usefixtures("ctranslate2")
 def test_weights_have_the_type_asked_for(export, tmp_path):
     result = export("--format=ctranslate2", "--quantization=int8").result
     assert result["quantization"] == "int8"
@@ -68,45 +67,16 @@ def test_weights_have_the_type_asked_for(export, tmp_path):
     assert size == pytest.approx(result["parameters"] + positions, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ((), "give --format=ctranslate2"),
-        (("--format=stablehlo", "--output="), "--output is missing; give the new fold"),
-        (("--format=huggingface", "--quantization=int8"), "int8 is not for --format"),
-        (("--format=huggingface", "--output=tests"), "/tests exists already; choose a"),
-    ],
-)
-def test_flags_that_cannot_be_used_are_refused(export, flags, said, tmp_path):
-    assert said in export(*flags).complaint
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("program", "package"),
-    [("ctranslate2", "ctranslate2"), ("huggingface", "safetensors")],
-)
-def test_a_missing_package_is_named_and_leaves_nothing(
-    export, tmp_path, program, package
-):
-    with mock.patch.dict(sys.modules, {package: None, f"{package}.numpy": None}):
-        complaint = export(f"--format={program}").complaint
-    assert f"the package {package} is needed" in complaint
-    assert "run: pip install 'jaxformer[export]'" in complaint
-    assert list(tmp_path.iterdir()) == []
-    door = "marian" if program == "huggingface" else program
-    assert package not in vars(sys.modules[f"jaxformer.export.{door}"])  # until used
-
-
-@needs_ctranslate2
+@pytest.mark.usefixtures("ctranslate2")
 @pytest.mark.slow
 def test_one_of_several_processes_writes(start, trained, tmp_path):
     output = tmp_path / "exported"
-    flags = (f"--workdir={trained.workdir}", f"--output={output}")
-    flags = ("--mode=export", "--format=ctranslate2", *flags)
-    assert start(2, *flags, devices=1).results()["output"] == str(output)
-    names = {"README.md", "config.json", "model.bin", "sentencepiece.model"}
-    assert {f.name for f in output.iterdir()} == names | {"shared_vocabulary.json"}
-    again = start(2, *flags, devices=1)
+    flags = ("--mode=export", "--format=ctranslate2", f"--workdir={trained.workdir}")
+    assert start(2, *flags, f"--output={output}").result()["output"] == str(output)
+    assert {file.name for file in output.iterdir()} == {
+        "README.md", "config.json", "model.bin", "sentencepiece.model",
+        "shared_vocabulary.json",
+    }  # fmt: skip
+    again = start(2, *flags, f"--output={output}")
     assert again.wait(120) == [2, 2]
     assert all("exists already" in again.complaint(index) for index in range(2))

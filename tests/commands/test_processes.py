@@ -7,37 +7,51 @@ import time
 import numpy as np
 import pytest
 
-PEER_TIMEOUT = 10  # seconds; `start` asks for this
+from tests.commands.cluster import PEER_TIMEOUT
+from tests.commands.runs import losses, newest_step, text_of
+
 PATIENCE = 15  # seconds more, until the last one has ended on a busy machine
 # Sums over other devices in another order, through some 25 updates of Adam at a small
 # learning rate; at a large one any two runs diverge. Seen: 3.2e-7.
 LOSS_BOUND = 2e-5
-LONG = "--config.training.steps=1000000"  # something else ends it
+SILENT = f" was lost (silent for up to {PEER_TIMEOUT} s, --peer_timeout); start all"
+TWO = "processes: 2, each with 2 x cpu; 4 devices in all"
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_moves_between_numbers_of_processes(
-    start, flags, newest_step, losses, tmp_path
-):
+@pytest.fixture
+def train(start, flags, tmp_path):
+    """Start processes that train until something ends them, and have saved a step."""
+
+    def run(count):
+        workdir = tmp_path / "run"
+        argv = (*flags, "--config.training.steps=1000000", f"--workdir={workdir}")
+        cluster = start(count, *argv, devices=2)
+        cluster.until(lambda: newest_step(workdir) >= 10)
+        return cluster
+
+    return run
+
+
+def test_a_run_moves_between_numbers_of_processes(train, start, flags, tmp_path):
     """Two processes are asked to stop and four resume, with the losses of one.
 
     The two have a replica on each of four devices, the four two sharded replicas.
     """
     workdir, alone = tmp_path / "run", tmp_path / "alone"
-    two = start(2, *flags, LONG, f"--workdir={workdir}")
-    two.until(lambda: newest_step(workdir) >= 10)
+    two = train(2)
     stopped = two.stop(1)
     assert stopped == {"step": newest_step(workdir), "stopped": True}
-    assert "processes: 2, each with 2 x cpu; 4 devices in all" in two.stderr()
+    assert TWO in two.stderr()
     steps = stopped["step"] + 10
     flags += (f"--config.training.steps={steps}",)
     sizes = ("--config.mesh.data=2", "--config.mesh.fsdp=2")
-    four = start(4, *flags, *sizes, f"--workdir={workdir}", devices=1)
-    assert four.results()["step"] == steps
+    four = start(4, *flags, *sizes, f"--workdir={workdir}")
+    assert four.result()["step"] == steps
     assert re.search(rf"resuming: .* step {stopped['step']} of", four.stderr())
 
-    start(1, *flags, f"--workdir={alone}", devices=1).results()
+    start(1, *flags, f"--workdir={alone}").result()
     found, expected = losses(workdir), losses(alone)
     assert sorted(found) == sorted(expected) == list(range(1, steps + 1))
     for step in found:
@@ -45,34 +59,23 @@ def test_a_run_moves_between_numbers_of_processes(
 
 
 @pytest.mark.parametrize(
-    ("count", "number", "survivors"),
-    [(3, signal.SIGKILL, [0, 1]), (2, signal.SIGSTOP, [0])],
+    ("count", "lost", "number", "said"),
+    [
+        (3, 2, signal.SIGKILL, SILENT),
+        (2, 1, signal.SIGSTOP, SILENT),
+        (2, 0, signal.SIGKILL, "which holds the processes together, was lost; start"),
+    ],
 )
-def test_a_lost_or_silent_process_ends_the_others(
-    start, flags, newest_step, tmp_path, count, number, survivors
-):
-    workdir = tmp_path / "run"
-    cluster = start(count, *flags, LONG, f"--workdir={workdir}")
-    cluster.until(lambda: newest_step(workdir) >= 10)
-    cluster.processes[-1].send_signal(number)
+def test_a_lost_or_silent_process_ends_the_others(train, count, lost, number, said):
+    cluster = train(count)
+    cluster.processes[lost].send_signal(number)
     end = time.monotonic() + PEER_TIMEOUT + PATIENCE
-    for index in survivors:
+    for index in {*range(count)} - {lost}:
         assert cluster.processes[index].wait(end - time.monotonic()) == 3
-        assert cluster.complaint(index).startswith(
-            f"jaxformer: process {index}: process {count - 1} was lost (silent for up "
-            "to 10 s, --peer_timeout); start all processes again"
-        )
+        complaint = cluster.complaint(index)
+        assert complaint.startswith(f"jaxformer: process {index}: process {lost}")
+        assert said in complaint
         assert "Traceback" not in cluster.stderr(index)
-
-
-def test_a_lost_process_0_ends_the_others_at_once(start, flags, newest_step, tmp_path):
-    """It holds the connections, so no other process waits for its heartbeat."""
-    workdir = tmp_path / "run"
-    two = start(2, *flags, LONG, f"--workdir={workdir}")
-    two.until(lambda: newest_step(workdir) >= 10)
-    two.processes[0].kill()
-    assert two.wait(PEER_TIMEOUT + PATIENCE) == [-signal.SIGKILL, 3]
-    assert "process 0, which holds the processes together, was lost" in two.complaint(1)
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -85,7 +88,7 @@ def test_a_process_without_its_peers_says_so(index, start, flags, tmp_path):
 def test_every_process_reports_a_mistake(start, flags, tmp_path):
     two = start(2, *flags, "--config.mesh.data=3", f"--workdir={tmp_path / 'run'}")
     assert two.wait(90) == [2, 2]
-    said = "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit 4 devices"
+    said = "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit 2 devices"
     assert all(said in two.complaint(index) for index in (0, 1))
 
 
@@ -110,19 +113,17 @@ def open_mpi(index):
 def test_two_processes_of_slurm_translate_as_one(start, trained, toy, use):
     """Trained on eight devices; the order of lines and blank lines are kept."""
     lines = [*toy.test, "", *toy.dev]
-    expected = use("translate", lines=lines).lines
-    stdin = "".join(f"{line}\n" for line in lines).encode()
     flags = ("--mode=translate", f"--workdir={trained.workdir}")
-    two = start(2, *flags, stdin=stdin, found=slurm)
-    assert set(two.wait(120)) == {0}, two.stderr()
-    assert two.stdout().split("\n") == [*expected, ""]
-    assert "processes: 2, each with 2 x cpu; 4 devices in all" in two.stderr()
+    two = start(2, *flags, stdin=text_of(lines), devices=2, found=slurm)
+    assert not any(two.wait(120)), two.stderr()
+    assert two.stdout() == text_of(use("translate", stdin=lines).lines)
+    assert TWO in two.stderr()
 
 
 def test_two_processes_of_open_mpi_score_as_one(start, trained, use):
     one = use("evaluate", "--split=dev").result
     flags = ("--mode=evaluate", f"--workdir={trained.workdir}", "--split=dev")
-    two = start(2, *flags, found=open_mpi).results()
+    two = start(2, *flags, found=open_mpi).result()
     for name in ("bleu", "chrf", "signature", "sentences"):
         assert two[name] == one[name]
     assert two["nll"] == pytest.approx(one["nll"], rel=1e-5)

@@ -4,38 +4,15 @@ import http.client
 import json
 import re
 import signal
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
 
-from jaxformer import cli, processes
 from jaxformer.commands import serve
-from jaxformer.errors import InputError
-from jaxformer.serving.server import listen
 
 SERVE = ("--mode=serve", "--port=0")
-
-
-def test_what_cannot_be_served_is_refused(command, tmp_path, monkeypatch):
-    workdir = f"--workdir={tmp_path}"
-    with closing(listen("127.0.0.1", 0)) as opened:
-        port = opened.getsockname()[1]
-        complaint = command("--mode=serve", f"--port={port}", workdir).complaint
-        assert re.search(f"port {port} .*choose .* another port", complaint)
-    assert "there is no run" in command(*SERVE, workdir).complaint
-    complaint = command(*SERVE, "--max_sentences=9", "--max_queue=8", workdir).complaint
-    assert "--max_sentences=9 exceeds --max_queue=8" in complaint
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "jaxformer.serving.server")
-    complaint = command(*SERVE, workdir).complaint
-    assert "needs uvicorn" in complaint
-    assert "pip install 'jaxformer[serve]'" in complaint
-    monkeypatch.setattr(processes, "are_several", lambda: True)
-    with pytest.raises(InputError, match="is for one process"):
-        serve.run(**cli.parse([*SERVE, workdir]).flags)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 9, 100])
@@ -62,8 +39,8 @@ def ask(port: int, method: str, path: str, body: Any = None) -> tuple[int, dict]
 
 @pytest.mark.slow
 def test_a_run_is_served_until_it_is_asked_to_stop(start, use, trained, toy):
-    expected = use("translate", lines=toy.test).lines
-    server = start(1, *SERVE, f"--workdir={trained.workdir}", devices=1)
+    expected = use("translate", stdin=toy.test).lines
+    server = start(1, *SERVE, f"--workdir={trained.workdir}")
     server.until(lambda: "serving: en-de on http://127.0.0.1:" in server.stderr())
     port = int(re.search(r"127\.0\.0\.1:(\d+)/", server.stderr())[1])
     server.until(lambda: ask(port, "GET", "/health")[0] == 200)
@@ -80,19 +57,19 @@ def test_a_run_is_served_until_it_is_asked_to_stop(start, use, trained, toy):
     status, shown = ask(port, "POST", "/attention", pair)
     assert (status, len(shown["cross"]), len(shown["cross"][0])) == (200, 1, 2)
     assert len(shown["cross"][0][0]) == len(shown["target"])
-    results = server.stop()
-    assert results["sentences"] == len(toy.test)
-    assert results["requests"] > len(toy.test)
+    result = server.stop()
+    assert result["sentences"] == len(toy.test)
+    assert result["requests"] > len(toy.test)
     assert "stopping: " in server.stderr()
 
 
 @pytest.mark.slow
 def test_a_server_that_still_compiles_stops_at_once(start, trained, tmp_path):
     server = start(
-        1, *SERVE, f"--workdir={trained.workdir}", devices=1,
+        1, *SERVE, f"--workdir={trained.workdir}",
         found=lambda _: {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "empty")},
     )  # fmt: skip
     server.until(lambda: "serving: " in server.stderr())
     server.processes[0].send_signal(signal.SIGINT)
-    assert server.results()["sentences"] == 0
+    assert server.result()["sentences"] == 0
     assert "Traceback" not in server.stderr()

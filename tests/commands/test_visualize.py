@@ -1,19 +1,10 @@
 """--mode=visualize: a page or a picture of the attention of each head."""
 
-import json
-import re
-from pathlib import Path
-
 import pytest
 
 import jaxformer
 from jaxformer.errors import InputError
-
-
-def data_of(path):
-    """The data in a page."""
-    html = Path(path).read_text(encoding="utf-8")
-    return json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
+from tests.commands.runs import page_data, pair_flags
 
 
 def text_of(alternative) -> str:
@@ -22,73 +13,50 @@ def text_of(alternative) -> str:
 
 def test_sentences_are_translated_and_become_a_page(command, use, own_run, toy):
     sentences = sorted(toy.test, key=len)[-2:]
-    expected = use("translate", lines=sentences).lines
-    stdin = "".join(f"{line}\n" for line in sentences).encode()
-    result = command("--mode=visualize", f"--workdir={own_run}", stdin=stdin).result
-    assert list(result) == ["output", "sentences", "bytes", "seconds"]
+    expected = use("translate", stdin=sentences).lines
+    result = command("visualize", workdir=own_run, stdin=sentences).result
     path = own_run / "attention.html"
-    assert (result["output"], result["sentences"]) == (str(path), 2)
-    assert result["bytes"] == path.stat().st_size
-    data = data_of(path)
+    assert result == {
+        "output": str(path), "sentences": 2, "bytes": path.stat().st_size,
+        "seconds": result["seconds"],
+    }  # fmt: skip
+    data = page_data(path)
     assert (data["layers"]["cross"], data["heads"]) == (1, 2)
     assert [each["text"] for each in data["sentences"]] == sentences
     for translation, shown in zip(expected, data["sentences"], strict=True):
         first, second = shown["alternatives"]  # as many as the beam is wide
         assert text_of(first) == translation
         assert first["score"] > second["score"]
-        assert first["pieces"][-1] == "<end>"
 
 
-def test_given_pairs_are_shown_as_they_are(use, toy, pair_flags, tmp_path):
+def test_given_pairs_are_shown_as_they_are(use, toy, tmp_path):
     page = tmp_path / "page.html"
     source, other = toy.test[:2]
-    flags = (*pair_flags([(source, toy.translate(other))]), f"--output={page}")
-    answer = use("visualize", *flags, "--heads=2", "--view=heat_map")
+    pair = pair_flags(tmp_path, [(source, toy.translate(other))])
+    flags = (f"--output={page}", "--heads=2", "--view=heat_map")
+    answer = use("visualize", *pair, *flags)
     assert answer.result["sentences"] == 1
-    data = data_of(page)
+    data = page_data(page)
     (only,) = data["sentences"][0]["alternatives"]
     assert (text_of(only), only["score"]) == (toy.translate(other), None)
     assert (data["begin"]["heads"], data["begin"]["view"]) == ([2], "heat_map")
 
 
-def test_a_picture_is_of_one_sentence_and_replaces_a_file(use, toy, tmp_path):
+def test_a_picture_replaces_a_file(use, toy, tmp_path):
     picture = tmp_path / "view.svg"
     picture.write_text("older")
     flags = (f"--output={picture}", "--attention=encoder", "--heads=1", "--n_best=1")
-    answer = use("visualize", *flags, lines=[toy.test[0], ""])
-    assert answer.result["sentences"] == 1
+    assert use("visualize", *flags, stdin=[toy.test[0], ""]).result["sentences"] == 1
     assert "Encoder self-attention" in picture.read_text()
-    assert "one sentence" in use("visualize", *flags, lines=toy.test[:2]).complaint
 
 
-@pytest.mark.parametrize(
-    ("flags", "line", "message"),
-    [
-        (["--layer=2"], "bo", "no layer 2: choose from 1 to 1"),
-        (["--heads=1,b"], "bo", "--heads=1,b is no list"),
-        ([], " \n", "0 sentences"),
-        ([], "bo " * 40, "more than 32"),
-        (["--n_best=9"], "bo", "n_best"),
-        (["--reference=x"], "", "go together"),
-        (["--output=page.gif"], "bo", "does not end in .html"),
-    ],
-)
-def test_bad_input_is_one_line(use, tmp_path, flags, line, message):
-    page = tmp_path / "page.html"
-    answer = use("visualize", f"--output={page}", *flags, lines=[line])
-    assert message in answer.complaint
-    assert not page.exists()
-
-
-def test_python_shows_the_same(trained, toy, tmp_path):
+def test_python_shows_the_same(trained, toy):
     translator = jaxformer.Translator(trained.workdir, n_best=2)
     sentence = toy.test[0]
-    view = jaxformer.attention_view(translator, sentence)
-    assert [len(each.alternatives) for each in view.viewed] == [2]
-    assert view.viewed[0].alternatives[0].text == translator(sentence)
-    view.save(tmp_path / "view.html")
-    assert sentence in (tmp_path / "view.html").read_text(encoding="utf-8")
-    given = jaxformer.attention_view(translator, [sentence], ["SU"])
-    assert given.viewed[0].alternatives[0].text == "SU"
+    (shown,) = jaxformer.attention_view(translator, sentence).viewed
+    first, _ = shown.alternatives
+    assert first.text == translator(sentence)
+    (shown,) = jaxformer.attention_view(translator, [sentence], ["SU"]).viewed
+    assert [each.text for each in shown.alternatives] == ["SU"]
     with pytest.raises(InputError, match="1 sentences and 2 translations"):
         jaxformer.attention_view(translator, [sentence], ["SU", "RI"])

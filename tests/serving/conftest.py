@@ -42,10 +42,10 @@ class FakeTranslator:
         self.begun: list[str] = []
         self.most = 0  # sentences in the search
         self._search: list[list] = []
-        self._threads: set[int] = set()
+        self.threads: set[int] = set()  # that have called it
 
     def submit(self, sentence, done, *, prefix="") -> None:
-        self._require_one_thread()
+        self.threads.add(threading.get_ident())
         words = sentence.split()
         if len(words) > 50:
             raise InputError(f"the sentence has {len(words)} tokens, more than 50")
@@ -63,7 +63,7 @@ class FakeTranslator:
         self.most = max(self.most, len(self._search))
 
     def advance(self) -> bool:
-        self._require_one_thread()
+        self.threads.add(threading.get_ident())
         self.gate.wait(20)
         if self.fault:
             raise self.fault
@@ -76,14 +76,10 @@ class FakeTranslator:
         return bool(self._search)
 
     def attention(self, source, target):
-        self._require_one_thread()
+        self.threads.add(threading.get_ident())
         source, target = tokens(source), tokens(target)
         s, t = len(source), len(target)
         return Attention(source, target, weights(s, s), weights(t, t), weights(t, s))
-
-    def _require_one_thread(self) -> None:
-        self._threads.add(threading.get_ident())
-        assert len(self._threads) == 1
 
 
 def tokens(text: str) -> list[str]:
@@ -108,23 +104,19 @@ class Reply(NamedTuple):
     status: int
     headers: Mapping[str, str]
     text: str
-
-    @property
-    def values(self) -> Any:
-        assert self.headers["content-type"] == "application/json"
-        return json.loads(self.text)
+    values: Any  # of JSON
 
 
 class Server:
-    """A service in a thread that `later` has; `ended` is its result."""
+    """A service; `later` calls functions in threads, `ended` is its result."""
 
     def __init__(self, later, *, warm_up=(), **limits: float) -> None:
-        self.translator = FakeTranslator()
+        self.translator, self.later = FakeTranslator(), later
         opened = listen("127.0.0.1", 0)
         self.address = opened.getsockname()
         self.service = Service(
             self.translator, opened, direction="en-de", warm_up=warm_up,
-            limits=Limits(**{**LIMITS, **limits}),
+            limits=Limits(**LIMITS | limits),
         )  # fmt: skip
         self.ended: Future = later(self.service.run_until_stopped)
 
@@ -137,10 +129,19 @@ class Server:
         with closing(http.client.HTTPConnection(*self.address, 20)) as client:
             client.request(method, path, body, headers)
             answer = client.getresponse()
-            return Reply(answer.status, answer.headers, answer.read().decode())
+            text, kind = answer.read().decode(), answer.headers["content-type"]
+            values = json.loads(text) if kind == "application/json" else None
+            return Reply(answer.status, answer.headers, text, values)
 
     def translate(self, text: Any, **more: Any) -> Reply:
         return self.ask("/translate", {"text": text, **more})
+
+    def queue(self, *texts: Any) -> list[Future]:
+        """Ask for translations in other threads; return when all sentences wait."""
+        futures = [self.later(self.translate, text) for text in texts]
+        count = sum(1 if isinstance(text, str) else len(text) for text in texts)
+        self.until(lambda: self.metric("queue_sentences") == count)
+        return futures
 
     def metric(self, sample: str) -> float:
         pattern = rf"^jaxformer_{re.escape(sample)} (\S+)$"
@@ -153,57 +154,46 @@ class Server:
             assert time.monotonic() < end
             time.sleep(0.01)
 
-    def until_waiting(self, count: int) -> None:
-        self.until(lambda: self.metric("queue_sentences") == count)
-
     def until_ready(self) -> "Server":
         self.translator.gate.set()
         self.until(lambda: self.ask("/health").status == 200)
         return self
 
 
-Start = Callable[..., Server]
-
-
 @pytest.fixture
-def start(caplog, later) -> Iterator[Start]:
+def start(caplog) -> Iterator[Callable[..., Server]]:
     """Start servers; stop them afterwards. Their libraries must log no error."""
-    started: list[Server] = []
+    with ThreadPoolExecutor(64) as pool:
+        started: list[Server] = []
 
-    def run(**options: Any) -> Server:
-        started.append(Server(later, **options))
-        return started[-1]
+        def run(**options: Any) -> Server:
+            started.append(Server(pool.submit, **options))
+            return started[-1]
 
-    yield run
-    for server in started:
-        server.translator.gate.set()
-        server.service.stop()
-        server.ended.exception(20)
+        yield run
+        for server in started:
+            server.translator.gate.set()
+            server.service.stop()
+            server.ended.exception(20)
+            assert len(server.translator.threads) <= 1
     libraries = ("asyncio", "uvicorn.error", "concurrent.futures")
     assert [each for each in caplog.records if each.name in libraries] == []
 
 
 @pytest.fixture
-def serve(start) -> Start:
+def serve(start) -> Callable[..., Server]:
     """Start servers and wait until they are ready."""
     return lambda **limits: start(**limits).until_ready()
 
 
 @pytest.fixture
-def later() -> Iterator[Callable[..., Future]]:
-    """Call a function in a thread; gives its future."""
-    with ThreadPoolExecutor(64) as pool:
-        yield pool.submit
-
-
-@pytest.fixture
-def busy(serve, later) -> Callable[..., tuple[Server, Future]]:
+def busy(serve) -> Callable[..., tuple[Server, Future]]:
     """Start servers that are stuck in one sentence, whose reply is returned, too."""
 
     def run(sentence: str = "first", **limits: Any) -> tuple[Server, Future]:
         server = serve(**limits)
         server.translator.gate.clear()
-        reply = later(server.translate, sentence)
+        reply = server.later(server.translate, sentence)
         server.until(lambda: server.translator.begun == [sentence])
         return server, reply
 

@@ -17,13 +17,19 @@ from jaxformer.serving.server import listen
 
 from .conftest import BEAM, reverse, weights
 
-SENTENCE = "a dog runs"
 POST = b"POST /translate HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+
+
+def assert_refused(reply, status: int, error: str) -> None:
+    assert (reply.status, list(reply.values)) == (status, ["error"])
+    assert error in reply.values["error"]
+    assert (status == 503) == (reply.headers["retry-after"] == "1")
+    assert (status == 405) == ("allow" in reply.headers)
 
 
 def test_sentences_are_translated_in_order(serve):
     server = serve()
-    reply = server.translate(SENTENCE)
+    reply = server.translate("a dog runs")
     assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
     assert reply.values["translations"] == [
         {"text": "a god snur", "score": -0.5, "log_probability": -1.5, "tokens": 4}
@@ -68,10 +74,7 @@ def test_a_bad_request_is_refused_in_json(serve):
         (413, "limited to texts of 600 bytes", ("/attention", long), {}),
         (415, "Content-Type", ("/translate", {"text": "a"}), text),
     ]:
-        reply = server.ask(*request, **headers)
-        assert (reply.status, list(reply.values)) == (status, ["error"]), request
-        assert error in reply.values["error"]
-        assert (status == 405) == ("allow" in reply.headers)
+        assert_refused(server.ask(*request, **headers), status, error)
 
 
 def exchange(server, *parts: bytes) -> bytes:
@@ -98,16 +101,16 @@ def exchange(server, *parts: bytes) -> bytes:
 def test_what_is_hardly_http_is_refused(serve, sent, status):
     server = serve()
     assert exchange(server, sent).startswith(b"HTTP/1.1 %d " % status)
-    assert server.translate(SENTENCE).status == 200
+    assert server.translate("a").status == 200
 
 
 @pytest.mark.slow
-def test_a_client_that_is_too_slow_is_disconnected(serve, later):
+def test_a_client_that_is_too_slow_is_disconnected(serve):
     """Left to itself, uvicorn waits for ever for a request's head."""
     server = serve(request_timeout=0.4)
     health = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
     slow = [(b"",), (b"GET /hea", b"lth HT"), (health, b"GET /hea")]
-    answers = [later(exchange, server, *parts) for parts in slow]
+    answers = [server.later(exchange, server, *parts) for parts in slow]
     late = exchange(server, POST, b"Content-Length: 9\r\n\r\n{")
     assert late.startswith(b"HTTP/1.1 408 ")
     assert list(json.loads(late.partition(b"\r\n\r\n")[2])) == ["error"]
@@ -121,25 +124,21 @@ def test_a_client_that_is_too_slow_is_disconnected(serve, later):
     assert [len(answer.result(5)) > 0 for answer in answers] == [False, False, True]
 
 
-def test_more_than_may_wait_is_asked_to_come_again(busy, later):
+def test_more_than_may_wait_is_asked_to_come_again(busy):
     server, first = busy(max_batch=1, max_queue=2, max_sentences=2)
-    waiting = later(server.translate, ["second", "third"])
-    server.until_waiting(2)
-    refused = server.translate("fourth")
-    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-    assert "waiting" in refused.values["error"]
+    (waiting,) = server.queue(["second", "third"])
+    assert_refused(server.translate("fourth"), 503, "waiting")
     server.translator.gate.set()
-    assert (first.result().status, waiting.result().status) == (200, 200)
+    assert first.result().status == waiting.result().status == 200
     assert server.translator.begun == ["first", "second", "third"]
     assert server.translator.most == 1
 
 
-def test_what_takes_too_long_is_given_up_and_not_begun(busy, later):
+def test_what_takes_too_long_is_given_up_and_not_begun(busy):
     server, first = busy(max_batch=1, request_timeout=0.5)
-    second = later(server.translate, ["second", "third"])
-    for reply in (first.result(), second.result()):
-        assert reply.status == 504
-        assert "0.5 seconds" in reply.values["error"]
+    (second,) = server.queue(["second", "third"])
+    for reply in (first, second):
+        assert_refused(reply.result(), 504, "0.5 seconds")
     assert server.ask("/health").values["status"] == "stalled"
     server.until_ready()
     assert server.translate("fourth").status == 200
@@ -151,29 +150,27 @@ def test_nothing_is_translated_for_a_client_that_went_away(busy):
     server, first = busy(max_batch=1)
     with socket.create_connection(server.address) as client:
         client.sendall(POST + b'Content-Length: 18\r\n\r\n{"text": "second"}')
-        server.until_waiting(1)
+        server.until(lambda: server.metric("queue_sentences") == 1)
     gone = 'requests_total{path="/translate",status="499"}'
     server.until(lambda: server.metric(gone) == 1)
     server.translator.gate.set()
-    assert first.result().status == 200
-    assert server.translate("third").status == 200
+    assert first.result().status == server.translate("third").status == 200
     assert server.translator.begun == ["first", "third"]
 
 
-def test_no_answer_is_lost_or_mixed_up_among_many_clients(serve, later):
+def test_no_answer_is_lost_or_mixed_up_among_many_clients(serve):
     server = serve(max_batch=16, max_queue=256)
     texts = [f"{n} {'w ' * (k % 7)}{k}" for n in range(64) for k in range(6)]
-    replies = [later(server.translate, text) for text in texts]
+    replies = [server.later(server.translate, text) for text in texts]
     found = [reply.result().values["translations"][0]["text"] for reply in replies]
     assert found == [reverse(text) for text in texts]
-    assert server.metric("sentences_total") == 64 * 6
+    assert server.metric("sentences_total") == len(texts)
     assert 1 < server.translator.most <= 16
 
 
-def test_a_late_sentence_joins_the_search_in_flight(busy, later):
+def test_a_late_sentence_joins_the_search_in_flight(busy):
     server, first = busy("a b c")
-    second = later(server.translate, "z")
-    server.until_waiting(1)
+    (second,) = server.queue("z")
     server.translator.gate.set()
     assert second.result().status == first.result().status == 200
     assert server.translator.most == 2
@@ -184,9 +181,7 @@ def test_it_is_healthy_only_when_it_is_warm(start):
     server = start(warm_up=groups)
     cold = server.ask("/health")
     assert (cold.status, cold.values["status"]) == (503, "starting")
-    refused = server.translate(SENTENCE)
-    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-    assert "compiled" in refused.values["error"]
+    assert_refused(server.translate("a"), 503, "compiled")
     about = {"status": "ready", "direction": "en-de", "n_best": BEAM}
     assert server.until_ready().ask("/health").values == about
     assert server.translator.begun == ["a", "b", "d e", "", *["f"] * 14]
@@ -223,10 +218,9 @@ def test_the_page_loads_nothing_from_other_hosts(serve):
     assert [server.ask(f"/{link}").status for link in links] == [200, 200]
 
 
-def test_what_was_accepted_is_finished_before_the_end(busy, later):
+def test_what_was_accepted_is_finished_before_the_end(busy):
     server, first = busy(max_batch=1)
-    replies = [first, *(later(server.translate, f"w{n}") for n in range(3))]
-    server.until_waiting(3)
+    replies = [first, *server.queue("w0", "w1", "w2")]
     answered = server.service.server_state.total_requests
     server.service.stop()
     threading.Timer(0.3, server.translator.gate.set).start()
@@ -237,31 +231,27 @@ def test_what_was_accepted_is_finished_before_the_end(busy, later):
         server.ask("/health")
 
 
-def test_the_end_comes_even_if_an_answer_does_not(busy, later, monkeypatch):
+def test_the_end_comes_even_if_an_answer_does_not(busy, monkeypatch):
     monkeypatch.setattr(server_module, "LAST_ANSWERS", 0.2)
     server, first = busy(max_batch=1, shutdown_timeout=0.3)
-    second = later(server.translate, "second")
-    server.until_waiting(1)
+    replies = [first, *server.queue("second")]
     server.service.stop()
-    for reply in (first.result(), second.result()):
-        assert reply.status == 503
-        assert "shutting down" in reply.values["error"]
+    for reply in replies:
+        assert_refused(reply.result(), 503, "shutting down")
     assert server.ended.result(3)["sentences"] == 0
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_a_failure_of_the_model_ends_the_server(start, busy, later, warm):
+def test_a_failure_of_the_model_ends_the_server(start, busy, warm):
     if warm:
         server, first = busy()
-        replies = [first, *(later(server.translate, f"w{n}") for n in range(5))]
-        server.until_waiting(5)
+        replies = [first, *server.queue("a", "b", "c")]
     else:
         server, replies = start(warm_up=[["a"]]), []
     server.translator.fault = RuntimeError("out of memory")
     server.translator.gate.set()
     for reply in replies:
-        assert reply.result().status == 503
-        assert "translating failed" in reply.result().values["error"]
+        assert_refused(reply.result(), 503, "translating failed")
     assert server.ended.exception(10) is server.translator.fault
 
 
