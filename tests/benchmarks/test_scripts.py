@@ -58,6 +58,14 @@ def test_scaling():
 
 
 @pytest.mark.nightly
+def test_pipeline():
+    outcome, _ = run("pipeline.py --quick")
+    rates = outcome["rates"]["packed, 25,000"]["python, 1 process, 1 core"]
+    assert rates["times_step"] >= outcome["least_times_step"] > 1
+    assert outcome["planning"]["a run, packed"]["per_second"] > 0
+
+
+@pytest.mark.nightly
 def test_startup():
     outcome, _ = run("startup.py --quick")
     assert outcome["starts"]["first_loss"] > 0
