@@ -7,7 +7,8 @@ import math
 import re
 from typing import NamedTuple
 
-_BYTES = {"pred": 1, "bf16": 2}  # the other types' names give their bits
+_BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
+_BYTES |= {f"{sign}{8 * size}": size for sign in "su" for size in (1, 2, 4, 8)}
 _COLLECTIVE = re.compile(
     r" = (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|"
     r"collective-broadcast)(-start)?\("
@@ -29,7 +30,7 @@ class Collective(NamedTuple):
 
 
 def _arrays_in(text: str) -> list[tuple[str, tuple[int, ...]]]:
-    found = re.findall(r"\b(pred|bf16|[fsu]\d+)\[([\d,]*)\]", text)
+    found = re.findall(rf"\b({'|'.join(_BYTES)})\[([\d,]*)\]", text)
     return [
         (kind, tuple(map(int, filter(None, dims.split(","))))) for kind, dims in found
     ]
@@ -38,10 +39,6 @@ def _arrays_in(text: str) -> list[tuple[str, tuple[int, ...]]]:
 def shapes_in(text: str) -> list[tuple[int, ...]]:
     """Return the dimensions of each array, such as f32[8,16], in a piece of HLO."""
     return [shape for _, shape in _arrays_in(text)]
-
-
-def _bytes_of(kind: str, shape: tuple[int, ...]) -> int:
-    return math.prod(shape) * (_BYTES.get(kind) or max(1, int(kind[1:]) // 8))
 
 
 def collectives(text: str) -> list[Collective]:
@@ -53,6 +50,6 @@ def collectives(text: str) -> list[Collective]:
         if instruction := _COLLECTIVE.search(line):
             arrays = _arrays_in(instruction[1])
             shapes = tuple(shape for _, shape in arrays)
-            size = sum(_bytes_of(*array) for array in arrays)
+            size = sum(_BYTES[kind] * math.prod(shape) for kind, shape in arrays)
             found.append(Collective(instruction[2], in_entry, shapes, size))
     return found

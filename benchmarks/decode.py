@@ -5,7 +5,7 @@
 
 First the paper's base model with random parameters, in float32 on CPU cores: 32
 sentences of 20 tokens, translations of exactly 30, by greedy search and with a beam of
-4; --num_layers, --d_model, --d_ff, --num_heads, --vocabulary, --rows, --source and
+4; --layers, --d_model, --d_ff, --num_heads, --vocabulary, --rows, --source and
 --target change the sizes. With --workdir and --text also a trained model on real text
 of mixed lengths, from lines to lines. The first turn of each is not counted; that of
 real text is reported as "first time". --threads are those of a peer, by default one a
@@ -125,20 +125,17 @@ def real_text(options: argparse.Namespace, folder: Path) -> dict:
     for name, output in outputs.items():
         each = {"same_as_ours": same_as_ours(outputs, name, None)}
         if options.reference:
-            data, references = run.config.data, list(read_lines(options.reference))
-            each["bleu"] = corpus_scores(
-                output,
-                references,
-                source_language=data.source_language,
-                target_language=data.target_language,
-            ).bleu
+            data, references = vars(run.config.data), read_lines(options.reference)
+            names = {
+                name: data[name] for name in ("source_language", "target_language")
+            }
+            each["bleu"] = corpus_scores(output, list(references), **names).bleu
         print(name, each)
         found["again"][name] |= each
     return {"sentences": len(lines), **found}
 
 
 def measure(options: argparse.Namespace) -> dict:
-    """Time both; real text only if it is given."""
     if (options.workdir is None) != (options.text is None):
         raise InputError("--workdir and --text go together: give both, or neither")
     with tempfile.TemporaryDirectory(prefix="jaxformer-decode-") as name:

@@ -55,15 +55,15 @@ def remains(workdir: Path) -> dict[str, object]:
             field: checkpoints.restore_parameters(step, field=field)
             for field in TrainState._fields
         }
-    found: dict[str, object] = {}
+    lines = read_metrics(workdir)
+    found: dict[str, object] = {"lines of metrics": len(lines)}  # shows a repeated step
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         found[name] = (str(leaf.dtype), np.shape(leaf), np.asarray(leaf).tobytes())
-    lines = read_metrics(workdir)
     for values in lines:
         for name in values.keys() - {"time", "tokens_per_second"}:
             found[f"{values['kind']} {values['step']} {name}"] = values[name]
-    return {**found, "lines of metrics": len(lines)}  # shows a repeated step
+    return found
 
 
 def differences(left: dict[str, object], right: dict[str, object]) -> list[str]:
@@ -142,7 +142,8 @@ def train_with_kills(
         if life.begin() is not None:
             start = life.start
             for each in kills:
-                each.resumed = life.begin() if each.resumed is None else each.resumed
+                if each.resumed is None:
+                    each.resumed = life.begin()
         damaged += life.output("err").count(" is damaged ")
         if kind is not None:
             kills.append(kill)
@@ -173,8 +174,8 @@ def experiment(options: argparse.Namespace) -> dict:
         life.finish(options.steps)
     kills, damaged = train_with_kills(options, killed, life.start)
     different, kinds = differences(remains(quiet), remains(killed)), summary(kills)
-    rows = [[kind, *map(str, values.values())] for kind, values in kinds.items()]
-    harness.print_table(["kind", *kinds[KILL]], rows)
+    rows = [" | ".join(map(str, (kind, *kinds[kind].values()))) for kind in kinds]
+    harness.print_table(" | ".join(["kind", *kinds[KILL]]), rows)
     within = all(0 <= kill.lost <= MOST_LOST[kill.kind] for kill in kills)
     return {
         "kinds": kinds, "steps": options.steps, "damaged_checkpoints": damaged,
@@ -194,8 +195,7 @@ def measure(options: argparse.Namespace) -> dict:
     try:
         outcome = experiment(options)
     except FaultError as error:
-        print(f"faults: {error}", file=sys.stderr)
-        return {"holds": False, "error": str(error)}
+        outcome = {"holds": False, "error": str(error)}
     if outcome["holds"] and not is_kept:
         shutil.rmtree(options.workdir)
     return outcome

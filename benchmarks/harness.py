@@ -25,8 +25,6 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = "jax", "flax", "optax", "tensorflow", "ctranslate2", "torch", "transformers"
 PAUSE = 0.3  # seconds between turns, in which the threads of the last turn go to sleep
 
-COMPILE_COLUMN = {"s to compile": "{compile_seconds:.1f}"}
-
 Figures = dict[str, Any]  # see `figures`
 Rounds = list[dict[str, float]]  # of each round: seconds by contestant
 
@@ -55,12 +53,9 @@ def machine() -> dict[str, Any]:
 
 
 def start_command(
-    flags: Sequence[str],
-    config: Mapping[str, Any],
-    environment: Mapping[str, str],
-    **streams: Any,
+    flags: Sequence[str], config: Mapping, environment: Mapping, **streams: Any
 ) -> subprocess.Popen:
-    """Start jaxformer with the demo's config, if some of its values are changed.
+    """Start jaxformer; with a `config`, that is the demo's with these values.
 
     Compiled programs are kept below XDG_CACHE_HOME of `environment` alone. `streams`
     are arguments of `Popen`.
@@ -102,39 +97,15 @@ def figures(rounds: Rounds, amounts: Mapping[str, float], beside: str) -> Figure
         if beside in rounds[0]:
             share = amounts[name] / amounts[beside]
             ratios = sorted(share * each[beside] / each[name] for each in rounds)
-            keys = "ratio", "ratio_least", "ratio_most"
-            values = statistics.median(ratios), ratios[0], ratios[-1]
-            found[name] |= dict(zip(keys, values, strict=True))
+            found[name]["ratio"] = statistics.median(ratios)
+            found[name] |= {"ratio_least": ratios[0], "ratio_most": ratios[-1]}
     return found
 
 
-def time_compiled(
-    turns: Mapping[str, Callable[[], Any]],
-    compiling: Mapping[str, float],
-    repeats: int,
-    amounts: Mapping[str, float],
-) -> Figures:
-    """Return `figures` beside the first contestant, and seconds to compile.
-
-    One turn of each is not counted.
-    """
-    for turn in turns.values():
-        turn()
-    found = figures(take_turns(turns, repeats), amounts, next(iter(turns)))
-    for name, each in found.items():
-        each["compile_seconds"] = compiling[name]
-    return found
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table in Markdown."""
-    first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
-    return "\n".join([first, "|" + "---|" * len(header), *others])
-
-
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table in Markdown and a blank line at once."""
-    print(markdown(header, rows), end="\n\n", flush=True)
+def print_table(header: str, rows: Sequence[str]) -> None:
+    """Print a table in Markdown and a blank line; " | " separates cells."""
+    print(f"| {header} |\n|{'---|' * len(header.split(' | '))}")
+    print(*(f"| {row} |" for row in rows), "", sep="\n", flush=True)
 
 
 def print_figures(
@@ -145,15 +116,14 @@ def print_figures(
     `extra` are further columns: a heading and a format string of the figures.
     """
     formats = "{seconds:.3f}", "{spread:.0%}", "{per_second:,.1f}", *extra.values()
-    rows = []
+    ratio, rows = "{ratio:.2f} ({ratio_least:.2f} - {ratio_most:.2f})", []
     for label, found in tables.items():
         for name, each in found.items():
-            ratio = "{ratio:.2f} ({ratio_least:.2f} - {ratio_most:.2f})"
             texts = *formats, ratio if "ratio" in each else "-"
             cells = [text.format(**each).replace("%", " %") for text in texts]
-            rows.append([label, name, *cells])
+            rows.append(" | ".join([label, name, *cells]))
     columns = "seconds, median", "spread", f"{unit}/s", *extra, f"times {beside}"
-    print_table(("what", "who", *columns), rows)
+    print_table(" | ".join(["what", "who", *columns]), rows)
 
 
 def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):

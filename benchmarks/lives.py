@@ -1,7 +1,4 @@
-"""Lives of a training run: each from the start of its processes to their end.
-
-Used by benchmarks/faults.py, which ends most of them early.
-"""
+"""Lives of a training run: each from the start of its processes to their end."""
 
 import argparse
 import json
@@ -41,19 +38,6 @@ CONFIG = {
 
 class FaultError(Exception):
     """A process broke a promise; the message names its output."""
-
-
-def newest_step(workdir: Path, since: float) -> int | None:
-    """Return the last update in the metrics; None if it is older than `since`."""
-    updates = [each for each in read_metrics(workdir) if each["kind"] == "train"]
-    is_new = updates and updates[-1]["time"] >= since
-    return updates[-1]["step"] if is_new else None
-
-
-def announced_step(stderr: str) -> int | None:
-    """Read the step at which a run begins from its log; None if not yet logged."""
-    found = re.search(r"^[a-z ]+: .* parameters, step ([\d,]+) of", stderr, re.M)
-    return int(found[1].replace(",", "")) if found else None
 
 
 def process_flags(processes: int) -> list[list[str]]:
@@ -104,15 +88,20 @@ class Life:
 
     def begin(self) -> int | None:
         """Return the step at which it begins; None if not yet logged."""
-        if self._begin is None:
-            self._begin = announced_step(self.output("err"))
+        log = r"^[a-z ]+: .* parameters, step ([\d,]+) of"
+        if self._begin is None and (found := re.search(log, self.output("err"), re.M)):
+            self._begin = int(found[1].replace(",", ""))
             self.start = time.time() - self.began
         return self._begin
 
     def made(self) -> int:
-        """Return the last step that has certainly been made."""
-        newest = newest_step(self.workdir, self.began)
-        return (self.begin() or 0) if newest is None else newest
+        """Return the last step that has certainly been made, by its metrics."""
+        updates = [
+            each for each in read_metrics(self.workdir) if each["kind"] == "train"
+        ]
+        if updates and updates[-1]["time"] >= self.began:  # else of an earlier life
+            return updates[-1]["step"]
+        return self.begin() or 0
 
     def phase(self) -> str:
         """Return how far it is, or was when it ended."""
@@ -157,7 +146,6 @@ class Life:
         return self.end(timeout + GRACE)
 
     def finish(self, steps: int) -> None:
-        """Wait until the run reaches its last step and ends."""
         self.wait_until("the last step", lambda: self.made() == steps)
         codes, result = self.end(PATIENCE)
         if any(codes) or "seconds" not in result:

@@ -2,24 +2,24 @@
 
     python benchmarks/load.py --workdir=runs/m30k --sentences=test.en.gz
         [--requests=10000] [--clients=64] [--distinct=1000] [--seed=0]
+        [--flags=--beam_size=1,...]
     python benchmarks/load.py --url=http://127.0.0.1:8000/ --sentences=test.en.gz
 
-starts `--mode=serve` on a free port with all other flags, or asks the server at --url.
-Each distinct sentence is translated alone for its expected answer. Then the clients
-request them in random order, each as soon as it has its last answer. Prints throughput
-and latency, then the same as a line of JSON. The exit code is 0 only if all is right.
+starts `--mode=serve` on a free port with --flags, or asks the server at --url. Each
+distinct sentence is translated alone for its expected answer. Then the clients request
+them in random order, each as soon as it has its last answer. Prints throughput and
+latency. The exit code is 0 only if all is right.
 """
 
 import argparse
 import collections
 import contextlib
-import gzip
+import functools
 import itertools
 import json
 import random
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,30 +28,31 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import harness
+from jaxformer.data.sources import read_lines
+from jaxformer.errors import InputError
 
 JSON = {"Content-Type": "application/json"}
 TIMEOUT = 600  # seconds to get ready, to answer and to end
 VERDICTS = "right", "mixed_up", "different", "lost"
-# Of one request; status is an HTTP status or the kind of error, times are in seconds.
-Answer = collections.namedtuple("Answer", "sentence status text start seconds")
-
-
-def connect(url: str) -> contextlib.closing[HTTPConnection]:
-    """Return a connection; each request opens it if it is closed."""
-    return contextlib.closing(HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT))
+# Of one request; status is an HTTP status or the kind of error, `seconds` its latency.
+Answer = collections.namedtuple("Answer", "sentence status text seconds")
 
 
 def is_ready(url: str) -> bool:
     """Whether the server at `url` translates."""
-    with connect(url) as connection:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
+    with contextlib.suppress(OSError):  # such as status 503
+        return urlopen(f"{url.rstrip('/')}/health", timeout=TIMEOUT).status == 200
+    return False
 
 
 def translate(connection: HTTPConnection, sentence: str) -> Answer:
-    """Request a translation."""
     start, body = time.perf_counter(), json.dumps({"text": sentence})
     try:
         connection.request("POST", "/translate", body, JSON)
@@ -61,7 +62,7 @@ def translate(connection: HTTPConnection, sentence: str) -> Answer:
     except (OSError, HTTPException, ValueError) as error:
         connection.close()
         status, text = type(error).__name__, str(error)
-    return Answer(sentence, status, text, start, time.perf_counter() - start)
+    return Answer(sentence, status, text, time.perf_counter() - start)
 
 
 def translate_all(url: str, sentences: Sequence[str], clients: int) -> list[Answer]:
@@ -69,52 +70,46 @@ def translate_all(url: str, sentences: Sequence[str], clients: int) -> list[Answ
     waiting = iter(sentences)
 
     def client(_: int) -> list[Answer]:
-        with connect(url) as connection:
+        connection = HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT)
+        with contextlib.closing(connection):
             return [translate(connection, sentence) for sentence in waiting]
 
     with ThreadPoolExecutor(clients) as pool:
-        answers = itertools.chain(*pool.map(client, range(clients)))
-    return sorted(answers, key=lambda answer: answer.start)
-
-
-def read_sentences(file: Path, count: int) -> list[str]:
-    """Read the first distinct lines of a file, plain or gzipped."""
-    opened = gzip.open if file.suffix == ".gz" else open
-    with opened(file, "rt", encoding="utf-8", newline="\n") as lines:
-        distinct = dict.fromkeys(filter(None, map(str.strip, lines)))
-    return list(itertools.islice(distinct, count))
+        return list(itertools.chain(*pool.map(client, range(clients))))
 
 
 @contextlib.contextmanager
-def server(command: Sequence[str]) -> Iterator[str]:
-    """Start a server, yield its URL when it is ready, and require that it ends well."""
-    url, end = None, time.monotonic() + TIMEOUT
+def server(flags: Sequence[str]) -> Iterator[str]:
+    """Start a server, yield its URL when it serves, and require that it ends well."""
+    end = time.monotonic() + TIMEOUT
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stderr=log, stdout=log)
+        flags = ["--mode=serve", "--port=0", *flags]
+        process = harness.start_command(flags, {}, {}, stderr=log, stdout=log)
         try:
+            url = None
             while url is None or not is_ready(url[1]):
                 time.sleep(0.2)
                 log.seek(0)
                 text = log.read()
                 if process.poll() is not None or time.monotonic() > end:
-                    sys.exit(f"load: the server did not get ready; it said:\n{text}")
+                    raise InputError(f"the server did not get ready; it said:\n{text}")
                 url = re.search(r"^serving: .* on (http://\S+?),", text, re.M)
             yield url[1]
             process.send_signal(signal.SIGTERM)
             if process.wait(TIMEOUT) != 0:
-                sys.exit(f"load: the server ended with code {process.returncode}")
+                raise InputError(f"the server ended with code {process.returncode}")
         finally:
             process.kill()
             process.wait()
 
 
-def measure(url: str, options: argparse.Namespace) -> dict:
-    """Measure the server at `url`; prints and returns the figures."""
-    distinct = read_sentences(options.sentences, options.distinct)
+def ask(url: str, options: argparse.Namespace) -> dict:
+    lines = filter(None, map(str.strip, read_lines(options.sentences)))
+    distinct = list(itertools.islice(dict.fromkeys(lines), options.distinct))
     alone = translate_all(url, distinct, clients=1)
-    for sentence, status, text, *_ in alone:
+    for sentence, status, text, _ in alone:
         if status != 200:
-            sys.exit(f"load: {sentence!r} gives {status}: {text}")
+            raise InputError(f"{sentence!r} gives {status}: {text}")
     expected = {answer.sentence: answer.text for answer in alone}
     order = list(itertools.islice(itertools.cycle(distinct), options.requests))
     random.Random(options.seed).shuffle(order)
@@ -138,33 +133,25 @@ def measure(url: str, options: argparse.Namespace) -> dict:
     values |= {f"p{q}_ms": np.percentile(ms, q) for q in (50, 99)}
     values["max_ms"] = max(ms)
     values = {name: round(value, 1) for name, value in values.items()}
-    statuses = collections.Counter(f"status {answer.status}" for answer in answers)
-    for name, value in (values | statuses).items():
-        print(f"{name.replace('_', ' '):<22} {value:>10,}")
-    for answer in [each for each in answers if verdict(each) != "right"][:5]:
-        print(f"  {verdict(answer)}: {answer.sentence!r} -> {answer.text!r}")
-    return values
+    for each in [each for each in answers if verdict(each) != "right"][:5]:
+        print(f"{verdict(each)}: {each.sentence!r} -> {each.status} {each.text!r}")
+    harness.print_table(" | ", [f"{name} | {v:,}" for name, v in values.items()])
+    return values | {"holds": verdicts["right"] == len(order)}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--workdir", help="a run to serve")
-    where.add_argument("--url", help="a running server")
-    parser.add_argument("--sentences", type=Path, required=True, help="one a line")
-    defaults = {"requests": 10_000, "clients": 64, "distinct": 1000, "seed": 0}
-    for name, default in defaults.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    options, flags = parser.parse_known_args(argv)
-    command = [sys.executable, "-m", "jaxformer.main", "--mode=serve", "--port=0"]
-    command += [f"--workdir={Path(options.workdir or '.').resolve()}", *flags]
-    with contextlib.nullcontext(options.url) if options.url else server(command) as url:
-        values = measure(url, options)
-    print(json.dumps(values))
-    return 0 if values["right"] == values["requests"] else 1
+def measure(options: argparse.Namespace) -> dict:
+    if options.sentences is None or bool(options.url) == bool(options.workdir):
+        raise InputError("give --sentences, and either --workdir or --url")
+    if options.url:
+        return ask(options.url, options)
+    with server([f"--workdir={options.workdir.resolve()}", *options.flags]) as url:
+        return ask(url, options)
+
+
+main = functools.partial(
+    harness.run, __doc__, measure, workdir=None, url="", sentences=None, flags=[],
+    requests=10_000, clients=64, distinct=1000, seed=0,
+)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ NEVER = -1e9  # a logit
 class Sizes:
     """A model and a batch of full rows; by default the paper's base model."""
 
-    num_layers: int = 6
+    layers: int = 6
     d_model: int = 512
     d_ff: int = 2048
     num_heads: int = 8
@@ -54,7 +54,7 @@ class Sizes:
         own = "d_model d_ff num_heads dtype attention_window fused_attention"
         values = wmt_base.get_config().model.to_dict() | {"dropout": DROPOUT}
         values |= {name: getattr(self, name) for name in own.split()}
-        values["encoder_layers"] = values["decoder_layers"] = self.num_layers
+        values["encoder_layers"] = values["decoder_layers"] = self.layers
         values["d_k"] = values["d_v"] = self.d_model // self.num_heads
         section = config_type(values["architecture"])(**(values | changes))
         return make_model(section, vocab_size=self.vocabulary, rematerialise=False)
@@ -68,7 +68,6 @@ class Sizes:
         return ids
 
     def batch(self) -> Batch:
-        """Draw a batch."""
         source, target = self.sentences(self.source, 0), self.sentences(self.target, 1)
         return Batch(source, target, np.ones_like(source), np.ones_like(target))
 
@@ -77,18 +76,17 @@ SIZES = {
     "base": Sizes(),
     "big": Sizes(d_model=1024, d_ff=4096, num_heads=16),
     "small": Sizes(
-        num_layers=4, d_model=128, d_ff=256, num_heads=4, vocabulary=10_000, rows=256,
+        layers=4, d_model=128, d_ff=256, num_heads=4, vocabulary=10_000, rows=256,
         source=16, target=16,
     ),
     "tiny": Sizes(
-        num_layers=1, d_model=16, d_ff=32, num_heads=2, vocabulary=64, rows=8, source=8,
+        layers=1, d_model=16, d_ff=32, num_heads=2, vocabulary=64, rows=8, source=8,
         target=8,
     ),
 }  # fmt: skip
 
 
 def one_device() -> Mesh:
-    """Make a mesh of the first device alone."""
     kinds = (AxisType.Auto,) * len(AXES)
     return jax.make_mesh((1, 1, 1), AXES, axis_types=kinds, devices=jax.devices()[:1])
 

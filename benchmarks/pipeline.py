@@ -3,11 +3,10 @@
     python benchmarks/pipeline.py [--quick] [--repeats=5]
 
 Plan, gather, pad, batches in host memory, of the built-in corpus. For both layouts,
-small and large microbatches and both executors: one process on one core, one process on
-two cores, and one process on each of two cores, each with microbatches of its own.
-Beside them, what a train step of the Multi30k model consumes on this CPU, and how long
-planning takes. The first turn of each is not counted. Figures for 16 cores are
-extrapolated.
+small and large microbatches and both executors: one process on one core, and one
+process on each of two cores, each with microbatches of its own. Beside them, what a
+train step of the Multi30k model consumes on this CPU, and how long planning takes. The
+first turn of each is not counted. Figures for 16 cores are extrapolated.
 """
 
 import argparse
@@ -45,9 +44,7 @@ MICROBATCHES = 2048, 25_000
 ROW_LENGTH, MAX_SHAPES = 128, 8
 CORES = 16  # what the figures are extrapolated to
 STEPS = 4  # train steps timed
-ALONE, TOGETHER, APART = (
-    "1 process, 1 core", "1 process, 2 cores", "2 processes, 2 cores"
-)  # fmt: skip
+ALONE, APART = "1 process, 1 core", "2 processes, 2 cores"
 AMOUNTS = {  # of text and work, usually and with --quick
     "pairs": (100_000, 10_000), "vocabulary": (8000, 500), "microbatches": (400, 100),
     "plan_pairs": (10**6, 10**5),
@@ -80,18 +77,10 @@ def count_tokens(
     folder: Path, layout: str, tokens: int, executor: str, microbatches: int, seed: int
 ) -> int:
     """Make the microbatches of a turn; count their target tokens."""
-    batches = updates(
-        *opened(folder, layout, tokens), seed=seed, start=0, executor=executor
-    )
+    corpus = opened(folder, layout, tokens)
+    batches = updates(*corpus, seed=seed, start=0, executor=executor)
     made = itertools.islice(batches, microbatches)
     return sum(int(np.count_nonzero(each.target_segments)) for (each,) in made)
-
-
-def process_on(cores: set[int]) -> ProcessPoolExecutor:
-    """Start a process on these cores alone, set before it starts any thread."""
-    return ProcessPoolExecutor(
-        1, multiprocessing.get_context("spawn"), os.sched_setaffinity, (0, cores)
-    )
 
 
 def turn(processes: list[ProcessPoolExecutor], *work: Any) -> int:
@@ -102,23 +91,22 @@ def turn(processes: list[ProcessPoolExecutor], *work: Any) -> int:
 
 def rates(folder: Path, microbatches: int, repeats: int) -> dict[str, harness.Figures]:
     """Time every executor and arrangement of processes, by layout and size."""
-    cores, found = sorted(os.sched_getaffinity(0)), {}
     executors = EXECUTORS if harness.has("tensorflow") else EXECUTORS[1:]
+    spawn, found = multiprocessing.get_context("spawn"), {}
     with ExitStack() as stack:
-        one = stack.enter_context(process_on({cores[0]}))
-        teams = {ALONE: [one]}
-        if len(cores) > 1:
-            other = stack.enter_context(process_on({cores[1]}))
-            both = stack.enter_context(process_on(set(cores[:2])))
-            teams |= {TOGETHER: [both], APART: [one, other]}
+        processes = [  # each stays on its core, set before it starts any thread
+            stack.enter_context(
+                ProcessPoolExecutor(1, spawn, os.sched_setaffinity, (0, {core}))
+            )
+            for core in sorted(os.sched_getaffinity(0))[:2]
+        ]
         for layout, tokens in itertools.product(LAYOUTS, MICROBATCHES):
-            turns = {
-                f"{executor}, {team}": functools.partial(
-                    turn, processes, folder, layout, tokens, executor, microbatches
-                )
-                for executor in executors
-                for team, processes in teams.items()
-            }
+            turns = {}
+            for executor in executors:
+                work = folder, layout, tokens, executor, microbatches
+                for number, team in enumerate((ALONE, APART)[: len(processes)], 1):
+                    each = functools.partial(turn, processes[:number], *work)
+                    turns[f"{executor}, {team}"] = each
             amounts = {name: each() for name, each in turns.items()}  # not counted
             rounds = harness.take_turns(turns, repeats)
             beside = f"python, {ALONE}"
@@ -147,19 +135,11 @@ def step_rate(corpus: TokenizedCorpus, vocabulary: int) -> float:
     batches = updates(corpus, plan, seed=0, start=0, executor="python")
     first, *others = (batch for (batch,) in itertools.islice(batches, STEPS + 1))
     trainer(first)  # compiles
-    steps = functools.partial(list, map(trainer, others))
-    ((seconds,),) = (each.values() for each in harness.take_turns({"": steps}, 1))
-    return sum(np.count_nonzero(batch.target) for batch in others) / seconds
-
-
-def slowest(found: dict[str, harness.Figures], team: str) -> float:
-    """Return the least rate of an arrangement of processes; 0 if it was not timed."""
-    each = (each for figures in found.values() for each in figures.items())
-    return min((e["per_second"] for name, e in each if team in name), default=0.0)
+    (seconds,) = harness.take_turns({"": lambda: [*map(trainer, others)]}, 1)
+    return sum(np.count_nonzero(batch.target) for batch in others) / seconds[""]
 
 
 def measure(options: argparse.Namespace) -> dict:
-    """Prepare the text, then time everything."""
     amounts = {name: values[options.quick] for name, values in AMOUNTS.items()}
     data = demo.get_config().data.to_dict() | {
         "builtin_pairs": amounts["pairs"], "builtin_eval_pairs": 2,
@@ -171,24 +151,26 @@ def measure(options: argparse.Namespace) -> dict:
         consumed = step_rate(prepared.train, prepared.tokenizer.vocab_size)
         corpus = folder / "corpus" / "train"
         found = rates(corpus, amounts["microbatches"], options.repeats)
-        for each in itertools.chain(*(figures.values() for figures in found.values())):
+        slowest: dict[str, float] = {}  # rates by arrangement of processes
+        for name, each in itertools.chain(*(f.items() for f in found.values())):
             each["times_step"] = each["per_second"] / consumed
+            team = name.partition(", ")[2]
+            slowest[team] = min(slowest.get(team, np.inf), each["per_second"])
         harness.print_figures(
             found, "target tokens", f"python, {ALONE}",
             {f"times a step of {consumed:,.0f} tokens/s": "{times_step:,.0f}"},
         )  # fmt: skip
         plans = planning(prepared.train, amounts["plan_pairs"], options.repeats)
     # Assumes that memory keeps up with more processes.
-    many = CORES / 2 * slowest(found, APART)
+    many, least = CORES / 2 * slowest.get(APART, 0), slowest[ALONE] / consumed
     print(
-        f"the slowest on one core makes {slowest(found, ALONE) / consumed:,.0f} times "
-        f"what a train step consumes; two processes times {CORES // 2}, at their "
-        f"slowest: {many / 1e6:.1f}M tokens/s on {CORES} cores (extrapolated)"
+        f"the slowest on one core makes {least:,.0f} times what a train step consumes; "
+        f"two processes times {CORES // 2}, at their slowest: {many / 1e6:.1f}M "
+        f"tokens/s on {CORES} cores (extrapolated)"
     )
     return {
         **amounts, "step_rate": consumed, "rates": found, "planning": plans,
-        "least_times_step": slowest(found, ALONE) / consumed,
-        f"extrapolated_to_{CORES}_cores": many,
+        "least_times_step": least, f"extrapolated_to_{CORES}_cores": many,
     }  # fmt: skip
 
 

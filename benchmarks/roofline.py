@@ -3,35 +3,161 @@
     python benchmarks/roofline.py [--share=0.4]
 
 prints the tables of docs/outgrow_your_machine.md. They follow from the operations and
-activations that the models count, the makers' figures in chips.py, and one assumption:
-the share of the peak that matrix products reach.
+activations that the models count, the makers' figures below, and one assumption: the
+share of the peak that matrix products reach.
 """
 
+import functools
 import itertools
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from benchmarks import chips
-from benchmarks.chips import HARDWARE, MODELS, ROW, ROWS, TOKENS, Model, step
-from benchmarks.harness import markdown, parse
+import jax
+
+from benchmarks.harness import parse, print_table
+from benchmarks.models import SIZES, Sizes
+from jaxformer.models.sequence_model import parameter_count
 
 SHARE = 0.4  # of the peak, the goal: an assumption, not a measurement
+TOKENS = 25_000  # source and target tokens each of an update, section 5.1
 UPDATES = 100_000  # of the base model, section 5.2
+ROW = 256  # positions of a packed row, a side, batches.row_length
+ROWS = math.ceil(TOKENS / ROW)
 REAL_SHARE = 0.98  # of the positions of packed rows that hold tokens
 COUNTS = (1, 8, 64, 512, 4096)
 MESH_CHIPS = 64  # of the table that compares meshes
-EACH = [(model, hardware) for model in MODELS for hardware in HARDWARE]
+BFLOAT16 = 2  # bytes
+# Float32 bytes of a parameter: its gradient; that, the parameter and Adam's moments.
+GRADIENT_BYTES, STATE_BYTES = 4, 16
+# Float32 bytes moved for a parameter: it is read forward, backward and by Adam, and
+# written once; both moments are read and written; the gradient is written and read.
+MOVED_BYTES = 40
+LOGIT_BYTES = 16  # moved for a logit: it and its gradient are written and read
 
 
-def table(header: str, rows: Sequence[str]) -> str:
-    """Write a table in Markdown; cells are separated by " | "."""
-    return markdown(header.split(" | "), [row.split(" | ") for row in rows])
+class Hardware(NamedTuple):
+    """A chip and its links, by its maker. Rates are bytes a second out of one chip."""
+
+    name: str
+    peak: float  # bfloat16 operations a second, without sparsity
+    memory: float  # bytes
+    memory_rate: float
+    link_rate: float  # within a group: all links of the chip, one direction
+    group: int  # chips that these links join: a pod, or a box
+    network_rate: float | None  # between groups: the chip's part of the network
+    source: str
+
+
+# A TPU's link rate is its "interchip interconnect BW" in Gb/s over 8; its network rate
+# is the "data center network bandwidth per Pod" over the chips of the pod. A GPU's link
+# rate is half of the 900 GB/s that NVLink has in both directions, its peak half of the
+# 1,979 TFLOP/s that the datasheets print for sparse matrices.
+DGX = "DGX H100/H200 User Guide: a ConnectX-7 of 400 Gb/s for each GPU"
+TPU, NVIDIA = "Cloud TPU documentation, TPU", "NVIDIA {} datasheet; " + DGX
+HARDWARE = (
+    Hardware("TPU v5e", 197e12, 16e9, 819e9, 1600e9 / 8, 256, 6.4e12 / 8 / 256,
+             f"{TPU} v5e"),
+    Hardware("TPU v5p", 459e12, 95e9, 2765e9, 4800e9 / 8, 8960, None, f"{TPU} v5p"),
+    Hardware("TPU v6e", 918e12, 32e9, 1600e9, 3200e9 / 8, 256, 25.6e12 / 8 / 256,
+             f"{TPU} v6e"),
+    Hardware("H100 SXM", 1979e12 / 2, 80e9, 3350e9, 900e9 / 2, 8, 400e9 / 8,
+             NVIDIA.format("H100")),
+    Hardware("H200 SXM", 1979e12 / 2, 141e9, 4800e9, 900e9 / 2, 8, 400e9 / 8,
+             NVIDIA.format("H200")),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of Table 3, and the work and memory of a row."""
+
+    name: str
+    sizes: Sizes
+
+    @functools.cached_property
+    def parameters(self) -> int:
+        init = self.sizes.model().init
+        return parameter_count(jax.eval_shape(init, jax.random.key(0)))
+
+    @functools.cached_property
+    def row_flops(self) -> int:
+        """Operations of matrix products, forward and backward."""
+        return self.sizes.model().flops(1, ROW, ROW)
+
+    def row_activations(self, tensor: int = 1) -> int:
+        """Count bytes that a chip keeps of a row for the backward pass, in bfloat16.
+
+        `tensor` chips share the heads and the feed-forward layer.
+        """
+        heads, d_ff = self.sizes.num_heads // tensor, self.sizes.d_ff // tensor
+        model = self.sizes.model(num_heads=heads, d_ff=d_ff)
+        return BFLOAT16 * model.activations(1, ROW, ROW)
+
+
+MODELS = (Model("base", SIZES["base"]), Model("big", SIZES["big"]))
+EACH = tuple(itertools.product(MODELS, HARDWARE))
+
+
+class Step(NamedTuple):
+    """Seconds of each part of an update of one microbatch."""
+
+    compute: float
+    memory: float
+    communication: float
+
+    @property
+    def best(self) -> float:
+        """Everything overlaps."""
+        return max(self)
+
+    @property
+    def worst(self) -> float:
+        """Communication overlaps with nothing."""
+        return max(self.compute, self.memory) + self.communication
+
+
+def one_pass(hardware: Hardware, chips: int, size: float, group: int) -> float:
+    """Compute seconds to gather, or to reduce and scatter, `size` bytes over `chips`.
+
+    A ring within every group of `group` chips, and rings between the groups, each with
+    the part of its chip. Bandwidth only: no latency.
+    """
+    inner = min(chips, group)
+    outer = math.ceil(chips / inner)
+    seconds = (inner - 1) / inner * size / hardware.link_rate
+    if outer > 1:
+        seconds += (outer - 1) / outer * size / inner / hardware.network_rate
+    return seconds
+
+
+def communication(hardware: Hardware, model: Model, data: int, fsdp: int) -> float:
+    """Compute seconds to reduce the gradients, and with fsdp to gather the parameters.
+
+    fsdp takes three passes over all: it gathers forward and backward, and scatters the
+    reduced gradients. Then data takes two passes to reduce a chip's part of them.
+    """
+    size = GRADIENT_BYTES * model.parameters
+    replicas = max(1, hardware.group // fsdp)  # of the parameters, in a group
+    gather = one_pass(hardware, fsdp, size, hardware.group)
+    return 3 * gather + 2 * one_pass(hardware, data, size / fsdp, replicas)
+
+
+def step(hardware: Hardware, model: Model, rows: int, data: int, share: float) -> Step:
+    """Compute seconds of an update with `rows` rows on each of `data` chips."""
+    moved = 2 * model.row_activations() + ROW * model.sizes.vocabulary * LOGIT_BYTES
+    return Step(
+        rows * model.row_flops / (share * hardware.peak),
+        (rows * moved + MOVED_BYTES * model.parameters) / hardware.memory_rate,
+        communication(hardware, model, data, 1),
+    )
 
 
 def ms(*seconds: float, between: str = " | ") -> str:
@@ -46,38 +172,36 @@ def gb(*sizes: float) -> str:
     return " | ".join(f"{v:.2f}" if v < 9.995 else f"{v:.1f}" for v in values)
 
 
-def chips_and_work() -> Iterator[str]:
-    """The makers' figures, and the work of each model."""
-    yield "### The chips\n\nRates are of one chip, outwards."
+def chips_and_work() -> None:
+    print("### The chips\n\nRates are of one chip, outwards.\n")
+    header = "chip | bf16 TFLOP/s | memory, GB | memory, GB/s | link, GB/s | "
     rows = [
         f"{h.name} | {h.peak / 1e12:,.4g} | {h.memory / 1e9:.0f} | "
         f"{h.memory_rate / 1e9:,.0f} | {h.link_rate / 1e9:.0f} | {h.group:,} | "
         f"{f'{h.network_rate / 1e9:.4g}' if h.network_rate else '-'} | {h.source}"
         for h in HARDWARE
     ]
-    header = "chip | bf16 TFLOP/s | memory, GB | memory, GB/s | link, GB/s | "
-    yield table(header + "chips it joins | network, GB/s | source", rows)
-    yield (
+    print_table(header + "chips it joins | network, GB/s | source", rows)
+    print(
         f"### The work\n\n{ROWS} rows of {ROW} positions are the {TOKENS:,} tokens a "
         f"side in whole rows: {ROWS * ROW:,} positions, of which "
-        f"{100 * REAL_SHARE:.0f} % hold tokens, {ROWS * ROW * REAL_SHARE:,.0f}."
+        f"{100 * REAL_SHARE:.0f} % hold tokens, {ROWS * ROW * REAL_SHARE:,.0f}.\n"
     )
-    sizes = chips.STATE_BYTES, chips.MOVED_BYTES, chips.GRADIENT_BYTES
+    header = f"model | parameters | GFLOP a row | TFLOP for {ROWS} rows | activations a"
+    sizes = STATE_BYTES, MOVED_BYTES, GRADIENT_BYTES
     rows = [
         f"{m.name} | {m.parameters / 1e6:.2f} M | {m.row_flops / 1e9:.1f} | "
         f"{ROWS * m.row_flops / 1e12:.2f} | {m.row_activations() / 1e6:.1f} | "
         f"{gb(*(size * m.parameters for size in sizes))}"
         for m in MODELS
     ]
-    header = f"model | parameters | GFLOP a row | TFLOP for {ROWS} rows | activations a"
-    yield table(f"{header} row, MB | state, GB | state moved, GB | gradient, GB", rows)
+    print_table(f"{header} row, MB | state, GB | state moved, GB | gradient, GB", rows)
 
 
-def fixed_batch(model: Model, share: float) -> Iterator[str]:
-    """The paper's batch on more and more chips, in whole rows."""
-    yield (
+def fixed_batch(model: Model, share: float) -> None:
+    print(
         f"### The paper's batch, {model.name} model\n\nMatrix products at "
-        f"{100 * share:.0f} % of the peak: an assumption."
+        f"{100 * share:.0f} % of the peak: an assumption.\n"
     )
     rows = []
     for hardware, count in itertools.product(HARDWARE, COUNTS):
@@ -89,21 +213,20 @@ def fixed_batch(model: Model, share: float) -> Iterator[str]:
         "chip | chips | mesh | rows a chip | positions an update and microbatch, a side"
         " | compute, ms | memory, ms | communication, ms | step, all overlaps, ms"
     )
-    yield table(f"{header} | step, nothing overlaps, ms", rows)
+    print_table(f"{header} | step, nothing overlaps, ms", rows)
 
 
-def grown_batch(share: float) -> Iterator[str]:
-    """As much work for every chip, however many there are."""
-    yield (
+def grown_batch(share: float) -> None:
+    print(
         f'### {ROWS} rows for every chip\n\nStep times from "all overlaps" to '
-        '"nothing overlaps".'
+        '"nothing overlaps".\n'
     )
+    header = "chips | mesh | positions an update and microbatch, a side | updates for"
     rows = [
         f"{n:,} | data={n} | {n * ROWS * ROW:,} | {max(1, UPDATES // n):,}"
         for n in COUNTS
     ]
-    header = "chips | mesh | positions an update and microbatch, a side | updates for"
-    yield table(f"{header} the text of {UPDATES:,} of the paper's", rows)
+    print_table(f"{header} the text of {UPDATES:,} of the paper's", rows)
     rows = []
     for model, hardware in EACH:
         each = [step(hardware, model, ROWS, n, share) for n in COUNTS]
@@ -111,61 +234,63 @@ def grown_batch(share: float) -> Iterator[str]:
         alone = ms(each[0].compute, each[0].memory)
         rows.append(f"{model.name} | {hardware.name} | {alone} | {spans}")
     header = " | ".join(f"step on {count:,}, ms" for count in COUNTS)
-    yield table(f"model | chip | compute, ms | memory, ms | {header}", rows)
+    print_table(f"model | chip | compute, ms | memory, ms | {header}", rows)
 
 
-def dominated(share: float) -> Iterator[str]:
-    """From where on communication takes longer than compute."""
-    yield (
+def dominated(share: float) -> None:
+    print(
         "### Where communication takes longer than compute\n\nThe first power of two, "
-        "with mesh data=chips."
+        "with mesh data=chips.\n"
     )
-    rows = []
-    for model, hardware in EACH:
-        found = [
-            chips.first_dominated(hardware, model, share, weak=w) for w in (False, True)
-        ]
-        words = " | ".join(f"{n:,}" if n else "not up to 4,096" for n in found)
-        rows.append(f"{model.name} | {hardware.name} | {words}")
+
+    def first(model: Model, hardware: Hardware, sharing: int) -> str:
+        for power in range(1, 13):
+            chips = 2**power
+            rows = math.ceil(ROWS / min(chips, sharing))
+            each = step(hardware, model, rows, chips, share)
+            if each.communication > each.compute:
+                return f"{chips:,}"
+        return "not up to 4,096"
+
     header = "model | chip | the paper's batch, from chips"
-    yield table(f"{header} | {ROWS} rows for every chip, from chips", rows)
+    rows = [
+        f"{m.name} | {h.name} | {first(m, h, ROWS)} | {first(m, h, 1)}" for m, h in EACH
+    ]
+    print_table(f"{header} | {ROWS} rows for every chip, from chips", rows)
 
 
-def meshes() -> Iterator[str]:
-    """Communication of the same chips in other meshes, and the memory of a chip."""
-    yield f"### Communication by mesh, {MESH_CHIPS} chips"
+def meshes() -> None:
+    print(f"### Communication by mesh, {MESH_CHIPS} chips\n")
     shapes = [(MESH_CHIPS // fsdp, fsdp) for fsdp in (1, 8, MESH_CHIPS)]
-    rows = []
-    for model, hardware in EACH:
-        times = ms(*(chips.communication(hardware, model, *shape) for shape in shapes))
-        rows.append(f"{model.name} | {hardware.name} | {times}")
     header = " | ".join(f"data={data}, fsdp={fsdp}, ms" for data, fsdp in shapes)
-    yield table(f"model | chip | {header}", rows)
-    yield (
+    rows = [
+        f"{m.name} | {h.name} | {ms(*(communication(h, m, *s) for s in shapes))}"
+        for m, h in EACH
+    ]
+    print_table(f"model | chip | {header}", rows)
+    print(
         "### Memory of a chip by mesh\n\nState is 16 bytes a parameter: parameters, "
-        "two moments, gradient."
+        "two moments, gradient.\n"
     )
     rows = []
     for model in MODELS:
         for fsdp, tensor in ((1, 1), (8, 1), (1, 8), (64, 1), (8, 8)):
-            state = chips.STATE_BYTES * model.parameters / (fsdp * tensor)
+            state = STATE_BYTES * model.parameters / (fsdp * tensor)
             kept = [state + n * model.row_activations(tensor) for n in (ROWS, 13, 1)]
             mesh = f"fsdp={fsdp}, tensor={tensor}"
             rows.append(f"{model.name} | {mesh} | {gb(state, *kept)}")
     header = f"model | mesh | state, GB | with {ROWS} rows a chip, GB"
-    yield table(f"{header} | with 13, GB | with 1, GB", rows)
-
-
-def report(share: float) -> str:
-    """Write all tables with their headings."""
-    base, big = (fixed_batch(model, share) for model in MODELS)
-    parts = chips_and_work(), base, big, grown_batch(share), dominated(share), meshes()
-    return "\n\n".join(itertools.chain(*parts))
+    print_table(f"{header} | with 13, GB | with 1, GB", rows)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the tables."""
-    print(report(parse(__doc__, argv, {"share": SHARE}).share))
+    share = parse(__doc__, argv, {"share": SHARE}).share
+    chips_and_work()
+    for model in MODELS:
+        fixed_batch(model, share)
+    grown_batch(share)
+    dominated(share)
+    meshes()
 
 
 if __name__ == "__main__":

@@ -43,28 +43,28 @@ def spread(values: Sequence[float]) -> str:
     return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.2f}"
 
 
-def table(found: Scores) -> list[list[str]]:
+def table(found: Scores) -> list[str]:
     """Make a line for each row; differences are from the base run of the same seed."""
     base, lines = found.get(BASE, {}), []
     for row, runs in found.items():
-        lines.append([f"`{row}`", str(len(runs))])
+        cells = [f"`{row}`", str(len(runs))]
         for measure in MEASURES:
             shared = sorted(runs.keys() & base.keys() if row != BASE else ())
             less = (runs[seed][measure] - base[seed][measure] for seed in shared)
-            lines[-1].append(spread([scores[measure] for scores in runs.values()]))
-            lines[-1].append(", ".join(f"{each:+.2f}" for each in less))
+            cells.append(spread([scores[measure] for scores in runs.values()]))
+            cells.append(", ".join(f"{each:+.2f}" for each in less))
+        lines.append(" | ".join(cells))
     return lines
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the table of the runs in a folder."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="with workdirs called ROW_SEED")
     folder = parser.parse_args(argv).folder
     found = read(folder)
     if not found:
         parser.error(f"{folder} has no finished run called ROW_SEED")
-    header = ("row", "seeds", "perplexity", "less base", "sacreBLEU", "less base")
+    header = "row | seeds | perplexity | less base | sacreBLEU | less base"
     print_table(header, table(found))
 
 

@@ -1,13 +1,13 @@
 """Measure how a train step's speed changes with each size of a model, and devices.
 
-    python benchmarks/scaling.py [--quick] [--repeats=3] [--plots=DIR]
-        [--only=d_model,num_layers,length,vocabulary,microbatch,devices]
+    python benchmarks/scaling.py [--quick] [--repeats=3]
+        [--only=d_model,layers,length,vocabulary,microbatch,devices]
 
 From a small model in float32 one size is changed at a time; the models of a table take
-turns. Sequence lengths are tried with full and with windowed self-attention, at as many
-tokens a step. Devices are simulated: they share this machine's cores, so the benchmark
-times nothing there and counts the bytes that they exchange in an update, read off the
-compiled program, each instruction once. --plots writes a PNG of each table.
+turns. "layers" are encoder_layers and decoder_layers, "length" is tried with full and
+with windowed self-attention, at as many tokens a step. Devices are simulated: they
+share this machine's cores, so the benchmark times nothing there and counts the bytes
+that they exchange in an update, read off the compiled program, each instruction once.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from jaxformer.training.sharding import AXES, make_mesh
 WINDOW = 64  # positions, of windowed self-attention
 HEAD = 32  # d_k and d_v
 TABLES = {
-    "d_model": (64, 128, 256, 512), "num_layers": (1, 2, 4, 6),
+    "d_model": (64, 128, 256, 512), "layers": (1, 2, 4, 6),
     "length": (32, 128, 512, 2048), "vocabulary": (1000, 4000, 16_000, 37_000),
     "microbatch": (512, 2048, 8192), "devices": (2, 4, 8),
 }  # fmt: skip
@@ -43,11 +43,11 @@ def sizes_of(
     d_model: int = 128, length: int = 64, microbatch: int = 2048, **sizes: int | None
 ) -> Sizes:
     """Return the small model with other sizes; `microbatch` is in tokens a side."""
-    return Sizes(**({
-        "num_layers": 2, "vocabulary": 2000, "d_model": d_model, "d_ff": 4 * d_model,
-        "num_heads": max(1, d_model // HEAD), "rows": microbatch // length,
-        "source": length, "target": length,
-    } | sizes))  # fmt: skip
+    small = {"layers": 2, "vocabulary": 2000} | sizes
+    return Sizes(
+        d_model=d_model, d_ff=4 * d_model, num_heads=max(1, d_model // HEAD),
+        rows=microbatch // length, source=length, target=length, **small,
+    )  # fmt: skip
 
 
 def variants(table: str, values: tuple[int, ...]) -> dict[str, Sizes]:
@@ -63,7 +63,6 @@ def variants(table: str, values: tuple[int, ...]) -> dict[str, Sizes]:
 
 
 def measure_speed(table: str, values: tuple[int, ...], repeats: int) -> dict:
-    """Time updates of each line of a table, and the compiler."""
     sizes, turns, compiling = variants(table, values), {}, {}
     for name, each in sizes.items():
         start, batch = time.perf_counter(), each.batch()
@@ -71,9 +70,13 @@ def measure_speed(table: str, values: tuple[int, ...], repeats: int) -> dict:
         trainer.compile(batch)
         compiling[name] = time.perf_counter() - start
         turns[name] = functools.partial(trainer, batch)
+        turns[name]()  # not counted
     tokens = {name: each.rows * each.target for name, each in sizes.items()}
-    found = harness.time_compiled(turns, compiling, repeats, tokens)
-    columns = harness.COMPILE_COLUMN
+    rounds = harness.take_turns(turns, repeats)
+    found = harness.figures(rounds, tokens, next(iter(turns)))
+    for name, each in found.items():
+        each["compile_seconds"] = compiling[name]
+    columns = {"s to compile": "{compile_seconds:.1f}"}
     harness.print_figures({table: found}, "target tokens", next(iter(sizes)), columns)
     return found
 
@@ -81,7 +84,7 @@ def measure_speed(table: str, values: tuple[int, ...], repeats: int) -> dict:
 def exchanged(axis: str) -> dict[str, int]:
     """Count bytes of each kind of collective on one of the devices along an axis."""
     mesh = make_mesh(**{name: 1 for name in AXES} | {axis: -1})
-    sizes = sizes_of(d_model=256, num_layers=1)
+    sizes = sizes_of(d_model=256, layers=1)
     trainer = Trainer(sizes.model(), mesh)
     parameters = jax.tree.leaves(trainer.state.params)
     found = {"parameters": sum(leaf.nbytes for leaf in parameters)}
@@ -102,45 +105,16 @@ def measure_devices(counts: tuple[int, ...]) -> dict[str, dict]:
         kinds = json.loads(done.stdout.splitlines()[-1])["tables"]
         found |= {f"{count} {axis}": kinds[axis] for axis in AXES}
     rows = [
-        [name, kind, f"{size:,}", f"{size / kinds['parameters']:.3f}"]
+        f"{name} | {kind} | {size:,} | {size / kinds['parameters']:.3f}"
         for name, kinds in found.items()
         for kind, size in kinds.items()
         if kind != "parameters"
     ]
-    header = "devices", "collective", "bytes", "times the parameters"
-    harness.print_table(header, rows)
+    harness.print_table("devices | collective | bytes | times the parameters", rows)
     return found
 
 
-def plot(table: str, found: dict[str, dict], folder: Path) -> None:
-    """Write a PNG of a table."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for name, each in found.items():
-        value, _, kind = name.partition(" ")
-        height = each.get("per_second")
-        if height is None:
-            height = sum(each.values()) - each["parameters"]
-        lines.setdefault(kind, []).append((int(value.replace(",", "")), height))
-    for kind, points in lines.items():
-        axes.plot(*zip(*points, strict=True), "o-", label=kind or None)
-    unit = "bytes exchanged an update" if table == "devices" else "target tokens/s"
-    axes.set(xlabel=table, ylabel=unit, ylim=(0, None))
-    axes.set_xscale("log", base=2)
-    if len(lines) > 1:
-        axes.legend()
-    folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / f"{table}.png", dpi=120)
-    pyplot.close(figure)
-
-
 def measure(options: argparse.Namespace) -> dict:
-    """Make the tables of --only."""
     if options.only == ["exchanged"]:  # the process of `measure_devices`
         return {"tables": {axis: exchanged(axis) for axis in AXES}}
     if unknown := set(options.only) - set(TABLES):
@@ -152,13 +126,11 @@ def measure(options: argparse.Namespace) -> dict:
             tables[table] = measure_devices(values)
         else:
             tables[table] = measure_speed(table, values, options.repeats)
-        if options.plots:
-            plot(table, tables[table], options.plots)
     return {"tables": tables}
 
 
 main = functools.partial(
-    harness.run, __doc__, measure, repeats=(3, 1), plots=None, only=list(TABLES)
+    harness.run, __doc__, measure, repeats=(3, 1), only=list(TABLES)
 )
 
 

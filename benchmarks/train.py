@@ -120,7 +120,6 @@ def real_text(sizes: Sizes, text: batches.Text, options: argparse.Namespace) -> 
 
 
 def measure(options: argparse.Namespace) -> dict:
-    """Time batches of one shape, or real text if --workdir is given."""
     changes = {
         "rows": options.rows, "source": options.length, "target": options.length,
         "dtype": options.dtype, "fused_attention": options.fused_attention,

@@ -1,4 +1,4 @@
-"""Imports go down only, and each library has few doors.
+"""Imports go down only and have no effect, and each library has few doors.
 
 Imports inside functions count. A process without TensorFlow trains and searches.
 """
@@ -123,11 +123,12 @@ def imports_of(module: str) -> list[Import]:
     return found
 
 
-IMPORTS = [imported for module in SOURCES for imported in imports_of(module)]
-
-
 def is_within(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
+
+
+IMPORTS = [imported for module in SOURCES for imported in imports_of(module)]
+OWN = [each for each in IMPORTS if is_within(each.name, "jaxformer")]
 
 
 def room_of(module: str) -> str | None:
@@ -138,8 +139,8 @@ def room_of(module: str) -> str | None:
     return rooms[max(matches, key=len)] if matches else None
 
 
-def own(imports: list[Import]) -> list[Import]:
-    return [each for each in imports if is_within(each.name, "jaxformer")]
+def imported_by(module: str) -> set[str]:
+    return {each.name for each in OWN if each.module == module}
 
 
 def test_the_table_itself_goes_only_downwards():
@@ -154,7 +155,7 @@ def test_every_module_belongs_to_a_room():
 
 
 def test_imports_go_only_downwards():
-    for each in own(IMPORTS):
+    for each in OWN:
         if each.module == "jaxformer":  # the public names
             assert each.name == "jaxformer.api"
         elif each.name != "jaxformer":  # its version
@@ -163,16 +164,14 @@ def test_imports_go_only_downwards():
 
 
 def test_no_two_modules_import_each_other():
-    graph = {}
-    for each in own(IMPORTS):
-        graph.setdefault(each.module, set()).add(each.name)
+    graph = {module: imported_by(module) for module in SOURCES}
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, naming the circle
 
 
 def test_the_search_sees_a_step_function_and_never_a_model():
     modules, rooms = ["jaxformer.decoding.search"], set()
     for module in modules:
-        names = {each.name for each in own(imports_of(module))}
+        names = imported_by(module)
         rooms |= {room_of(name) for name in names}
         modules += [name for name in names - {*modules} if room_of(name) == "decoding"]
     assert rooms == {"contract", "decoding"}
@@ -194,7 +193,7 @@ def test_only_models_exports_and_configs_name_an_architecture():
 
 
 def test_the_loop_takes_its_batches_and_never_builds_them():
-    names = {each.name for each in own(imports_of("jaxformer.training.loop"))}
+    names = imported_by("jaxformer.training.loop")
     assert "jaxformer.batch" in names
     assert {room_of(name) for name in names} == {"contract", "update", "training"}
 
@@ -206,17 +205,26 @@ def test_each_library_has_few_doors(library):
     doors = [f"jaxformer.{door}" for door in DOORS[library].split()]
     for each in users:
         assert any(is_within(each.module, door) for door in doors), each
-
-
-def test_tensorflow_is_imported_only_when_it_is_used():
-    users = [each for each in IMPORTS if each.name.startswith("tensorflow")]
-    assert all(each.inside_function for each in users)
+        assert each.inside_function or not library.startswith("tensorflow"), each
 
 
 def test_of_flax_only_linen_is_used():
     sources = [path.read_text("utf-8") for path in (ROOT / "jaxformer").rglob("*.py")]
     imports = re.findall(r"(?:from|import) flax.*", "\n".join(sources))
     assert {*imports} == {"from flax import linen as nn"}
+
+
+# In processes of their own ------------------------------------------------------------
+
+
+def run(program: str, *arguments: str, **environment: str) -> str:
+    """Run Python code in a process; returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True,
+        text=True, env=environment or None,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 WITHOUT_TENSORFLOW = """
@@ -235,6 +243,49 @@ sys.exit(pytest.main([*tests, "-p", "no:cacheprovider"]))
 
 @pytest.mark.slow
 def test_training_and_search_run_where_tensorflow_is_not_installed():
-    run = [sys.executable, "-c", WITHOUT_TENSORFLOW]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(WITHOUT_TENSORFLOW)
+
+
+WITHOUT_EFFECT = """
+import importlib, logging, os, signal, sys, threading
+
+import jax
+
+
+def effects():
+    loggers = {"": logging.root, **logging.root.manager.loggerDict}
+    return {
+        "hooks": (sys.excepthook, sys.unraisablehook, threading.excepthook),
+        "streams": (sys.stdout, sys.stderr),
+        "environment": dict(os.environ),
+        "signals": [signal.getsignal(number) for number in signal.Signals],
+        "jax": dict(jax.config.values),
+        "loggers": {
+            name: (logger.level, logger.filters[:], logger.handlers[:])
+            for name, logger in loggers.items()
+            if isinstance(logger, logging.Logger)
+            and (logger.level or logger.filters or logger.handlers)
+        },
+    }
+
+
+libraries, modules = (names.split() for names in sys.argv[1:])
+for name in libraries:  # may have effects of their own
+    importlib.import_module(name)
+before = effects()
+for name in modules:
+    importlib.import_module(name)
+after = effects()
+for name in before:
+    assert after[name] == before[name], (name, before[name], after[name])
+"""
+
+
+@pytest.mark.slow
+def test_importing_any_module_changes_nothing_of_the_process():
+    """Hooks, streams, environment, signals, JAX's config and loggers stay the same."""
+    outside = {each for each in IMPORTS if not each.inside_function} - {*OWN}
+    libraries = " ".join({each.name for each in outside})
+    modules = " ".join(sorted(SOURCES.keys() - {"jaxformer.__main__"}))
+    where = {"JAX_PLATFORMS": "cpu", "PATH": "", "HOME": str(ROOT)}
+    run(WITHOUT_EFFECT, libraries, modules, **where)

@@ -3,15 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.batch import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
-    positions_in_segments,
-    shift_right,
-    starts_of_segments,
-)
+from jaxformer import batch
+from jaxformer.batch import BOS, EOS, PAD, UNK
 
 # Padded; packed; packed and padded; empty, which fills up a batch.
 SEGMENTS = jnp.array(
@@ -19,19 +12,15 @@ SEGMENTS = jnp.array(
 )
 
 
-def test_reserved_ids_are_those_of_the_tokenizer_and_padding_is_zero():
-    assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
-
-
 def test_a_segment_starts_wherever_the_number_changes():
     np.testing.assert_array_equal(
-        starts_of_segments(SEGMENTS),
+        batch.starts_of_segments(SEGMENTS),
         [[1, 0, 0, 1, 0], [1, 0, 1, 1, 0], [1, 1, 0, 0, 1], [1, 0, 0, 0, 0]],
     )
 
 
 def test_positions_restart_with_each_pair_of_a_row():
-    positions = positions_in_segments(SEGMENTS)
+    positions = batch.positions_in_segments(SEGMENTS)
     assert positions.dtype == jnp.int32
     np.testing.assert_array_equal(
         positions,
@@ -40,17 +29,13 @@ def test_positions_restart_with_each_pair_of_a_row():
 
 
 def test_the_decoder_input_is_the_target_one_later_with_bos_before_every_pair():
-    target = jnp.array(
-        [
-            [7, 8, EOS, PAD, PAD],
-            [7, EOS, EOS, 9, EOS],  # the second pair's target is empty
-            [EOS, 7, 8, EOS, PAD],
-        ]
-    )
-    shifted = shift_right(target, SEGMENTS[:3])
-    assert (shifted.shape, shifted.dtype) == (target.shape, target.dtype)
+    assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)  # the tokenizer's
+    # The second target of the second row is empty.
+    target = [[7, 8, EOS, PAD, PAD], [7, EOS, EOS, 9, EOS], [EOS, 7, 8, EOS, PAD]]
+    shifted = batch.shift_right(jnp.array(target), SEGMENTS[:3])
+    assert (shifted.shape, shifted.dtype) == ((3, 5), jnp.int32)
     real = [[BOS, 7, 8], [BOS, 7, BOS, BOS, 9], [BOS, BOS, 7, 8]]
     for row, expected in zip(shifted, real, strict=True):
         np.testing.assert_array_equal(row[: len(expected)], expected)
-    shortest = shift_right(jnp.array([[EOS]]), jnp.array([[1]]))
+    shortest = batch.shift_right(jnp.array([[EOS]]), jnp.array([[1]]))
     np.testing.assert_array_equal(shortest, [[BOS]])

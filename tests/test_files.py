@@ -18,24 +18,16 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
 
 def test_a_folder_appears_when_it_is_complete(tmp_path):
     new = tmp_path / "sub" / "new"
-    with new_folder(new) as folder:
-        (folder / "x").write_text("x")
-        assert not new.exists()
-    assert [path.name for path in new.parent.iterdir()] == ["new"]
-    assert (new / "x").read_text() == "x"
-
-
-def test_an_error_inside_leaves_no_folder(tmp_path):
-    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "new"):
+    with pytest.raises(KeyboardInterrupt), new_folder(new):
         raise KeyboardInterrupt
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_only_an_empty_folder_may_be_replaced(tmp_path):
-    (tmp_path / "old").mkdir()
-    with new_folder(tmp_path / "old") as folder:
+    for _ in range(2):
+        with new_folder(new) as folder:
+            assert list(folder.iterdir()) == []
+        assert [path.name for path in new.parent.iterdir()] == ["new"]
+    with new_folder(new) as folder:  # the old one is empty
         (folder / "x").write_text("x")
-    for path, said in (("old", "exists already"), ("old/x/new", "cannot be written")):
-        with pytest.raises(InputError, match=said), new_folder(tmp_path / path):
+        assert list(new.iterdir()) == []
+    for path, said in ((new, "exists already"), (new / "x/y", "cannot be written")):
+        with pytest.raises(InputError, match=said), new_folder(path):
             pass
-    assert (tmp_path / "old" / "x").read_text() == "x"
+    assert (new / "x").read_text() == "x"

@@ -25,8 +25,7 @@ def test_one_process_is_the_first_of_one():
     processes.join(**cluster(num_processes=1))
     processes.join(**cluster())
     assert (processes.count(), processes.index()) == (1, 0)
-    assert processes.is_first()
-    assert not processes.are_several()
+    assert (processes.is_first(), processes.are_several()) == (True, False)
     value = {"text": "süß", "numbers": [1, 2.5, None]}
     assert processes.gather(value) == [value]
     assert processes.from_first(value) == value
@@ -43,9 +42,7 @@ def test_an_abort_of_one_process_is_not_taken_for_a_lost_peer():
         " join_timeout=1, peer_timeout=10);"
         "assert not jax.config.jax_enable_recoverability; os.abort()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE)
     assert done.returncode == -signal.SIGABRT
     assert b"jaxformer" not in done.stderr
 
@@ -66,25 +63,19 @@ def test_contradicting_flags_are_refused(flags, said):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_a_request_to_stop(number, caplog):
+    """A second SIGTERM, as Kubernetes may send during the save, changes nothing."""
     before = signal.getsignal(number)
     with stop_requests() as stop:
         stop.check()
         os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGTERM)
         assert stop.reached()
         with pytest.raises(StoppedError):
             stop.check()
-    assert signal.getsignal(number) is before
-    assert caplog.messages == [f"{number.name}: stopping at the next step"]
-
-
-def test_a_second_ctrl_c_interrupts_and_a_second_sigterm_does_not():
-    """Kubernetes and systemd may send SIGTERM twice, the second during the save."""
-    with stop_requests() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.reached()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(number) is before
+    assert caplog.messages[0] == f"{number.name}: stopping at the next step"
 
 
 def test_the_message_says_which_step_is_saved():

@@ -63,33 +63,26 @@ def test_a_folder_that_cannot_be_made_or_written_is_refused(tmp_path, monkeypatc
         Workdir(tmp_path).create()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"config": {}}', "\x00"])
-def test_a_damaged_record_is_refused(workdir, text):
-    workdir.config_file.write_text(text)
-    with pytest.raises(InputError, match=r"config\.json cannot be read"):
-        workdir.read_record()
-
-
-def test_a_free_key_may_change(workdir):
-    workdir.require_same_run(config())
-    workdir.require_same_run(
-        config(mesh__data=4, training__steps=9, data__directory="/elsewhere")
-    )
+def test_a_damaged_record_is_refused(workdir):
+    for text in ("", "[]", '{"config": {}}', "\x00"):
+        workdir.config_file.write_text(text)
+        with pytest.raises(InputError, match=r"config\.json cannot be read"):
+            workdir.read_record()
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"model__d_ff": 7}, r"model\.d_ff=256, and this config says 7"),
-        ({"model__norm_first": True}, r"model\.norm_first=False, .* says True"),
         ({"training__ema_decay": 0.9}, r"training\.ema_decay=None, .* says 0\.9"),
         ({"data__target_language": "fr"}, r"data\.target_language='de', .* 'fr'"),
-        ({"batches__layout": "packed"}, r"batches\.layout='buckets', .* 'packed'"),
     ],
 )
-def test_any_other_key_may_not_change(workdir, change, said):
+def test_only_free_keys_may_change(workdir, change, said):
+    free = {"mesh__data": 4, "training__steps": 9, "data__directory": "/elsewhere"}
+    workdir.require_same_run(config(**free))
     with pytest.raises(InputError, match=said):
-        workdir.require_same_run(config(**change))
+        workdir.require_same_run(config(**free, **change))
 
 
 def test_another_tokenizer_is_refused(workdir, tmp_path):

@@ -1,5 +1,6 @@
 """Batches of real text, in our layouts and as PyTorch's users make them."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,10 +57,8 @@ def sorted_by_length(text: Text, tokens: int) -> list[Batch]:
 
 def padded(sentences: Sequence[np.ndarray]) -> np.ndarray:
     """Make rows as long as the longest sentence: int32 [n, longest]."""
-    ids = np.full((len(sentences), max(map(len, sentences))), PAD, np.int32)
-    for row, sentence in zip(ids, sentences, strict=True):
-        row[: len(sentence)] = sentence
-    return ids
+    columns = itertools.zip_longest(*sentences, fillvalue=PAD)
+    return np.array([*columns], np.int32).T
 
 
 def parts(batches: Sequence[Batch], count: int, size: int) -> list[list[Batch]]:

@@ -77,7 +77,7 @@ def huggingface(sizes: Sizes, beam_size: int, threads: int) -> Translate:
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    layers, heads, width = sizes.num_layers, sizes.num_heads, sizes.d_ff
+    layers, heads, width = sizes.layers, sizes.num_heads, sizes.d_ff
     model = MarianMTModel(
         MarianConfig(
             vocab_size=sizes.vocabulary, d_model=sizes.d_model, encoder_layers=layers,

@@ -6,6 +6,7 @@ target for the smoothed loss, logits of all positions at once, accuracy by argma
 optax's AdamW. Written here; the example itself needs its data pipeline to run.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -31,24 +32,20 @@ class Block(nn.Module):
         """Map x [B, L, D] to [B, L, D]."""
         sizes = self.sizes
 
-        def attention() -> nn.MultiHeadDotProductAttention:
-            return nn.MultiHeadDotProductAttention(
-                sizes.num_heads, dtype=sizes.dtype, use_bias=False,
-                dropout_rate=DROPOUT, deterministic=False, broadcast_dropout=False,
-            )  # fmt: skip
-
-        def norm(x: jax.Array) -> jax.Array:
-            return nn.LayerNorm(dtype=sizes.dtype)(x)
-
-        def drop(y: jax.Array) -> jax.Array:
-            return nn.Dropout(DROPOUT, deterministic=False)(y)
-
-        y = norm(x)
+        attention = functools.partial(
+            nn.MultiHeadDotProductAttention, sizes.num_heads, dtype=sizes.dtype,
+            use_bias=False, dropout_rate=DROPOUT, deterministic=False,
+            broadcast_dropout=False,
+        )  # fmt: skip
+        norm = functools.partial(nn.LayerNorm, dtype=sizes.dtype)
+        dense = functools.partial(nn.Dense, dtype=sizes.dtype)
+        drop = nn.Dropout(DROPOUT, deterministic=False)
+        y = norm()(x)
         x = x + drop(attention()(y, y, mask=mask))
         if memory is not None:
-            x = x + drop(attention()(norm(x), memory, mask=memory_mask))
-        y = drop(nn.relu(nn.Dense(sizes.d_ff, dtype=sizes.dtype)(norm(x))))
-        return x + drop(nn.Dense(sizes.d_model, dtype=sizes.dtype)(y))
+            x = x + drop(attention()(norm()(x), memory, mask=memory_mask))
+        y = drop(nn.relu(dense(sizes.d_ff)(norm()(x))))
+        return x + drop(dense(sizes.d_model)(y))
 
 
 class Model(nn.Module):
@@ -62,24 +59,22 @@ class Model(nn.Module):
         """Score target ids [B, T]: logits [B, T, V]."""
         sizes = self.sizes
         embedding = nn.Embed(sizes.vocabulary, sizes.d_model, dtype=sizes.dtype)
-        table = jnp.asarray(
-            sinusoidal_positions(self.longest, sizes.d_model), sizes.dtype
-        )
+        table = sinusoidal_positions(self.longest, sizes.d_model)
 
         def embed(ids: jax.Array) -> jax.Array:
-            x = embedding(ids) + table[None, : ids.shape[1]]
+            x = embedding(ids) + jnp.asarray(table[None, : ids.shape[1]], sizes.dtype)
             return nn.Dropout(DROPOUT, deterministic=False)(x)
 
         source_real, target_real = source != PAD, target != PAD
         x, mask = embed(source), nn.make_attention_mask(source_real, source_real)
-        for _ in range(sizes.num_layers):
+        for _ in range(sizes.layers):
             x = Block(sizes)(x, mask)
         memory = nn.LayerNorm(dtype=sizes.dtype)(x)
         padding = nn.make_attention_mask(target_real, target_real)
         mask = nn.combine_masks(padding, nn.make_causal_mask(target))
         memory_mask = nn.make_attention_mask(target_real, source_real)
         x = embed(jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS))
-        for _ in range(sizes.num_layers):
+        for _ in range(sizes.layers):
             x = Block(sizes)(x, mask, memory, memory_mask)
         x = nn.LayerNorm(dtype=sizes.dtype)(x)
         return embedding.attend(x) / np.sqrt(sizes.d_model)

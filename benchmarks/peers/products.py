@@ -26,7 +26,7 @@ def products(sizes: Sizes) -> Counter[Product]:
 
     y = x w costs three: itself, dx = dy w^T and dw = x^T dy.
     """
-    d, f, n = sizes.d_model, sizes.d_ff, sizes.num_layers
+    d, f, n = sizes.d_model, sizes.d_ff, sizes.layers
     lengths = sizes.source, sizes.target
     forward: Counter[Product] = Counter()
     for length in lengths:

@@ -37,7 +37,7 @@ def torch_update(
             self.embedding = nn.Embedding(sizes.vocabulary, sizes.d_model)
             nn.init.normal_(self.embedding.weight, std=sizes.d_model**-0.5)
             self.transformer = nn.Transformer(
-                sizes.d_model, sizes.num_heads, sizes.num_layers, sizes.num_layers,
+                sizes.d_model, sizes.num_heads, sizes.layers, sizes.layers,
                 sizes.d_ff, DROPOUT, batch_first=True,
             )  # fmt: skip
             table = torch.from_numpy(sinusoidal_positions(longest, sizes.d_model))

@@ -47,8 +47,8 @@ def write_ctranslate2(
     pieces = tokenizer.pieces()
     spec.register_source_vocabulary(pieces)
     spec.register_target_vocabulary(pieces)
-    spec.config.unk_token, spec.config.bos_token = pieces[UNK], pieces[BOS]
-    spec.config.eos_token, spec.config.decoder_start_token = pieces[EOS], pieces[BOS]
+    spec.config.unk_token, spec.config.eos_token = pieces[UNK], pieces[EOS]
+    spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS]
     spec.config.add_source_bos, spec.config.add_source_eos = False, True
     spec.config.layer_norm_epsilon = config.model.layer_norm_epsilon
     spec.validate()
@@ -98,71 +98,70 @@ def _spec(specs: ModuleType, config: TransformerConfig, params: dict) -> tuple:
         specs.TransformerEncoderSpec(config.encoder_layers, **common),
         specs.TransformerDecoderSpec(config.decoder_layers, **common),
     )
-    embedding = left.pop("embedding")  # [V, D]
-    spec.encoder.embeddings[0].weight = embedding
-    spec.decoder.embeddings.weight = embedding
-    spec.decoder.projection.weight = embedding
+    spec.encoder.embeddings[0].weight = left.pop("embedding")  # [V, D]
+    for same in (spec.decoder.embeddings, spec.decoder.projection):
+        same.weight = spec.encoder.embeddings[0].weight
     if "logits_bias" in left:
         spec.decoder.projection.bias = left.pop("logits_bias")
-    if config.positions == "learned":
-        positions = left.pop("position_embedding")  # [L, D]
-    else:
+    positions = left.pop("position_embedding", None)  # [L, D]
+    if positions is None:
         positions = sinusoidal_positions(POSITIONS, config.d_model)
     for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         stack.scale_embeddings = True
         stack.position_encodings.encodings = positions
         for index, layer in enumerate(stack.layer):
             path = f"{name}/layer_{index}"
-            _set_attention(layer.self_attention, left, f"{path}/self_attention", config)
+            _set(layer.self_attention, left, f"{path}/self_attention", config)
             if name == "decoder":
-                _set_attention(layer.attention, left, f"{path}/cross_attention", config)
-            _set_feed_forward(layer.ffn, left, f"{path}/feed_forward")
+                _set(layer.attention, left, f"{path}/cross_attention", config)
+            _set(layer.ffn, left, f"{path}/feed_forward", config)
         if config.norm_first:
             _set_norm(stack.layer_norm, left, f"{name}/norm")
     parameters.require_none_left("CTranslate2", left)
     return spec, positions
 
 
+# Our linear maps of each sub-layer, grouped as CTranslate2 stacks those of one input.
+_LINEAR = {
+    "self_attention": (("query", "key", "value"), ("output",)),
+    "cross_attention": (("query",), ("key", "value"), ("output",)),
+    "feed_forward": (("hidden",), ("output",)),
+}
+
+
+def _set(spec: Any, left: dict, path: str, config: TransformerConfig) -> None:
+    """Set the linear maps and the norm of a sub-layer.
+
+    Heads of keys or values that are smaller than the others get zeros, which add
+    nothing to any product.
+    """
+    is_attention, size = hasattr(spec, "linear"), max(config.d_k, config.d_v)
+    if is_attention and size != config.d_k:
+        spec.queries_scale = np.float32(config.d_k**-0.5)
+    linears = spec.linear if is_attention else (spec.linear_0, spec.linear_1)
+    for linear, names in zip(linears, _LINEAR[path.split("/")[-1]], strict=True):
+        weights, biases = [], []
+        for name in names:
+            kernel = left.pop(f"{path}/{name}/kernel")
+            bias = left.pop(f"{path}/{name}/bias", np.zeros((0, 0), np.float32))
+            if is_attention and name == "output":  # [H, K, D]
+                gap = (0, size - kernel.shape[1])
+                kernel = np.pad(kernel, ((0, 0), gap, (0, 0)))
+                kernel = kernel.reshape(-1, config.d_model)
+            elif is_attention:  # [D, H, K] and [H, K]
+                gap = (0, size - kernel.shape[2])
+                kernel = np.pad(kernel, ((0, 0), (0, 0), gap))
+                kernel, bias = (
+                    kernel.reshape(len(kernel), -1),
+                    np.pad(bias, ((0, 0), gap)),
+                )
+            weights.append(kernel.T)
+            biases.append(bias.ravel())
+        linear.weight = np.ascontiguousarray(np.concatenate(weights))
+        if biases[0].size:
+            linear.bias = np.concatenate(biases)
+    _set_norm(spec.layer_norm, left, f"{path}_sublayer/norm")
+
+
 def _set_norm(spec: Any, left: dict, path: str) -> None:
     spec.gamma, spec.beta = left.pop(f"{path}/scale"), left.pop(f"{path}/bias")
-
-
-def _set_feed_forward(spec: Any, left: dict, path: str) -> None:
-    for linear, name in ((spec.linear_0, "hidden"), (spec.linear_1, "output")):
-        kernel = left.pop(f"{path}/{name}/kernel")  # [inputs, outputs]
-        linear.weight = np.ascontiguousarray(kernel.T)
-        linear.bias = left.pop(f"{path}/{name}/bias")
-    _set_norm(spec.layer_norm, left, f"{path}_sublayer/norm")
-
-
-def _set_attention(spec: Any, left: dict, path: str, config: TransformerConfig) -> None:
-    """Set the projections of an attention and the norm of its sub-layer.
-
-    CTranslate2 stacks the projections of one input: queries, keys and values in
-    self-attention; keys and values in cross-attention. W^O comes last. Heads of keys or
-    values that are smaller than the others get zeros, which add nothing to any product.
-    """
-    size = max(config.d_k, config.d_v)
-    if size != config.d_k:
-        spec.queries_scale = np.float32(config.d_k**-0.5)
-    *inputs, output = spec.linear
-    names = ["query", "key", "value"]
-    stacks = [names] if len(inputs) == 1 else [names[:1], names[1:]]
-    for linear, stack in zip(inputs, stacks, strict=True):
-        kernels = [left.pop(f"{path}/{name}/kernel") for name in stack]  # [D, H, K]
-        padded = [_pad(kernel, size, axis=2) for kernel in kernels]  # [D, H, size]
-        linear.weight = np.concatenate([k.reshape(len(k), -1).T for k in padded])
-        if config.attention_bias:
-            biases = [left.pop(f"{path}/{name}/bias") for name in stack]  # [H, K]
-            padded = [_pad(bias, size, axis=1) for bias in biases]
-            linear.bias = np.concatenate([bias.ravel() for bias in padded])
-    kernel = _pad(left.pop(f"{path}/output/kernel"), size, axis=1)  # [H, size, D]
-    output.weight = np.ascontiguousarray(kernel.reshape(-1, config.d_model).T)
-    if config.attention_bias:
-        output.bias = left.pop(f"{path}/output/bias")
-    _set_norm(spec.layer_norm, left, f"{path}_sublayer/norm")
-
-
-def _pad(x: np.ndarray, size: int, *, axis: int) -> np.ndarray:
-    """Append zeros along `axis` until it has `size`."""
-    return np.pad(x, [(0, (size - n) * (i == axis)) for i, n in enumerate(x.shape)])

@@ -17,11 +17,11 @@ sqrt(1e-5 / epsilon): 4 for 1e-6, which turns 1e-5 into 6e-7. The first norm kee
 because positions cannot be scaled.
 """
 
-import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,36 +76,34 @@ def export_marian(
     """
     with parameters.optional_package("safetensors"):
         import safetensors.numpy
-    model, vocab_size = config.model, len(params["embedding"])
-    tensors = _tensors(model, params)
-    content = safetensors.numpy.save(tensors, metadata={"format": "pt"})
+    model, pieces = config.model, tokenizer.pieces()
+    content = safetensors.numpy.save(_tensors(model, params), {"format": "pt"})
     (folder / "model.safetensors").write_bytes(content)
     ids = {"pad": PAD, "bos": BOS, "eos": EOS, "forced_eos": EOS, "decoder_start": BOS}
     ids = {f"{name}_token_id": token for name, token in ids.items()}
-    _write_json(folder / "config.json", {
+    files = {"vocab.json": {piece: index for index, piece in enumerate(pieces)}}
+    files["config.json"] = {
         "architectures": ["MarianMTModel"],
         "is_encoder_decoder": True,
         **{key: value for key, (value, _) in FIXED.items()},
         **{key: getattr(model, field) for key, field in SIZES.items()},
-        "vocab_size": vocab_size,
-        "decoder_vocab_size": vocab_size,
+        "vocab_size": len(pieces),
+        "decoder_vocab_size": len(pieces),
         "activation_function": model.activation,
         "dropout": model.dropout,
         "layer_norm_epsilon": model.layer_norm_epsilon,  # only for our own import
         **ids,
-    })  # fmt: skip
-    _write_json(folder / "generation_config.json", {
+    }
+    files["generation_config.json"] = {
         "bad_words_ids": [[PAD], [UNK], [BOS]],  # our search never generates them
         "length_penalty": options.alpha,
         "max_length": min(LONGEST, model.max_positions),
         "num_beams": options.beam_size,
         **ids,
-    })  # fmt: skip
-    pieces = tokenizer.pieces()
+    }
     (folder / "source.spm").write_bytes(tokenizer.source_model)
     (folder / "target.spm").write_bytes(tokenizer.target_model)
-    _write_json(folder / "vocab.json", {piece: i for i, piece in enumerate(pieces)})
-    _write_json(folder / "tokenizer_config.json", {
+    files["tokenizer_config.json"] = {
         "tokenizer_class": "MarianTokenizer",
         "pad_token": pieces[PAD], "unk_token": pieces[UNK],
         "bos_token": pieces[BOS], "eos_token": pieces[EOS],
@@ -115,7 +113,10 @@ def export_marian(
         "source_lang": config.data.source_language,
         "target_lang": config.data.target_language,
         "model_max_length": model.max_positions,
-    })  # fmt: skip
+    }  # fmt: skip
+    for name, values in files.items():
+        text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
@@ -129,72 +130,42 @@ def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
         "d_k": (head_size,),
         "d_v": (head_size,),
     })  # fmt: skip
-    left = parameters.flat(params)
-    tensors = {
-        EMBEDDING: left.pop("embedding").take(sines_first(config.d_model), 1),  # [V, D]
-        LOGITS_BIAS: np.zeros((1, len(params["embedding"])), np.float32),
-    }
-    if "logits_bias" in left:
-        tensors[LOGITS_BIAS] = left.pop("logits_bias")[None]
-    scale = stream_scale(config.layer_norm_epsilon)
+    left, scale = parameters.flat(params), stream_scale(config.layer_norm_epsilon)
+    embedding = left.pop("embedding").take(sines_first(config.d_model), 1)  # [V, D]
+    bias = left.pop("logits_bias", np.zeros(len(embedding), np.float32))
+    tensors = {EMBEDDING: embedding, LOGITS_BIAS: bias[None]}
     for leaf in layer_leaves(vars(config)):
-        ours = np.zeros(leaf.shape, np.float32)
-        if config.attention_bias or not leaf.is_attention_bias:
-            ours = left.pop(leaf.ours) * scale**leaf.power
-        tensors[leaf.name] = leaf.to_marian(ours)
+        ours = left.pop(leaf.ours, np.zeros(leaf.shape, np.float32))
+        tensors[leaf.name] = ours.ravel()[leaf.order] * scale**leaf.power
     parameters.require_none_left("Marian's layout", left)
     return tensors
 
 
-def _write_json(file: Path, value: dict[str, Any]) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    file.write_text(text, encoding="utf-8")
-
-
 class Leaf(NamedTuple):
-    """One parameter of a layer, ours and Marian's."""
+    """One parameter of a layer, ours and Marian's: `ours.ravel()[order]`."""
 
     ours: str  # "encoder/layer_0/self_attention/query/kernel"
     name: str  # "model.encoder.layers.0.self_attn.q_proj.weight"
-    axes: str  # ours, by letter; "|" between inputs and outputs of a matrix
+    shape: list[int]  # ours
+    order: np.ndarray  # indices, in Marian's shape: [outputs, inputs], or one axis
     power: int  # of c, by which Marian's is multiplied
-    shape: tuple[int, ...]  # ours
-
-    @property
-    def is_attention_bias(self) -> bool:
-        """Whether a model without `attention_bias` lacks it."""
-        return "_attention/" in self.ours and self.ours.endswith("/bias")
-
-    def to_marian(self, ours: np.ndarray) -> np.ndarray:
-        """Lay out our parameter as Marian does: [outputs, inputs], or one axis."""
-        inputs, bar, outputs = self.axes.partition("|")
-        for axis, letter in enumerate(inputs + outputs):
-            if letter == "D":
-                ours = ours.take(sines_first(ours.shape[axis]), axis)
-        rows = math.prod(ours.shape[: len(inputs)])
-        return np.ascontiguousarray(ours.reshape(rows, -1).T) if bar else ours.ravel()
-
-    def from_marian(self, theirs: np.ndarray) -> np.ndarray:
-        """Undo `to_marian`."""
-        ours = np.empty(theirs.size, theirs.dtype)
-        ours[self.to_marian(np.arange(theirs.size).reshape(self.shape))] = theirs
-        return ours.reshape(self.shape)
 
 
-# Of each layer: our name and Marian's, the axes of our kernel or scale, the power of c.
+# Of each layer: our name and Marian's, the axes of our kernel (inputs, then outputs) or
+# scale, and the power of c.
 _LAYER = (
-    ("self_attention/query", "self_attn.q_proj", "D|HK", -1),
-    ("self_attention/key", "self_attn.k_proj", "D|HK", -1),
-    ("self_attention/value", "self_attn.v_proj", "D|HK", -1),
-    ("self_attention/output", "self_attn.out_proj", "HK|D", 1),
+    ("self_attention/query", "self_attn.q_proj", "D HK", -1),
+    ("self_attention/key", "self_attn.k_proj", "D HK", -1),
+    ("self_attention/value", "self_attn.v_proj", "D HK", -1),
+    ("self_attention/output", "self_attn.out_proj", "HK D", 1),
     ("self_attention_sublayer/norm", "self_attn_layer_norm", "D", 1),
-    ("cross_attention/query", "encoder_attn.q_proj", "D|HK", -1),
-    ("cross_attention/key", "encoder_attn.k_proj", "D|HK", 0),  # of the encoder's
-    ("cross_attention/value", "encoder_attn.v_proj", "D|HK", 0),  # output, unscaled
-    ("cross_attention/output", "encoder_attn.out_proj", "HK|D", 1),
+    ("cross_attention/query", "encoder_attn.q_proj", "D HK", -1),
+    ("cross_attention/key", "encoder_attn.k_proj", "D HK", 0),  # of the encoder's
+    ("cross_attention/value", "encoder_attn.v_proj", "D HK", 0),  # output, unscaled
+    ("cross_attention/output", "encoder_attn.out_proj", "HK D", 1),
     ("cross_attention_sublayer/norm", "encoder_attn_layer_norm", "D", 1),
-    ("feed_forward/hidden", "fc1", "D|F", -1),
-    ("feed_forward/output", "fc2", "F|D", 1),
+    ("feed_forward/hidden", "fc1", "D F", -1),
+    ("feed_forward/output", "fc2", "F D", 1),
     ("feed_forward_sublayer/norm", "final_layer_norm", "D", 1),
 )
 _AXES = {"D": "d_model", "H": "num_heads", "K": "d_k", "F": "d_ff"}
@@ -207,8 +178,7 @@ def layer_leaves(fields: Mapping[str, Any]) -> Iterator[Leaf]:
     """
     for stack in ("encoder", "decoder"):
         layers = fields[f"{stack}_layers"]
-        parameters = itertools.product(range(layers), _LAYER)
-        for index, (ours, theirs, axes, power) in parameters:
+        for index, (ours, theirs, axes, power) in product(range(layers), _LAYER):
             if stack == "encoder" and ours.startswith("cross_attention"):
                 continue
             # The embedding, which the first layer reads, and the output of a stack,
@@ -217,13 +187,23 @@ def layer_leaves(fields: Mapping[str, Any]) -> Iterator[Leaf]:
             ends = ("self_attention/",) * is_first + ("feed_forward_sub",) * is_last
             power = 0 if ours.startswith(ends) else power
             for kind, suffix, letters, exponent in (
-                ("kernel" if "|" in axes else "scale", "weight", axes, power),
-                ("bias", "bias", axes.rpartition("|")[2], max(power, 0)),
+                ("kernel" if " " in axes else "scale", "weight", axes, power),
+                ("bias", "bias", axes.split()[-1], max(power, 0)),
             ):
-                shape = tuple(fields[_AXES[each]] for each in letters if each != "|")
                 our_name = f"{stack}/layer_{index}/{ours}/{kind}"
                 name = f"model.{stack}.layers.{index}.{theirs}.{suffix}"
-                yield Leaf(our_name, name, letters, exponent, shape)
+                yield Leaf(our_name, name, *_order(letters, fields), exponent)
+
+
+def _order(axes: str, fields: Mapping[str, Any]) -> tuple[list[int], np.ndarray]:
+    """Return shape and `order` of a parameter of ours with these axes."""
+    sizes = [[fields[_AXES[letter]] for letter in group] for group in axes.split()]
+    shape = [size for group in sizes for size in group]
+    order = np.arange(math.prod(shape)).reshape([*map(math.prod, sizes)])
+    for axis, group in enumerate(axes.split()):
+        if group == "D":
+            order = order.take(sines_first(order.shape[axis]), axis)
+    return shape, np.ascontiguousarray(order.T)
 
 
 def stream_scale(epsilon: float) -> np.float32:

@@ -11,6 +11,7 @@ the rows of our BOS and PAD.
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,10 +20,8 @@ import numpy as np
 from jaxformer.errors import InputError
 from jaxformer.export import marian
 from jaxformer.export.parameters import nested, optional_package
-from jaxformer.models.layers import sinusoidal_positions
 
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}
-_ROUNDING = 2**-8  # of sinusoids stored in bfloat16
 
 
 class MarianCheckpoint(NamedTuple):
@@ -48,7 +47,7 @@ def read_marian(folder: Path) -> MarianCheckpoint:
         settings = _json(folder / "config.json")
         model = _model(settings)
         pieces, rows = _vocabulary(settings, _json(folder / "vocab.json"))
-        params = _parameters(folder, model, rows, settings["vocab_size"])
+        params = _parameters(folder, model, rows)
         files = [(folder / f"{side}.spm").read_bytes() for side in ("source", "target")]
     except OSError as error:
         raise InputError(
@@ -97,8 +96,8 @@ def _integer(settings: dict, key: str, least: int = 1, most: float = math.inf) -
     return value
 
 
-def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], np.ndarray]:
-    """Return the pieces by our ids, and the row of each in Marian: int [V]."""
+def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], list[int]]:
+    """Return the pieces by our ids, and the row of each in Marian."""
     size = _integer(settings, "vocab_size")
     if set(ids.values()) != set(range(size)) or len(ids) != size:
         raise _UnsupportedError(
@@ -123,62 +122,47 @@ def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], np.ndar
         pieces[0] = new_name("<pad>")
     if reserved.count(start) > 1:
         pieces[2] = new_name("<s>")
-    return pieces, np.array(reserved + others)
+    return pieces, reserved + others
 
 
-def _parameters(
-    folder: Path, model: dict[str, Any], rows: np.ndarray, size: int
-) -> dict:
+def _parameters(folder: Path, model: dict[str, Any], rows: list[int]) -> dict:
     """Read our nested parameters; set `attention_bias` and `logits_bias` in `model`.
 
-    `rows` int [V] are the rows of Marian's embedding, one of `size`, by our id.
+    `rows` are those of Marian's embedding by our id.
     """
-    leaves = list(marian.layer_leaves(model))
-    tensors = _read_tensors(folder)
-    tensors.setdefault(marian.LOGITS_BIAS, np.zeros((1, size), np.float32))
-    _check(tensors, leaves, size, model["d_model"])
-    biases = [leaf.name for leaf in leaves if leaf.is_attention_bias]
-    model["attention_bias"] = any(tensors[name].any() for name in biases)
-    model["logits_bias"] = bool(tensors[marian.LOGITS_BIAS].any())
-    order = np.argsort(marian.sines_first(model["d_model"]))
-    params = {"embedding": tensors[marian.EMBEDDING][rows][:, order]}  # [V, D]
-    if model["logits_bias"]:
-        params["logits_bias"] = tensors[marian.LOGITS_BIAS][0, rows]
-    scale = marian.stream_scale(model["layer_norm_epsilon"])
-    for leaf in leaves:
-        if model["attention_bias"] or not leaf.is_attention_bias:
-            ours = leaf.from_marian(tensors[leaf.name])
-            params[leaf.ours] = ours * scale**-leaf.power
-    return nested(params)
-
-
-def _check(
-    tensors: dict[str, np.ndarray], leaves: list[marian.Leaf], size: int, d_model: int
-) -> None:
-    """Check all shapes; drop copies of the embedding, and check stored sinusoids."""
+    tensors, size, d_model = _read_tensors(folder), max(rows) + 1, model["d_model"]
+    # As in Transformers, copies of the embedding are tied and sinusoids are fixed.
     for name in [*tensors]:
         if name.endswith(("embed_tokens.weight", "lm_head.weight")):
-            matrix = tensors.pop(name)
-            if not np.array_equal(tensors.setdefault(marian.EMBEDDING, matrix), matrix):
-                raise _UnsupportedError(f"{name} is not equal to the other embeddings")
-    positions = [name for name in tensors if name.endswith("embed_positions.weight")]
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    expected = {
-        leaf.name: leaf.to_marian(np.empty(leaf.shape)).shape for leaf in leaves
-    }
+            tensors.setdefault(marian.EMBEDDING, tensors.pop(name))
+        elif name.endswith("embed_positions.weight"):
+            del tensors[name]
+    tensors.setdefault(marian.LOGITS_BIAS, np.zeros((1, size), np.float32))
+    expected = {leaf.name: leaf.order.shape for leaf in marian.layer_leaves(model)}
     expected |= {marian.EMBEDDING: (size, d_model), marian.LOGITS_BIAS: (1, size)}
-    expected |= {name: (len(tensors[name]), d_model) for name in positions}
+    found = {name: tensor.shape for name, tensor in tensors.items()}
     for name in sorted(found.keys() | expected.keys()):
         if found.get(name) != expected.get(name):
             raise _UnsupportedError(
                 f"the shape of {name} is {found.get(name, 'missing')}, and config.json "
                 f"expects {expected.get(name, 'no such tensor')}"
             )
-    for name in positions:
-        sinusoids = sinusoidal_positions(len(tensors[name]), d_model)
-        error = tensors[name] - sinusoids[:, marian.sines_first(d_model)]
-        if abs(error).max() > _ROUNDING:
-            raise _UnsupportedError(f"{name} is not the paper's table of sinusoids")
+    order = np.argsort(marian.sines_first(d_model))
+    params = {"embedding": tensors[marian.EMBEDDING][rows][:, order]}  # [V, D]
+    model["logits_bias"] = bool(tensors[marian.LOGITS_BIAS].any())
+    if model["logits_bias"]:
+        params["logits_bias"] = tensors[marian.LOGITS_BIAS][0, rows]
+    scale = marian.stream_scale(model["layer_norm_epsilon"])
+    for leaf in marian.layer_leaves(model):
+        ours = np.empty(leaf.shape, np.float32)
+        ours.ravel()[leaf.order] = tensors[leaf.name] * scale**-leaf.power
+        params[leaf.ours] = ours
+    biases = [name for name in params if re.search("_attention/.*/bias", name)]
+    model["attention_bias"] = any(params[name].any() for name in biases)
+    if not model["attention_bias"]:
+        for name in biases:
+            del params[name]
+    return nested(params)
 
 
 def _read_tensors(folder: Path) -> dict[str, np.ndarray]:

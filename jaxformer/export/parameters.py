@@ -76,5 +76,5 @@ def optional_package(name: str) -> Iterator[None]:
 
 def template(name: str) -> Template:
     """Read a file of `templates/`, with $names to substitute."""
-    folder = resources.files(__package__).joinpath("templates")
-    return Template(folder.joinpath(name).read_text(encoding="utf-8"))
+    file = resources.files(__package__).joinpath("templates", name)
+    return Template(file.read_text(encoding="utf-8"))

@@ -4,18 +4,16 @@ import json
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from benchmarks import faults, lives
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.step import TrainState
 
-LINE = {"kind": "train", "time": 100.0, "loss": 2.5, "tokens_per_second": 7.0}
 
-
-def write_metrics(workdir, *lines, torn=""):
-    text = "".join(f"{json.dumps(line)}\n" for line in lines)
-    (workdir / "metrics.jsonl").write_text(text + torn)
+def write_metrics(workdir, *losses):
+    line = {"kind": "train", "step": 1, "time": 100.0, "tokens_per_second": 7.0}
+    lines = [json.dumps({**line, "loss": loss}) + "\n" for loss in losses]
+    (workdir / "metrics.jsonl").write_text("".join(lines))
 
 
 def write_run(workdir, *, moment=0.5, loss=2.5):
@@ -28,31 +26,8 @@ def write_run(workdir, *, moment=0.5, loss=2.5):
     )
     with Checkpoints(workdir / "checkpoints", keep=1, scores={}) as checkpoints:
         checkpoints.save(1, state)
-    write_metrics(workdir, {**LINE, "step": 1, "loss": loss})
+    write_metrics(workdir, loss)
     return workdir
-
-
-@pytest.mark.parametrize(
-    ("stderr", "step"),
-    [
-        ("", None),
-        ("corpus: training a vocabulary\nstep 7/424: loss 5.9\n", None),
-        ("training: en-de, 27 parameters, step 0 of 424, on 1 x cpu\n", 0),
-        ("corpus\ngoing on: en-de, 27 parameters, step 1,234 of 2,000, on", 1234),
-    ],
-)
-def test_step_that_a_run_begins_with(stderr, step):
-    assert lives.announced_step(stderr) == step
-
-
-def test_newest_step_is_the_last_whole_line_of_this_life(tmp_path):
-    lines = [{**LINE, "step": step} for step in (7, 8)]
-    assert lives.newest_step(tmp_path, 0.0) is None
-    write_metrics(tmp_path, *lines, {**LINE, "step": 9, "kind": "final"})
-    assert lives.newest_step(tmp_path, 99.0) == 8
-    assert lives.newest_step(tmp_path, 101.0) is None  # an earlier life wrote it
-    write_metrics(tmp_path, *lines, torn='{"step": 9, "ki')
-    assert lives.newest_step(tmp_path, 99.0) == 8
 
 
 def test_what_differs_is_named(tmp_path):
@@ -65,7 +40,7 @@ def test_what_differs_is_named(tmp_path):
     del right["seed"]
     names = ["opt_state/0/mu/bias", "seed", "train 1 loss"]
     assert faults.differences(left, right) == names
-    write_metrics(again, *[{**LINE, "step": 1}] * 2)
+    write_metrics(again, 2.5, 2.5)
     assert faults.differences(left, faults.remains(again)) == ["lines of metrics"]
 
 

@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import chips, roofline
+from benchmarks import roofline
+from benchmarks.roofline import Step
 from jaxformer.configs import wmt_base, wmt_big
 
 PAGE = Path(__file__).parents[2] / "docs" / "outgrow_your_machine.md"
 START = "<!-- roofline: printed by benchmarks/roofline.py -->\n"
-END = "\n<!-- end -->"
-BASE, BIG = chips.MODELS
-V5E, V5P, _, H100, _ = chips.HARDWARE
+BASE, BIG = roofline.MODELS
+V5E, V5P, _, H100, _ = roofline.HARDWARE
 
 
 def test_page_shows_what_the_script_prints(capsys):
     """Write it between the marks: the message of a failure says how."""
     roofline.main([])
-    shown = PAGE.read_text().partition(START)[2].partition(END)[0]
+    shown = PAGE.read_text().partition(START)[2].partition("<!-- end -->")[0]
     assert shown == capsys.readouterr().out, "put the script's output between the marks"
 
 
@@ -30,8 +30,8 @@ def test_models_and_batches_are_those_of_the_configs(model, config, parameters):
     values = config.get_config()
     sizes = {name: values.model[name] for name in ("d_model", "d_ff", "num_heads")}
     assert sizes.items() <= vars(model.sizes).items()
-    assert values.batches.row_length == chips.ROW
-    assert values.training.tokens_per_update == chips.TOKENS
+    assert values.batches.row_length == roofline.ROW
+    assert values.training.tokens_per_update == roofline.TOKENS
     assert f"{model.parameters / 1e6:.2f}" == parameters
 
 
@@ -54,19 +54,19 @@ def test_ring_within_a_box_and_between_boxes():
         (8, 8, 1.5 * box + network),  # fsdp in the box: three passes there
         (1, 64, 1.5 * (box + network)),  # three passes of both
     ):
-        found = chips.communication(H100, BASE, data, fsdp)
+        found = roofline.communication(H100, BASE, data, fsdp)
         assert found == pytest.approx(expected)
-    assert chips.communication(V5P, BASE, 1, 1) == 0
+    assert roofline.communication(V5P, BASE, 1, 1) == 0
 
 
 def test_step_by_hand():
     """One row on one TPU v5e; half the share of the peak is twice the compute."""
-    step = chips.step(V5E, BASE, 1, 1, 0.4)
+    step = roofline.step(V5E, BASE, 1, 1, 0.4)
     assert step.compute == pytest.approx(BASE.row_flops / (0.4 * 197e12))
     moved = 40 * BASE.parameters + 2 * BASE.row_activations() + 256 * 37_000 * 16
     assert step.memory == pytest.approx(moved / 819e9)
     assert step.communication == 0
-    half = chips.step(V5E, BASE, 1, 1, 0.2)
+    half = roofline.step(V5E, BASE, 1, 1, 0.2)
     assert half == (pytest.approx(2 * step.compute), step.memory, 0)
-    assert (chips.Step(3, 2, 5).best, chips.Step(3, 2, 5).worst) == (5, 8)
-    assert (chips.Step(3, 4, 1).best, chips.Step(3, 4, 1).worst) == (4, 5)
+    assert (Step(3, 2, 5).best, Step(3, 2, 5).worst) == (5, 8)
+    assert (Step(3, 4, 1).best, Step(3, 4, 1).worst) == (4, 5)

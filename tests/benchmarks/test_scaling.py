@@ -1,19 +1,15 @@
-"""The benchmarks of sizes and of stacks: the models that they compare."""
+"""The benchmark of sizes: the models that it compares."""
 
-import jax
-import numpy as np
 import pytest
 
 from benchmarks import scaling
-from benchmarks.models import Sizes
-from benchmarks.startup import gradients_of, scanned, unrolled
 
 
 @pytest.mark.parametrize(
     ("table", "changed"),
     [
         ("d_model", {"d_model", "d_ff", "num_heads"}),  # their ratios stay
-        ("num_layers", {"num_layers"}),
+        ("layers", {"layers"}),
         ("vocabulary", {"vocabulary"}),
         ("microbatch", {"rows"}),
     ],
@@ -34,27 +30,3 @@ def test_lengths_have_as_many_tokens_with_and_without_a_window():
     assert {sizes.batch().source.size for sizes in found.values()} == {4096}
     windows = [sizes.model().config.attention_window for sizes in found.values()]
     assert windows == [None, scaling.WINDOW] * 2
-
-
-def test_plots_are_written(tmp_path):
-    rates = {"32 full": {"per_second": 3.0}, "1,024 full": {"per_second": 2.0}}
-    scaling.plot("length", rates, tmp_path / "new")
-    moved = {"2 data": {"parameters": 4, "all-reduce": 8}}
-    scaling.plot("devices", moved, tmp_path / "new")
-    names = sorted(file.name for file in (tmp_path / "new").iterdir())
-    assert names == ["devices.png", "length.png"]
-
-
-@pytest.mark.slow
-def test_a_loop_over_the_layers_gives_the_gradients_of_the_layers():
-    """Dropout is on; the layers are different."""
-    config = Sizes(num_layers=2, d_model=8, d_ff=8, num_heads=2).model().config
-    results = []
-    for run in (unrolled, scanned):
-        function, arguments = gradients_of(run, config, 2, 4)
-        results.append(function(*arguments))
-    kernel = arguments[0][0]["feed_forward"]["hidden"]["kernel"]
-    assert not np.array_equal(kernel[0], kernel[1])
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *results
-    )

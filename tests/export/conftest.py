@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.peers.batches import padded
 from benchmarks.peers.decoding import Numbers
 from jaxformer.batch import EOS, PAD, Batch, shift_right
 from jaxformer.decoding.options import TranslateOptions
@@ -43,12 +44,8 @@ def batch() -> Batch:
 
 def make_batch(*sides) -> Batch:
     """Pad the ids of sources and of targets."""
-    rows = [np.zeros((len(side), max(map(len, side))), np.int32) for side in sides]
-    for ids, side in zip(rows, sides, strict=True):
-        for row, sequence in zip(ids, side, strict=True):
-            row[: len(sequence)] = sequence
-    segments = [(ids != PAD).astype(np.int32) for ids in rows]
-    return Batch(*map(jnp.asarray, (*rows, *segments)))
+    rows = [jnp.asarray(padded(side)) for side in sides]
+    return Batch(*rows, *((ids != PAD).astype(jnp.int32) for ids in rows))
 
 
 @pytest.fixture(scope="session")
@@ -71,10 +68,10 @@ def make_model() -> Callable[..., tuple[Model, dict]]:
 
 def run_config(model: Model) -> SimpleNamespace:
     """The sections of a config that exports read."""
-    data = SimpleNamespace(
-        source_language="en", target_language="de", direction="en-de", max_length=12
+    data = {"source_language": "en", "target_language": "de", "direction": "en-de"}
+    return SimpleNamespace(
+        model=model.config, data=SimpleNamespace(**data, max_length=12)
     )
-    return SimpleNamespace(model=model.config, data=data)
 
 
 @pytest.fixture(scope="session")
@@ -92,10 +89,8 @@ def export_to_marian(tmp_path_factory, words) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def transformers():
     """Hugging Face's package, or a skipped test."""
-    pytest.importorskip("torch", reason="PyTorch is not installed: extra `torch`")
-    package = pytest.importorskip(
-        "transformers", reason="Transformers is not installed: extra `torch`"
-    )
+    pytest.importorskip("torch", reason="not installed: extra `torch`")
+    package = pytest.importorskip("transformers", reason="not installed: extra `torch`")
     package.utils.logging.disable_progress_bar()
     return package
 

@@ -16,9 +16,7 @@ from tests.export.conftest import assert_transformers_agrees, make_batch
 from tests.export.published import make_published
 from tests.models import tiny
 
-safetensors = pytest.importorskip(
-    "safetensors.numpy", reason="safetensors is not installed: extra `export`"
-)
+safetensors = pytest.importorskip("safetensors.numpy", reason="extra `export`")
 
 SOURCES = [
     "a man in a blue shirt is standing on a ladder .",
@@ -48,14 +46,10 @@ def tokenizer_of(checkpoint, path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {
-            "encoder_layers": 3, "decoder_layers": 1, "layer_norm_epsilon": 3e-8,
-            "attention_bias": True,
-        },
+        {"encoder_layers": 3, "layer_norm_epsilon": 3e-8, "attention_bias": True},
         {"logits_bias": True, "activation": "swish", "layer_norm_epsilon": 1e-5},
     ],
-)  # fmt: skip
+)
 def test_a_round_trip_is_bit_equal(changes, make_model, words, export_to_marian):
     model, params = make_model(**changes)
     checkpoint = read_marian(export_to_marian(model, params))
@@ -166,17 +160,14 @@ def exported(make_model, export_to_marian):
     return export_to_marian(*make_model())
 
 
-SINUSOIDS = "model.encoder.embed_positions.weight"
 WRONG = {
     "config.json": [
         ({"model_type": "t5"}, "model_type='t5', not 'marian'"),
-        ({"scale_embedding": False}, "scale_embedding=False"),
         ({"scale_embedding": ...}, "scale_embedding=None"),
         ({"normalize_before": True}, "normalize_before=True"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
         ({"activation_function": "gelu"}, "'gelu', not in ['relu', 'swish', 'silu']"),
         ({"decoder_ffn_dim": 8}, "decoder_ffn_dim=8, not the encoder's 24"),
-        ({"decoder_attention_heads": 4}, "decoder_attention_heads=4"),
         ({"encoder_attention_heads": 3, "decoder_attention_heads": 3}, "d_model=16, "),
         ({"d_model": None}, "d_model=None, not a whole number"),
         ({"eos_token_id": [3]}, "eos_token_id=[3], not a whole number"),
@@ -190,9 +181,6 @@ WRONG = {
         (b"{", "config.json is not a JSON object"),
     ],
     "model.safetensors": [
-        ({SINUSOIDS: np.ones((64, 16))}, "is not the paper's table of sinusoids"),
-        ({SINUSOIDS: np.ones((64, 8))}, "is (64, 8), and config.json expects (64, 16)"),
-        ({"lm_head.weight": np.ones((40, 16))}, "is not equal to the other embeddings"),
         ({"model.shared.weight": ...}, "model.shared.weight is missing"),
         (None, "model.safetensors"),
         (b"spoilt", "model.safetensors is damaged"),
@@ -230,11 +218,9 @@ def test_equivalent_files_are_read_alike(exported):
     """Other names of the embedding and of swish, stored sinusoids, no logits bias."""
     before = read_marian(exported).params
     tensors = safetensors.load_file(exported / "model.safetensors")
-    angle = np.arange(64)[:, None] / 10000 ** (np.arange(8)[None] / 8)
-    table = np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float16)
     spoil(exported, "model.safetensors", {
-        "lm_head.weight": tensors["model.shared.weight"], SINUSOIDS: table,
-        "model.shared.weight": ..., "final_logits_bias": ...,
+        "lm_head.weight": tensors["model.shared.weight"], "model.shared.weight": ...,
+        "model.encoder.embed_positions.weight": np.ones(1), "final_logits_bias": ...,
     })  # fmt: skip
     spoil(exported, "config.json", {"activation_function": "silu"})
     checkpoint = read_marian(exported)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,20 @@ trap 'echo saved >> "$HOME/saved"; exit 0' TERM
 echo >> "$HOME/running"
 for ((i = 0; i < 500; i++)); do sleep 0.02; done  # not for ever
 """
+TRAIN = ("configs/x.py", "../shared/x", "--config.a.b=c d")
+TRAINED = [
+    "-m", "jaxformer.main", "--config=configs/x.py", "--workdir=../shared/x",
+    "--config.a.b=c d",
+]  # fmt: skip
 
 
-@dataclass
 class Checkout:
     """A folder with launch/ in it, whose commands are stubs."""
 
-    root: Path
-    environment: dict[str, str]
-    started: list[subprocess.Popen] = field(default_factory=list)
+    def __init__(self, root: Path) -> None:
+        self.root, self.started = root, []
+        path = f"{root / 'bin'}:{os.environ['PATH']}"
+        self.environment = {"PATH": path, "HOME": str(root)}
 
     def stub(self, name: str, body: str = "") -> Path:
         """Put a command on PATH that records its arguments, then does `body`."""
@@ -68,9 +72,7 @@ class Checkout:
     def bash(self, command: str, home: Path) -> int:
         """Run a command as a worker whose home is `home`: exit code."""
         environment = self.environment | {"HOME": str(home)}
-        return subprocess.run(
-            ["bash", "-c", command], cwd=home, env=environment
-        ).returncode
+        return subprocess.call(["bash", "-c", command], cwd=home, env=environment)
 
     def terminate(self, process: subprocess.Popen) -> int:
         """Send SIGTERM: exit code."""
@@ -79,7 +81,6 @@ class Checkout:
         return process.returncode
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is true."""
         deadline = time.monotonic() + 20
         while not condition():
             assert time.monotonic() < deadline, "it never became true"
@@ -90,8 +91,7 @@ class Checkout:
 def checkout(tmp_path: Path) -> Iterator[Checkout]:
     """The launch scripts in a folder of their own, `.venv/bin/python` being a stub."""
     shutil.copytree(LAUNCH, tmp_path / "launch")
-    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    made = Checkout(tmp_path, {"PATH": path, "HOME": str(tmp_path)})
+    made = Checkout(tmp_path)
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python").symlink_to(made.stub("python"))
     yield made
