@@ -97,7 +97,6 @@ class AttentionView:
         data = {
             "begin": self._complete(Choice(**choice))._asdict(),
             "heads": self.heads,
-            "colours": charts.head_colours(self.heads),
             "kinds": {kind: KINDS[kind] for kind in self.layers},
             "layers": self.layers,
             "min_weight": charts.MIN_WEIGHT,

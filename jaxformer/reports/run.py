@@ -15,7 +15,6 @@ import numpy as np
 from jaxformer.data.plan import Plan
 from jaxformer.errors import InputError
 from jaxformer.reports import page
-from jaxformer.reports.run_charts import KINDS, make_charts
 from jaxformer.reports.translations import Text, compare, unit_of
 
 
@@ -35,7 +34,8 @@ def describe_run(
     corpus/report.json, `schedule` returns the learning rate by updates made.
     """
     curves = {
-        kind: [line for line in metrics if line["kind"] == kind] for kind in KINDS
+        kind: [line for line in metrics if line["kind"] == kind]
+        for kind in ("train", "eval", "final")
     }
     skipped = [line.get("skipped_updates") for line in curves["train"]]
     flat = {
@@ -129,7 +129,10 @@ def gather(
 
 def render(data: Mapping[str, Any]) -> str:
     """Return the page of a report's data."""
-    return page.render("run.html", charts=make_charts(data), data=data, report=data)
+    curves = [curve for run in data["runs"] for curve in run["curves"].values()]
+    lines = [line.items() for curve in curves for line in curve]
+    logged = {key for line in lines for key, value in line if value is not None}
+    return page.render("run.html", data=data, report=data, logged=logged)
 
 
 def write(data: Mapping[str, Any], output: Path) -> Path:

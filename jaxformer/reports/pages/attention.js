@@ -103,7 +103,7 @@ function filled(name, weights) {
 }
 
 function headColour(head) {
-  const plain = pageData.colours[head - 1];
+  const plain = COLOURS[(head - 1) % COLOURS.length];
   if (!isDark.matches) return plain;
   const lighter = [1, 3, 5].map((at) => Math.round(0.7 * parseInt(plain.slice(at, at + 2), 16) + 76));
   return `rgb(${lighter})`;
