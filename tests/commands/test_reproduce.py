@@ -16,63 +16,55 @@ THEIRS = (
 )
 
 
-@pytest.fixture
-def reproduce(command, toy, tmp_path, monkeypatch):
-    """Reproduce a row of the toy language in one workdir; returns the Answer."""
-    config = str(toy.config.with_suffix(""))
-    row = Row(config, "test en-de", THEIRS, ("text: theirs was spoken",))
-    monkeypatch.setitem(published.ROWS, ROW, row)
-    data = f"--config.data.directory={toy.directory}"
-
-    def run(*flags):
-        common = ("--mode=reproduce", f"--row={ROW}", data)
-        return command(*common, f"--workdir={tmp_path / 'runs' / 'a'}", *flags)
-
-    return run
-
-
 @pytest.mark.slow
 def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
-    reproduce, command, tmp_path
+    command, toy, tmp_path, monkeypatch
 ):
+    config = str(toy.config.with_suffix(""))
+    row = Row(config, "test en-de", THEIRS, ["text: theirs was spoken"])
+    monkeypatch.setitem(published.ROWS, ROW, row)
+    workdir, page = tmp_path / "runs" / "a", tmp_path / "page.html"
+
+    def reproduce(*flags):
+        data = f"--config.data.directory={toy.directory}"
+        common = ("--mode=reproduce", f"--row={ROW}", data, f"--workdir={workdir}")
+        return command(*common, *flags)
+
     half = reproduce("--steps=50")
-    budget = half.result["budget"]
-    assert (budget["steps"], budget["published_steps"]) == (50, 100)
-    assert budget["averaged_checkpoints"] == 2
-    assert budget["updates_between_them"] == 12  # half of 25
+    assert half.result["budget"] == {
+        "steps": 50, "published_steps": 100, "share_of_updates": 0.5,
+        "averaged_checkpoints": 2, "updates_between_them": 12,  # half of 25
+    }  # fmt: skip
     assert half.result["changed"] == []
     assert [each["scorer"] for each in half.result["every_bleu"]] == list(SCORERS)
-    assert "differs: budget: 50 of 100 updates (50 %)" in half.err
-    assert "differs: text: theirs was spoken" in half.err
-    ours = half.result["every_bleu"][-1]["bleu"]
-    assert f"theirs  31.40  ours {ours:6.2f}  Moses tokens, compounds split" in half.err
-    ours = half.result["ppl"]
-    assert f"theirs   4.92  ours {ours:6.2f}  {PERPLEXITY}" in half.err
+    bleu, ppl = half.result["every_bleu"][-1]["bleu"], half.result["ppl"]
+    for line in (
+        "differs: budget: 50 of 100 updates (50 %)",
+        "differs: text: theirs was spoken",
+        f"theirs  31.40  ours {bleu:6.2f}  Moses tokens, compounds split",
+        f"theirs   4.92  ours {ppl:6.2f}  {PERPLEXITY}",
+    ):
+        assert line in half.err
 
-    full = reproduce("--beam_size=1", "--split=dev")
-    assert "step 50 of 100" in full.err
-    assert full.result["budget"]["share_of_updates"] == 1
-    assert "differs: budget" not in full.err
     changes = ["--beam_size=1", "--split=dev"]
+    full = reproduce(*changes)
+    assert "step 50 of 100" in full.err
+    assert "differs: budget" not in full.err
     assert full.result["changed"] == changes
     assert f"differs: config: {changes[0]}" in full.err
-    kept = json.loads((tmp_path / "runs" / "a" / "reproduced.json").read_text())
+    kept = json.loads((workdir / "reproduced.json").read_text())
     assert kept == {k: v for k, v in full.result.items() if k != "seconds"}
     assert "holds a run of 100 steps" in reproduce("--steps=50").complaint
 
-    page = tmp_path / "page.html"
-    listed = command(
-        "--mode=reproduce", f"--workdir={tmp_path / 'runs'}", f"--output={page}"
-    ).result
+    flags = (f"--workdir={workdir.parent}", f"--output={page}")
+    listed = command("--mode=reproduce", *flags).result
     assert (listed["runs"], listed["output"]) == (1, str(page))
     (mine,) = (each for each in listed["rows"] if each["row"] == ROW)
-    assert [(each["value"], each["ours"]) for each in mine["figures"]] == [
-        (31.4, [kept["every_bleu"][-1]["bleu"]]),
-        (4.92, [kept["ppl"]]),
-    ]
-    shown = f"{kept['every_bleu'][-1]['bleu']:.2f}"
+    bleu = kept["every_bleu"][-1]["bleu"]
+    ours = [each["ours"] for each in mine["figures"]]
+    assert ours == [[bleu], [kept["ppl"]]]
     html = page.read_text()
-    assert re.search(rf'31\.40</td>\s*<td class="number">{shown}</td>', html)
+    assert re.search(rf'31\.40</td>\s*<td class="number">{bleu:.2f}</td>', html)
     assert all(score["signature"] in html for score in kept["every_bleu"])
 
 
