@@ -30,7 +30,7 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
         common = ("--mode=reproduce", f"--row={ROW}", data, f"--workdir={workdir}")
         return command(*common, *flags)
 
-    half = reproduce("--steps=50")
+    half = reproduce("--steps=50", "--config.mesh.data=8")  # no other experiment
     assert half.result["budget"] == {
         "steps": 50, "published_steps": 100, "share_of_updates": 0.5,
         "averaged_checkpoints": 2, "updates_between_them": 12,  # half of 25
@@ -39,17 +39,17 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     assert [each["scorer"] for each in half.result["every_bleu"]] == list(SCORERS)
     bleu, ppl = half.result["every_bleu"][-1]["bleu"], half.result["ppl"]
     for line in (
-        "differs: budget: 50 of 100 updates (50 %)",
+        "differs: budget: 50 of 100 updates (50 %); checkpoints averaged: 2, 12",
         "differs: text: theirs was spoken",
         f"theirs  31.40  ours {bleu:6.2f}  Moses tokens, compounds split",
         f"theirs   4.92  ours {ppl:6.2f}  {PERPLEXITY}",
     ):
         assert line in half.err
 
-    changes = ["--beam_size=1", "--split=dev"]
-    full = reproduce(*changes)
+    full = reproduce("--config.decoding.beam_size=1", "--split=dev")
     assert "step 50 of 100" in full.err
     assert "differs: budget" not in full.err
+    changes = ["decoding.beam_size=1, the row has 2", "--split=dev"]
     assert full.result["changed"] == changes
     assert f"differs: config: {changes[0]}" in full.err
     kept = json.loads((workdir / "reproduced.json").read_text())

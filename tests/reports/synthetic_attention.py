@@ -1,5 +1,7 @@
 """Synthetic attention of sentences and their translations."""
 
+import itertools
+
 import numpy as np
 
 from jaxformer.decoding.forced import Attention
@@ -20,10 +22,9 @@ def weights(layers: int, queries: int, keys: int, *, is_causal: bool = False):
 
 def pieces(text: str) -> list[str]:
     """Words as pieces, those of more than five letters as two, and the end."""
-    cut = [[word] if len(word) < 6 else [word[:4], word[4:]] for word in text.split()]
-    return [piece for first, *rest in cut for piece in (f"\u2581{first}", *rest)] + [
-        "</s>"
-    ]
+    words = [f"\u2581{word}" for word in text.split()]
+    cut = [(word[:5], word[5:]) if len(word) > 6 else (word,) for word in words]
+    return [*itertools.chain.from_iterable(cut), "</s>"]
 
 
 def attention(source: str, target: str) -> Attention:

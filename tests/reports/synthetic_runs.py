@@ -2,7 +2,6 @@
 
 import random
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,8 @@ from jaxformer.evaluation.metrics import every_bleu
 from jaxformer.reports import run as report
 from jaxformer.reports.translations import Text, describe_translations
 from jaxformer.training.optimizer import inverse_square_root_schedule
+
+from .synthetic_attention import attention
 
 WORDS = {
     "red": "rote", "small": "kleine", "old": "alte", "cat": "Katze", "cow": "Kuh",
@@ -43,16 +44,6 @@ def evaluate(text: Text, errors: float) -> Evaluation:
     ]
     bleus = every_bleu(found, text.references, target_language=text.target_language)
     return Evaluation(found, {"nll": 1.5, "ppl": 4.48}, bleus)
-
-
-def align(source: str, target: str) -> Any:
-    """Word by word."""
-    sides = [
-        [*(f"\u2581{word}" for word in text.split()), "</s>"]
-        for text in (source, target)
-    ]
-    links = [(n, n) for n in range(min(map(len, sides)) - 1)]
-    return SimpleNamespace(source=sides[0], target=sides[1], alignment=lambda: links)
 
 
 def make_log() -> list[dict]:
@@ -97,7 +88,7 @@ def make_run(
     done = text and evaluate(text, errors)
     if text is not None:
         facts["parameters"] = 123_456
-        facts |= describe_translations(done, text, align, examples)
+        facts |= describe_translations(done, text, attention, examples)
     described = report.describe_run(
         facts,
         config,

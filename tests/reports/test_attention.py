@@ -4,25 +4,17 @@ import base64
 import json
 import re
 import zlib
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from jaxformer.decoding.forced import PairScore
-from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
+from jaxformer.reports import attention_charts as charts
 from jaxformer.reports import page
 from jaxformer.reports.attention import AttentionView
-from jaxformer.reports.attention_charts import (
-    MIN_WEIGHT,
-    head_colours,
-    heat_map,
-    lines_chart,
-)
-from jaxformer.reports.attention_data import LEVELS, Matrix, attend, readable, word_diff
+from jaxformer.reports.attention_data import LEVELS, Matrix, readable, word_diff
 
-from .synthetic_attention import HEADS, LAYERS, attended, attention, pieces
+from .synthetic_attention import HEADS, LAYERS, attended
 
 SOURCE = "Two foxes wander home"
 TARGETS = ("Zwei Füchse wandern heim", "Zwei Füchse gehen heim")
@@ -55,7 +47,7 @@ def test_words_that_changed_are_told_apart():
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 @pytest.mark.parametrize(
-    ("draw", "least"), [(VIEW.lines, MIN_WEIGHT), (VIEW.heat_map, 0.0005)]
+    ("draw", "least"), [(VIEW.lines, charts.MIN_WEIGHT), (VIEW.heat_map, 0.0005)]
 )
 def test_charts_have_the_weights_and_the_pieces_of_the_pair(draw, least, kind):
     found = VIEW.viewed[0].alternatives[1].attention
@@ -88,10 +80,10 @@ def test_lines_and_cells_are_drawn_at_their_pieces():
         texts = re.findall(r"translate\(([-\d.]+),([-\d.]+)\)[^>]*>(\w\w)</text>", svg)
         return svg, {text: (float(x), float(y)) for x, y, text in texts}
 
-    svg, at = draw(lines_chart(matrix, [1]))
+    svg, at = draw(charts.lines_chart(matrix, [1]))
     ((x, dx),) = re.findall(r'<line[^>]*translate\(([-\d.]+),[^>]*x2="([-\d.]+)"', svg)
     assert (float(x), float(x) + float(dx)) == (at["cc"][0], at["xx"][0])
-    svg, at = draw(heat_map(matrix, [1]))
+    svg, at = draw(charts.heat_map(matrix, [1]))
     cells = re.findall(r'rect mark" d="M([\d.]+),([\d.]+)h([\d.]+)v([\d.]+)', svg)
     ((x, y, width, height),) = (map(float, cell) for cell in cells)
     assert x < at["xx"][0] < x + width
@@ -99,11 +91,11 @@ def test_lines_and_cells_are_drawn_at_their_pieces():
 
 
 def test_a_head_has_the_same_colour_in_every_chart():
-    scale = {"domain": [1, 2, 3, 4], "range": head_colours(HEADS)}
+    scale = {"domain": [1, 2, 3, 4], "range": charts.head_colours(HEADS)}
     _, lines, _ = VIEW.lines(heads=2).to_dict()["layer"]
     for each in (lines, VIEW.heat_map().to_dict()["spec"]):
         assert each["encoding"]["color"]["scale"] == scale
-    assert len(set(head_colours(16))) == 16
+    assert len(set(charts.head_colours(16))) == 16
 
 
 @pytest.mark.parametrize(
@@ -169,49 +161,3 @@ def test_files_are_of_the_kind_that_their_name_says(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             VIEW.save(file)
-
-
-# From a translator ------------------------------------------------------------------
-
-
-def encode(texts):
-    return list(map(pieces, texts))  # a piece is a word or a part of it
-
-
-TRANSLATOR = SimpleNamespace(
-    longest=6,
-    tokenizer=SimpleNamespace(encode=encode, encode_target=encode),
-    translate=lambda texts: [
-        [Hypothesis(f"{text[::-1]}{'!' * n}", -n, -2 * n, n) for n in (1, 2)]
-        for text in texts
-    ],
-    attention=attention,
-    score=lambda _, texts: [
-        PairScore(each, [-0.5] * len(each)) for each in encode(texts)
-    ],
-)
-
-
-def test_sentences_are_translated_or_given_and_blank_ones_left_out():
-    first, last = attend(TRANSLATOR, ["ab cd", " ", "ef"])
-    assert (first.source, last.source) == ("ab cd", "ef")
-    assert first.alternatives[0].found == ("dc ba!", -1, -2, 1)
-    assert first.alternatives[1].attention.target == pieces("dc ba!!")
-    (found,) = attend(TRANSLATOR, ["", "ab cd"], ["", "x"])
-    (only,) = found.alternatives
-    assert only.found == ("x", None, pytest.approx(-1.0), 2)
-    assert only.attention.source == pieces("ab cd")
-
-
-@pytest.mark.parametrize(
-    ("sources", "targets", "message"),
-    [
-        ([" ", ""], None, "0 sentences cannot be shown"),
-        (["a"] * 51, None, "51 sentences cannot be shown: give 1 to 50"),
-        (["a", "b c d e f g"], None, "the sentence of line 2 has 7 pieces.* than 6"),
-        (["", "a"], ["", "b c d e f g"], "the translation of line 2 has 7 pieces"),
-    ],
-)
-def test_no_too_many_and_too_long_sentences_are_refused(sources, targets, message):
-    with pytest.raises(InputError, match=message):
-        attend(TRANSLATOR, sources, targets)
