@@ -1,7 +1,7 @@
 """Every row of the paper's Table 3: variations of the base model, English-German.
 
 Reproduces  perplexity per piece and BLEU on newstest2013, the validation split, without
-            averaging: jaxformer/published.py has the paper's two numbers for each row,
+            averaging: jaxformer/published.toml has the paper's two numbers of each row,
             and --mode=reproduce --row=table3/E prints them beside ours. None has been
             run at full length.
 Hardware    the paper: 8 P100, 12 hours for the base model, 3.5 days for the big one.

@@ -18,7 +18,7 @@ from jaxformer.evaluation.evaluator import Text as Pairs
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.reports import page
 from jaxformer.reports import run as report
-from jaxformer.reports.translations import Text, Translated
+from jaxformer.reports.translations import Text, describe_translations
 from jaxformer.run import Run, open_run, plan_training
 from jaxformer.training.log import read_metrics
 from jaxformer.training.optimizer import make_optimizer
@@ -58,18 +58,20 @@ def run(
         name: name_text(each, source, reference, split) for name, each in runs.items()
     }
     text = report.require_one_text(texts)
-    facts = [describe(name, each, text, options) for name, each in runs.items()]
+    described = [
+        describe(name, each, text, examples, options) for name, each in runs.items()
+    ]
     if not processes.is_first():
         return None
-    found = report.gather(facts, text, examples=examples)
-    scores = found["runs"][0]["scores"]
-    bleu = scores["bleu"] if scores else {"score": None, "signature": None}
+    found = report.gather(*zip(*described, strict=True), text, examples=examples)
+    first = found["runs"][0]
+    bleu = first["scores"]["bleu"] if first["scores"] else {}
     return {
         "output": str(page_file),
         "json": str(report.write(found, page_file)),
-        "bleu": bleu["score"],
-        "signature": bleu["signature"],
-        "direction": found["runs"][0]["direction"],
+        "bleu": bleu.get("score"),
+        "signature": bleu.get("signature"),
+        "direction": first["direction"],
         "sentences": len(text.sources) if text else 0,
         "seconds": round(time.monotonic() - start, 1),
     }
@@ -96,29 +98,33 @@ def name_text(
 
 
 def describe(
-    name: str, run: Run, text: Text | None, options: dict[str, Any]
-) -> report.RunFacts:
-    """Translate the text if the run is trained, and read the run's workdir."""
+    name: str, run: Run, text: Text | None, examples: int, options: dict[str, Any]
+) -> tuple[dict[str, Any], list[str] | None]:
+    """Return the report's data of a run, and its translations if it is trained."""
     folder, config = run.workdir.path, run.config
-    translated = prepared = None
+    facts = {
+        "name": name,
+        "direction": config.data.direction,
+        "tokenizer": run.tokenizer.hash,
+        "vocabulary": run.tokenizer.vocab_size,
+        "versions": run.workdir.read_record().get("versions", {}),
+    }
+    done = prepared = None
     if run.workdir.has_checkpoints():
         logger.info("report: %s", name)
         pairs = Pairs(text.sources, text.references)
         done, translator = evaluate(run, pairs, **options)
-        parameters, align = parameter_count(translator.params[0]), translator.attention
-        translated = Translated(done, options["checkpoint"], parameters, align)
+        facts["checkpoint"] = options["checkpoint"]  # None: as the config says
+        facts["parameters"] = parameter_count(translator.params[0])
+        facts |= describe_translations(done, text, translator.attention, examples)
     if (folder / "corpus").exists():  # an imported model has none
         prepared = open_prepared(folder)
-    return report.RunFacts(
-        name,
+    described = report.describe_run(
+        facts,
         config.as_dict(),
-        config.data.direction,
-        run.tokenizer.hash,
-        run.tokenizer.vocab_size,
         read_metrics(folder),
         make_optimizer(d_model=run.model.d_model, **vars(config.optimizer))[1],
         prepared and prepared.report,
         prepared and plan_training(run, prepared),
-        run.workdir.read_record().get("versions", {}),
-        translated,
     )
+    return described, done and done.translations

@@ -19,6 +19,7 @@ from jaxformer.commands import train
 from jaxformer.commands.evaluate import evaluate, read_text
 from jaxformer.config_files import ConfigRequest, Values
 from jaxformer.errors import InputError
+from jaxformer.evaluation.metrics import SCORERS
 from jaxformer.files import write_atomically
 from jaxformer.reports import reproduction
 from jaxformer.run import open_run
@@ -64,7 +65,14 @@ def run(
         for name, value in flags.items()
         if value is not None and (name, value) != ("split", "test")
     ]
-    budget = reproduction.measure_budget(ours, theirs)
+    training, published_steps = ours["training"], theirs["training"]["steps"]
+    budget = {
+        "steps": training["steps"],
+        "published_steps": published_steps,
+        "share_of_updates": training["steps"] / published_steps,
+        "averaged_checkpoints": training["average"],
+        "updates_between_them": training["save_every"],
+    }
     result = {
         "row": row,
         "budget": budget,
@@ -120,5 +128,9 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
     for each in published.NOT_COMPARABLE:
         logger.info("not comparable with any row: %s", each)
     if output is not None and processes.is_first():
-        reproduction.write_page(rows, output)
+        from jaxformer.reports import page  # its packages are optional
+
+        page.require_output(output)
+        values = {"rows": rows, "others": published.NOT_COMPARABLE, "scorers": SCORERS}
+        page.write(output, page.render("comparison.html", **values))
     return {"rows": rows, "runs": len(results), "output": output and str(output)}

@@ -12,10 +12,13 @@ import numpy as np
 from jaxformer.errors import InputError
 from jaxformer.reports import attention_charts as charts
 from jaxformer.reports import page
-from jaxformer.reports.attention_data import KINDS, AttendedSentence, Matrix, matrix_of
+from jaxformer.reports.attention_data import KINDS, AttendedSentence, matrix_of
 
 ENDINGS = (".html", ".png", ".svg", ".pdf")
-VIEWS = {"lines": charts.lines_chart, "heat_map": charts.heat_map}
+VIEWS = {  # the chart, and where it has queries and keys
+    "lines": (charts.lines_chart, "above", "below"),
+    "heat_map": (charts.heat_map, "rows", "columns"),
+}
 
 
 class Choice(NamedTuple):
@@ -60,17 +63,17 @@ class AttentionView:
         chosen = self._complete(Choice(**choice))
         pair = self.viewed[chosen.sentence - 1].alternatives[chosen.alternative - 1]
         matrix = matrix_of(pair.attention, chosen.attention, chosen.layer)
-        kind = KINDS[chosen.attention]
-        where = ("above", "below") if chosen.view == "lines" else ("rows", "columns")
+        draw, at_queries, at_keys = VIEWS[chosen.view]
+        name, queries, keys = KINDS[chosen.attention].values()
+        heads = ", ".join(map(str, chosen.heads))
         title = page.alt.Title(
-            f"{kind['name']}, layer {chosen.layer} of {self.layers[chosen.attention]}, "
-            f"head{'s' * (len(chosen.heads) > 1)} {', '.join(map(str, chosen.heads))}",
-            subtitle=f"{kind['queries']} ({where[0]}) attends to {kind['keys']} "
-            f"({where[1]})",
+            f"{name}, layer {chosen.layer} of {self.layers[chosen.attention]}, "
+            f"head{'s' * (len(chosen.heads) > 1)} {heads}",
+            subtitle=f"{queries} ({at_queries}) attends to {keys} ({at_keys})",
             anchor="start",
             offset=8,
         )
-        return VIEWS[chosen.view](matrix, chosen.heads).properties(title=title)
+        return draw(matrix, chosen.heads).properties(title=title)
 
     def save(self, path: str | Path, **choice: Any) -> None:
         """Write the page (.html), or a picture of one chart: .png, .svg or .pdf.
@@ -91,20 +94,13 @@ class AttentionView:
 
     def html(self, **choice: Any) -> str:
         """Return the page, which opens with the choice."""
-        small = Matrix(["a", "b"], ["a", "b"], np.zeros((self.heads, 2, 2)))
-        drawn = {  # the page replaces data and parameters
-            "lines": charts.lines_chart(small, [1]),
-            "heat_map": charts.heat_map(small, [1]),
-            "heat_maps": charts.heat_map(small, [1, 1]),  # of several heads
-        }
         data = {
             "begin": self._complete(Choice(**choice))._asdict(),
             "heads": self.heads,
-            "colours": charts.head_colours(self.heads),
             "kinds": {kind: KINDS[kind] for kind in self.layers},
             "layers": self.layers,
             "min_weight": charts.MIN_WEIGHT,
-            "charts": {name: chart.to_dict() for name, chart in drawn.items()},
+            "charts": charts.SPECIFICATIONS,
             "sentences": [each.packed() for each in self.viewed],
         }
         return page.render("attention.html", data=data, title=self.title)
@@ -125,7 +121,7 @@ class AttentionView:
         layer = layers if choice.layer is None else choice.layer
         _require_number("layer", layer, layers)
         heads = range(1, self.heads + 1) if choice.heads is None else choice.heads
-        heads = sorted({heads} if isinstance(heads, int) else set(heads))
+        heads = np.unique(heads).tolist()  # of one head or several
         if not heads:
             raise InputError("heads is empty; choose at least one, or leave it out")
         for head in heads:

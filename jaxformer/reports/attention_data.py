@@ -12,7 +12,8 @@ from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.translate import Hypothesis, Translator
 from jaxformer.errors import InputError
 
-# The three attentions of section 3.2.3: name, and whose pieces attend to whose.
+# The three attentions of section 3.2.3: name, and whose pieces attend to whose (the
+# names of `sides_of`).
 KINDS = {
     kind: {"name": name, "queries": queries, "keys": keys}
     for kind, name, queries, keys in (
@@ -27,12 +28,9 @@ START, END = "<start>", "<end>"
 
 
 class Alternative(NamedTuple):
-    """A translation of a sentence, as `Hypothesis`, and its attention."""
+    """A translation of a sentence, whose score is None if it was given."""
 
-    text: str
-    score: float | None  # None if the translation was given
-    log_probability: float
-    tokens: int
+    found: Hypothesis
     attention: Attention
 
 
@@ -47,20 +45,16 @@ class AttendedSentence(NamedTuple):
         best = self.alternatives[0]
         return {
             "text": self.source,
-            "pieces": readable(best.attention.source),
             "encoder": pack(best.attention.encoder),
             "alternatives": [
                 {
-                    "parts": word_diff(best.text, each.text),
-                    "score": each.score,
-                    "log_probability": each.log_probability,
-                    "tokens": each.tokens,
-                    "pieces": readable(each.attention.target),
-                    "inputs": [START, *readable(each.attention.target)[:-1]],
-                    "decoder": pack(each.attention.decoder),
-                    "cross": pack(each.attention.cross),
+                    **found._asdict(),
+                    "parts": word_diff(best.found.text, found.text),
+                    "sides": sides_of(attention),
+                    "decoder": pack(attention.decoder),
+                    "cross": pack(attention.cross),
                 }
-                for each in self.alternatives
+                for found, attention in self.alternatives
             ],
         }
 
@@ -112,7 +106,7 @@ def attend(
     return [
         AttendedSentence(
             source,
-            [Alternative(*h, translator.attention(source, h.text)) for h in hypotheses],
+            [Alternative(h, translator.attention(source, h.text)) for h in hypotheses],
         )
         for source, hypotheses in zip(sources, found, strict=True)
     ]
@@ -133,32 +127,21 @@ def readable(pieces: Sequence[str]) -> list[str]:
     return [*shown, END]
 
 
-def matrix_of(attention: Attention, kind: str, layer: int) -> Matrix:
-    """Return one kind of attention in one layer, which counts from 1.
+def sides_of(attention: Attention) -> dict[str, list[str]]:
+    """Return the pieces that attend and are attended to, by the names in KINDS.
 
     The decoder's rows are named by the pieces that they predict, its columns by its
     inputs: START and the previous pieces.
     """
     source, target = readable(attention.source), readable(attention.target)
-    queries, keys = {
-        "encoder": (source, source),
-        "decoder": (target, [START, *target[:-1]]),
-        "cross": (target, source),
-    }[kind]
+    inputs = [START, *target[:-1]]
+    return {"sentence": source, "translation": target, "translation so far": inputs}
+
+
+def matrix_of(attention: Attention, kind: str, layer: int) -> Matrix:
+    """Return one kind of attention in one layer, which counts from 1."""
+    queries, keys = (sides_of(attention)[KINDS[kind][k]] for k in ("queries", "keys"))
     return Matrix(queries, keys, np.asarray(getattr(attention, kind)[layer - 1]))
-
-
-def chart_rows(
-    matrix: Matrix, heads: Sequence[int], minimum: float = 0.0005
-) -> list[dict[str, Any]]:
-    """Return the weights of at least `minimum` as a chart's data."""
-    rows = []
-    for head in heads:
-        weights = matrix.weights[head - 1]
-        for query, key in np.argwhere(weights >= minimum).tolist():
-            weight = round(float(weights[query, key]), 3)
-            rows.append({"head": head, "query": query, "key": key, "weight": weight})
-    return rows
 
 
 def pack(weights: np.ndarray) -> str:
@@ -174,10 +157,9 @@ def word_diff(best: str, other: str) -> list[tuple[str, str]]:
     of the best alone that nothing replaces).
     """
     a, b = best.split(), other.split()
-    parts = []
     matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
-    for change, a0, a1, b0, b1 in matcher.get_opcodes():
-        words = a[a0:a1] if change == "delete" else b[b0:b1]
-        name = {"equal": "same", "delete": "gone"}.get(change, "new")
-        parts.append((name, " ".join(words)))
-    return parts
+    names = {"equal": "same", "delete": "gone", "insert": "new", "replace": "new"}
+    return [
+        (names[change], " ".join(a[a0:a1] if change == "delete" else b[b0:b1]))
+        for change, a0, a1, b0, b1 in matcher.get_opcodes()
+    ]

@@ -52,9 +52,9 @@ def render(
     `pageData` in the template's script; the template has `values` by their names.
     """
     specs = {name: chart.to_dict() for name, chart in (charts or {}).items()}
+    values |= {"specs": specs, "data": data, "colours": COLOURS}
     library = vl_convert.javascript_bundle().replace("</script", "<\\/script")
-    page = PAGES.get_template(template)
-    return page.render(specs=specs, data=data, library=library, **values)
+    return PAGES.get_template(template).render(library=library, **values)
 
 
 def require_output(path: Path, endings: Sequence[str] = (".html",)) -> None:

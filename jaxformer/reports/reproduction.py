@@ -1,14 +1,12 @@
-"""Published figures beside ours under the same scorer, as data, text and a page.
+"""Published figures beside ours under the same scorer, as data and text.
 
 A result is what `--mode=reproduce --row=NAME` writes into a workdir as reproduced.json.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from jaxformer import published
-from jaxformer.evaluation.metrics import SCORERS
 
 Config = Mapping[str, Mapping[str, Any]]
 
@@ -34,21 +32,9 @@ def changed_values(ours: Config, theirs: Config) -> list[str]:
     ]
 
 
-def measure_budget(ours: Config, theirs: Config) -> dict[str, Any]:
-    """Return our updates and checkpoints beside the updates of the row's config."""
-    training, steps = ours["training"], theirs["training"]["steps"]
-    return {
-        "steps": training["steps"],
-        "published_steps": steps,
-        "share_of_updates": training["steps"] / steps,
-        "averaged_checkpoints": training["average"],
-        "updates_between_them": training["save_every"],
-    }
-
-
 def differences(row: str, budget: Mapping[str, Any], changed: list[str]) -> list[str]:
     """Return how our experiment differs from the row's: the budget, then the rest."""
-    found = [f"config: {each}" for each in changed] + [*published.row(row).differs]
+    found = [f"config: {each}" for each in changed] + published.row(row).differs
     if budget["steps"] == budget["published_steps"]:
         return found
     averaged = (
@@ -91,15 +77,6 @@ def describe(row: Mapping[str, Any]) -> str:
         lines.append(f"  ours is {run['workdir']}: {_updates(run['budget'])}")
         lines += [f"    differs: {each}" for each in run["differs"]]
     return "\n".join(lines)
-
-
-def write_page(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write rows of `beside_ours` as a page. Raises InputError if that fails."""
-    from jaxformer.reports import page  # its packages are optional
-
-    page.require_output(path)
-    values = {"rows": rows, "others": published.NOT_COMPARABLE, "scorers": SCORERS}
-    page.write(path, page.render("comparison.html", **values))
 
 
 def _updates(budget: Mapping[str, Any]) -> str:

@@ -8,115 +8,131 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jaxformer.data.plan import Plan
 from jaxformer.errors import InputError
 from jaxformer.reports import page
-from jaxformer.reports.run_charts import KINDS, make_charts
-from jaxformer.reports.translations import (
-    Text,
-    Translated,
-    compare,
-    describe_translations,
-    unit_of,
-)
+from jaxformer.reports.translations import Text, compare, unit_of
 
 
-class RunFacts(NamedTuple):
-    """The contents of a run's workdir."""
+def describe_run(
+    facts: Mapping[str, Any],
+    config: Mapping[str, Mapping[str, Any]],
+    metrics: Sequence[Mapping[str, Any]],
+    schedule: Callable[[np.ndarray], np.ndarray],
+    corpus: Mapping[str, Any] | None,
+    plan: Plan | None,
+) -> dict[str, Any]:
+    """Return the report's data of a run.
 
-    name: str
-    config: Mapping[str, Mapping[str, Any]]
-    direction: str
-    tokenizer: str  # sha256
-    vocabulary: int
-    metrics: Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl
-    schedule: Callable[[np.ndarray], np.ndarray]  # learning rate by updates made
-    corpus: Mapping[str, Any] | None  # corpus/report.json
-    plan: Plan | None  # the batches of the training text
-    versions: Mapping[str, str]  # as recorded
-    translated: Translated | None
+    `facts` are part of it: name, direction, tokenizer (its sha256), vocabulary
+    (pieces), versions, and for a trained run parameters (their number), checkpoint and
+    `describe_translations`. `metrics` are the lines of metrics.jsonl, `corpus` is
+    corpus/report.json, `schedule` returns the learning rate by updates made.
+    """
+    curves = {
+        kind: [line for line in metrics if line["kind"] == kind]
+        for kind in ("train", "eval", "final")
+    }
+    skipped = [line.get("skipped_updates") for line in curves["train"]]
+    flat = {
+        f"{section}.{key}": value
+        for section, values in sorted(config.items())
+        for key, value in sorted(values.items())
+    }
+    for key, value in flat.items():
+        if key != "data.corpus" and "/" in str(value):  # a path has private folders
+            flat[key] = PurePath(value).name
+    return {
+        **dict.fromkeys(
+            ("parameters", "checkpoint", "scores", "by_length", "worst", "best")
+        ),
+        **facts,
+        "steps": max((line["step"] for line in metrics), default=0),
+        "planned_steps": flat["training.steps"],
+        "curves": curves,
+        "learning_rate": _learning_rate(
+            curves["train"], schedule, flat["optimizer.warmup_steps"]
+        ),
+        "skipped_updates": max((n for n in skipped if n is not None), default=None),
+        "corpus": corpus and {split: corpus[split] for split in ("train", "dev")},
+        "batches": plan
+        and {
+            "layout": flat["batches.layout"],
+            "padding_share": 1 - plan.real_token_share,
+            "updates_per_epoch": plan.updates_per_epoch,
+            "shapes": plan.shapes,
+        },
+        "config": flat,
+    }
+
+
+def _learning_rate(
+    train: Sequence[Mapping[str, Any]], schedule: Callable, warmup_steps: int
+) -> dict[str, Any]:
+    """Equation 3 along the run, and the largest relative difference of logged rates."""
+    rates = {line["step"]: line["learning_rate"] for line in train}
+    rates = {step: rate for step, rate in rates.items() if rate}
+    steps = sorted({1, min(warmup_steps, max(rates)), *rates}) if rates else []
+    formula = dict(zip(steps, schedule(np.array(steps) - 1).tolist(), strict=True))
+    differences = [abs(rate / formula[step] - 1) for step, rate in rates.items()]
+    return {
+        "formula": [{"step": s, "learning_rate": rate} for s, rate in formula.items()],
+        "largest_relative_difference": max(differences, default=None),
+    }
 
 
 def gather(
-    runs: Sequence[RunFacts], text: Text | None, *, examples: int
+    runs: Sequence[Mapping[str, Any]],
+    translations: Sequence[Sequence[str] | None],
+    text: Text | None,
+    *,
+    examples: int,
 ) -> dict[str, Any]:
-    """Return the data of the report; with `examples` 0 no sentence is in it."""
-    described = [_describe(run, text, examples) for run in runs]
-    name, direction = text and text.name, runs[0].direction
+    """Return the data of the report of described runs; None is a run not trained yet.
+
+    Up to `examples` sentences are shown where runs differ.
+    """
+    first, configs = runs[0], [run["config"] for run in runs]
     data = {
         "text": text
-        and {"name": name, "sentences": len(text.sources), "direction": direction},
-        "length_unit": unit_of(runs[0].config["data"]["source_language"]),
-        "runs": described,
+        and {
+            "name": text.name,
+            "sentences": len(text.sources),
+            "direction": first["direction"],
+        },
+        "length_unit": unit_of(first["config"]["data.source_language"]),
+        "runs": runs,
         "comparison": None,
     }
     if len(runs) > 1:
-        configs = [each["config"] for each in described]
         keys = sorted(set().union(*configs))
         rows = [{"key": k, "values": [c.get(k) for c in configs]} for k in keys]
-        evaluations = {r.name: r.translated.evaluation for r in runs if r.translated}
-        systems = {name: each.translations for name, each in evaluations.items()}
+        names = [run["name"] for run in runs]
+        systems = {n: t for n, t in zip(names, translations, strict=True) if t}
         compared = {"tests": [], "sentences": []}
-        if runs[0].translated and len(systems) > 1:
+        if translations[0] and len(systems) > 1:
             compared = compare(systems, text, examples)
         data["comparison"] = {
-            "first": runs[0].name,
+            "first": first["name"],
             **compared,
             "config": [r for r in rows if len(set(map(json.dumps, r["values"]))) > 1],
-            "same_pieces": len({run.tokenizer for run in runs}) == 1,
+            "same_pieces": len({run["tokenizer"] for run in runs}) == 1,
             "same_loss": len({c["training.label_smoothing"] for c in configs}) == 1,
         }
     # JSON has no NaN and no infinity: null.
     return json.loads(json.dumps(data), parse_constant=lambda _: None)
 
 
-def _describe(run: RunFacts, text: Text | None, examples: int) -> dict[str, Any]:
-    curves = {
-        kind: [line for line in run.metrics if line["kind"] == kind] for kind in KINDS
-    }
-    skipped = [line.get("skipped_updates") for line in curves["train"]]
-    found = run.translated
-    scores = dict.fromkeys(("scores", "by_length", "worst", "best"))
-    if found is not None:
-        scores = describe_translations(found, text, examples)
-    config = {
-        f"{section}.{key}": value
-        for section, values in sorted(run.config.items())
-        for key, value in sorted(values.items())
-    }
-    for key, value in config.items():
-        if key != "data.corpus" and "/" in str(value):  # a path has private folders
-            config[key] = PurePath(value).name
-    facts = ("name", "direction", "tokenizer", "vocabulary", "versions")
-    return {
-        **{fact: getattr(run, fact) for fact in facts},
-        "parameters": found and found.parameters,
-        "checkpoint": found and found.checkpoint,
-        "steps": max((line["step"] for line in run.metrics), default=0),
-        "planned_steps": run.config["training"]["steps"],
-        "curves": curves,
-        "learning_rate": _learning_rate(run, curves["train"]),
-        "skipped_updates": max((n for n in skipped if n is not None), default=None),
-        **scores,
-        "corpus": run.corpus and {key: run.corpus[key] for key in ("train", "dev")},
-        "batches": run.plan
-        and {
-            "layout": run.config["batches"]["layout"],
-            "padding_share": 1 - run.plan.real_token_share,
-            "updates_per_epoch": run.plan.updates_per_epoch,
-            "shapes": run.plan.shapes,
-        },
-        "config": config,
-    }
-
-
 def render(data: Mapping[str, Any]) -> str:
     """Return the page of a report's data."""
-    return page.render("run.html", charts=make_charts(data), data=data, report=data)
+    curves = [curve for run in data["runs"] for curve in run["curves"].values()]
+    lines = [line.items() for curve in curves for line in curve]
+    logged = {key for line in lines for key, value in line if value is not None}
+    return page.render("run.html", data=data, report=data, logged=logged)
 
 
 def write(data: Mapping[str, Any], output: Path) -> Path:
@@ -140,7 +156,7 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
         names = ["/".join(each[-depth:]) for each in parts]
         if len(set(names)) == len(names):
             return names
-    twice = next(name for name in names if names.count(name) > 1)
+    twice = max(names, key=names.count)
     raise InputError(f"{twice} is given twice; compare different runs")
 
 
@@ -149,28 +165,12 @@ def require_one_text(texts: Mapping[str, Text | None]) -> Text | None:
 
     Raises InputError if texts or directions differ; their names may.
     """
-    found = [(name, text) for name, text in texts.items() if text is not None]
-    for name, text in found:
-        if text[1:] != found[0][1][1:]:
+    found = {name: text for name, text in texts.items() if text is not None}
+    first = next(iter(found), None)
+    for name, text in found.items():
+        if text[1:] != found[first][1:]:
             raise InputError(
-                f"{name} and {found[0][0]} translate different texts or directions; "
+                f"{name} and {first} translate different texts or directions; "
                 "compare runs of one direction, on one source and reference"
             )
-    return found[0][1] if found else None
-
-
-def _learning_rate(run: RunFacts, train: Sequence[Mapping]) -> dict[str, Any]:
-    """Equation 3 along the run, and the largest relative difference of logged rates."""
-    logged = {line["step"]: line["learning_rate"] for line in train}
-    logged = {step: rate for step, rate in logged.items() if rate}
-    peak = min(run.config["optimizer"]["warmup_steps"], max(logged, default=0))
-    steps = sorted({1, peak, *logged}) if logged else []
-    rates = run.schedule(np.array(steps) - 1).tolist()
-    formula = dict(zip(steps, rates, strict=True))
-    differences = [abs(rate / formula[step] - 1) for step, rate in logged.items()]
-    return {
-        "formula": [
-            {"step": step, "learning_rate": rate} for step, rate in formula.items()
-        ],
-        "largest_relative_difference": max(differences, default=None),
-    }
+    return found.get(first)

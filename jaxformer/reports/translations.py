@@ -19,8 +19,8 @@ class Text(NamedTuple):
     name: str
     source_language: str
     target_language: str
-    sources: Sequence[str]
-    references: Sequence[str]
+    sources: list[str]
+    references: list[str]
 
     def pair(self, at: int) -> dict[str, Any]:
         """Return a pair as the page shows it; `line` counts from 1."""
@@ -28,29 +28,25 @@ class Text(NamedTuple):
         return {"line": at + 1, "source": source, "reference": reference}
 
 
-class Translated(NamedTuple):
-    """A run's evaluation on a text, under every scorer."""
-
-    evaluation: Evaluation
-    checkpoint: str | None  # which parameters; None: those of the config
-    parameters: int  # how many
-    align: Callable[[str, str], Attention]  # of a source and its translation
-
-
 def describe_translations(
-    found: Translated, text: Text, examples: int
+    found: Evaluation,
+    text: Text,
+    align: Callable[[str, str], Attention],
+    examples: int,
 ) -> dict[str, Any]:
-    """Return scores, by_length, and the `examples` worst and best sentences."""
-    translations, averages, bleus = found.evaluation
-    pair = translations, text.references
+    """Return scores, by_length, and the `examples` worst and best sentences.
+
+    `found` has BLEU under every scorer; `align` takes a source and its translation.
+    """
+    pair = found.translations, text.references
     confidence = significance.estimate_confidence(
         *pair, target_language=text.target_language
     )
     chrf = significance.sentence_scores(*pair)
 
     def example(at: int) -> dict[str, Any]:
-        translation = translations[at]
-        aligned = found.align(text.sources[at], translation)
+        translation = found.translations[at]
+        aligned = align(text.sources[at], translation)
         pieces = {"source": aligned.source[:-1], "target": aligned.target[:-1]}
         return {
             **text.pair(at),
@@ -59,16 +55,16 @@ def describe_translations(
             "alignment": {**pieces, "links": aligned.alignment()},
         }
 
-    order = sorted(range(len(chrf)), key=lambda at: chrf[at])
+    order = sorted(range(len(chrf)), key=chrf.__getitem__)
     number = min(examples, max(1, len(chrf) // 2))
     return {
         "scores": {
             **{name: each._asdict() for name, each in confidence.items()},
-            "nll": averages["nll"],
-            "ppl": averages["ppl"],
-            "every_bleu": [each._asdict() for each in bleus],
+            "nll": found.scores["nll"],
+            "ppl": found.scores["ppl"],
+            "every_bleu": [each._asdict() for each in found.every_bleu],
         },
-        "by_length": score_by_length(translations, text),
+        "by_length": score_by_length(found.translations, text),
         "worst": list(map(example, order[:number])),
         "best": list(map(example, order[::-1][:number])),
     }
@@ -103,14 +99,14 @@ def score_by_length(translations: Sequence[str], text: Text) -> list[dict[str, A
     lengths = [len(each if is_spaced else "".join(each)) for each in words]
     found = []
     for first, last in make_buckets(lengths):
-        inside = [at for at, length in enumerate(lengths) if first <= length <= last]
+        rows = zip(lengths, translations, text.references, strict=True)
+        _, *pair = zip(*(row for row in rows if first <= row[0] <= last), strict=True)
         scores = corpus_scores(
-            [translations[at] for at in inside],
-            [text.references[at] for at in inside],
+            *map(list, pair),
             source_language=text.source_language,
             target_language=text.target_language,
         )
-        bucket = {"from": first, "to": last, "sentences": len(inside)}
+        bucket = {"from": first, "to": last, "sentences": len(pair[0])}
         found.append({**bucket, "bleu": scores.bleu, "chrf": scores.chrf})
     return found
 
@@ -142,10 +138,9 @@ def compare(
 def _differing(first: Sequence[str], other: Sequence[str], text: Text) -> list[dict]:
     """Return the sentences whose chrF differs, the largest difference first."""
     sides = [significance.sentence_scores(s, text.references) for s in (first, other)]
-    chrf = list(map(list, zip(*sides, strict=True)))
-    order = sorted(range(len(chrf)), key=lambda at: -abs(chrf[at][0] - chrf[at][1]))
-    return [
-        {**text.pair(at), "translations": [first[at], other[at]], "chrf": chrf[at]}
-        for at in order
-        if chrf[at][0] != chrf[at][1]
+    found = [
+        {**text.pair(at), "translations": [first[at], other[at]], "chrf": list(chrf)}
+        for at, chrf in enumerate(zip(*sides, strict=True))
+        if chrf[0] != chrf[1]
     ]
+    return sorted(found, key=lambda each: -abs(each["chrf"][0] - each["chrf"][1]))

@@ -7,10 +7,6 @@ from jaxformer.errors import InputError
 from tests.commands.runs import page_data, pair_flags
 
 
-def text_of(alternative) -> str:
-    return " ".join(words for kind, words in alternative["parts"] if kind != "gone")
-
-
 def test_sentences_are_translated_and_become_a_page(command, use, own_run, toy):
     sentences = sorted(toy.test, key=len)[-2:]
     expected = use("translate", stdin=sentences).lines
@@ -25,7 +21,7 @@ def test_sentences_are_translated_and_become_a_page(command, use, own_run, toy):
     assert [each["text"] for each in data["sentences"]] == sentences
     for translation, shown in zip(expected, data["sentences"], strict=True):
         first, second = shown["alternatives"]  # as many as the beam is wide
-        assert text_of(first) == translation
+        assert first["text"] == translation
         assert first["score"] > second["score"]
 
 
@@ -38,8 +34,10 @@ def test_given_pairs_are_shown_as_they_are(use, toy, tmp_path):
     assert answer.result["sentences"] == 1
     data = page_data(page)
     (only,) = data["sentences"][0]["alternatives"]
-    assert (text_of(only), only["score"]) == (toy.translate(other), None)
+    assert (only["text"], only["score"]) == (toy.translate(other), None)
     assert (data["begin"]["heads"], data["begin"]["view"]) == ([2], "heat_map")
+    flags = pair_flags(tmp_path, [("", ""), (source, "SU " * 40)])
+    assert "the translation of line 2 has" in use("visualize", *flags).complaint
 
 
 def test_a_picture_replaces_a_file(use, toy, tmp_path):

@@ -34,26 +34,21 @@ class Browser(chromium.Browser):
     def texts(self, selector: str) -> list[str]:
         return [each.text for each in self.all(selector)]
 
-    def requests(self) -> set[str]:
-        """The URLs of all requests."""
-        logged = self.driver.get_log("performance")
-        events = [json.loads(entry["message"])["message"] for entry in logged]
-        return {
-            event["params"]["request"]["url"].partition("#")[0]
-            for event in events
-            if event["method"] == "Network.requestWillBeSent"
-        }
-
 
 @pytest.fixture
 def browser(driver) -> Iterator[Browser]:
     """Chromium for one test, whose pages log nothing and request only themselves."""
     driver.get("about:blank")
     driver.get_log("browser"), driver.get_log("performance")  # forget other tests
-    browser = Browser(driver)
-    yield browser
+    yield Browser(driver)
     assert driver.get_log("browser") == []
-    carried = ("data:", "blob:", "about:blank")
-    urls = [url for url in browser.requests() if not url.startswith(carried)]
-    assert urls
-    assert all(url.startswith("file:") and url.endswith(".html") for url in urls)
+    logged = [json.loads(each["message"]) for each in driver.get_log("performance")]
+    events = [each["message"] for each in logged]
+    urls = {
+        event["params"]["request"]["url"].partition("#")[0]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
+    }
+    loaded = [url for url in urls if not url.startswith(("data:", "blob:", "about:"))]
+    assert loaded
+    assert all(url.startswith("file:") and url.endswith(".html") for url in loaded)

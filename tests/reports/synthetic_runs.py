@@ -2,16 +2,16 @@
 
 import random
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
-from jaxformer.data.plan import make_plan
 from jaxformer.evaluation.evaluator import Evaluation
 from jaxformer.evaluation.metrics import every_bleu
 from jaxformer.reports import run as report
-from jaxformer.reports.translations import Text, Translated
+from jaxformer.reports.translations import Text, describe_translations
 from jaxformer.training.optimizer import inverse_square_root_schedule
+
+from .synthetic_attention import attention
 
 WORDS = {
     "red": "rote", "small": "kleine", "old": "alte", "cat": "Katze", "cow": "Kuh",
@@ -19,42 +19,31 @@ WORDS = {
 }  # fmt: skip
 RATE = {"warmup_steps": 200, "learning_rate_scale": 0.5}
 SCHEDULE = inverse_square_root_schedule(d_model=64, **RATE)
+SIDE = {"tokens": 900, "unknown": 1, "longest": 12}
+COUNTS = {
+    "pairs": 110, "kept": 100, "dropped": {"empty": 0, "too_long": 10},
+    "source": SIDE, "target": SIDE,
+}  # fmt: skip
+PLAN = SimpleNamespace(real_token_share=0.8, updates_per_epoch=8, shapes=[(6, 16, 16)])
 
 
 def make_text(count: int = 80) -> Text:
     """Sentences of 1 to 12 words, and their translations word by word."""
     draw = random.Random(0)
-    sources = [
-        " ".join(draw.choices(list(WORDS), k=draw.randint(1, 12))) for _ in range(count)
-    ]
-    references = [" ".join(WORDS[word] for word in each.split()) for each in sources]
-    return Text("test", "en", "de", sources, references)
-
-
-def translate(text: Text, errors: float) -> list[str]:
-    """The references with a share of the words wrong."""
-    draw = random.Random(1)
-    return [
-        " ".join("falsch" if draw.random() < errors else word for word in each.split())
-        for each in text.references
-    ]
+    words = [draw.choices(list(WORDS), k=draw.randint(1, 12)) for _ in range(count)]
+    references = [" ".join(map(WORDS.get, each)) for each in words]
+    return Text("test", "en", "de", list(map(" ".join, words)), references)
 
 
 def evaluate(text: Text, errors: float) -> Evaluation:
-    """Translations with errors, scores without a model."""
-    found = translate(text, errors)
+    """The references with a share of the words wrong; scores without a model."""
+    draw = random.Random(1)
+    found = [
+        " ".join("falsch" if draw.random() < errors else word for word in each.split())
+        for each in text.references
+    ]
     bleus = every_bleu(found, text.references, target_language=text.target_language)
     return Evaluation(found, {"nll": 1.5, "ppl": 4.48}, bleus)
-
-
-def align(source: str, target: str) -> Any:
-    """Word by word."""
-    sides = [
-        [*(f"\u2581{word}" for word in text.split()), "</s>"]
-        for text in (source, target)
-    ]
-    links = [(n, n) for n in range(min(map(len, sides)) - 1)]
-    return SimpleNamespace(source=sides[0], target=sides[1], alignment=lambda: links)
 
 
 def make_log() -> list[dict]:
@@ -63,48 +52,49 @@ def make_log() -> list[dict]:
     for step in range(10, 1001, 10):
         nll = 6 * (50 / step) ** 0.5
         scores = {"step": step, "loss": nll + 1, "nll": nll, "ppl": np.exp(nll)}
-        train = {
-            "kind": "train", "learning_rate": float(SCHEDULE(step - 1)),
-            "gradient_norm": 1 + 50 / step, "tokens_per_second": 4000.0,
-            "skipped_updates": 0,
-        }  # fmt: skip
-        lines.append({**scores, **train})
+        rates = {"learning_rate": float(SCHEDULE(step - 1)), "tokens_per_second": 4e3}
+        state = {"gradient_norm": 1 + 50 / step, "skipped_updates": 0}
+        lines.append({"kind": "train", **scores, **rates, **state})
         if step % 250 == 0:
-            bleu = {"kind": "eval", "bleu": 40 - nll, "signature": "nrefs:1|tok:13a"}
-            lines.append({**scores, **bleu})
+            bleu = {"bleu": 40 - nll, "signature": "nrefs:1|tok:13a"}
+            lines.append({"kind": "eval", **scores, **bleu})
     return [*lines, {**lines[-1], "kind": "final", "bleu": 41.0}]
 
 
 def make_run(
-    name: str = "first", *, text: Text | None = None, errors: float = 0.3, **changed
-) -> report.RunFacts:
-    """A run; `changed` are fields of RunFacts, or of its config as section__key."""
-    config: dict[str, dict] = {
+    name: str = "first",
+    *,
+    text: Text | None = None,
+    errors: float = 0.3,
+    examples: int = 2,
+    tokenizer: str = "c0ffee",
+    warmup_steps: int = 200,
+    label_smoothing: float = 0.1,
+    directory: str = "/secret/folder/text",
+    metrics: list[dict] | None = None,
+    is_prepared: bool = True,
+) -> tuple[dict, list[str] | None]:
+    """A run's data in a report, and its translations of a text."""
+    config = {
         "data": {"source_language": "en", "target_language": "de",
-                 "directory": "/secret/folder/text"},
+                 "directory": directory},
         "batches": {"layout": "buckets"},
-        "model": {"encoder_layers": 2, "decoder_layers": 2},
-        "optimizer": dict(RATE),
-        "training": {"steps": 1000, "label_smoothing": 0.1, "average": 5,
+        "optimizer": {**RATE, "warmup_steps": warmup_steps},
+        "training": {"steps": 1000, "label_smoothing": label_smoothing, "average": 5,
                      "ema_decay": None},
     }  # fmt: skip
-    for key in [key for key in changed if "__" in key]:
-        section, _, part = key.partition("__")
-        config[section][part] = changed.pop(key)
-    side = {"tokens": 900, "unknown": 1, "longest": 12}
-    counts = {"pairs": 110, "kept": 100, "dropped": {"empty": 0, "too_long": 10},
-              "source": side, "target": side}  # fmt: skip
-    translated = None
+    facts = {"name": name, "direction": "en-de", "tokenizer": tokenizer}
+    facts |= {"vocabulary": 96, "versions": {"jax": "1.2.2"} if is_prepared else {}}
+    done = text and evaluate(text, errors)
     if text is not None:
-        translated = Translated(evaluate(text, errors), None, 123_456, align)
-    lengths = np.tile([9, 12, 15], 16)  # one shape: a fifth of it is padding
-    batching = SimpleNamespace(
-        layout="buckets", row_length=16, max_shapes=1, row_multiple=1,
-        tokens_per_microbatch=96, tokens_per_update=96,
-    )  # fmt: skip
-    plan = make_plan(lengths, lengths, batching, batching)
-    facts = report.RunFacts(
-        name, config, "en-de", "c0ffee", 96, make_log(), SCHEDULE,
-        {"train": counts, "dev": counts}, plan, {"jax": "1.2.2"}, translated,
-    )  # fmt: skip
-    return facts._replace(**changed)
+        facts["parameters"] = 123_456
+        facts |= describe_translations(done, text, attention, examples)
+    described = report.describe_run(
+        facts,
+        config,
+        make_log() if metrics is None else metrics,
+        SCHEDULE,
+        {"train": COUNTS, "dev": COUNTS} if is_prepared else None,
+        PLAN if is_prepared else None,
+    )
+    return described, done and done.translations

@@ -36,14 +36,9 @@ async function unpack(text) {
 }
 
 async function readMatrix() {
-  const source = sentence().pieces;
-  const target = alternative().pieces;
-  const [queries, keys, packed] = {
-    encoder: [source, source, sentence().encoder],
-    decoder: [target, alternative().inputs, alternative().decoder],
-    cross: [target, source, alternative().cross],
-  }[state.attention];
-  const levels = await unpack(packed); // [layers, heads, queries, keys]
+  const shown = { ...sentence(), ...alternative() };
+  const [queries, keys] = ["queries", "keys"].map((name) => shown.sides[kind()[name]]);
+  const levels = await unpack(shown[state.attention]); // [layers, heads, queries, keys]
   const first = (state.layer - 1) * pageData.heads - 1; // heads count from 1
   const weight = (head, query, key) =>
     levels[((first + head) * queries.length + query) * keys.length + key] / LEVELS;
@@ -65,12 +60,15 @@ function chartRows({ queries, keys, weight }, least) {
 
 // The figure ------------------------------------------------------------------------
 
-// Python's chart in the sizes of these pieces in this window.
-function fitted(name, { queries, keys }) {
+// A chart's specification with data, and in the sizes of its pieces in this window.
+function filled(name, weights) {
+  const { queries, keys } = matrix;
   const spec = structuredClone(pageData.charts[name]);
   const room = $("figure").clientWidth - 100; // its padding, and the menu
   const [above, below] = [queries, keys].map((pieces) =>
     14 + 6.8 * Math.max(...pieces.map((piece) => piece.length)));
+  const several = name === "heat_maps";
+  const cell = several ? spec.spec : spec;
   const values = { side: "", at: -1, queries, keys, heads: shownHeads(), above, below };
   if (name === "lines") {
     const columns = Math.max(queries.length, keys.length);
@@ -78,14 +76,12 @@ function fitted(name, { queries, keys }) {
     spec.width = columns * clamp(room / columns, 14, 64);
     spec.height = above + values.between + below;
   } else {
-    const several = name === "heat_maps";
     const names = Math.min(above, 160); // width of the names of rows
     const narrow = room < 540;
     const beside = narrow || state.heads.size <= 4 ? 2 : 3;
     const wide = several ? room / beside - (narrow ? 22 : 35) : room - names - 10;
     const step = clamp(wide / keys.length, ...(several ? [2.5, 24] : [12, 36]));
     const named = step >= 9;
-    const cell = several ? spec.spec : spec;
     cell.width = cell.height = { step };
     for (const [channel, { length }] of [["x", keys], ["y", queries]]) {
       const { axis, scale } = cell.encoding[channel];
@@ -96,20 +92,18 @@ function fitted(name, { queries, keys }) {
     const most = clamp(Math.floor(room / each), 1, state.heads.size);
     spec.columns = Math.ceil(state.heads.size / Math.ceil(state.heads.size / most));
   }
-  for (const param of spec.params) param.value = values[param.name];
-  return spec;
-}
-
-// Set data and the scheme's colours in a specification and its parts.
-function fill(spec, data) {
-  if (spec.data?.name in data) spec.data.values = data[spec.data.name];
-  const scale = spec.encoding?.color?.scale;
-  if (scale) scale.range = allHeads.map(headColour);
-  for (const inner of [...(spec.layer ?? []), spec.spec]) inner && fill(inner, data);
+  const { color } = (name === "lines" ? spec.layer[1] : cell).encoding;
+  color.scale = { domain: allHeads, range: allHeads.map(headColour) };
+  const tokens = ["query", "key"].flatMap((side) =>
+    piecesOf(side).map((text, index, { length }) => ({ side, index, text, count: length })));
+  const params = Object.entries(values).map(([name, value]) => ({ name, value }));
+  const data = { data: { name: "weights" }, datasets: { weights, tokens } };
+  // The description is what a screen reader says.
+  return { ...spec, params, ...data, description: $("caption").textContent };
 }
 
 function headColour(head) {
-  const plain = pageData.colours[head - 1];
+  const plain = COLOURS[(head - 1) % COLOURS.length];
   if (!isDark.matches) return plain;
   const lighter = [1, 3, 5].map((at) => Math.round(0.7 * parseInt(plain.slice(at, at + 2), 16) + 76));
   return `rgb(${lighter})`;
@@ -127,15 +121,10 @@ async function drawFigure(mine) {
     if (name === "lines") drawn.view.signal("heads", shownHeads());
     return point(hovered ?? pinned);
   }
-  const spec = fitted(name, matrix);
-  spec.description = $("caption").textContent; // what a screen reader says
-  const tokens = ["query", "key"].flatMap((side) =>
-    piecesOf(side).map((text, index) => ({ side, index, text })));
-  fill(spec, { weights, tokens });
   const container = document.createElement("div");
   container.dataset.file = `attention-${state.attention}-layer-${state.layer}`;
   $("figure").append(container); // before the old one is removed, so that the page keeps its height
-  const view = await draw(container, spec, "canvas");
+  const view = await draw(container, filled(name, weights), "canvas");
   if (mine !== turn) {
     view.finalize();
     container.remove();

@@ -2,6 +2,7 @@
 
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const pageData = read("data");
+const specs = read("specs"); // charts by the names of their elements
 const isDark = matchMedia("(prefers-color-scheme: dark)");
 
 // Return the style sheet's colours in the current scheme as a Vega config.
@@ -38,11 +39,8 @@ async function draw(element, spec, renderer = "svg") {
 }
 
 // Functions that redraw when the colour scheme changes.
-const drawings = [() => {
-  const specs = read("specs");
-  return Promise.all([...document.querySelectorAll("[data-chart]")].map((element) =>
-    draw(element, specs[element.dataset.chart])));
-}];
+const drawings = [() => Promise.all([...document.querySelectorAll("[data-chart]")].map(
+  (element) => draw(element, specs[element.dataset.chart])))];
 const drawAll = async () => {
   for (const each of drawings) await each();
   document.documentElement.dataset.drawn = "yes"; // tests and printers wait for it
