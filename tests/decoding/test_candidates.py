@@ -34,8 +34,8 @@ def keys_of(seed: int, *shape: int) -> np.ndarray:
     return draw.integers(2**32, size=(*shape, 2), dtype=np.uint32)
 
 
-def free(rows: int) -> Rules:
-    return Rules(np.zeros(rows, np.int32), np.zeros(rows, bool), None)
+def free(hypotheses: int) -> Rules:
+    return Rules(np.zeros(hypotheses, np.int32), np.zeros(hypotheses, bool), None)
 
 
 def masked(logits, rules, row, hypothesis) -> np.ndarray:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxformer.batch import EOS, PAD
+from jaxformer.batch import EOS
 from jaxformer.decoding import engine as engine_module
 from jaxformer.decoding.engine import Engine, Task, bucket_length
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.models.sequence_model import resize_ring
+from jaxformer.models.sequence_model import pad, resize_ring
 from tests.decoding.tables import (
     STATES,
     Wanted,
@@ -25,8 +25,8 @@ from tests.decoding.tables import (
     hypotheses_of,
     plain_search,
     random_tables,
-    read_past,
     score_of,
+    table_step,
     wanted_sentences,
 )
 
@@ -48,26 +48,18 @@ class Tables:
     def encode(self, weights, source):
         return source
 
-    def empty_memory(self, *, batch, length):
-        return jnp.full((batch, length), PAD, jnp.int32)
+    empty_cache = staticmethod(empty_cache)
 
     def resize_memory(self, memory, *, length):
-        kept = memory[:, :length]
-        return jnp.pad(kept, ((0, 0), (0, length - kept.shape[1])))
-
-    def empty_cache(self, *, batch, width, length):
-        return empty_cache(batch, width, length)
+        return pad(memory, 0, length - memory.shape[1], axis=1)
 
     def resize_cache(self, cache, clock, *, width, length):
         return resize_ring(cache, clock, axis=2, length=length)
 
-    def step(self, weights, memory, tokens, ages, clock, ancestors, cache):
-        cache = cache.at[:, :, clock % cache.shape[2]].set(tokens)
+    def step(self, weights, memory, cache, newest):
         factors = jnp.arange(1, memory.shape[1] + 1, dtype=jnp.int32)
         shift = (memory * factors[None]).sum(axis=1, keepdims=True)  # [B, 1]
-        state = (read_past(ages, clock, ancestors, cache) + shift) % STATES
-        table = memory[:, :1] % len(weights)
-        return weights[table, state].transpose(2, 0, 1), cache
+        return table_step(weights[memory[:, 0] % len(weights)], cache, newest, shift)
 
 
 @dataclasses.dataclass
@@ -245,7 +237,7 @@ def test_slots_on_several_devices_change_nothing(devices):
     for seed in range(7):
         client.submit(Wanted(2 + seed), source_of(seed, length=4))
     client.advance(2)
-    tokens = engine._slots.state.tokens
+    tokens = engine._state.tokens
     assert len(tokens.sharding.device_set) == devices
     assert not tokens.is_fully_replicated
     client.submit(Wanted(12), source_of(1, 2, length=12))
