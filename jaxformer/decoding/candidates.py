@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Rules
 
-# Tokens in a block of the two-level selection. All these sizes are about as fast on a
-# CPU; one that divides the vocabulary saves a copy of the logits.
+# Tokens in a block of the two-level selection, nearest to 32 first. All these sizes are
+# about as fast on a CPU; one that divides the vocabulary saves a copy of the logits.
 _BLOCKS = sorted(range(16, 65), key=lambda size: abs(size - 32))
 
 
@@ -32,8 +32,7 @@ def top_candidates(
     vocabulary, batch, width = logits.shape
     rows = batch * width
     logits = logits.reshape(vocabulary, rows)
-    rules = rules.by_hypothesis(width)
-    size = _block_size(vocabulary)
+    size = next((n for n in _BLOCKS if vocabulary % n == 0), _BLOCKS[0])
     if vocabulary <= 2 * k * size:
         normaliser = jax.nn.logsumexp(logits, axis=0)
         ids = jnp.arange(vocabulary, dtype=jnp.int32)
@@ -64,11 +63,6 @@ def top_candidates(
     best, tokens = rules.force(best, tokens, logits)
     shape = (batch, width, k)
     return best.reshape(shape), tokens.reshape(shape), normaliser.reshape(shape[:2])
-
-
-def _block_size(vocabulary: int) -> int:
-    """A size that divides the vocabulary if there is one, the nearest to 32."""
-    return next((n for n in _BLOCKS if vocabulary % n == 0), _BLOCKS[0])
 
 
 def _block_maxima(logits: jax.Array, size: int) -> jax.Array:

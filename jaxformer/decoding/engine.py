@@ -17,8 +17,8 @@ from jaxformer.batch import PAD
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
 from jaxformer.decoding.scorer import Scorer
-from jaxformer.decoding.search import SearchResult
-from jaxformer.decoding.slots import Shape, SlotPrograms, Slots
+from jaxformer.decoding.search import SearchResult, SearchState
+from jaxformer.decoding.slots import Shape, SlotPrograms
 
 SHORTEST_BUCKET = 16  # tokens
 AHEAD = 8  # steps that a ring must have room for when it starts
@@ -79,7 +79,7 @@ class Engine:
         """Drop all tasks, waiting or in flight."""
         self._waiting.clear()
         self._tasks: dict[int, Task] = {}  # by slot
-        self._slots: Slots | None = None
+        self._state: SearchState | None = None
         self._shape = Shape(0, 0, 0, 0)
 
     def submit(self, task: Task) -> None:
@@ -109,11 +109,11 @@ class Engine:
         """Wait for the running program; free the slots of finished tasks."""
         if not self._tasks:
             return []
-        is_done = np.asarray(self._slots.state.done)
+        is_done = np.asarray(self._state.done)
         slots = [slot for slot in sorted(self._tasks) if is_done[slot]]
         if not slots:
             return []
-        found = [np.asarray(leaf) for leaf in self._slots.state.finished]
+        found = [np.asarray(leaf) for leaf in self._state.finished]
         return [
             (self._tasks.pop(slot).done, SearchResult(*(leaf[slot] for leaf in found)))
             for slot in slots
@@ -124,19 +124,31 @@ class Engine:
         group = self._next_group()
         if self._tasks and len(group) < min(len(self._waiting), self._portion):
             group = []
-        if not self._tasks and not group:
-            return
         for _ in group:
             self._waiting.popleft()
-        self._fit(group)
-        free = [slot for slot in range(self._shape.slots) if slot not in self._tasks]
-        is_large = len(group) > self._shape.slots // 2
-        size = self._shape.slots if is_large else self._portion
+        if self._tasks:
+            self._fit(group)
+            self._insert(group)
+        elif group:
+            self._shape = self._needed_shape(group)
+            self._tasks = dict(enumerate(group))
+            arrays = self._arrays(group, self._shape.slots)
+            ring = self._shape.ring
+            self._state = self._programs.begin(self.weights, *arrays, ring)
+
+    def _insert(self, group: Sequence[Task]) -> None:
+        """Start tasks in free slots."""
+        slots = self._shape.slots
+        free = [slot for slot in range(slots) if slot not in self._tasks]
+        size = slots if len(group) > slots // 2 else self._portion
         for begin in range(0, len(group), size):
-            tasks = dict(zip(free[begin:], group[begin : begin + size], strict=False))
-            self._tasks |= tasks
-            arrays = self._arrays(tasks, size)
-            self._slots = self._programs.insert(self.weights, self._slots, *arrays)
+            tasks = group[begin : begin + size]
+            indices = np.full(size, slots, np.int32)  # this slot does not exist
+            indices[: len(tasks)] = free[begin : begin + len(tasks)]
+            self._tasks |= zip(indices.tolist(), tasks, strict=False)
+            self._state = self._programs.insert(
+                self.weights, self._state, indices, *self._arrays(tasks, size)
+            )
 
     @property
     def _portion(self) -> int:
@@ -160,28 +172,27 @@ class Engine:
         return self._devices << (each.bit_length() - 1)
 
     def _fit(self, group: Sequence[Task]) -> None:
-        """Grow the shape for a new group, or shrink it if it is far too large."""
+        """Grow the shape for a new group, or shrink it if it is far too large.
+
+        Resizing moves data and may compile, so small changes are ignored.
+        """
         new, old = self._needed_shape(group), self._shape
-        if self._tasks:  # resizing moves data and may compile: ignore small changes
-            most = self._most_slots(max(new.source, old.source))
-            if new.slots < old.slots < 4 * new.slots and old.slots <= most:
-                new = new._replace(slots=old.slots)
-            if new.source < old.source < 2 * new.source and new.slots <= most:
-                new = new._replace(source=old.source)
-            if new.ring < old.ring < 2 * new.ring:
-                new = new._replace(ring=old.ring)
-            new = new._replace(prefix=max(new.prefix, old.prefix))
+        most = self._most_slots(max(new.source, old.source))
+        if new.slots < old.slots < 4 * new.slots and old.slots <= most:
+            new = new._replace(slots=old.slots)
+        if new.source < old.source < 2 * new.source and new.slots <= most:
+            new = new._replace(source=old.source)
+        if new.ring < old.ring < 2 * new.ring:
+            new = new._replace(ring=old.ring)
+        new = new._replace(prefix=max(new.prefix, old.prefix))
         if new == old:
-            return
-        self._shape = new
-        if not self._tasks:
-            self._slots = self._programs.empty(new)
             return
         taken = sorted(self._tasks)
         origin = np.full(new.slots, -1, np.int32)
         origin[: len(taken)] = taken
-        self._slots = self._programs.resize(self._slots, origin, new)
+        self._state = self._programs.resize(self._state, origin, new)
         self._tasks = dict(enumerate(self._tasks[slot] for slot in taken))
+        self._shape = new
 
     def _needed_shape(self, group: Sequence[Task]) -> Shape:
         """The smallest shape for the tasks in flight and a new group."""
@@ -206,26 +217,19 @@ class Engine:
         """Count the output tokens of each task in flight."""
         if not self._tasks:
             return []
-        return np.asarray(self._slots.state.ages)[list(self._tasks)].tolist()
+        return np.asarray(self._state.ages)[list(self._tasks)].tolist()
 
-    def _arrays(
-        self, tasks: dict[int, Task], count: int
-    ) -> tuple[np.ndarray, np.ndarray, Requests]:
-        """Slots, sources and requests of `tasks`, padded to `count` entries.
-
-        The slot of an entry that only pads does not exist, so it is dropped.
-        """
-        spare = count - len(tasks)
-        group = [*tasks.values(), *[Task((), max_length=0)] * spare]
-        slots = np.array([*tasks, *[self._shape.slots] * spare], np.int32)
-        source = pad_rows([task.source for task in group], self._shape.source)
+    def _arrays(self, tasks: Sequence[Task], count: int) -> tuple[np.ndarray, Requests]:
+        """Sources and requests of tasks, and of empty ones up to `count`."""
+        tasks = [*tasks, *[Task((), max_length=0)] * (count - len(tasks))]
+        source = pad_rows([task.source for task in tasks], self._shape.source)
         requests = Requests(
-            max_lengths=np.array([task.max_length for task in group], np.int32),
-            min_lengths=np.array([task.min_length for task in group], np.int32),
-            prefixes=pad_rows([task.prefix for task in group], self._shape.prefix),
-            seeds=np.array([task.seed % 2**32 for task in group], np.uint32),
+            max_lengths=np.array([task.max_length for task in tasks], np.int32),
+            min_lengths=np.array([task.min_length for task in tasks], np.int32),
+            prefixes=pad_rows([task.prefix for task in tasks], self._shape.prefix),
+            seeds=np.array([task.seed % 2**32 for task in tasks], np.uint32),
         )
-        return slots, source, requests
+        return source, requests
 
     def _launch(self, most: int | None) -> None:
         shape, live = self._shape, self.in_flight
@@ -236,4 +240,4 @@ class Engine:
         elif live > shape.slots // 4:  # stop when there can be fewer slots
             until_done -= shape.slots // 4
         numbers = np.int32(steps), np.int32(until_done)
-        self._slots = self._programs.advance(self.weights, self._slots, *numbers)
+        self._state = self._programs.advance(self.weights, self._state, *numbers)

@@ -90,8 +90,7 @@ class TeacherForcing:
         maps = self._maps(params, batch)
         if maps is None:
             raise InputError("this model has no attention to show")
-        names = self._tokenizer.pieces()
-        s, t = map(len, pair)
+        names, (s, t) = self._tokenizer.pieces(), map(len, pair)
         return Attention(
             *([names[i] for i in side] for side in pair),
             np.asarray(maps.encoder[:, 0, :, :s, :s]),
@@ -120,7 +119,7 @@ class TeacherForcing:
             most = 1 << (max(1, self._batch_tokens // max(shape)).bit_length() - 1)
             for begin in range(0, len(indices), most):
                 chosen = indices[begin : begin + most]
-                spare = min(most, 1 << (len(chosen) - 1).bit_length()) - len(chosen)
+                spare = (1 << (len(chosen) - 1).bit_length()) - len(chosen)
                 rows = [*(pairs[index] for index in chosen), *[((), ())] * spare]
                 sides = list(map(pad_rows, zip(*rows, strict=True), shape))
                 segments = [(side != PAD).astype(np.int32) for side in sides]

@@ -22,20 +22,11 @@ class Requests(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The constraints of one step, for each of B sentences or of R hypotheses."""
+    """The constraints of each hypothesis in one step."""
 
-    forced: jax.Array  # int32 [B]: the only choice; PAD: any
-    no_end: jax.Array  # bool [B]: EOS is forbidden
-    banned: jax.Array | None  # int32 [B, W, X] or [R, X]: forbidden tokens; PAD: none
-
-    def by_hypothesis(self, width: int) -> "Rules":
-        """Repeat the rules of sentences for their hypotheses."""
-        banned = self.banned
-        if banned is not None:
-            banned = banned.reshape(-1, banned.shape[-1])
-        return Rules(
-            jnp.repeat(self.forced, width), jnp.repeat(self.no_end, width), banned
-        )
+    forced: jax.Array  # int32 [R]: the only choice; PAD: any
+    no_end: jax.Array  # bool [R]: EOS is forbidden
+    banned: jax.Array | None  # int32 [R, X]: forbidden tokens; PAD: none
 
     def ban(self, logits: jax.Array) -> jax.Array:
         """Set logits [V, R] of banned tokens to -inf."""
@@ -64,10 +55,10 @@ class Rules(NamedTuple):
         )
 
 
-def no_rules(max_lengths: jax.Array, prefix_length: int = 0) -> Requests:
-    """Requests that only limit lengths, int32 [B]; P = `prefix_length`."""
+def no_rules(max_lengths: jax.Array) -> Requests:
+    """Requests that only limit lengths, int32 [B]."""
     zeros = jnp.zeros_like(max_lengths)
-    prefixes = jnp.full((max_lengths.shape[0], prefix_length), PAD, jnp.int32)
+    prefixes = jnp.full((len(zeros), 0), PAD, jnp.int32)
     return Requests(max_lengths, zeros, prefixes, zeros.astype(jnp.uint32))
 
 
@@ -75,16 +66,18 @@ def rules_of_step(
     requests: Requests, ages: jax.Array, tokens: jax.Array, no_repeat_ngram: int
 ) -> Rules:
     """Rules for hypotheses int32 [B, W, N] of which `ages` int32 [B] tokens exist."""
-    lengths = ages + 1
-    forced = jnp.where(requests.max_lengths <= lengths, EOS, PAD)
-    prefixes = requests.prefixes
-    if prefixes.shape[1]:
-        given = jnp.take_along_axis(
-            prefixes, ages[:, None], axis=1, mode="fill", fill_value=PAD
-        )[:, 0]
-        forced = jnp.where(given != PAD, given, forced)
-    banned = _repeating(tokens, ages, no_repeat_ngram) if no_repeat_ngram else None
-    return Rules(forced, requests.min_lengths > lengths, banned)
+    lengths, width = ages + 1, tokens.shape[1]
+    end = jnp.where(requests.max_lengths <= lengths, EOS, PAD)
+    # The column behind the longest prefix is PAD for every later age.
+    prefixes = jnp.pad(requests.prefixes, ((0, 0), (0, 1)), constant_values=PAD)
+    index = jnp.minimum(ages, prefixes.shape[1] - 1)[:, None]
+    given = jnp.take_along_axis(prefixes, index, axis=1)[:, 0]
+    forced, banned = jnp.where(given != PAD, given, end), None
+    if no_repeat_ngram:
+        banned = _repeating(tokens, ages, no_repeat_ngram)
+        banned = banned.reshape(-1, banned.shape[-1])
+    no_end = requests.min_lengths > lengths
+    return Rules(jnp.repeat(forced, width), jnp.repeat(no_end, width), banned)
 
 
 def _repeating(tokens: jax.Array, ages: jax.Array, n: int) -> jax.Array:

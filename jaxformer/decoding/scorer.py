@@ -4,7 +4,8 @@ An ensemble gives each token the mean of its members' probabilities; the members
 one vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jaxformer.batch import PAD
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import no_rules
 from jaxformer.decoding.search import SearchResult, search
-from jaxformer.models.sequence_model import Model
+from jaxformer.models.sequence_model import Model, Newest
 
 Members = tuple[Any, ...]  # weights, memories or caches, one of each model
 
@@ -25,49 +26,38 @@ class Scorer:
     def __init__(self, models: Sequence[Model]) -> None:
         self._members = [model.decoder for model in models]
 
+    def _each(self, method: str, *own: Members, **shared: Any) -> Members:
+        """Call a method of all members, each with its own and the shared arguments."""
+        return tuple(
+            getattr(member, method)(*each, **shared)
+            for member, *each in zip(self._members, *own, strict=True)
+        )
+
     def weights(self, params: Sequence[Any]) -> Members:
-        return self._each(lambda member, own: member.weights(own), params)
+        return self._each("weights", params)
 
     def encode(self, weights: Members, source: jax.Array) -> Members:
-        return self._each(lambda member, own: member.encode(own, source), weights)
+        return self._each("encode", weights, source=source)
 
-    def empty_memory(self, **sizes: int) -> Members:
-        return self._each(lambda member: member.empty_memory(**sizes))
-
-    def resize_memory(self, memory: Members, *, length: int) -> Members:
-        return self._each(
-            lambda member, own: member.resize_memory(own, length=length), memory
-        )
+    def resize_memory(self, memory: Members, **sizes: int) -> Members:
+        return self._each("resize_memory", memory, **sizes)
 
     def empty_cache(self, **sizes: int) -> Members:
-        return self._each(lambda member: member.empty_cache(**sizes))
+        return self._each("empty_cache", **sizes)
 
     def resize_cache(self, cache: Members, clock: jax.Array, **sizes: int) -> Members:
-        return self._each(
-            lambda member, own: member.resize_cache(own, clock, **sizes), cache
-        )
+        return self._each("resize_cache", cache, clock=clock, **sizes)
 
     def step(
-        self, weights: Members, memory: Members, *arguments: Any
+        self, weights: Members, memory: Members, cache: Members, newest: Newest
     ) -> tuple[jax.Array, Members]:
-        *shared, cache = arguments
-        scored = self._each(
-            lambda member, own, source, past: member.step(own, source, *shared, past),
-            weights, memory, cache,
-        )  # fmt: skip
+        """Score by the log of the members' mean probability; one's logits as is."""
+        scored = self._each("step", weights, memory, cache, newest=newest)
         logits, caches = zip(*scored, strict=True)
-        return _mean_probability(logits), caches
-
-    def _each(self, call: Callable[..., Any], *own: Sequence[Any]) -> Members:
-        return tuple(call(*each) for each in zip(self._members, *own, strict=True))
-
-
-def _mean_probability(logits: Sequence[jax.Array]) -> jax.Array:
-    """Log of the members' mean probability, [V, B, W]; one member's logits as is."""
-    if len(logits) == 1:
-        return logits[0]
-    each = jnp.stack([jax.nn.log_softmax(x, axis=0) for x in logits])
-    return jax.nn.logsumexp(each, axis=0) - jnp.log(len(logits))
+        if len(logits) == 1:
+            return logits[0], caches
+        each = jnp.stack([jax.nn.log_softmax(x, axis=0) for x in logits])
+        return jax.nn.logsumexp(each, axis=0) - jnp.log(len(logits)), caches
 
 
 def search_translations(
@@ -91,8 +81,5 @@ def search_translations(
     limits = jnp.where(lengths > 0, lengths + extra_length, 0)
     steps = length + extra_length
     cache = scorer.empty_cache(batch=rows, width=options.beam_size, length=steps)
-
-    def step_fn(*arguments: Any) -> tuple[jax.Array, Any]:
-        return scorer.step(weights, memory, *arguments)
-
+    step_fn = functools.partial(scorer.step, weights, memory)
     return search(step_fn, cache, no_rules(limits), options, max_steps=steps)

@@ -2,11 +2,10 @@
 
 The search calls a step function and never a model:
 
-    step_fn(tokens, ages, clock, ancestors, cache) -> (logits f32[V, B, W], cache)
+    step_fn(cache, newest) -> (logits f32[V, B, W], cache)
 
-The arguments, and the ring buffer of L slots that `ancestors` describes, are those of
-`step` in `jaxformer.models.sequence_model.Decoder`. Rows of a batch are independent,
-and each may begin at any step (`jaxformer.decoding.engine`).
+This is `step` of `jaxformer.models.sequence_model.Decoder` for given sources. Rows of a
+batch are independent, and each may begin at any step (`jaxformer.decoding.engine`).
 
 All searches share these rules:
 
@@ -29,6 +28,7 @@ from jaxformer.batch import BOS, EOS, PAD
 from jaxformer.decoding.candidates import sampled_token, top_candidates
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests, Rules, rules_of_step
+from jaxformer.models.sequence_model import Newest
 
 StepFunction = Callable[..., tuple[jax.Array, Any]]
 
@@ -153,9 +153,8 @@ def _step(
     own = jnp.arange(width, dtype=jnp.int32)[None, :, None]
     is_now = (jnp.arange(length) == state.clock % length)[None, None]
     ancestors = jnp.where(is_now, own, state.ancestors)
-    logits, cache = step_fn(
-        state.previous, state.ages, state.clock, ancestors, state.cache
-    )
+    newest = Newest(state.previous, state.ages, state.clock, ancestors)
+    logits, cache = step_fn(state.cache, newest)
     n = options.no_repeat_ngram
     rules = rules_of_step(state.requests, state.ages, state.tokens, n)
     select = _select_beam if options.is_beam else _select_each
@@ -219,8 +218,15 @@ def _keys(state: SearchState) -> jax.Array:
 def _select_beam(
     logits: jax.Array, state: SearchState, rules: Rules, options: SearchOptions
 ) -> tuple[_Extensions, SearchResult, jax.Array]:
-    width = options.beam_size
-    extensions = _best_extensions(logits, state.log_probabilities, rules)
+    # At most W of the 2W most probable extensions end, one for each hypothesis, so at
+    # least W stay live. Normalise k logits instead of all V.
+    vocabulary, batch, width = logits.shape
+    k = min(2 * width, vocabulary)
+    best, tokens, normaliser = top_candidates(logits, rules, k)  # [B, W, k], [B, W]
+    grown = state.log_probabilities[:, :, None] + (best - normaliser[:, :, None])
+    grown, index = jax.lax.top_k(grown.reshape(batch, width * k), 2 * width)
+    tokens = jnp.take_along_axis(tokens.reshape(batch, width * k), index, axis=1)
+    extensions = _Extensions(grown, index // k, tokens)
     best = jax.tree.map(lambda leaf: leaf[:, :width], extensions)
     # A done sentence keeps its result, whatever its row still computes.
     ends = (best.tokens == EOS) & ~state.done[:, None]
@@ -233,33 +239,13 @@ def _select_beam(
     )  # [B, 2W, ...]
     finished = _reorder(candidates, jax.lax.top_k(candidates.scores, width)[1])
 
-    log_probabilities = jnp.where(
-        extensions.tokens == EOS, -jnp.inf, extensions.log_probabilities
-    )
-    extensions = extensions._replace(log_probabilities=log_probabilities)
-    live = _reorder(extensions, jax.lax.top_k(log_probabilities, width)[1])
+    still_live = jnp.where(tokens == EOS, -jnp.inf, grown)
+    extensions = extensions._replace(log_probabilities=still_live)
+    live = _reorder(extensions, jax.lax.top_k(still_live, width)[1])
     # log P only falls, so the largest penalty bounds the score of a live hypothesis.
     penalty = length_penalty(state.requests.max_lengths, options)
     bound = live.log_probabilities[:, 0] / penalty  # [B]
     return live, finished, bound <= finished.scores[:, options.n_best - 1]
-
-
-def _best_extensions(
-    logits: jax.Array, log_probabilities: jax.Array, rules: Rules
-) -> _Extensions:
-    """The 2W most probable one-token extensions of W live hypotheses.
-
-    At most W of them end, one for each hypothesis, so at least W stay live.
-    """
-    vocabulary, batch, width = logits.shape
-    k = min(2 * width, vocabulary)
-    best, tokens, normaliser = top_candidates(logits, rules, k)  # [B, W, k], [B, W]
-    # Normalise k logits instead of all V.
-    gains = best - normaliser[:, :, None]
-    grown = log_probabilities[:, :, None] + gains  # [B, W, k]
-    grown, index = jax.lax.top_k(grown.reshape(batch, width * k), 2 * width)
-    tokens = jnp.take_along_axis(tokens.reshape(batch, width * k), index, axis=1)
-    return _Extensions(grown, index // k, tokens)
 
 
 def _finish(

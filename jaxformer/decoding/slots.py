@@ -1,7 +1,8 @@
-"""Device programs of continuous batching: create, fill, advance and resize slots.
+"""Device programs of continuous batching: begin, fill, advance and resize slots.
 
 Pure functions of arrays, each compiled once for a shape. `jaxformer.decoding.engine`
-decides when each runs. E counts the sentences that are inserted.
+decides when each runs. The `cache` of a `SearchState` is a pair here: the memory of the
+sources, and the cache of the decoder.
 """
 
 import functools
@@ -10,19 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.batch import PAD
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.rules import Requests, no_rules
+from jaxformer.decoding.rules import Requests
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchState, advance, start
-from jaxformer.models.sequence_model import Memory, resize_ring
-
-
-class Slots(NamedTuple):
-    """The arrays on the device: a search and the encoded sources."""
-
-    state: SearchState
-    memory: tuple[Memory, ...]
+from jaxformer.models.sequence_model import pad, resize_ring
 
 
 class Shape(NamedTuple):
@@ -35,7 +28,10 @@ class Shape(NamedTuple):
 
 
 class SlotPrograms:
-    """The compiled programs; `advance` and `insert` donate the given `Slots`."""
+    """The compiled programs; `advance` and `insert` donate the given state.
+
+    `rows` shards the slots; the clock is replicated.
+    """
 
     def __init__(
         self,
@@ -43,50 +39,60 @@ class SlotPrograms:
         options: SearchOptions,
         rows: jax.sharding.NamedSharding | None,
     ) -> None:
-        self._scorer, self._options, self._rows = scorer, options, rows
-        self.empty = jax.jit(self._empty, static_argnums=0)
-        self.advance = jax.jit(self._advance, donate_argnums=1)
-        self.insert = jax.jit(self._insert, donate_argnums=1)
-        self.resize = jax.jit(self._resize, static_argnums=2)
+        self._scorer, self._options = scorer, options
+        shardings = None
+        if rows is not None:
+            clock = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec())
+            shardings = SearchState(clock, *[rows] * (len(SearchState._fields) - 1))
+        jit = functools.partial(jax.jit, out_shardings=shardings)
+        self.begin = jit(self._begin, static_argnums=3)
+        self.insert = jit(self._insert, donate_argnums=1)
+        self.advance = jit(self._advance, donate_argnums=1)
+        self.resize = jit(self._resize, static_argnums=2)
 
-    def _empty(self, shape: Shape) -> Slots:
-        requests = no_rules(jnp.zeros(shape.slots, jnp.int32), shape.prefix)
-        sizes = {"width": self._options.beam_size, "length": shape.ring}
-        cache = self._scorer.empty_cache(batch=shape.slots, **sizes)
-        memory = self._scorer.empty_memory(batch=shape.slots, length=shape.source)
-        return self._shard(Slots(start(requests, cache, **sizes), memory))
-
-    def _advance(
-        self, weights: Any, slots: Slots, steps: jax.Array, until_done: jax.Array
-    ) -> Slots:
-        step_fn = functools.partial(self._scorer.step, weights, slots.memory)
-        state = advance(
-            step_fn, slots.state, self._options, steps=steps, until_done=until_done
-        )
-        return self._shard(Slots(state, slots.memory))
+    def _begin(
+        self, weights: Any, source: jax.Array, requests: Requests, ring: int
+    ) -> SearchState:
+        """Encode sources int32 [B, S] and start them in new slots."""
+        sizes = {"width": self._options.beam_size, "length": ring}
+        memory = self._scorer.encode(weights, source)
+        cache = self._scorer.empty_cache(batch=len(source), **sizes)
+        return start(requests, (memory, cache), **sizes)
 
     def _insert(
         self,
         weights: Any,
-        slots: Slots,
+        state: SearchState,
         indices: jax.Array,
         source: jax.Array,
         requests: Requests,
-    ) -> Slots:
+    ) -> SearchState:
         """Encode sources int32 [E, S] and start them in slots `indices` int32 [E]."""
-        clock, cache = slots.state.clock, slots.state.cache
-        old = slots.state._replace(clock=None, cache=None)  # only rows are replaced
-        _, width, length = old.tokens.shape
-        new = start(requests, None, width=width, length=length)._replace(clock=None)
+        new = self._begin(weights, source, requests, state.tokens.shape[2])
 
         def put(old: jax.Array, new: jax.Array) -> jax.Array:
             return old.at[indices].set(new, mode="drop")
 
-        state = jax.tree.map(put, old, new)._replace(clock=clock, cache=cache)
-        memory = jax.tree.map(put, slots.memory, self._scorer.encode(weights, source))
-        return self._shard(Slots(state, memory))
+        def only_rows(state: SearchState) -> SearchState:
+            return state._replace(clock=None, cache=state.cache[0])
 
-    def _resize(self, slots: Slots, origin: jax.Array, shape: Shape) -> Slots:
+        rows = jax.tree.map(put, only_rows(state), only_rows(new))
+        return rows._replace(clock=state.clock, cache=(rows.cache, state.cache[1]))
+
+    def _advance(
+        self, weights: Any, state: SearchState, steps: jax.Array, until_done: jax.Array
+    ) -> SearchState:
+        memory, cache = state.cache
+        state = advance(
+            functools.partial(self._scorer.step, weights, memory),
+            state._replace(cache=cache), self._options,
+            steps=steps, until_done=until_done,
+        )  # fmt: skip
+        return state._replace(cache=(memory, state.cache))
+
+    def _resize(
+        self, state: SearchState, origin: jax.Array, shape: Shape
+    ) -> SearchState:
         """Copy slot `origin`[i] into slot i of another shape; -1 leaves it empty."""
         is_taken, ring = origin >= 0, shape.ring
         sizes = {"width": self._options.beam_size, "length": ring}
@@ -95,14 +101,15 @@ class SlotPrograms:
             return jnp.take(leaf, jnp.maximum(origin, 0), axis=0) if leaf.ndim else leaf
 
         def fit(tokens: jax.Array, length: int) -> jax.Array:
-            tokens = tokens[..., :length]
-            widths = [(0, 0)] * tokens.ndim
-            widths[-1] = (0, length - tokens.shape[-1])
-            return jnp.pad(tokens, widths, constant_values=PAD)
+            return pad(tokens, 0, length - tokens.shape[-1], axis=-1)  # PAD is 0
 
-        state, memory = jax.tree.map(pick, slots)
-        requests, finished = state.requests, state.finished
-        state = state._replace(
+        state = jax.tree.map(pick, state)
+        requests, finished, (memory, cache) = (
+            state.requests,
+            state.finished,
+            state.cache,
+        )
+        return state._replace(
             clock=jnp.full_like(state.clock, ring),
             done=state.done | ~is_taken,
             requests=requests._replace(
@@ -112,16 +119,8 @@ class SlotPrograms:
             tokens=fit(state.tokens, ring),
             ancestors=resize_ring(state.ancestors, state.clock, axis=2, length=ring),
             finished=finished._replace(tokens=fit(finished.tokens, ring)),
-            cache=self._scorer.resize_cache(state.cache, state.clock, **sizes),
+            cache=(
+                self._scorer.resize_memory(memory, length=shape.source),
+                self._scorer.resize_cache(cache, state.clock, **sizes),
+            ),
         )
-        memory = self._scorer.resize_memory(memory, length=shape.source)
-        return self._shard(Slots(state, memory))
-
-    def _shard(self, slots: Slots) -> Slots:
-        """Shard leaves with rows over the devices; replicate the clock."""
-        rows = self._rows
-        if rows is None:
-            return slots
-        replicated = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec())
-        shardings = jax.tree.map(lambda leaf: rows if leaf.ndim else replicated, slots)
-        return jax.lax.with_sharding_constraint(slots, shardings)

@@ -8,8 +8,8 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import jax
@@ -60,9 +60,8 @@ class Translator:
         self._positions = min(positions, default=None)
         limits = filter(None, (options.max_source_length, self._positions))
         self.longest = min(limits, default=None)  # tokens of a source, EOS included
-        scorer = Scorer(models)
+        scorer, tokens = Scorer(models), options.batch_tokens
         self._weights = jax.jit(scorer.weights)
-        tokens = options.batch_tokens
         self._engine = Engine(scorer, options, batch_tokens=tokens, rows=rows)
         self._forced = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
@@ -107,10 +106,15 @@ class Translator:
         shows its progress there. `details` are further arguments of `translate_part`.
         """
         part = (processes.index(), processes.count())
-        with _progress_bar(total=len(sentences[:: part[1]])) as report:
-            own = self.translate_part(
-                sentences, part, check_stop, report=report, **details
-            )
+        with ExitStack() as stack:
+            if processes.is_first() and sys.stderr.isatty():
+                total = len(sentences[:: part[1]])
+                bar = tqdm(
+                    total=total, delay=BAR_DELAY, leave=False, dynamic_ncols=True
+                )
+                stack.enter_context(logging_redirect_tqdm())
+                details["report"] = stack.enter_context(bar).update
+            own = self.translate_part(sentences, part, check_stop, **details)
         found = dict(itertools.chain.from_iterable(processes.gather(own)))
         every = (found[index] for index in range(len(sentences)))
         return [[Hypothesis(*each) for each in hypotheses] for hypotheses in every]
@@ -146,14 +150,14 @@ class Translator:
             own = order[start : start + size][number::parts]
             sources = self.tokenizer.encode([sentences[i] for i in own])
             begins = self.tokenizer.encode_target([prefixes[i] for i in own])
-            tasks = [
-                self._tasks(sentences[i], source, begin, first + i)
+            lines = [
+                (i, self._tasks(sentences[i], source, begin, first + i))
                 for i, source, begin in zip(own, sources, begins, strict=True)
             ]
             # By tokens: the number of characters is an estimate.
-            lengths = [max([0, *(len(t.source) for t in line)]) for line in tasks]
-            for at in sorted(range(len(own)), key=lambda at: -lengths[at]):
-                self._submit(tasks[at], functools.partial(keep, own[at]))
+            lines.sort(key=lambda line: -max([0, *(len(t.source) for t in line[1])]))
+            for i, tasks in lines:
+                self._submit(tasks, functools.partial(keep, i))
             try:
                 while self._engine.advance():
                     if parts == 1:
@@ -197,29 +201,16 @@ class Translator:
         """The tasks of a sentence: one, none if it is blank, several if it is split."""
         parts = [source] if sentence.strip() else []
         if self.longest is not None and len(source) > self.longest:
-            parts = parts_of(
-                sentence,
-                self.tokenizer.encode,
-                longest=self.longest,
-                policy=self.options.long_lines,
-                line=number + 1,
-            )
-        return [
-            self._task(ids, [] if part else prefix[:-1], number)
-            for part, ids in enumerate(parts)
-        ]
-
-    def _task(self, source: list[int], prefix: list[int], number: int) -> Task:
-        limit = max(len(source) + self.options.extra_length, len(prefix) + 1)
-        if self._positions is not None:
-            limit = min(limit, self._positions)
-        return Task(
-            source=source,
-            max_length=limit,
-            min_length=min(self.options.min_length, limit),
-            prefix=prefix[: limit - 1],
-            seed=self.options.seed * 1_000_003 + number,
-        )
+            how = {"longest": self.longest, "policy": self.options.long_lines}
+            parts = parts_of(sentence, self.tokenizer.encode, line=number + 1, **how)
+        seed, tasks = self.options.seed * 1_000_003 + number, []
+        for ids in parts:
+            begin = [] if tasks else prefix[:-1]
+            limit = max(len(ids) + self.options.extra_length, len(begin) + 1)
+            limit = min(limit, self._positions or limit)
+            least = min(self.options.min_length, limit)
+            tasks.append(Task(ids, limit, least, begin[: limit - 1], seed))
+        return tasks
 
     def _submit(
         self, tasks: Sequence[Task], done: Callable[[list[Hypothesis]], None]
@@ -238,14 +229,10 @@ class Translator:
             self._engine.submit(task._replace(done=functools.partial(keep, part)))
 
     def _hypotheses(self, found: SearchResult) -> list[Hypothesis]:
+        rows = zip(*(leaf.tolist() for leaf in found), strict=True)
         hypotheses = [
-            Hypothesis(
-                self.tokenizer.decode(tokens.tolist()),
-                float(score),
-                float(log_probability),
-                int(length),
-            )
-            for tokens, length, score, log_probability in zip(*found, strict=True)
+            Hypothesis(self.tokenizer.decode(tokens), score, log_probability, length)
+            for tokens, length, score, log_probability in rows
             if length
         ]
         hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
@@ -259,25 +246,12 @@ def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
 
 def _joined(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
     """Join the best hypotheses of all parts, then the second best, and so on."""
-    if len(parts) == 1:
-        return parts[0]
-    return [
-        Hypothesis(
-            " ".join(h.text for h in chosen if h.text),
-            math.fsum(h.score for h in chosen),
-            math.fsum(h.log_probability for h in chosen),
-            sum(h.tokens for h in chosen),
+    joined = []
+    for chosen in zip(*parts, strict=False):
+        texts, scores, log_probabilities, tokens = zip(*chosen, strict=True)
+        text, sums = (
+            " ".join(filter(None, texts)),
+            map(math.fsum, (scores, log_probabilities)),
         )
-        for chosen in zip(*parts, strict=False)
-    ]
-
-
-@contextmanager
-def _progress_bar(total: int) -> Iterator[Callable[[], object]]:
-    """Yield a function to call after each sentence; draw a bar if a user can see it."""
-    if not (processes.is_first() and sys.stderr.isatty()):
-        yield lambda: None
-        return
-    bar = tqdm(total=total, delay=BAR_DELAY, leave=False, dynamic_ncols=True)
-    with logging_redirect_tqdm(), bar:
-        yield bar.update
+        joined.append(Hypothesis(text, *sums, sum(tokens)))
+    return joined

@@ -9,6 +9,8 @@ repository writes shapes in one alphabet:
     K  head size of queries and keys (d_k); values have head size d_v, written U
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -42,8 +44,7 @@ def cuda_capability() -> tuple[int, int] | None:
     device = jax.local_devices()[0]
     if device.platform != "gpu" or "cuda" not in device.client.platform_version:
         return None
-    major, minor = device.compute_capability.split(".")
-    return int(major), int(minor)
+    return tuple(map(int, device.compute_capability.split(".")))
 
 
 def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
@@ -109,18 +110,13 @@ class MultiHeadAttention(nn.Module):
         mask as in `dot_product_attention`; returns [B, T, D].
         """
         d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
-
-        def project(name: str, size: int, x: jax.Array) -> jax.Array:
-            options = self.dtype, self.has_bias, 1.0
-            return Projection((d, h, size), axes, 1, *options, name=name)(x)
-
-        key = project("key", self.d_k, memory)
-        value = project("value", self.d_v, memory)
-        query = project("query", self.d_k, x)
+        linear = partial(Projection, dtype=self.dtype, has_bias=self.has_bias)
+        project = partial(linear, axes=axes, contracted=1, gain=1.0)
+        key = project((d, h, self.d_k), name="key")(memory)
+        value = project((d, h, self.d_v), name="value")(memory)
+        query = project((d, h, self.d_k), name="query")(x)
         if self.is_mutable_collection("intermediates"):  # asked for
             self.sow("intermediates", "weights", attention_weights(query, key, mask))
         heads = dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)
-        return Projection(
-            (h, self.d_v, d), ("heads", "head_size", "embed"), 2, self.dtype,
-            self.has_bias, self.output_gain, name="output",
-        )(heads)  # fmt: skip
+        shape, axes, gain = (h, self.d_v, d), (*axes[1:], axes[0]), self.output_gain
+        return linear(shape, axes, contracted=2, gain=gain, name="output")(heads)

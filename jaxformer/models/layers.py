@@ -45,12 +45,10 @@ def random_bits(seeds: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     so no array of bits is stored. Element i depends on (seeds, i) alone: the bits are
     the same on every mesh.
     """
-    index = jnp.zeros(shape, jnp.uint32)
-    stride = 1
+    bits, stride = jnp.zeros(shape, jnp.uint32), 1  # each element's index
     for axis in reversed(range(len(shape))):
-        index += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(stride)
+        bits += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(stride)
         stride = stride * shape[axis] % 2**32
-    bits = index
     for seed in (seeds[0], seeds[1]):
         bits = (bits ^ seed) * np.uint32(0x85EBCA6B)
         bits = (bits ^ (bits >> 15)) * np.uint32(0xC2B2AE35)
@@ -84,11 +82,10 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        shape = (x.shape[-1],)
         ones = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("norm",))
-        scale = self.param("scale", ones, shape)
-        bias = self.param("bias", zeros, shape)
+        scale = self.param("scale", ones, x.shape[-1:])
+        bias = self.param("bias", zeros, x.shape[-1:])
         return layer_norm(x, scale, bias, epsilon=self.epsilon)
 
 

@@ -12,13 +12,13 @@ The result is equation 1 under the masks.
     E  positions that a block sees: C and r // 2 on either side (left, in the decoder)
 """
 
-import functools
 from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.models.masks import MASKED, causal_mask, segment_mask
+from jaxformer.models.sequence_model import pad
 
 SMALLEST_BLOCK = 32  # positions; smaller products cost as much (measured on a CPU)
 
@@ -52,26 +52,21 @@ def self_attention_mask(
     than the window, else a mask bool [B, 1, L, L].
     """
     length = segments.shape[1]
-    reach = length if window is None else window // 2
-    near = Neighbourhood(segments, reach, is_causal)
-    return near if _is_worth_blocks(length, reach) else near.as_mask()
-
-
-def _is_worth_blocks(length: int, reach: int) -> bool:
-    """Whether a block sees at most half of the positions of a row."""
-    return 2 * (_block_size(reach) + 2 * reach) <= length
+    near = Neighbourhood(segments, length if window is None else window // 2, is_causal)
+    in_blocks = keys_computed(length, window=window, is_causal=is_causal) < length
+    return near if in_blocks else near.as_mask()
 
 
 def keys_computed(length: int, *, window: int | None, is_causal: bool) -> int:
-    """Count the keys that each query of self-attention is multiplied with."""
+    """Count the keys that each query of self-attention is multiplied with.
+
+    Blocks are used if each sees at most half of the positions of a row.
+    """
     reach = length if window is None else window // 2
-    if not _is_worth_blocks(length, reach):
+    block = max(reach, SMALLEST_BLOCK)
+    if 2 * (block + 2 * reach) > length:
         return length
-    return _block_size(reach) + (reach if is_causal else 2 * reach)
-
-
-def _block_size(reach: int) -> int:
-    return max(reach, SMALLEST_BLOCK)
+    return block + (reach if is_causal else 2 * reach)
 
 
 def local_attention(
@@ -82,45 +77,34 @@ def local_attention(
     query and key [B, L, H, K], value [B, L, H, U]; returns [B, L, H, U] in value's
     dtype. The result at padding is finite and has no meaning.
     """
-    length, size = query.shape[1], _block_size(near.reach)
-    blocks = functools.partial(_blocks, size=size)
-    extend = functools.partial(_extend, near=near)
+    length, reach, size = query.shape[1], near.reach, max(near.reach, SMALLEST_BLOCK)
+
+    def blocks(x: jax.Array) -> jax.Array:
+        """Cut rows into blocks, the last one padded: [B, L, ...] -> [B, N, C, ...]."""
+        x = pad(x, 0, -length % size, axis=1)
+        return x.reshape(x.shape[0], -1, size, *x.shape[2:])
+
+    def extend(x: jax.Array) -> jax.Array:
+        """Extend blocks by their neighbours: [B, N, C, ...] -> [B, N, E, ...]."""
+        left = pad(x[:, :-1, size - reach :], 1, 0, axis=1)
+        if near.is_causal:
+            return jnp.concatenate([left, x], axis=2)
+        right = pad(x[:, 1:, :reach], 0, 1, axis=1)
+        return jnp.concatenate([left, x, right], axis=2)
+
     queries = blocks(query * (query.shape[-1] ** -0.5))  # [B, N, C, H, K]
     keys, values = extend(blocks(key)), extend(blocks(value))  # [B, N, E, H, K or U]
-    own = blocks(near.segments)  # [B, N, C]
     scores = jnp.einsum(
         "bnchk,bnehk->bnhce", queries, keys, preferred_element_type=jnp.float32
     )
-    mask = _block_mask(own, extend(own), near)  # [B, N, 1, C, E]
+    own = blocks(near.segments)
+    seen = extend(own)[:, :, None]
+    mask = (own[..., None] == seen) & (seen != 0)  # [B, N, C, E]
+    distance = jnp.arange(size)[:, None] - jnp.arange(seen.shape[3])[None] + reach
+    is_near = jnp.abs(distance) <= reach
+    if near.is_causal:
+        is_near &= distance >= 0
+    mask = (mask & is_near[None, None])[:, :, None]  # [B, N, 1, C, E]
     weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
     heads = jnp.einsum("bnhce,bnehu->bnchu", weights.astype(value.dtype), values)
     return heads.reshape(len(heads), -1, *heads.shape[3:])[:, :length]
-
-
-def _blocks(x: jax.Array, *, size: int) -> jax.Array:
-    """Cut rows into blocks, the last one padded: [B, L, ...] -> [B, N, C, ...]."""
-    missing = -x.shape[1] % size
-    x = jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2))
-    return x.reshape(x.shape[0], -1, size, *x.shape[2:])
-
-
-def _extend(x: jax.Array, near: Neighbourhood) -> jax.Array:
-    """Extend blocks by their neighbours: [B, N, C, ...] -> [B, N, E, ...]."""
-    no_block = jnp.zeros_like(x[:, :1, : near.reach])
-    left = x[:, :-1, x.shape[2] - near.reach :]
-    parts = [jnp.concatenate([no_block, left], axis=1), x]
-    if not near.is_causal:
-        parts.append(jnp.concatenate([x[:, 1:, : near.reach], no_block], axis=1))
-    return jnp.concatenate(parts, axis=2)
-
-
-def _block_mask(own: jax.Array, seen: jax.Array, near: Neighbourhood) -> jax.Array:
-    """Mask what a block sees: segments [B, N, C], [B, N, E] -> bool [B, N, 1, C, E]."""
-    index = jnp.arange(own.shape[2])[:, None]
-    index_seen = jnp.arange(seen.shape[2])[None, :] - near.reach
-    distance = index - index_seen  # [C, E]
-    is_near = jnp.abs(distance) <= near.reach
-    if near.is_causal:
-        is_near &= distance >= 0
-    mask = (own[..., None] == seen[:, :, None]) & (seen[:, :, None] != 0)
-    return (mask & is_near[None, None])[:, :, None]

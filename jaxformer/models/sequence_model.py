@@ -40,14 +40,26 @@ class AttentionMaps(NamedTuple):
     cross: jax.Array  # [N, B, H, T, S]
 
 
-class Decoder(Protocol):
-    """Scores one token at a time, for W hypotheses of each of B sentences.
+class Newest(NamedTuple):
+    """The newest token of W hypotheses of each of B sentences, and their past.
 
-    All sentences share one clock; they may begin at different steps. `ancestors` int32
-    [B, W, L] is a ring buffer: slot t mod L holds the index of the hypothesis that made
-    step t in the past of each hypothesis. A sentence of age n has n tokens, so its
-    newest n + 1 slots count, this step's included. Cache entries are not re-ordered;
-    the parent of a hypothesis is `ancestors[..., (clock - 1) % L]`.
+    All sentences share one clock; they may begin at different steps. `ancestors` is a
+    ring buffer: slot t mod L holds the index of the hypothesis that made step t in the
+    past of each hypothesis. A sentence of age n has n tokens, so its newest n + 1 slots
+    count, this step's included.
+    """
+
+    tokens: jax.Array  # int32 [B, W]; BOS at age 0
+    ages: jax.Array  # int32 [B]
+    clock: jax.Array  # int32 [], the number of this step
+    ancestors: jax.Array  # int32 [B, W, L]
+
+
+class Decoder(Protocol):
+    """Scores one token at a time.
+
+    Cache entries are not re-ordered; the parent of a hypothesis is
+    `ancestors[..., (clock - 1) % L]`.
     """
 
     def weights(self, params: Parameters) -> Weights:
@@ -55,9 +67,6 @@ class Decoder(Protocol):
 
     def encode(self, weights: Weights, source: jax.Array) -> Memory:
         """Encode source ids int32 [B, S], one sentence a row; leaves are [B, ...]."""
-
-    def empty_memory(self, *, batch: int, length: int) -> Memory:
-        """Allocate the memory of B sources of `length` tokens."""
 
     def resize_memory(self, memory: Memory, *, length: int) -> Memory:
         """Cut or pad the sources to `length` tokens; only padding is cut."""
@@ -71,20 +80,9 @@ class Decoder(Protocol):
         """Keep the newest L = `length` steps before `clock`, which becomes `length`."""
 
     def step(
-        self,
-        weights: Weights,
-        memory: Memory,
-        tokens: jax.Array,
-        ages: jax.Array,
-        clock: jax.Array,
-        ancestors: jax.Array,
-        cache: Cache,
+        self, weights: Weights, memory: Memory, cache: Cache, newest: Newest
     ) -> tuple[jax.Array, Cache]:
-        """Score the tokens that may follow `tokens`: float32 logits [V, B, W].
-
-        tokens int32 [B, W], the newest of each hypothesis (BOS at age 0); ages int32
-        [B]; clock int32 [], the number of this step.
-        """
+        """Score the tokens that may follow the newest: float32 logits [V, B, W]."""
 
 
 class Model(Protocol):

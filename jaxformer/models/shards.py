@@ -7,6 +7,7 @@ uses add up locally, and the copies' gradients are summed once. A device holds o
 copy of its own rows; on one device the copy is the embedding itself.
 """
 
+import functools
 import math
 
 import jax
@@ -16,12 +17,10 @@ from flax import linen as nn
 
 def batch_shards() -> int:
     """Count the parts into which the mesh splits a batch; 1 without a mesh."""
-    axes = nn.logical_to_mesh_axes(("batch",))
+    (names,) = nn.logical_to_mesh_axes(("batch",)) or [None]
     sizes = jax.sharding.get_abstract_mesh().shape
-    names = axes[0] if axes is not None else None
-    if names is None or not sizes:
-        return 1
-    return math.prod(sizes[name] for name in ([names] if type(names) is str else names))
+    names = [names] if isinstance(names, str) else names or []
+    return math.prod(sizes.get(name, 1) for name in names)
 
 
 def by_shard(x: jax.Array) -> jax.Array:
@@ -44,7 +43,6 @@ def copy_for_shards(table: jax.Array) -> jax.Array:
 
 def look_up(copies: jax.Array, ids: jax.Array) -> jax.Array:
     """Look up ids int [B, L], each in its shard's copy: [B, L, D]."""
-    rows = jax.vmap(lambda table, ids: jnp.take(table, ids, axis=0))(
-        copies, by_shard(ids)
-    )  # [N, B/N, L, D]
+    take = jax.vmap(functools.partial(jnp.take, axis=0))
+    rows = take(copies, by_shard(ids))  # [N, B/N, L, D]
     return rows.reshape(*ids.shape, copies.shape[-1])

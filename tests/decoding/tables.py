@@ -8,6 +8,7 @@ function from the tokens so far to the logits of the next.
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from hypothesis import strategies as st
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
@@ -24,6 +26,7 @@ VOCABULARY = 7  # PAD, UNK, BOS, EOS and three words
 WORDS = tuple(range(EOS + 1, VOCABULARY))
 STATES = 1009  # prefixes of up to four tokens rarely share one
 Score = Callable[[Sequence[int]], np.ndarray]  # tokens -> logits [V] of the next
+Hypotheses = list[tuple[float, tuple[int, ...]]]  # score and tokens
 
 
 def random_tables(seed: int, batch: int, scale: float = 2.0) -> np.ndarray:
@@ -37,33 +40,23 @@ def next_state(state, token):
     return (state * 31 + token) % STATES
 
 
-def read_past(ages, clock, ancestors, cache):
-    """The state of each hypothesis, from its tokens in the ring: [B, W].
+def table_step(tables, cache, newest, offset=0):
+    """A step over tables [B, STATES, V]; `offset` is added to states [B, W].
 
     `cache` int32 [B, W, L] holds the token that each hypothesis received at each slot.
     """
+    tokens, ages, clock, ancestors = newest
     length = ancestors.shape[2]
+    cache = cache.at[:, :, clock % length].set(tokens)
     own = jnp.take_along_axis(cache, ancestors, axis=1)  # [B, W, L]
-
-    def read(index, state):
-        steps_ago = length - 1 - index
+    state = jnp.zeros(tokens.shape, jnp.int32)
+    for steps_ago in reversed(range(length)):
         token = own[:, :, (clock - steps_ago) % length]
         is_past = (steps_ago <= ages)[:, None]
-        return jnp.where(is_past, next_state(state, token), state)
-
-    return jax.lax.fori_loop(0, length, read, jnp.zeros(cache.shape[:2], jnp.int32))
-
-
-def table_step(tables):
-    """A step function over tables [B, STATES, V]."""
-
-    def step_fn(tokens, ages, clock, ancestors, cache):
-        cache = cache.at[:, :, clock % cache.shape[2]].set(tokens)
-        state = read_past(ages, clock, ancestors, cache)
-        logits = jax.vmap(lambda table, own: table[own])(jnp.asarray(tables), state)
-        return logits.transpose(2, 0, 1), cache
-
-    return step_fn
+        state = jnp.where(is_past, next_state(state, token), state)
+    rows = jnp.arange(len(tables))[:, None]
+    logits = jnp.asarray(tables)[rows, (state + offset) % STATES]
+    return logits.transpose(2, 0, 1), cache
 
 
 def empty_cache(batch: int, width: int, length: int) -> jax.Array:
@@ -81,9 +74,7 @@ def score_of(table: np.ndarray) -> Score:
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """In float64."""
-    logits = logits.astype(np.float64) - logits.max()
-    return logits - np.log(np.exp(logits).sum())
+    return scipy.special.log_softmax(logits.astype(np.float64))
 
 
 def teacher_forced(score: Score, tokens: Sequence[int]) -> float:
@@ -93,8 +84,7 @@ def teacher_forced(score: Score, tokens: Sequence[int]) -> float:
 
 def penalty(n: int, options: SearchOptions) -> float:
     """The divisor of log P for n tokens."""
-    base = (5 + n) / 6 if options.length_penalty == "gnmt" else n
-    return base**options.alpha
+    return ((5 + n) / 6 if options.length_penalty == "gnmt" else n) ** options.alpha
 
 
 @dataclass(frozen=True)
@@ -108,14 +98,15 @@ class Wanted:
 
     def choices(self, tokens: Sequence[int], no_repeat_ngram: int = 0) -> tuple:
         """The tokens that may follow these."""
-        n = len(tokens) + 1
-        if n <= len(self.prefix):
-            return (self.prefix[n - 1],)
-        if n == self.limit:
+        length, n = len(tokens) + 1, no_repeat_ngram
+        if length <= len(self.prefix):
+            return (self.prefix[length - 1],)
+        if length == self.limit:
             return (EOS,)
-        end = () if n < self.least else (EOS,)
-        repeats = repeated_by(tokens, no_repeat_ngram) if no_repeat_ngram else ()
-        return (*end, *(word for word in WORDS if word not in repeats))
+        grams = {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
+        past = tuple(tokens[len(tokens) - n + 1 :])
+        words = (word for word in WORDS if not n or (*past, word) not in grams)
+        return (*([] if length < self.least else [EOS]), *words)
 
 
 @st.composite
@@ -128,36 +119,20 @@ def wanted_sentences(draw, *, least_limit: int, limit: int, prefix: int) -> Want
     return Wanted(most, least, tuple(draw(tokens)), draw(st.integers(0, 3)))
 
 
-def repeated_by(tokens: Sequence[int], n: int) -> set[int]:
-    """The tokens that would complete an n-gram a second time."""
-    return {
-        tokens[i + n - 1]
-        for i in range(len(tokens) - n + 1)
-        if tuple(tokens[i : i + n - 1]) == tuple(tokens[len(tokens) - n + 1 :])
-    }
-
-
-def all_hypotheses(
-    score: Score, wanted: Wanted, options: SearchOptions
-) -> list[tuple[float, tuple]]:
+def all_hypotheses(score: Score, wanted: Wanted, options: SearchOptions) -> Hypotheses:
     """Every allowed sentence with its score, best first."""
-    n = options.no_repeat_ngram
-    found = []
+    found, n = [], options.no_repeat_ngram
+    words = {*WORDS, *wanted.prefix}
     for length in range(wanted.limit):
-        for words in itertools.product(set(WORDS) | set(wanted.prefix), repeat=length):
-            sentence = (*words, EOS)
-            if all(
-                token in wanted.choices(sentence[:index], n)
-                for index, token in enumerate(sentence)
-            ):
+        for sentence in itertools.product(*[words] * length, [EOS]):
+            may_follow = (wanted.choices(sentence[:i], n) for i in range(length + 1))
+            if all(map(operator.contains, may_follow, sentence)):
                 log_p = teacher_forced(score, sentence)
-                found.append((log_p / penalty(len(sentence), options), sentence))
+                found.append((log_p / penalty(length + 1, options), sentence))
     return sorted(found, reverse=True)
 
 
-def plain_beam(
-    score: Score, wanted: Wanted, options: SearchOptions
-) -> list[tuple[float, tuple]]:
+def plain_beam(score: Score, wanted: Wanted, options: SearchOptions) -> Hypotheses:
     """Beam search with lists; it always runs to the limit."""
     width, finished = options.beam_size, []
     live = [(0.0, ())] if wanted.limit else []
@@ -168,11 +143,8 @@ def plain_beam(
             for token in wanted.choices(tokens, options.no_repeat_ngram):
                 grown.append((log_p + log_ps[token], (*tokens, token)))
         grown.sort(reverse=True)
-        finished += [
-            (log_p / penalty(n, options), tokens)
-            for log_p, tokens in grown[:width]
-            if tokens[-1] == EOS
-        ]
+        ends = [h for h in grown[:width] if h[1][-1] == EOS]
+        finished += [(log_p / penalty(n, options), tokens) for log_p, tokens in ends]
         live = [h for h in grown if h[1][-1] != EOS][:width]
     return sorted(finished, reverse=True)[:width]
 
@@ -186,9 +158,7 @@ def noise_of(seed: int, age: int, hypothesis: int) -> np.ndarray:
     return np.asarray(jax.random.gumbel(key, (VOCABULARY,)))
 
 
-def plain_samples(
-    score: Score, wanted: Wanted, options: SearchOptions
-) -> list[tuple[float, tuple]]:
+def plain_samples(score: Score, wanted: Wanted, options: SearchOptions) -> Hypotheses:
     """W samples, in the order of their indices."""
     found = []
     for hypothesis in range(options.beam_size if wanted.limit else 0):
@@ -197,26 +167,20 @@ def plain_samples(
             allowed = list(wanted.choices(tokens, options.no_repeat_ngram))
             noisy = score(tokens) / options.temperature
             noisy = noisy + noise_of(wanted.seed, len(tokens), hypothesis)
-            if len(tokens) < len(wanted.prefix) or allowed == [EOS]:
-                token = allowed[0]
-            else:
-                token = allowed[int(np.argmax(noisy[allowed]))]
-            tokens = (*tokens, token)
+            tokens = (*tokens, allowed[int(np.argmax(noisy[allowed]))])
         log_p = teacher_forced(score, tokens)
         found.append((log_p / penalty(len(tokens), options), tokens))
     return found
 
 
-def plain_search(
-    score: Score, wanted: Wanted, options: SearchOptions
-) -> list[tuple[float, tuple]]:
+def plain_search(score: Score, wanted: Wanted, options: SearchOptions) -> Hypotheses:
     """The reference of any search; a beam of one is greedy."""
     plain = plain_samples if options.is_sampling else plain_beam
     return plain(score, wanted, options)
 
 
-def hypotheses_of(result, row: int | None = None) -> list[tuple[float, tuple]]:
-    """The hypotheses of one sentence as (score, tokens); asserts correct padding.
+def hypotheses_of(result, row: int | None = None) -> Hypotheses:
+    """The hypotheses of one sentence; asserts correct padding.
 
     `row` None: the result has no axis of rows.
     """

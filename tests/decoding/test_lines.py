@@ -1,8 +1,8 @@
 """Sentences and lines around a stand-in for the engine."""
 
-import functools
 import io
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ class Echo:
 
     def submit(self, task):
         self.tasks.append(task)
-        self.seen.append(task)
+        self.seen.append(task._replace(done=None))
 
     def advance(self, most=None):
         if not self.tasks:
@@ -79,7 +79,7 @@ def test_a_task_has_the_limits_prefix_and_seed_of_its_sentence(make_echo):
     echo = make_echo(min_length=8, seed=2)
     echo.translate(["5 6 7 8", "9"], prefixes=["", "10 11"])
     echo.translate_part(["12"], first=100, prefixes=[" ".join(["13"] * 20)])
-    assert [task._replace(done=None) for task in echo._engine.seen] == [
+    assert echo._engine.seen == [
         Task([5, 6, 7, 8, EOS], 5 + EXTRA, 8, [], 2_000_006),
         Task([9, EOS], 2 + EXTRA, 7, [10, 11], 2_000_007),
         # The prefix is longer than the limit would be.
@@ -91,10 +91,10 @@ def test_learned_positions_of_any_member_limit_all(make_echo):
     nine, six = (model_of(positions="learned", max_positions=n) for n in (9, 6))
     echo = make_echo(models=(MODEL, nine, six), seeds=(0, 1, 2), min_length=99)
     echo.translate(["5 6 7 8 9", "5"], prefixes=["10 11 12 13 14 15", ""])
-    long, short = echo._engine.seen
-    assert (long.max_length, long.min_length) == (6, 6)
-    assert long.prefix == [10, 11, 12, 13, 14]
-    assert short.max_length == 6
+    assert echo._engine.seen == [
+        Task([5, 6, 7, 8, 9, EOS], 6, 6, [10, 11, 12, 13, 14], 0),
+        Task([5, EOS], 6, 6, [], 1),
+    ]
     assert echo("5 6 7 8 9 10") == "5 6 7 8 9 10"
     assert [len(task.source) for task in echo._engine.seen[2:]] == [6, 2]
 
@@ -107,37 +107,24 @@ def test_parts_together_translate_all_sentences(make_echo, of, monkeypatch):
     prefixes = [""] * 7 + ["9"] + [""] * 3
     expected = echo.translate(sentences, prefixes=prefixes)
     assert expected[7][0].text == f"9 {sentences[7]}"
-    found, checks = [], []
+    found, calls = [], set()
     for number in range(of):
-        check_stop = functools.partial(checks.append, number)
-        found += echo.translate_part(
-            sentences, (number, of), check_stop, prefixes=prefixes
-        )
+        check = mock.Mock()
+        found += echo.translate_part(sentences, (number, of), check, prefixes=prefixes)
+        calls.add(check.call_count)
     assert sorted(found) == list(enumerate(expected))
-    calls = [checks.count(number) for number in range(of)]
-    assert len(set(calls)) == 1  # each call synchronises the processes
-    assert calls[0] >= -(-11 // (2 * of))
+    (count,) = calls  # each call synchronises the processes
+    assert count >= -(-11 // (2 * of))
 
 
 def test_check_stop_may_end_the_work_at_any_moment(make_echo):
-    class StopError(Exception):
-        pass
-
-    def stop_after(count):
-        calls = iter(range(count))
-
-        def check_stop():
-            if next(calls, None) is None:
-                raise StopError
-
-        return check_stop
-
-    echo, calls = make_echo(), []
-    echo.translate_part(SENTENCES, check_stop=lambda: calls.append(1))
-    assert len(calls) > len(SENTENCES)
-    for count in range(len(calls)):
-        with pytest.raises(StopError):
-            echo.translate_part(SENTENCES, check_stop=stop_after(count))
+    echo, check = make_echo(), mock.Mock()
+    echo.translate_part(SENTENCES, check_stop=check)
+    assert check.call_count > len(SENTENCES)
+    for count in range(check.call_count):
+        stop = mock.Mock(side_effect=[*[None] * count, ProcessLookupError])
+        with pytest.raises(ProcessLookupError):
+            echo.translate_part(SENTENCES, check_stop=stop)
         assert echo._engine.tasks == []
     assert echo(SENTENCES) == SENTENCES
 
@@ -158,28 +145,23 @@ def test_a_terminal_shows_a_progress_bar(make_echo, monkeypatch, is_terminal):
 def test_a_long_line_is_translated_in_parts(make_echo):
     echo = make_echo(n_best=2, max_source_length=8)
     line = "5 6, 7 8 9 10 11. 12 13 14."
-    (best, second) = echo.translate([line], prefixes=["20"])[0]
-    first, last = echo._engine.seen
-    assert first.source == [5, 6, 7, 8, 9, 10, 11, EOS]
-    assert last.source == [12, 13, 14, EOS]
-    assert (first.prefix, last.prefix) == ([20], [])
+    ((best, second),) = echo.translate([line], prefixes=["20"])
+    assert [(task.source, task.prefix) for task in echo._engine.seen] == [
+        ([5, 6, 7, 8, 9, 10, 11, EOS], [20]), ([12, 13, 14, EOS], []),
+    ]  # fmt: skip
     # The best of both parts, then the second best; scores are sums.
-    assert best.text == "20 5 6 7 8 9 10 11 12 13 14"
-    assert best.score == pytest.approx(-10 / 9 - 10 / 4)
-    assert best.log_probability == pytest.approx(-20 / 9 - 20 / 4)
-    assert best.tokens == 9 + 4
-    assert second.text == "5 6 7 8 9 10 11 12 13 14"
-    assert second.score == pytest.approx(-10 / 8 - 10 / 4)
+    text = "5 6 7 8 9 10 11 12 13 14"
+    sums = -10 / 9 - 10 / 4, -20 / 9 - 20 / 4, 9 + 4
+    assert best == (f"20 {text}", *map(pytest.approx, sums))
+    assert second == (text, *map(pytest.approx, (-10 / 8 - 10 / 4, -7.5, 8 + 4)))
 
 
-def test_a_long_line_may_be_truncated(make_echo):
-    echo = make_echo(max_source_length=4, long_lines="truncate")
-    assert echo(["5 6 7", "5 6 7 8 9 10"]) == ["5 6 7", "5 6 7"]
-
-
-def test_a_long_line_may_be_refused_by_its_number(make_echo):
-    echo, long = make_echo(max_source_length=4, long_lines="refuse"), "5 6 7 8 9 10"
-    with pytest.raises(InputError, match="line 3 has 7 pieces, more than 4; shorten"):
+def test_a_long_line_may_be_truncated_or_refused_by_its_number(make_echo):
+    long = "5 6 7 8 9 10"
+    cut = make_echo(max_source_length=4, long_lines="truncate")
+    assert cut(["5 6 7", long]) == ["5 6 7", "5 6 7"]
+    echo = make_echo(max_source_length=4, long_lines="refuse")
+    with pytest.raises(InputError, match=r"line 3 has 7 .* 4; .* split or truncate"):
         echo(["5", "6", long])
     with pytest.raises(InputError, match="line 12 has 7 pieces"):
         echo.translate_part(["5", long], first=10)

@@ -49,19 +49,3 @@ def test_impossible_settings_are_refused_by_name(options, message):
     valid = {"beam_size": 2, "alpha": 0.6, "extra_length": 5, "batch_tokens": 64}
     with pytest.raises(InputError, match=message):
         TranslateOptions(**valid | options)
-
-
-@pytest.mark.parametrize(
-    ("beam_size", "temperature", "is_beam", "is_sampling"),
-    [
-        (1, 0.0, False, False),  # greedy
-        (4, 0.0, True, False),
-        (4, 0.7, False, True),
-        (1, 0.7, False, True),
-    ],
-)
-def test_width_and_temperature_choose_the_search(
-    beam_size, temperature, is_beam, is_sampling
-):
-    options = SearchOptions(alpha=0.6, beam_size=beam_size, temperature=temperature)
-    assert (options.is_beam, options.is_sampling) == (is_beam, is_sampling)

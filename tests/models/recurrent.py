@@ -6,7 +6,7 @@ its states attends to the source's by dot products (Luong et al. 2015).
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from jaxformer.batch import PAD, shift_right, starts_of_segments
 from jaxformer.models.layers import dropout
-from jaxformer.models.masks import MASKED
+from jaxformer.models.masks import MASKED, segment_mask
 from jaxformer.models.sequence_model import AttentionMaps, Features, pad
 from jaxformer.models.shards import by_shard, copy_for_shards, look_up
 from jaxformer.settings import Section, setting
@@ -60,14 +60,13 @@ def read(params, states, memory, mask):
     """Combine states [B, T, D] with their context; also the weights [B, T, S]."""
     scores = jnp.einsum("btd,bsd->bts", states, memory)
     weights = nn.softmax(jnp.where(mask, scores, MASKED))
-    both = jnp.concatenate([states, jnp.einsum("bts,bsd->btd", weights, memory)], -1)
+    both = jnp.concatenate([states, weights @ memory], -1)
     return jnp.tanh(both @ params["output"]["kernel"]), weights
 
 
 def mean_of(states, mask):
     """The mean over S of states [B, S, D] under a mask [B, T, S]: [B, T, D]."""
-    share = mask / jnp.maximum(mask.sum(axis=-1, keepdims=True), 1)
-    return jnp.einsum("bts,bsd->btd", share, states)
+    return mask / jnp.maximum(mask.sum(axis=-1, keepdims=True), 1) @ states
 
 
 @dataclass(frozen=True)
@@ -86,23 +85,20 @@ class RecurrentModel:
 
     @property
     def decoder(self):
-        return RecurrentDecoder(self.config.d_model)
+        return RecurrentDecoder(self.d_model)
 
     def init(self, key):
-        d, keys = self.d_model, iter(jax.random.split(key, 9))
+        d, keys = self.d_model, iter(jax.random.split(key, 6))
 
-        def draw(shape, axes):
+        def draw(*shape, axes=("embed", "mlp")):
             value = jax.random.normal(next(keys), shape) * shape[-1] ** -0.5
             return nn.LogicallyPartitioned(value, axes)
 
-        def gru():
-            return {k: draw((d, 3 * d), ("embed", "mlp")) for k in ("input", "state")}
-
         return {
-            "embedding": draw((self.vocab_size, d), ("vocab", "embed")),
-            "encoder": gru(),
-            "decoder": gru(),
-            "output": {"kernel": draw((2 * d, d), ("mlp", "embed"))},
+            "embedding": draw(self.vocab_size, d, axes=("vocab", "embed")),
+            "encoder": {"input": draw(d, 3 * d), "state": draw(d, 3 * d)},
+            "decoder": {"input": draw(d, 3 * d), "state": draw(d, 3 * d)},
+            "output": {"kernel": draw(2 * d, d, axes=("mlp", "embed"))},
         }
 
     def _run(self, params, batch, key=None):
@@ -116,8 +112,7 @@ class RecurrentModel:
             source, target = drop(source, key=of_source), drop(target, key=of_target)
         begins = starts_of_segments(batch.source_segments)
         memory = scan(params["encoder"], source, begins, jnp.zeros_like(source))
-        mask = batch.target_segments[:, :, None] == batch.source_segments[:, None]
-        mask &= batch.source_segments[:, None] != 0
+        mask = segment_mask(batch.target_segments, batch.source_segments)[:, 0]
         begins = starts_of_segments(batch.target_segments)
         states = scan(params["decoder"], target, begins, mean_of(memory, mask))
         hidden, weights = read(params, states, memory, mask)
@@ -133,9 +128,8 @@ class RecurrentModel:
     def attention(self, params, batch):
         weights = self._run(params, batch)[2]
         rows, target, source = weights.shape
-        encoder = jnp.zeros((0, rows, 1, source, source))
-        decoder = jnp.zeros((0, rows, 1, target, target))
-        return AttentionMaps(encoder, decoder, weights[None, :, None])
+        none = (jnp.zeros((0, rows, 1, length, length)) for length in (source, target))
+        return AttentionMaps(*none, weights[None, :, None])
 
     def watch(self, params, batch, key):
         outputs = self._run(params, batch, key)[0]
@@ -160,20 +154,15 @@ class RecurrentDecoder:
         return params
 
     def encode(self, weights, source):
-        x, is_real = jnp.take(weights["embedding"], source, axis=0), source != PAD
+        x, is_real = weights["embedding"][source], source != PAD
         begins = jnp.arange(source.shape[1])[None] == jnp.zeros_like(source)
         states = scan(weights["encoder"], x, begins, jnp.zeros_like(x))
         return Memory(states, is_real, mean_of(states, is_real[:, None])[:, 0])
 
-    def empty_memory(self, *, batch, length):
-        states = jnp.zeros((batch, length, self.d_model))
-        return Memory(states, jnp.zeros((batch, length), bool), states[:, 0])
-
     def resize_memory(self, memory, *, length):
-        states, is_real = (
-            pad(leaf, 0, length - leaf.shape[1], axis=1) for leaf in memory[:2]
-        )
-        return Memory(states, is_real, memory.start)
+        after = length - memory.states.shape[1]
+        resized = (pad(leaf, 0, after, axis=1) for leaf in memory[:2])
+        return Memory(*resized, memory.start)
 
     def empty_cache(self, *, batch, width, length):
         return jnp.zeros((batch, width, self.d_model))
@@ -181,12 +170,12 @@ class RecurrentDecoder:
     def resize_cache(self, cache, clock, *, width, length):
         return cache
 
-    def step(self, weights, memory, tokens, ages, clock, ancestors, cache) -> Any:
+    def step(self, weights, memory, cache, newest):
+        tokens, ages, clock, ancestors = newest
         parents = ancestors[:, :, (clock - 1) % ancestors.shape[2]]  # [B, W]
         states = jnp.take_along_axis(cache, parents[:, :, None], axis=1)
         is_new = (ages == 0)[:, None, None]
         states = jnp.where(is_new, memory.start[:, None], states)
-        x = jnp.take(weights["embedding"], tokens, axis=0)
-        states = cell(weights["decoder"], x, states)
+        states = cell(weights["decoder"], weights["embedding"][tokens], states)
         hidden, _ = read(weights, states, memory.states, memory.is_real[:, None])
         return jnp.einsum("bwd,vd->vbw", hidden, weights["embedding"]), states

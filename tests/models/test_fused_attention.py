@@ -1,5 +1,6 @@
 """cuDNN's kernel for equation 1: when it is used, and that it computes the same."""
 
+from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
@@ -18,12 +19,9 @@ from tests.models.tiny import model_of, params_of
 HALF = {"layers": 2, "dtype": "bfloat16"}
 
 
-def on_gpus(*, capability=(9, 0), devices=1):
-    """Pretend that this machine has so many GPUs."""
-    return (
-        mock.patch.object(attention, "cuda_capability", return_value=capability),
-        mock.patch.object(jax, "device_count", return_value=devices),
-    )
+def pretend_gpus(monkeypatch, capability=(9, 0), devices=1):
+    monkeypatch.setattr(attention, "cuda_capability", lambda: capability)
+    monkeypatch.setattr(jax, "device_count", lambda: devices)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +40,7 @@ def on_gpus(*, capability=(9, 0), devices=1):
     ],
     ids=str,
 )  # fmt: skip
-def test_what_fits(fits, sizes):
+def test_what_fits(monkeypatch, fits, sizes):
     defaults = {
         "t": 16, "s": 32, "d_k": 64, "d_v": 64, "dtypes": ("bfloat16",) * 3,
         "capability": (9, 0), "devices": 1,
@@ -50,9 +48,8 @@ def test_what_fits(fits, sizes):
     t, s, d_k, d_v, dtypes, capability, devices = (defaults | sizes).values()
     shapes = (2, t, 4, d_k), (2, s, 4, d_k), (2, s, 4, d_v)
     qkv = map(jax.ShapeDtypeStruct, shapes, map(jnp.dtype, dtypes))
-    capability, count = on_gpus(capability=capability, devices=devices)
-    with capability, count:
-        assert attention.fused_attention_fits(*qkv) == fits
+    pretend_gpus(monkeypatch, capability, devices)
+    assert attention.fused_attention_fits(*qkv) == fits
 
 
 def test_the_capability_is_that_of_a_cuda_device():
@@ -78,34 +75,35 @@ def test_the_call_without_the_kernel_has_our_values_and_gradients(name):
     """Scale, order of axes and mask are right; a query without keys averages."""
     draw = np.random.default_rng(0)
     *qkv, cotangent = draw.normal(size=(4, 2, 6, 3, 8)).astype(np.float32)
-    results = []
-    for function in (dot_product_attention, jax.nn.dot_product_attention):
-        heads, pull = jax.vjp(lambda *qkv, f=function: f(*qkv, mask=MASKS[name]), *qkv)
-        results.append((heads, *pull(cotangent)))
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=2e-6)
+
+    def run(function):
+        heads, pull = jax.vjp(lambda *qkv: function(*qkv, mask=MASKS[name]), *qkv)
+        return heads, *pull(cotangent)
+
+    ours, theirs = run(dot_product_attention), run(jax.nn.dot_product_attention)
+    jax.tree.map(partial(np.testing.assert_allclose, atol=2e-6), ours, theirs)
 
 
-def lowered_for_cuda(config, *, devices: int) -> str:
-    """The gradient's program for an H100, as a machine without one can make it.
+def test_a_program_for_cuda_has_the_kernel_if_it_is_allowed_and_fits(monkeypatch):
+    """In the decoder of each of two layers; sources of five pieces do not fit.
 
-    JAX has no public way to lower for a kernel that is not installed.
+    A machine without a GPU makes the program of the gradient. JAX has no public way to
+    lower for a kernel that is not installed.
     """
     version = SimpleNamespace(cudnn_get_version=lambda: 91000)
-    model = model_of(**config)
-    capability, count = on_gpus(devices=devices)
-    with mock.patch.object(cudnn, "cuda_versions", version), capability, count:
+    monkeypatch.setattr(cudnn, "cuda_versions", version)
+
+    def lowered_for_cuda(config, devices):
+        pretend_gpus(monkeypatch, devices=devices)
+        model = model_of(**config)
         gradient = jax.grad(lambda params: model.logits(params, BATCH).var())
         traced = jax.jit(gradient).trace(params_of(model))
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
-
-def test_the_kernel_is_in_a_program_for_cuda_if_it_is_allowed_and_fits():
-    """In the decoder of each of two layers; sources of five pieces do not fit."""
     allowed = {**HALF, "fused_attention": True}
-    text = lowered_for_cuda(allowed, devices=1)
+    text = lowered_for_cuda(allowed, 1)
     assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmax(") == 2
     assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmaxBackward(") == 2
     assert "fmha_scale\\22: 0.35355" in text  # 1 / sqrt(8)
     for config, devices in ((HALF, 1), (allowed, 2), ({"layers": 2}, 1)):
-        assert "cudnn" not in lowered_for_cuda(config, devices=devices)
+        assert "cudnn" not in lowered_for_cuda(config, devices)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from jaxformer.models.layers import (
     FeedForward,
@@ -47,36 +46,33 @@ def test_layer_norm_of_bfloat16_is_computed_in_float32():
     np.testing.assert_allclose(np.asarray(out, np.float64), expected, atol=0.02)
 
 
-def feed_forward(d_ff, activation):
-    """Equation 2 with d_model = 1."""
-    return FeedForward(1, d_ff, activation, jnp.dtype("float32"), 1.0)
+HIGH, LOW = 2.5 / (1 + np.exp(-2.5)), -1.5 / (1 + np.exp(1.5))  # swish of 2.5, -1.5
 
 
-def test_equation_2_by_hand():
+@pytest.mark.parametrize(
+    ("activation", "outputs"),
+    [
+        ("relu", [2.5 * 2 + 1, 2.5 * 3 + 1]),
+        ("swish", [2 * HIGH + 3 * LOW + 1, 2 * LOW + 3 * HIGH + 1]),
+    ],
+)
+def test_equation_2_by_hand(activation, outputs):
+    """With d_model = 1, where the hidden layer is x + 0.5 and 0.5 - x."""
     params = {
         "hidden": {"kernel": jnp.array([[1.0, -1.0]]), "bias": jnp.array([0.5, 0.5])},
         "output": {"kernel": jnp.array([[2.0], [3.0]]), "bias": jnp.array([1.0])},
     }
-    x = jnp.array([[[2.0], [-2.0]]])
-    out = feed_forward(2, "relu").apply({"params": params}, x)
-    # max(0, 2.5) * 2 + max(0, -1.5) * 3 + 1 = 6; max(0, -1.5) * 2 + 2.5 * 3 + 1 = 8.5
-    np.testing.assert_allclose(out[0, :, 0], [6.0, 8.5])
-
-
-def test_swish_replaces_the_maximum():
-    one = {"kernel": jnp.ones((1, 1)), "bias": jnp.zeros(1)}
-    params, x = {"hidden": one, "output": one}, jnp.array([[[np.log(3.0)], [0.0]]])
-    out = feed_forward(1, "swish").apply({"params": params}, x)
-    np.testing.assert_allclose(out[0, :, 0], [0.75 * np.log(3), 0.0], rtol=1e-6)
+    module = FeedForward(1, 2, activation, jnp.dtype("float32"), 1.0)
+    out = module.apply({"params": params}, jnp.array([[[2.0], [-2.0]]]))
+    np.testing.assert_allclose(out[0, :, 0], outputs, rtol=1e-6)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_sublayer_normalises_first_or_last(norm_first):
     module = Sublayer(dropout=0.5, norm_first=norm_first, epsilon=1e-6)
     x = jax.random.normal(jax.random.key(0), (2, 3, 4))
-    params = nn.unbox(module.init(jax.random.key(1), x, jnp.tanh))
-    out = module.apply(params, x, jnp.tanh)
-    learned = {"scale": jnp.ones(4), "bias": jnp.zeros(4)}
+    learned = {"scale": jnp.full(4, 2.0), "bias": jnp.arange(4.0)}
+    out = module.apply({"params": {"norm": learned}}, x, jnp.tanh)
     norm = functools.partial(layer_norm, **learned, epsilon=1e-6)
     expected = x + jnp.tanh(norm(x)) if norm_first else norm(x + jnp.tanh(x))
     np.testing.assert_allclose(out, expected, atol=1e-6)
@@ -84,8 +80,6 @@ def test_sublayer_normalises_first_or_last(norm_first):
 
 def test_sublayer_drops_the_function_and_never_the_residual():
     module = Sublayer(dropout=0.5, norm_first=True, epsilon=1e-6)
-    x = jnp.full((1, 100, 16), 7.0)
-    params = nn.unbox(module.init(jax.random.key(1), x, jnp.ones_like))
-    rngs = {"dropout": jax.random.key(2)}
-    out = module.apply(params, x, jnp.ones_like, rngs=rngs)
+    x, key = jnp.full((1, 100, 16), 7.0), jax.random.key(1)
+    out, _ = module.init_with_output({"params": key, "dropout": key}, x, jnp.ones_like)
     assert set(np.unique(out)) == {7.0, 9.0}  # x, or x + 1 / (1 - 0.5)

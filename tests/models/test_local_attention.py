@@ -1,6 +1,5 @@
 """Restricted self-attention: its masks, and equation 1 without an array [L, L]."""
 
-import functools
 import math
 import re
 from unittest import mock
@@ -15,6 +14,7 @@ from jaxformer.models import local_attention as module
 from jaxformer.models.attention import dot_product_attention
 from jaxformer.models.local_attention import (
     Neighbourhood,
+    keys_computed,
     local_attention,
     self_attention_mask,
 )
@@ -45,15 +45,15 @@ def test_masks(segments, window, expected):
 
 
 @pytest.mark.parametrize(
-    ("window", "length"),  # of the shortest row that is cut into blocks
-    [(1, 64), (64, 192), (65, 192), (200, 600)],
+    ("window", "length", "keys"),  # of the shortest row that is cut into blocks
+    [(1, 64, 32), (64, 192, 64), (65, 192, 64), (200, 600, 200)],
 )
-def test_rows_twice_as_long_as_what_a_block_sees_are_cut_into_blocks(window, length):
-    for n, is_cut in ((length - 1, False), (length, True)):
-        mask = self_attention_mask(jnp.ones((1, n)), window=window, is_causal=True)
-        assert isinstance(mask, Neighbourhood) == is_cut
-    whole = self_attention_mask(jnp.ones((1, 600)), window=None, is_causal=True)
-    assert whole.shape == (1, 1, 600, 600)
+def test_rows_twice_as_long_as_what_a_block_sees_are_cut(window, length, keys):
+    for n, expected in ((length - 1, length - 1), (length, keys)):
+        how = {"window": window, "is_causal": True}
+        mask = self_attention_mask(jnp.ones((1, n)), **how)
+        assert isinstance(mask, Neighbourhood) == (n == length)
+        assert keys_computed(n, **how) == expected
 
 
 def segments_of(length: int) -> np.ndarray:
@@ -76,27 +76,23 @@ def test_values_and_gradients_are_those_of_equation_1_under_the_mask(
     length, window, is_causal
 ):
     """For any length and any window; with padding, packing and d_v unlike d_k."""
-    segments = segments_of(length)
+    segments, draw = segments_of(length), np.random.default_rng(length)
     near = Neighbourhood(segments, window // 2, is_causal)
-    draw = np.random.default_rng(length)
+    *inputs, cotangent = (
+        draw.normal(size=(3, length, 2, size)).astype(np.float32)
+        for size in (4, 4, 6, 6)
+    )
+    is_real = (segments != 0)[:, :, None, None]  # outputs at padding have no meaning
 
-    def normal(size):
-        return draw.normal(size=(3, length, 2, size)).astype(np.float32)
+    @jax.jit
+    def run(mask):
+        heads, pull = jax.vjp(lambda *qkv: dot_product_attention(*qkv, mask), *inputs)
+        return heads, *pull(cotangent * is_real)
 
-    inputs = normal(4), normal(4), normal(6)
-    # Outputs at padding have no meaning.
-    cotangent = normal(6) * (segments != 0)[:, :, None, None]
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def run(function, mask, inputs):
-        heads, pull = jax.vjp(lambda *qkv: function(*qkv, mask), *inputs)
-        return heads, pull(cotangent)
-
-    heads, gradients = run(local_attention, near, inputs)
-    expected, expected_gradients = run(dot_product_attention, near.as_mask(), inputs)
+    heads, *gradients = run(near)
+    expected, *expected_gradients = run(near.as_mask())
     assert np.isfinite(heads).all()
-    is_real = segments != 0
-    np.testing.assert_allclose(heads[is_real], expected[is_real], atol=2e-6)
+    np.testing.assert_allclose(heads * is_real, expected * is_real, atol=2e-6)
     for ours, theirs in zip(gradients, expected_gradients, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=5e-6)
 
@@ -119,18 +115,17 @@ def test_a_model_in_blocks_has_the_loss_and_gradients_of_the_masked_one():
     sides = draw.integers(EOS + 1, VOCABULARY, (2, 2, 90), dtype=np.int32)
     batch = Batch(*np.where(segments != 0, sides, PAD), segments, segments)
 
-    def found(*, in_blocks):
+    def found(block):
         def loss(params):  # a new function, which is traced again
             logits = model.logits(params, batch)
             return jnp.where(segments[..., None] != 0, logits, 0.0).var()
 
-        with mock.patch.object(module, "_is_worth_blocks", return_value=in_blocks):
+        with mock.patch.object(module, "SMALLEST_BLOCK", block):
             traced = jax.jit(jax.value_and_grad(loss)).trace(params)
-        assert ("[2,3,38,2,8]" in str(traced.jaxpr)) == in_blocks  # keys beside
+        assert ("[2,3,38,2,8]" in str(traced.jaxpr)) == (block == 32)  # keys beside
         return traced.lower().compile()(params)
 
-    results = found(in_blocks=True), found(in_blocks=False)
-    for ours, theirs in zip(*map(jax.tree.leaves, results), strict=True):
+    for ours, theirs in zip(*map(jax.tree.leaves, (found(32), found(90))), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
@@ -140,24 +135,18 @@ def sizes_in(text: str) -> list[int]:
     return [math.prod(map(int, filter(None, shape.split(",")))) for shape in shapes]
 
 
-def programs(side: str, length: int, window: int | None) -> tuple[str, str]:
-    """Jaxpr and HLO of a loss's gradient; one side is long."""
+@pytest.mark.parametrize("lengths", [(2048, 4), (4, 2048)])
+@pytest.mark.parametrize("window", [64, None])
+def test_no_array_has_a_number_for_each_pair_of_positions(window, lengths):
+    """In the jaxpr and the HLO of a loss's gradient; one side is long."""
     model = model_of(attention_window=window)
-    lengths = {"source": 4, "target": 4, side: length}
-    source, target = (jax.ShapeDtypeStruct((1, n), "int32") for n in lengths.values())
-    batch = Batch(source, target, source, target)
+    source, target = (jax.ShapeDtypeStruct((1, n), "int32") for n in lengths)
 
     def loss(params, batch):
         return model.features(params, batch, jax.random.key(0)).hidden.var()
 
+    batch = Batch(source, target, source, target)
     traced = jax.jit(jax.grad(loss)).trace(params_of(model), batch)
-    return str(traced.jaxpr), traced.lower().compile().as_text()
-
-
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_no_array_has_a_number_for_each_pair_of_positions(side):
-    length = 2048
-    for text in programs(side, length, window=64):
-        assert max(sizes_in(text)) < length**2 / 4
-    for text in programs(side, length, window=None):
-        assert max(sizes_in(text)) >= length**2
+    for text in (str(traced.jaxpr), traced.lower().compile().as_text()):
+        largest = max(sizes_in(text))
+        assert largest >= 2048**2 if window is None else largest < 2048**2 / 4

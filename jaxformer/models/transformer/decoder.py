@@ -14,7 +14,7 @@ Training multiplies many rows by a matrix, decoding few. Therefore:
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,29 @@ import jax.numpy as jnp
 from jaxformer.batch import PAD
 from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
 from jaxformer.models.masks import MASKED
-from jaxformer.models.sequence_model import Parameters, pad, resize_ring
+from jaxformer.models.sequence_model import Newest, Parameters, pad, resize_ring
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.decoding_weights import (
-    LayerWeights,
-    Weights,
-    decoding_weights,
-)
 from jaxformer.models.transformer.transformer import SUBLAYERS, Transformer
+
+
+class Linear(NamedTuple):
+    """A linear map with features first."""
+
+    weight: jax.Array  # [out, in] in the config's dtype
+    bias: jax.Array | None  # float32 [out]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map x [in, R] to [out, R]."""
+        y = self.weight @ x
+        return y if self.bias is None else y + self.bias.astype(y.dtype)[:, None]
+
+
+class Weights(NamedTuple):
+    """Parameters, and the matrices of decoding."""
+
+    params: Parameters
+    embedding: jax.Array  # [V, D] in the config's dtype
+    layers: list[dict[str, Any]]  # of each layer, see `TransformerDecoder._arranged`
 
 
 class Attended(NamedTuple):
@@ -40,16 +55,14 @@ class Attended(NamedTuple):
 
 
 AXES = 3, 2  # M of keys and values
+Cache = list[Attended]  # of each layer; M = P x W, slot first, then hypothesis
 
 
 class Memory(NamedTuple):
     """Keys and values of B sources, constant while they are decoded."""
 
-    layers: tuple[Attended, ...]  # M = S
+    layers: list[Attended]  # M = S
     is_real: jax.Array  # bool [B, S]
-
-
-Cache = tuple[Attended, ...]  # of each layer; M = P x W, slot first, then hypothesis
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,34 @@ class TransformerDecoder:
     network: Transformer
 
     def weights(self, params: Parameters) -> Weights:
-        return decoding_weights(self.config, params)
+        stack, layers = params["decoder"], range(self.config.decoder_layers)
+        embedding = params["embedding"].astype(self.config.dtype)
+        arranged = [self._arranged(stack[f"layer_{n}"]) for n in layers]
+        return Weights(params, embedding, arranged)
+
+    def _arranged(self, layer: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a layer's `Linear` maps, stacked where inputs are equal, and norms."""
+        d_model, heads = self.config.d_model, self.config.num_heads * self.config.d_v
+        own, cross, feed = (layer[name] for name in SUBLAYERS["decoder"])
+
+        def linear(inputs: int, *projections: Mapping[str, jax.Array]) -> Linear:
+            kernels = [p["kernel"].reshape(inputs, -1).T for p in projections]
+            biases = [p["bias"].reshape(-1) for p in projections if "bias" in p]
+            weight = jnp.concatenate(kernels).astype(self.config.dtype)
+            return Linear(weight, jnp.concatenate(biases) if biases else None)
+
+        return {
+            "self_input": linear(d_model, own["query"], own["key"], own["value"]),
+            "self_output": linear(heads, own["output"]),
+            "cross_query": linear(d_model, cross["query"]),
+            "cross_memory": linear(d_model, cross["key"], cross["value"]),
+            "cross_output": linear(heads, cross["output"]),
+            "hidden": linear(d_model, feed["hidden"]),
+            "output": linear(self.config.d_ff, feed["output"]),
+            "norms": {
+                name: layer[f"{name}_sublayer"]["norm"] for name in SUBLAYERS["decoder"]
+            },
+        }
 
     def encode(self, weights: Weights, source: jax.Array) -> Memory:
         ids = source
@@ -71,15 +111,11 @@ class TransformerDecoder:
             {"params": weights.params}, ids, is_real.astype(jnp.int32), method="encode"
         )
         x = encoded.reshape(-1, self.config.d_model).T  # [D, B S]
-        layers = tuple(
-            Attended(*self._heads(layer.cross_memory(x), ids.shape, "kv"))
+        layers = [
+            Attended(*self._heads(layer["cross_memory"](x), ids.shape, "kv"))
             for layer in weights.layers
-        )
+        ]
         return self.resize_memory(Memory(layers, is_real), length=source.shape[1])
-
-    def empty_memory(self, *, batch: int, length: int) -> Memory:
-        is_real = jnp.zeros((batch, length), bool)
-        return Memory(self._zeros(batch, length), is_real)
 
     def resize_memory(self, memory: Memory, *, length: int) -> Memory:
         def resize(leaf: jax.Array, axis: int) -> jax.Array:
@@ -88,7 +124,10 @@ class TransformerDecoder:
         return Memory(_each(memory.layers, resize), resize(memory.is_real, 1))
 
     def empty_cache(self, *, batch: int, width: int, length: int) -> Cache:
-        return self._zeros(batch, self._slots(length) * width)
+        config, size = self.config, self._slots(length) * width
+        key = jnp.zeros((batch, config.num_heads, config.d_k, size), config.dtype)
+        value = jnp.zeros((batch, config.num_heads, size, config.d_v), config.dtype)
+        return [Attended(key, value)] * config.decoder_layers
 
     def resize_cache(
         self, cache: Cache, clock: jax.Array, *, width: int, length: int
@@ -102,96 +141,65 @@ class TransformerDecoder:
         return _each(cache, resize)
 
     def step(
-        self,
-        weights: Weights,
-        memory: Memory,
-        tokens: jax.Array,
-        ages: jax.Array,
-        clock: jax.Array,
-        ancestors: jax.Array,
-        cache: Cache,
+        self, weights: Weights, memory: Memory, cache: Cache, newest: Newest
     ) -> tuple[jax.Array, Cache]:
         config, params = self.config, weights.params
-        batch, width, length = ancestors.shape
-        if config.positions == "learned":
-            positions = params["position_embedding"]
-        else:
+        batch, width, length = newest.ancestors.shape
+        index = newest.clock % self._slots(length) * width  # of the cache
+        self_mask = self._self_mask(newest)
+        cross_mask = memory.is_real[:, None, None, :]  # [B, 1, 1, S]
+
+        def apply(
+            x: jax.Array, layer: Mapping[str, Any], source: Attended, past: Attended
+        ) -> tuple[jax.Array, Attended]:
+            """Map x [D, R] to [D, R]; add new keys and values to `past`."""
+
+            def self_attention(y: jax.Array) -> jax.Array:
+                nonlocal past
+                query, *new = self._heads(layer["self_input"](y), (batch, width), "qkv")
+                put = jax.lax.dynamic_update_slice_in_dim
+                past = Attended(*map(put, past, new, (index, index), AXES))
+                return layer["self_output"](_attend(query, past, self_mask))
+
+            def cross_attention(y: jax.Array) -> jax.Array:
+                (query,) = self._heads(layer["cross_query"](y), (batch, width), "q")
+                return layer["cross_output"](_attend(query, source, cross_mask))
+
+            def feed_forward(y: jax.Array) -> jax.Array:
+                hidden = ACTIVATIONS[config.activation](layer["hidden"](y))
+                return layer["output"](hidden)
+
+            functions = self_attention, cross_attention, feed_forward
+            for name, function in zip(SUBLAYERS["decoder"], functions, strict=True):
+                norm = functools.partial(self._norm, norm=layer["norms"][name])
+                x = residual(x, function, norm=norm, norm_first=config.norm_first)
+            return x, past
+
+        positions = params.get("position_embedding")
+        if positions is None:
             positions = jnp.asarray(sinusoidal_positions(length, config.d_model))
-        x = jnp.take(weights.embedding, tokens, axis=0) * config.d_model**0.5
-        x = x + positions[ages][:, None]  # [B, W, D]
+        x = jnp.take(weights.embedding, newest.tokens, axis=0) * config.d_model**0.5
+        x = x + positions[newest.ages][:, None]  # [B, W, D]
         x = x.reshape(batch * width, -1).T.astype(config.dtype)  # [D, R]
-        self_mask = self._self_mask(ages, clock, ancestors)
-        masks = self_mask, memory.is_real[:, None, None, :]  # [B, 1, 1, S]
-        index, new_cache = clock % self._slots(length) * width, []
-        for layer, *own in zip(weights.layers, memory.layers, cache, strict=True):
-            x, past = self._layer(x, layer, *own, index, masks, (batch, width))
+        new_cache = []
+        for each in zip(weights.layers, memory.layers, cache, strict=True):
+            x, past = apply(x, *each)
             new_cache.append(past)
         if config.norm_first:
             x = self._norm(x, params["decoder"]["norm"])
         logits = jnp.matmul(weights.embedding, x, preferred_element_type=jnp.float32)
         if config.logits_bias:
             logits = logits + params["logits_bias"][:, None]
-        return logits.reshape(-1, batch, width), tuple(new_cache)
-
-    def _layer(
-        self,
-        x: jax.Array,
-        layer: LayerWeights,
-        source: Attended,
-        past: Attended,
-        index: jax.Array,
-        masks: tuple[jax.Array, jax.Array],
-        rows: tuple[int, int],
-    ) -> tuple[jax.Array, Attended]:
-        """Map x [D, R] to [D, R]; store new keys and values at `index` of the cache."""
-        self_mask, cross_mask = masks
-
-        def self_attention(y: jax.Array) -> jax.Array:
-            nonlocal past
-            query, *new = self._heads(layer.self_input(y), rows, "qkv")
-            put = jax.lax.dynamic_update_slice_in_dim
-            past = Attended(*map(put, past, new, (index, index), AXES))
-            return layer.self_output(_attend(query, past, self_mask))
-
-        def cross_attention(y: jax.Array) -> jax.Array:
-            (query,) = self._heads(layer.cross_query(y), rows, "q")
-            return layer.cross_output(_attend(query, source, cross_mask))
-
-        def feed_forward(y: jax.Array) -> jax.Array:
-            return layer.output(ACTIVATIONS[self.config.activation](layer.hidden(y)))
-
-        functions = {
-            "self_attention": self_attention,
-            "cross_attention": cross_attention,
-            "feed_forward": feed_forward,
-        }
-        for name in SUBLAYERS["decoder"]:
-            norm = functools.partial(self._norm, norm=layer.norms[name])
-            x = residual(
-                x, functions[name], norm=norm, norm_first=self.config.norm_first
-            )
-        return x, past
+        return logits.reshape(-1, batch, width), new_cache
 
     def _slots(self, length: int) -> int:
         """P, the number of the last L = `length` positions that the newest one sees."""
-        if self.config.attention_window is None:
-            return length
-        return min(length, self.config.attention_window // 2 + 1)
+        window = self.config.attention_window
+        return length if window is None else min(length, window // 2 + 1)
 
-    def _zeros(self, batch: int, size: int) -> Cache:
-        config, heads = self.config, self.config.num_heads
-        return tuple(
-            Attended(
-                jnp.zeros((batch, heads, config.d_k, size), config.dtype),
-                jnp.zeros((batch, heads, size, config.d_v), config.dtype),
-            )
-            for _ in range(config.decoder_layers)
-        )
-
-    def _self_mask(
-        self, ages: jax.Array, clock: jax.Array, ancestors: jax.Array
-    ) -> jax.Array:
+    def _self_mask(self, newest: Newest) -> jax.Array:
         """Mask the slots that each hypothesis may see: bool [B, 1, W, P W]."""
+        _, ages, clock, ancestors = newest
         batch, width, length = ancestors.shape
         slots = self._slots(length)
         steps_ago = (clock - jnp.arange(slots)) % slots  # [P]
@@ -232,9 +240,9 @@ class TransformerDecoder:
 
 def _each(
     layers: Sequence[Attended], function: Callable[[jax.Array, int], jax.Array]
-) -> tuple[Attended, ...]:
+) -> list[Attended]:
     """Apply a function of a leaf and its axis M."""
-    return tuple(Attended(*map(function, layer, AXES)) for layer in layers)
+    return [Attended(*map(function, layer, AXES)) for layer in layers]
 
 
 def _attend(query: jax.Array, past: Attended, mask: jax.Array) -> jax.Array:

@@ -116,26 +116,21 @@ class Transformer(nn.Module):
     rematerialise: bool
 
     def setup(self) -> None:
-        config = self.config
+        config, named = self.config, nn.with_logical_partitioning
         # After the paper's factor sqrt(d_model) an embedding has the scale of a
         # position, and initial logits are of order one.
         init = nn.initializers.normal(config.d_model**-0.5)
-        self.embedding = self.param(
-            "embedding",
-            nn.with_logical_partitioning(init, ("vocab", "embed")),
-            (self.vocab_size, config.d_model),
-        )
+        init = named(init, ("vocab", "embed"))
+        shape = self.vocab_size, config.d_model
+        self.embedding = self.param("embedding", init, shape)
         self.embedding_copies = copy_for_shards(self.embedding)
         if config.logits_bias:
-            zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
-            self.logits_bias = self.param("logits_bias", zeros, (self.vocab_size,))
+            zeros = named(nn.initializers.zeros, ("vocab",))
+            self.logits_bias = self.param("logits_bias", zeros, shape[:1])
         if config.positions == "learned":
-            init = nn.initializers.normal(1.0)
-            self.position_embedding = self.param(
-                "position_embedding",
-                nn.with_logical_partitioning(init, ("position", "embed")),
-                (config.max_positions, config.d_model),
-            )
+            init = named(nn.initializers.normal(1.0), ("position", "embed"))
+            shape = config.max_positions, config.d_model
+            self.position_embedding = self.param("position_embedding", init, shape)
         self.dropout = Dropout(config.dropout)
         self.encoder = Stack(config, "encoder", self.rematerialise)
         self.decoder = Stack(config, "decoder", self.rematerialise)
@@ -162,9 +157,8 @@ class Transformer(nn.Module):
     def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
         """Encode source ids int [B, S]: memory [B, S, D]."""
         x = self._embed(source, segments)
-        mask = self_attention_mask(
-            segments, window=self.config.attention_window, is_causal=False
-        )
+        window = self.config.attention_window
+        mask = self_attention_mask(segments, window=window, is_causal=False)
         return self.encoder(x, mask)
 
     def hidden(self, batch: Batch) -> jax.Array:
@@ -172,17 +166,15 @@ class Transformer(nn.Module):
         memory = self.encode(batch.source, batch.source_segments)
         segments = batch.target_segments
         x = self._embed(shift_right(batch.target, segments), segments)
-        self_mask = self_attention_mask(
-            segments, window=self.config.attention_window, is_causal=True
-        )
+        window = self.config.attention_window
+        self_mask = self_attention_mask(segments, window=window, is_causal=True)
         cross_mask = segment_mask(segments, batch.source_segments)
         return self.decoder(x, self_mask, memory, cross_mask)
 
     def features(self, batch: Batch) -> Features:
         """Return `hidden` and the output table by shard of the batch."""
         hidden = by_shard(self.hidden(batch))
-        has_bias = self.config.logits_bias
-        bias = copy_for_shards(self.logits_bias) if has_bias else None
+        bias = copy_for_shards(self.logits_bias) if self.config.logits_bias else None
         return Features(hidden, self.embedding_copies, bias)
 
     def __call__(self, batch: Batch) -> jax.Array:
