@@ -53,8 +53,8 @@ def test_python_shows_the_same(trained, toy):
     sentence = toy.test[0]
     (shown,) = jaxformer.attention_view(translator, sentence).viewed
     first, _ = shown.alternatives
-    assert first.text == translator(sentence)
+    assert first.found.text == translator(sentence)
     (shown,) = jaxformer.attention_view(translator, [sentence], ["SU"]).viewed
-    assert [each.text for each in shown.alternatives] == ["SU"]
+    assert [each.found.text for each in shown.alternatives] == ["SU"]
     with pytest.raises(InputError, match="1 sentences and 2 translations"):
         jaxformer.attention_view(translator, [sentence], ["SU", "RI"])
