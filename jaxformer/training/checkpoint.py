@@ -157,7 +157,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             used.append(step)
         level = logging.INFO if len(used) == count else logging.WARNING
         steps = ", ".join(map(str, sorted(used)))
-        found = f"averaged {len(used)} checkpoints of the {count} asked for"
+        found = f"averaged {len(used)} of the {count} checkpoints asked for"
         logger.log(level, "%s: steps %s", found, steps)
         return jax.tree.map(lambda leaf: leaf / np.float32(len(used)), total)
 
