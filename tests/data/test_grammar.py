@@ -217,9 +217,9 @@ def test_unseen_shows_known_words_in_combinations_absent_from_train(corpus):
 
 
 PHENOMENA = """
-accusative dative genitive adjective plural number possessive pronoun weak_noun mass_noun
-negation question verb_second verb_final separable modal perfect relative_clause
-infinitive_clause comparative coordination location direction
+accusative dative genitive adjective plural number possessive pronoun weak_noun
+mass_noun negation question verb_second verb_final separable modal perfect
+relative_clause infinitive_clause comparative coordination location direction
 """
 
 
