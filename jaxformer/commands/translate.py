@@ -13,8 +13,7 @@ from typing import Any
 
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
-from jaxformer.data.sources import read_lines
-from jaxformer.data.stream import read_blocks
+from jaxformer.data.sources import read_blocks, read_lines
 from jaxformer.decoding.translate import Hypothesis, Translator, best_texts
 from jaxformer.run import open_translator
 

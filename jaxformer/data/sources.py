@@ -6,12 +6,16 @@ U+2028, and splitting there would misalign all later pairs.
 
 import glob
 import gzip
+import queue
+import threading
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
+from jaxformer import processes
 from jaxformer.config import DataConfig
 from jaxformer.data import grammar
 from jaxformer.data.tfds_source import read_tfds
@@ -19,6 +23,9 @@ from jaxformer.errors import InputError
 
 Pair = tuple[str, str]  # source sentence, target sentence
 SPLITS = ("train", "dev", "test")
+BLOCK_LINES = 10_000  # enough to sort by length well, in bounded memory
+QUIET_SECONDS = 0.05  # without a new line; then a block is complete
+BLOCK_SECONDS = 1.0  # from the first line of a block to its end, at most
 
 
 class Part(NamedTuple):
@@ -117,6 +124,59 @@ def read_lines(path: Path) -> Iterator[str]:
         raise InputError(f"{path} cannot be read: {reason}") from None
     if number == 0:
         raise InputError(f"{path} is empty")
+
+
+def _read_blocks(stream: BinaryIO, most: int) -> Iterator[list[str]]:
+    """Yield at most `most` lines at a time, read ahead by a thread.
+
+    A file gives large blocks, and a person's typing single lines. An exception of
+    reading is raised after the block of the lines before it.
+    """
+    arrived: queue.Queue[str | Exception | None] = queue.Queue(most)
+
+    def read() -> None:
+        end = None
+        try:
+            for line in decode_lines(stream, "standard input"):
+                arrived.put(line)
+        except Exception as error:
+            end = error
+        arrived.put(end)
+
+    threading.Thread(target=read, name="lines", daemon=True).start()
+    item = arrived.get()
+    while isinstance(item, str):
+        block, end = [], time.monotonic() + BLOCK_SECONDS
+        try:
+            while (
+                isinstance(item, str) and len(block) < most and time.monotonic() < end
+            ):
+                block.append(item)
+                item = arrived.get(timeout=QUIET_SECONDS)
+        except queue.Empty:
+            yield block
+            item = arrived.get()
+        else:
+            yield block
+    if item is not None:
+        raise item
+
+
+def read_blocks(stream: BinaryIO) -> Iterator[list[str]]:
+    """Yield the lines of process 0's standard input in blocks, to all processes."""
+    most = BLOCK_LINES * processes.count()
+    blocks = _read_blocks(stream, most) if processes.is_first() else iter(())
+    while True:
+        try:
+            found = next(blocks, [])
+        except InputError as error:
+            found = str(error)
+        found = processes.from_first(found)
+        if isinstance(found, str):
+            raise InputError(found)
+        if not found:
+            return
+        yield found
 
 
 def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:

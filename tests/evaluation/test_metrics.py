@@ -10,8 +10,8 @@ import pytest
 from jaxformer.data import grammar
 from jaxformer.errors import InputError
 from jaxformer.evaluation import metrics
+from jaxformer.evaluation.evaluator import report_phenomena
 from jaxformer.evaluation.metrics import SCORERS, corpus_scores, every_bleu
-from jaxformer.evaluation.phenomena import report_phenomena
 
 en_de = partial(corpus_scores, source_language="en", target_language="de")
 de_bleus = partial(every_bleu, target_language="de")
