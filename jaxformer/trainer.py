@@ -17,8 +17,7 @@ from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.embeddings import read_word_vectors
 from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.errors import InputError
-from jaxformer.evaluation.evaluator import Evaluation, Text
-from jaxformer.evaluation.phenomena import report_phenomena
+from jaxformer.evaluation.evaluator import Evaluation, Text, report_phenomena
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.processes import StoppedError, StopRequests
 from jaxformer.run import (

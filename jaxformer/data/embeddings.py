@@ -29,8 +29,7 @@ def read_word_vectors(
     is drawn with, d_model^-0.5. Much longer rows would outweigh the positions
     added to them and saturate the first softmax, which shares their matrix.
 
-    Raises InputError, naming file and line, if the file is missing, or the vector of a
-    piece is not `d_model` finite numbers.
+    Raises InputError, naming file and line, for anything but `d_model` finite numbers.
     """
     ids = defaultdict(list)  # of a spelling
     for index, piece in enumerate(pieces):

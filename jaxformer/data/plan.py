@@ -68,8 +68,8 @@ class Plan:
     def microbatches_of(self, update: int) -> range:
         """Return the microbatches of update 0 <= `update` < `updates_per_epoch`.
 
-        The updates share an epoch evenly, so that the last is not a small, noisy rest.
-        None has more than `microbatches_per_update`; no two differ by more than one.
+        The updates share an epoch evenly, so that the last is not a small, noisy rest:
+        none has more than `microbatches_per_update`, and two differ by one at most.
         """
         count, updates = self.microbatches_per_epoch, self.updates_per_epoch
         return range(update * count // updates, (update + 1) * count // updates)

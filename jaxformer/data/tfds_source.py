@@ -98,10 +98,7 @@ def _open_builder(name: str, data_dir: str, download: bool) -> Any:
 
 
 def _answers(url: str) -> bool:
-    """Return whether the server, or the proxy if one is set, answers within seconds.
-
-    The time-out of a socket does not limit the look-up of the name.
-    """
+    """Return whether the server, or the proxy if one is set, answers within seconds."""
     with suppress(OSError, HTTPException):
         urllib.request.urlopen(url, timeout=_PROBE_SECONDS).close()
         return True

@@ -137,8 +137,8 @@ def _text_ids(ids: Sequence[int]) -> list[int]:
 def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
     """Pack two SentencePiece models and the pieces by id into a tokeniser's file.
 
-    If both are one model of `train_tokenizer` with these pieces, the file is that
-    model. Raises InputError for what is not a SentencePiece model.
+    A model of `train_tokenizer` for both is its own file. Raises InputError for what is
+    not a SentencePiece model.
     """
     try:
         tokenizer, _ = (Tokenizer(model) for model in (source, target))
@@ -201,11 +201,8 @@ def train_tokenizer(
     path.write_bytes(model.getvalue())
     tokenizer = Tokenizer(model.getvalue())
     if tokenizer.vocab_size < vocab_size:
-        log.warning(
-            "vocab_size %d is more than the text supports: the vocabulary has %d ids",
-            vocab_size,
-            tokenizer.vocab_size,
-        )
+        more = "vocab_size %d is more than the text supports: the vocabulary has %d ids"
+        log.warning(more, vocab_size, tokenizer.vocab_size)
     return tokenizer
 
 

@@ -1,1 +1,0 @@
-"""Scores of translations against references, with intervals and tests."""

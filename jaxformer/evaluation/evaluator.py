@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +12,8 @@ import numpy as np
 
 from jaxformer import processes
 from jaxformer.batch import Tokenizer
-from jaxformer.config import Config
+from jaxformer.config import Config, DataConfig
+from jaxformer.data import grammar
 from jaxformer.data.pipeline import evaluation_batches
 from jaxformer.data.plan import make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
@@ -20,6 +23,8 @@ from jaxformer.models.sequence_model import Model
 from jaxformer.training.loss import LossSums, averages
 from jaxformer.training.sharding import local_mesh, on_mesh, put_batch, rows_here
 from jaxformer.training.step import Parameters, evaluate_batch
+
+logger = logging.getLogger(__name__)
 
 MAX_SHAPES = 4  # compiled programs; padding matters less here than in training
 
@@ -137,3 +142,27 @@ def tokenize_pairs(tokenizer: Tokenizer, text: Text) -> TokenizedCorpus:
         Ragged.of(tokenizer.encode(text.sources)),
         Ragged.of(tokenizer.encode_target(text.references)),
     )
+
+
+def report_phenomena(
+    data: DataConfig, translate: Callable[[Sequence[str]], list[str]]
+) -> None:
+    """Log the exact matches by phenomenon of grammar, on text that was not trained on.
+
+    Does nothing for any other corpus.
+    """
+    if data.corpus != "builtin:grammar" or data.direction != "en-de":
+        return
+    for split in ("test", "unseen"):
+        right, total = Counter(), Counter()
+        pairs = list(grammar.generate(split, data.builtin_eval_pairs, data.seed))
+        translations = translate([pair.source for pair in pairs])
+        for pair, translation in zip(pairs, translations, strict=True):
+            names = ("", *pair.phenomena)  # "" counts all pairs
+            total.update(names)
+            right.update(names if translation == pair.target else ())
+        for name, count in sorted(total.items()):
+            line = f"  {name:<20} {right[name]:>5} of {count:>5}"
+            if not name:
+                line = f"{split}: {right[name]} of {count} translations exactly right"
+            logger.info("%s (%.1f %%)", line, 100 * right[name] / count)

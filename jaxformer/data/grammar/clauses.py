@@ -44,11 +44,8 @@ class Clause(NamedTuple):
     def arrange(self, order: str) -> Phrase:
         """Return the clause in one of five orders, with the phenomena of its parts.
 
-        - "statement": the teacher opens the door;
-        - "inverted": the same after a part that German puts first;
-        - "question": does the teacher open the door;
-        - "final": the same as a subordinate clause;
-        - "infinitive": to open the door.
+        "statement", "inverted" (after a part that German puts first), "question",
+        "final" (a subordinate clause) or "infinitive" (to open the door).
         """
         tags = phrases.tags_of(
             verb_second=order == "inverted",
@@ -60,12 +57,8 @@ class Clause(NamedTuple):
             separable=self.verb.prefix,
         )
         parts = (self.subject, self.early, self.object, self.tail)
-        return Phrase(
-            self._english(order),
-            self._german(order),
-            tags.union(*[part.tags for part in parts]),
-            tuple(pair for part in parts for pair in part.pairs),
-        )
+        forms = {"english": self._english(order), "german": self._german(order)}
+        return phrases.join(Phrase("", "", tags), *parts)._replace(**forms)
 
     def _english(self, order: str) -> str:
         subject, often = self.subject.english, self.frequency.english
@@ -94,11 +87,8 @@ class Clause(NamedTuple):
         return words(*verbs, *[part.english for part in rest])
 
     def _german(self, order: str) -> str:
-        subject, verb, agreement = (
-            self.subject.german,
-            self.verb,
-            self.subject.agreement,
-        )
+        subject, agreement = self.subject.german, self.subject.agreement
+        verb = self.verb
         finite, bracket = verb.finite[agreement], verb.prefix
         if self.tense in MODALS:
             finite, bracket = FINITE[self.tense][agreement], bracket + verb.infinitive
@@ -107,14 +97,9 @@ class Clause(NamedTuple):
         elif self.tense == "past":
             finite, bracket = FINITE[verb.auxiliary][agreement], verb.participle
         takes_nicht = self.negated and not self.object.german.startswith("kein")
-        middle = words(
-            self.early.german,
-            self.time.german,
-            self.frequency.german,
-            self.object.german,
-            "nicht" if takes_nicht else "",
-            self.tail.german,
-        )
+        first = (self.early, self.time, self.frequency, self.object)
+        middle = words(*[part.german for part in first], "nicht" * takes_nicht)
+        middle = words(middle, self.tail.german)
         if order == "infinitive":
             zu = f"{verb.prefix}zu" if verb.prefix else "zu "
             return words(middle, zu + verb.infinitive)
@@ -137,13 +122,11 @@ def _complements(draw: Draw, verb: Verb, subject: Phrase) -> dict[str, Phrase]:
         tails = tails[:1]
     if not verb.objects:
         # The goal of a motion may be held out for the split "unseen", other places not.
-        tail = draw.among(tails, verb=name if governs == "motion" else "")
-        return {"tail": tail}
+        return {"tail": draw.among(tails, verb=name if governs == "motion" else "")}
     noun = draw.noun(*verb.objects)
     if verb.preposition:
         about = draw.phrase(noun, case, "definite", verb=name)
-        preposition = Phrase("", verb.preposition)
-        return {"tail": phrases.prepositional(preposition, about)}
+        return {"tail": phrases.prepositional(Phrase("", verb.preposition), about)}
     is_ditransitive = governs == "ditransitive"
     pronouns = PHRASES["dative" if is_ditransitive else case]
     # The first three would be reflexive after "I", "you" and "we".
@@ -172,12 +155,12 @@ def _subject(draw: Draw, kinds: Sequence[str]) -> Phrase:
     return plain.phrase(draw.noun(*kinds), "nominative", pools, owner=0.06)
 
 
-def _is_clear(verb: Verb, tense: str, subject: Phrase, *, negated: bool) -> bool:
+def _is_clear(draw: Draw, verb: Verb, tense: str, subject: Phrase) -> bool:
     """Whether a verb in a tense has one translation."""
-    if negated and tense == "must":
+    if draw.negated and tense == "must":
         return False  # "must not" forbids, "muss nicht" permits
     if verb.past == verb.english and tense == "present":
-        return subject.agreement == 2 or negated  # "they read" is also the past
+        return subject.agreement == 2 or draw.negated  # "they read" is also the past
     return tense != "past" or verb.past not in ("", verb.english)
 
 
@@ -202,9 +185,7 @@ def clause(
     while True:
         verb = draw.one_of(verbs or ACTIONS[subject.kind])
         tense = draw.one_of(TENSES_OF.get(verb.governs, TENSES))
-        if tense in TENSES_OF[tenses] and _is_clear(
-            verb, tense, subject, negated=draw.negated
-        ):
+        if tense in TENSES_OF[tenses] and _is_clear(draw, verb, tense, subject):
             break
     parts = _complements(draw, verb, subject)
     if draw.chance(adverbs):

@@ -7,12 +7,10 @@ governs, so the two sides cannot disagree. `clauses` puts phrases together.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from jaxformer.data.grammar import lexicon
 from jaxformer.data.grammar.lexicon import ENDINGS, NOUNS, WORDS, Noun
-
-Item = TypeVar("Item")
 
 
 class Phrase(NamedTuple):
@@ -138,8 +136,7 @@ def decline(
         english.insert(0, adjective[0])
         # "dunkel", "teuer" and "müde" lose an e.
         stem = re.sub("e$|e(?=l$)|(?<=eu)e(?=r$)", "", adjective[1])
-        ending = ENDINGS[determiner.adjective_endings, case, gender]
-        german.insert(0, stem + ending)
+        german.insert(0, stem + ENDINGS[determiner.adjective_endings, case, gender])
         pairs.insert(0, (adjective[0], noun.english))
     is_before_vowel = determiner.english == "a" and english[0][0] in "aeiou"
     facts = {
@@ -171,7 +168,7 @@ class Draw(NamedTuple):
     negated: bool = False
     brief: bool = False  # one of several clauses: keep its phrases short
 
-    def one_of(self, items: Sequence[Item]) -> Item:
+    def one_of(self, items: Sequence) -> Any:
         """Choose one of the items, all equally likely."""
         return items[int(self.random() * len(items))]
 
@@ -187,7 +184,7 @@ class Draw(NamedTuple):
         noun: Noun,
         case: str,
         pools: str = "any",
-        owner: float = 0.0,
+        owner: float = 0,
         verb: str = "",
     ) -> Phrase:
         """Put a noun in a case, with a determiner and perhaps an adjective.

@@ -7,10 +7,8 @@ from jaxformer.data.grammar.phrases import NOTHING, PHRASES, Draw, Phrase, join,
 STOP, ASK = word(".", "."), word("?", "?", "question")
 COMMA, GERMAN_COMMA = word(",", ","), word("", ",")
 CONJUNCTIONS = read_table("conjunctions", lambda entry, _: entry.split(" : "))
-COORDINATORS = (
-    word(", but", ", aber", "coordination"),
-    word("and", "und", "coordination"),
-)
+JOINED = "coordination"
+COORDINATORS = word(", but", ", aber", JOINED), word("and", "und", JOINED)
 
 
 def _without_object(*verbs: Verb) -> tuple[Verb, ...]:
