@@ -75,18 +75,16 @@ def train_past_divergence(job: Job) -> dict:
     run, training = job.run, job.run.config.training
     scores = read_scores(run.workdir.path)
     position, tried = None, set()
-    with (
-        sharding.on_mesh(job.setup.mesh),
-        Checkpoints(
-            run.workdir.checkpoints, keep=training.keep, scores=scores
-        ) as checkpoints,
-    ):
+    checkpoints = Checkpoints(
+        run.workdir.checkpoints, keep=training.keep, scores=scores
+    )
+    with sharding.on_mesh(job.setup.mesh), checkpoints:
         while True:
             state = first_state(job, checkpoints, position, tried)
             for step in [step for step in scores if step > int(state.step)]:
                 del scores[step]
             try:
-                return train_to_the_end(job, state, checkpoints, scores)
+                return train_to_the_end(job, state, checkpoints)
             except DivergedError as divergence:
                 position = int(divergence.state.data_position)
                 report = describe_divergence(job, divergence.state)
@@ -102,18 +100,13 @@ def train_past_divergence(job: Job) -> dict:
                 raise StoppedError(checkpoints.latest_step() or 0) from None
 
 
-def train_to_the_end(
-    job: Job, state: TrainState, checkpoints: Checkpoints, scores: dict[int, float]
-) -> dict:
+def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> dict:
     """Train and evaluate the result. Raises StoppedError and DivergedError."""
     run, training = job.run, job.run.config.training
     if processes.is_first():
         run.workdir.write_record(run.config, run.tokenizer)
     with MetricsLog(
-        run.workdir.path,
-        start_step=int(state.step),
-        total_steps=training.steps,
-        writes=processes.is_first(),
+        run.workdir.path, start_step=int(state.step), total_steps=training.steps
     ) as log:
         state = train(
             state,
@@ -124,7 +117,6 @@ def train_to_the_end(
             evaluate=lambda step, params: validate(job, step, params).scores,
             checkpoints=checkpoints,
             log=log,
-            scores=scores,
             is_asked_to_stop=job.stop.reached,
         )
         if int(state.step) < training.steps:

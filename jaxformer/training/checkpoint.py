@@ -13,7 +13,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     """The checkpoints of one run; a context manager that finishes the last save."""
 
     def __init__(
-        self, directory: Path, *, keep: int | None, scores: Mapping[int, float]
+        self, directory: Path, *, keep: int | None, scores: dict[int, float]
     ) -> None:
         """Open the folder to save into it, or only to read if `keep` is None.
 
@@ -39,7 +39,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         which steps may be added. Raises InputError if the folder cannot be made.
         """
         self._directory = directory.absolute()
-        self._keep, self._scores = keep, scores
+        self._keep, self.scores = keep, scores
         self._damaged: set[int] = set()
         self._saving: int | None = None  # the save to wait for
         self._manager = None
@@ -75,8 +75,8 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def best_step(self) -> int | None:
         """The step of highest score (of equals, the latest); None if none has one."""
-        steps = [step for step in self.steps() if step in self._scores]
-        return max(steps, key=lambda step: (self._scores[step], step), default=None)
+        steps = [step for step in self.steps() if step in self.scores]
+        return max(steps, key=lambda step: (self.scores[step], step), default=None)
 
     def save(self, step: int, state: Any) -> None:
         """Save any pytree of arrays in the background; it may be donated afterwards.

@@ -57,18 +57,16 @@ class MetricsLog(contextlib.ExitStack):
     null if not finite; `workdir/tensorboard` gets the numbers as kind/name.
     """
 
-    def __init__(
-        self, workdir: Path, *, start_step: int, total_steps: int, writes: bool = True
-    ) -> None:
+    def __init__(self, workdir: Path, *, start_step: int, total_steps: int) -> None:
         """Continue the log in `workdir` after `start_step`, 0 for a new run.
 
         Later lines are dropped, since their updates will be made again. Of several
-        processes only one `writes`.
+        processes only the first one writes.
         """
         from tensorboardX import SummaryWriter  # imports torch where it is installed
 
         super().__init__()
-        path = workdir / METRICS_FILE
+        path, writes = workdir / METRICS_FILE, processes.is_first()
         if writes and path.exists():
             old = [line for line in read_metrics(workdir) if line["step"] <= start_step]
             write_atomically(path, "".join(json.dumps(line) + "\n" for line in old))

@@ -36,15 +36,14 @@ def train(
     evaluate: Callable[[int, Parameters], dict],
     checkpoints: Checkpoints,
     log: MetricsLog,
-    scores: dict[int, float],
     is_asked_to_stop: Callable[[], bool],
 ) -> TrainState:
     """Train from `state` to `config.steps` updates, or until it is asked to stop.
 
     `updates` continues at state.data_position. `evaluate(step, parameters)` returns the
-    scores to log. Their "bleu" goes into `scores`; a step to evaluate that is missing
-    there is evaluated again. The state passed in is donated; the last one is returned,
-    and is on disk. Raises DivergedError.
+    scores to log. Their "bleu" goes into `checkpoints.scores`; a step to evaluate that
+    is missing there is evaluated again. The state passed in is donated; the last one is
+    returned, and is on disk. Raises DivergedError.
     """
     start = step = int(state.step)
     window: LossSums | None = None  # summed since the last log, on the device
@@ -71,12 +70,12 @@ def train(
             checkpoints.save(step, state)
         if is_stop:
             break
-        if step % config.eval_every == 0 and step not in {0, *scores}:
+        if step % config.eval_every == 0 and step not in {0, *checkpoints.scores}:
             with log.pause():
                 params = state.params if state.ema is None else state.ema
                 found = evaluate(step, params)
             log.record(step, "eval", found)
-            scores[step] = found["bleu"]
+            checkpoints.scores[step] = found["bleu"]
         if is_last:
             break
         state, report = train_step(state, next(updates))

@@ -62,11 +62,3 @@ def assert_same(left, right):
     for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
         a, b = np.asarray(a), np.asarray(b)
         assert (a.dtype, a.tobytes()) == (b.dtype, b.tobytes())
-
-
-def by_name(tree):
-    """Leaves by the names of their fields and keys, such as "params/embedding"."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }

@@ -36,8 +36,8 @@ class Recorder:
     them in a row, as after real ones. It is asked to stop at step `stop`.
     """
 
-    def __init__(self, *, start, stop, bad, max_bad_steps):
-        self.calls, self.asked_at = [], start
+    def __init__(self, start, scores, stop, bad, max_bad_steps):
+        self.calls, self.asked_at, self.scores = [], start, scores
         self.stop, self.bad, self.max_bad_steps = stop, bad, max_bad_steps
 
     def step(self, state, update):
@@ -94,9 +94,7 @@ def run(*, start=0, ema=None, stop=None, bad=(), scores=None, **changes):
     config = SimpleNamespace(**CONFIG | changes)
     if scores is None:
         scores = dict.fromkeys(range(0, start + 1, config.eval_every), 1.0)
-    recorder = Recorder(
-        start=start, stop=stop, bad=bad, max_bad_steps=config.max_bad_steps
-    )
+    recorder = Recorder(start, scores, stop, bad, config.max_bad_steps)
     try:
         state = train(
             TrainState(start, start, 0, f"P{start}", None, ema, 0, 0),
@@ -107,7 +105,6 @@ def run(*, start=0, ema=None, stop=None, bad=(), scores=None, **changes):
             evaluate=recorder.evaluate,
             checkpoints=recorder,
             log=recorder,
-            scores=scores,
             is_asked_to_stop=recorder.is_asked_to_stop,
         )
         last = config.steps if stop is None else stop + 1
@@ -227,7 +224,6 @@ def test_stop_and_resume_equals_uninterrupted_bit_for_bit_with_dropout_on(tmp_pa
                 evaluate=lambda step, params: {"bleu": 0.0},
                 checkpoints=checkpoints,
                 log=log,
-                scores={},
                 is_asked_to_stop=lambda: next(asked) == stop,
             )
         lines = log.train.call_args_list

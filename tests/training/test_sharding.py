@@ -28,7 +28,6 @@ from jaxformer.training.sharding import (
 from tests.models.tiny import model_of
 from tests.training.setups import (
     assert_same,
-    by_name,
     init_of,
     mesh_of,
     optimizer_of,
@@ -95,7 +94,8 @@ def test_every_dimension_in_the_model_has_a_name_of_the_table(changes, monkeypat
 def test_no_matrix_nor_a_moment_of_one_is_whole_with_fsdp_or_tensor(sizes):
     init = init_of(make_model(), OPTIMIZER, ema_decay=0.9)
     state = abstract_state(mesh_of(sizes), init)
-    for name, leaf in by_name(state).items():
+    for path, leaf in jax.tree.leaves_with_path(state):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
         part = np.prod(leaf.sharding.shard_shape(leaf.shape))
         if leaf.ndim > 1:
             assert part * sizes[1] * sizes[2] == leaf.size, name
