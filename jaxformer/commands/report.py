@@ -52,7 +52,10 @@ def run(
         name: open_run(folder, config if folder == workdir else RECORDED)
         for name, folder in zip(report.unique_names(workdirs), workdirs, strict=True)
     }
-    if source is None and not has_split(next(iter(runs.values())), split):
+    data = next(iter(runs.values())).config.data
+    test = data.test_source if data.corpus == "files" else data.test
+    has_test = test or data.corpus.startswith("builtin")
+    if source is None and split == "test" and not has_test:
         split = "dev"
     texts = {
         name: name_text(each, source, reference, split) for name, each in runs.items()
@@ -73,13 +76,6 @@ def run(
         "sentences": len(text.sources) if text else 0,
         "seconds": round(time.monotonic() - start, 1),
     }
-
-
-def has_split(run: Run, split: str) -> bool:
-    """Whether the run's data has the split; only test is optional."""
-    data = run.config.data
-    named = data.test_source if data.corpus == "files" else data.test
-    return split != "test" or data.corpus.startswith("builtin") or bool(named)
 
 
 def name_text(

@@ -54,13 +54,11 @@ def run(
     this, translator = open_translator(workdir, config, **options)
     if not processes.is_first():  # opening needs all of them
         return None
-    targets = None
     if reference is not None:
         sources, targets = read_text(this, source, reference, "test")
-    elif source is not None:
-        sources = list(read_lines(source))
     else:
-        sources = list(decode_lines(sys.stdin.buffer, "standard input"))
+        given = decode_lines(sys.stdin.buffer, "standard input")
+        sources, targets = list(read_lines(source) if source else given), None
     title = f"Attention of {this.workdir.path.name}, {this.config.data.direction}"
     shown = AttentionView(attend(translator, sources, targets), title)
     if file.suffix != ".html" and len(shown.viewed) > 1:

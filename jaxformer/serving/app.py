@@ -30,8 +30,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
-from jaxformer.serving.batching import READY, Batcher, Limits, UnavailableError
-from jaxformer.serving.metrics import CONTENT_TYPE, Metrics
+from jaxformer.serving.batching import READY, Batcher, UnavailableError
+from jaxformer.serving.metrics import CONTENT_TYPE
 
 PAGES = ("/", "page.html"), ("/page.css", "page.css"), ("/page.js", "page.js")
 POLICY = b"default-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
@@ -47,11 +47,8 @@ MAX_ATTENTION_BYTES = 600
 class Api:
     """The application. `about` is added to the answer of /health."""
 
-    def __init__(
-        self, batcher: Batcher, metrics: Metrics, limits: Limits, about: dict[str, Any]
-    ) -> None:
-        self._batcher, self._metrics = batcher, metrics
-        self._limits, self._about = limits, about
+    def __init__(self, batcher: Batcher, about: dict[str, Any]) -> None:
+        self._batcher, self._about, self._limits = batcher, about, batcher.limits
         folder = Path(__file__).parent
         routes = [
             *(Route(k, FileResponse(folder / v), methods=["GET"]) for k, v in PAGES),
@@ -87,8 +84,9 @@ class Api:
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
             seconds = time.monotonic() - start
-            self._metrics.requests.labels(path, str(status)).inc()
-            self._metrics.request_seconds.labels(path).observe(seconds)
+            metrics = self._batcher.metrics
+            metrics.requests.labels(path, str(status)).inc()
+            metrics.request_seconds.labels(path).observe(seconds)
 
     async def _translate(self, request: Request) -> Response:
         body, most = await self._read(request), self._limits.max_sentences
@@ -117,7 +115,8 @@ class Api:
         return JSONResponse({"status": status, **self._about}, code)
 
     async def _metrics_text(self, _: Request) -> Response:
-        return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        text = self._batcher.metrics.text()
+        return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     async def _read(self, request: Request) -> bytes:
         """Read the body. Raises HTTPException for its type, its size or slowness."""
