@@ -41,8 +41,7 @@ def run(
     """Write the page to `output` and its data beside it; returns where, and BLEU.
 
     By default the page is report.html in the workdir. Of several processes all
-    translate and the first one writes. Raises InputError for workdirs that cannot be
-    read or compared, and for an `output` that cannot be written.
+    translate and the first one writes.
     """
     start = time.monotonic()
     page_file = output or workdir / "report.html"
@@ -86,9 +85,8 @@ def name_text(
         return None
     values = vars(run.config.data)
     name = source or values.get(f"{split}_source") or values.get(split) or split
-    pairs = read_text(run, source, reference, split)
     languages = values["source_language"], values["target_language"]
-    return Text(Path(name).name, *languages, *pairs)
+    return Text(Path(name).name, *languages, *read_text(run, source, reference, split))
 
 
 def describe(

@@ -36,12 +36,7 @@ def run(
     view: str,
     **options: Any,
 ) -> dict | None:
-    """Translate, and write `output`, by default attention.html in the workdir.
-
-    Of several processes the first one works. Raises InputError for layers and heads
-    that do not exist, sentences that are too long or too many, and an `output` that
-    cannot be written.
-    """
+    """Write `output`, by default attention.html in the workdir, in process 0."""
     start = time.monotonic()
     file = output or workdir / "attention.html"
     page.require_output(file, ENDINGS)

@@ -86,12 +86,8 @@ class Batcher(threading.Thread):
 
     def attention(self, source: str, target: str) -> list[Future]:
         """Queue one pair; the one future is its attention. Raises as `translate`."""
-
-        def begin(future: Future) -> None:
-            found = self._translator.attention(source, target)
-            self._end(future, future.set_result, found)
-
-        return self._put([begin])
+        attend = partial(self._translator.attention, source, target)
+        return self._put([lambda job: self._end(job, job.set_result, attend())])
 
     def stop(self, state: str = STOPPED) -> None:
         """End after the current call; all futures raise UnavailableError at once."""
