@@ -73,7 +73,7 @@ DOORS = {
     "safetensors": "export.marian export.marian_import",
     "starlette": "serving.app",
     "uvicorn": "serving.server",
-    "prometheus_client": "serving.metrics",
+    "prometheus_client": "serving",
     "optax": "training.optimizer training.step",
     "tqdm": "decoding.translate training.log",
     "tensorboardX": "training.log",

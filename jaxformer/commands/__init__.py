@@ -1,1 +1,1 @@
-"""The commands, one module for each --mode."""
+"""The commands, one module for each --mode. Every `run` may raise InputError."""

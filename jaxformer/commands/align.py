@@ -29,10 +29,7 @@ def run(
     split: str,
     **options: Any,
 ) -> None:
-    """Align the pairs of two files or of a split in the first process.
-
-    Raises InputError for an `output` that exists or is no .npz file.
-    """
+    """Align the pairs of two files or of a split in the first process."""
     if output is not None and (output.exists() or output.suffix != ".npz"):
         raise InputError(
             f"--output={output} exists, or is not called .npz; give a new .npz file"

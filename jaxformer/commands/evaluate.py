@@ -38,11 +38,7 @@ def run(
     split: str,
     **options: Any,
 ) -> dict:
-    """Return BLEU with its signature, chrF, NLL and perplexity of a text.
-
-    The text is that of two files, or a split of the run's data. `output` gets one
-    translation per line.
-    """
+    """Return BLEU, chrF, NLL and perplexity; `output` gets a translation per line."""
     start = time.monotonic()
     this = open_run(workdir, config)
     text = read_text(this, source, reference, split)

@@ -41,8 +41,7 @@ def run(
     """Write the page to `output` and its data beside it; returns where, and BLEU.
 
     By default the page is report.html in the workdir. Of several processes all
-    translate and the first one writes. Raises InputError for workdirs that cannot be
-    read or compared, and for an `output` that cannot be written.
+    translate and the first one writes.
     """
     start = time.monotonic()
     page_file = output or workdir / "report.html"
@@ -52,7 +51,10 @@ def run(
         name: open_run(folder, config if folder == workdir else RECORDED)
         for name, folder in zip(report.unique_names(workdirs), workdirs, strict=True)
     }
-    if source is None and not has_split(next(iter(runs.values())), split):
+    data = next(iter(runs.values())).config.data
+    test = data.test_source if data.corpus == "files" else data.test
+    has_test = test or data.corpus.startswith("builtin")
+    if source is None and split == "test" and not has_test:
         split = "dev"
     texts = {
         name: name_text(each, source, reference, split) for name, each in runs.items()
@@ -77,13 +79,6 @@ def run(
     }
 
 
-def has_split(run: Run, split: str) -> bool:
-    """Whether the run's data has the split; only test is optional."""
-    data = run.config.data
-    named = data.test_source if data.corpus == "files" else data.test
-    return split != "test" or data.corpus.startswith("builtin") or bool(named)
-
-
 def name_text(
     run: Run, source: Path | None, reference: Path | None, split: str
 ) -> Text | None:
@@ -92,9 +87,8 @@ def name_text(
         return None
     values = vars(run.config.data)
     name = source or values.get(f"{split}_source") or values.get(split) or split
-    pairs = read_text(run, source, reference, split)
     languages = values["source_language"], values["target_language"]
-    return Text(Path(name).name, *languages, *pairs)
+    return Text(Path(name).name, *languages, *read_text(run, source, reference, split))
 
 
 def describe(

@@ -107,10 +107,7 @@ def scale(ours: Values, theirs: Values, steps: int | None) -> Values:
 
 
 def list_rows(folder: Path | None, output: Path | None) -> dict:
-    """List all published rows with our results; `output` gets them as a page.
-
-    Raises InputError for a missing folder, and for a file that is not a result.
-    """
+    """List all published rows with our results; `output` gets them as a page."""
     results = {}
     if folder is not None and not folder.is_dir():
         raise InputError(f"there is no folder {folder}; give one with runs in it")

@@ -21,10 +21,7 @@ def run(
     warm_up: int,
     **options: Any,
 ) -> dict:
-    """Serve until asked to stop; return the numbers of requests and sentences.
-
-    Raises InputError for several processes, missing packages, and bad limits or ports.
-    """
+    """Serve until asked to stop; return the numbers of requests and sentences."""
     if processes.are_several():
         raise InputError(
             "--mode=serve is for one process; start one server a machine, each with "
@@ -37,7 +34,7 @@ def run(
             f"--mode=serve needs {error.name}, which is not installed; "
             "pip install 'jaxformer[serve]', or -e '.[serve]' in a checkout"
         ) from error
-    limits = Limits(**{name: options.pop(name) for name in Limits.__annotations__})
+    limits = Limits(**{name: options.pop(name) for name in Limits._fields})
     if limits.max_sentences > limits.max_queue:
         raise InputError(
             f"--max_sentences={limits.max_sentences} exceeds "

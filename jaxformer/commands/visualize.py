@@ -36,12 +36,7 @@ def run(
     view: str,
     **options: Any,
 ) -> dict | None:
-    """Translate, and write `output`, by default attention.html in the workdir.
-
-    Of several processes the first one works. Raises InputError for layers and heads
-    that do not exist, sentences that are too long or too many, and an `output` that
-    cannot be written.
-    """
+    """Write `output`, by default attention.html in the workdir, in process 0."""
     start = time.monotonic()
     file = output or workdir / "attention.html"
     page.require_output(file, ENDINGS)
@@ -54,13 +49,11 @@ def run(
     this, translator = open_translator(workdir, config, **options)
     if not processes.is_first():  # opening needs all of them
         return None
-    targets = None
     if reference is not None:
         sources, targets = read_text(this, source, reference, "test")
-    elif source is not None:
-        sources = list(read_lines(source))
     else:
-        sources = list(decode_lines(sys.stdin.buffer, "standard input"))
+        given = decode_lines(sys.stdin.buffer, "standard input")
+        sources, targets = list(read_lines(source) if source else given), None
     title = f"Attention of {this.workdir.path.name}, {this.config.data.direction}"
     shown = AttentionView(attend(translator, sources, targets), title)
     if file.suffix != ".html" and len(shown.viewed) > 1:

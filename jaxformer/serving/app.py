@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -30,8 +31,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
-from jaxformer.serving.batching import READY, Batcher, Limits, UnavailableError
-from jaxformer.serving.metrics import CONTENT_TYPE, Metrics
+from jaxformer.serving.batching import READY, Batcher, UnavailableError
 
 PAGES = ("/", "page.html"), ("/page.css", "page.css"), ("/page.js", "page.js")
 POLICY = b"default-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
@@ -47,11 +47,8 @@ MAX_ATTENTION_BYTES = 600
 class Api:
     """The application. `about` is added to the answer of /health."""
 
-    def __init__(
-        self, batcher: Batcher, metrics: Metrics, limits: Limits, about: dict[str, Any]
-    ) -> None:
-        self._batcher, self._metrics = batcher, metrics
-        self._limits, self._about = limits, about
+    def __init__(self, batcher: Batcher, about: dict[str, Any]) -> None:
+        self._batcher, self._about, self._limits = batcher, about, batcher.limits
         folder = Path(__file__).parent
         routes = [
             *(Route(k, FileResponse(folder / v), methods=["GET"]) for k, v in PAGES),
@@ -87,8 +84,9 @@ class Api:
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
             seconds = time.monotonic() - start
-            self._metrics.requests.labels(path, str(status)).inc()
-            self._metrics.request_seconds.labels(path).observe(seconds)
+            metrics = self._batcher.metrics
+            metrics.requests.labels(path, str(status)).inc()
+            metrics.request_seconds.labels(path).observe(seconds)
 
     async def _translate(self, request: Request) -> Response:
         body, most = await self._read(request), self._limits.max_sentences
@@ -117,7 +115,8 @@ class Api:
         return JSONResponse({"status": status, **self._about}, code)
 
     async def _metrics_text(self, _: Request) -> Response:
-        return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        text = generate_latest(self._batcher.metrics.registry)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _read(self, request: Request) -> bytes:
         """Read the body. Raises HTTPException for its type, its size or slowness."""
@@ -179,8 +178,6 @@ def read_translate(body: bytes, *, max_n_best: int) -> tuple[list[tuple], int]:
     Returns pairs of sentence and prefix, and n_best. Raises InputError.
     """
     values = _read_object(body, ("text", "n_best", "prefix"))
-    if "text" not in values:
-        raise InputError('"text" is missing; give a sentence or a list of sentences')
     sentences = _strings(values, "text")
     n_best = values.get("n_best", 1)
     if type(n_best) is not int or not 1 <= n_best <= max_n_best:
@@ -219,7 +216,8 @@ def _read_object(body: bytes, keys: Collection[str]) -> dict[str, Any]:
 
 
 def _strings(values: dict[str, Any], name: str) -> list[str]:
-    strings = values[name] if isinstance(values[name], list) else [values[name]]
+    given = values.get(name)
+    strings = given if isinstance(given, list) else [given]
     if not all(isinstance(string, str) for string in strings):
         raise InputError(f'"{name}" has to be a string or a list of strings')
     return strings

@@ -55,23 +55,21 @@ class Batcher(threading.Thread):
     def __init__(
         self,
         translator: Translator,
-        metrics: Metrics,
         limits: Limits,
-        *,
         warm_up: Sequence[Sequence[str]],
         on_failure: Callable[[], None],
     ) -> None:
         super().__init__(daemon=True)
         self.state = STARTING
         self.error: BaseException | None = None
-        self._translator, self._metrics, self._limits = translator, metrics, limits
+        self._translator, self.limits, self.metrics = translator, limits, Metrics()
         self._warm_up, self._on_failure = warm_up, on_failure
         self._queue: deque[tuple[Future, _Begin]] = deque()
         self._begun: set[Future] = set()  # in the search
         self._change = threading.Condition()  # guards the state and the queue
         self._call_start: float | None = None  # of the translator; None while idle
-        metrics.waiting.set_function(lambda: len(self._queue))
-        metrics.in_search.set_function(lambda: len(self._begun))
+        self.metrics.waiting.set_function(lambda: len(self._queue))
+        self.metrics.in_search.set_function(lambda: len(self._begun))
 
     def busy_seconds(self) -> float:
         """Return how long the thread has been inside one call of the translator."""
@@ -88,12 +86,8 @@ class Batcher(threading.Thread):
 
     def attention(self, source: str, target: str) -> list[Future]:
         """Queue one pair; the one future is its attention. Raises as `translate`."""
-
-        def begin(future: Future) -> None:
-            found = self._translator.attention(source, target)
-            self._end(future, future.set_result, found)
-
-        return self._put([begin])
+        attend = partial(self._translator.attention, source, target)
+        return self._put([lambda job: self._end(job, job.set_result, attend())])
 
     def stop(self, state: str = STOPPED) -> None:
         """End after the current call; all futures raise UnavailableError at once."""
@@ -125,7 +119,7 @@ class Batcher(threading.Thread):
         with self._change:
             if self.state != READY:
                 raise UnavailableError(_UNAVAILABLE[self.state])
-            if len(self._queue) + len(jobs) > self._limits.max_queue:
+            if len(self._queue) + len(jobs) > self.limits.max_queue:
                 raise UnavailableError("too many sentences are waiting; try again")
             self._queue.extend(jobs)
             self._change.notify()
@@ -145,7 +139,7 @@ class Batcher(threading.Thread):
                     submitted += 1
                 if submitted & (submitted - 1) == 0:
                     self._translator.advance()
-                while submitted - len(found) >= self._limits.max_batch:
+                while submitted - len(found) >= self.limits.max_batch:
                     self._translator.advance()
             while self._translator.advance():
                 pass
@@ -163,13 +157,13 @@ class Batcher(threading.Thread):
             self._change.wait_for(
                 lambda: self._queue or self._begun or self.state != READY
             )
-        while len(self._begun) < self._limits.max_batch:
+        while len(self._begun) < self.limits.max_batch:
             with self._change:
                 if not self._queue:
                     break
                 future, begin = self._queue.popleft()
                 if not future.set_running_or_notify_cancel():
-                    self._metrics.dropped.inc()
+                    self.metrics.dropped.inc()
                     continue
                 self._begun.add(future)
             self._call_start = time.monotonic()
@@ -180,8 +174,8 @@ class Batcher(threading.Thread):
 
     def _submit(self, sentence: str, prefix: str, future: Future) -> None:
         def done(hypotheses: Sequence[Hypothesis]) -> None:
-            self._metrics.sentences.inc()
-            self._metrics.tokens.inc(hypotheses[0].tokens)
+            self.metrics.sentences.inc()
+            self.metrics.tokens.inc(hypotheses[0].tokens)
             self._end(future, future.set_result, hypotheses)
 
         self._translator.submit(sentence, done, prefix=prefix)
@@ -192,9 +186,9 @@ class Batcher(threading.Thread):
             set_value(value)
 
     def _advance(self) -> None:
-        self._metrics.batch.observe(len(self._begun))
+        self.metrics.batch.observe(len(self._begun))
         self._call_start = time.monotonic()
-        with self._metrics.advance_seconds.time():
+        with self.metrics.advance_seconds.time():
             is_unfinished = self._translator.advance()
         if self._begun and not is_unfinished:
             raise RuntimeError(f"{len(self._begun)} sentences were left without result")

@@ -5,7 +5,6 @@ from functools import partial
 import prometheus_client
 from prometheus_client import Counter, Gauge, Histogram
 
-CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -38,7 +37,3 @@ class Metrics:
         self.advance_seconds = seconds(
             "advance_seconds", "Time of an advance of the search, a few steps."
         )
-
-    def text(self) -> bytes:
-        """Return all metrics in the format of CONTENT_TYPE."""
-        return prometheus_client.generate_latest(self.registry)

@@ -15,7 +15,6 @@ from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.serving.app import Api
 from jaxformer.serving.batching import Batcher, Limits
-from jaxformer.serving.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -52,15 +51,12 @@ class Service(uvicorn.Server):
         limits: Limits,
         warm_up: Sequence[Sequence[str]],
     ) -> None:
-        self._opened, self._limits, self._direction = opened, limits, direction
-        self._metrics = metrics = Metrics()
-        self.batcher = Batcher(
-            translator, metrics, limits, warm_up=warm_up, on_failure=self.stop
-        )
+        self._opened, self._direction = opened, direction
+        self.batcher = Batcher(translator, limits, warm_up, on_failure=self.stop)
         self._idle: dict = {}  # connections without a request, and their last request
         about = {"direction": direction, "n_best": translator.options.n_best}
         config = uvicorn.Config(
-            Api(self.batcher, metrics, limits, about), http="h11",
+            Api(self.batcher, about), http="h11",
             ws="none", lifespan="off", log_config=None, log_level="error",
             timeout_keep_alive=60, timeout_notify=limits.request_timeout,
             callback_notify=self._close_idle_connections,
@@ -82,10 +78,10 @@ class Service(uvicorn.Server):
             raise self.batcher.error
         if self.force_exit:
             raise KeyboardInterrupt
-        sentences = self._metrics.registry.get_sample_value("jaxformer_sentences_total")
+        registry = self.batcher.metrics.registry
         return {
             "requests": self.server_state.total_requests,
-            "sentences": int(sentences),
+            "sentences": int(registry.get_sample_value("jaxformer_sentences_total")),
             "seconds": round(time.monotonic() - start, 1),
         }
 
@@ -108,7 +104,7 @@ class Service(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more connections; finish accepted requests within the timeout."""
-        timeout = self._limits.shutdown_timeout
+        timeout = self.batcher.limits.shutdown_timeout
         logger.info("stopping: accepted requests are finished within %g s", timeout)
         end = asyncio.get_running_loop().call_later(timeout, self.batcher.stop)
         await super().shutdown(sockets)

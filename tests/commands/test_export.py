@@ -8,10 +8,7 @@ import pytest
 
 from tests.commands.runs import text_of
 
-
-@pytest.fixture
-def ctranslate2():
-    return pytest.importorskip("ctranslate2", reason="not installed: extra `export`")
+pytest.importorskip("ctranslate2", reason="not installed: extra `export`")
 
 
 @pytest.fixture
@@ -29,7 +26,6 @@ def run_program(file, lines):
     return done.stdout.decode().split("\n")[:-1]
 
 
-@pytest.mark.usefixtures("ctranslate2")
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--beam_size=1", "--checkpoint=100")])
 def test_the_program_in_the_readme_translates_as_we_do(
@@ -58,7 +54,6 @@ def test_the_stablehlo_example_translates_as_we_do(export, use, toy, tmp_path):
     assert run_program(program, lines) == use("translate", stdin=lines).lines
 
 
-@pytest.mark.usefixtures("ctranslate2")
 def test_weights_have_the_type_asked_for(export, tmp_path):
     result = export("--format=ctranslate2", "--quantization=int8").result
     assert result["quantization"] == "int8"
@@ -67,7 +62,6 @@ def test_weights_have_the_type_asked_for(export, tmp_path):
     assert size == pytest.approx(result["parameters"] + positions, rel=0.1)
 
 
-@pytest.mark.usefixtures("ctranslate2")
 @pytest.mark.slow
 def test_one_of_several_processes_writes(start, trained, tmp_path):
     output = tmp_path / "exported"

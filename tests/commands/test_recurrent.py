@@ -47,7 +47,7 @@ def workdir(train):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(workdir, train):
-    runs = workdir, train("whole", 40)
+    runs = workdir, train("uninterrupted", 40)
     states = (last_state(each, "params", "opt_state") for each in runs)
     jax.tree.map(np.testing.assert_array_equal, *states)
 

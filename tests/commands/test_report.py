@@ -10,12 +10,10 @@ from jaxformer.evaluation import significance
 from tests.commands.runs import metrics
 
 
-@pytest.fixture(autouse=True, scope="module")
-def few_resamples():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(significance, "RESAMPLES", 50)
-        patch.setattr(significance, "TRIALS", 50)
-        yield
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    monkeypatch.setattr(significance, "RESAMPLES", 50)
+    monkeypatch.setattr(significance, "TRIALS", 50)
 
 
 def read(result):

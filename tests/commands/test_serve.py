@@ -4,9 +4,7 @@ import http.client
 import json
 import re
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
 
 import pytest
 
@@ -28,11 +26,11 @@ def test_it_warms_up_with_all_lengths_alone_and_with_all_at_once(tmp_path, count
     assert [max(together, key=len, default=None)] in [*alone, [None]]
 
 
-def ask(port: int, method: str, path: str, body: Any = None) -> tuple[int, dict]:
+def ask(port: int, path: str, body: dict | None = None) -> tuple[int, dict]:
     """Send a request to a server; returns status and answer."""
-    request = (method, path, json.dumps(body), {"Content-Type": "application/json"})
+    kind = {"Content-Type": "application/json"}
     with closing(http.client.HTTPConnection("127.0.0.1", port, 60)) as client:
-        client.request(*request)
+        client.request("POST" if body else "GET", path, json.dumps(body), kind)
         answer = client.getresponse()
         return answer.status, json.loads(answer.read())
 
@@ -43,23 +41,18 @@ def test_a_run_is_served_until_it_is_asked_to_stop(start, use, trained, toy):
     server = start(1, *SERVE, f"--workdir={trained.workdir}")
     server.until(lambda: "serving: en-de on http://127.0.0.1:" in server.stderr())
     port = int(re.search(r"127\.0\.0\.1:(\d+)/", server.stderr())[1])
-    server.until(lambda: ask(port, "GET", "/health")[0] == 200)
-    assert ask(port, "GET", "/health")[1]["n_best"] == 2
-
-    def translate(line: str) -> str:
-        status, answer = ask(port, "POST", "/translate", {"text": line, "n_best": 2})
-        assert status == 200
-        return answer["translations"][0]["text"]
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(translate, toy.test)) == expected
+    server.until(lambda: ask(port, "/health")[0] == 200)
+    assert ask(port, "/health")[1]["n_best"] == 2
+    status, answer = ask(port, "/translate", {"text": toy.test, "n_best": 2})
+    assert status == 200
+    assert [each["text"] for each in answer["translations"]] == expected
     pair = {"source": toy.test[0], "target": expected[0]}
-    status, shown = ask(port, "POST", "/attention", pair)
+    status, shown = ask(port, "/attention", pair)
     assert (status, len(shown["cross"]), len(shown["cross"][0])) == (200, 1, 2)
     assert len(shown["cross"][0][0]) == len(shown["target"])
     result = server.stop()
     assert result["sentences"] == len(toy.test)
-    assert result["requests"] > len(toy.test)
+    assert result["requests"] >= 3
     assert "stopping: " in server.stderr()
 
 

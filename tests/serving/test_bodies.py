@@ -15,7 +15,7 @@ from jaxformer.serving.app import read_attention, read_translate
         ('{"text": "a"}'.encode("utf-16"), "not JSON in UTF-8"),
         (b'{"text": "\\ud800"}', "not JSON in UTF-8 .*surrogates"),
         (b'["a"]', "has to be a JSON object"),
-        (b"{}", '"text" is missing'),
+        (b"{}", '"text" has to be a string'),
         (b'{"text": null}', '"text" has to be a string'),
         (b'{"text": {"a": "b"}}', '"text" has to be a string'),
         (b'{"text": ["a", 1]}', '"text" has to be a string'),
