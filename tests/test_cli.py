@@ -95,7 +95,7 @@ ROW = ("--mode=reproduce", "--row=table3/E")
         ([TRANSLATE, "--long_lines=cut"], "use one of split,"),
         (["--peer_timeout=9"], "--peer_timeout is 9; it must be at least 10"),
         (["--config.training.steps"], "--config.training.steps=VALUE"),
-        (["--mode=reproduce", "--row=table3/F"], "row 'table3/F'"),
+        (["--mode=reproduce", "--row=table3/E_"], "did you mean table3/E?"),
         ([*ROW, CONFIG], "--row=table3/E stands for --config=table3:E already"),
         (["--config=gone.py"], "no config file gone.py; there are demo, "),
         (["--config=dmo"], "no config file dmo; did you mean demo?"),

@@ -5,7 +5,6 @@ import pytest
 from jaxformer import published
 from jaxformer.config_files import read_config_file
 from jaxformer.configs import table3
-from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import SCORERS
 
 
@@ -29,8 +28,3 @@ def test_the_differences_between_rows_have_the_sign_of_the_paper():
     )
     assert base[1] - one_head[1] == pytest.approx(0.9)
     assert (plain[0] < base[0], plain[1] < base[1]) == (True, True)
-
-
-def test_an_unknown_row_is_refused():
-    with pytest.raises(InputError, match="did you mean table2/base-en-de"):
-        published.row("table2/base-ende")
