@@ -13,7 +13,6 @@ from jaxformer.export.ctranslate2 import write_ctranslate2
 from tests.export.conftest import OPTIONS, log_probabilities, run_config
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="not installed: extra `export`")
-TOLERANCE = 1e-4  # of a piece's log-probability
 VARIANTS = {
     "paper": {},
     "learned positions, small heads": {"positions": "learned", "d_k": 4, "d_v": 4},
@@ -58,7 +57,7 @@ def both_log_probabilities(model, params, batch, folder):
 def test_log_probabilities_are_equal(make_model, export, batch, variant):
     model, params = make_model(**VARIANTS[variant])
     ours, theirs = both_log_probabilities(model, params, batch, export(model, params))
-    np.testing.assert_allclose(theirs, ours, atol=TOLERANCE)
+    np.testing.assert_allclose(theirs, ours, atol=1e-4)
     assert np.std(ours) > 1  # so that errors would show
 
 

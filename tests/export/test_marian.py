@@ -13,14 +13,9 @@ pytest.importorskip("safetensors", reason="not installed: extra `export`")
 VARIANTS = {
     "paper": {},
     "one layer, small epsilon": {"layers": 1, "layer_norm_epsilon": 1e-8},
-    "deep encoder, odd heads": {
-        "encoder_layers": 3, "decoder_layers": 1, "d_model": 18, "d_k": 9, "d_v": 9,
-    },
-    "published": {
-        "attention_bias": True, "logits_bias": True, "activation": "swish",
-        "layer_norm_epsilon": 1e-5,
-    },
-}  # fmt: skip
+    "deep encoder, odd heads": {"encoder_layers": 3, "d_model": 18, "d_k": 9, "d_v": 9},
+    "biases": {"attention_bias": True, "logits_bias": True, "activation": "swish"},
+}
 TEXT = [
     "A man in a blue shirt is standing on a ladder .",
     "Zwei Hunde laufen über die größte Straße; „schnell“.",

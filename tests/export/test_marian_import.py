@@ -125,15 +125,6 @@ def test_half_precision_in_several_files(published, transformers, tmp_path):
     jax.tree.map(close, params, published.ours.params)
 
 
-def test_an_imported_model_can_be_exported_again(published, export_to_marian):
-    """Two tokeniser models and all biases included."""
-    ours = published.ours
-    folder = export_to_marian(model_of(ours), ours.params, published.tokenizer)
-    again = read_marian(folder)
-    jax.tree.map(np.testing.assert_array_equal, again.params, ours.params)
-    assert (again.model, *again[2:]) == (ours.model, *ours[2:])
-
-
 # --- what is refused ------------------------------------------------------------------
 
 

@@ -5,10 +5,7 @@ The outputs in the repository were made by nbclient in the folder notebooks/
 of pictures reduced to a palette. `jupyter nbconvert --execute --inplace
 notebooks/*.ipynb` makes them, too.
 
-The notebooks run nightly, those that train shortened. Processor time of the runs whose
-outputs are kept, on two cores shared with other work: the_paper_line_by_line 102 s,
-several_devices 76 s, your_own_data 333 s, train_and_translate 180 s for its last 160 of
-640 updates and all that follows.
+The notebooks run nightly, those that train shortened.
 """
 
 import ast
