@@ -77,9 +77,8 @@ def test_ids_and_text_are_equal(make_model, export_to_marian, transformers, tmp_
     for row, sentence in zip(ids, TEXT, strict=False):
         answer = [BOS, *row, PAD, PAD]
         assert theirs.decode(answer, skip_special_tokens=True) == sentence
-    names = ("pad", "unk", "bos", "eos")
-    found = tuple(getattr(theirs, f"{name}_token_id") for name in names)
-    assert found == (PAD, UNK, BOS, EOS)
+    names = (f"{name}_token_id" for name in ("pad", "unk", "bos", "eos"))
+    assert [getattr(theirs, name) for name in names] == [PAD, UNK, BOS, EOS]
 
 
 @pytest.mark.parametrize(
