@@ -167,7 +167,6 @@ def summary(kills: list[Kill]) -> dict[str, dict]:
 
 
 def experiment(options: argparse.Namespace) -> dict:
-    """Train undisturbed and with kills, compare both runs, and print the table."""
     began = time.monotonic()
     quiet, killed = options.workdir / "undisturbed", options.workdir / "disturbed"
     with Life(options, quiet, "1") as life:

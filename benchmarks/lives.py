@@ -55,7 +55,6 @@ class Life:
     """One start of the command until its end; a context manager that ends it."""
 
     def __init__(self, options: argparse.Namespace, workdir: Path, name: str) -> None:
-        """Start all processes; their output goes into files."""
         self.workdir, self.logs = workdir, options.workdir / "logs"
         self.name, self.processes = f"{workdir.name}-{name}", []
         self.began, self.start = time.time(), 0.0  # seconds until `begin` is known

@@ -135,7 +135,9 @@ def ask(url: str, options: argparse.Namespace) -> dict:
     values = {name: round(value, 1) for name, value in values.items()}
     for each in [each for each in answers if verdict(each) != "right"][:5]:
         print(f"{verdict(each)}: {each.sentence!r} -> {each.status} {each.text!r}")
-    harness.print_table(" | ", [f"{name} | {v:,}" for name, v in values.items()])
+    harness.print_table(
+        "figure | value", [f"{name} | {v:,}" for name, v in values.items()]
+    )
     return values | {"holds": verdicts["right"] == len(order)}
 
 

@@ -108,7 +108,6 @@ class Trainer:
             self.state = born_sharded(mesh, init)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
-        """Compile the update for batches of this shape."""
         with on_mesh(self.mesh):
             rows = put_batch(self.mesh, batch)
             return self.step.lower(self.state, rows, accumulate=False).compile()

@@ -44,7 +44,6 @@ class Browser:
         self.wait = WebDriverWait(driver, 30, 0.05).until
 
     def run(self, expression: str):
-        """The value of an expression of JavaScript."""
         return self.driver.execute_script(f"return {expression}")
 
     def all(self, selector: str) -> list:

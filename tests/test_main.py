@@ -77,23 +77,19 @@ def test_a_closed_pipe_ends_the_program_quietly(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("flags", "said"),
     [
         (["--num_processes=2", "--process_id=2"], "they are numbered from 0 to 1"),
         (["--mode=translate"], "there is no run in runs/x"),
-        (["--seed=1"], "--seed is not used by --mode=train; it is for translate"),
     ],
 )
-def test_a_mistake_is_one_line_and_changes_nothing(
-    capsys, tmp_path, monkeypatch, own_logging, argv, said
+def test_a_mistake_changes_nothing(
+    capsys, tmp_path, monkeypatch, own_logging, flags, said
 ):
     monkeypatch.chdir(tmp_path)
     with own_logging():
-        assert main(["jaxformer", WORKDIR, *argv]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n"), err[-1]) == ("", 1, "\n")
-    assert err.startswith("jaxformer: ")
-    assert said in err
+        assert main(["jaxformer", WORKDIR, *flags]) == 2
+    assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

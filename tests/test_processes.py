@@ -77,7 +77,5 @@ def test_a_signal_is_a_request_to_stop(number, caplog):
     assert signal.getsignal(number) is before
     assert caplog.messages[0] == f"{number.name}: stopping at the next step"
 
-
-def test_the_message_says_which_step_is_saved():
     assert str(StoppedError(1200)).startswith("stopped at step 1,200, which is saved")
     assert str(StoppedError()).startswith("stopped before the first update")

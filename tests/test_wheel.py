@@ -20,42 +20,36 @@ SHORT = (
 )  # fmt: skip
 
 
-def run(*command, cwd):
-    done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, check=False, timeout=600
-    )
+def run(cwd, *command):
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
 def test_the_demo_trains_from_a_wheel_in_an_empty_folder(tmp_path):
-    source = tmp_path / "source"
-    shutil.copytree(
-        ROOT, source, symlinks=True,
-        ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "runs", "tests"),
-    )  # fmt: skip
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", tmp_path,
-        cwd=source)  # fmt: skip
+    source, installed = tmp_path / "source", tmp_path / "venv"
+    ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "runs", "tests")
+    shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+    run(source, *build, "-o", tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     top = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {name.partition("-")[0] for name in top} == {"jaxformer"}
 
-    venv.create(tmp_path / "venv", with_pip=False)
-    python = tmp_path / "venv" / "bin" / "python"
-    (site,) = (tmp_path / "venv" / "lib").glob("*/site-packages")
+    venv.create(installed, with_pip=False)
+    (site,) = (installed / "lib").glob("*/site-packages")
     # The dependencies are those of this environment; only jaxformer is installed.
-    run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site,
-        wheel, cwd=tmp_path)  # fmt: skip
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]
+    run(tmp_path, *install, site, wheel)
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
 
-    empty = tmp_path / "empty"
+    empty, python = tmp_path / "empty", installed / "bin" / "python"
     (empty / "configs").mkdir(parents=True)  # the user's own
     (empty / "configs" / "__init__.py").write_text("raise ImportError")
-    script, module = [python, site / "bin" / "jaxformer"], [python, "-m", "jaxformer"]
     for program, config, steps in (
-        (script, "demo", 20),
-        (module, "configs/demo.py", 40),
+        ([site / "bin" / "jaxformer"], "demo", 20),
+        (["-m", "jaxformer"], "configs/demo.py", 40),
     ):
         flags = (f"--config={config}", f"--config.training.steps={steps}", *SHORT)
-        assert json.loads(run(*program, *flags, cwd=empty))["step"] == steps
+        assert json.loads(run(empty, python, *program, *flags))["step"] == steps

@@ -76,10 +76,12 @@ def test_a_damaged_record_is_refused(workdir):
         ({"model__d_ff": 7}, r"model\.d_ff=256, and this config says 7"),
         ({"training__ema_decay": 0.9}, r"training\.ema_decay=None, .* says 0\.9"),
         ({"data__target_language": "fr"}, r"data\.target_language='de', .* 'fr'"),
+        ({"training__seed": 1}, r"training\.seed=0, .* says 1"),
     ],
 )
 def test_only_free_keys_may_change(workdir, change, said):
     free = {"mesh__data": 4, "training__steps": 9, "data__directory": "/elsewhere"}
+    free |= {"decoding__alpha": 1.0, "batches__executor": "python"}
     workdir.require_same_run(config(**free))
     with pytest.raises(InputError, match=said):
         workdir.require_same_run(config(**free, **change))

@@ -41,7 +41,6 @@ def write_ctranslate2(
     it cannot express the model, or if it cannot write this `quantization`.
     """
     with parameters.optional_package("ctranslate2"):
-        import ctranslate2
         import ctranslate2.specs
     spec, positions = _spec(ctranslate2.specs, config.model, params)
     pieces = tokenizer.pieces()

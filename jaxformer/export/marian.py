@@ -172,10 +172,7 @@ _AXES = {"D": "d_model", "H": "num_heads", "K": "d_k", "F": "d_ff"}
 
 
 def layer_leaves(fields: Mapping[str, Any]) -> Iterator[Leaf]:
-    """Yield every parameter of both stacks, attention biases included.
-
-    `fields` are those of a `TransformerConfig`.
-    """
+    """Yield each parameter that a `TransformerConfig` of these fields may have."""
     for stack in ("encoder", "decoder"):
         layers = fields[f"{stack}_layers"]
         for index, (ours, theirs, axes, power) in product(range(layers), _LAYER):

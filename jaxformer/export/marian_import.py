@@ -126,10 +126,7 @@ def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], list[in
 
 
 def _parameters(folder: Path, model: dict[str, Any], rows: list[int]) -> dict:
-    """Read our nested parameters; set `attention_bias` and `logits_bias` in `model`.
-
-    `rows` are those of Marian's embedding by our id.
-    """
+    """Read our nested parameters; set `attention_bias` and `logits_bias` in `model`."""
     tensors, size, d_model = _read_tensors(folder), max(rows) + 1, model["d_model"]
     # As in Transformers, copies of the embedding are tied and sinusoids are fixed.
     for name in [*tensors]:
@@ -157,12 +154,10 @@ def _parameters(folder: Path, model: dict[str, Any], rows: list[int]) -> dict:
         ours = np.empty(leaf.shape, np.float32)
         ours.ravel()[leaf.order] = tensors[leaf.name] * scale**-leaf.power
         params[leaf.ours] = ours
-    biases = [name for name in params if re.search("_attention/.*/bias", name)]
+    biases = {name for name in params if re.search("_attention/.*/bias", name)}
     model["attention_bias"] = any(params[name].any() for name in biases)
-    if not model["attention_bias"]:
-        for name in biases:
-            del params[name]
-    return nested(params)
+    kept = params.keys() - ({} if model["attention_bias"] else biases)
+    return nested({name: params[name] for name in sorted(kept)})
 
 
 def _read_tensors(folder: Path) -> dict[str, np.ndarray]:

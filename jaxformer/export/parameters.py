@@ -14,10 +14,7 @@ from jaxformer.errors import InputError
 
 
 def flat(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Copy nested parameters to float32 arrays by name.
-
-    A name is a path such as "encoder/layer_0/self_attention/query/kernel".
-    """
+    """Copy nested parameters to float32 arrays by path, such as "encoder/norm/bias"."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
     return {name(path): np.array(leaf, np.float32) for path, leaf in leaves}

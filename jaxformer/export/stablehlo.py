@@ -28,8 +28,6 @@ from jaxformer.export.parameters import flat, nested, template
 from jaxformer.models.architectures import make_model
 from jaxformer.models.transformer.config import TransformerConfig
 
-PLATFORMS = ("cpu", "cuda", "tpu")
-
 
 def write_stablehlo(
     folder: Path,
@@ -52,7 +50,7 @@ def write_stablehlo(
     named = flat(params)
     program = translation_program(config.model, options)
     (batch,) = export.symbolic_shape("b")
-    exported = export.export(jax.jit(program), platforms=PLATFORMS)(
+    exported = export.export(jax.jit(program), platforms=("cpu", "cuda", "tpu"))(
         jax.eval_shape(lambda: named),
         jax.ShapeDtypeStruct((batch, source_length), np.int32),
     )

@@ -1,11 +1,11 @@
-"""The fault script: what it reads of a run, what it compares, and what it sums up."""
+"""The fault script: what it reads of a run, and what it compares."""
 
 import json
 
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import faults, lives
+from benchmarks import faults
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.step import TrainState
 
@@ -42,16 +42,3 @@ def test_what_differs_is_named(tmp_path):
     assert faults.differences(left, right) == names
     write_metrics(again, 2.5, 2.5)
     assert faults.differences(left, faults.remains(again)) == ["lines of metrics"]
-
-
-def test_summary_counts_by_kind_and_phase():
-    killed = [
-        faults.Kill(faults.KILL, faults.START, made=12, resumed=9),  # makes no step
-        faults.Kill(faults.KILL, lives.TRAIN, made=15, resumed=12),
-        faults.Kill(faults.SAVE, faults.SAVING, made=22, resumed=16),
-    ]
-    kinds = faults.summary(killed)
-    assert kinds[faults.TERM]["kills"] == 0
-    killed = list(kinds[faults.KILL].values())
-    assert killed == [2, 2, 0, 1.5, 3, 8, 1, 0, 1, 0]
-    assert kinds[faults.SAVE]["lost_max"] == 6

@@ -67,7 +67,6 @@ def test_a_wrong_answer_is_found(server, answer, verdict, tmp_path, capsys):
     verdicts = ["right"] * 99 + [verdict]
     for name in load.VERDICTS:
         assert values[name] == verdicts.count(name)
-    assert (values["requests"], values["clients"]) == (100, 4)
     assert 0 < values["p50_ms"] <= values["p99_ms"] <= values["max_ms"]
     assert values["requests_per_second"] > 0
 

@@ -1,7 +1,4 @@
-"""A checkpoint as published ones are: two SentencePiece models, ids that are not ours.
-
-Made by Transformers itself, with random parameters, none of them zero.
-"""
+"""A checkpoint as published ones are: two SentencePiece models, ids of their own."""
 
 import io
 import json
@@ -15,7 +12,8 @@ import sentencepiece
 def make_published(folder: Path, sources: Sequence[str], targets: Sequence[str]) -> Any:
     """Write a checkpoint for these languages; returns Transformers' model.
 
-    EOS is 0, unknown 1, and the padding that the decoder starts with comes last.
+    EOS is 0, unknown 1, and the padding that the decoder starts with comes last. No
+    parameter is zero.
     """
     import torch
     import transformers
@@ -35,18 +33,17 @@ def make_published(folder: Path, sources: Sequence[str], targets: Sequence[str])
     names = ["</s>", "<unk>", *sorted(pieces, reverse=True), "<pad>"]
     vocabulary = {piece: index for index, piece in enumerate(names)}
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    (folder / "tokenizer_config.json").write_text(
-        '{"source_lang": "en", "target_lang": "de"}'
-    )
-    values = {
-        "vocab_size": len(names), "d_model": 16, "encoder_layers": 2,
-        "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
-        "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-        "activation_function": "swish", "scale_embedding": True, "eos_token_id": 0,
-        "forced_eos_token_id": 0, "pad_token_id": len(names) - 1,
-        "decoder_start_token_id": len(names) - 1, "max_position_embeddings": 64,
-    }  # fmt: skip
-    model = transformers.MarianMTModel(transformers.MarianConfig(**values))
+    languages = {"source_lang": "en", "target_lang": "de"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(languages))
+    sizes = {"layers": 2, "ffn_dim": 24, "attention_heads": 2}
+    values = {f"{s}_{k}": v for k, v in sizes.items() for s in ("encoder", "decoder")}
+    values |= dict.fromkeys(("eos_token_id", "forced_eos_token_id"), 0)
+    values |= dict.fromkeys(("pad_token_id", "decoder_start_token_id"), len(names) - 1)
+    config = transformers.MarianConfig(
+        vocab_size=len(names), d_model=16, max_position_embeddings=64,
+        activation_function="swish", scale_embedding=True, **values,
+    )  # fmt: skip
+    model = transformers.MarianMTModel(config)
     generator = torch.Generator().manual_seed(0)
     learnt = {**dict(model.named_parameters()), "bias": model.final_logits_bias}
     with torch.no_grad():

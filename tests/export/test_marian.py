@@ -15,14 +15,9 @@ pytest.importorskip("safetensors", reason="not installed: extra `export`")
 VARIANTS = {
     "paper": {},
     "one layer, small epsilon": {"layers": 1, "layer_norm_epsilon": 1e-8},
-    "deep encoder, odd heads": {
-        "encoder_layers": 3, "decoder_layers": 1, "d_model": 18, "d_k": 9, "d_v": 9,
-    },
-    "published": {
-        "attention_bias": True, "logits_bias": True, "activation": "swish",
-        "layer_norm_epsilon": 1e-5,
-    },
-}  # fmt: skip
+    "deep encoder, odd heads": {"encoder_layers": 3, "d_model": 18, "d_k": 9, "d_v": 9},
+    "biases": {"attention_bias": True, "logits_bias": True, "activation": "swish"},
+}
 TEXT = [
     "A man in a blue shirt is standing on a ladder .",
     "Zwei Hunde laufen über die größte Straße; „schnell“.",
@@ -84,9 +79,8 @@ def test_ids_and_text_are_equal(make_model, export_to_marian, transformers, tmp_
     for row, sentence in zip(ids, TEXT, strict=False):
         answer = [BOS, *row, PAD, PAD]
         assert theirs.decode(answer, skip_special_tokens=True) == sentence
-    names = ("pad", "unk", "bos", "eos")
-    found = tuple(getattr(theirs, f"{name}_token_id") for name in names)
-    assert found == (PAD, UNK, BOS, EOS)
+    names = (f"{name}_token_id" for name in ("pad", "unk", "bos", "eos"))
+    assert [getattr(theirs, name) for name in names] == [PAD, UNK, BOS, EOS]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import functools
 import json
 import shutil
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -22,25 +23,17 @@ SOURCES = [
     "a man in a blue shirt is standing on a ladder .",
     "two dogs are running , “ quickly ” 1½ km … to the man !",
     "the woman sees the dog and the man sees her .",
-] * 4
+]
 TARGETS = [
     "ein Mann in einem blauen Hemd steht auf einer Leiter .",
     "zwei Hunde laufen , „ schnell “ , über die größte Straße !",
     "die Frau sieht den Hund und der Mann sieht sie .",
-] * 4
+]
 UNTRAINED = {"dropout": 0.0, "dtype": "float32", "fused_attention": False}
 
 
 def model_of(checkpoint):
     return tiny.model_of(len(checkpoint.pieces), **{**checkpoint.model, **UNTRAINED})
-
-
-def tokenizer_of(checkpoint, path):
-    packed = pack_tokenizer(
-        checkpoint.source_model, checkpoint.target_model, checkpoint.pieces
-    )
-    path.write_bytes(packed)
-    return Tokenizer.load(path)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +47,6 @@ def test_a_round_trip_is_bit_equal(changes, make_model, words, export_to_marian)
     model, params = make_model(**changes)
     checkpoint = read_marian(export_to_marian(model, params))
     assert model_of(checkpoint).config == model.config
-    assert jax.tree.structure(checkpoint.params) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, checkpoint.params, params)
     assert checkpoint.pieces == words.pieces()
 
@@ -64,87 +56,85 @@ def test_a_round_trip_is_bit_equal(changes, make_model, words, export_to_marian)
 
 @pytest.fixture(scope="module")
 def published(transformers, tmp_path_factory):
-    """A folder, Transformers' model of it and what we read of it; not to be changed."""
+    """A checkpoint, Transformers' model of it and what is read; not to be changed.
+
+    `rows` int [V] are their ids by ours.
+    """
     folder = tmp_path_factory.mktemp("published") / "opus"
-    theirs = make_published(folder, SOURCES, TARGETS)
-    return folder, theirs, read_marian(folder)
-
-
-@pytest.fixture(scope="module")
-def rows(published):
-    """Which of their ids each of ours is: int [V]."""
-    folder, _, checkpoint = published
+    theirs = make_published(folder, SOURCES * 4, TARGETS * 4)
+    ours = read_marian(folder)
     ids = json.loads((folder / "vocab.json").read_text())
     ids["<s>"] = ids["<pad>"]  # with which the decoder starts
-    return np.array([ids[piece] for piece in checkpoint.pieces])
+    rows = np.array([ids[piece] for piece in ours.pieces])
+    packed = pack_tokenizer(ours.source_model, ours.target_model, ours.pieces)
+    file = folder.parent / "tokenizer.model"
+    file.write_bytes(packed)
+    return SimpleNamespace(
+        folder=folder,
+        theirs=theirs,
+        ours=ours,
+        rows=rows,
+        tokenizer=Tokenizer.load(file),
+    )
 
 
-def test_logits_are_equal(published, rows):
+def test_logits_are_equal(published):
     """Of random sentences, for our ids."""
-    _, theirs, checkpoint = published
+    ours, rows = published.ours, published.rows
     draw = np.random.default_rng(0)
     pieces = np.arange(EOS + 1, len(rows))
     sides = [[draw.choice(pieces, n) for n in draw.integers(2, 9, 12)] for _ in "ST"]
-    model, params = model_of(checkpoint), checkpoint.params
-    assert_transformers_agrees(theirs, model, params, make_batch(*sides), rows)
+    model, batch = model_of(ours), make_batch(*sides)
+    assert_transformers_agrees(published.theirs, model, ours.params, batch, rows)
     fields = ("activation", "max_positions", "layer_norm_epsilon")
-    assert [checkpoint.model[key] for key in fields] == ["swish", 64, 1e-5]
+    assert [ours.model[key] for key in fields] == ["swish", 64, 1e-5]
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-def test_ids_are_equal(published, rows, transformers, tmp_path):
-    folder, _, checkpoint = published
-    tokenizer = tokenizer_of(checkpoint, tmp_path / "tokenizer.model")
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    assert checkpoint.pieces[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+def test_ids_are_equal(published, transformers):
+    tokenizer, rows = published.tokenizer, published.rows
+    theirs = transformers.AutoTokenizer.from_pretrained(published.folder)
+    assert published.ours.pieces[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
     assert tokenizer.vocab_size == len(rows) == len(theirs) + 1
     text = [
-        *SOURCES[:3], *TARGETS[:3], "Two  dogs，the ﬁrst Ω man…", "", "  ",  # noqa: RUF001
+        *SOURCES, *TARGETS, "Two  dogs，the ﬁrst Ω man…", "", "  ",  # noqa: RUF001
         ">>deu<< two dogs .", ">>deu<<two dogs", "to >>deu<<", "größ und klein",
     ]  # fmt: skip
-    ours = [rows[ids].tolist() for ids in tokenizer.encode(text)]
-    assert ours == theirs(text)["input_ids"]
-    ours = [rows[ids].tolist() for ids in tokenizer.encode_target(text)]
-    assert ours == theirs(text_target=text)["input_ids"]
-    assert tokenizer.encode(TARGETS) != tokenizer.encode_target(TARGETS)
-    for sentence in TARGETS[:3]:
-        ids = tokenizer.encode_target([sentence])[0]
+    encoded = [tokenizer.encode(text), tokenizer.encode_target(text)]
+    for ours, side in zip(encoded, ("text", "text_target"), strict=True):
+        ours = [rows[ids].tolist() for ids in ours]
+        assert ours == theirs(**{side: text})["input_ids"]
+    assert encoded[0] != encoded[1]
+    for ids in encoded[1][3:6]:
         assert UNK not in ids
         decoded = theirs.decode(rows[ids].tolist(), skip_special_tokens=True)
         assert tokenizer.decode(ids) == decoded
 
 
 def test_half_precision_in_several_files(published, transformers, tmp_path):
-    folder, _, checkpoint = published
-    theirs = transformers.MarianMTModel.from_pretrained(folder, dtype="bfloat16")
-    copy = shutil.copytree(folder, tmp_path / "copy")
+    model = transformers.MarianMTModel.from_pretrained(
+        published.folder, dtype="bfloat16"
+    )
+    copy = shutil.copytree(published.folder, tmp_path / "copy")
     (copy / "model.safetensors").unlink()
-    theirs.save_pretrained(copy, max_shard_size="4KB")
+    model.save_pretrained(copy, max_shard_size="4KB")
     assert len(list(copy.glob("*.safetensors"))) > 2
     params = read_marian(copy).params
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
     close = functools.partial(np.testing.assert_allclose, rtol=2.0**-7, atol=1e-6)
-    jax.tree.map(close, params, checkpoint.params)
-
-
-def test_an_imported_model_can_be_exported_again(published, export_to_marian, tmp_path):
-    """Two tokeniser models and all biases included."""
-    _, _, checkpoint = published
-    tokenizer = tokenizer_of(checkpoint, tmp_path / "tokenizer.model")
-    model = model_of(checkpoint)
-    again = read_marian(export_to_marian(model, checkpoint.params, tokenizer))
-    jax.tree.map(np.testing.assert_array_equal, again.params, checkpoint.params)
-    assert (again.model, *again[2:]) == (checkpoint.model, *checkpoint[2:])
+    jax.tree.map(close, params, published.ours.params)
 
 
 # --- what is refused ------------------------------------------------------------------
 
 
 def spoil(folder, file, change):
-    """Remove a file, replace it, or update its keys or tensors; `...` removes one."""
+    """Remove a file, replace or rename it, or update its keys; `...` removes one."""
     path = folder / file
     if change is None:
         path.unlink()
+    elif isinstance(change, str):
+        path.rename(folder / change)
     elif isinstance(change, bytes):
         path.write_bytes(change)
     else:
@@ -164,13 +154,11 @@ WRONG = {
     "config.json": [
         ({"model_type": "t5"}, "model_type='t5', not 'marian'"),
         ({"scale_embedding": ...}, "scale_embedding=None"),
-        ({"normalize_before": True}, "normalize_before=True"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
         ({"activation_function": "gelu"}, "'gelu', not in ['relu', 'swish', 'silu']"),
         ({"decoder_ffn_dim": 8}, "decoder_ffn_dim=8, not the encoder's 24"),
         ({"encoder_attention_heads": 3, "decoder_attention_heads": 3}, "d_model=16, "),
         ({"d_model": None}, "d_model=None, not a whole number"),
-        ({"eos_token_id": [3]}, "eos_token_id=[3], not a whole number"),
         ({"pad_token_id": 40}, "pad_token_id=40, not a whole number in [0, 39]"),
         ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0, not between 0 and 1"),
         ({"vocab_size": 41}, "does not name the ids 0 to 40"),
@@ -183,12 +171,12 @@ WRONG = {
     "model.safetensors": [
         ({"model.shared.weight": ...}, "model.shared.weight is missing"),
         (None, "model.safetensors"),
+        ("pytorch_model.bin", "python -c \"from transformers import MarianMTModel"),
         (b"spoilt", "model.safetensors is damaged"),
     ],
     "vocab.json": [
         ({"<unk>": ..., "<oov>": UNK}, "no piece '<unk>'"),
         (b"[]", "vocab.json is not a JSON object"),
-        (None, "vocab.json"),
     ],
     "source.spm": [(None, "source.spm")],
     "target.spm": [(None, "target.spm")],
@@ -206,12 +194,6 @@ def test_what_is_wrong_is_refused_in_one_line(file, change, said, exported):
     assert said in str(error.value)
     assert str(exported) in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_pickled_parameters_are_refused_with_a_way_to_convert_them(exported):
-    (exported / "model.safetensors").rename(exported / "pytorch_model.bin")
-    with pytest.raises(InputError, match=rf"\('{exported}'\)\.save_pretrained\("):
-        read_marian(exported)
 
 
 def test_equivalent_files_are_read_alike(exported):

@@ -35,6 +35,7 @@ class Checkout:
 
     def __init__(self, root: Path) -> None:
         self.root, self.started = root, []
+        (root / "calls").touch()
         path = f"{root / 'bin'}:{os.environ['PATH']}"
         self.environment = {"PATH": path, "HOME": str(root)}
 
@@ -49,19 +50,16 @@ class Checkout:
 
     def calls(self) -> list[list[str]]:
         """Read what the stubs were called with, in order, their names first."""
-        record = self.root / "calls"
-        lines = record.read_text().splitlines() if record.exists() else []
+        lines = (self.root / "calls").read_text().splitlines()
         return [line.split(SEPARATOR)[:-1] for line in lines]
 
     def start(self, script: str, *arguments: str, **variables: str):
-        """Start a script of launch/."""
-        process = subprocess.Popen(
-            [self.root / "launch" / script, *arguments], cwd=self.root, text=True,
-            env=self.environment | variables, stderr=subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
-        self.started.append(process)
-        return process
+        command = [self.root / "launch" / script, *arguments]
+        started = {"env": self.environment | variables, "start_new_session": True}
+        self.started.append(subprocess.Popen(
+            command, cwd=self.root, text=True, stderr=subprocess.PIPE, **started
+        ))  # fmt: skip
+        return self.started[-1]
 
     def run(self, script: str, *arguments: str, **variables: str) -> tuple[int, str]:
         """Run a script of launch/ to its end: exit code and stderr."""
@@ -75,7 +73,6 @@ class Checkout:
         return subprocess.call(["bash", "-c", command], cwd=home, env=environment)
 
     def terminate(self, process: subprocess.Popen) -> int:
-        """Send SIGTERM: exit code."""
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
         return process.returncode

@@ -169,24 +169,14 @@ def test_missing_variables_are_refused(tpu):
 # GKE and Slurm ----------------------------------------------------------------------
 
 
-@pytest.fixture
-def jobset():
-    """The JobSet as kubectl would read it."""
-    return yaml.safe_load((LAUNCH / "gke/jobset.yaml").read_text())
-
-
-def test_jobset_follows_its_schema(jobset):
-    """The API's models lose a field that does not exist and refuse a wrong type."""
+def test_jobset_restarts_lost_peers_and_fills_its_slice():
+    """Exit code 2 alone fails the JobSet; the workdir is on the claimed volume."""
+    jobset = yaml.safe_load((LAUNCH / "gke/jobset.yaml").read_text())
+    # The API's models lose a field that does not exist and refuse a wrong type.
+    assert JobsetV1alpha2JobSet.from_dict(jobset).to_dict() == jobset
     kind = (jobset["apiVersion"], jobset["kind"])
     assert kind == ("jobset.x-k8s.io/v1alpha2", "JobSet")
-    assert JobsetV1alpha2JobSet.from_dict(jobset).to_dict() == jobset
-
-
-def test_jobset_restarts_lost_peers_and_fills_its_slice(jobset):
-    """Exit code 2 alone fails the JobSet; the workdir is on the claimed volume."""
-    policy, (replicated,) = (
-        jobset["spec"][key] for key in ("failurePolicy", "replicatedJobs")
-    )
+    policy, (replicated,) = jobset["spec"].values()
     (rule,) = policy["rules"]
     assert (rule["action"], policy["maxRestarts"] > 0) == ("FailJobSet", True)
     assert rule["onJobFailureReasons"] == ["PodFailurePolicy"]
@@ -200,8 +190,8 @@ def test_jobset_restarts_lost_peers_and_fills_its_slice(jobset):
     assert pod["terminationGracePeriodSeconds"] >= 120
     rows, columns = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x")
     chips = container["resources"]["limits"]["google.com/tpu"]
+    assert job["completions"] * chips == int(rows) * int(columns)
     assert job["parallelism"] == job["completions"]
-    assert job["parallelism"] * chips == int(rows) * int(columns)
     config, workdir = container["args"]
     assert (LAUNCH.parent / config).exists()
     (mount,) = container["volumeMounts"]
@@ -247,11 +237,10 @@ def test_slurm_starts_one_step_with_a_task_for_each_gpu(checkout):
     assert "#SBATCH" not in body
 
 
-@pytest.mark.parametrize(
-    "script", ["slurm/train.sbatch", "gke/train.sh", "local.sh", "rehearse.sh"]
-)
-def test_missing_arguments_are_refused(checkout, script):
+def test_missing_arguments_are_refused(checkout):
     checkout.stub("srun")
-    for arguments in ((), TRAIN[:1]):
-        assert checkout.run(script, *arguments, SLURM_CPUS_PER_TASK="8")[0] != 0
+    for script in ("slurm/train.sbatch", "gke/train.sh", "local.sh", "rehearse.sh"):
+        for arguments in ((), TRAIN[:1]):
+            code, _ = checkout.run(script, *arguments, SLURM_CPUS_PER_TASK="8")
+            assert code != 0, script
     assert checkout.calls() == []
