@@ -66,7 +66,6 @@ def test_a_picture_is_of_one_sentence_and_replaces_a_file(use, toy, tmp_path):
         ("--layer=1", [" "], "0 sentences cannot be shown"),
         ("--layer=1", ["bo"] * 51, "51 sentences cannot be shown: give 1 to 50"),
         ("--layer=1", ["", "bo " * 40], "the sentence of line 2 has"),
-        ("--n_best=9", ["bo"], "n_best"),
         ("--reference=x", [], "go together"),
         ("--output=page.gif", ["bo"], "does not end in .html"),
     ],

@@ -42,9 +42,6 @@ def test_words_that_changed_are_told_apart():
     assert word_diff("a", "a b") == [("same", "a"), ("new", "b")]
 
 
-# Charts -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 @pytest.mark.parametrize(
     ("draw", "least"), [(VIEW.lines, charts.MIN_WEIGHT), (VIEW.heat_map, 0.0005)]
@@ -114,9 +111,6 @@ def test_a_head_has_the_same_colour_in_every_chart():
 def test_a_choice_that_does_not_exist_is_refused(choice, message):
     with pytest.raises(InputError, match=message):
         VIEW.chart(**choice)
-
-
-# Pages and pictures -----------------------------------------------------------------
 
 
 def test_the_page_has_all_weights_and_begins_with_what_was_chosen():
