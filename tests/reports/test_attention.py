@@ -149,9 +149,5 @@ def test_files_are_of_the_kind_that_their_name_says(tmp_path):
         assert path.read_bytes().startswith(begin)
     assert VIEW.png(**choice) == path.with_suffix(".png").read_bytes()
     assert "Zwei" in str(VIEW._repr_mimebundle_())  # in a notebook
-    for file, message in (
-        (tmp_path / "x.gif", r"end in \.html or \.png"),
-        (path / "x.html", "cannot be written"),
-    ):
-        with pytest.raises(InputError, match=message):
-            VIEW.save(file)
+    with pytest.raises(InputError, match="cannot be written"):
+        VIEW.save(path / "x.html")
