@@ -1,12 +1,12 @@
 """HTML pages that hold their style, script, data and charting library in one file.
 
-Charts are Vega-Lite, written in Altair; Jinja assembles the page. The page's content
+Charts are Vega-Lite; Jinja assembles the page. The page's content
 security policy forbids it to load anything, from disk or from any host.
 """
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +39,16 @@ PAGES = jinja2.Environment(
 )
 
 
-def render(
-    template: str,
-    *,
-    charts: Mapping[str, alt.TopLevelMixin] | None = None,
-    data: Any = None,
-    **values: Any,
-) -> str:
+def render(template: str, *, data: Any = None, **values: Any) -> str:
     """Return the HTML of a template in `pages/`, which extends base.html.
 
-    `charts` are drawn where the template calls `chart(name)`; `data`, JSON values, is
-    `pageData` in the template's script; the template has `values` by their names.
+    `data`, JSON values, is `pageData` in the template's script, which makes `specs`:
+    Vega-Lite by the names in the template's calls of `chart(name)`. The template has
+    `values` by their names.
     """
-    specs = {name: chart.to_dict() for name, chart in (charts or {}).items()}
-    values |= {"specs": specs, "data": data, "colours": COLOURS}
     library = vl_convert.javascript_bundle().replace("</script", "<\\/script")
-    return PAGES.get_template(template).render(library=library, **values)
+    values |= {"data": data, "colours": COLOURS, "library": library}
+    return PAGES.get_template(template).render(values)
 
 
 def require_output(path: Path, endings: Sequence[str] = (".html",)) -> None:

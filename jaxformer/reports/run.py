@@ -46,11 +46,10 @@ def describe_run(
     for key, value in flat.items():
         if key != "data.corpus" and "/" in str(value):  # a path has private folders
             flat[key] = PurePath(value).name
+    trained = ("parameters", "checkpoint", "scores", "by_length", "worst", "best")
     return {
-        **dict.fromkeys(
-            ("parameters", "checkpoint", "scores", "by_length", "worst", "best")
-        ),
         **facts,
+        **{key: facts.get(key) for key in trained},
         "steps": max((line["step"] for line in metrics), default=0),
         "planned_steps": flat["training.steps"],
         "curves": curves,

@@ -58,9 +58,8 @@ def test_a_report_agrees_with_training_and_evaluation(use, trained, toy, tmp_pat
         assert len(links) == len(each["alignment"]["target"])
 
     (test,) = data["comparison"]["tests"]
-    assert (run["name"], data["comparison"]["first"], test["name"]) == (
-        "toy", "toy", "copy",
-    )  # fmt: skip
+    names = run["name"], data["comparison"]["first"], test["name"]
+    assert names == ("toy", "toy", "copy")
     for metric in ("bleu", "chrf"):
         assert test[metric]["difference"] == 0
         assert test[metric]["bootstrap_p"] == test[metric]["randomisation_p"] == 1

@@ -6,18 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.evaluation import significance
 from tests import browser as chromium
 
 driver = chromium.driver
-
-
-@pytest.fixture(autouse=True, scope="module")
-def few_resamples() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(significance, "RESAMPLES", 50)
-        patch.setattr(significance, "TRIALS", 50)
-        yield
 
 
 class Browser(chromium.Browser):
@@ -43,12 +34,11 @@ def browser(driver) -> Iterator[Browser]:
     yield Browser(driver)
     assert driver.get_log("browser") == []
     logged = [json.loads(each["message"]) for each in driver.get_log("performance")]
-    events = [each["message"] for each in logged]
-    urls = {
-        event["params"]["request"]["url"].partition("#")[0]
-        for event in events
-        if event["method"] == "Network.requestWillBeSent"
-    }
+    urls = [
+        each["message"]["params"]["request"]["url"].partition("#")[0]
+        for each in logged
+        if each["message"]["method"] == "Network.requestWillBeSent"
+    ]
     loaded = [url for url in urls if not url.startswith(("data:", "blob:", "about:"))]
     assert loaded
     assert all(url.startswith("file:") and url.endswith(".html") for url in loaded)

@@ -1,7 +1,9 @@
 """Synthetic runs of a toy language, as a report is told of them."""
 
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +48,7 @@ def evaluate(text: Text, errors: float) -> Evaluation:
     return Evaluation(found, {"nll": 1.5, "ppl": 4.48}, bleus)
 
 
-def make_log() -> list[dict]:
+def make_log(**changed: Any) -> list[dict]:
     """Lines of metrics.jsonl: a hundred of training, and some of evaluations."""
     lines = []
     for step in range(10, 1001, 10):
@@ -58,7 +60,8 @@ def make_log() -> list[dict]:
         if step % 250 == 0:
             bleu = {"bleu": 40 - nll, "signature": "nrefs:1|tok:13a"}
             lines.append({"kind": "eval", **scores, **bleu})
-    return [*lines, {**lines[-1], "kind": "final", "bleu": 41.0}]
+    lines.append({**lines[-1], "kind": "final", "bleu": 41.0})
+    return [{**line, **changed} for line in lines]
 
 
 def make_run(
@@ -71,7 +74,7 @@ def make_run(
     warmup_steps: int = 200,
     label_smoothing: float = 0.1,
     directory: str = "/secret/folder/text",
-    metrics: list[dict] | None = None,
+    metrics: Sequence[dict] = tuple(make_log()),
     is_prepared: bool = True,
 ) -> tuple[dict, list[str] | None]:
     """A run's data in a report, and its translations of a text."""
@@ -92,7 +95,7 @@ def make_run(
     described = report.describe_run(
         facts,
         config,
-        make_log() if metrics is None else metrics,
+        metrics,
         SCHEDULE,
         {"train": COUNTS, "dev": COUNTS} if is_prepared else None,
         PLAN if is_prepared else None,

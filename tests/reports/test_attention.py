@@ -42,9 +42,6 @@ def test_words_that_changed_are_told_apart():
     assert word_diff("a", "a b") == [("same", "a"), ("new", "b")]
 
 
-# Charts -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 @pytest.mark.parametrize(
     ("draw", "least"), [(VIEW.lines, charts.MIN_WEIGHT), (VIEW.heat_map, 0.0005)]
@@ -116,9 +113,6 @@ def test_a_choice_that_does_not_exist_is_refused(choice, message):
         VIEW.chart(**choice)
 
 
-# Pages and pictures -----------------------------------------------------------------
-
-
 def test_the_page_has_all_weights_and_begins_with_what_was_chosen():
     choice = {"layer": 2, "attention": "decoder", "sentence": 2}
     html = VIEW.html(**choice, heads=[4, 1])
@@ -155,9 +149,5 @@ def test_files_are_of_the_kind_that_their_name_says(tmp_path):
         assert path.read_bytes().startswith(begin)
     assert VIEW.png(**choice) == path.with_suffix(".png").read_bytes()
     assert "Zwei" in str(VIEW._repr_mimebundle_())  # in a notebook
-    for file, message in (
-        (tmp_path / "x.gif", r"end in \.html or \.png"),
-        (path / "x.html", "cannot be written"),
-    ):
-        with pytest.raises(InputError, match=message):
-            VIEW.save(file)
+    with pytest.raises(InputError, match="cannot be written"):
+        VIEW.save(path / "x.html")

@@ -28,45 +28,7 @@ def pages(tmp_path_factory):
     return files
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_charts_and_alignments_are_drawn(browser, pages, count):
-    browser.open(pages[count])
-    runs = browser.run("pageData.runs")
-    marks = dict(
-        browser.read(
-            "[data-chart]",
-            "[each.dataset.chart, each.querySelectorAll('.role-mark path').length]",
-        )
-    )
-    assert len(marks) == 8
-    assert min(marks.values()) > 0
-    assert marks["bleu_by_length"] == sum(len(run["by_length"]) for run in runs)
-    logged = sum(len(run["curves"]["train"]) for run in runs)
-    assert marks["gradient_norm"] == logged + len(runs)  # points, and lines
-    assert "English to German" in browser.one("header p").text
-
-    browser.point_at(browser.all("[data-chart=bleu_by_length] .role-mark path")[0])
-    browser.wait(lambda _: browser.texts("#vg-tooltip-element.visible"))
-    bucket = runs[0]["by_length"][0]
-    (told,) = browser.texts("#vg-tooltip-element.visible")
-    assert f"{bucket['bleu']:.2f}" in told
-    assert f"{bucket['from']}-{bucket['to']}" in told
-
-    for summary in browser.all("#sentences details:not([open]) summary"):
-        summary.click()
-    examples = [each for run in runs for each in run["worst"] + run["best"]]
-    links = [each["alignment"]["links"] for each in examples]
-    assert min(map(len, links)) > 0
-    ends = (  # the pieces in whose middles each line begins and ends
-        "[...each.querySelectorAll('line')].map((line) => [1, 2].map((end) =>"
-        "[...each.querySelectorAll('p')[end - 1].children].findIndex((piece) =>"
-        "Math.abs(piece.offsetLeft + piece.offsetWidth / 2"
-        " - line[`x${end}`].baseVal.value) < 1)))"
-    )
-    browser.wait(lambda _: browser.read(".alignment", ends) == links)
-
-
-def test_charts_hold_what_was_logged_in_one_colour_for_each_run(browser, pages):
+def test_charts_draw_what_was_logged_in_one_colour_for_each_run(browser, pages):
     browser.open(pages[3])
     specs, runs = browser.run("specs"), browser.run("pageData.runs")
     scale = {"domain": [run["name"] for run in runs], "range": [*COLOURS[:3]]}
@@ -82,11 +44,42 @@ def test_charts_hold_what_was_logged_in_one_colour_for_each_run(browser, pages):
             for line in {**run["curves"], **run["learning_rate"]}[key]
             if name in line
         }
-    lengths = [bucket["chrf"] for run in runs for bucket in run["by_length"]]
+    buckets = [bucket for run in runs for bucket in run["by_length"]]
+    lengths = [bucket["chrf"] for bucket in buckets]
     assert [row["chrf"] for row in rows["chrf_by_length"]] == lengths
     thinned = browser.run("[0, 400, 1199].map((n) => thin([...Array(n).keys()]))")
     assert list(map(len, thinned)) == [0, 400, 400]
     assert thinned[2][-1] == 1198
+
+    count = "each.querySelectorAll('.role-mark path').length"
+    marks = dict(browser.read("[data-chart]", f"[each.dataset.chart, {count}]"))
+    assert marks.keys() == specs.keys()
+    assert min(marks.values()) > 0
+    assert marks["bleu_by_length"] == len(buckets)
+    assert marks["gradient_norm"] == len(rows["gradient_norm"]) + len(runs)  # lines
+    browser.point_at(browser.all("[data-chart=bleu_by_length] .role-mark path")[0])
+    browser.wait(lambda _: browser.texts("#vg-tooltip-element.visible"))
+    (told,) = browser.texts("#vg-tooltip-element.visible")
+    assert f"{buckets[0]['bleu']:.2f}" in told
+    assert f"{buckets[0]['from']}-{buckets[0]['to']}" in told
+
+
+def test_pieces_are_joined_with_those_they_are_aligned_with(browser, pages):
+    browser.open(pages[3])
+    assert "English to German" in browser.one("header p").text
+    for summary in browser.all("#sentences details:not([open]) summary"):
+        summary.click()
+    runs = browser.run("pageData.runs")
+    examples = [each for run in runs for each in run["worst"] + run["best"]]
+    links = [each["alignment"]["links"] for each in examples]
+    assert min(map(len, links)) > 0
+    ends = (  # the pieces in whose middles each line begins and ends
+        "[...each.querySelectorAll('line')].map((line) => [1, 2].map((end) =>"
+        "[...each.querySelectorAll('p')[end - 1].children].findIndex((piece) =>"
+        "Math.abs(piece.offsetLeft + piece.offsetWidth / 2"
+        " - line[`x${end}`].baseVal.value) < 1)))"
+    )
+    browser.wait(lambda _: browser.read(".alignment", ends) == links)
 
 
 @pytest.mark.parametrize(

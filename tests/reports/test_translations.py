@@ -8,12 +8,13 @@ import pytest
 from jaxformer.evaluation import significance
 from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.reports import translations
-from jaxformer.reports.translations import MIN_BUCKET, Text, make_buckets
+from jaxformer.reports.translations import Text, make_buckets, score_by_length
 
 from .synthetic_attention import attention
 from .synthetic_runs import evaluate, make_text
 
 TEXT = make_text()
+MIN_BUCKET = translations.MIN_BUCKET
 
 
 @pytest.mark.parametrize("longest", [1, 6, 60, 500])
@@ -36,9 +37,7 @@ def test_buckets_end_at_round_lengths():
 
 @pytest.mark.parametrize(("language", "length"), [("de", 2), ("zh", 3), ("zh_TW", 3)])
 def test_text_without_spaces_is_counted_in_characters(language, length):
-    (only,) = translations.score_by_length(
-        ["x"], Text("", language, "de", ["ab c"], ["x"])
-    )
+    (only,) = score_by_length(["x"], Text("", language, "de", ["ab c"], ["x"]))
     assert (only["from"], only["to"], only["sentences"]) == (length, length, 1)
 
 
@@ -46,15 +45,10 @@ def test_each_bucket_is_scored_as_a_text_of_its_own():
     sources = ["a b"] * MIN_BUCKET + ["a b c d e f"] * MIN_BUCKET
     references = ["ein hund läuft schnell"] * (2 * MIN_BUCKET)
     ours = references[:MIN_BUCKET] + ["ein hund"] * MIN_BUCKET
-    short, long = translations.score_by_length(
-        ours, Text("", "en", "de", sources, references)
-    )
+    short, long = score_by_length(ours, Text("", "en", "de", sources, references))
     assert list(short.values()) == [2, 5, MIN_BUCKET, *[pytest.approx(100)] * 2]
-    expected = corpus_scores(
-        *(each[MIN_BUCKET:] for each in (ours, references)),
-        source_language="en",
-        target_language="de",
-    )
+    languages = {"source_language": "en", "target_language": "de"}
+    expected = corpus_scores(ours[-MIN_BUCKET:], references[-MIN_BUCKET:], **languages)
     assert (long["bleu"], long["chrf"]) == (expected.bleu, expected.chrf)
 
 

@@ -1,8 +1,7 @@
 "use strict";
 
-const read = (id) => JSON.parse(document.getElementById(id).textContent);
-const pageData = read("data");
-const specs = read("specs"); // charts by the names of their elements
+const pageData = JSON.parse(document.getElementById("data").textContent);
+const specs = {}; // charts of Vega-Lite, by the names of their elements
 const isDark = matchMedia("(prefers-color-scheme: dark)");
 
 // Return the style sheet's colours in the current scheme as a Vega config.
