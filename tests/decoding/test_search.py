@@ -137,7 +137,6 @@ SLOW, HASTY = (4, 5, EOS, 6), (EOS, 4, 5, 6)  # tokens by probability, all else 
     ("best", "wanted", "no_repeat_ngram", "expected"),
     [
         (SLOW, Wanted(3), 0, (4, 4, EOS)),
-        (SLOW, Wanted(9), 0, (4, 4, 4, 4, 4, 4, 4, EOS)),  # max_steps is 8
         ((4, 4, EOS, PAD, UNK, BOS), Wanted(3), 0, (4, 4, EOS)),
         ((PAD, UNK, BOS, 4), Wanted(3), 0, (4, 4, EOS)),
         ((4,), Wanted(1), 0, (EOS,)),
