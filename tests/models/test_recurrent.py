@@ -28,8 +28,6 @@ from tests.models import tiny
 from tests.models.recurrent import RecurrentConfig, RecurrentModel
 from tests.models.test_decoder import Walk
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 CONFIG = RecurrentConfig(architecture="recurrent", d_model=16, dropout=0.0)
 MODEL = RecurrentModel(CONFIG, VOCABULARY, rematerialise=False)
 OPTIMIZER, SCHEDULE = make_optimizer(
