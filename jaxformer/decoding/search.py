@@ -174,8 +174,7 @@ def _step(
     )
 
 
-# Each selection returns the live hypotheses, the finished ones, and which rows are
-# done, bool [B].
+# Selections return live and finished hypotheses, and which rows are done, bool [B].
 
 
 def _select_each(

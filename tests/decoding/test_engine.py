@@ -64,9 +64,9 @@ class Tables:
 class Client:
     """Submits tasks to an engine, and checks its answers."""
 
-    def __init__(self, engine: Engine, options: SearchOptions, seed: int = 3):
+    def __init__(self, engine: Engine, options: SearchOptions):
         self.engine, self.options = engine, options
-        self.tables = random_tables(seed, batch=4)
+        self.tables = random_tables(seed=3, batch=4)
         self.submitted, self.answers = 0, Counter()
         engine.weights = jnp.asarray(self.tables)
 
@@ -201,14 +201,6 @@ def test_dropped_tasks_get_no_answer_and_do_not_affect_later_ones(shared):
     client.submit(Wanted(6), source_of(1, length=6))
     client.finish()
     assert not dropped.answers
-
-
-def test_weights_may_change_between_two_sentences(shared):
-    for seed in (3, 4):
-        client = Client(*shared, seed)
-        for number in range(3):
-            client.submit(Wanted(6), source_of(number, length=4))
-        client.finish()
 
 
 @pytest.mark.parametrize("devices", [2, 3])

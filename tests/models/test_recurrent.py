@@ -16,13 +16,7 @@ from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
 from jaxformer.training.step import TrainStep, init_state
-from tests.decoding.tables import (
-    VOCABULARY,
-    WORDS,
-    Wanted,
-    assert_same,
-    plain_search,
-)
+from tests.decoding.tables import VOCABULARY, WORDS, Wanted, assert_same, plain_search
 from tests.decoding.tiny import Numbers, teacher_forced
 from tests.models import tiny
 from tests.models.recurrent import RecurrentConfig, RecurrentModel
