@@ -86,11 +86,6 @@ class Engine:
         """Queue a task for a slot."""
         self._waiting.append(task)
 
-    @property
-    def in_flight(self) -> int:
-        """The number of tasks in slots."""
-        return len(self._tasks)
-
     def advance(self, most: int | None = None) -> bool:
         """Start the next program, then report the results of the previous one.
 
@@ -161,7 +156,9 @@ class Engine:
         longest = max((len(task.source) for task in self._tasks.values()), default=1)
         for task in self._waiting:
             longest = max(longest, len(task.source))
-            if self.in_flight + len(group) >= self._most_slots(bucket_length(longest)):
+            if len(self._tasks) + len(group) >= self._most_slots(
+                bucket_length(longest)
+            ):
                 break
             group.append(task)
         return group
@@ -209,9 +206,8 @@ class Engine:
             min(task.max_length, max(age + AHEAD, len(task.source)))
             for task, age in zip(tasks, ages, strict=True)
         )
-        return Shape(
-            slots, source, bucket_length(ring), bucket_length(prefix) if prefix else 0
-        )
+        prefix = bucket_length(prefix) if prefix else 0
+        return Shape(slots, source, bucket_length(ring), prefix)
 
     def _ages(self) -> list[int]:
         """Count the output tokens of each task in flight."""
@@ -232,7 +228,7 @@ class Engine:
         return source, requests
 
     def _launch(self, most: int | None) -> None:
-        shape, live = self._shape, self.in_flight
+        shape, live = self._shape, len(self._tasks)
         steps = min(shape.ring - max(self._ages()), most or shape.ring)
         until_done = shape.slots
         if self._waiting:

@@ -70,45 +70,43 @@ class TeacherForcing:
         self, params: Any, sources: Sequence[str], targets: Sequence[str]
     ) -> list[PairScore]:
         """Score each pair; pairs of similar length share a batch."""
-        pairs = self._encode(sources, targets)
-        names = self._tokenizer.pieces()
-        scored: dict[int, PairScore] = {}
-        for indices, batch in self._batches(pairs):
+        names, scored = self._tokenizer.pieces(), {}
+        for indices, batch in self._batches(sources, targets):
             rows = np.asarray(self._log_probabilities(params, batch))
-            for index, row in zip(indices, rows, strict=False):
-                pieces = [names[i] for i in pairs[index][1]]
+            for index, ids, row in zip(indices, batch.target, rows, strict=False):
+                pieces = [names[i] for i in ids if i != PAD]
                 scored[index] = PairScore(pieces, row[: len(pieces)].tolist())
-        return [scored[index] for index in range(len(pairs))]
+        return [scored[index] for index in range(len(sources))]
 
     def attention(self, params: Any, source: str, target: str) -> Attention:
         """Compute the attention maps of one pair.
 
         Raises InputError if the model has no attention.
         """
-        (pair,) = self._encode([source], [target])
-        ((_, batch),) = self._batches([pair])
+        ((_, batch),) = self._batches([source], [target])
         maps = self._maps(params, batch)
         if maps is None:
             raise InputError("this model has no attention to show")
-        names, (s, t) = self._tokenizer.pieces(), map(len, pair)
+        names = self._tokenizer.pieces()
+        pieces = [[names[i] for i in side[0] if i != PAD] for side in batch[:2]]
+        s, t = map(len, pieces)
         return Attention(
-            *([names[i] for i in side] for side in pair),
+            *pieces,
             np.asarray(maps.encoder[:, 0, :, :s, :s]),
             np.asarray(maps.decoder[:, 0, :, :t, :t]),
             np.asarray(maps.cross[:, 0, :, :t, :s]),
         )
 
-    def _encode(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple]:
-        encode, encode_target = self._tokenizer.encode, self._tokenizer.encode_target
-        sides = encode(list(sources)), encode_target(list(targets))
-        return list(zip(*sides, strict=True))
-
-    def _batches(self, pairs: Sequence[tuple]) -> Iterator[tuple[list[int], Batch]]:
-        """Pairs in few shapes, one pair a row: their indices and a batch.
+    def _batches(
+        self, sources: Sequence[str], targets: Sequence[str]
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """Batches of few shapes, one pair a row, and the indices of their pairs.
 
         The number of rows is a power of two: of at most `batch_tokens` tokens a side,
         or one.
         """
+        sides = self._tokenizer.encode(sources), self._tokenizer.encode_target(targets)
+        pairs = list(zip(*sides, strict=True))
         longest = self._longest or math.inf  # positions that the model can hold
         groups: dict[tuple[int, ...], list[int]] = {}
         for index, pair in enumerate(pairs):

@@ -50,14 +50,9 @@ def _cut(
     if len(ids) <= longest:
         return [ids]
     if not breaks:  # one long word
-        inside = ids[:-1]
-        size = longest - 1
-        return [
-            [*inside[start : start + size], EOS]
-            for start in range(0, len(inside), size)
-        ]
-    parts: list[list[int]] = []
-    together = ""
+        ids, size = ids[:-1], longest - 1
+        return [[*ids[at : at + size], EOS] for at in range(0, len(ids), size)]
+    parts, together = [], ""
     edges = {0, len(text), *(match.end() for match in re.finditer(breaks[0], text))}
     for begin, end in itertools.pairwise(sorted(edges)):
         piece = text[begin:end]

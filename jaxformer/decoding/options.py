@@ -70,10 +70,6 @@ class SearchOptions(SearchConfig):
     def is_sampling(self) -> bool:
         return self.temperature > 0
 
-    @property
-    def is_beam(self) -> bool:
-        return self.beam_size > 1 and not self.is_sampling
-
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions(SearchOptions, DecodingConfig):

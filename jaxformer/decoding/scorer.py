@@ -1,8 +1,4 @@
-"""One model, or an ensemble, as the decoder of a search.
-
-An ensemble gives each token the mean of its members' probabilities; the members share
-one vocabulary.
-"""
+"""One model, or an ensemble with one vocabulary, as the decoder of a search."""
 
 import functools
 from collections.abc import Sequence
@@ -51,7 +47,7 @@ class Scorer:
     def step(
         self, weights: Members, memory: Members, cache: Members, newest: Newest
     ) -> tuple[jax.Array, Members]:
-        """Score by the log of the members' mean probability; one's logits as is."""
+        """Score by the log of the members' mean probability; a single one's logits."""
         scored = self._each("step", weights, memory, cache, newest=newest)
         logits, caches = zip(*scored, strict=True)
         if len(logits) == 1:
@@ -70,8 +66,7 @@ def search_translations(
 ) -> SearchResult:
     """Search the best translations of source ids int32 [B, S], as one pure function.
 
-    Each row is one sentence, or empty. All rows begin together, and the search ends
-    with the last. Returns hypotheses best first.
+    Each row is one sentence, or empty. Returns hypotheses best first.
     """
     scorer = Scorer(models)
     weights = scorer.weights(params)

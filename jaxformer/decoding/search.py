@@ -25,9 +25,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.batch import BOS, EOS, PAD
-from jaxformer.decoding.candidates import sampled_token, top_candidates
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.rules import Requests, Rules, rules_of_step
+from jaxformer.decoding.rules import (
+    Requests,
+    Rules,
+    rules_of_step,
+    sampled_token,
+    top_candidates,
+)
 from jaxformer.models.sequence_model import Newest
 
 StepFunction = Callable[..., tuple[jax.Array, Any]]
@@ -79,12 +84,10 @@ def search(
 ) -> SearchResult:
     """Search all rows together until the last is done.
 
-    `max_steps` = N = L limits the length of all rows and sizes the ring of `cache`.
+    `max_steps` = N = L, the size of the ring; no maximal length may exceed it.
     """
-    limits = jnp.minimum(requests.max_lengths, max_steps)
-    requests = requests._replace(max_lengths=limits)
     state = start(requests, cache, width=options.beam_size, length=max_steps)
-    rows = limits.shape[0]
+    rows = len(requests.max_lengths)
     return advance(step_fn, state, options, steps=max_steps, until_done=rows).finished
 
 
@@ -124,8 +127,7 @@ def advance(
     the W best by score are kept. The first W that do not end stay live. An EOS of lower
     rank is dropped, so improbable early ends do not win by being short.
 
-    A sentence is done when no live hypothesis can still become one of its `n_best`, so
-    stopping never changes them.
+    A sentence is done when no live hypothesis can still become one of its `n_best`.
     """
     end = state.clock + steps
     return jax.lax.while_loop(
@@ -136,10 +138,9 @@ def advance(
 
 
 def length_penalty(lengths: jax.Array, options: SearchOptions) -> jax.Array:
-    """Compute the divisor of log P for n tokens, EOS included: f32, as `lengths`.
+    """Compute the divisor of log P for n tokens, EOS included as in tensor2tensor.
 
-    Section 6.1 takes "gnmt" from Wu et al. (2016), equation 14. tensor2tensor, which
-    trained the paper's models, counts EOS, too.
+    Section 6.1 takes "gnmt" from Wu et al. (2016), equation 14.
     """
     n = lengths.astype(jnp.float32)
     base = (5 + n) / 6 if options.length_penalty == "gnmt" else jnp.maximum(n, 1)
@@ -157,7 +158,8 @@ def _step(
     logits, cache = step_fn(state.cache, newest)
     n = options.no_repeat_ngram
     rules = rules_of_step(state.requests, state.ages, state.tokens, n)
-    select = _select_beam if options.is_beam else _select_each
+    is_beam = options.beam_size > 1 and not options.is_sampling
+    select = _select_beam if is_beam else _select_each
     live, finished, done = select(logits, state, rules, options)
     return state._replace(
         clock=state.clock + 1,
@@ -172,8 +174,7 @@ def _step(
     )
 
 
-# Each selection returns the live hypotheses, the finished ones, and which rows are
-# done, bool [B].
+# Selections return live and finished hypotheses, and which rows are done, bool [B].
 
 
 def _select_each(
@@ -189,19 +190,14 @@ def _select_each(
         best, tokens, normaliser = top_candidates(logits, rules, 1)
         token, gain = tokens[:, :, 0], best[:, :, 0] - normaliser
     is_live = (state.finished.lengths == 0) & ~state.done[:, None]  # [B, W]
-    live = _Extensions(
-        log_probabilities=jnp.where(is_live, before + gain, before),
-        parents=None,
-        tokens=jnp.where(is_live, token, PAD),
-    )
+    grown = jnp.where(is_live, before + gain, before)
+    live = _Extensions(grown, None, jnp.where(is_live, token, PAD))
     ends = live.tokens == EOS
-    finished = jax.tree.map(
-        lambda old, new: jnp.where(
-            jnp.expand_dims(ends, tuple(range(2, new.ndim))), new, old
-        ),
-        state.finished,
-        _finish(state, live, ends, options),
-    )
+
+    def keep(old: jax.Array, new: jax.Array) -> jax.Array:
+        return jnp.where(jnp.expand_dims(ends, tuple(range(2, new.ndim))), new, old)
+
+    finished = jax.tree.map(keep, state.finished, _finish(state, live, ends, options))
     return live, finished, (finished.lengths > 0).all(axis=1)
 
 

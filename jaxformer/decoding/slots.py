@@ -60,15 +60,10 @@ class SlotPrograms:
         return start(requests, (memory, cache), **sizes)
 
     def _insert(
-        self,
-        weights: Any,
-        state: SearchState,
-        indices: jax.Array,
-        source: jax.Array,
-        requests: Requests,
+        self, weights: Any, state: SearchState, indices: jax.Array, *begun: Any
     ) -> SearchState:
-        """Encode sources int32 [E, S] and start them in slots `indices` int32 [E]."""
-        new = self._begin(weights, source, requests, state.tokens.shape[2])
+        """Begin sources int32 [E, S] with requests in slots `indices` int32 [E]."""
+        new = self._begin(weights, *begun, state.tokens.shape[2])
 
         def put(old: jax.Array, new: jax.Array) -> jax.Array:
             return old.at[indices].set(new, mode="drop")

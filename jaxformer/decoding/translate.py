@@ -1,8 +1,4 @@
-"""Translate sentences: the search of section 6.1 around a trained model.
-
-Sentences are decoded longest first, by continuous batching (`engine`); translations are
-returned in the order of the input.
-"""
+"""Translate sentences: the search of section 6.1 around a trained model."""
 
 import functools
 import itertools
@@ -91,8 +87,8 @@ class Translator:
         translations. Raises InputError for a line that is too long, if the options
         refuse it.
         """
-        found = dict(self.translate_part(sentences, prefixes=prefixes))
-        return [found[index] for index in range(len(sentences))]
+        found = sorted(self.translate_part(sentences, prefixes=prefixes))
+        return [hypotheses for _, hypotheses in found]
 
     def translate_all(
         self,
@@ -115,9 +111,8 @@ class Translator:
                 stack.enter_context(logging_redirect_tqdm())
                 details["report"] = stack.enter_context(bar).update
             own = self.translate_part(sentences, part, check_stop, **details)
-        found = dict(itertools.chain.from_iterable(processes.gather(own)))
-        every = (found[index] for index in range(len(sentences)))
-        return [[Hypothesis(*each) for each in hypotheses] for hypotheses in every]
+        found = sorted(itertools.chain.from_iterable(processes.gather(own)))
+        return [[Hypothesis(*each) for each in hypotheses] for _, hypotheses in found]
 
     def translate_part(
         self,
@@ -154,7 +149,7 @@ class Translator:
                 (i, self._tasks(sentences[i], source, begin, first + i))
                 for i, source, begin in zip(own, sources, begins, strict=True)
             ]
-            # By tokens: the number of characters is an estimate.
+            # Longest first, by tokens; the number of characters is an estimate.
             lines.sort(key=lambda line: -max([0, *(len(t.source) for t in line[1])]))
             for i, tasks in lines:
                 self._submit(tasks, functools.partial(keep, i))

@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from jaxformer.models.linear import Projection
 
+Function = Callable[[jax.Array], jax.Array]
 ACTIVATIONS = {"relu": jax.nn.relu, "swish": jax.nn.swish}
 
 
@@ -92,21 +93,20 @@ class LayerNorm(nn.Module):
 def residual_gain(sublayers: int) -> float:
     """Scale the initial output matrices of a stack of so many sub-layers.
 
-    The paper does not state an initialisation. With Xavier's everywhere, post-norm
-    sub-layers outweigh their input: the component that all positions share grows with
-    each layer, until the encoder's output hardly depends on the sentence. With this
-    gain all sub-layers of a stack together add about as much as their input.
+    With Xavier's initialisation everywhere, post-norm sub-layers outweigh their input,
+    until the encoder's output hardly depends on the sentence. With this gain all
+    sub-layers of a stack together add about as much as their input.
     """
     return sublayers**-0.5
 
 
 def residual(
     x: jax.Array,
-    function: Callable[[jax.Array], jax.Array],
+    function: Function,
     *,
-    norm: Callable[[jax.Array], jax.Array],
+    norm: Function,
     norm_first: bool,
-    drop: Callable[[jax.Array], jax.Array] = lambda x: x,
+    drop: Function = lambda x: x,
 ) -> jax.Array:
     """Section 3.1: norm(x + drop(f(x))), or pre-norm's x + drop(f(norm(x)))."""
     if norm_first:
@@ -122,9 +122,7 @@ class Sublayer(nn.Module):
     epsilon: float  # of the layer norm
 
     @nn.compact
-    def __call__(
-        self, x: jax.Array, function: Callable[[jax.Array], jax.Array]
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, function: Function) -> jax.Array:
         """Apply a function of [B, L, D] to x [B, L, D]."""
         norm = LayerNorm(self.epsilon, name="norm")
         drop = Dropout(self.dropout, name="dropout")

@@ -6,7 +6,6 @@ hides the right half.
 
 Queries are cut into blocks of C positions. A block sees itself and the nearest r // 2
 positions of the adjacent blocks, so time and memory grow with L x r instead of L x L.
-The result is equation 1 under the masks.
 
     N  blocks of a row        C  positions of a block, at least r // 2
     E  positions that a block sees: C and r // 2 on either side (left, in the decoder)

@@ -12,9 +12,7 @@ import jax.numpy as jnp
 from jaxformer.batch import Batch
 
 Parameters = Any  # nested dicts of arrays, float32
-Weights = Any  # pytrees of a decoder's own
-Memory = Any
-Cache = Any
+Weights = Memory = Cache = Any  # pytrees of a decoder's own
 
 
 class Features(NamedTuple):

@@ -1,10 +1,9 @@
 """The shared embedding on a mesh: a copy for each shard of the batch.
 
 An update uses the embedding three times, for both languages and the loss. XLA would sum
-the gradient of each use over the devices separately, so the model's largest parameter
-would cross the network three times. With a copy for each shard, the gradients of the
-uses add up locally, and the copies' gradients are summed once. A device holds only the
-copy of its own rows; on one device the copy is the embedding itself.
+the gradient of each use over the devices separately. With a copy for each shard the
+gradients of the uses add up locally, and the copies' gradients are summed once. A
+device holds only the copy of its own rows.
 """
 
 import functools

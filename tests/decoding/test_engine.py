@@ -64,9 +64,9 @@ class Tables:
 class Client:
     """Submits tasks to an engine, and checks its answers."""
 
-    def __init__(self, engine: Engine, options: SearchOptions, seed: int = 3):
+    def __init__(self, engine: Engine, options: SearchOptions):
         self.engine, self.options = engine, options
-        self.tables = random_tables(seed, batch=4)
+        self.tables = random_tables(seed=3, batch=4)
         self.submitted, self.answers = 0, Counter()
         engine.weights = jnp.asarray(self.tables)
 
@@ -88,7 +88,7 @@ class Client:
     def advance(self, most=None) -> bool:
         more = self.engine.advance(most)
         shape, devices = self.engine._shape, self.engine._devices
-        assert self.engine.in_flight <= shape.slots
+        assert len(self.engine._tasks) <= shape.slots
         assert shape.slots % devices == 0
         assert shape.slots == devices or shape.slots * shape.source <= BATCH_TOKENS
         return more
@@ -98,7 +98,7 @@ class Client:
         for _ in range(300):
             self.advance()
         assert self.answers == Counter(range(self.submitted))
-        assert self.engine.in_flight == 0
+        assert len(self.engine._tasks) == 0
         assert not self.advance()
 
 
@@ -194,21 +194,13 @@ def test_dropped_tasks_get_no_answer_and_do_not_affect_later_ones(shared):
     for number in range(9):
         dropped.submit(Wanted(9, least=9), source_of(number, length=5))
     assert dropped.advance(1)
-    assert engine.in_flight > 0
+    assert len(engine._tasks) > 0
     engine.clear()
     client = Client(*shared)
     client.finish()  # no task is left
     client.submit(Wanted(6), source_of(1, length=6))
     client.finish()
     assert not dropped.answers
-
-
-def test_weights_may_change_between_two_sentences(shared):
-    for seed in (3, 4):
-        client = Client(*shared, seed)
-        for number in range(3):
-            client.submit(Wanted(6), source_of(number, length=4))
-        client.finish()
 
 
 @pytest.mark.parametrize("devices", [2, 3])

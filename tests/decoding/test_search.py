@@ -29,6 +29,7 @@ from tests.decoding.tables import (
     table_step,
     wanted_sentences,
 )
+from tests.decoding.tiny import padded
 
 GREEDY = SearchOptions(beam_size=1, alpha=0.0)
 BEAM = SearchOptions(beam_size=4, alpha=0.6, n_best=4)
@@ -54,13 +55,10 @@ PREFIX = 3  # P
 
 
 def requests_of(wanted) -> Requests:
-    prefixes = np.full((len(wanted), PREFIX), PAD, np.int32)
-    for row, each in zip(prefixes, wanted, strict=True):
-        row[: len(each.prefix)] = each.prefix
     return Requests(
         max_lengths=np.array([each.limit for each in wanted], np.int32),
         min_lengths=np.array([each.least for each in wanted], np.int32),
-        prefixes=prefixes,
+        prefixes=padded([each.prefix for each in wanted], PREFIX),
         seeds=np.array([each.seed for each in wanted], np.uint32),
     )
 
@@ -137,7 +135,6 @@ SLOW, HASTY = (4, 5, EOS, 6), (EOS, 4, 5, 6)  # tokens by probability, all else 
     ("best", "wanted", "no_repeat_ngram", "expected"),
     [
         (SLOW, Wanted(3), 0, (4, 4, EOS)),
-        (SLOW, Wanted(9), 0, (4, 4, 4, 4, 4, 4, 4, EOS)),  # max_steps is 8
         ((4, 4, EOS, PAD, UNK, BOS), Wanted(3), 0, (4, 4, EOS)),
         ((PAD, UNK, BOS, 4), Wanted(3), 0, (4, 4, EOS)),
         ((4,), Wanted(1), 0, (EOS,)),

@@ -1,5 +1,6 @@
 """Tiny models with random parameters, and a tokeniser of numbers."""
 
+import re
 from functools import cache, partial
 
 import jax
@@ -41,10 +42,8 @@ class Numbers:
     """A sentence is numbers, each of them an id; punctuation is not spoken."""
 
     def encode(self, sentences):
-        return [
-            [*(int(word.strip(".,")) for word in sentence.split()), EOS]
-            for sentence in sentences
-        ]
+        words = (re.findall(r"\d+", sentence) for sentence in sentences)
+        return [[*map(int, each), EOS] for each in words]
 
     encode_target = encode
 
@@ -70,20 +69,15 @@ def _log_probabilities(model, params, batch):
     return jax.nn.log_softmax(model.logits(params, batch))
 
 
-def teacher_forced(
-    model, params, source: str, target: str, room: int = 32
-) -> np.ndarray:
+def teacher_forced(model, params, source: str, target: str, room=32) -> np.ndarray:
     """Log-probabilities [T, V] of what follows each beginning of `target`.
 
     Both sides are padded to `room` pieces.
     """
-    sides = [
-        np.array([(ids + [PAD] * room)[:room]], np.int32)
-        for ids in Numbers().encode([source, target])
-    ]
+    ids = Numbers().encode([source, target])
+    sides = [padded([side], room) for side in ids]
     batch = Batch(*sides, *((side != PAD).astype(np.int32) for side in sides))
-    length = int((sides[1] != PAD).sum())
-    return np.asarray(_log_probabilities(model, params, batch))[0, :length]
+    return np.asarray(_log_probabilities(model, params, batch))[0, : len(ids[1])]
 
 
 SENTENCES = random_sentences(9, longest=15)  # of one bucket; four share a batch

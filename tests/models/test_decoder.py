@@ -9,8 +9,6 @@ from jaxformer.batch import BOS, EOS, PAD, Batch
 from jaxformer.models.sequence_model import Newest, resize_ring
 from tests.models.tiny import VOCABULARY, model_of, params_of
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 PUBLISHED = {"attention_bias": True, "activation": "swish", "logits_bias": True}
 MODELS = {
     "paper": model_of(layers=2, d_v=4),  # d_k is d_model / h, d_v another

@@ -16,8 +16,6 @@ from jaxformer.models.masks import causal_mask, segment_mask
 from tests.models.test_transformer import BATCH
 from tests.models.tiny import model_of, params_of
 
-HALF = {"layers": 2, "dtype": "bfloat16"}
-
 
 def pretend_gpus(monkeypatch, capability=(9, 0), devices=1):
     monkeypatch.setattr(attention, "cuda_capability", lambda: capability)
@@ -100,10 +98,11 @@ def test_a_program_for_cuda_has_the_kernel_if_it_is_allowed_and_fits(monkeypatch
         traced = jax.jit(gradient).trace(params_of(model))
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
-    allowed = {**HALF, "fused_attention": True}
+    half = {"layers": 2, "dtype": "bfloat16"}
+    allowed = {**half, "fused_attention": True}
     text = lowered_for_cuda(allowed, 1)
     assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmax(") == 2
     assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmaxBackward(") == 2
     assert "fmha_scale\\22: 0.35355" in text  # 1 / sqrt(8)
-    for config, devices in ((HALF, 1), (allowed, 2), ({"layers": 2}, 1)):
+    for config, devices in ((half, 1), (allowed, 2), ({"layers": 2}, 1)):
         assert "cudnn" not in lowered_for_cuda(config, devices)

@@ -14,20 +14,12 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
 from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
-from tests.decoding.tables import (
-    VOCABULARY,
-    WORDS,
-    Wanted,
-    assert_same,
-    plain_search,
-)
+from tests.decoding.tables import VOCABULARY, WORDS, Wanted, assert_same, plain_search
 from tests.decoding.tiny import Numbers, teacher_forced
 from tests.models import tiny
 from tests.models.recurrent import RecurrentConfig, RecurrentModel
 from tests.models.test_decoder import Walk
 from tests.training.setups import init_of, optimizer_of, step_of
-
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 CONFIG = RecurrentConfig(architecture="recurrent", d_model=16, dropout=0.0)
 MODEL = RecurrentModel(CONFIG, VOCABULARY, rematerialise=False)

@@ -33,8 +33,7 @@ class Linear(NamedTuple):
     weight: jax.Array  # [out, in] in the config's dtype
     bias: jax.Array | None  # float32 [out]
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map x [in, R] to [out, R]."""
+    def __call__(self, x: jax.Array) -> jax.Array:  # [in, R] -> [out, R]
         y = self.weight @ x
         return y if self.bias is None else y + self.bias.astype(y.dtype)[:, None]
 

@@ -67,9 +67,10 @@ class TransformerModel:
             names = [f"layer_{n}" for n in range(self.config.layers(stack))]
             return jnp.stack([layers[name][attention]["weights"][0] for name in names])
 
-        encoder = maps("encoder", "self_attention")
-        decoder = maps("decoder", "self_attention")
-        return AttentionMaps(encoder, decoder, maps("decoder", "cross_attention"))
+        kinds = ("encoder", "self"), ("decoder", "self"), ("decoder", "cross")
+        return AttentionMaps(
+            *(maps(stack, f"{kind}_attention") for stack, kind in kinds)
+        )
 
     def watch(
         self, params: Parameters, batch: Batch, key: jax.Array

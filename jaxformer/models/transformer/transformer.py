@@ -36,14 +36,8 @@ class Layer(nn.Module):
     stack: str  # a key of SUBLAYERS
 
     @nn.compact
-    def __call__(
-        self,
-        x: jax.Array,
-        self_mask: Mask,
-        memory: jax.Array | None = None,
-        cross_mask: jax.Array | None = None,
-    ) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D]; the decoder attends to memory [B, S, D]."""
+    def __call__(self, x: jax.Array, mask: Mask, *source: jax.Array) -> jax.Array:
+        """Map x [B, L, D] to [B, L, D]; `source` is memory [B, S, D] and its mask."""
         config, names = self.config, SUBLAYERS[self.stack]
         dtype = jnp.dtype(config.dtype)
         gain = residual_gain(len(names) * config.layers(self.stack))
@@ -54,8 +48,8 @@ class Layer(nn.Module):
         own = attention(name="self_attention")
         cross = attention(name="cross_attention")  # without parameters until called
         functions = {
-            "self_attention": lambda y: own(y, y, self_mask),
-            "cross_attention": lambda y: cross(y, memory, cross_mask),
+            "self_attention": lambda y: own(y, y, mask),
+            "cross_attention": lambda y: cross(y, *source),
             "feed_forward": FeedForward(
                 config.d_model, config.d_ff, config.activation, dtype, gain,
                 name="feed_forward",

@@ -9,9 +9,8 @@ from scipy.special import log_softmax, logsumexp
 from scipy.stats import chisquare
 
 from jaxformer.batch import EOS, PAD
-from jaxformer.decoding.candidates import sampled_token, top_candidates
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.rules import Rules
+from jaxformer.decoding.rules import Rules, sampled_token, top_candidates
 
 WIDTH = 2
 WORD = EOS + 1
