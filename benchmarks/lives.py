@@ -147,7 +147,7 @@ class Life:
     def finish(self, steps: int) -> None:
         self.wait_until("the last step", lambda: self.made() == steps)
         codes, result = self.end(PATIENCE)
-        if any(codes) or "seconds" not in result:
+        if any(codes) or "stopped" in result:
             raise self.error(f"finished with {result}")
 
     def error(self, what: str) -> FaultError:

@@ -16,6 +16,7 @@ import math
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
@@ -68,8 +69,10 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
     try:
         processes.join(**arguments.cluster)
         _start_logging(processes)
+        start = time.monotonic()
         result = command(arguments.mode).run(**arguments.flags)
         if result is not None and processes.is_first():
+            result["seconds"] = round(time.monotonic() - start, 1)
             print(json.dumps(_finite(result)), flush=True)
         processes.leave()
     except InputError as error:

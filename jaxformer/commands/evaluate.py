@@ -1,7 +1,6 @@
 """--mode=evaluate: translate a text with a trained model and score it."""
 
 import logging
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,6 @@ def run(
     **options: Any,
 ) -> dict:
     """Return BLEU, chrF, NLL and perplexity; `output` gets a translation per line."""
-    start = time.monotonic()
     this = open_run(workdir, config)
     text = read_text(this, source, reference, split)
     done, _ = evaluate(this, text, **options)
@@ -49,7 +47,6 @@ def run(
         **{key: done.scores[key] for key in REPORTED},
         "every_bleu": [each._asdict() for each in done.every_bleu],
         "sentences": len(text.sources),
-        "seconds": round(time.monotonic() - start, 1),
     }
 
 

@@ -5,7 +5,6 @@ are read from its workdir. A run without a checkpoint is reported without scores
 """
 
 import logging
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,6 @@ def run(
     By default the page is report.html in the workdir. Of several processes all
     translate and the first one writes.
     """
-    start = time.monotonic()
     page_file = output or workdir / "report.html"
     page.require_output(page_file)
     workdirs = [workdir, *compare]
@@ -75,7 +73,6 @@ def run(
         "signature": bleu.get("signature"),
         "direction": first["direction"],
         "sentences": len(text.sources) if text else 0,
-        "seconds": round(time.monotonic() - start, 1),
     }
 
 

@@ -8,7 +8,6 @@ and under --workdir.
 
 import json
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,6 @@ def run(
         return list_rows(workdir, output)
     if workdir is None:
         raise InputError("--workdir is missing; give the folder to train the row in")
-    start = time.monotonic()
     theirs = config.values
     config = ConfigRequest(scale(config.resolve(None), theirs, steps))
     ours = config.values
@@ -88,7 +86,7 @@ def run(
         write_atomically(workdir / RECORD, json.dumps(result, indent=2) + "\n")
     found = reproduction.beside_ours(row, {str(workdir): result})
     logger.info("%s", reproduction.describe(found))
-    return {**result, "seconds": round(time.monotonic() - start, 1)}
+    return result
 
 
 def scale(ours: Values, theirs: Values, steps: int | None) -> Values:

@@ -4,7 +4,6 @@ SIGTERM and Ctrl-C end it early, with the step saved.
 """
 
 import logging
-import time
 from pathlib import Path
 
 from jaxformer import processes
@@ -16,11 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 def run(*, config: ConfigRequest, workdir: Path) -> dict:
-    """Train; returns the final validation scores, the speed and the seconds it took.
+    """Train; returns the final validation scores and the speed.
 
     A run that was asked to stop returns its step and "stopped".
     """
-    start = time.monotonic()
     if not processes.are_several():
         # If only process 0 used the cache, it would skip compiling and time out while
         # the other processes compile.
@@ -28,8 +26,7 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
     this, prepared = prepare_run(workdir, config)
     with processes.stop_requests() as stop:
         try:
-            result = train_past_divergence(Job(this, prepared, stop))
+            return train_past_divergence(Job(this, prepared, stop))
         except processes.StoppedError as stopped:
             logger.info("%s", stopped)
             return {"step": stopped.step, "stopped": True}
-    return {**result, "seconds": round(time.monotonic() - start, 1)}

@@ -6,7 +6,6 @@ picture one. An existing --output is replaced.
 """
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ def run(
     **options: Any,
 ) -> dict | None:
     """Write `output`, by default attention.html in the workdir, in process 0."""
-    start = time.monotonic()
     file = output or workdir / "attention.html"
     page.require_output(file, ENDINGS)
     numbers = heads.split(",") if heads is not None else []
@@ -66,5 +64,4 @@ def run(
         "output": str(file),
         "sentences": len(shown.viewed),
         "bytes": file.stat().st_size,
-        "seconds": round(time.monotonic() - start, 1),
     }

@@ -5,7 +5,6 @@ import logging
 import math
 import signal
 import socket
-import time
 from collections.abc import Sequence
 from types import FrameType
 
@@ -70,7 +69,6 @@ class Service(uvicorn.Server):
         Raises the translator's exception if it failed, KeyboardInterrupt after a
         second Ctrl-C.
         """
-        start = time.monotonic()
         self.run(sockets=[self._opened])
         self.batcher.stop()
         self.batcher.join(LAST_ANSWERS)
@@ -82,7 +80,6 @@ class Service(uvicorn.Server):
         return {
             "requests": self.server_state.total_requests,
             "sentences": int(registry.get_sample_value("jaxformer_sentences_total")),
-            "seconds": round(time.monotonic() - start, 1),
         }
 
     def stop(self) -> None:

@@ -28,7 +28,7 @@ def test_a_report_agrees_with_training_and_evaluation(use, trained, toy, tmp_pat
     flags = (f"--compare={copy}", f"--output={tmp_path / 'page.html'}")
     result = use("report", *flags).result
     assert list(result) == [
-        "output", "json", "bleu", "signature", "direction", "sentences", "seconds",
+        "output", "json", "bleu", "signature", "direction", "sentences",
     ]  # fmt: skip
     html, data = read(result)
     evaluated = use("evaluate").result

@@ -36,7 +36,7 @@ def test_the_toy_language_is_learnt_and_the_result_is_one_line(trained):
     result, workdir = trained.answer.result, trained.workdir
     assert list(result) == [
         "step", "loss", "nll", "ppl", "bleu", "signature", "direction",
-        "tokens_per_second", "seconds",
+        "tokens_per_second",
     ]  # fmt: skip
     assert (result["step"], result["direction"]) == (100, "en-de")
     assert result["ppl"] == pytest.approx(np.exp(result["nll"]))
@@ -109,7 +109,7 @@ def test_a_finished_run_only_repeats_a_lost_evaluation(
     text = text_of(map(json.dumps, [*reports, first]))
     (own_run / "metrics.jsonl").write_text(text + json.dumps(last)[:-30])
     again = command("train", workdir=own_run).result  # neither config nor text
-    nothing = {"tokens_per_second": 0, "seconds": again["seconds"]}
+    nothing = {"tokens_per_second": 0}
     assert again == trained.answer.result | nothing
     assert saved_steps(own_run) == saved_steps(trained.workdir)
     assert_equal_states(own_run, trained.workdir)

@@ -14,7 +14,6 @@ def test_sentences_are_translated_and_become_a_page(command, use, own_run, toy):
     path = own_run / "attention.html"
     assert result == {
         "output": str(path), "sentences": 2, "bytes": path.stat().st_size,
-        "seconds": result["seconds"],
     }  # fmt: skip
     data = page_data(path)
     assert (data["layers"]["cross"], data["heads"]) == (1, 2)
