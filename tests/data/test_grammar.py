@@ -10,7 +10,7 @@ import pytest
 from jaxformer.data.grammar import generate, is_held_out, lexicon, phrases
 from jaxformer.data.grammar.clauses import Clause
 from jaxformer.data.grammar.lexicon import ADJECTIVES, DESCRIPTIONS, NOUNS, VERBS
-from jaxformer.data.grammar.phrases import Draw, Phrase, decline
+from jaxformer.data.grammar.phrases import Phrase, decline
 from jaxformer.errors import InputError
 
 NOUN = {noun.english: noun for nouns in NOUNS.values() for noun in nouns}
@@ -57,26 +57,6 @@ def phrase(english, case):
 def test_noun_phrases_agree_in_gender_case_and_number(english, forms):
     for case, german in zip(lexicon.CASES, forms.split(", "), strict=False):
         assert phrase(english, case).german == german
-
-
-def test_an_indefinite_phrase_is_negated_by_kein():
-    for noun, pool, case, german in (
-        ("coat", 0.65, "accusative", "keinen alten Mantel"),
-        ("jacket", 0.65, "dative", "keiner alten Jacke"),
-        ("shirt", 0.9, "accusative", "keine alten Hemden"),
-        ("coat", 0.0, "accusative", "den alten Mantel"),
-    ):
-        numbers = itertools.chain([pool], itertools.repeat(0.0))
-        draw = Draw(numbers.__next__, negated=True)
-        assert draw.phrase(NOUN[noun], case).german == german
-
-
-def test_an_owner_stands_in_the_genitive():
-    made = Draw(lambda: 0.0).phrase(NOUN["cat"], "dative", owner=1.0, verb="feed")
-    forms = "the old man's old cat", "der alten Katze des alten Mannes"
-    assert (made.english, made.german) == forms
-    assert made.tags == {"genitive", "dative", "adjective"}
-    assert set(made.pairs) == {("old", "man"), ("old", "cat"), ("feed", "cat")}
 
 
 @pytest.mark.parametrize(
@@ -177,6 +157,7 @@ def test_splits_share_no_sentence_and_a_sentence_has_one_translation(corpus):
         ^Where (do|does|did) \w+ (go|travel|drive)\b | ^Wohin
         (give|send|show|lend)s? him | \bihm\b
         (see|visit|meet|hear)s? him | \bihn\b
+        the (man|king)'s \w+\. | des (Mannes|Königs)
         's (\w+ )?(dogs|cats|horses) | ([Dd]ie|den) (\w+ )?(Hunde|Katze|Pferde)n? \w+
         \b(must|Must) ([a-z]+ )?not\b | never
         \bI [a-z]+ (me|us)\b | never
