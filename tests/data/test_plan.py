@@ -37,21 +37,21 @@ def plan_of(source, target, **changes):
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.tuples(*[st.integers(1, 40)] * 2), min_size=1, max_size=200),
-    layout=st.sampled_from(LAYOUTS),
-    max_shapes=st.integers(1, 12),
-    multiple=st.sampled_from([1, 2, 8]),
-    budget=st.integers(320, 1000),
+    changes=st.fixed_dictionaries(
+        {
+            "layout": st.sampled_from(LAYOUTS),
+            "max_shapes": st.integers(1, 12),
+            "row_multiple": st.sampled_from([1, 2, 8]),
+            "tokens_per_microbatch": st.integers(320, 1000),
+        }
+    ),
     seed=st.integers(0, 2**32),
 )
-def test_every_promise_on_any_lengths(
-    lengths, layout, max_shapes, multiple, budget, seed
-):
+def test_every_promise_on_any_lengths(lengths, changes, seed):
     lengths = np.array(lengths, np.int32).T
-    plan = plan_of(
-        *lengths, layout=layout, tokens_per_microbatch=budget, row_length=40,
-        max_shapes=max_shapes, row_multiple=multiple,
-    )  # fmt: skip
-    assert len(plan.shapes) <= (1 if layout == "packed" else max_shapes)
+    plan = plan_of(*lengths, row_length=40, **changes)
+    is_packed = changes["layout"] == "packed"
+    assert len(plan.shapes) <= (1 if is_packed else changes["max_shapes"])
     for epoch in (plan.epoch(seed, 0), plan.epoch(seed, 1)):
         np.testing.assert_array_equal(np.sort(epoch.examples), range(lengths.shape[1]))
         assert epoch.examples.dtype == epoch.rows.dtype == np.int32  # 8 bytes a pair
@@ -59,8 +59,8 @@ def test_every_promise_on_any_lengths(
         padded_tokens = 0
         for index in range(plan.microbatches_per_epoch):
             (height, *sides), examples, rows = epoch.microbatch(index)
-            assert height * max(sides) <= budget
-            assert height % multiple == 0
+            assert height * max(sides) <= changes["tokens_per_microbatch"]
+            assert height % changes["row_multiple"] == 0
             assert len(examples) > 0
             assert (np.diff(rows) >= 0).all()
             assert rows.max() < height

@@ -22,7 +22,7 @@ def tiny(tmp_path_factory):
         """Pairs like those of wmt14_translate."""
 
         VERSION = tfds.core.Version("1.0.0")
-        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="de-en", version="1.0.0")]  # noqa: RUF012
+        BUILDER_CONFIGS = (tfds.core.BuilderConfig(name="de-en", version="1.0.0"),)
 
         def _info(self):
             features = tfds.features.Translation(languages=("de", "en"))

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import zipfile
+from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
@@ -45,6 +46,18 @@ def train(path, sentences=TEXT, **changes):
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     return train(tmp_path_factory.mktemp("tokenizer") / "tokenizer.model")
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory):
+    """A published model's tokeniser, of two SentencePiece models and one vocabulary."""
+    folder = tmp_path_factory.mktemp("marian")
+    sides = [train(folder / str(n), TEXT[n::2], vocab_size=60) for n in (0, 1)]
+    pieces = {*chain(*(side.pieces()[4:] for side in sides))} - {"▁Hunde"}
+    pieces = ["<pad>", "<unk>", "<s>", "</s>", ">>deu<<", *sorted(pieces)]
+    packed = pack_tokenizer(*(side.source_model for side in sides), pieces)
+    (folder / "tokenizer.model").write_bytes(packed)
+    return Tokenizer.load(folder / "tokenizer.model")
 
 
 @pytest.mark.parametrize(
@@ -154,91 +167,58 @@ def test_text_that_makes_no_vocabulary_is_refused(tmp_path, sentences, message):
     assert not (tmp_path / "m").exists()
 
 
-# A published model's: two SentencePiece models and one vocabulary
+# A published model's tokeniser
 
 
-def foreign_model(sentences):
-    """Train a model with SentencePiece's reserved ids; return its bytes and pieces."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences), model_writer=model, vocab_size=60,
-        hard_vocab_limit=False, model_type="bpe", minloglevel=2,
-    )  # fmt: skip
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    # UNK is 0, <s> 1, </s> 2.
-    return model.getvalue(), processor.id_to_piece(list(range(3, len(processor))))
-
-
-(ENGLISH, english), (GERMAN, german) = (
-    foreign_model(TEXT[::2]),
-    foreign_model(TEXT[1::2]),
-)
-PIECES = [
-    "<pad>", "<unk>", "<s>", "</s>", ">>deu<<",
-    *sorted({*english, *german} - {"▁Hunde"}),
-]  # fmt: skip
-PACKED = pack_tokenizer(ENGLISH, GERMAN, PIECES)
-
-
-MARIAN = MarianTokenizer(PACKED)
-
-
-@pytest.mark.parametrize(
-    ("encode", "model", "sentence"),
-    [(MARIAN.encode, ENGLISH, TEXT[0]), (MARIAN.encode_target, GERMAN, TEXT[1])],
-)
-def test_each_language_is_encoded_by_its_own_model(encode, model, sentence):
-    assert (MARIAN.source_model, MARIAN.target_model) == (ENGLISH, GERMAN)
-    assert (MARIAN.pieces(), MARIAN.vocab_size) == (PIECES, len(PIECES))
+@pytest.mark.parametrize("side", [0, 1])
+def test_each_language_is_encoded_by_its_own_model(marian, side):
+    encode = (marian.encode, marian.encode_target)[side]
+    model = (marian.source_model, marian.target_model)[side]
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    (*ids, last), blank = encode([sentence, " \t"])
-    assert [PIECES[i] for i in ids] == processor.encode(sentence, out_type=str)
+    (*ids, last), blank = encode([TEXT[side], " \t"])
+    pieces = [marian.pieces()[i] for i in ids]
+    assert pieces == processor.encode(TEXT[side], out_type=str)
     assert (last, blank) == (EOS, [EOS])
-    assert not RESERVED & {*ids}
-    assert MARIAN.decode([PAD, BOS, *ids, EOS, PAD]) == sentence
+    assert {*ids} <= {*range(marian.vocab_size)} - RESERVED
+    assert marian.decode([PAD, BOS, *ids, EOS, PAD]) == TEXT[side]
 
 
-def test_codes_of_languages_and_unknown_pieces():
-    (ids,) = MARIAN.encode_target(["Zwei Ω laufen"])
-    assert MARIAN.decode(ids) == "Zwei ⁇ laufen"
-    plain, known, *others = MARIAN.encode(
+def test_codes_of_languages_and_unknown_pieces(marian):
+    (ids,) = marian.encode_target(["Zwei Ω laufen"])
+    assert marian.decode(ids) == "Zwei ⁇ laufen"
+    plain, known, *others = marian.encode(
         ["A man", ">>deu<< A man", ">>fra<< A man", "A >>deu<< man"]
     )
-    assert known == [PIECES.index(">>deu<<"), *plain]
+    assert known == [marian.pieces().index(">>deu<<"), *plain]
     assert known[0] not in [*others[0], *others[1]]  # unknown; not in front
 
 
-def test_the_hash_covers_all_three_parts_and_no_date(tmp_path):
-    members = zipfile.ZipFile(io.BytesIO(PACKED)).infolist()
+def test_the_hash_covers_all_three_parts_and_no_date(marian):
+    source, target, pieces = marian.source_model, marian.target_model, marian.pieces()
+    packed = io.BytesIO(pack_tokenizer(source, target, pieces))
+    members = zipfile.ZipFile(packed).infolist()
     assert {member.date_time for member in members} == {(1980, 1, 1, 0, 0, 0)}
-    parts = [(GERMAN, GERMAN, PIECES), (ENGLISH, ENGLISH, PIECES)]
-    parts += [(ENGLISH, GERMAN, PIECES[::-1])]
-    others = {MarianTokenizer(pack_tokenizer(*each)).hash for each in parts}
-    assert len({MARIAN.hash} | others) == 4
-    (tmp_path / "m").write_bytes(PACKED)
-    assert Tokenizer.load(tmp_path / "m").hash == MARIAN.hash
+    parts = [(target, target, pieces), (source, source, pieces)]
+    parts += [(source, target, pieces), (source, target, pieces[::-1])]
+    hashes = [MarianTokenizer(pack_tokenizer(*each)).hash for each in parts]
+    assert len({*hashes}) == 4
+    assert marian.hash == hashes[2]
 
 
-def test_a_model_trained_here_is_packed_as_it_is(tokenizer):
+def test_a_model_trained_here_is_packed_as_it_is(tokenizer, marian):
     model, pieces = tokenizer.source_model, tokenizer.pieces()
     assert pack_tokenizer(model, model, pieces) == model
     assert pack_tokenizer(model, model, pieces[:4] + pieces[:3:-1]) != model
-    assert pack_tokenizer(model, GERMAN, pieces) != model
+    assert pack_tokenizer(model, marian.target_model, pieces) != model
     with pytest.raises(InputError, match=r"target\.spm is not a SentencePiece"):
-        pack_tokenizer(ENGLISH, b"text", PIECES)
+        pack_tokenizer(model, b"text", pieces)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"not a model", "not a SentencePiece model"),
-        (PACKED[:60], "is damaged .* put the original back"),
-        (PACKED[:-40], "is damaged .* put the original back"),
-    ],
-)
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, content, message):
+@pytest.mark.parametrize("end", [60, -40])
+def test_a_damaged_file_is_refused(tmp_path, marian, end):
     with pytest.raises(InputError, match=r"cannot be read.*No such file"):
         Tokenizer.load(tmp_path / "m")
-    (tmp_path / "m").write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    packed = pack_tokenizer(marian.source_model, marian.target_model, marian.pieces())
+    (tmp_path / "m").write_bytes(packed[:end])
+    with pytest.raises(InputError, match=r"is damaged .* put the original back"):
         Tokenizer.load(tmp_path / "m")
