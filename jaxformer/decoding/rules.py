@@ -67,7 +67,7 @@ class Rules(NamedTuple):
 def no_rules(max_lengths: jax.Array) -> Requests:
     """Requests that only limit lengths, int32 [B]."""
     zeros = jnp.zeros_like(max_lengths)
-    prefixes = jnp.full((len(zeros), 0), PAD, jnp.int32)
+    prefixes = jnp.full((zeros.shape[0], 0), PAD, jnp.int32)
     return Requests(max_lengths, zeros, prefixes, zeros.astype(jnp.uint32))
 
 

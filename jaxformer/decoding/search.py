@@ -87,7 +87,7 @@ def search(
     `max_steps` = N = L, the size of the ring; no maximal length may exceed it.
     """
     state = start(requests, cache, width=options.beam_size, length=max_steps)
-    rows = len(requests.max_lengths)
+    rows = requests.max_lengths.shape[0]
     return advance(step_fn, state, options, steps=max_steps, until_done=rows).finished
 
 

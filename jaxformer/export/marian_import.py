@@ -20,8 +20,10 @@ import numpy as np
 from jaxformer.errors import InputError
 from jaxformer.export import marian
 from jaxformer.export.parameters import nested, optional_package
+from jaxformer.models.layers import sinusoidal_positions
 
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}
+_ROUNDING = 2**-8  # of sinusoids stored in bfloat16
 
 
 class MarianCheckpoint(NamedTuple):
@@ -128,12 +130,19 @@ def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], list[in
 def _parameters(folder: Path, model: dict[str, Any], rows: list[int]) -> dict:
     """Read our nested parameters; set `attention_bias` and `logits_bias` in `model`."""
     tensors, size, d_model = _read_tensors(folder), max(rows) + 1, model["d_model"]
-    # As in Transformers, copies of the embedding are tied and sinusoids are fixed.
     for name in [*tensors]:
         if name.endswith(("embed_tokens.weight", "lm_head.weight")):
-            tensors.setdefault(marian.EMBEDDING, tensors.pop(name))
+            matrix = tensors.pop(name)
+            if not np.array_equal(tensors.setdefault(marian.EMBEDDING, matrix), matrix):
+                raise _UnsupportedError(f"{name} is not equal to the other embeddings")
         elif name.endswith("embed_positions.weight"):
-            del tensors[name]
+            table = tensors.pop(name)
+            sinusoids = sinusoidal_positions(len(table), d_model)
+            sinusoids = sinusoids[:, marian.sines_first(d_model)]
+            if table.shape != sinusoids.shape or not np.allclose(
+                table, sinusoids, rtol=0, atol=_ROUNDING
+            ):
+                raise _UnsupportedError(f"{name} is not the paper's table of sinusoids")
     tensors.setdefault(marian.LOGITS_BIAS, np.zeros((1, size), np.float32))
     expected = {leaf.name: leaf.order.shape for leaf in marian.layer_leaves(model)}
     expected |= {marian.EMBEDDING: (size, d_model), marian.LOGITS_BIAS: (1, size)}

@@ -31,11 +31,11 @@ def rules_of(count: int, forced=PAD, no_end=False, banned=PAD) -> Rules:
 # The best -------------------------------------------------------------------------
 
 
-def draw_rules(rng, vocabulary: int, has_banned: bool) -> Rules:
-    """Row 0 is free, row 1 may not end, row 2 must end, row 3 is forced to a word."""
+def draw_rules(rng, logits, has_banned: bool) -> Rules:
+    """Free, may not end, must end, forced to a word, by row; bans some of the best."""
     banned = None
     if has_banned:
-        banned = rng.integers(WORD, vocabulary, (4 * WIDTH, 5), dtype=np.int32)
+        banned = WORD + np.argsort(-logits[WORD:], axis=0)[:5].T.astype(np.int32)
         banned[rng.random(banned.shape) < 0.3] = PAD
         banned[-WIDTH:, 0] = WORD  # forcing a token overrides the ban of it
     rows = np.array([PAD, PAD, EOS, WORD], np.int32), np.array([0, 1, 1, 0], bool)
@@ -69,7 +69,7 @@ def test_top_candidates_is_top_k_of_the_allowed(vocabulary, levels, has_banned):
     rng = np.random.default_rng(vocabulary + levels)
     logits = rng.integers(levels, size=(vocabulary, 4 * WIDTH)).astype(np.float32)
     logits[:EOS] = 2.0 * levels  # PAD, UNK and BOS are the largest
-    normaliser = assert_best(logits, draw_rules(rng, vocabulary, has_banned), 8)
+    normaliser = assert_best(logits, draw_rules(rng, logits, has_banned), 8)
     expected = logsumexp(logits.astype(np.float64), axis=0)
     np.testing.assert_allclose(normaliser, expected, rtol=1e-6)
 
@@ -80,7 +80,7 @@ def test_adjacent_candidates_are_found_in_any_block(seed, where):
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(1009, 4 * WIDTH)).astype(np.float32)
     logits[where : where + 6] += 10.0
-    assert_best(logits, draw_rules(rng, 1009, has_banned=True), 8)
+    assert_best(logits, draw_rules(rng, logits, has_banned=True), 8)
 
 
 # Samples --------------------------------------------------------------------------

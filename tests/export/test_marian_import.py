@@ -150,6 +150,7 @@ def exported(make_model, export_to_marian):
     return export_to_marian(*make_model())
 
 
+SINUSOIDS = "model.encoder.embed_positions.weight"
 WRONG = {
     "config.json": [
         ({"model_type": "t5"}, "model_type='t5', not 'marian'"),
@@ -169,6 +170,9 @@ WRONG = {
         (b"{", "config.json is not a JSON object"),
     ],
     "model.safetensors": [
+        ({SINUSOIDS: np.ones((64, 16))}, "is not the paper's table of sinusoids"),
+        ({SINUSOIDS: np.ones((64, 8))}, "is not the paper's table of sinusoids"),
+        ({"lm_head.weight": np.ones((40, 16))}, "is not equal to the other embeddings"),
         ({"model.shared.weight": ...}, "model.shared.weight is missing"),
         (None, "model.safetensors"),
         ("pytorch_model.bin", "python -c \"from transformers import MarianMTModel"),
