@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.data.plan import Plan, Shape
+from jaxformer.data.store import SIDES
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.run import Run, make_training_setup
@@ -34,12 +35,6 @@ def largest_shape(model: Model, plan: Plan) -> Shape:
 
 def seconds_per_update(flops: int, dtype: str) -> float:
     """Estimate the seconds of an update on all devices, from a product timed here."""
-    rate = EXPECTED_SHARE_OF_RATE * matmul_rate(dtype) * jax.device_count()
-    return float(f"{flops / rate:.3g}")
-
-
-def matmul_rate(dtype: str) -> float:
-    """Floating-point operations a second of a square matrix product on one device."""
     product = jax.jit(jnp.matmul)
     for size in SIZES_TO_TIME:
         matrix = jnp.ones((size, size), dtype)
@@ -51,7 +46,8 @@ def matmul_rate(dtype: str) -> float:
             seconds = min(seconds, time.perf_counter() - start)
         if seconds > LONG_ENOUGH:
             break
-    return 2 * size**3 / seconds
+    rate = EXPECTED_SHARE_OF_RATE * 2 * size**3 / seconds * jax.device_count()
+    return float(f"{flops / rate:.3g}")
 
 
 def parameters_by_part(params: Parameters) -> dict[str, int]:
@@ -73,12 +69,8 @@ def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, An
     shape_of = plan.row_shapes[plan.microbatch_starts[:-1]]
     counts = np.bincount(shape_of, minlength=len(plan.shapes))  # microbatches an epoch
     rows, *lengths = np.array(plan.shapes).T
-    sides = ("source", "target")
-    positions = {
-        side: round((counts / updates) @ (rows * length))
-        for side, length in zip(sides, lengths, strict=True)
-    }
-    real = {side: round(train[side]["tokens"] / updates) for side in sides}
+    positions = [round((counts / updates) @ (rows * length)) for length in lengths]
+    real = [round(train[side]["tokens"] / updates) for side in SIDES]
     shapes = list(zip(plan.shapes, counts.tolist(), strict=True))
     lines = [
         f"text        {train['kept']:,} pairs to train on, a vocabulary of "
@@ -86,8 +78,8 @@ def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, An
         f"model       {sum(parts.values()):>13,} parameters",
         *(f"            {count:>13,} {part}" for part, count in parts.items()),
         f"batches     up to {plan.microbatches_per_update} microbatch(es) an update; "
-        f"{positions['source']:,} source and {positions['target']:,} target positions,",
-        f"            of which {real['source']:,} and {real['target']:,} hold tokens "
+        f"{positions[0]:,} source and {positions[1]:,} target positions,",
+        f"            of which {real[0]:,} and {real[1]:,} hold tokens "
         f"({plan.real_token_share:.1%} of both), on average",
         "            rows x source x target length",
     ]
@@ -104,9 +96,9 @@ def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, An
         "dropped": train["dropped"],
         "parameters": sum(parts.values()),
         "parameters_by_part": parts,
-        "tokens_per_update": real["target"],
-        "source_tokens_per_update": real["source"],
-        "positions_per_update": positions,
+        "tokens_per_update": real[1],
+        "source_tokens_per_update": real[0],
+        "positions_per_update": dict(zip(SIDES, positions, strict=True)),
         "updates_per_epoch": updates,
         "shapes": [list(shape) for shape in plan.shapes],
         "real_token_share": round(plan.real_token_share, 4),

@@ -6,6 +6,7 @@ ends with a report, or resumes before the divergence and skips its data.
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,8 @@ class Job:
             executor=config.batches.executor,
             rows=sharding.rows_here(mesh),
         )
-        return (
-            tuple(sharding.put_batch(mesh, batch) for batch in update)
-            for update in batches
-        )
+        put = partial(sharding.put_batch, mesh)
+        return (tuple(map(put, update)) for update in batches)
 
 
 def train_past_divergence(job: Job) -> dict:

@@ -61,14 +61,9 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
         made.write_record(imported, Tokenizer.load(made.tokenizer_file))
         with Checkpoints(made.checkpoints, keep=1, scores={}) as checkpoints:
             checkpoints.save(0, state)
-    parameters = parameter_count(params)
-    size, direction = len(checkpoint.pieces), imported.data.direction
-    sizes = f"{parameters:,} parameters, a vocabulary of {size:,} pieces"
+    size, vocab_size = parameter_count(params), len(checkpoint.pieces)
+    sizes = f"{size:,} parameters, a vocabulary of {vocab_size:,} pieces"
     train = f"train it with --mode=train --workdir={workdir}"
-    logger.info("imported %s: %s, %s; %s", input, direction, sizes, train)
-    return {
-        "step": 0,
-        "parameters": parameters,
-        "vocab_size": size,
-        "direction": direction,
-    }
+    logger.info("imported %s: %s; %s", input, sizes, train)
+    found = {"step": 0, "parameters": size, "vocab_size": vocab_size}
+    return {**found, "direction": imported.data.direction}

@@ -3,10 +3,9 @@
 Source and target share the vocabulary (section 5.1). `MarianTokenizer` is that of an
 imported model.
 
-`normalise` composes characters (NFC) and makes every run of white space or control
-characters one space, so that a sentence is one line. SentencePiece's own NFKC rules are
-off: they rewrite "½", "H₂O", "…" and full-width punctuation. If all characters of a
-text are in the vocabulary, decode(encode(text)) == normalise(text).
+SentencePiece's own NFKC rules are off: they rewrite "½", "H₂O", "…" and full-width
+punctuation. If all characters of a text are in the vocabulary, decode(encode(text)) is
+normalise(text).
 
 A character outside the vocabulary is UNK. There is no fallback to bytes: its 256 ids
 are a tenth of a small vocabulary, and a model that writes bytes can write broken UTF-8.

@@ -204,9 +204,11 @@ def test_equivalent_files_are_read_alike(exported):
     """Other names of the embedding and of swish, stored sinusoids, no logits bias."""
     before = read_marian(exported).params
     tensors = safetensors.load_file(exported / "model.safetensors")
+    angle = np.arange(64)[:, None] / 10000 ** (np.arange(8)[None] / 8)
+    table = np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float16)
     spoil(exported, "model.safetensors", {
-        "lm_head.weight": tensors["model.shared.weight"], "model.shared.weight": ...,
-        "model.encoder.embed_positions.weight": np.ones(1), "final_logits_bias": ...,
+        "lm_head.weight": tensors["model.shared.weight"], SINUSOIDS: table,
+        "model.shared.weight": ..., "final_logits_bias": ...,
     })  # fmt: skip
     spoil(exported, "config.json", {"activation_function": "silu"})
     checkpoint = read_marian(exported)
