@@ -16,9 +16,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_bytes(
-            content.encode("utf-8") if isinstance(content, str) else content
-        )
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

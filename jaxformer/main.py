@@ -12,7 +12,6 @@ import importlib
 import json
 import keyword
 import logging
-import math
 import os
 import sys
 import threading
@@ -20,7 +19,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from jaxformer import cli
 from jaxformer.errors import InputError
@@ -73,7 +72,9 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         result = command(arguments.mode).run(**arguments.flags)
         if result is not None and processes.is_first():
             result["seconds"] = round(time.monotonic() - start, 1)
-            print(json.dumps(_finite(result)), flush=True)
+            # JSON has no NaN and no infinity: null.
+            finite = json.loads(json.dumps(result), parse_constant=lambda _: None)
+            print(json.dumps(finite), flush=True)
         processes.leave()
     except InputError as error:
         processes.complain(error)
@@ -103,9 +104,8 @@ def command(mode: str) -> ModuleType:
 
 def _report_thread(failed: threading.ExceptHookArgs) -> None:
     """Log the end of a library's background thread as one line."""
-    kind, error = failed.exc_type.__name__, failed.exc_value
-    name = failed.thread.name if failed.thread else "?"
-    logger.warning("the thread %s ended with %s: %s", name, kind, error)
+    name = failed.thread and failed.thread.name
+    logger.warning("the thread %s ended with %r", name, failed.exc_value)
 
 
 def _start_logging(processes: ModuleType) -> None:
@@ -124,14 +124,6 @@ def _start_logging(processes: ModuleType) -> None:
     logger.setLevel(logging.INFO if is_first else logging.WARNING)
     if processes.are_several():
         logger.info("%s", processes.topology())
-
-
-def _finite(result: dict[str, Any]) -> dict[str, Any]:
-    """Replace NaN and infinity, which JSON lacks, by None."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in result.items()
-    }
 
 
 if __name__ == "__main__":

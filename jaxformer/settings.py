@@ -54,8 +54,7 @@ class Section:
 
     def fixed(self) -> dict[str, Any]:
         """The values of the keys that are not free."""
-        fields = dataclasses.fields(self)
-        keys = [field.name for field in fields if not field.metadata["free"]]
+        keys = [f.name for f in dataclasses.fields(self) if not f.metadata["free"]]
         return {key: getattr(self, key) for key in keys}
 
 

@@ -19,11 +19,7 @@ _BLANKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]+")
 
 
 def normalise(text: str) -> str:
-    """Return the form in which a sentence is trained on, encoded and decoded.
-
-    Characters are composed (NFC), and every run of white space or control characters is
-    one space, so that a sentence is one line.
-    """
+    """Compose characters (NFC); make each run of white space or controls one space."""
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
     if not text.isprintable() or "\u2581" in text:

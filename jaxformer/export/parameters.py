@@ -1,33 +1,25 @@
 """Parameters by name, checks and text templates for all export formats."""
 
-import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from string import Template
 from typing import Any
 
-import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer.errors import InputError
 
 
 def flat(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Copy nested parameters to float32 arrays by path, such as "encoder/norm/bias"."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
-    return {name(path): np.array(leaf, np.float32) for path, leaf in leaves}
+    named = flatten_dict(params, sep="/").items()
+    return {name: np.array(leaf, np.float32) for name, leaf in named}
 
 
-def nested(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Nest parameters by the paths in their names; the inverse of `flat`."""
-    params: dict[str, Any] = {}
-    for name, value in named.items():
-        *path, last = name.split("/")
-        parent = functools.reduce(lambda d, key: d.setdefault(key, {}), path, params)
-        parent[last] = value
-    return params
+nested = partial(unflatten_dict, sep="/")  # the inverse of `flat`
 
 
 def require_exportable(config: Any) -> None:
