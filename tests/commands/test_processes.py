@@ -42,7 +42,7 @@ def test_a_run_moves_between_numbers_of_processes(train, start, flags, tmp_path)
     workdir, alone = tmp_path / "run", tmp_path / "alone"
     two = train(2)
     stopped = two.stop(1)
-    assert stopped == {"step": newest_step(workdir), "stopped": True}
+    assert (stopped["step"], stopped["stopped"]) == (newest_step(workdir), True)
     assert TWO in two.stderr()
     steps = stopped["step"] + 10
     flags += (f"--config.training.steps={steps}",)

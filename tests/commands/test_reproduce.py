@@ -22,7 +22,7 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     command, toy, tmp_path, monkeypatch
 ):
     config = str(toy.config.with_suffix(""))
-    row = Row(config, "test en-de", THEIRS, ("text: theirs was spoken",))
+    row = Row(config, "test en-de", THEIRS, ["text: theirs was spoken"])
     monkeypatch.setitem(published.ROWS, ROW, row)
     workdir = tmp_path / "runs" / "a"
     common = (f"--row={ROW}", f"--config.data.directory={toy.directory}")
