@@ -132,7 +132,7 @@ def report_memory(checked: Run, plan: Plan) -> int | None:
 def search_microbatch(
     checked: Run, plan: Plan, budget: int, rematerialise: bool
 ) -> dict[str, int | bool] | None:
-    """Search the largest microbatch that fits `budget` bytes; log the flags to set."""
+    """Find the largest microbatch that fits `budget` bytes; log the flags to set."""
     config = checked.config
     vocab_size = checked.tokenizer.vocab_size
     model = make_model(config.model, vocab_size=vocab_size, rematerialise=rematerialise)
@@ -175,5 +175,5 @@ def report_verdict(figures: dict[str, Any], steps: int) -> None:
         f"{EXPECTED_SHARE_OF_RATE:.0%} of the rate of a matrix product here",
     ]
     if figures["fits"] is False and figures["largest_microbatches"] is None:
-        lines.append("to search the largest microbatch that fits, add --memory_gib=0")
+        lines.append("to find the largest microbatch that fits, add --memory_gib=0")
     logger.info("%s", "\n            ".join(lines))

@@ -68,7 +68,7 @@ FLAG_LIST = (
          choices=("lines", "heat_map")),
     Flag("compare", paths, "Workdirs of other runs, separated by commas.", ()),
     Flag("examples", int, "Sentences shown of the best, and of the worst.", 5, 0),
-    Flag("row", str, "Published result, such as table2/base; without it all are "
+    Flag("row", str, "Published result, such as table3/E; without it all are "
          "listed."),
     Flag("steps", int, "Updates, if fewer than published.", least=1),
     Flag("host", str, "Address to listen on; 0.0.0.0 is all of this machine's.",

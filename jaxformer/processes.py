@@ -48,10 +48,10 @@ def join(
 ) -> None:
     """Connect to the other processes, if there are any, and watch them from then on.
 
-    The arguments are the flags of those names; JAX finds what is None on Cloud TPU,
-    Slurm and Open MPI. Call it before any other use of JAX. Raises InputError for flags
-    that contradict each other; ends the process with code 3 if not all are connected
-    within `join_timeout` seconds.
+    The arguments are the flags of those names. On Cloud TPU, Slurm and Open MPI, JAX
+    reads those that are None from the environment. Call it before any other use of JAX.
+    Raises InputError for flags that contradict each other; ends the process with code 3
+    if not all are connected within `join_timeout` seconds.
     """
     flags = (coordinator_address, num_processes, process_id)
     if num_processes == 1 or jax.distributed.is_initialized():

@@ -19,7 +19,7 @@ class Figure(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A config, and what was published for what it describes."""
+    """A config, and the results published for its experiment."""
 
     config: str  # a file of configs/, with its row after a colon
     test: str  # the text that is scored

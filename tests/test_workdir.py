@@ -77,6 +77,8 @@ def test_a_damaged_record_is_refused(workdir):
         ({"training__ema_decay": 0.9}, r"training\.ema_decay=None, .* says 0\.9"),
         ({"data__target_language": "fr"}, r"data\.target_language='de', .* 'fr'"),
         ({"training__seed": 1}, r"training\.seed=0, .* says 1"),
+        ({"batches__layout": "packed"}, r"batches\.layout='buckets', .* 'packed'"),
+        ({"data__train": "x"}, r"data\.train="),
     ],
 )
 def test_only_free_keys_may_change(workdir, change, said):

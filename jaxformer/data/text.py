@@ -14,7 +14,7 @@ from pathlib import Path
 from jaxformer.errors import InputError
 
 _BLOCK = 2**18  # bytes of a file that are decoded at a time
-# U+2581 is SentencePiece's mark for a space: text cannot keep the two apart.
+# SentencePiece marks spaces with U+2581: in text it would be decoded as a space.
 _BLANKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]+")
 
 
@@ -30,8 +30,8 @@ def normalise(text: str) -> str:
 def decode_lines(blocks: Iterable[bytes], name: str) -> Iterator[str]:
     r"""Yield lines of UTF-8 without line ends and byte order mark; split at \n alone.
 
-    Each of `blocks` has one or more lines, all of them complete. Raises InputError,
-    naming the text by `name` and the line, if one is not UTF-8.
+    A block is one or more complete lines. Raises InputError with `name` and the number
+    of the line for a line that is not UTF-8.
     """
     number = 1  # of the block's first line
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Which tokens a search may choose next, and the most probable or a random one of them.
+"""Select the tokens that a search may choose next: the most probable, or a random one.
 
 Rules are lengths, prefixes and repeated n-grams. PAD, UNK and BOS are never chosen,
 except that a prefix may hold UNK. Letters are those of `jaxformer.decoding.search`;

@@ -1,4 +1,4 @@
-"""Inspect a corpus in another process; imports little, so that it starts at once."""
+"""Inspect a corpus in another process; few imports here let it start at once."""
 
 import pickle
 import subprocess
@@ -28,9 +28,10 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
 
         def result() -> dict:
             content = process.stdout.read()
-            if process.wait():
+            if code := process.wait():
                 raise InputError(
-                    "the process that inspects the text was ended; it may lack memory"
+                    f"the process that inspects the text ended with code {code}, "
+                    "possibly for lack of memory; free memory and start again"
                 )
             return pickle.loads(content)
 

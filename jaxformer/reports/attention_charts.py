@@ -73,7 +73,7 @@ def lines_chart(matrix: Matrix, heads: Sequence[int]) -> alt.LayerChart:
 def heat_map(matrix: Matrix, heads: Sequence[int]) -> alt.Chart | alt.FacetChart:
     """Draw a heat map for each head: rows are queries; heads count from 1.
 
-    A cell is as opaque as its weight. Small cells, of several heads with more than 25
+    A cell is as opaque as its weight. Small cells, of several heads with more than 26
     pieces, have no names.
     """
     several = len(heads) > 1
@@ -93,7 +93,7 @@ def heat_map(matrix: Matrix, heads: Sequence[int]) -> alt.Chart | alt.FacetChart
 
 
 def _fill(spec: dict, colour: dict, matrix: Matrix, data: dict, **sizes: Any) -> Any:
-    """Add data, parameters and the colours of the heads, whichever are shown.
+    """Add data, parameters and the colours of all heads, shown or hidden.
 
     The parameters `side` and `at` are the piece that is pointed at: "" and -1 for none.
     """

@@ -1,5 +1,6 @@
 """--mode=export: a folder that other programs load."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -8,7 +9,9 @@ import pytest
 
 from tests.commands.runs import text_of
 
-pytest.importorskip("ctranslate2", reason="not installed: extra `export`")
+needs_ctranslate2 = pytest.mark.skipif(
+    importlib.util.find_spec("ctranslate2") is None, reason="extra `export`"
+)
 
 
 @pytest.fixture
@@ -26,6 +29,7 @@ def run_program(file, lines):
     return done.stdout.decode().split("\n")[:-1]
 
 
+@needs_ctranslate2
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--beam_size=1", "--checkpoint=100")])
 def test_the_program_in_the_readme_translates_as_we_do(
@@ -54,6 +58,7 @@ def test_the_stablehlo_example_translates_as_we_do(export, use, toy, tmp_path):
     assert run_program(program, lines) == use("translate", stdin=lines).lines
 
 
+@needs_ctranslate2
 def test_weights_have_the_type_asked_for(export, tmp_path):
     result = export("--format=ctranslate2", "--quantization=int8").result
     assert result["quantization"] == "int8"
@@ -62,6 +67,7 @@ def test_weights_have_the_type_asked_for(export, tmp_path):
     assert size == pytest.approx(result["parameters"] + positions, rel=0.1)
 
 
+@needs_ctranslate2
 @pytest.mark.slow
 def test_one_of_several_processes_writes(start, trained, tmp_path):
     output = tmp_path / "exported"

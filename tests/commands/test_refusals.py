@@ -11,7 +11,9 @@ from jaxformer import cli, processes
 from jaxformer.errors import InputError
 from jaxformer.main import command as module_of
 from jaxformer.workdir import Workdir
+from tests.test_workdir import tokenizer_of
 
+FOREIGN = "--workdir=foreign", "is not the tokeniser that this run was trained with"
 # For each command: flags beside --workdir=run, and words of the message.
 MISTAKES = {
     "train": [
@@ -31,18 +33,21 @@ MISTAKES = {
             "tokens_per_mic",
         ),
         ("--workdir=spoilt", "spoilt/tokenizer.model is not a SentencePiece model"),
+        FOREIGN,
     ],
     "check": [("--workdir=", "nothing to check: give --config=...")],
     "translate": [
         ("--workdir=run/config.json", "run/config.json/config.json cannot be read"),
         ("--workdir=untrained", "there is no checkpoint in untrained"),
         ("--workdir=spoilt", "spoilt/tokenizer.model is not a SentencePiece model"),
-        ("--ensemble=run,spoilt", "spoilt/tokenizer.model"),
+        ("--ensemble=run,foreign", FOREIGN[1]),
+        FOREIGN,
         ("--n_best=9 --beam_size=2", "n_best is 9, more than beam_size = 2"),
         ("--prefix=nowhere", "nowhere"),
         ("--max_source_length=2 --long_lines=refuse", "line 1 has 4 pieces"),
     ],
     "evaluate": [
+        FOREIGN,
         ("--source=short", "--source and --reference go together"),
         ("--source=one --reference=short", "one has 1 lines and short has 2;"),
         ("--source=empty --reference=one", "empty is empty"),
@@ -51,6 +56,7 @@ MISTAKES = {
         ("--split=tset", "'tset'"),
     ],
     "score": [
+        FOREIGN,
         ("--checkpoint=7", "checkpoints/7; there are steps 50, 75, 100"),
         *(
             (f"--checkpoint={word}", f"{word} is none of: a step, latest, best, averag")
@@ -66,6 +72,7 @@ MISTAKES = {
         ("--layer=2", "no layer 2: choose from 1 to 1"),
         ("--heads=1,b", "--heads=1,b is no list"),
         ("--source=blank", "0 sentences cannot be shown"),
+        ("--source=many", "51 sentences cannot be shown: give 1 to 50"),
         ("--source=long", "more than 32"),
         ("--source=short --output=new.svg", "shows one sentence"),
         ("--output=page.gif", "does not end in .html"),
@@ -107,10 +114,11 @@ def folder(trained, toy, tmp_path_factory):
     """The finished run, others that lack something, and files."""
     folder = tmp_path_factory.mktemp("mistakes")
     shutil.copytree(trained.workdir, folder / "run")
-    untrained, unscored, spoilt, other = (
+    untrained, unscored, spoilt, foreign, other = (
         shutil.copytree(trained.workdir, folder / name)
-        for name in ("untrained", "unscored", "spoilt", "other")
+        for name in ("untrained", "unscored", "spoilt", "foreign", "other")
     )
+    tokenizer_of(["x y z"], foreign / "tokenizer.model")
     shutil.rmtree(untrained / "checkpoints")
     (unscored / "metrics.jsonl").unlink()
     (spoilt / "tokenizer.model").write_bytes(b"nothing")
@@ -122,6 +130,7 @@ def folder(trained, toy, tmp_path_factory):
     shutil.copy(toy.config, folder)
     for name, content in {
         "short": b"SU\nRI\n", "one": b"bo\n", "empty": b"", "blank": b" \n",
+        "many": b"bo\n" * 51,
         "binary": b"a\n\xff", "long": b"bo " * 40,
     }.items():  # fmt: skip
         (folder / name).write_bytes(content)

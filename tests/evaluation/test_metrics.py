@@ -98,8 +98,8 @@ def test_every_scorer_gives_100_to_the_reference_itself():
 
 LOWER = [scorer for scorer in SCORERS if scorer.endswith("lower-cased")]
 MOSES, SPLIT = "Moses tokens", "Moses tokens, compounds split"
-QUOTED = "er „ sagt “ » ja « \u201a gut so"
-ASCII = str.maketrans("„“»«\u201a", '""""\'')
+QUOTED = "er „ sagt “ » ja « \u201a gut \u2018 ” so \u2019"
+ASCII = str.maketrans("„“”»«\u201a\u2018\u2019", '"""""' + "'''")
 COMPOUND = "das ist hier der Rad-Steg da drüben am See"
 
 

@@ -1,16 +1,42 @@
-"""The serialized program holds for all platforms; the command tests run it."""
+"""The serialized program finds what the search finds."""
 
+import functools
 from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 
+from jaxformer.batch import EOS
+from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.scorer import search_translations
 from jaxformer.errors import InputError
 from jaxformer.export.parameters import flat
 from jaxformer.export.stablehlo import translation_program, write_stablehlo
 from jaxformer.models import attention
-from tests.export.conftest import OPTIONS
+from tests.export.conftest import make_batch
+
+OPTIONS = TranslateOptions(beam_size=2, alpha=0.6, extra_length=5, batch_tokens=64)
+
+
+def test_the_program_finds_what_the_search_finds(make_model, words, tmp_path):
+    """From the written files alone, whose batch size is not fixed."""
+    model, params = make_model(attention_window=4, layers=1, logits_bias=True)
+    params["logits_bias"][EOS] = 5.0  # so that some translations end
+    config = mock.Mock(model=model.config)
+    write_stablehlo(tmp_path, config, params, words, OPTIONS, source_length=8)
+    program = jax.export.deserialize((tmp_path / "translate.bin").read_bytes())
+    draw = np.random.default_rng(0)
+    ids = [[*draw.integers(EOS + 1, 40, n), EOS] for n in (*range(1, 8), 2)]
+    source = make_batch(ids, ids).source
+    found = jax.jit(program.call)(dict(np.load(tmp_path / "parameters.npz")), source)
+    search = functools.partial(
+        search_translations, [model], options=OPTIONS, extra_length=5
+    )
+    expected = jax.jit(search)([params], source)
+    assert len(np.unique(expected.lengths)) > 2
+    np.testing.assert_array_equal(found["tokens"], expected.tokens)
+    np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-4)
 
 
 def test_two_sentencepiece_models_are_refused(tmp_path):

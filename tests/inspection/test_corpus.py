@@ -140,7 +140,7 @@ def test_another_process_finds_the_same_and_ends(files, found, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", Started)
     with inspect_in_background(files) as inspected:
         started[0].kill()
-        with pytest.raises(InputError, match="it may lack memory"):
+        with pytest.raises(InputError, match="ended with code -9"):
             inspected()
     with inspect_in_background(files):
         pass

@@ -164,7 +164,7 @@ def test_a_damaged_newest_checkpoint_is_named_skipped_and_replaced(
 
 
 def test_the_newest_readable_one_before_a_step_is_restored(tmp_path):
-    """If all of them are damaged, this does not mean a new run."""
+    """If every checkpoint is damaged, restoring raises InputError."""
     save_all(tmp_path, 10, 20, 30)
     truncate(tmp_path / "20")
     reader = open_checkpoints(tmp_path)

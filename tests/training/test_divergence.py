@@ -123,7 +123,7 @@ def test_the_one_bad_microbatch_is_found(index, number, diagnose_numbers):
     assert str(finding) == ("the loss is nan; " if np.isnan(number) else "") + message
 
 
-def test_good_microbatches_are_good(diagnose_numbers):
+def test_finite_microbatches_give_no_finding(diagnose_numbers):
     assert diagnose_numbers(1.0, 2.0) == Finding(1, None, None, 2.0, None)
 
 
