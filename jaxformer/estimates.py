@@ -1,7 +1,7 @@
 """Estimates for --mode=check: the batches, the memory and the time of a plan."""
 
 import logging
-import time
+import timeit
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -38,12 +38,8 @@ def seconds_per_update(flops: int, dtype: str) -> float:
     product = jax.jit(jnp.matmul)
     for size in SIZES_TO_TIME:
         matrix = jnp.ones((size, size), dtype)
-        product(matrix, matrix).block_until_ready()  # compiled
-        seconds = np.inf
-        for _ in range(3):
-            start = time.perf_counter()
-            product(matrix, matrix).block_until_ready()
-            seconds = min(seconds, time.perf_counter() - start)
+        call = "product(matrix, matrix).block_until_ready()"  # the first one compiles
+        seconds = min(timeit.repeat(call, globals=locals(), number=1, repeat=4))
         if seconds > LONG_ENOUGH:
             break
     rate = EXPECTED_SHARE_OF_RATE * 2 * size**3 / seconds * jax.device_count()

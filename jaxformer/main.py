@@ -27,8 +27,8 @@ from jaxformer.errors import InputError
 logger = logging.getLogger("jaxformer")
 
 EXIT_MISTAKE = 2  # of the user
-# Error numbers of a full disk, a full quota, a read-only disk and a limit on file size.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+# A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES)
 
 
 def run_process() -> NoReturn:

@@ -65,9 +65,7 @@ def kind_of(field: dataclasses.Field) -> tuple[type, bool]:
     return field.type, False
 
 
-_TYPE_NAMES = {
-    int: "a whole number", float: "a number", bool: "True or False", str: "text",
-}  # fmt: skip
+_NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _BOUNDS = {
     "least": ("at least", operator.ge), "above": ("above", operator.gt),
@@ -76,7 +74,7 @@ _BOUNDS = {
 
 
 def _describe(kind: tuple[type, bool]) -> str:
-    return _TYPE_NAMES[kind[0]] + (" or None" if kind[1] else "")
+    return _NAMES[kind[0]] + (" or None" if kind[1] else "")
 
 
 def read_value(name: str, text: str, kind: tuple[type, bool]) -> Any:

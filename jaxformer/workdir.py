@@ -10,7 +10,6 @@ The folder needs nothing outside itself; files of another run are refused.
 """
 
 import json
-import os
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,7 +37,7 @@ class Workdir:
         return any(self.checkpoints.glob("[0-9]*"))
 
     def create(self) -> None:
-        """Make the folder. Raises InputError if it cannot be made or written."""
+        """Make the folder. Raises InputError if it cannot be made."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -46,10 +45,6 @@ class Workdir:
                 f"the workdir {self.path} cannot be made: {error.strerror}; "
                 "use another workdir"
             ) from error
-        if not os.access(self.path, os.W_OK):
-            raise InputError(
-                f"the workdir {self.path} is not writable; use another workdir"
-            )
 
     def read_record(self) -> dict:
         """Read the record. Raises InputError if it is missing or damaged."""

@@ -64,6 +64,7 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     size, vocab_size = parameter_count(params), len(checkpoint.pieces)
     sizes = f"{size:,} parameters, a vocabulary of {vocab_size:,} pieces"
     train = f"train it with --mode=train --workdir={workdir}"
-    logger.info("imported %s: %s; %s", input, sizes, train)
+    direction = imported.data.direction
+    logger.info("imported %s: %s, %s; %s", input, direction, sizes, train)
     found = {"step": 0, "parameters": size, "vocab_size": vocab_size}
-    return {**found, "direction": imported.data.direction}
+    return {**found, "direction": direction}

@@ -107,7 +107,8 @@ def describe(
         done, translator = evaluate(run, pairs, **options)
         facts["checkpoint"] = options["checkpoint"]  # None: as the config says
         facts["parameters"] = parameter_count(translator.params[0])
-        facts |= describe_translations(done, text, translator.attention, examples)
+        if processes.is_first():
+            facts |= describe_translations(done, text, translator.attention, examples)
     if (folder / "corpus").exists():  # an imported model has none
         prepared = open_prepared(folder)
     described = report.describe_run(

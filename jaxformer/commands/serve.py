@@ -46,14 +46,10 @@ def run(
         beam_size = open_run(workdir, config).config.decoding.beam_size
         options = {"n_best": options.get("beam_size", beam_size), **options}
         this, translator = open_translator(workdir, config, **options)
-        service = Service(
-            translator,
-            opened,
-            direction=this.config.data.direction,
-            limits=limits,
-            warm_up=warm_up_groups(this.workdir.path, warm_up),
-        )
-        return service.run_until_stopped()
+        direction = this.config.data.direction
+        groups = warm_up_groups(this.workdir.path, warm_up)
+        about = {"direction": direction, "limits": limits, "warm_up": groups}
+        return Service(translator, opened, **about).run_until_stopped()
 
 
 def warm_up_groups(workdir: Path, count: int) -> list[list[str]]:

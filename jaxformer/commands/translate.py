@@ -28,8 +28,9 @@ def as_json(
         maps = aligner.attention(source, each["text"])
         each["source_pieces"], each["pieces"] = maps.source, maps.target
         each["alignment"] = maps.pharaoh()
-    value = {"line": line, "hypotheses": hypotheses}
-    return json_format.dumps(value, ensure_ascii=False)
+    return json_format.dumps(
+        {"line": line, "hypotheses": hypotheses}, ensure_ascii=False
+    )
 
 
 def run(

@@ -50,8 +50,9 @@ def run(
     if reference is not None:
         sources, targets = read_text(this, source, reference, "test")
     else:
-        given = decode_lines(sys.stdin.buffer, "standard input")
-        sources, targets = list(read_lines(source) if source else given), None
+        given = source and read_lines(source)
+        given = given or decode_lines(sys.stdin.buffer, "standard input")
+        sources, targets = list(given), None
     title = f"Attention of {this.workdir.path.name}, {this.config.data.direction}"
     shown = AttentionView(attend(translator, sources, targets), title)
     if file.suffix != ".html" and len(shown.viewed) > 1:

@@ -76,11 +76,12 @@ def clean(
         if config:
             lengths = np.array([list(map(len, side)) for side in sides])  # [2, n]
             shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
+            is_new = seen.add(chunk) if config.deduplicate else lengths[0] > 0
             checks = {
                 "empty": shorter == 1,
                 "too_long": longer > config.max_length,
                 "ratio": longer - 1 > config.max_ratio * (shorter - 1) + _RATIO_SLACK,
-                "duplicate": ~seen.add(chunk) & config.deduplicate,
+                "duplicate": ~is_new,
             }
             for reason, fails in checks.items():
                 report.dropped[reason] += int(fails[kept].sum())

@@ -40,6 +40,8 @@ def read_word_vectors(
     for number, line in enumerate(read_lines(path), start=1):
         word, _, numbers = line.partition(" ")
         is_header = number == 1 and len(line.split()) == 2  # vectors are longer
+        if number <= 2 and not is_header:  # whether or not a piece needs it
+            _parse(numbers, d_model, f"{path}, line {number}")
         for index in () if is_header else ids.get(word, ()):
             if not is_found[index] or pieces[index] == word:
                 vectors[index] = _parse(numbers, d_model, f"{path}, line {number}")

@@ -35,8 +35,9 @@ def _read_blocks(stream: BinaryIO, most: int) -> Iterator[list[str]]:
     threading.Thread(target=read, name="lines", daemon=True).start()
     item = arrived.get()
     while isinstance(item, str):
-        block, end = [], time.monotonic() + BLOCK_SECONDS
+        block, end = [item], time.monotonic() + BLOCK_SECONDS
         try:
+            item = arrived.get(timeout=QUIET_SECONDS)
             while (
                 isinstance(item, str) and len(block) < most and time.monotonic() < end
             ):

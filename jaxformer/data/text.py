@@ -53,7 +53,7 @@ def decode_lines(blocks: Iterable[bytes], name: str) -> Iterator[str]:
 def read_lines(path: Path) -> Iterator[str]:
     """Stream the lines of a UTF-8 file, plain or .gz.
 
-    Raises InputError, naming file and line, if it is empty or cannot be read.
+    Raises InputError, naming the file, if it is empty or cannot be read.
     """
     is_empty = True
     try:

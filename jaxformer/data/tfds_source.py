@@ -8,6 +8,7 @@ import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout, suppress
 from http.client import HTTPException
 from typing import Any
@@ -99,7 +100,10 @@ def _open_builder(name: str, data_dir: str, download: bool) -> Any:
 
 def _answers(url: str) -> bool:
     """Return whether the server, or the proxy if one is set, answers within seconds."""
+    # In a thread because the timeout of a socket does not cover the name look-up.
+    thread = ThreadPoolExecutor(1)
+    asked = thread.submit(urllib.request.urlopen, url, timeout=_PROBE_SECONDS)
     with suppress(OSError, HTTPException):
-        urllib.request.urlopen(url, timeout=_PROBE_SECONDS).close()
+        asked.result(_PROBE_SECONDS + 1).close()
         return True
     return False

@@ -125,6 +125,7 @@ class Engine:
             self._fit(group)
             self._insert(group)
         elif group:
+            self._state = None  # so that there is no second one on the device
             self._shape = self._needed_shape(group)
             self._tasks = dict(enumerate(group))
             arrays = self._arrays(group, self._shape.slots)

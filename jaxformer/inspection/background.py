@@ -1,10 +1,11 @@
 """Inspect a corpus in another process; few imports here let it start at once."""
 
+import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from subprocess import PIPE, Popen
 
 from jaxformer.config import DataConfig
 from jaxformer.errors import InputError
@@ -16,13 +17,9 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
 
     The process ends with the block. The function raises InputError if it was killed.
     """
-    command = [sys.executable, "-m", "jaxformer.inspection.corpus"]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for this process to handle
-    ) as process:
+    command = [sys.executable, "-P", "-m", "jaxformer.inspection.corpus"]
+    path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with Popen(command, env=path, stdin=PIPE, stdout=PIPE) as process:
         process.stdin.write(pickle.dumps(config))
         process.stdin.close()
 
@@ -30,8 +27,8 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
             content = process.stdout.read()
             if code := process.wait():
                 raise InputError(
-                    f"the process that inspects the text ended with code {code}, "
-                    "possibly for lack of memory; free memory and start again"
+                    f"the process that inspects the text ended with code {code} (-9 "
+                    "may be for lack of memory); see the messages above"
                 )
             return pickle.loads(content)
 

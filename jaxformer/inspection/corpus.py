@@ -5,6 +5,7 @@ Splits are read without the cleaning of training text. Lines count from 1 and en
 """
 
 import pickle
+import signal
 import sys
 from functools import partial
 from itertools import islice
@@ -80,4 +81,5 @@ def _describe(
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     pickle.dump(inspect_corpus(pickle.load(sys.stdin.buffer)), sys.stdout.buffer)

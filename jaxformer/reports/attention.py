@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jaxformer.errors import InputError
 from jaxformer.reports import attention_charts as charts
 from jaxformer.reports import page
@@ -121,7 +119,7 @@ class AttentionView:
         layer = layers if choice.layer is None else choice.layer
         _require_number("layer", layer, layers)
         heads = range(1, self.heads + 1) if choice.heads is None else choice.heads
-        heads = np.unique(heads).tolist()  # of one head or several
+        heads = sorted({heads} if isinstance(heads, int) else {*heads})
         if not heads:
             raise InputError("heads is empty; choose at least one, or leave it out")
         for head in heads:

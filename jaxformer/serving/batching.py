@@ -106,7 +106,7 @@ class Batcher(threading.Thread):
             self._compile()
             while self.state == READY:
                 self._begin_waiting()
-                if self._begun:
+                if self._begun and self.state == READY:
                     self._advance()
         except BaseException as error:  # all requests must fail
             logger.error("translating failed", exc_info=error)

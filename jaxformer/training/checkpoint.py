@@ -87,7 +87,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._delete(self._damaged & {step})
         self._saving = step
         items = ocp.args.Composite(state=ocp.args.PyTreeSave(state))
-        with self._explain_failure():
+        with self._explain_failure(OSError):
             self._manager.save(step, args=items, force=True)
 
     def drop_after(self, step: int) -> None:
@@ -102,7 +102,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         if self._saving is None:
             return
-        with self._explain_failure():
+        with self._explain_failure(OSError, ValueError):  # of tensorstore
             self._manager.wait_until_finished()
             kept = {*self.steps()[-self._keep :], self.best_step()}
             self._delete(self._all_steps() - kept)
@@ -173,11 +173,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._damaged -= steps
 
     @contextlib.contextmanager
-    def _explain_failure(self) -> Iterator[None]:
+    def _explain_failure(self, *kinds: type[Exception]) -> Iterator[None]:
         """Raise InputError if the save in progress fails within the block."""
         try:
             yield
-        except (OSError, ValueError) as error:  # tensorstore raises ValueError
+        except kinds as error:
             step, self._saving = self._saving, None
             latest = self.latest_step()
             raise InputError(
@@ -245,7 +245,7 @@ def _read(path: Path, *, abstract: Any = None, field: str = "") -> tuple[Any, st
         cause = error.__cause__ if type(error) is Exception else error
         if not isinstance(cause, OSError | ValueError | KeyError):
             raise
-        return None, _reason(cause)
+        return None, _reason(cause) or type(cause).__name__
     finally:
         reader.close()
     return (jax.tree.map(np.asarray, found[field]) if field else found), ""

@@ -143,8 +143,6 @@ class MetricsLog(contextlib.ExitStack):
         for name, value in values.items():
             is_text = isinstance(value, str)
             line[name] = value if is_text or math.isfinite(value) else None
-            if not is_text:
-                self._board.add_scalar(f"{kind}/{name}", value, step, line["time"])
         try:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()  # a crash loses nothing, and `tail -f` shows it
@@ -153,3 +151,6 @@ class MetricsLog(contextlib.ExitStack):
                 f"metrics could not be written to {self._file.name}: {error.strerror}; "
                 "make room and start again"
             ) from error
+        for name, value in values.items():  # after what fails first on a full disk
+            if not isinstance(value, str):
+                self._board.add_scalar(f"{kind}/{name}", value, step, line["time"])

@@ -53,6 +53,7 @@ def test_the_vector_of_a_piece_precedes_that_of_its_word(read, lines):
     ("lines", "message"),
     [
         (["dog 1 2 3"], r"line 1: the vector has 3 numbers .*d_model is 2"),
+        (["3 300", "other 1 2 3"], r"line 2: the vector has 3 numbers"),
         (["cat 1 2", "dog 1"], r"line 2: the vector has 1 numbers .*d_model is 2"),
         (["3 2", "cat 1 2", "dog 1 x"], r"line 3: could not convert .*'x'"),
         (["dog nan 2"], r"line 1: .* not finite"),

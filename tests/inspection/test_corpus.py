@@ -137,7 +137,7 @@ def test_another_process_finds_the_same_and_ends(files, found, monkeypatch):
             super().__init__(*args, **kwargs)
             started.append(self)
 
-    monkeypatch.setattr(subprocess, "Popen", Started)
+    monkeypatch.setattr("jaxformer.inspection.background.Popen", Started)
     with inspect_in_background(files) as inspected:
         started[0].kill()
         with pytest.raises(InputError, match="ended with code -9"):
