@@ -76,7 +76,8 @@ def parse(argv: Sequence[str]) -> Arguments:
     values = None if chosen.config is None else read_config_file(chosen.config)
     flags = {"config": ConfigRequest(values, tuple(overrides))}
     for name in ("workdir", *command.flags):
-        if given[name] is not None or name not in TRANSLATION:  # which has defaults
+        # TranslateOptions has the defaults of a translation's flags.
+        if given[name] is not None or name not in TRANSLATION:
             flags[name] = given[name]
     return Arguments(mode, {name: given[name] for name in CLUSTER}, flags)
 

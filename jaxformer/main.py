@@ -28,7 +28,7 @@ logger = logging.getLogger("jaxformer")
 
 EXIT_MISTAKE = 2  # of the user
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES)
 
 
 def run_process() -> NoReturn:
@@ -83,11 +83,12 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in _DISK_ERRORS:
             raise
         where = f"{error.filename}: " if error.filename else ""
         processes.complain(
-            f"{where}{error.strerror}; make room, or make it writable, and start again"
+            f"{where}{error.strerror}; free disk space or correct the permissions, "
+            "then retry"
         )
         return EXIT_MISTAKE
     except KeyboardInterrupt:

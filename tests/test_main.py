@@ -1,5 +1,6 @@
 """What a command ends with: its result, its exit code, and one line for mistakes."""
 
+import errno
 import json
 import logging
 import os
@@ -53,9 +54,12 @@ def fail(error):
          '{"ppl": null, "b": null}\n', ""),
         (lambda: log_and_return(None), 0, "", "reading\nold\n"),
         (lambda: fail(InputError("x is empty")), 2, "", "jaxformer: x is empty\n"),
+        (lambda: fail(PermissionError(errno.EACCES, "Permission denied", "run/x")), 2,
+         "", "jaxformer: run/x: Permission denied; free disk space or correct the "
+         "permissions, then retry\n"),
         (lambda: fail(KeyboardInterrupt()), 130, "", "jaxformer: interrupted\n"),
     ],
-    ids=["json", "no numbers", "messages", "mistake", "ctrl-c"],
+    ids=["json", "no numbers", "messages", "mistake", "rights", "ctrl-c"],
 )  # fmt: skip
 def test_a_result_is_one_line_and_so_is_an_expected_failure(
     capsys, run, function, code, out, err

@@ -49,7 +49,7 @@ def check(
     text = Workdir(workdir).resolve(config).data
     background = inspect_in_background(text) if processes.is_first() else nullcontext()
     with background as inspected:
-        # These imports take a second, in which the other process reads.
+        # The other process reads while these modules are imported.
         from jaxformer import estimates
         from jaxformer.inspection.pieces import add_pieces
         from jaxformer.run import plan_training, prepare_run

@@ -48,8 +48,8 @@ def run(
         this, translator = open_translator(workdir, config, **options)
         direction = this.config.data.direction
         groups = warm_up_groups(this.workdir.path, warm_up)
-        about = {"direction": direction, "limits": limits, "warm_up": groups}
-        return Service(translator, opened, **about).run_until_stopped()
+        settings = {"direction": direction, "limits": limits, "warm_up": groups}
+        return Service(translator, opened, **settings).run_until_stopped()
 
 
 def warm_up_groups(workdir: Path, count: int) -> list[list[str]]:

@@ -24,13 +24,13 @@ def _read_blocks(stream: BinaryIO, most: int) -> Iterator[list[str]]:
     arrived: queue.Queue[str | Exception | None] = queue.Queue(most)
 
     def read() -> None:
-        end = None
+        last = None
         try:
             for line in decode_lines(stream, "standard input"):
                 arrived.put(line)
         except Exception as error:
-            end = error
-        arrived.put(end)
+            last = error
+        arrived.put(last)
 
     threading.Thread(target=read, name="lines", daemon=True).start()
     item = arrived.get()

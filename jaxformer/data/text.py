@@ -15,7 +15,7 @@ from jaxformer.errors import InputError
 
 _BLOCK = 2**18  # bytes of a file that are decoded at a time
 # SentencePiece marks spaces with U+2581: in text it would be decoded as a space.
-_BLANKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]+")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]+")
 
 
 def normalise(text: str) -> str:
@@ -23,7 +23,7 @@ def normalise(text: str) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
     if not text.isprintable() or "\u2581" in text:
-        text = _BLANKS.sub(" ", text)
+        text = _CONTROLS.sub(" ", text)
     return " ".join(text.split())
 
 
@@ -44,8 +44,9 @@ def decode_lines(blocks: Iterable[bytes], name: str) -> Iterator[str]:
                 f"{name}, line {number}: byte {error.start - start + 1} of the line is "
                 "not UTF-8; convert the text to UTF-8"
             ) from None
-        lines = text.removeprefix("\ufeff") if number == 1 else text
-        lines = lines.removesuffix("\n").split("\n")
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        lines = text.removesuffix("\n").split("\n")
         number += len(lines)
         yield from (line.removesuffix("\r") for line in lines)
 

@@ -101,8 +101,8 @@ def _open_builder(name: str, data_dir: str, download: bool) -> Any:
 def _answers(url: str) -> bool:
     """Return whether the server, or the proxy if one is set, answers within seconds."""
     # In a thread because the timeout of a socket does not cover the name look-up.
-    thread = ThreadPoolExecutor(1)
-    asked = thread.submit(urllib.request.urlopen, url, timeout=_PROBE_SECONDS)
+    pool = ThreadPoolExecutor(1)
+    asked = pool.submit(urllib.request.urlopen, url, timeout=_PROBE_SECONDS)
     with suppress(OSError, HTTPException):
         asked.result(_PROBE_SECONDS + 1).close()
         return True

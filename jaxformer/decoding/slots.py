@@ -99,11 +99,8 @@ class SlotPrograms:
             return pad(tokens, 0, length - tokens.shape[-1], axis=-1)  # PAD is 0
 
         state = jax.tree.map(pick, state)
-        requests, finished, (memory, cache) = (
-            state.requests,
-            state.finished,
-            state.cache,
-        )
+        requests, finished = state.requests, state.finished
+        memory, cache = state.cache
         return state._replace(
             clock=jnp.full_like(state.clock, ring),
             done=state.done | ~is_taken,

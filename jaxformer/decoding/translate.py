@@ -244,9 +244,6 @@ def _joined(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
     joined = []
     for chosen in zip(*parts, strict=False):
         texts, scores, log_probabilities, tokens = zip(*chosen, strict=True)
-        text, sums = (
-            " ".join(filter(None, texts)),
-            map(math.fsum, (scores, log_probabilities)),
-        )
-        joined.append(Hypothesis(text, *sums, sum(tokens)))
+        sums = map(math.fsum, (scores, log_probabilities))
+        joined.append(Hypothesis(" ".join(filter(None, texts)), *sums, sum(tokens)))
     return joined

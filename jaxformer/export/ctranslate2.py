@@ -150,10 +150,8 @@ def _set(spec: Any, left: dict, path: str, config: TransformerConfig) -> None:
             elif is_attention:  # [D, H, K] and [H, K]
                 gap = (0, size - kernel.shape[2])
                 kernel = np.pad(kernel, ((0, 0), (0, 0), gap))
-                kernel, bias = (
-                    kernel.reshape(len(kernel), -1),
-                    np.pad(bias, ((0, 0), gap)),
-                )
+                kernel = kernel.reshape(len(kernel), -1)
+                bias = np.pad(bias, ((0, 0), gap))
             weights.append(kernel.T)
             biases.append(bias.ravel())
         linear.weight = np.ascontiguousarray(np.concatenate(weights))

@@ -15,11 +15,11 @@ from jaxformer.errors import InputError
 def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
     """Run `inspect_corpus` in another process; yield a function that waits for it.
 
-    The process ends with the block. The function raises InputError if it was killed.
+    The process ends with the block. The function raises InputError if it failed.
     """
     command = [sys.executable, "-P", "-m", "jaxformer.inspection.corpus"]
-    path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with Popen(command, env=path, stdin=PIPE, stdout=PIPE) as process:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with Popen(command, env=environment, stdin=PIPE, stdout=PIPE) as process:
         process.stdin.write(pickle.dumps(config))
         process.stdin.close()
 

@@ -1,8 +1,8 @@
 """Find sentences that are not in the language of their side, by the model of py3langid.
 
 The model is a naive Bayes classifier of 139 languages. Its features are byte sequences
-that a finite-state machine recognises. py3langid reads one sentence at a time; here all
-sentences go through the machine together, 9 times as fast, with the same probabilities.
+that a finite-state machine recognises. py3langid classifies one sentence at a time;
+here many go through the machine together, which is faster, with the same probabilities.
 """
 
 import math
@@ -78,13 +78,14 @@ class Languages:
         encoded = [(t.lower() if t.isupper() else t).encode() for t in texts]
         lengths = np.array([len(each) for each in encoded])
         order = np.argsort(-lengths, kind="stable")  # the longest first
-        begin, ascending = (np.cumsum(lengths) - lengths)[order], -lengths[order]
+        begin = (np.cumsum(lengths) - lengths)[order]
+        negative = -lengths[order]  # ascending, as searchsorted needs
         content = np.frombuffer(b"".join(encoded), np.uint8)
         state = np.zeros(len(texts), np.int64)
         count = len(self._weights)
         found = [np.empty(0, np.int64)]  # sentence * count + feature
         for i in range(lengths.max(initial=0)):
-            longer = np.searchsorted(ascending, -i)  # sentences with a byte i
+            longer = np.searchsorted(negative, -i)  # sentences with a byte i
             state = state[:longer]
             byte = content[begin[:longer] + i]
             state = self._moves[self._rows[state] + byte]
@@ -98,5 +99,5 @@ class Languages:
         scores = csr_matrix((values, keys % count, starts), shape) @ self._weights
         scores += self._priors
         scores[np.diff(starts) == 0] = 0  # without a feature all are equally probable
-        scores /= np.sqrt(np.maximum(-ascending, 1, dtype=np.float32))[:, None]
+        scores /= np.sqrt(np.maximum(-negative, 1, dtype=np.float32))[:, None]
         return scores[np.argsort(order)]
