@@ -42,14 +42,15 @@ def test_a_run_survives_stops_a_kill_a_full_disk_and_a_damaged_checkpoint(
     assert not unfinished()
 
     # A limit on the size of files is reached by the checkpoint's files first.
-    before = saved_steps(workdir)
+    # One that happens to be written in small files still fits.
     full = run(LONG)
     limits = (100_000, 100_000)  # bytes; metrics.jsonl has a fifth of that
     resource.prlimit(full.processes[0].pid, resource.RLIMIT_FSIZE, limits)
     assert full.wait(120) == [2]
     assert "Traceback" not in full.stderr()
+    before = saved_steps(workdir)
+    step = before[-1]
     assert f"start again, from step {step}" in full.complaint()
-    assert saved_steps(workdir) == before
 
     for file in (checkpoints / str(step) / "state" / "d").glob("*"):
         file.write_bytes(file.read_bytes()[:100])
