@@ -41,15 +41,18 @@ def test_a_run_survives_stops_a_kill_a_full_disk_and_a_damaged_checkpoint(
     assert f"stopped at step {step:,}, which is saved" in stopped.stderr()
     assert not unfinished()
 
-    # A limit on the size of files is reached by the checkpoint's files first.
-    # One that happens to be written in small files still fits.
+    # Of all files, those of checkpoints reach a limit on size first. A checkpoint whose
+    # files happen to be small is saved; the next larger one is not.
+    before = saved_steps(workdir)
     full = run(LONG)
     limits = (100_000, 100_000)  # bytes; metrics.jsonl has a fifth of that
     resource.prlimit(full.processes[0].pid, resource.RLIMIT_FSIZE, limits)
     assert full.wait(120) == [2]
     assert "Traceback" not in full.stderr()
-    before = saved_steps(workdir)
-    step = before[-1]
+    saved = saved_steps(workdir)
+    fitting = range(step // 10 * 10 + 10, saved[-1] + 1, 10)
+    assert saved == [*before, *fitting][-3:]  # `keep`
+    step = saved[-1]
     assert f"start again, from step {step}" in full.complaint()
 
     for file in (checkpoints / str(step) / "state" / "d").glob("*"):
@@ -57,5 +60,5 @@ def test_a_run_survives_stops_a_kill_a_full_disk_and_a_damaged_checkpoint(
     again = run(step + 5)
     assert again.result()["step"] == step + 5
     assert f"checkpoint {checkpoints / str(step)} is damaged" in again.stderr()
-    assert f"step {before[-2]} of {step + 5}" in again.stderr()
+    assert f"step {saved[-2]} of {step + 5}" in again.stderr()
     assert sorted(losses(workdir)) == list(range(1, step + 6))
