@@ -102,7 +102,7 @@ def flag_table(flags: Iterable[Flag]) -> list[str]:
     lines = ["| flag | value | default | meaning |", "|---|---|---|---|"]
     options = {field.name: field for field in dataclasses.fields(TranslateOptions)}
     for flag in flags:
-        rule = {"choices": flag.choices, "least": flag.least}
+        rule = flag._asdict()
         default = "" if flag.default in (None, ()) else f"`{flag.default}`"
         if flag.name in options:
             option = options[flag.name]
@@ -152,9 +152,7 @@ def value_of(kind: type, rule: Mapping[str, Any]) -> str:
         return ", ".join(f"`{choice}`" for choice in rule["choices"])
     names = {int: "integer", float: "number", bool: "true or false", str: "text"}
     words = {"least": "≥", "above": ">", "most": "≤", "below": "<"}
-    bounds = [
-        f"{words[key]} {rule[key]:g}" for key in words if rule.get(key) is not None
-    ]
+    bounds = [f"{words[key]} {rule[key]}" for key in words if rule.get(key) is not None]
     return ", ".join([names.get(kind, "path"), *bounds])
 
 

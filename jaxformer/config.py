@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxformer.errors import InputError
-from jaxformer.settings import Section, setting
+from jaxformer.settings import MOST_LENGTH, MOST_SEED, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +39,16 @@ class DataConfig(Section, name="data"):
     test_target: str = setting('Test targets of a "files" corpus.', free=True)
     data_dir: str = setting("TensorFlow Datasets' folder; empty: its own.", free=True)
     download: bool = setting("Let TensorFlow Datasets download.", free=True)
-    builtin_pairs: int = setting("Training pairs of a built-in corpus.", least=0)
-    builtin_eval_pairs: int = setting("Pairs of a built-in evaluation split.", least=0)
+    builtin_pairs: int = setting(
+        "Training pairs of a built-in corpus.", least=0, most=10**8
+    )
+    builtin_eval_pairs: int = setting(
+        "Pairs of a built-in evaluation split.", least=0, most=10**6
+    )
     vocab_size: int = setting(
-        "Ids of the vocabulary of both languages, 4 reserved ones included.", least=5
+        "Ids of the vocabulary of both languages, 4 reserved ones included.",
+        least=5,
+        most=10**7,
     )
     vocab_sentences: int = setting("Most sentences that train the vocabulary.", least=1)
     character_coverage: float = setting(
@@ -52,12 +58,15 @@ class DataConfig(Section, name="data"):
         "Tokens of a training sentence at most, end of sentence included; translation "
         "splits longer lines.",
         least=2,
+        most=MOST_LENGTH,
     )
     max_ratio: float = setting(
         "Most tokens of a pair's longer side for each of the shorter side.", least=1
     )
     deduplicate: bool = setting("Drop training pairs that occurred before.")
-    seed: int = setting("Seed of samples and of the built-in corpus.", least=0)
+    seed: int = setting(
+        "Seed of samples and of the built-in corpus.", least=0, most=MOST_SEED
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +92,7 @@ class BatchesConfig(Section, name="batches"):
         "row, grouped by length.",
         choices=("packed", "buckets"),
     )
-    row_length: int = setting('Tokens of a "packed" row.', least=1)
+    row_length: int = setting('Tokens of a "packed" row.', least=1, most=MOST_LENGTH)
     max_shapes: int = setting('Static shapes of "buckets", at most.', least=1, most=255)
     row_multiple: int = setting("Every batch has a multiple of so many rows.", least=1)
     executor: str = setting(
@@ -98,7 +107,9 @@ class OptimizerConfig(Section, name="optimizer"):
     """Adam and its learning rate (section 5.3)."""
 
     warmup_steps: int = setting("Updates of the warm-up (equation 3).", least=1)
-    learning_rate_scale: float = setting("Factor of equation 3; the paper's is 1.")
+    learning_rate_scale: float = setting(
+        "Factor of equation 3; the paper's is 1.", above=0, most=1000
+    )
     beta1: float = setting("Decay of Adam's first moment.", least=0, below=1)
     beta2: float = setting("Decay of Adam's second moment.", least=0, below=1)
     epsilon: float = setting("Adam's epsilon.", above=0)
@@ -112,7 +123,9 @@ class TrainingConfig(Section, name="training"):
     """The training loop (sections 5 and 6.1)."""
 
     steps: int = setting("Updates of the whole run.", least=1, free=True)
-    seed: int = setting("Seed of parameters, dropout and order of data.", least=0)
+    seed: int = setting(
+        "Seed of parameters, dropout and order of data.", least=0, most=MOST_SEED
+    )
     tokens_per_update: int = setting(
         "Source tokens of an update, and target tokens, padding included.", least=1
     )
@@ -176,9 +189,14 @@ class SearchConfig(Section, name="decoding"):
     """The width and the penalty of a search (section 6.1)."""
 
     beam_size: int = setting(
-        "Beam width; 1 is greedy search. Of samples: their number.", least=1, free=True
+        "Beam width; 1 is greedy search. Of samples: their number.",
+        least=1,
+        most=1000,
+        free=True,
     )
-    alpha: float = setting("Exponent of the length penalty.", least=0, free=True)
+    alpha: float = setting(
+        "Exponent of the length penalty.", least=0, most=5, free=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +204,10 @@ class DecodingConfig(SearchConfig):
     """How sentences are translated (section 6.1)."""
 
     extra_length: int = setting(
-        "Most tokens of a translation beyond those of its source.", least=0, free=True
+        "Most tokens of a translation beyond those of its source.",
+        least=0,
+        most=MOST_LENGTH,
+        free=True,
     )
     batch_tokens: int = setting(
         "Source tokens decoded at a time, padding included.", least=1, free=True

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.settings import kind_of
+from jaxformer.settings import MOST_LENGTH, kind_of
+
+DAY = 86_400  # seconds
 
 
 def paths(text: str) -> list[Path]:
@@ -15,14 +17,16 @@ def paths(text: str) -> list[Path]:
 
 
 class Flag(NamedTuple):
-    """One flag; numbers are at `least` the bound, `default` None means not given."""
+    """One flag; `default` None means not given, the bounds are those of `setting`."""
 
     name: str
     kind: Callable[[str], Any]  # str, int, float, bool, Path or paths
     meaning: str
     default: Any = None
     least: float | None = None
+    most: float | None = None
     choices: tuple[str, ...] = ()
+    above: float | None = None
 
 
 class Command(NamedTuple):
@@ -53,9 +57,10 @@ FLAG_LIST = (
     Flag("quantization", str, "Type of the exported weights.", "float32",
          choices=("float32", "float16", "bfloat16", "int8", "int8_float32",
                   "int8_float16", "int8_bfloat16", "int16")),
-    Flag("source_length", int, "Source tokens that a stablehlo program takes.", 64, 2),
+    Flag("source_length", int, "Source tokens that a stablehlo program takes.", 64, 2,
+         MOST_LENGTH),
     Flag("memory_gib", float, "Find the largest microbatch for devices of so much "
-         "memory; 0: the memory that the device reports.", least=0),
+         "memory; 0: the memory that the device reports.", least=0, most=10**6),
     Flag("input", Path, "Folder of a Marian checkpoint of Hugging Face."),
     Flag("output", Path, "File or new folder to write."),
     Flag("attention", str, "Attention that is shown first.", "cross",
@@ -73,24 +78,25 @@ FLAG_LIST = (
     Flag("steps", int, "Updates, if fewer than published.", least=1),
     Flag("host", str, "Address to listen on; 0.0.0.0 is all of this machine's.",
          "127.0.0.1"),
-    Flag("port", int, "Port to listen on; 0 is any that is free.", 8000, 0),
+    Flag("port", int, "Port to listen on; 0 is any that is free.", 8000, 0, 65535),
     Flag("max_request_bytes", int, "Bytes of a request at most.", 2**18, 1),
     Flag("max_sentences", int, "Sentences of a request at most.", 128, 1),
     Flag("max_batch", int, "Sentences translated at a time at most.", 128, 1),
     Flag("max_queue", int, "Sentences that wait at most.", 1024, 1),
     Flag("warm_up", int, "Sentences of the validation text translated before the "
          "server is ready, to compile.", 256, 0),
-    Flag("request_timeout", float, "Seconds to answer a request.", 30.0, 0),
+    Flag("request_timeout", float, "Seconds to answer a request.", 30.0, most=DAY,
+         above=0),
     Flag("shutdown_timeout", float, "Seconds to finish accepted requests on stop.",
-         30.0, 0),
+         30.0, 0, DAY),
     Flag("coordinator_address", str, "HOST:PORT of process 0. Cloud TPU, Slurm and "
          "Open MPI need none of these three flags."),
     Flag("num_processes", int, "Processes that take part; 1: this one.", least=1),
     Flag("process_id", int, "Number of this process, from 0.", least=0),
     Flag("join_timeout", int, "Seconds to wait at the start for all processes.", 300,
-         1),
+         1, DAY),
     Flag("peer_timeout", int, "Seconds after which a silent process counts as lost.",
-         100, 10),
+         100, 10, DAY),
 )  # fmt: skip
 
 
@@ -100,7 +106,7 @@ _TRANSLATION_FLAGS = [  # the config alone sets `extra_length`
         kind_of(field)[0],
         field.metadata["meaning"],
         choices=field.metadata["choices"],
-        least=field.metadata["least"],
+        **{key: field.metadata[key] for key in ("least", "most", "above")},
     )
     for field in dataclasses.fields(TranslateOptions)
     if field.name != "extra_length"

@@ -83,13 +83,15 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno not in _DISK_ERRORS:
+        if error.errno not in _DISK_ERRORS and error.filename is None:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        processes.complain(
-            f"{where}{error.strerror}; free disk space or correct the permissions, "
-            "then retry"
+        advice = (
+            "free disk space or correct the permissions, then retry"
+            if error.errno in _DISK_ERRORS
+            else "correct the path or the file, then retry"
         )
+        processes.complain(InputError(f"{where}{error.strerror}; {advice}"))
         return EXIT_MISTAKE
     except KeyboardInterrupt:
         processes.complain("interrupted")

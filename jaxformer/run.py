@@ -52,7 +52,7 @@ def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCor
     folder = Workdir(workdir)
     config = folder.resolve(request)
     one = np.ones(1, np.int32)
-    make_plan(one, one, config.batches, config.training)  # refuses contradictions
+    _plan(config, one, one)  # refuses contradictions
     folder.create()
     if processes.is_first():  # it writes what the others then open
         tokenizer = folder.read_tokenizer() if folder.has_checkpoints() else None
@@ -103,8 +103,20 @@ def make_training_setup(run: Run) -> TrainingSetup:
 
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     """Plan the batches of the training text, the same for every mesh."""
-    lengths = (side.lengths for side in prepared.train)
-    return make_plan(*lengths, run.config.batches, run.config.training)
+    return _plan(run.config, *(side.lengths for side in prepared.train))
+
+
+def _plan(config: Config, source: np.ndarray, target: np.ndarray) -> Plan:
+    """Plan a text by its lengths; raise InputError for rows that no model can hold."""
+    plan = make_plan(source, target, config.batches, config.training)
+    model = make_model(config.model, vocab_size=1, rematerialise=False)
+    row = max(length for shape in plan.shapes for length in shape[1:])
+    if model.longest is not None and row > model.longest:
+        raise InputError(
+            f"model.max_positions={model.longest} does not hold a row of {row} tokens; "
+            "raise it, or lower batches.row_length or data.max_length"
+        )
+    return plan
 
 
 def read_parameters(run: Run, which: str | None) -> Parameters:

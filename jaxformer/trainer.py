@@ -34,6 +34,7 @@ from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.log import MetricsLog, read_scores
 from jaxformer.training.loop import DivergedError, Update, train
+from jaxformer.training.memory import require_memory
 from jaxformer.training.step import Parameters, TrainState
 
 logger = logging.getLogger(__name__)
@@ -133,6 +134,7 @@ def first_state(
     it was tried before, and for a step past the end of the run.
     """
     abstract = sharding.abstract_state(job.setup.mesh, job.setup.init)
+    require_memory(abstract)
     found = checkpoints.restore_latest(abstract)
     while position is not None and found is not None and int(found[0].bad_steps):
         found = checkpoints.restore_latest(abstract, before=found[1])

@@ -76,7 +76,7 @@ DOORS = {
     "prometheus_client": "serving",
     "optax": "training.optimizer training.step",
     "tqdm": "decoding.translate training.log",
-    "tensorboardX": "training.log",
+    "tensorboardX": "training.board",
     "ml_collections": "configs",
     "flax": "models training.sharding export.parameters",
 }

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import TextIO
 
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -20,6 +21,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from jaxformer import processes
 from jaxformer.errors import InputError
 from jaxformer.files import write_atomically
+from jaxformer.training.board import Board
 from jaxformer.training.loss import averages
 
 logger = logging.getLogger(__name__)
@@ -63,8 +65,6 @@ class MetricsLog(contextlib.ExitStack):
         Later lines are dropped, since their updates will be made again. Of several
         processes only the first one writes.
         """
-        from tensorboardX import SummaryWriter  # imports torch where it is installed
-
         super().__init__()
         path, writes = workdir / METRICS_FILE, processes.is_first()
         if writes and path.exists():
@@ -74,10 +74,11 @@ class MetricsLog(contextlib.ExitStack):
         self._start = self._last = time.monotonic()
         self._trained_tokens = self._trained_seconds = 0.0
         file = path if writes else Path(os.devnull)
-        self._file = self.enter_context(file.open("a", encoding="utf-8"))
-        folder, first = str(workdir / "tensorboard"), start_step + 1
-        self._board = SummaryWriter(folder, purge_step=first, write_to_disk=writes)
-        self.callback(self._close_board)
+        self._file, self._board = file.open("a", encoding="utf-8"), None
+        self.callback(self._close_file, self._file)
+        if writes:
+            self._board = Board(workdir / "tensorboard", first_step=start_step + 1)
+            self.callback(self._close_file, self._board)
         out = sys.stderr
         # On a terminal of unknown size tqdm draws nothing at all.
         draws = writes and out.isatty() and all(os.get_terminal_size(out.fileno()))
@@ -95,9 +96,10 @@ class MetricsLog(contextlib.ExitStack):
             )
         )
 
-    def _close_board(self) -> None:
-        with contextlib.suppress(OSError):  # on a full disk its last values are lost
-            self._board.close()
+    @staticmethod
+    def _close_file(file: TextIO | Board) -> None:
+        with contextlib.suppress(OSError):  # the disk is full, as `record` reports
+            file.close()
 
     @property
     def tokens_per_second(self) -> float:
@@ -146,11 +148,12 @@ class MetricsLog(contextlib.ExitStack):
         try:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()  # a crash loses nothing, and `tail -f` shows it
+            if self._board is not None:
+                numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
+                tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
+                self._board.write(step, line["time"], tagged)
         except OSError as error:
             raise InputError(
                 f"metrics could not be written to {self._file.name}: {error.strerror}; "
                 "make room and start again"
             ) from error
-        for name, value in values.items():  # after what fails first on a full disk
-            if not isinstance(value, str):
-                self._board.add_scalar(f"{kind}/{name}", value, step, line["time"])

@@ -85,7 +85,7 @@ MISTAKES = {
         ("--output=short/page.html", "cannot be written"),
     ],
     "reproduce": [
-        ("--row=table3/A_h2", "did you mean table3/A_h"),
+        ("--row=tabel3/A_h1", "did you mean table3/A_h1?"),
         ("--row=table3/E --workdir=", "--workdir is missing; give the folder to train"),
         ("--workdir=new", "there is no folder new"),
         ("--workdir=spoilt", "spoilt/reproduced.json cannot be read"),
@@ -102,7 +102,8 @@ MISTAKES = {
         ("--workdir=new --input=run", "--config is missing"),
     ],
     "serve": [
-        ("--port=99999", "cannot listen on host 127.0.0.1, port 99999"),
+        ("--host=192.0.2.1", "cannot listen on host 192.0.2.1, port 8000"),
+        ("--port=99999", "--port is 99999; it must be at least 0 and at most 65535"),
         ("--port=0 --workdir=new", "there is no run in new"),
         ("--max_sentences=9 --max_queue=8", "--max_sentences=9 exceeds --max_queue=8"),
     ],
