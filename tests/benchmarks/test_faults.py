@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from benchmarks import faults
 from jaxformer.training.checkpoint import Checkpoints
@@ -27,6 +28,12 @@ def write_run(workdir, *, moment=0.5, loss=2.5):
         checkpoints.save(1, state)
     write_metrics(workdir, loss)
     return workdir
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_and_stopped_equals_an_undisturbed_one(capsys):
+    """Its parameters, their average, its result, checkpoints and log, bit for bit."""
+    assert faults.main(["--kills=3"]) == 0, capsys.readouterr()
 
 
 def test_what_differs_is_named(tmp_path):
