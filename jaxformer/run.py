@@ -29,6 +29,7 @@ from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.checkpoint_files import RemovedError
 from jaxformer.training.log import read_scores
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import batch_sharding, copy_to, local_mesh, make_mesh
@@ -123,7 +124,8 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     """Read parameters of a run: of a step, "latest", "best" or "average:N".
 
     None is what the config's `training` section asks for: the moving average if one is
-    kept, else the average of the last `average` checkpoints. Raises InputError for
+    kept, else the average of the last `average` checkpoints. A training of this run
+    may remove checkpoints meanwhile: then they are chosen again. Raises InputError for
     parameters that cannot be read, and for any other word.
     """
     path, training = run.workdir.path, run.config.training
@@ -133,29 +135,39 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     field = "params" if which is not None or training.ema_decay is None else "ema"
     if which is None:
         which = "latest" if field == "ema" else f"average:{training.average}"
-    with Checkpoints(
-        run.workdir.checkpoints, keep=None, scores=read_scores(path)
-    ) as checkpoints:
-        match which.split(":"):
-            case ["average", number] if number.isdecimal() and int(number) > 0:
-                return checkpoints.average(int(number), field=field)
-            case ["latest"]:
-                step = None
-            case ["best"]:
-                step = checkpoints.best_step()
-                if step is None:
-                    raise InputError(
-                        f"no checkpoint in {path} has a score yet; use the checkpoint "
-                        "latest"
-                    )
-            case [number] if number.isdecimal():
-                step = int(number)
-            case _:
+    while True:
+        checkpoints = Checkpoints(
+            run.workdir.checkpoints,
+            keep=None,
+            scores=read_scores(path),
+            last=training.steps,
+        )
+        try:
+            return _read_choice(checkpoints, which, field)
+        except RemovedError as removed:
+            logger.info("%s; choosing again", removed)
+
+
+def _read_choice(checkpoints: Checkpoints, which: str, field: str) -> Parameters:
+    match which.split(":"):
+        case ["average", number] if number.isdecimal() and int(number) > 0:
+            return checkpoints.average(int(number), field=field)
+        case ["latest"]:
+            step = None
+        case ["best"]:
+            step = checkpoints.best_step()
+            if step is None:
                 raise InputError(
-                    f"the checkpoint {which} is none of: a step, latest, best, "
-                    "average:N"
+                    f"no checkpoint in {checkpoints.directory} has a score yet; use "
+                    "the checkpoint latest"
                 )
-        return checkpoints.restore_parameters(step, field=field)
+        case [number] if number.isdecimal():
+            step = int(number)
+        case _:
+            raise InputError(
+                f"the checkpoint {which} is none of: a step, latest, best, average:N"
+            )
+    return checkpoints.restore_parameters(step, field=field)
 
 
 def keep_compiled() -> None:

@@ -76,7 +76,10 @@ def train_past_divergence(job: Job) -> dict:
     scores = read_scores(run.workdir.path)
     position, tried = None, set()
     checkpoints = Checkpoints(
-        run.workdir.checkpoints, keep=training.keep, scores=scores
+        run.workdir.checkpoints,
+        keep=training.keep,
+        scores=scores,
+        last=training.steps,
     )
     with sharding.on_mesh(job.setup.mesh), checkpoints:
         while True:
@@ -106,7 +109,10 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
     if processes.is_first():
         run.workdir.write_record(run.config, run.tokenizer)
     with MetricsLog(
-        run.workdir.path, start_step=int(state.step), total_steps=training.steps
+        run.workdir.path,
+        start_step=int(state.step),
+        total_steps=training.steps,
+        tokens_before=float(state.window.tokens),
     ) as log:
         state = train(
             state,

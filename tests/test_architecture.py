@@ -61,7 +61,7 @@ ROOMS = {
 DOORS = {
     "tensorflow": "data",
     "tensorflow_datasets": "data",
-    "orbax": "training.checkpoint",
+    "orbax": "training.checkpoint_files",
     "sentencepiece": "data.tokenizer",
     "sacrebleu": "evaluation.metrics evaluation.significance",
     "sacremoses": "evaluation.metrics",
@@ -77,6 +77,7 @@ DOORS = {
     "optax": "training.optimizer training.step",
     "tqdm": "decoding.translate training.log",
     "tensorboardX": "training.board",
+    "xxhash": "files",
     "ml_collections": "configs",
     "flax": "models training.sharding export.parameters",
 }

@@ -10,6 +10,7 @@ import math
 import os
 import sys
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -29,15 +30,45 @@ logger = logging.getLogger(__name__)
 METRICS_FILE = "metrics.jsonl"
 
 
+def encode(line: Mapping[str, float | str | None]) -> str:
+    """A line of `metrics.jsonl`: its values, and the checksum of the others."""
+    return json.dumps({**line, "crc32": _checksum(line)}) + "\n"
+
+
 def read_metrics(workdir: Path) -> list[dict]:
-    """The objects in `metrics.jsonl`, without a line cut by a crash; [] without it."""
-    file, found = workdir / METRICS_FILE, []
-    for line in file.read_bytes().split(b"\n") if file.exists() else []:
-        with contextlib.suppress(ValueError):  # not JSON, or not even text
-            value = json.loads(line)
-            if isinstance(value, dict) and isinstance(value.get("step"), int):
-                found.append(value)
+    """The objects in `metrics.jsonl`; [] without it.
+
+    Damaged lines are left out, with a warning. So is a line that a crash cut.
+    """
+    found, damaged = _read(workdir / METRICS_FILE)
+    if damaged:
+        logger.warning(
+            "%s, line %s is damaged (damaged lines in all: %s); they are not used",
+            workdir / METRICS_FILE,
+            damaged[0],
+            len(damaged),
+        )
     return found
+
+
+def _read(file: Path) -> tuple[list[dict], list[int]]:
+    """The objects in a file, and the numbers of damaged lines."""
+    found, damaged = [], []
+    *lines, cut = file.read_bytes().split(b"\n") if file.exists() else [b""]
+    # A cut line has no closing brace, or lacks nothing but the newline.
+    for number, line in enumerate([*lines, cut] if b"}" in cut else lines, 1):
+        try:
+            value = json.loads(line)
+            if value.pop("crc32") != _checksum(value):
+                raise ValueError("another checksum")
+            found.append(value)
+        except (ValueError, KeyError, TypeError, AttributeError):  # or no JSON object
+            damaged.append(number)
+    return found, damaged
+
+
+def _checksum(line: Mapping[str, float | str | None]) -> int:
+    return zlib.crc32(json.dumps(line).encode())
 
 
 def read_scores(workdir: Path) -> dict[int, float]:
@@ -59,20 +90,31 @@ class MetricsLog(contextlib.ExitStack):
     null if not finite; `workdir/tensorboard` gets the numbers as kind/name.
     """
 
-    def __init__(self, workdir: Path, *, start_step: int, total_steps: int) -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        *,
+        start_step: int,
+        total_steps: int,
+        tokens_before: float = 0.0,
+    ) -> None:
         """Continue the log in `workdir` after `start_step`, 0 for a new run.
 
-        Later lines are dropped, since their updates will be made again. Of several
-        processes only the first one writes.
+        Later lines and the final one are dropped, since they will be made again. The
+        first window has `tokens_before` tokens of earlier processes, which do not count
+        for the speed. Of several processes only the first one writes.
         """
         super().__init__()
         path, writes = workdir / METRICS_FILE, processes.is_first()
         if writes and path.exists():
-            old = [line for line in read_metrics(workdir) if line["step"] <= start_step]
-            write_atomically(path, "".join(json.dumps(line) + "\n" for line in old))
+            end = (total_steps, "final")
+            old = [line for line in _read(path)[0] if line["step"] <= start_step]
+            kept = [line for line in old if (line["step"], line["kind"]) != end]
+            write_atomically(path, "".join(map(encode, kept)))
         self._start_step, self._total_steps = start_step, total_steps
         self._start = self._last = time.monotonic()
         self._trained_tokens = self._trained_seconds = 0.0
+        self._tokens_before = tokens_before
         file = path if writes else Path(os.devnull)
         self._file, self._board = file.open("a", encoding="utf-8"), None
         self.callback(self._close_file, self._file)
@@ -119,7 +161,8 @@ class MetricsLog(contextlib.ExitStack):
         `sums` are their `LossSums`; `others` are reported as they are, among them
         `learning_rate`.
         """
-        now, tokens = time.monotonic(), float(sums["tokens"])
+        now, tokens = time.monotonic(), float(sums["tokens"]) - self._tokens_before
+        self._tokens_before = 0.0
         seconds = max(now - self._last, 1e-9)
         self._trained_tokens += tokens
         self._trained_seconds += seconds
@@ -146,7 +189,7 @@ class MetricsLog(contextlib.ExitStack):
             is_text = isinstance(value, str)
             line[name] = value if is_text or math.isfinite(value) else None
         try:
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(encode(line))
             self._file.flush()  # a crash loses nothing, and `tail -f` shows it
             if self._board is not None:
                 numbers = {n: v for n, v in values.items() if not isinstance(v, str)}

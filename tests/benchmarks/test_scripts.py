@@ -48,6 +48,13 @@ def test_train():
     assert "| tiny, 8 x 8 | ours |" in printed
 
 
+@pytest.mark.slow
+def test_checkpoints():
+    outcome, printed = run("checkpoints.py --quick --flips=20 --megabytes=4")
+    assert outcome["found"] + outcome["harmless"] == 20
+    assert "| 4 MB | verify |" in printed
+
+
 @pytest.mark.nightly
 def test_scaling():
     tables = run("scaling.py --quick --only=microbatch,devices")[0]["tables"]

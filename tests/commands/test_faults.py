@@ -1,10 +1,14 @@
 """A run that is stopped or killed, whose disk is full or checkpoints are damaged."""
 
 import resource
+import shutil
 
 import pytest
 
+from jaxformer.run import open_run, read_parameters
+from jaxformer.training import checkpoint_files
 from tests.commands.runs import losses, newest_step, saved_steps
+from tests.training.setups import assert_same
 
 LONG = 1_000_000  # updates; something else ends the run
 
@@ -59,3 +63,34 @@ def test_a_run_survives_stops_a_kill_a_full_disk_and_a_damaged_checkpoint(
     assert f"checkpoint {checkpoints / str(step)} is damaged" in again.stderr()
     assert f"step {before[-2]} of {step + 5}" in again.stderr()
     assert sorted(losses(workdir)) == list(range(1, step + 6))
+
+
+def test_a_damaged_checkpoint_is_refused_unless_another_is_asked_for(command, own_run):
+    (own_run / "checkpoints" / "100" / "state" / "_METADATA").unlink()
+    said = (
+        f"checkpoint {own_run / 'checkpoints' / '100'} is damaged (state/_METADATA is "
+        "missing); put back a copy, or use an undamaged step (50, 75)"
+    )
+    for which in ([], ["--checkpoint=latest"], ["--checkpoint=average:3"]):
+        answer = command("translate", *which, workdir=own_run, stdin=["bo da"])
+        assert answer.complaint == said
+    answer = command("translate", "--checkpoint=75", workdir=own_run, stdin=["bo da"])
+    assert len(answer.lines) == 1
+
+
+def test_a_checkpoint_that_training_removes_while_it_is_read_is_no_damage(
+    own_run, monkeypatch
+):
+    """The parameters are those of the newest one that is left."""
+    verify, removed = checkpoint_files.verify_checksums, []
+
+    def remove_and_verify(folder):
+        if not removed:
+            removed.append(shutil.rmtree(folder))
+        return verify(folder)
+
+    monkeypatch.setattr(checkpoint_files, "verify_checksums", remove_and_verify)
+    run = open_run(own_run)
+    for which, left in (("latest", "75"), ("average:2", "average:9")):
+        removed.clear()
+        assert_same(read_parameters(run, which), read_parameters(run, left))

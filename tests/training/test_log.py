@@ -25,8 +25,8 @@ def open_log(tmp_path, monkeypatch):
     """Open the log of a run of 100 steps; stderr is no terminal."""
     monkeypatch.setattr("sys.stderr", io.StringIO())
 
-    return lambda start_step=0: MetricsLog(
-        tmp_path, start_step=start_step, total_steps=100
+    return lambda start_step=0, **others: MetricsLog(
+        tmp_path, start_step=start_step, total_steps=100, **others
     )
 
 
@@ -96,6 +96,7 @@ def test_values_of_a_diverged_run_are_still_json(tmp_path, open_log, sums):
 
 
 def test_resuming_drops_lines_after_the_checkpoint(tmp_path, open_log):
+    """And the final line, since the result is evaluated again."""
     with open_log() as log:
         for step in (10, 20, 21):
             log.train(step, SUMS, **RATES)
@@ -120,18 +121,54 @@ def test_the_scores_are_those_of_evaluations_during_training(tmp_path, open_log)
     assert read_scores(tmp_path) == {10: 0.0, 20: 33.5}
 
 
+def test_the_result_is_logged_once_and_that_of_a_shorter_run_is_kept(
+    tmp_path, open_log
+):
+    for start_step in (0, 100):
+        with open_log(start_step) as log:
+            log.record(50, "final", {"bleu": 30.0})
+            log.record(100, "final", {"bleu": 40.0})
+    assert [line["step"] for line in read_metrics(tmp_path)] == [50, 50, 100]
+
+
 @pytest.mark.parametrize(
-    "torn", [b'{"step": 20, "kind": "eval", "bleu": 3', b"", b"\xff\x00", b"20", b"[]"]
-)
-def test_a_line_torn_by_a_crash_has_no_score_and_hides_none(tmp_path, open_log, torn):
+    "damaged",
+    [
+        b'{"step": 20, "kind": "eval", "bleu": 3', b"", b"\xff\x00", b"20", b"[]",
+        b'{"step": 20, "kind": "eval", "bleu": 30.0}', b'{"crc32": 1}',
+    ],
+)  # fmt: skip
+def test_a_damaged_line_is_named_and_not_used(tmp_path, open_log, caplog, damaged):
+    """One that a crash cut, at the end, is left out without a warning."""
     with open_log() as log:
         log.record(10, "eval", {"bleu": 12.5})
     file = tmp_path / "metrics.jsonl"
     whole = file.read_bytes()
-    file.write_bytes(torn + b"\n" + whole + torn)
+    file.write_bytes(whole + whole[:-9])
+    assert (read_scores(tmp_path), caplog.text) == ({10: 12.5}, "")
+    file.write_bytes(whole + damaged + b"\n" + damaged + b"\n" + whole)
     assert read_scores(tmp_path) == {10: 12.5}
+    assert f"{file}, line 2 is damaged (damaged lines in all: 2)" in caplog.text
     with open_log(start_step=10):
-        assert file.read_bytes() == whole
+        assert file.read_bytes() == whole * 2
+    file.write_bytes(whole[:-1])  # nothing but the newline is cut
+    assert read_scores(tmp_path) == {10: 12.5}
+
+
+def test_no_flipped_bit_is_silent(tmp_path, open_log, caplog):
+    with open_log() as log:
+        log.train(10, SUMS, **RATES)
+        log.record(10, "eval", {"bleu": 12.5, "direction": "en-de"})
+    written, file = read_metrics(tmp_path), tmp_path / "metrics.jsonl"
+    content = file.read_bytes()
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(flipped)
+        caplog.clear()
+        found = read_metrics(tmp_path)
+        assert all(line in written for line in found)
+        assert found == written or "is damaged" in caplog.text
 
 
 def test_one_of_several_processes_writes_and_the_others_leave_its_log_alone(
@@ -157,19 +194,22 @@ def test_one_of_several_processes_writes_and_the_others_leave_its_log_alone(
 def test_without_a_terminal_every_report_is_a_plain_line(
     tmp_path, open_log, caplog, monkeypatch
 ):
-    """The time left is that of the steps made; the speed leaves out evaluations."""
+    """The time left is that of the steps made.
+
+    The speed leaves out evaluations, and tokens of an earlier process.
+    """
     caplog.set_level(logging.INFO)
     times = iter([0.0, 10.0, 70.0, 100.0])
     clock = types.SimpleNamespace(monotonic=lambda: next(times), time=lambda: 0.0)
     monkeypatch.setattr("jaxformer.training.log.time", clock)
-    with open_log(start_step=20) as log:
+    with open_log(start_step=20, tokens_before=4.0) as log:
         with log.pause():
             pass
         log.train(60, SUMS, **RATES)  # 40 steps in 100 seconds, 40 to go
     assert caplog.messages == [
         "step 60/100: loss 3.0000, ppl 7.39, lr 2.000e-03, 0 tokens/s, ETA 0:01:40"
     ]
-    assert read_metrics(tmp_path)[0]["tokens_per_second"] == 10 / 40
+    assert read_metrics(tmp_path)[0]["tokens_per_second"] == 6 / 40
 
 
 @pytest.mark.parametrize("rows", [24, 0])

@@ -1,0 +1,153 @@
+"""Damage of any file of a checkpoint is found; no reader gets wrong numbers."""
+
+import os
+import random
+import resource
+import shutil
+
+import jax
+import pytest
+
+from jaxformer.errors import InputError
+from jaxformer.training import checkpoint_files
+from jaxformer.training.checkpoint_files import RemovedError
+from tests.training.saved import (
+    ABSTRACT,
+    make_state,
+    open_checkpoints,
+    save_all,
+    truncate,
+)
+from tests.training.setups import assert_same
+
+FLIPS = int(os.environ.get("JAXFORMER_FLIPS", "40"))
+
+
+def flip_bit(file, bit):
+    content = bytearray(file.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(content)
+
+
+def files_of(folder):
+    return [file for file in sorted(folder.rglob("*")) if file.is_file()]
+
+
+DAMAGE = {
+    "deleted": lambda file: file.unlink(),
+    "emptied": lambda file: file.write_bytes(b""),
+    "truncated": lambda file: os.truncate(file, file.stat().st_size - 1),
+    "flipped": lambda file: flip_bit(file, 77),
+    "replaced by a folder": lambda file: (file.unlink(), file.mkdir()),
+    "with another beside": lambda file: (file.parent / "new").write_bytes(b"new"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damage_of_each_file_is_named_and_an_older_checkpoint_used(
+    tmp_path, caplog, damage
+):
+    save_all(tmp_path / "saved", 1, 2)
+    files = files_of(tmp_path / "saved" / "2")
+    assert len(files) > 8
+    for index, file in enumerate(files):
+        run = tmp_path / str(index)
+        shutil.copytree(tmp_path / "saved", run)
+        damage(run / file.relative_to(tmp_path / "saved"))
+        caplog.clear()
+        reader = open_checkpoints(run)
+        with pytest.raises(InputError, match=r"/2 is damaged \(.*step \(1\)$"):
+            reader.restore_parameters(None)
+        assert_same(reader.restore_parameters(1), make_state(1).params)
+        assert reader.restore_latest(ABSTRACT)[1] == 1
+        assert f"checkpoint {run / '2'} is damaged" in caplog.text
+
+
+def test_no_flipped_bit_is_silent(tmp_path):
+    """JAXFORMER_FLIPS sets their number."""
+    save_all(tmp_path, 1)
+    draw, files = random.Random(0), files_of(tmp_path)
+    reader = open_checkpoints(tmp_path)
+    for _ in range(FLIPS):
+        file = draw.choice(files)
+        bit = draw.randrange(8 * file.stat().st_size)
+        flip_bit(file, bit)
+        with pytest.raises(InputError, match=r"1 is damaged \("):
+            reader.restore_parameters(1)
+        flip_bit(file, bit)
+    assert_same(reader.restore_parameters(1), make_state(1).params)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_as_such(tmp_path):
+    save_all(tmp_path, 1)
+    (tmp_path / "1" / checkpoint_files.CHECKSUMS).unlink()
+    with pytest.raises(InputError, match=r"without XXH128SUMS, as earlier versions"):
+        open_checkpoints(tmp_path).restore_parameters(1)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_no_damage(
+    tmp_path, monkeypatch, moment
+):
+    """Before and after its checksums are verified."""
+    save_all(tmp_path, 1, 2)
+    verify = checkpoint_files.verify_checksums
+
+    def verify_and_remove(folder):
+        found = verify(folder)
+        with open_checkpoints(tmp_path, keep=1) as training:
+            training.drop_after(1)
+        return found if moment == "after" else verify(folder)
+
+    monkeypatch.setattr(checkpoint_files, "verify_checksums", verify_and_remove)
+    with pytest.raises(RemovedError, match="2 was removed"):
+        open_checkpoints(tmp_path).restore_parameters(None)
+    monkeypatch.undo()
+    reader = open_checkpoints(tmp_path)
+    assert_same(reader.restore_parameters(None), make_state(1).params)
+
+
+@pytest.mark.parametrize("damage", [{}, {"to": 0}, {"at_least": 1000}])
+def test_a_damaged_newest_checkpoint_is_named_skipped_and_replaced(
+    tmp_path, caplog, damage
+):
+    """All files, or only the large ones, which hold the arrays.
+
+    A lower number to keep removes nothing before the next save.
+    """
+    save_all(tmp_path, 1, 2, 3)
+    truncate(tmp_path / "3", **damage)
+    with pytest.raises(InputError, match="3 is damaged"):
+        open_checkpoints(tmp_path).restore_parameters(3)
+    scores = {1: 20.0, 2: 10.0, 3: 30.0}
+    with open_checkpoints(tmp_path, 1, scores) as checkpoints:
+        assert_same(checkpoints.restore_latest(ABSTRACT), (make_state(2), 2))
+        assert str(tmp_path / "3") in caplog.text
+        assert (checkpoints.steps(), checkpoints.best_step()) == ([1, 2], 1)
+        assert (tmp_path / "3").exists()
+        del scores[3]
+        checkpoints.save(3, make_state(33))
+    reader = open_checkpoints(tmp_path)
+    assert reader.steps() == [1, 3]
+    assert_same(reader.restore_parameters(None), make_state(33).params)
+
+
+def test_a_save_that_cannot_be_written_is_one_sentence_and_harms_nothing(
+    tmp_path, capfd
+):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    large = {"params": {"w": jax.random.normal(jax.random.key(0), (1000, 100))}}
+    with open_checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, make_state(1))
+        checkpoints.wait()
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+            checkpoints.save(2, large)
+            with pytest.raises(InputError, match=r"File too large.*from step 1$"):
+                checkpoints.wait()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert checkpoints.steps() == [1]
+    restored = open_checkpoints(tmp_path).restore_parameters(None)
+    assert_same(restored, make_state(1).params)
+    assert "Traceback" not in capfd.readouterr().err
