@@ -50,8 +50,7 @@ def run(
         links = maps.alignment()
         if units == "words":
             encoders = this.tokenizer.encode, this.tokenizer.encode_target
-            s_words, t_words = map(words_of_pieces, pair, maps[:2], encoders)
-            links = dict.fromkeys((s_words[s], t_words[t]) for s, t in links)
+            links = word_links(links, pair, maps[:2], encoders)
         sys.stdout.buffer.write(f"{pharaoh(links)}\n".encode())
         if output is not None:
             arrays |= {f"{line}/{key}": value for key, value in maps._asdict().items()}
@@ -60,12 +59,23 @@ def run(
         np.savez_compressed(output, **arrays)
 
 
-def words_of_pieces(text: str, pieces: Sequence[str], encode: Encode) -> list[int]:
-    """The index of the word of each piece but the end. Raises InputError."""
-    lengths = [len(ids) - 1 for ids in encode(text.split())]
-    if sum(lengths) != len(pieces) - 1:
-        raise InputError(
-            f"this tokeniser has pieces of several words, for example in {text!r}; "
-            "use --units=pieces"
-        )
-    return np.repeat(np.arange(len(lengths)), lengths).tolist()
+def word_links(
+    links: Sequence[tuple[int, int]],
+    pair: Sequence[str],
+    pieces: Sequence[Sequence[str]],
+    encoders: Sequence[Encode],
+) -> list[tuple[int, int]]:
+    """Link the words of two texts whose pieces are linked.
+
+    Raises InputError for a tokeniser with pieces of several words.
+    """
+    words = []
+    for text, own, encode in zip(pair, pieces, encoders, strict=True):
+        lengths = [len(ids) - 1 for ids in encode(text.split())]
+        if sum(lengths) != len(own) - 1:
+            raise InputError(
+                f"the tokeniser has pieces of several words, as in {text[:60]!r}; use "
+                "--units=pieces"
+            )
+        words.append(np.repeat(np.arange(len(lengths)), lengths).tolist())
+    return list(dict.fromkeys((words[0][s], words[1][t]) for s, t in links))

@@ -71,11 +71,10 @@ def read_found(path: Path) -> list[Pair]:
     found = []
     for number, text in enumerate(read_lines(path), start=1):
         try:
-            hypotheses = enumerate(json.loads(text)["hypotheses"], start=1)
-            found += [
-                ({"line": number, "rank": rank}, each["source_pieces"], each["pieces"])
-                for rank, each in hypotheses
-            ]
+            for rank, each in enumerate(json.loads(text)["hypotheses"], start=1):
+                sides = [*each["source_pieces"]], [*each["pieces"]]
+                "".join(map("".join, sides))  # TypeError unless they are strings
+                found.append(({"line": number, "rank": rank}, *sides))
         except (ValueError, LookupError, TypeError, RecursionError):
             raise InputError(
                 f"{path}, line {number} is no line of --mode=translate --json"
