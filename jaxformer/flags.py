@@ -50,6 +50,8 @@ FLAG_LIST = (
     Flag("json", bool, "Write JSON lines, with scores.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
          "attends to most.", False),
+    Flag("units", str, "Units of the links: words, which spaces separate, or the "
+         "tokeniser's pieces.", "words", choices=("words", "pieces")),
     Flag("details", bool, "Write a JSON line for each pair, with the log-probability "
          "of each piece.", False),
     Flag("format", str, "Program to export for.",
@@ -138,12 +140,14 @@ COMMANDS = {
         ("checkpoint", "ensemble", *_BEST, *_PAIRS, "output"),
     ),
     "score": Command(
-        "Sum the log-probability of given translations.",
+        "Sum the log-probability of given translations; --reference=FILE.jsonl takes "
+        "those of translate --json.",
         ("checkpoint", "batch_tokens", *_PAIRS, "details"),
     ),
     "align": Command(
-        "Align given translations; --output=FILE.npz keeps all attention.",
-        ("checkpoint", "batch_tokens", *_PAIRS, "output"),
+        "Align given translations, by words or pieces; --output=FILE.npz keeps all "
+        "attention.",
+        ("checkpoint", "batch_tokens", *_PAIRS, "units", "output"),
     ),
     "serve": Command(
         "Serve translations over HTTP, with a page to try them.",

@@ -207,6 +207,7 @@ def make_translator(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
         run.tokenizer,
+        language=run.config.data.source_language,
         options=TranslateOptions(**options),
         rows=batch_sharding(local_mesh()),
     )

@@ -66,6 +66,7 @@ DOORS = {
     "sacrebleu": "evaluation.metrics evaluation.significance",
     "sacremoses": "evaluation.metrics",
     "py3langid": "inspection.languages",
+    "sentencex": "decoding.parts",
     "altair": "reports",
     "jinja2": "reports.page",
     "vl_convert": "reports.page",

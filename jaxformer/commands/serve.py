@@ -44,7 +44,8 @@ def run(
     with closing(listen(host, port)) as opened:
         # Requests may ask for as many candidates as the beam is wide.
         beam_size = open_run(workdir, config).config.decoding.beam_size
-        options = {"n_best": options.get("beam_size", beam_size), **options}
+        n_best = options.get("beam_size", beam_size)
+        options = {"n_best": n_best, "split_sentences": True, **options}
         this, translator = open_translator(workdir, config, **options)
         direction = this.config.data.direction
         groups = warm_up_groups(this.workdir.path, warm_up)

@@ -102,3 +102,7 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         default="split",
         choices=tuple(LONG_LINES),
     )
+    split_sentences: bool = setting(
+        "Translate each sentence of a line by itself, and join the translations.",
+        default=False,
+    )

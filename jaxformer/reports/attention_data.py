@@ -48,7 +48,7 @@ class AttendedSentence(NamedTuple):
             "encoder": pack(best.attention.encoder),
             "alternatives": [
                 {
-                    **found._asdict(),
+                    **found.summary(),
                     "parts": word_diff(best.found.text, found.text),
                     "sides": sides_of(attention),
                     "decoder": pack(attention.decoder),

@@ -164,7 +164,7 @@ async def _disconnect(request: Request) -> None:
 def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
     """Return the best hypothesis; with n_best above 1 it has a list of the n best."""
     finite = (each for each in hypotheses[:n_best] if math.isfinite(each.score))
-    found = [each._asdict() for each in finite]  # a search may find fewer
+    found = [each.summary() for each in finite]  # a search may find fewer
     return found[0] if n_best == 1 else {**found[0], "n_best": found}
 
 

@@ -13,6 +13,17 @@ needs_ctranslate2 = pytest.mark.skipif(
     importlib.util.find_spec("ctranslate2") is None, reason="extra `export`"
 )
 
+# Blank ones, and others that only normalisation and "\n" as the one line end get right.
+ODD = [
+    "",
+    "\x00\u2581",
+    "\x1b \x85",
+    "\ufeff",
+    " bo \t da\u0007 ",
+    "bo\rda",
+    "bo\u2028da",
+]
+
 
 @pytest.fixture
 def export(use, tmp_path):
@@ -42,20 +53,22 @@ def test_the_program_in_the_readme_translates_as_we_do(
         "format": "ctranslate2", "output": str(folder), "quantization": "float32",
         "parameters": result["parameters"], "bytes": size,
     }  # fmt: skip
-    lines = [*toy.test, "", " bo \t da\u0007 ", "unbekannt bo", *toy.dev]
+    lines = [*toy.test, *ODD, "unbekannt bo", *toy.dev]
     program = folder / "translate.py"
     readme = (folder / "README.md").read_text()
     program.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1])
     assert run_program(program, lines) == use("translate", *flags, stdin=lines).lines
+    assert run_program(program, []) == []
 
 
 @pytest.mark.slow
 def test_the_stablehlo_example_translates_as_we_do(export, use, toy, tmp_path):
     result = export("--format=stablehlo", "--source_length=9").result
     assert result["format"] == "stablehlo"
-    lines = [toy.test[0], "", *toy.test[1:4]]
+    lines = [toy.test[0], *ODD, *toy.test[1:4]]
     program = tmp_path / "exported" / "example.py"
     assert run_program(program, lines) == use("translate", stdin=lines).lines
+    assert run_program(program, []) == []
 
 
 @needs_ctranslate2

@@ -45,8 +45,10 @@ def beam() -> Translator:
 def assert_alike(found: Sequence[list], expected: Sequence[list]) -> None:
     """The same texts, and the same numbers up to the rounding of other shapes."""
     for ours, theirs in zip(found, expected, strict=True):
-        assert [h.text for h in ours] == [h.text for h in theirs]
-        numbers, others = ([h[1:] for h in each] for each in (ours, theirs))
+        assert [(h.text, h.pieces) for h in ours] == [
+            (h.text, h.pieces) for h in theirs
+        ]
+        numbers, others = ([h[1:4] for h in each] for each in (ours, theirs))
         np.testing.assert_allclose(numbers, others, rtol=1e-4, atol=1e-5)
 
 
@@ -104,6 +106,9 @@ def test_log_probabilities_are_teacher_forced_means_over_members(
     translator = open_translator(models=models, seeds=seeds, n_best=3, **options)
     found = translator.translate(sentences)
     for sentence, hypotheses in zip(sentences, found, strict=True):
+        assert {tuple(h.source_pieces) for h in hypotheses} == {
+            (*sentence.split(), "</s>")
+        }
         assert len({h.text for h in hypotheses}) == 3
         for h in hypotheses:
             (ids,) = Numbers().encode([h.text])

@@ -90,4 +90,6 @@ def open_translator(
         beam_size=beam_size, alpha=0.6, extra_length=EXTRA, batch_tokens=64, **options
     )
     params = [params_of(*each) for each in zip(models, seeds, strict=True)]
-    return Translator(models, params, Numbers(), options=options, rows=rows)
+    return Translator(
+        models, params, Numbers(), language="en", options=options, rows=rows
+    )

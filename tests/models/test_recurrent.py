@@ -120,7 +120,9 @@ def test_continuous_batching_finds_what_a_plain_search_finds(
     monkeypatch.setattr(engine, "SHORTEST_BUCKET", 4)
     options = TranslateOptions(alpha=1.0, extra_length=3, batch_tokens=16, **search)
     models, params = [MODEL] * len(seeds), list(map(params_of, seeds))
-    translator = Translator(models, params, Numbers(), options=options, rows=None)
+    translator = Translator(
+        models, params, Numbers(), language="en", options=options, rows=None
+    )
     draw = np.random.default_rng(2)
     lengths = draw.integers(1, 8, 12)
     sentences = [" ".join(map(str, draw.choice(WORDS, n))) for n in lengths]
