@@ -1,9 +1,17 @@
-"""Files and folders that appear whole or not at all."""
+"""Files and folders that appear whole or not at all, and checksums of a folder."""
+
+import subprocess
 
 import pytest
 
 from jaxformer.errors import InputError
-from jaxformer.files import new_folder, write_atomically
+from jaxformer.files import (
+    CHECKSUMS,
+    new_folder,
+    verify_checksums,
+    write_atomically,
+    write_checksums,
+)
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -31,3 +39,39 @@ def test_a_folder_appears_when_it_is_complete(tmp_path):
         with pytest.raises(InputError, match=said), new_folder(path):
             pass
     assert (new / "x").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("a/b.bin", lambda file: file.unlink(), "a/b.bin is missing"),
+        ("a/b.bin", lambda file: file.write_bytes(b""), "a/b.bin does not have"),
+        ("empty", lambda file: file.write_bytes(b"x"), "empty does not have"),
+        ("a/new", lambda file: file.write_bytes(b""), "a/new is not in SHA256SUMS"),
+        (CHECKSUMS, lambda file: file.unlink(), "SHA256SUMS"),
+        (CHECKSUMS, lambda file: file.write_bytes(b"\xff"), "cannot be read"),
+        (CHECKSUMS, lambda file: file.write_bytes(b""), "a/b.bin is not in SHA256SUMS"),
+    ],
+)
+def test_checksums_find_each_change(tmp_path, name, change, said):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.bin").write_bytes(bytes(range(256)))
+    (tmp_path / "empty").touch()
+    write_checksums(tmp_path)
+    assert verify_checksums(tmp_path) == ""
+    command = ["sha256sum", "--check", "--strict", CHECKSUMS]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    change(tmp_path / name)
+    assert said in verify_checksums(tmp_path)
+
+
+def test_no_flipped_bit_of_the_checksums_is_overlooked(tmp_path):
+    (tmp_path / "a").write_bytes(b"a")
+    write_checksums(tmp_path)
+    file = tmp_path / CHECKSUMS
+    content = file.read_bytes()
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(flipped)
+        assert verify_checksums(tmp_path), bit
