@@ -16,6 +16,7 @@ from jaxformer import processes
 from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
+from jaxformer.files import require_output
 from jaxformer.run import open_translator
 
 
@@ -34,6 +35,8 @@ def run(
         raise InputError(
             f"--output={output} exists, or is not called .npz; give a new .npz file"
         )
+    if output is not None:
+        require_output(output)
     this, translator = open_translator(workdir, config, **options)
     text = read_text(this, source, reference, split)
     if not processes.is_first():
