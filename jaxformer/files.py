@@ -1,18 +1,27 @@
-"""Files and folders that appear whole or not at all, and checksums of a folder."""
+"""Files and folders: complete or absent, with one owner, and with checksums."""
 
 import hashlib
+import logging
 import os
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from errno import ENOLCK, ENOSYS, ENOTSUP
 from pathlib import Path
 
 import xxhash
+from filelock import FileLock, Timeout
 
 from jaxformer.errors import InputError
 
+logger = logging.getLogger(__name__)
+
 CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
+_LOCK_SECONDS = 0.5  # in which a new owner has written who it is
+_NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -29,27 +38,91 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 @contextmanager
+def owned(folder: Path, lock_file: Path) -> Iterator[None]:
+    """Own a folder in the block: of all processes that call this, one at a time does.
+
+    The kernel ends the ownership with the process, also after `kill -9`. Nested blocks
+    of one process share it. A file system without locks is logged as a warning. Raises
+    InputError that names the owner, if there is one.
+    """
+    lock = FileLock(lock_file, fallback_to_soft=False, is_singleton=True)
+    with ExitStack() as held:
+        try:
+            held.enter_context(lock.acquire(timeout=_LOCK_SECONDS))
+            since = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
+            owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
+            lock_file.write_text(owner)
+        except (Timeout, FileNotFoundError):  # or its owner has removed the folder
+            owner = lock_file.read_text() if lock_file.exists() else "another process"
+            raise InputError(
+                f"{folder} is in use by {owner}; wait for the end of that process, or "
+                "choose another folder"
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            logger.warning(
+                "%s cannot be locked (%s): start no second command that writes into it",
+                folder,
+                error.strerror,
+            )
+        yield
+
+
+@contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder to fill; it becomes `path` when the block ends.
 
     An exception in the block leaves nothing behind. Raises InputError if `path` exists
-    and is not an empty folder, or if it cannot be made.
+    and is not an empty folder, if it cannot be made, or if another process makes it.
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists already; choose a new folder, or remove it")
     partial = path.with_name(f".{path.name}.partial")
+    lock = path.with_name(f".{path.name}.lock")
+    with _folder_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with owned(path, lock):
+        try:
+            with _folder_errors(path):
+                shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
+                partial.mkdir()
+            yield partial
+            with _folder_errors(path):  # a run may have begun in it
+                os.replace(partial, path)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)  # gone if all went well
+            lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def _folder_errors(path: Path) -> Iterator[None]:
     try:
-        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
-        partial.mkdir(parents=True)
+        yield
     except OSError as error:
         raise InputError(
             f"{path} cannot be written ({error.strerror}); choose another folder"
         ) from error
-    try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)  # already gone if all went well
+
+
+def require_output(path: Path, endings: Sequence[str] = ()) -> None:
+    """Raise InputError unless a file can be written to `path`, which has an ending.
+
+    Creates nothing: call it before the work whose result the file is to hold.
+    """
+    if endings and path.suffix not in endings:
+        names = " or ".join(endings)
+        raise InputError(f"{path} does not end in {names}; choose such a name")
+    folder = path.absolute().parent
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not folder.is_dir():
+        reason = f"there is no folder {folder}"
+    elif not os.access(folder, os.W_OK):
+        reason = f"{folder} is not a writable folder"
+    else:
+        return
+    raise InputError(f"{path} cannot be written: {reason}; choose another file")
 
 
 def write_checksums(folder: Path) -> None:
@@ -65,7 +138,9 @@ def verify_checksums(folder: Path) -> str:
     try:
         text = (folder / CHECKSUMS).read_bytes().decode()
         found = _digests(folder)
-    except (OSError, ValueError) as error:
+    except UnicodeDecodeError:
+        return f"{CHECKSUMS} is damaged"
+    except OSError as error:
         return f"a file cannot be read ({error})"
     if text == _checksum_text(found):
         return ""

@@ -183,6 +183,18 @@ def from_first(value: Any) -> Any:
     return gather(value if is_first() else None)[0]
 
 
+@contextmanager
+def sharing_mistakes() -> Iterator[None]:
+    """Raise an InputError of the block in all processes; all of them enter it."""
+    fault = None
+    try:
+        yield
+    except InputError as error:
+        fault = str(error)
+    for each in filter(None, gather(fault)):
+        raise InputError(each)
+
+
 class StopRequests:
     """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
 

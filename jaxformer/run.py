@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from jaxformer import processes
 from jaxformer.batch import Tokenizer
 from jaxformer.config import Config
 from jaxformer.config_files import RECORDED, ConfigRequest
-from jaxformer.data.corpus import PreparedCorpus, prepare
+from jaxformer.data.corpus import PreparedCorpus, open_prepared, prepare
 from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.store import TokenizedCorpus
 from jaxformer.decoding.options import TranslateOptions
@@ -48,22 +48,45 @@ class Run(NamedTuple):
     model: Model
 
 
-def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCorpus]:
-    """Make or open a run's folder, tokeniser and corpus. Raises InputError."""
+@contextlib.contextmanager
+def own_run(folder: Workdir) -> Iterator[None]:
+    """Own a run's folder in the block, in process 0 for all. Raises InputError."""
+    with contextlib.ExitStack() as owned:
+        with processes.sharing_mistakes():
+            if processes.is_first():
+                owned.enter_context(folder.owned())
+        yield
+
+
+@contextlib.contextmanager
+def prepare_run(
+    workdir: Path, request: ConfigRequest
+) -> Iterator[tuple[Run, PreparedCorpus]]:
+    """Make or open a run's folder, tokeniser and corpus; own the folder in the block.
+
+    Raises InputError, also if another process owns it.
+    """
     folder = Workdir(workdir)
+    _resolve(folder, request)  # refuses a mistake before it makes the folder
+    with own_run(folder):
+        config = _resolve(folder, request)  # another process may have ended meanwhile
+        with processes.sharing_mistakes():
+            if processes.is_first():  # it writes what the others then open
+                tokenizer = folder.given_tokenizer(config.data.vocab_size)
+                prepared = prepare(config.data, folder.path, tokenizer=tokenizer)
+                if not folder.has_checkpoints():  # else training does when it resumes
+                    folder.write_record(config, prepared.tokenizer)
+        if not processes.is_first():
+            prepared = open_prepared(folder.path)
+        yield _make_run(folder, config, prepared.tokenizer), prepared
+
+
+def _resolve(folder: Workdir, request: ConfigRequest) -> Config:
+    """Return the config of a run that is trained or prepared. Raises InputError."""
     config = folder.resolve(request)
     one = np.ones(1, np.int32)
     _plan(config, one, one)  # refuses contradictions
-    folder.create()
-    if processes.is_first():  # it writes what the others then open
-        tokenizer = folder.read_tokenizer() if folder.has_checkpoints() else None
-        prepared = prepare(config.data, folder.path, tokenizer=tokenizer)
-        if not folder.has_checkpoints():  # training records what it resumes with
-            folder.write_record(config, prepared.tokenizer)
-    processes.wait_for_all("prepared")
-    if not processes.is_first():
-        prepared = prepare(config.data, folder.path)
-    return _make_run(folder, config, prepared.tokenizer), prepared
+    return config
 
 
 def open_run(workdir: Path, request: ConfigRequest = RECORDED) -> Run:

@@ -62,6 +62,7 @@ DOORS = {
     "tensorflow": "data",
     "tensorflow_datasets": "data",
     "orbax": "training.checkpoint_files",
+    "filelock": "files",
     "sentencepiece": "data.tokenizer",
     "sacrebleu": "evaluation.metrics evaluation.significance",
     "sacremoses": "evaluation.metrics",

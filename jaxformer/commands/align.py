@@ -21,6 +21,7 @@ from jaxformer.config_files import ConfigRequest
 from jaxformer.decoding.forced import pharaoh
 from jaxformer.decoding.parts import Encode
 from jaxformer.errors import InputError
+from jaxformer.files import require_output
 from jaxformer.run import open_translator
 
 
@@ -40,6 +41,8 @@ def run(
         raise InputError(
             f"--output={output} exists, or is not called .npz; give a new .npz file"
         )
+    if output is not None:
+        require_output(output)
     this, translator = open_translator(workdir, config, **options)
     text = read_text(this, source, reference, split)
     if not processes.is_first():

@@ -14,6 +14,7 @@ from jaxformer import processes
 from jaxformer.config import DataConfig
 from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
+from jaxformer.files import require_output
 from jaxformer.inspection import findings
 from jaxformer.inspection.background import inspect_in_background
 from jaxformer.workdir import Workdir
@@ -31,6 +32,8 @@ def run(
     """Check a config, or the run of a workdir; return the figures of the report."""
     if output is not None:  # fails early if a package is missing
         import jaxformer.reports.corpus  # noqa: F401
+
+        require_output(output, [".html"])
     if workdir is not None:
         return check(config, workdir, memory_gib, output)
     if config.values is None:
@@ -55,8 +58,8 @@ def check(
         from jaxformer.run import plan_training, prepare_run
         from jaxformer.training.memory import device_budget
 
-        checked, prepared = prepare_run(workdir, config)
-        plan = plan_training(checked, prepared)
+        with prepare_run(workdir, config) as (checked, prepared):
+            plan = plan_training(checked, prepared)
         figures = estimates.report_plan(checked, plan, prepared.report["train"])
         corpus = inspected and inspected()
     if corpus:

@@ -23,8 +23,8 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
         # If only process 0 used the cache, it would skip compiling and time out while
         # the other processes compile.
         keep_compiled()
-    this, prepared = prepare_run(workdir, config)
-    with processes.stop_requests() as stop:
+    own = prepare_run(workdir, config)
+    with own as (this, prepared), processes.stop_requests() as stop:
         try:
             return train_past_divergence(Job(this, prepared, stop))
         except processes.StoppedError as stopped:

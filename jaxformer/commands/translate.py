@@ -18,6 +18,7 @@ from jaxformer.data.stream import read_blocks
 from jaxformer.data.text import read_lines
 from jaxformer.decoding.forced import joined_links, pharaoh
 from jaxformer.decoding.translate import Hypothesis, Translator, best_texts
+from jaxformer.errors import InputError
 from jaxformer.run import open_translator
 
 
@@ -47,10 +48,18 @@ def run(
     """
     _, translator = open_translator(workdir, config, **options)
     in_json = json or alignment or translator.options.n_best > 1
-    prefixes = iter(()) if prefix is None else read_lines(prefix)
+    prefixes, blocks = iter(()), read_blocks(sys.stdin.buffer)
+    if prefix is not None:
+        begins, blocks = list(read_lines(prefix)), list(blocks)
+        prefixes, lines = iter(begins), sum(map(len, blocks))
+        if len(begins) != lines:
+            raise InputError(
+                f"{prefix} has {len(begins)} lines and standard input has {lines}; "
+                "line N of one begins the translation of line N of the other"
+            )
     output = sys.stdout.buffer  # UTF-8 and \n, whatever the locale
     translated = 0
-    for block in read_blocks(sys.stdin.buffer):
+    for block in blocks:
         begins = [next(prefixes, "") for _ in block]
         found = translator.translate_all(block, prefixes=begins, first=translated)
         if processes.is_first():

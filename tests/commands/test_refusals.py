@@ -1,6 +1,5 @@
 """Mistakes of the user: one line on stderr, exit code 2, and nothing is written."""
 
-import json
 import shutil
 import sys
 from unittest import mock
@@ -8,12 +7,14 @@ from unittest import mock
 import pytest
 
 from jaxformer import cli, processes
+from jaxformer.config_files import parse_config
 from jaxformer.errors import InputError
 from jaxformer.main import command as module_of
 from jaxformer.workdir import Workdir
+from tests.commands.runs import mtimes
 from tests.test_workdir import tokenizer_of
 
-FOREIGN = "--workdir=foreign", "is not the tokeniser that this run was trained with"
+FOREIGN = "--workdir=foreign", "damaged or not the tokeniser of this run"
 # For each command: flags beside --workdir=run, and words of the message.
 MISTAKES = {
     "train": [
@@ -32,14 +33,14 @@ MISTAKES = {
             "--workdir=new --config=toy --config.batches.row_length=800",
             "tokens_per_mic",
         ),
-        ("--workdir=spoilt", "spoilt/tokenizer.model is not a SentencePiece model"),
+        ("--workdir=spoilt", "spoilt/tokenizer.model is damaged or not the tokeniser"),
         FOREIGN,
     ],
     "check": [("--workdir=", "nothing to check: give --config=...")],
     "translate": [
         ("--workdir=run/config.json", "run/config.json/config.json cannot be read"),
         ("--workdir=untrained", "there is no checkpoint in untrained"),
-        ("--workdir=spoilt", "spoilt/tokenizer.model is not a SentencePiece model"),
+        ("--workdir=spoilt", "spoilt/tokenizer.model is damaged or not the tokeniser"),
         ("--ensemble=run,foreign", FOREIGN[1]),
         FOREIGN,
         ("--n_best=9 --beam_size=2", "n_best is 9, more than beam_size = 2"),
@@ -109,25 +110,67 @@ MISTAKES = {
     ],
 }
 
+# Files of the user's that would be overwritten, ignored or not written, and damage.
+TORN = "--workdir=torn", "corpus is damaged: train/source.tokens does not have its chec"
+EDITED = "--workdir=edited", "edited/config.json is damaged or was edited; put a copy"
+NOT_THERE = "cannot be written: there is no folder"
+FILES = {
+    "train": [
+        TORN,
+        EDITED,
+        ("--config.data.directory=elsewhere", "/toy0', and 'elsewhere' cannot be comp"),
+        (
+            "--workdir=new --config=demo --config.data.builtin_eval_pairs=0",
+            "the dev split is empty; raise data.builtin_eval_pairs",
+        ),
+        (
+            "--workdir=given --config=demo",
+            "given/tokenizer.model cannot be used: it has 11 ids and data.vocab_size",
+        ),
+    ],
+    "prepare": [TORN, EDITED],
+    "check": [TORN, EDITED, ("--output=new/page.html", NOT_THERE)],
+    "translate": [
+        EDITED,
+        ("--prefix=short", "short has 2 lines and standard input ha"),
+    ],
+    "evaluate": [
+        ("--output=new/text", NOT_THERE),
+        ("--split=dev --workdir=torn", TORN[1]),
+    ],
+    "align": [("--output=new/page.npz", NOT_THERE)],
+    "visualize": [("--output=new/page.html", NOT_THERE)],
+    "report": [("--output=new/page.html", NOT_THERE), TORN],
+    "reproduce": [
+        ("--output=new/page.html", NOT_THERE),
+        ("--output=page.html --row=table3/E", "leave out --row, or it"),
+    ],
+}
+
 
 @pytest.fixture(scope="module")
 def folder(trained, toy, tmp_path_factory):
     """The finished run, others that lack something, and files."""
     folder = tmp_path_factory.mktemp("mistakes")
     shutil.copytree(trained.workdir, folder / "run")
-    untrained, unscored, spoilt, foreign, other = (
-        shutil.copytree(trained.workdir, folder / name)
-        for name in ("untrained", "unscored", "spoilt", "foreign", "other")
+    names = ["untrained", "unscored", "spoilt", "foreign", "other", "torn", "edited"]
+    untrained, unscored, spoilt, foreign, other, torn, edited = (
+        shutil.copytree(trained.workdir, folder / name) for name in names
     )
+    (torn / "corpus" / "train" / "source.tokens").write_bytes(b"")
+    record = (edited / "config.json").read_text()
+    (edited / "config.json").write_text(record.replace('"d_ff": 64', '"d_ff": 32'))
+    (folder / "given").mkdir()
+    (folder / "given" / ".lock").touch()
+    tokenizer_of(["x y z"], folder / "given" / "tokenizer.model")
     tokenizer_of(["x y z"], foreign / "tokenizer.model")
     shutil.rmtree(untrained / "checkpoints")
     (unscored / "metrics.jsonl").unlink()
     (spoilt / "tokenizer.model").write_bytes(b"nothing")
     (spoilt / "reproduced.json").write_text('{"row": "table3/E"}')
-    file = Workdir(other).config_file
-    record = json.loads(file.read_text())
-    record["config"]["data"]["test"] = "dev"
-    file.write_text(json.dumps(record))
+    values = Workdir(other).read_record()["config"]
+    values["data"]["test"] = "dev"
+    Workdir(other).write_record(parse_config(values), Workdir(other).read_tokenizer())
     shutil.copy(toy.config, folder)
     for name, content in {
         "short": b"SU\nRI\n", "one": b"bo\n", "empty": b"", "blank": b" \n",
@@ -140,16 +183,21 @@ def folder(trained, toy, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("mode", "flags", "said"),
-    [(mode, *each) for mode, cases in MISTAKES.items() for each in cases],
+    [
+        (mode, *each)
+        for cases_of in (MISTAKES, FILES)
+        for mode, cases in cases_of.items()
+        for each in cases
+    ],
 )
 def test_a_mistake_is_one_line_and_changes_nothing(
     command, folder, monkeypatch, mode, flags, said
 ):
     monkeypatch.chdir(folder)
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    before = mtimes(folder)
     answer = command(mode, *flags.split(), workdir="run", stdin=b"bo da fe\n")
     assert said in answer.complaint
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert mtimes(folder) == before
 
 
 @pytest.mark.parametrize(

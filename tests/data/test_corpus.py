@@ -202,9 +202,24 @@ def test_a_prepared_workdir_is_only_opened(tmp_path, folder, monkeypatch):
     with pytest.raises(InputError, match=message):
         prepare(replace(folder, vocab_size=90, max_ratio=4.0), run)
     assert tree(run) == before
-    (run / "corpus" / "report.json").unlink()
     with pytest.raises(InputError, match="holds no prepared corpus"):
-        prepare(folder, run)
+        open_prepared(tmp_path)
+
+
+def test_another_folder_is_accepted_for_the_same_text(tmp_path, folder):
+    run, moved = tmp_path / "run", replace(folder, directory="moved")
+    prepare(folder, run)
+    before = tree(run)
+    both = "directory='text', and 'moved'"
+    with pytest.raises(InputError, match=rf"{both} cannot .*neither moved/train\.en"):
+        prepare(moved, run)
+    shutil.move(tmp_path / "text", tmp_path / "moved")
+    assert len(prepare(moved, run).train.source) == len(PAIRS)
+    write_split(tmp_path / "moved" / "val", [PAIRS[0], PAIRS[0]])
+    with pytest.raises(InputError, match=rf"{both} has other text; use another"):
+        prepare(moved, run)
+    prepare(folder, run)  # which needs no text
+    assert tree(run) == before
 
 
 def test_only_the_tokenizer_it_was_prepared_with_is_accepted(tmp_path, folder):
@@ -215,7 +230,7 @@ def test_only_the_tokenizer_it_was_prepared_with_is_accepted(tmp_path, folder):
     assert prepare(folder, run, tokenizer=given).report["vocab_size"] == 60
     assert prepare(folder, run).tokenizer.hash == given.hash
     shutil.copy(other / "tokenizer.model", run)
-    with pytest.raises(InputError, match="is not the tokenizer that"):
+    with pytest.raises(InputError, match="damaged or not the tokeniser of this run"):
         prepare(folder, run)
 
 
@@ -234,6 +249,11 @@ def test_targets_are_encoded_as_targets(tmp_path, folder, monkeypatch):
         ("train", {}, r"train\.de has 3"),
         ("val", {}, r"val\.de has 3"),
         ("none", {"max_length": 2}, r"no training pair is left of 4.*too_long.: 4"),
+        (
+            "none",
+            BUILTIN | {"builtin_eval_pairs": 0},
+            r"dev split is empty; raise data",
+        ),
     ],
 )
 def test_bad_text_leaves_nothing_behind(tmp_path, folder, broken, changes, message):
@@ -270,22 +290,3 @@ def test_a_corpus_without_pairs_opens_and_has_no_index(tmp_path, index):
     write_corpus(tmp_path / "c", [], vocab_size=10)
     with pytest.raises(IndexError):
         open_corpus(tmp_path / "c").target[index]
-
-
-def test_an_error_while_writing_leaves_nothing(tmp_path):
-    with pytest.raises(ValueError, match="argument"):
-        write_corpus(tmp_path / "c", [*CHUNKS, (SOURCES,)], vocab_size=100)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["source.tokens", "target.offsets.npy", "format.json"])
-@pytest.mark.parametrize("is_cut", [True, False])
-def test_damage_is_one_sentence(tmp_path, name, is_cut):
-    write_corpus(tmp_path / "train", CHUNKS, vocab_size=100)
-    path = tmp_path / "train" / name
-    content = path.read_bytes()
-    path.unlink()
-    if is_cut:
-        path.write_bytes(content[:-1])
-    with pytest.raises(InputError, match=r"train is missing or damaged.*prepare"):
-        open_corpus(tmp_path / "train")
