@@ -162,7 +162,7 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
         checkpoints = Checkpoints(
             run.workdir.checkpoints,
             keep=None,
-            scores=read_scores(path),
+            scores=read_scores(path) if which == "best" else {},
             last=training.steps,
         )
         try:

@@ -51,7 +51,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         self.directory = directory.absolute()
         self._keep, self.scores, self._last = keep, scores, last
-        self._damaged: set[int] = set()
+        self._damaged: dict[int, str] = {}  # what is, by step
         self._saving: int | None = None  # the save to wait for
         self._writer: Writer | None = None
         silence()
@@ -78,13 +78,13 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, ascending, without those found damaged."""
-        return sorted(self._all_steps().keys() - self._damaged)
+        return sorted(self._all_steps().keys() - self._damaged.keys())
 
     def scheduled_steps(self) -> list[int]:
         """Those of `steps` that are on schedule."""
         found = self._all_steps().items()
         scheduled = {step for step, on in found if on or step == self._last}
-        return sorted(scheduled - self._damaged)
+        return sorted(scheduled - self._damaged.keys())
 
     def latest_step(self) -> int | None:
         """The newest step with a checkpoint, or None if there is none."""
@@ -103,7 +103,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self.wait()
         self._saving = step
         with self._explain_failure(OSError):
-            self._remove(self._damaged & {step})
+            self._remove(self._damaged.keys() & {step})
             self._written[step] = scheduled
             self._writer.save(self._path(step), state, scheduled=scheduled)
 
@@ -144,13 +144,13 @@ class Checkpoints(contextlib.AbstractContextManager):
             state, damage = read(self._path(step), abstract=abstract)
             if not damage:
                 return state, step
-            self._damaged.add(step)
-            path = self._path(step)
+            path, self._damaged[step] = self._path(step), damage
             logger.warning("checkpoint %s is damaged (%s): skipped", path, damage)
         if older:
             raise InputError(
-                f"none of the checkpoints in {self.directory} can be read; "
-                "put back a copy, or remove the folder to start afresh"
+                f"none of the checkpoints in {self.directory} can be read "
+                f"({older[-1]}: {self._damaged[older[-1]]}); put back a copy, or "
+                "remove the folder to start afresh"
             )
         return None
 
@@ -196,7 +196,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def _scan(self) -> dict[int, bool]:
         """Steps with a checkpoint on disk, as process 0 finds them."""
-        paths = [path for path in self.directory.glob("*") if path.name.isdecimal()]
+        paths = [path for path in self.directory.glob("*/") if path.name.isdecimal()]
         pairs = [(int(path.name), is_scheduled(path)) for path in paths]
         return dict(map(tuple, processes.from_first(pairs)))
 
@@ -221,7 +221,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         for step in sorted(steps):
             self._writer.remove(self._path(step))
             del self._written[step]
-        self._damaged -= steps
+            self._damaged.pop(step, None)
 
     @contextlib.contextmanager
     def _explain_failure(self, *kinds: type[Exception]) -> Iterator[None]:

@@ -98,7 +98,7 @@ def find_damage(path: Path) -> str:
     if processes.is_first():
         damage = verify_checksums(path)
         if not (path / CHECKSUMS).exists():
-            damage = f"without {CHECKSUMS}, as earlier versions wrote it"
+            damage = f"without {CHECKSUMS}, damaged or of an earlier version"
     return _agree(path, damage)
 
 

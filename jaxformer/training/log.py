@@ -42,12 +42,8 @@ def read_metrics(workdir: Path) -> list[dict]:
     """
     found, damaged = _read(workdir / METRICS_FILE)
     if damaged:
-        logger.warning(
-            "%s, line %s is damaged (damaged lines in all: %s); they are not used",
-            workdir / METRICS_FILE,
-            damaged[0],
-            len(damaged),
-        )
+        lines, file = ", ".join(map(str, damaged[:9])), workdir / METRICS_FILE
+        logger.warning("%s: damaged and not used: line %s", file, lines)
     return found
 
 
