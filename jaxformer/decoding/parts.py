@@ -96,10 +96,7 @@ def parts_of_lines(
     """
     code = _LANGUAGE.match(text)[0]
     code = code if code and code in tokenizer.pieces() else ""
-    lines = [[text.removeprefix(code)]]
-    if language is not None:
-        lines = lines[0][0].strip().split("\n")
-        lines = [sentences_of(line, language) for line in lines]
+    lines = lines_of(text.removeprefix(code), language)
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         return tokenizer.encode([code + each for each in texts])
@@ -108,6 +105,13 @@ def parts_of_lines(
         [part for sentence in line for part in parts_of(sentence, encode, **how)]
         for line in lines
     ]
+
+
+def lines_of(text: str, language: str | None) -> list[list[str]]:
+    """Split a text into the sentences of its lines; None: one line, one sentence."""
+    if language is None:
+        return [[text]]
+    return [sentences_of(line, language) for line in text.strip().split("\n")]
 
 
 def sentences_of(line: str, language: str) -> list[str]:

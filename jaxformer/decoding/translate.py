@@ -16,7 +16,7 @@ from jaxformer.batch import Tokenizer
 from jaxformer.decoding.engine import Engine, Task
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.parts import Hypothesis, joined, parts_of_lines
+from jaxformer.decoding.parts import Hypothesis, joined, lines_of, parts_of_lines
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
 from jaxformer.errors import InputError
@@ -48,7 +48,8 @@ class Translator:
         rows: jax.sharding.NamedSharding | None,
     ) -> None:
         self.tokenizer, self.options = tokenizer, options
-        self._names, self._language = tokenizer.pieces(), language
+        self._names = tokenizer.pieces()
+        self._language = language if options.split_sentences else None
         positions = filter(None, (model.longest for model in models))
         self._positions = min(positions, default=None)
         limits = filter(None, (options.max_source_length, self._positions))
@@ -186,6 +187,10 @@ class Translator:
         """Take a few steps for all submitted sentences; False if none is left."""
         return self._engine.advance(steps)
 
+    def sentences(self, text: str) -> list[str]:
+        """Split a text into what is translated by itself, as the options say."""
+        return list(itertools.chain.from_iterable(lines_of(text, self._language)))
+
     def attention(self, source: Side, target: Side) -> Attention:
         """Return the attention maps of the first member for one pair.
 
@@ -215,7 +220,7 @@ class Translator:
         lines = parts_of_lines(
             text,
             self.tokenizer,
-            language=self._language if self.options.split_sentences else None,
+            language=self._language,
             longest=self.longest,
             policy=self.options.long_lines,
             line=number + 1,
