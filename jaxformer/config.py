@@ -191,7 +191,7 @@ class SearchConfig(Section, name="decoding"):
     beam_size: int = setting(
         "Beam width; 1 is greedy search. Of samples: their number.",
         least=1,
-        most=1000,
+        most=512,
         free=True,
     )
     alpha: float = setting(

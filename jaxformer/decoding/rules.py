@@ -104,7 +104,7 @@ def _repeating(tokens: jax.Array, ages: jax.Array, n: int) -> jax.Array:
     ends = jnp.arange(windows) + n - 1  # the index of the last token of each window
     is_past = ends[None, :] < ages[:, None]  # [B, windows]
     banned = jnp.where(repeats & is_past[:, None], tokens[:, :, n - 1 :], PAD)
-    return banned.reshape(-1, windows)
+    return banned.reshape(tokens.shape[0] * tokens.shape[1], windows)
 
 
 def top_candidates(
