@@ -5,7 +5,7 @@ ends with a report, or resumes before the divergence and skips its data.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluation, Text, report_phenomena
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.processes import StoppedError, StopRequests
 from jaxformer.run import (
     Run,
     TrainingSetup,
@@ -29,6 +28,7 @@ from jaxformer.run import (
     make_training_setup,
     plan_training,
 )
+from jaxformer.stops import StoppedError, StopRequests
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.divergence import diagnose_update
@@ -62,7 +62,10 @@ class Job:
             rows=sharding.rows_here(mesh),
         )
         put = partial(sharding.put_batch, mesh)
-        return (tuple(map(put, update)) for update in batches)
+        for number, update in enumerate(batches):
+            if number:  # the update before is made, and not saved
+                self.stop.saved_step = None
+            yield tuple(map(put, update))
 
 
 def train_past_divergence(job: Job) -> dict:
@@ -77,13 +80,18 @@ def train_past_divergence(job: Job) -> dict:
     checkpoints = Checkpoints(
         run.workdir.checkpoints, keep=training.keep, scores=scores
     )
+
+    def saved_step() -> int:
+        checkpoints.wait()
+        return checkpoints.latest_step() or 0
+
     with sharding.on_mesh(job.setup.mesh), checkpoints:
         while True:
             state = first_state(job, checkpoints, position, tried)
             for step in [step for step in scores if step > int(state.step)]:
                 del scores[step]
             try:
-                return train_to_the_end(job, state, checkpoints)
+                return train_to_the_end(job, state, checkpoints, saved_step)
             except DivergedError as divergence:
                 position = int(divergence.state.data_position)
                 report = describe_divergence(job, divergence.state)
@@ -94,14 +102,21 @@ def train_past_divergence(job: Job) -> dict:
                         "optimizer.learning_rate_scale"
                     ) from None
                 logger.warning("%s", report)
-            except StoppedError:
-                checkpoints.wait()
-                raise StoppedError(checkpoints.latest_step() or 0) from None
 
 
-def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> dict:
+def train_to_the_end(
+    job: Job,
+    state: TrainState,
+    checkpoints: Checkpoints,
+    saved_step: Callable[[], int],
+) -> dict:
     """Train and evaluate the result. Raises StoppedError and DivergedError."""
     run, training = job.run, job.run.config.training
+
+    def evaluate(step: int, params: Parameters) -> dict:
+        with job.stop.losing_nothing(saved_step):  # an evaluated step is saved before
+            return validate(job, step, params).scores
+
     if processes.is_first():
         run.workdir.write_record(run.config, run.tokenizer)
     with MetricsLog(
@@ -110,17 +125,18 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
         state = train(
             state,
             job.setup.train_step,
-            job.updates(int(state.data_position)),
+            log.track(job.updates(int(state.data_position))),
             config=training,
             schedule=job.setup.schedule,
-            evaluate=lambda step, params: validate(job, step, params).scores,
+            evaluate=evaluate,
             checkpoints=checkpoints,
             log=log,
             is_asked_to_stop=job.stop.reached,
         )
         if int(state.step) < training.steps:
             raise StoppedError
-        return {"step": int(state.step), **evaluate_result(job, log)}
+        with job.stop.losing_nothing(saved_step):
+            return {"step": int(state.step), **evaluate_result(job, log)}
 
 
 def first_state(

@@ -16,6 +16,7 @@ from jaxformer import processes
 from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
+from jaxformer.progress import track
 from jaxformer.run import open_translator
 
 
@@ -39,7 +40,8 @@ def run(
     if not processes.is_first():
         return
     arrays = {}
-    for line, pair in enumerate(zip(*text, strict=True)):
+    pairs = track(zip(*text, strict=True), "aligning", len(text.sources), unit="pairs")
+    for line, pair in enumerate(pairs):
         maps = translator.attention(*pair)
         sys.stdout.buffer.write(f"{maps.pharaoh()}\n".encode())
         if output is not None:

@@ -16,8 +16,8 @@ import json
 import logging
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer, train_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder
+from jaxformer.progress import track
 
 log = logging.getLogger(__name__)
 
@@ -64,16 +65,24 @@ def prepare(
         _check_settings(config, corpus)
         log.info("corpus: using %s as it was prepared", corpus)
         return open_prepared(workdir)
-    start = time.monotonic()
+    start, total = time.monotonic(), None  # pairs, once they are read
     dev = read_split(config, "dev")  # before the long work: it may be missing
     with new_folder(corpus) as partial:
         trained = partial / "tokenizer.model"
         if tokenizer is None:
             size = config.vocab_size
             log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
-            sentences = chain.from_iterable(read_pairs(config, "train"))
-            tokenizer = train_tokenizer(sentences, trained, config)
-        _write(partial, config, tokenizer, dev)
+            pairs = track(read_pairs(config, "train"), "reading", unit="pairs")
+
+            def sentences() -> Iterator[str]:
+                nonlocal total
+                total = 0
+                for pair in pairs:
+                    total += 1
+                    yield from pair
+
+            tokenizer = train_tokenizer(sentences(), trained, config)
+        _write(partial, config, tokenizer, dev, total)
         if trained.exists():
             os.replace(trained, workdir / "tokenizer.model")
     log.info("corpus: prepared in %.0f s", time.monotonic() - start)
@@ -100,6 +109,7 @@ def _write(
     config: DataConfig,
     tokenizer: Tokenizer,
     dev: tuple[list[str], list[str]],
+    total: int | None,
 ) -> None:
     """Write both splits in tokens, the text of dev, and the report."""
     report = {}
@@ -107,6 +117,8 @@ def _write(
         ("train", read_pairs(config, "train"), config),
         ("dev", zip(*dev, strict=True), None),
     ):
+        size = total if rules else len(dev[0])
+        pairs = track(pairs, f"tokenising {split}", size, unit="pairs")
         counts = CorpusReport()
         chunks = clean(pairs, tokenizer, counts, rules)
         write_corpus(folder / split, chunks, vocab_size=tokenizer.vocab_size)
