@@ -1,6 +1,6 @@
 """Progress of long work: a bar on a terminal, elsewhere a log line every few seconds.
 
-Work of a few seconds is not reported.
+Nothing is reported of work that takes a few seconds.
 """
 
 import logging
@@ -8,8 +8,10 @@ import os
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from typing import Any
 
 import jax
@@ -28,7 +30,10 @@ PROGRAMS = {
     **dict.fromkeys(("begin", "insert", "advance", "resize"), "the search"),
     "evaluate_batch": "the evaluation",
 }
-_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+_COMPILE_EVENTS = tuple(
+    f"/jax/core/compile/{name}_duration"
+    for name in ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")
+)
 
 
 class _LastLine(logging.Filter):
@@ -40,31 +45,41 @@ class _LastLine(logging.Filter):
         self.time = time.time()
         return True
 
-    def log(self, line: str) -> None:
-        logger.info("%s", line)
-        self.time = time.time()
-
 
 LAST_LINE = _LastLine()
 
 
-class _LogFile:
-    """A file for tqdm whose lines are log messages."""
+class _Work:
+    """Work in progress; its string is the line to log."""
 
-    def write(self, text: str) -> None:
-        if line := text.strip():  # tqdm erases a bar with spaces
-            LAST_LINE.log(line)
+    def __init__(self, what: str, total: int | None, unit: str, initial: int) -> None:
+        self.what, self.total, self.unit = what, total, unit
+        self.n = self.initial = initial
+        self.start = time.time()
 
-    def flush(self) -> None:
-        pass
+    def update(self, n: int = 1) -> None:
+        self.n += n
 
+    def __str__(self) -> str:
+        taken = time.time() - self.start
+        if not self.unit:
+            return f"{self.what}: {taken:.0f} s so far"
+        if self.total is None:
+            return f"{self.what}: {self.n:,} {self.unit}"
+        each = taken / max(self.n - self.initial, 1)
+        left = timedelta(seconds=round(each * (self.total - self.n)))
+        return f"{self.what}: {self.n:,} of {self.total:,} {self.unit}, ETA {left}"
 
-class _Lines(tqdm):
-    """Log a line when nothing was logged for INTERVAL seconds."""
-
-    def update(self, n: float = 1) -> bool | None:
-        self.last_print_t = LAST_LINE.time or self.last_print_t
-        return super().update(n)
+    def report(self, done: threading.Event, is_announced: bool) -> None:
+        """Log a line when nothing else is logged, until `done`."""
+        last = LAST_LINE.time or self.start
+        if is_announced and not done.wait(DELAY):
+            logger.info("%s ...", self.what)
+        while not done.wait(DELAY):
+            last = max(last, LAST_LINE.time)
+            if time.time() - last >= INTERVAL:
+                last = time.time()
+                logger.info("%s", str(self))
 
 
 def draws_bars() -> bool:
@@ -76,80 +91,67 @@ def draws_bars() -> bool:
 
 @contextmanager
 def progress(
-    what: str, total: int | None, *, unit: str, initial: int = 0, **bar: Any
-) -> Iterator[tqdm]:
-    """Yield a bar whose `update(n)` reports that n more of `total` items are done.
+    what: str,
+    total: int | None = None,
+    *,
+    unit: str = "",
+    initial: int = 0,
+    is_announced: bool = False,
+    **bar: Any,
+) -> Iterator[_Work | tqdm]:
+    """Report the work of the block; `update(n)` says that n more items are done.
 
-    The time left is estimated unless `total` is None. `bar` are options of tqdm for a
-    terminal. Of several processes the first one reports.
+    Logs a line when no other line is logged for INTERVAL seconds, with the time left if
+    there is a `total`; with `is_announced` also after a second. On a terminal a bar
+    shows the items, if they have a `unit`; `bar` are options of tqdm for it.
     """
-    shared = {"desc": what, "total": total, "initial": initial, "unit": f" {unit}"}
-    with ExitStack() as stack:
-        if draws_bars():
-            stack.enter_context(logging_redirect_tqdm())
-            options = {"delay": DELAY, "leave": False, "dynamic_ncols": True, **bar}
-            yield stack.enter_context(tqdm(**shared, **options))
-            return
-        of_total = "" if total is None else " of {total:,}"
-        left = "" if total is None else ", ETA {remaining}"
-        lines = _Lines(
-            **shared, file=_LogFile(), disable=not processes.is_first(), delay=DELAY,
-            mininterval=INTERVAL, miniters=1, leave=False, position=0,
-            bar_format=f"{{desc}}: {{n:,}}{of_total}{{unit}}{left}",
-        )  # fmt: skip
-        yield stack.enter_context(lines)
+    if unit and draws_bars():
+        options = {"delay": DELAY, "leave": False, "dynamic_ncols": True, **bar}
+        with (
+            logging_redirect_tqdm(),
+            tqdm(
+                desc=what, total=total, unit=f" {unit}", initial=initial, **options
+            ) as drawn,
+        ):
+            yield drawn
+        return
+    work, done = _Work(what, total, unit, initial), threading.Event()
+    arguments = done, is_announced
+    threading.Thread(target=work.report, args=arguments, daemon=True).start()
+    try:
+        yield work
+    finally:
+        done.set()
 
 
 def track(
     items: Iterable, what: str, total: int | None = None, *, unit: str
 ) -> Iterator[Any]:
     """Yield the items; report their progress as `progress` does."""
-    with progress(what, total, unit=unit) as bar:
+    with progress(what, total, unit=unit) as work:
         for item in items:
             yield item
-            bar.update()
-
-
-@contextmanager
-def heartbeat(what: str, *, delay: float | None = None) -> Iterator[None]:
-    """Log what the block does, and for how long, when nothing else is logged.
-
-    With `delay` log it first after so many seconds, whatever else is logged.
-    """
-    done, start = threading.Event(), time.time()
-
-    def report() -> None:
-        if delay is not None:
-            if done.wait(delay):
-                return
-            LAST_LINE.log(f"{what} ...")
-        while not done.wait(DELAY):
-            now = time.time()
-            if now - (LAST_LINE.time or start) >= INTERVAL:
-                LAST_LINE.log(f"{what}: {now - start:.0f} s so far")
-
-    threading.Thread(target=report, name="heartbeat", daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
+            work.update()
 
 
 @contextmanager
 def compiles_reported() -> Iterator[None]:
     """Log each compile within the block that takes over a second, while it runs."""
-    running: dict[int, ExitStack] = {}  # by thread
+    running: dict[int, list[ExitStack]] = defaultdict(list)  # by thread
 
     def begin(event: str, _: float, *, fun_name: str = "", **__: Any) -> None:
-        if event == _COMPILE_EVENT:
+        if event in _COMPILE_EVENTS:
             name = fun_name.removeprefix("jit(").removesuffix(")").strip("_")
-            program = PROGRAMS.get(name, name.replace("_", " "))
-            stack = running[threading.get_ident()] = ExitStack()
-            stack.enter_context(heartbeat(f"compiling {program}", delay=DELAY))
+            what = f"compiling {PROGRAMS.get(name, name.replace('_', ' '))}"
+            stack, outer = ExitStack(), running[threading.get_ident()]
+            if not outer:  # functions are traced within others
+                is_announced = event == _COMPILE_EVENTS[-1]
+                stack.enter_context(progress(what, is_announced=is_announced))
+            outer.append(stack)
 
     def end(event: str, _: float, **__: Any) -> None:
-        if event == _COMPILE_EVENT:
-            running.pop(threading.get_ident(), ExitStack()).close()
+        if event in _COMPILE_EVENTS and running[threading.get_ident()]:
+            running[threading.get_ident()].pop().close()
 
     jax.monitoring.register_scalar_listener(begin)
     jax.monitoring.register_event_duration_secs_listener(end)

@@ -28,7 +28,7 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.progress import heartbeat
+from jaxformer.progress import progress
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_scores
 from jaxformer.training.optimizer import make_optimizer
@@ -108,7 +108,7 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     return make_plan(*lengths, run.config.batches, run.config.training)
 
 
-@heartbeat("reading parameters")
+@progress("reading parameters")
 def read_parameters(run: Run, which: str | None) -> Parameters:
     """Read parameters of a run: of a step, "latest", "best" or "average:N".
 

@@ -24,18 +24,19 @@ def quick(monkeypatch, caplog):
 
 @pytest.mark.parametrize(
     ("total", "said"),
-    [(3, "reading: 2 of 3 pairs, ETA 00:00"), (None, "reading: 2 pairs")],
+    [(3, "reading: 1 of 3 pairs, ETA 0:00:00"), (None, "reading: 1 pairs")],
 )
 def test_without_a_terminal_a_line_is_logged_when_nothing_else_is(caplog, total, said):
     for number in progress.track(range(3), "reading", total, unit="pairs"):
-        time.sleep(0.06 if number == 1 else 0)
-    assert caplog.messages == [said]
+        time.sleep(0.1 * (number == 1))
+    assert said in caplog.messages
 
 
-def test_other_lines_stand_for_the_progress(caplog):
-    with progress.heartbeat("waiting"):
-        for _ in progress.track(range(6), "reading", unit="pairs"):
-            time.sleep(0.03)
+def test_other_lines_stand_for_the_progress(caplog, monkeypatch):
+    monkeypatch.setattr(progress, "INTERVAL", 0.5)
+    with progress.progress("waiting"):
+        for _ in progress.track(range(30), "reading", unit="pairs"):
+            time.sleep(0.02)
             progress.LAST_LINE.filter(None)
     assert caplog.messages == []
 
@@ -48,7 +49,7 @@ def test_a_terminal_shows_a_bar(monkeypatch):
 
 
 def test_a_silent_call_is_reported_again_and_again(caplog):
-    with progress.heartbeat("training the vocabulary"):
+    with progress.progress("training the vocabulary"):
         time.sleep(0.3)
     assert len(caplog.messages) > 2
     assert {*caplog.messages} == {"training the vocabulary: 0 s so far"}

@@ -19,7 +19,7 @@ from jaxformer.errors import InputError
 from jaxformer.files import undone_at_end
 from jaxformer.inspection import findings
 from jaxformer.inspection.background import inspect_in_background
-from jaxformer.progress import heartbeat
+from jaxformer.progress import progress
 from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def check(
         checked, prepared = prepare_run(workdir, config)
         plan = plan_training(checked, prepared)
         figures = estimates.report_plan(checked, plan, prepared.report["train"])
-        with heartbeat("inspecting the text"):
+        with progress("inspecting the text"):
             corpus = inspected and inspected()
     if corpus:
         add_pieces(corpus, text, prepared)

@@ -30,7 +30,7 @@ from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.config import DataConfig
 from jaxformer.data.text import normalise
 from jaxformer.errors import InputError
-from jaxformer.progress import heartbeat
+from jaxformer.progress import progress
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ def train_tokenizer(
             eos_id=EOS,
             minloglevel=2,  # errors only
         )
-        with heartbeat("training the vocabulary"):
+        with progress("training the vocabulary"):
             training.result()
     except RuntimeError as error:
         too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))

@@ -3,8 +3,10 @@
 import hashlib
 import io
 import logging
+import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from itertools import chain
 from types import SimpleNamespace
@@ -41,6 +43,20 @@ def train(path, sentences=TEXT, **changes):
     config = {"vocab_size": 200, "character_coverage": 1.0, "vocab_sentences": 1000}
     config = SimpleNamespace(**config | {"seed": 0} | changes)
     return train_tokenizer(sentences, path, config)
+
+
+def test_ctrl_c_interrupts_the_training_of_a_vocabulary(tmp_path, monkeypatch):
+    """SentencePiece would report an exception in its iterator as a RuntimeError."""
+    end, main = threading.Event(), threading.main_thread().ident
+
+    def run_long(**_):
+        signal.pthread_kill(main, signal.SIGINT)
+        end.wait(60)
+
+    monkeypatch.setattr(sentencepiece.SentencePieceTrainer, "train", run_long)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "tokenizer.model")
+    end.set()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from jaxformer import progress
 from jaxformer.batch import EOS
 from jaxformer.decoding import translate as translate_module
 from jaxformer.decoding.engine import Task
@@ -128,13 +127,13 @@ def test_check_stop_may_end_the_work_at_any_moment(make_echo):
     assert echo(SENTENCES) == SENTENCES
 
 
-def test_all_processes_report_their_progress(make_echo, monkeypatch, caplog):
-    caplog.set_level("INFO", "jaxformer")
-    monkeypatch.setattr(progress, "DELAY", 0)
-    monkeypatch.setattr(progress, "INTERVAL", 0)
+def test_all_processes_report_their_progress(make_echo, monkeypatch):
+    progress = mock.MagicMock()
+    monkeypatch.setattr(translate_module, "progress", progress)
     echo = make_echo()
     assert echo.translate_all(SENTENCES) == echo.translate(SENTENCES)
-    assert caplog.messages[-1] == "translating: 9 of 9 sentences, ETA 00:00"
+    progress.assert_called_once_with("translating", 9, unit="sentences")
+    assert progress().__enter__().update.call_count == 9
 
 
 def test_a_long_line_is_translated_in_parts(make_echo):
