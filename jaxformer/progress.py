@@ -47,6 +47,7 @@ class _LastLine(logging.Filter):
 
 
 LAST_LINE = _LastLine()
+_active: list["_Work"] = []  # the last one, within the others, is reported
 
 
 class _Work:
@@ -77,7 +78,7 @@ class _Work:
             logger.info("%s ...", self.what)
         while not done.wait(DELAY):
             last = max(last, LAST_LINE.time)
-            if time.time() - last >= INTERVAL:
+            if time.time() - last >= INTERVAL and _active[-1:] == [self]:
                 last = time.time()
                 logger.info("%s", str(self))
 
@@ -118,10 +119,12 @@ def progress(
     work, done = _Work(what, total, unit, initial), threading.Event()
     arguments = done, is_announced
     threading.Thread(target=work.report, args=arguments, daemon=True).start()
+    _active.append(work)
     try:
         yield work
     finally:
         done.set()
+        _active.remove(work)
 
 
 def track(

@@ -35,15 +35,14 @@ class StoppedError(BaseException):
 class StopRequests:
     """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
 
-    A second Ctrl-C interrupts at once. `saved_step` returns the step on disk while a
-    stop loses nothing, and is None while it would lose updates. In one process a stop
-    that loses nothing raises StoppedError in the main thread.
+    A second Ctrl-C interrupts at once. While a stop `loses_nothing`, since
+    `saved_step()` is on disk, it raises StoppedError in the main thread of one process.
     """
 
     def __init__(self, saved_step: Callable[[], int] | None, labels: dict) -> None:
         self.signal: str | None = None
-        self.saved_step = saved_step
-        self._labels = labels
+        self.saved_step, self._labels = saved_step, labels
+        self.loses_nothing = saved_step is not None
         self._calls = 0  # of `reached`; JAX agrees on the call at which all stop
         self._interrupts = 0  # by Ctrl-C
         self._lock = threading.RLock()  # held by the thread that ends the process
@@ -61,18 +60,18 @@ class StopRequests:
             raise StoppedError
 
     @contextmanager
-    def losing_nothing(self, saved_step: Callable[[], int]) -> Iterator[None]:
+    def losing_nothing(self) -> Iterator[None]:
         """Let a stop within the block end the process at once."""
-        before, self.saved_step = self.saved_step, saved_step
+        before, self.loses_nothing = self.loses_nothing, True
         try:
             yield
         finally:
-            self.saved_step = before
+            self.loses_nothing = before
 
     def result(self, step: int) -> dict[str, Any]:
         """Log a stop after `step`; return the result of the command."""
         with self._lock:
-            self.saved_step = None  # `end` has nothing left to do
+            self.loses_nothing = False  # `end` has nothing left to do
         logger.info(
             f"stopped at step {step:,}, which is saved; the same command resumes there"
             if step
@@ -86,7 +85,7 @@ class StopRequests:
             is_first, self.signal = self.signal is None, signal.Signals(number).name
         if number == signal.SIGINT and not is_first:
             raise KeyboardInterrupt
-        if self.saved_step is not None and not processes.are_several():
+        if self.loses_nothing and not processes.are_several():
             if is_first:  # another one does not disturb what a stop does
                 raise StoppedError
             return
@@ -103,7 +102,7 @@ class StopRequests:
             self._interrupts += number == signal.SIGINT
             if self._interrupts > 1:
                 _interrupt()
-            if self.saved_step is not None and not processes.are_several():
+            if self.loses_nothing and not processes.are_several():
                 print_result(self.result(self.saved_step()))
                 _end(0)
 

@@ -5,7 +5,7 @@ ends with a report, or resumes before the divergence and skips its data.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ class Job:
         put = partial(sharding.put_batch, mesh)
         for number, update in enumerate(batches):
             if number:  # the update before is made, and not saved
-                self.stop.saved_step = None
+                self.stop.loses_nothing = False
             yield tuple(map(put, update))
 
 
@@ -85,13 +85,14 @@ def train_past_divergence(job: Job) -> dict:
         checkpoints.wait()
         return checkpoints.latest_step() or 0
 
+    job.stop.saved_step = saved_step
     with sharding.on_mesh(job.setup.mesh), checkpoints:
         while True:
             state = first_state(job, checkpoints, position, tried)
             for step in [step for step in scores if step > int(state.step)]:
                 del scores[step]
             try:
-                return train_to_the_end(job, state, checkpoints, saved_step)
+                return train_to_the_end(job, state, checkpoints)
             except DivergedError as divergence:
                 position = int(divergence.state.data_position)
                 report = describe_divergence(job, divergence.state)
@@ -104,19 +105,9 @@ def train_past_divergence(job: Job) -> dict:
                 logger.warning("%s", report)
 
 
-def train_to_the_end(
-    job: Job,
-    state: TrainState,
-    checkpoints: Checkpoints,
-    saved_step: Callable[[], int],
-) -> dict:
+def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> dict:
     """Train and evaluate the result. Raises StoppedError and DivergedError."""
     run, training = job.run, job.run.config.training
-
-    def evaluate(step: int, params: Parameters) -> dict:
-        with job.stop.losing_nothing(saved_step):  # an evaluated step is saved before
-            return validate(job, step, params).scores
-
     if processes.is_first():
         run.workdir.write_record(run.config, run.tokenizer)
     with MetricsLog(
@@ -128,14 +119,14 @@ def train_to_the_end(
             log.track(job.updates(int(state.data_position))),
             config=training,
             schedule=job.setup.schedule,
-            evaluate=evaluate,
+            evaluate=lambda step, params: validate(job, step, params).scores,
             checkpoints=checkpoints,
             log=log,
             is_asked_to_stop=job.stop.reached,
         )
         if int(state.step) < training.steps:
             raise StoppedError
-        with job.stop.losing_nothing(saved_step):
+        with job.stop.losing_nothing():
             return {"step": int(state.step), **evaluate_result(job, log)}
 
 
@@ -207,8 +198,9 @@ def validate(
     job: Job, step: int, params: Parameters, *, under_all: bool = False
 ) -> Evaluation:
     """Translate and score the validation text; log scores and a few samples."""
-    params = sharding.copy_to(sharding.local_mesh(), params)
-    done = job.evaluator(params, under_all=under_all)
+    with job.stop.losing_nothing():  # an evaluated step is saved before
+        params = sharding.copy_to(sharding.local_mesh(), params)
+        done = job.evaluator(params, under_all=under_all)
     logger.info("step %s, validation: %s", f"{step:,}", done)
     triples = list(zip(*job.evaluator.text, done.translations, strict=True))
     for index in range(0, len(triples), -(-len(triples) // SAMPLES)):

@@ -36,7 +36,7 @@ def test_a_signal_is_a_request_to_stop(number, caplog):
 def test_a_stop_that_loses_nothing_is_not_delayed(step, said, caplog):
     caplog.set_level("INFO", "jaxformer")
     with stop_requests(row="demo") as stop:
-        with pytest.raises(StoppedError), stop.losing_nothing(lambda: step):
+        with pytest.raises(StoppedError), stop.losing_nothing():
             os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)  # nothing is raised while it is saved
         assert stop.result(step) == {"row": "demo", "step": step, "stopped": True}
