@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jaxformer import cli
 from jaxformer.errors import InputError
@@ -27,21 +27,29 @@ from jaxformer.errors import InputError
 logger = logging.getLogger("jaxformer")
 
 EXIT_MISTAKE = 2  # of the user
+EXIT_INTERRUPTED = 130
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES)
 
 
 def run_process() -> NoReturn:
     """Run the command line of this process and end it."""
-    code = main(sys.argv)
+    try:
+        code = main(sys.argv, is_process=True)
+    except KeyboardInterrupt:  # before the command
+        print("jaxformer: interrupted", file=sys.stderr)
+        code = EXIT_INTERRUPTED
     sys.stdout.flush()
     sys.stderr.flush()
     # An ordinary exit waits seconds for threads of JAX and TensorFlow, and for peers.
     os._exit(code)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run a command line, program name first; return the exit code."""
+def main(argv: Sequence[str], *, is_process: bool = False) -> int:
+    """Run a command line, program name first; return the exit code.
+
+    With `is_process` SIGTERM and Ctrl-C may end the process at once.
+    """
     try:
         arguments = cli.parse(argv[1:])
     except InputError as error:
@@ -53,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
     code = 1
     try:
-        code = _run(arguments, processes)
+        code = _run(arguments, processes, is_process)
     except Exception:
         if not processes.are_several():
             raise
@@ -64,17 +72,26 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
-def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
+def _run(arguments: cli.Arguments, processes: ModuleType, is_process: bool) -> int:
+    from jaxformer import progress, stops
+
+    start = time.monotonic()
+
+    def print_result(result: dict[str, Any]) -> None:
+        result["seconds"] = round(time.monotonic() - start, 1)
+        # JSON has no NaN and no infinity: null.
+        finite = json.loads(json.dumps(result), parse_constant=lambda _: None)
+        print(json.dumps(finite), flush=True)
+
     try:
+        if is_process:
+            stops.watch_signals(print_result)
         processes.join(**arguments.cluster)
-        _start_logging(processes)
-        start = time.monotonic()
-        result = command(arguments.mode).run(**arguments.flags)
+        _start_logging(processes, progress.LAST_LINE)
+        with progress.compiles_reported():
+            result = command(arguments.mode).run(**arguments.flags)
         if result is not None and processes.is_first():
-            result["seconds"] = round(time.monotonic() - start, 1)
-            # JSON has no NaN and no infinity: null.
-            finite = json.loads(json.dumps(result), parse_constant=lambda _: None)
-            print(json.dumps(finite), flush=True)
+            print_result(result)
         processes.leave()
     except InputError as error:
         processes.complain(error)
@@ -95,7 +112,7 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         return EXIT_MISTAKE
     except KeyboardInterrupt:
         processes.complain("interrupted")
-        return 130
+        return EXIT_INTERRUPTED
     return 0
 
 
@@ -111,7 +128,7 @@ def _report_thread(failed: threading.ExceptHookArgs) -> None:
     logger.warning("the thread %s ended with %r", name, failed.exc_value)
 
 
-def _start_logging(processes: ModuleType) -> None:
+def _start_logging(processes: ModuleType, last_line: logging.Filter) -> None:
     """Log one line each to standard error; libraries and other processes only warn."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # it would log that it is on
@@ -124,6 +141,7 @@ def _start_logging(processes: ModuleType) -> None:
         level=logging.WARNING,
         force=True,
     )
+    logging.root.handlers[0].addFilter(last_line)
     logger.setLevel(logging.INFO if is_first else logging.WARNING)
     if processes.are_several():
         logger.info("%s", processes.topology())

@@ -4,9 +4,7 @@ With one process every function returns at once, so callers need no special case
 """
 
 import json
-import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -20,22 +18,7 @@ from jax.experimental import multihost_utils
 from jaxformer.errors import InputError
 from jaxformer.lost_peers import LAST_SECONDS, PEERS, WATCH_SECONDS
 
-logger = logging.getLogger(__name__)
-
 _RESUME = "start all processes again to resume from the newest checkpoint"
-
-
-class StoppedError(Exception):
-    """The run was asked to stop, and all processes agreed to stop after `step`."""
-
-    def __init__(self, step: int = 0) -> None:
-        super().__init__(
-            f"stopped at step {step:,}, which is saved; the same command resumes "
-            "from there"
-            if step
-            else "stopped before the first update; the same command starts again"
-        )
-        self.step = step
 
 
 def join(
@@ -193,49 +176,3 @@ def sharing_mistakes() -> Iterator[None]:
         fault = str(error)
     for each in filter(None, gather(fault)):
         raise InputError(each)
-
-
-class StopRequests:
-    """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
-
-    A second Ctrl-C interrupts at once.
-    """
-
-    def __init__(self) -> None:
-        self.signal: str | None = None
-        self._calls = 0  # of `reached`; JAX agrees on the call at which all stop
-
-    def reached(self) -> bool:
-        """Whether to stop here. All processes call this equally often."""
-        self._calls += 1
-        if not are_several():
-            return self.signal is not None
-        return multihost_utils.reached_preemption_sync_point(self._calls)
-
-    def check(self) -> None:
-        """Raise StoppedError if all processes stop here."""
-        if self.reached():
-            raise StoppedError
-
-    def _note(self, number: int, _: object) -> None:
-        first = self.signal is None
-        self.signal = signal.Signals(number).name
-        if number == signal.SIGINT and not first:
-            raise KeyboardInterrupt
-        logger.warning("%s: stopping at the next step", self.signal)
-        if are_several():  # tell JAX, which waits for SIGTERM
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-@contextmanager
-def stop_requests() -> Iterator[StopRequests]:
-    """Take SIGTERM and Ctrl-C as requests to stop within the block."""
-    requests = StopRequests()
-    # With several processes JAX handles SIGTERM and informs all of them.
-    numbers = [signal.SIGINT] if are_several() else [signal.SIGINT, signal.SIGTERM]
-    before = {number: signal.signal(number, requests._note) for number in numbers}
-    try:
-        yield requests
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -28,6 +28,7 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
+from jaxformer.progress import progress
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
 from jaxformer.training.log import read_scores
@@ -143,6 +144,7 @@ def _plan(config: Config, source: np.ndarray, target: np.ndarray) -> Plan:
     return plan
 
 
+@progress("reading parameters")
 def read_parameters(run: Run, which: str | None) -> Parameters:
     """Read parameters of a run: of a step, "latest", "best" or "average:N".
 

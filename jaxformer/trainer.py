@@ -20,7 +20,6 @@ from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluation, Text, report_phenomena
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.processes import StoppedError, StopRequests
 from jaxformer.run import (
     Run,
     TrainingSetup,
@@ -29,6 +28,7 @@ from jaxformer.run import (
     make_training_setup,
     plan_training,
 )
+from jaxformer.stops import StoppedError, StopRequests
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.divergence import diagnose_update
@@ -63,7 +63,10 @@ class Job:
             rows=sharding.rows_here(mesh),
         )
         put = partial(sharding.put_batch, mesh)
-        return (tuple(map(put, update)) for update in batches)
+        for number, update in enumerate(batches):
+            if number:  # the update before is made, and not saved
+                self.stop.loses_nothing = False
+            yield tuple(map(put, update))
 
 
 def train_past_divergence(job: Job) -> dict:
@@ -81,6 +84,12 @@ def train_past_divergence(job: Job) -> dict:
         scores=scores,
         last=training.steps,
     )
+
+    def saved_step() -> int:
+        checkpoints.wait()
+        return checkpoints.latest_step() or 0
+
+    job.stop.saved_step = saved_step
     with sharding.on_mesh(job.setup.mesh), checkpoints:
         while True:
             state = first_state(job, checkpoints, position, tried)
@@ -98,9 +107,6 @@ def train_past_divergence(job: Job) -> dict:
                         "optimizer.learning_rate_scale"
                     ) from None
                 logger.warning("%s", report)
-            except StoppedError:
-                checkpoints.wait()
-                raise StoppedError(checkpoints.latest_step() or 0) from None
 
 
 def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> dict:
@@ -117,7 +123,7 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
         state = train(
             state,
             job.setup.train_step,
-            job.updates(int(state.data_position)),
+            log.track(job.updates(int(state.data_position))),
             config=training,
             schedule=job.setup.schedule,
             evaluate=lambda step, params: validate(job, step, params).scores,
@@ -127,7 +133,8 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
         )
         if int(state.step) < training.steps:
             raise StoppedError
-        return {"step": int(state.step), **evaluate_result(job, log)}
+        with job.stop.losing_nothing():
+            return {"step": int(state.step), **evaluate_result(job, log)}
 
 
 def first_state(
@@ -199,8 +206,9 @@ def validate(
     job: Job, step: int, params: Parameters, *, under_all: bool = False
 ) -> Evaluation:
     """Translate and score the validation text; log scores and a few samples."""
-    params = sharding.copy_to(sharding.local_mesh(), params)
-    done = job.evaluator(params, under_all=under_all)
+    with job.stop.losing_nothing():  # an evaluated step is saved before
+        params = sharding.copy_to(sharding.local_mesh(), params)
+        done = job.evaluator(params, under_all=under_all)
     logger.info("step %s, validation: %s", f"{step:,}", done)
     triples = list(zip(*job.evaluator.text, done.translations, strict=True))
     for index in range(0, len(triples), -(-len(triples) // SAMPLES)):

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {
     "contract": ("batch config errors files settings", ""),
     "published": ("published", "contract"),
-    "processes": ("processes lost_peers", "contract"),
+    "processes": ("processes lost_peers progress stops", "contract"),
     "configs": ("configs", "contract"),
     "models": ("models", "contract"),
     "optimizer": ("training.optimizer", "contract"),  # equation 3, section 5.3
@@ -77,7 +77,7 @@ DOORS = {
     "uvicorn": "serving.server",
     "prometheus_client": "serving",
     "optax": "training.optimizer training.step",
-    "tqdm": "decoding.translate training.log",
+    "tqdm": "progress",
     "tensorboardX": "training.board",
     "xxhash": "files",
     "ml_collections": "configs",

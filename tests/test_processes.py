@@ -3,7 +3,6 @@
 Several real processes are in tests/commands/test_processes.py.
 """
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import pytest
 
 from jaxformer import processes
 from jaxformer.errors import InputError
-from jaxformer.processes import StoppedError, stop_requests
 
 
 def cluster(**flags):
@@ -59,23 +57,3 @@ def test_an_abort_of_one_process_is_not_taken_for_a_lost_peer():
 def test_contradicting_flags_are_refused(flags, said):
     with pytest.raises(InputError, match=said):
         processes.join(**cluster(**flags))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_a_request_to_stop(number, caplog):
-    """A second SIGTERM, as Kubernetes may send during the save, changes nothing."""
-    before = signal.getsignal(number)
-    with stop_requests() as stop:
-        stop.check()
-        os.kill(os.getpid(), number)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.reached()
-        with pytest.raises(StoppedError):
-            stop.check()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(number) is before
-    assert caplog.messages[0] == f"{number.name}: stopping at the next step"
-
-    assert str(StoppedError(1200)).startswith("stopped at step 1,200, which is saved")
-    assert str(StoppedError()).startswith("stopped before the first update")

@@ -22,6 +22,7 @@ from jaxformer.decoding.forced import pharaoh
 from jaxformer.decoding.parts import Encode
 from jaxformer.errors import InputError
 from jaxformer.files import require_output
+from jaxformer.progress import track
 from jaxformer.run import open_translator
 
 
@@ -48,7 +49,8 @@ def run(
     if not processes.is_first():
         return
     arrays = {}
-    for line, pair in enumerate(zip(*text, strict=True)):
+    pairs = track(zip(*text, strict=True), "aligning", len(text.sources), unit="pairs")
+    for line, pair in enumerate(pairs):
         maps = translator.attention(*pair)
         links = maps.alignment()
         if units == "words":

@@ -4,7 +4,9 @@ One process prepares the text, in a temporary folder without --workdir; another 
 it. Then XLA compiles the train step at its largest shape to measure its memory.
 """
 
+import functools
 import logging
+import shutil
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,9 +16,10 @@ from jaxformer import processes
 from jaxformer.config import DataConfig
 from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
-from jaxformer.files import require_output
+from jaxformer.files import require_output, undone_at_end
 from jaxformer.inspection import findings
 from jaxformer.inspection.background import inspect_in_background
+from jaxformer.progress import progress
 from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
@@ -41,8 +44,9 @@ def run(
             "there is nothing to check: give --config=..., --workdir=... or both"
         )
     logger.info("check: the prepared text is kept only with --workdir")
-    with tempfile.TemporaryDirectory(prefix="jaxformer-check-") as folder:
-        return check(config, Path(folder), memory_gib, output)
+    folder = Path(tempfile.mkdtemp(prefix="jaxformer-check-"))
+    with undone_at_end(functools.partial(shutil.rmtree, folder, ignore_errors=True)):
+        return check(config, folder, memory_gib, output)
 
 
 def check(
@@ -61,7 +65,8 @@ def check(
         with prepare_run(workdir, config) as (checked, prepared):
             plan = plan_training(checked, prepared)
         figures = estimates.report_plan(checked, plan, prepared.report["train"])
-        corpus = inspected and inspected()
+        with progress("inspecting the text"):
+            corpus = inspected and inspected()
     if corpus:
         add_pieces(corpus, text, prepared)
         report_text(corpus, text, output)

@@ -15,6 +15,7 @@ from jaxformer.export.parameters import require_exportable
 from jaxformer.export.stablehlo import write_stablehlo
 from jaxformer.files import new_folder
 from jaxformer.models.sequence_model import parameter_count
+from jaxformer.progress import progress
 from jaxformer.run import open_run, read_parameters
 
 
@@ -55,7 +56,7 @@ def run(
     size = 0
     with processes.sharing_mistakes():
         if processes.is_first():
-            with new_folder(path) as folder:
+            with new_folder(path) as folder, progress(f"writing {path}"):
                 write(folder, this.config, params, this.tokenizer, options)
                 size = sum(file.stat().st_size for file in folder.iterdir())
     size = processes.from_first(size)

@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +36,7 @@ from jaxformer.files import (
     write_atomically,
     write_checksums,
 )
+from jaxformer.progress import track
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def prepare(
         _require_same_text(config, workdir, prepared.report)
         log.info("corpus: using %s as it was prepared", corpus)
         return prepared
-    start = time.monotonic()
+    start, total = time.monotonic(), None  # pairs, once they are read
     dev = read_split(config, "dev")  # before the long work: it may be missing
     if not dev[0]:
         raise InputError(
@@ -83,12 +83,20 @@ def prepare(
         file, size = workdir / "tokenizer.model", config.vocab_size
         if tokenizer is None:
             log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
-            sentences = chain.from_iterable(read_pairs(config, "train"))
-            used = train_tokenizer(sentences, config)
+            pairs = track(read_pairs(config, "train"), "reading", unit="pairs")
+
+            def sentences() -> Iterator[str]:
+                nonlocal total
+                total = 0
+                for pair in pairs:
+                    total += 1
+                    yield from pair
+
+            used = train_tokenizer(sentences(), config)
         else:
             used = tokenizer
             log.info("corpus: using %s, %d ids", file, used.vocab_size)
-        _write(partial, config, used, dev)
+        _write(partial, config, used, dev, total)
         write_checksums(partial)
         if tokenizer is None:
             write_atomically(file, used.source_model)
@@ -119,6 +127,7 @@ def _write(
     config: DataConfig,
     tokenizer: Tokenizer,
     dev: tuple[list[str], list[str]],
+    total: int | None,
 ) -> None:
     """Write both splits in tokens, the text of dev, and the report."""
     report, hashes = {}, {}
@@ -126,6 +135,8 @@ def _write(
         ("train", read_pairs(config, "train"), config),
         ("dev", zip(*dev, strict=True), None),
     ):
+        size = total if rules else len(dev[0])
+        pairs = track(pairs, f"tokenising {split}", size, unit="pairs")
         counts, hashes[split] = CorpusReport(), sha256()
         chunks = clean(_hashed(pairs, hashes[split]), tokenizer, counts, rules)
         write_corpus(folder / split, chunks, vocab_size=tokenizer.vocab_size)

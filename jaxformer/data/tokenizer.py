@@ -18,6 +18,8 @@ import logging
 import re
 import zipfile
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from random import Random
@@ -28,6 +30,7 @@ from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.config import DataConfig
 from jaxformer.data.text import normalise
 from jaxformer.errors import InputError
+from jaxformer.progress import progress
 
 log = logging.getLogger(__name__)
 
@@ -203,8 +206,11 @@ def train_tokenizer(sentences: Iterable[str], config: DataConfig) -> Tokenizer:
     if not texts:
         raise InputError("the training text has no sentence to learn a vocabulary of")
     model = io.BytesIO()
+    # In a thread, because the main thread handles signals only outside of C++, where an
+    # exception of a handler becomes a RuntimeError.
+    train = partial(ThreadPoolExecutor(1).submit, SentencePieceTrainer.train)
     try:
-        SentencePieceTrainer.train(
+        training = train(
             sentence_iterator=iter(texts),
             model_writer=model,
             model_type="bpe",
@@ -219,6 +225,8 @@ def train_tokenizer(sentences: Iterable[str], config: DataConfig) -> Tokenizer:
             eos_id=EOS,
             minloglevel=2,  # errors only
         )
+        with progress("training the vocabulary"):
+            training.result()
     except RuntimeError as error:
         too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))
         raise InputError(

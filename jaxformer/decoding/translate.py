@@ -2,14 +2,10 @@
 
 import functools
 import itertools
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import jax
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from jaxformer import processes
 from jaxformer.batch import Tokenizer
@@ -21,9 +17,9 @@ from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
+from jaxformer.progress import progress
 
 ROUND = 256  # sentences of each process between synchronised calls of `check_stop`
-BAR_DELAY = 1.0  # seconds before a progress bar appears
 # Between the seeds of two parts: odd, and about 2^32 over the golden ratio, so that the
 # parts of near lines do not share seeds.
 SEEDS_APART = 0x9E3779B1
@@ -106,18 +102,13 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Translate sentences in all processes, each its share.
 
-        Returns all hypotheses in every process. If stderr is a terminal, process 0
-        shows its progress there. `details` are further arguments of `translate_part`.
+        Returns all hypotheses in every process; process 0 reports its progress.
+        `details` are further arguments of `translate_part`.
         """
         part = (processes.index(), processes.count())
-        with ExitStack() as stack:
-            if processes.is_first() and sys.stderr.isatty():
-                total = len(sentences[:: part[1]])
-                bar = tqdm(
-                    total=total, delay=BAR_DELAY, leave=False, dynamic_ncols=True
-                )
-                stack.enter_context(logging_redirect_tqdm())
-                details["report"] = stack.enter_context(bar).update
+        total = len(sentences[:: part[1]])
+        with progress("translating", total, unit="sentences") as bar:
+            details["report"] = bar.update
             own = self.translate_part(sentences, part, check_stop, **details)
         found = sorted(itertools.chain.from_iterable(processes.gather(own)))
         return [[Hypothesis(*each) for each in hypotheses] for _, hypotheses in found]

@@ -9,6 +9,7 @@ from subprocess import PIPE, Popen
 
 from jaxformer.config import DataConfig
 from jaxformer.errors import InputError
+from jaxformer.files import undone_at_end
 
 
 @contextmanager
@@ -32,7 +33,5 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
                 )
             return pickle.loads(content)
 
-        try:
+        with undone_at_end(process.kill):
             yield result
-        finally:
-            process.kill()

@@ -8,20 +8,17 @@ import json
 import logging
 import math
 import os
-import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TextIO
-
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
+from typing import Any, TextIO
 
 from jaxformer import processes
 from jaxformer.errors import InputError
 from jaxformer.files import write_atomically
+from jaxformer.progress import draws_bars, progress
 from jaxformer.training.board import Board
 from jaxformer.training.loss import averages
 
@@ -117,22 +114,15 @@ class MetricsLog(contextlib.ExitStack):
         if writes:
             self._board = Board(workdir / "tensorboard", first_step=start_step + 1)
             self.callback(self._close_file, self._board)
-        out = sys.stderr
-        # On a terminal of unknown size tqdm draws nothing at all.
-        draws = writes and out.isatty() and all(os.get_terminal_size(out.fileno()))
-        if draws:
-            self.enter_context(logging_redirect_tqdm())
+        self._draws = draws_bars()
         self._bar = self.enter_context(
-            tqdm(
-                disable=not draws,
-                initial=start_step,
-                total=total_steps,
-                file=out,
-                dynamic_ncols=True,
+            progress(
+                "training", total_steps, unit="updates", initial=start_step,
+                delay=0, leave=True,
                 bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} "
                 "[{elapsed}<{remaining}{postfix}]",
             )
-        )
+        )  # fmt: skip
 
     @staticmethod
     def _close_file(file: TextIO | Board) -> None:
@@ -151,6 +141,12 @@ class MetricsLog(contextlib.ExitStack):
         yield
         self._last += time.monotonic() - begin
 
+    def track(self, updates: Iterable[Any]) -> Iterator[Any]:
+        """Yield the updates after `start_step`; report how many are made."""
+        for step, update in enumerate(updates, self._start_step):
+            self._bar.update(step - self._bar.n)
+            yield update
+
     def train(self, step: int, sums: Mapping[str, float], **others: float) -> None:
         """Report the updates since the last call; `step` is the last of them.
 
@@ -166,9 +162,10 @@ class MetricsLog(contextlib.ExitStack):
         values = {**averages(sums), **others, "tokens_per_second": tokens / seconds}
         self.record(step, "train", values)
         speed = f"{tokens / seconds:,.0f} tokens/s"
-        self._bar.n = step
-        self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed}")
-        if self._bar.disable:
+        if self._draws:
+            self._bar.n = step
+            self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed}")
+        else:
             taken = (now - self._start) / max(step - self._start_step, 1)
             logger.info(
                 "step %s: loss %.4f, ppl %.2f, lr %.3e, %s, ETA %s",

@@ -52,7 +52,10 @@ def train(
         is_stop = not is_last and is_asked_to_stop()
         logs = step > start and (is_last or step % config.log_every == 0)
         is_scheduled = step % config.save_every == 0
-        saves = step > start and (is_last or is_stop or is_scheduled)
+        evaluates = step % config.eval_every == 0
+        evaluates = evaluates and step not in {0, *checkpoints.scores}
+        # A stop within an evaluation loses nothing, since its step is saved before.
+        saves = step > start and (is_last or is_stop or is_scheduled or evaluates)
         if (logs or saves) and int(state.bad_steps) >= config.max_bad_steps:
             raise DivergedError(state)
         if logs:
@@ -69,7 +72,7 @@ def train(
             checkpoints.save(step, state, scheduled=is_scheduled)
         if is_stop:
             break
-        if step % config.eval_every == 0 and step not in {0, *checkpoints.scores}:
+        if evaluates:
             with log.pause():
                 params = state.params if state.ema is None else state.ema
                 found = evaluate(step, params)

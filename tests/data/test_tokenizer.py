@@ -3,8 +3,10 @@
 import hashlib
 import io
 import logging
+import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from itertools import chain
 from types import SimpleNamespace
@@ -44,6 +46,20 @@ def train(path, sentences=TEXT, **changes):
     tokenizer = train_tokenizer(sentences, config)
     path.write_bytes(tokenizer.source_model)
     return tokenizer
+
+
+def test_ctrl_c_interrupts_the_training_of_a_vocabulary(tmp_path, monkeypatch):
+    """SentencePiece would report an exception in its iterator as a RuntimeError."""
+    end, main = threading.Event(), threading.main_thread().ident
+
+    def run_long(**_):
+        signal.pthread_kill(main, signal.SIGINT)
+        end.wait(60)
+
+    monkeypatch.setattr(sentencepiece.SentencePieceTrainer, "train", run_long)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "tokenizer.model")
+    end.set()
 
 
 @pytest.fixture(scope="module")

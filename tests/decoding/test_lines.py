@@ -1,7 +1,5 @@
 """Sentences and lines around a stand-in for the engine."""
 
-import io
-import sys
 from unittest import mock
 
 import numpy as np
@@ -150,17 +148,13 @@ def test_check_stop_may_end_the_work_at_any_moment(make_echo):
     assert echo(SENTENCES) == SENTENCES
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_terminal_shows_a_progress_bar(make_echo, monkeypatch, is_terminal):
-    stderr = io.StringIO()
-    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal, raising=False)
-    monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(translate_module, "BAR_DELAY", 0)
-    monkeypatch.setattr(translate_module.tqdm, "monitor_interval", 0)  # no thread
+def test_all_processes_report_their_progress(make_echo, monkeypatch):
+    progress = mock.MagicMock()
+    monkeypatch.setattr(translate_module, "progress", progress)
     echo = make_echo()
     assert echo.translate_all(SENTENCES) == echo.translate(SENTENCES)
-    assert ("0/9 [" in stderr.getvalue()) == is_terminal
-    assert not stderr.getvalue().strip(" \r") or is_terminal
+    progress.assert_called_once_with("translating", 9, unit="sentences")
+    assert progress().__enter__().update.call_count == 9
 
 
 def test_a_long_line_is_translated_in_parts(make_echo):

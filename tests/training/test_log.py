@@ -1,13 +1,10 @@
 """The log divides once, survives a crash, and reads well on a terminal and off it."""
 
-import contextlib
 import io
 import json
 import logging
 import math
-import os
 import re
-import termios
 import time
 import types
 
@@ -15,6 +12,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from jaxformer.training.log import MetricsLog, read_metrics, read_scores
+from tests.terminal import terminal
 
 SUMS = {"loss": 30.0, "nll": 20.0, "correct": 5.0, "tokens": 10.0}
 RATES = {"learning_rate": 0.002, "gradient_norm": 1.5, "skipped_updates": 3}
@@ -28,24 +26,6 @@ def open_log(tmp_path, monkeypatch):
     return lambda start_step=0, **others: MetricsLog(
         tmp_path, start_step=start_step, total_steps=100, **others
     )
-
-
-@contextlib.contextmanager
-def terminal(monkeypatch, *, rows):
-    """Make stderr a terminal of 100 columns; yields its log handler and a reader."""
-    screen, keyboard = os.openpty()
-    termios.tcsetwinsize(keyboard, (rows, 100))
-    with os.fdopen(keyboard, "w") as stderr:
-        monkeypatch.setattr("sys.stderr", stderr)
-        console = logging.StreamHandler(stderr)
-        monkeypatch.setattr(logging.root, "handlers", [console])
-
-        def shown():
-            print(file=stderr, flush=True)  # so that there is always something to read
-            return os.read(screen, 1 << 16).decode()
-
-        yield console, shown
-    os.close(screen)
 
 
 def scalars(workdir):
