@@ -98,7 +98,7 @@ def find_damage(path: Path) -> str:
     if processes.is_first():
         damage = verify_checksums(path)
         if not (path / CHECKSUMS).exists():
-            damage = f"without {CHECKSUMS}, damaged or of an earlier version"
+            damage = f"no {CHECKSUMS}, which earlier versions did not write"
     return _agree(path, damage)
 
 
