@@ -170,7 +170,7 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
         try:
             return _read_choice(checkpoints, which, field)
         except RemovedError as removed:
-            logger.info("%s; choosing again", removed)
+            logger.info("%s", removed)
 
 
 def _read_choice(checkpoints: Checkpoints, which: str, field: str) -> Parameters:

@@ -207,8 +207,8 @@ class Checkpoints(contextlib.AbstractContextManager):
             others = [other for other in self.steps() if other != step]
             whole = [other for other in others if not find_damage(self._path(other))]
             raise InputError(
-                f"checkpoint {path} is damaged ({damage}); put back a copy, or use "
-                f"an undamaged step ({_join(whole)})"
+                f"checkpoint {path} is damaged ({damage}); put back a copy, remove "
+                f"it, or use an undamaged step ({_join(whole)})"
             )
         return parameters
 

@@ -23,11 +23,11 @@ from jaxformer import processes
 from jaxformer.errors import InputError
 from jaxformer.files import CHECKSUMS, verify_checksums, write_checksums
 
-UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # a suffix
+UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
 _OFF_SCHEDULE = {"scheduled": False}  # metadata of a checkpoint
 
 
-class RemovedError(Exception):
+class RemovedError(InputError):
     """A checkpoint was removed while it was read, as training removes old ones."""
 
 
@@ -98,7 +98,7 @@ def find_damage(path: Path) -> str:
     if processes.is_first():
         damage = verify_checksums(path)
         if not (path / CHECKSUMS).exists():
-            damage = f"without {CHECKSUMS}, damaged or of an earlier version"
+            damage = f"no {CHECKSUMS}, which earlier versions did not write"
     return _agree(path, damage)
 
 
@@ -106,7 +106,9 @@ def _agree(path: Path, damage: str) -> str:
     """Return the damage that any process found; RemovedError if the path is gone."""
     found = max(processes.gather(damage))
     if found and processes.from_first(not path.exists()):
-        raise RemovedError(f"checkpoint {path} was removed while it was read")
+        raise RemovedError(
+            f"checkpoint {path} was removed while it was read; read another one"
+        )
     return found
 
 

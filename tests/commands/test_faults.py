@@ -69,7 +69,7 @@ def test_a_damaged_checkpoint_is_refused_unless_another_is_asked_for(command, ow
     (own_run / "checkpoints" / "100" / "state" / "_METADATA").unlink()
     said = (
         f"checkpoint {own_run / 'checkpoints' / '100'} is damaged (state/_METADATA is "
-        "missing); put back a copy, or use an undamaged step (50, 75)"
+        "missing); put back a copy, remove it, or use an undamaged step (50, 75)"
     )
     for which in ([], ["--checkpoint=latest"], ["--checkpoint=average:3"]):
         answer = command("translate", *which, workdir=own_run, stdin=["bo da"])

@@ -118,6 +118,7 @@ def test_a_finished_run_only_repeats_a_lost_evaluation(
     assert saved_steps(own_run) == saved_steps(trained.workdir)
     assert_equal_states(own_run, trained.workdir)
     assert metrics(own_run, "train") == reports
+    assert steps_of(own_run, "final") == [100]
     kept, repeated = metrics(own_run, "eval")
     assert kept == first
     assert repeated.pop("time") > last.pop("time")
