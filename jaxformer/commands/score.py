@@ -79,4 +79,6 @@ def read_found(path: Path) -> list[Pair]:
             raise InputError(
                 f"{path}, line {number} is no line of --mode=translate --json"
             ) from None
+    if not found:
+        raise InputError(f"{path} has no hypothesis of --mode=translate --json")
     return found

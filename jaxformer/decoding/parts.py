@@ -94,6 +94,7 @@ def parts_of_lines(
     text is one line. `how` is as for `parts_of`. The language code that a multilingual
     model's text may begin with begins all its parts.
     """
+    text = text.strip()
     code = _LANGUAGE.match(text)[0]
     code = code if code and code in tokenizer.pieces() else ""
     lines = lines_of(text.removeprefix(code), language)

@@ -145,12 +145,12 @@ class Translator:
             check_stop()
             own = order[start : start + size][number::parts]
             texts = [
-                (i, self._tasks(sentences[i], prefixes[i], first + i)) for i in own
+                (i, *self._tasks(sentences[i], prefixes[i], first + i)) for i in own
             ]
             # Longest first, by tokens; the number of characters is an estimate.
-            texts.sort(key=lambda text: -max([0, *map(_longest, text[1])]))
-            for i, lines in texts:
-                self._submit(lines, functools.partial(keep, i))
+            texts.sort(key=lambda text: -max([0, *(len(t.source) for t in text[1])]))
+            for i, tasks, sizes in texts:
+                self._submit(tasks, sizes, functools.partial(keep, i))
             try:
                 while self._engine.advance():
                     if parts == 1:
@@ -172,7 +172,7 @@ class Translator:
 
         Raises InputError if a line is too long, if the options refuse it.
         """
-        self._submit(self._tasks(sentence, prefix, line), done)
+        self._submit(*self._tasks(sentence, prefix, line), done)
 
     def advance(self, steps: int = 8) -> bool:
         """Take a few steps for all submitted sentences; False if none is left."""
@@ -206,25 +206,21 @@ class Translator:
         """
         return self._forced.score(self.params[0], sources, targets)
 
-    def _tasks(self, text: str, prefix: str, number: int) -> list[list[Task]]:
-        """The tasks of each line: none if it is blank, several if it is split."""
-        lines = parts_of_lines(
-            text,
-            self.tokenizer,
-            language=self._language,
-            longest=self.longest,
-            policy=self.options.long_lines,
-            line=number + 1,
-        )
-        part = itertools.count()
-        return [
-            [self._task(ids, prefix, number, next(part)) for ids in line]
-            for line in lines
-        ]
+    def _tasks(
+        self, text: str, prefix: str, number: int
+    ) -> tuple[list[Task], list[int]]:
+        """The tasks of a text's parts, and how many each of its lines has."""
+        how = {"longest": self.longest, "policy": self.options.long_lines}
+        how |= {"language": self._language, "line": number + 1}
+        lines = parts_of_lines(text, self.tokenizer, **how)
+        parts = enumerate(itertools.chain.from_iterable(lines))
+        tasks = [self._task(ids, prefix, number, part) for part, ids in parts]
+        return tasks, list(map(len, lines))
 
     def _task(self, ids: list[int], prefix: str, number: int, part: int) -> Task:
         """The task of one part, with a seed of its own; the first has the prefix."""
-        begin = [] if part else self.tokenizer.encode_target([prefix])[0][:-1]
+        has_prefix = prefix and not part
+        begin = self.tokenizer.encode_target([prefix])[0][:-1] if has_prefix else []
         limit = max(len(ids) + self.options.extra_length, len(begin) + 1)
         limit = min(limit, self._positions or limit)
         least = min(self.options.min_length, limit)
@@ -232,22 +228,21 @@ class Translator:
         return Task(ids, limit, least, begin[: limit - 1], seed)
 
     def _submit(
-        self, lines: Sequence[list[Task]], done: Callable[[list[Hypothesis]], None]
+        self,
+        tasks: Sequence[Task],
+        sizes: Sequence[int],
+        done: Callable[[list[Hypothesis]], None],
     ) -> None:
         """Submit the tasks of one text; pass its hypotheses to `done`."""
-        tasks = list(itertools.chain.from_iterable(lines))
         found: list[list[Hypothesis] | None] = [None] * len(tasks)
-
-        def end() -> None:
-            if None not in found:
-                done(self._distinct(joined(found, list(map(len, lines)))))
+        if not tasks:
+            done(joined([], sizes))
 
         def keep(part: int, result: SearchResult) -> None:
             found[part] = self._hypotheses(tasks[part].source, result)
-            end()
+            if None not in found:
+                done(self._distinct(joined(found, sizes)))
 
-        if not tasks:
-            end()
         for part, task in enumerate(tasks):
             self._engine.submit(task._replace(done=functools.partial(keep, part)))
 
@@ -270,10 +265,6 @@ class Translator:
         if self.options.is_sampling:
             return hypotheses
         return list({each.text: each for each in reversed(hypotheses)}.values())[::-1]
-
-
-def _longest(line: Sequence[Task]) -> int:
-    return max((len(task.source) for task in line), default=0)
 
 
 def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:

@@ -93,6 +93,7 @@ def test_what_translate_found_is_scored_as_it_was_found(use, toy, tmp_path, flag
     ("line", "message"),
     [
         ("{}", "line 2 is no line of --mode=translate --json"),
+        ('{"hypotheses": []}', "has no hypothesis of --mode=translate --json"),
         ("SU RI", "line 2 is no line"),
         ('{"hypotheses": [{"text": "SU"}]}', "line 2 is no line"),
         ('{"hypotheses": [{"source_pieces": 1, "pieces": 1}]}', "line 2 is no line"),
