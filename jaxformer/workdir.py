@@ -57,7 +57,7 @@ class Workdir:
             raise InputError(
                 f"there is no run in {self.path} (no config.json); train one first"
             ) from None
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise InputError(
                 f"{self.config_file} cannot be read ({error}); put a copy back, or "
                 "use another workdir"
