@@ -125,7 +125,8 @@ def config_keys_page() -> str:
         "`--config.SECTION.KEY=VALUE` replaces one. The examples are the values of "
         f"[`configs/wmt_base.py`]({SOURCE}/configs/wmt_base.py), the paper's base "
         "model. The last column says whether a value may change when a run "
-        "[resumes](resume.md).",
+        "[resumes](resume.md). Integers are at most 2147483647 where the table names "
+        "no other bound; numbers are finite in float32, which they are rounded to.",
         "",
     ]
     for section, kind in sections_of(values).items():

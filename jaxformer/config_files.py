@@ -23,16 +23,12 @@ class ConfigRequest(NamedTuple):
     def resolve(self, recorded: Values | None) -> Values:
         """Return the config's values; `recorded` are those of the run, if any.
 
-        Raises InputError for values without sections, an unknown key or a wrong type.
+        Raises InputError for a section that is none, an unknown key or a wrong type.
         """
         values = self.values if self.values is not None else recorded
-        if not isinstance(values, Mapping):
-            raise InputError("the config is damaged: it has no sections")
         for name, section in values.items():
             if not isinstance(section, Mapping):
-                raise InputError(
-                    f"the config is damaged: its section {name} has no keys"
-                )
+                raise InputError(f"the section {name} of the config has no keys")
         return override(values, self.overrides)
 
 

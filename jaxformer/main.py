@@ -28,6 +28,7 @@ logger = logging.getLogger("jaxformer")
 
 EXIT_MISTAKE = 2  # of the user
 EXIT_INTERRUPTED = 130
+_NO_MEMORY = "RESOURCE_EXHAUSTED"  # in the message of XLA's RuntimeError
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES)
 
@@ -109,6 +110,18 @@ def _run(arguments: cli.Arguments, processes: ModuleType, is_process: bool) -> i
             else "correct the path or the file, then retry"
         )
         processes.complain(InputError(f"{where}{error.strerror}; {advice}"))
+        return EXIT_MISTAKE
+    except (MemoryError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        if not isinstance(error, MemoryError) and _NO_MEMORY not in reason:
+            raise
+        processes.complain(
+            InputError(
+                f"there is not enough memory ({reason}); lower decoding.beam_size, "
+                "decoding.batch_tokens, training.tokens_per_microbatch or the model's "
+                "sizes"
+            )
+        )
         return EXIT_MISTAKE
     except KeyboardInterrupt:
         processes.complain("interrupted")

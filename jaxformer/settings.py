@@ -115,7 +115,7 @@ def check_bounds(name: str, value: Any, rule: Mapping[str, Any]) -> None:
         raise InputError(f"{name} is {value!r}; use one of {', '.join(choices)}")
     bounds = {key: rule[key] for key in _BOUNDS if rule.get(key) is not None}
     if type(value) is int and value > _MOST_INT:
-        bounds = {"most": _MOST_INT} | bounds
+        bounds.setdefault("most", _MOST_INT)
     number = _as_float32(value) if type(value) is float else value
     is_within = all(_BOUNDS[key][1](number, bound) for key, bound in bounds.items())
     if not is_within or (type(value) is float and not math.isfinite(number)):

@@ -34,6 +34,12 @@ MISTAKES = {
             "tokens_per_mic",
         ),
         ("--workdir=spoilt", "spoilt/tokenizer.model is damaged or not the tokeniser"),
+        (f"--workdir={'x' * 300} --config=toy", "File name too long"),
+        (
+            "--workdir=new --config=toy --config.model.positions=learned "
+            "--config.model.max_positions=20",
+            "model.max_positions=20 does not hold a row of 32 tokens",
+        ),
         FOREIGN,
     ],
     "check": [("--workdir=", "nothing to check: give --config=...")],

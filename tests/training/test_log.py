@@ -5,12 +5,14 @@ import json
 import logging
 import math
 import re
+import resource
 import time
 import types
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+from jaxformer.errors import InputError
 from jaxformer.training.log import MetricsLog, read_metrics, read_scores
 from tests.terminal import terminal
 
@@ -55,6 +57,24 @@ def test_every_call_is_a_json_line_and_tensorboard_scalars(tmp_path, open_log):
     scores = {"bleu": 33.5, "direction": "en-de"}
     assert evaluation == {"step": 10, "kind": "eval", **scores}
     assert {("train/loss", 10, 3.0), ("eval/bleu", 10, 33.5)} < scalars(tmp_path)
+
+
+def log_lines(open_log, count):
+    with open_log() as log:
+        for step in range(count):
+            log.train(step, SUMS, **RATES)
+
+
+@pytest.mark.parametrize("room", [300, 3000, 20_000])  # bytes of a file
+def test_a_full_disk_ends_the_log_with_one_line(tmp_path, open_log, room):
+    """TensorBoard's file fills first with room for many lines, and nothing waits."""
+    size = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, size[1]))
+    try:
+        with pytest.raises(InputError, match=r"could not be written .*File too large"):
+            log_lines(open_log, 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, size)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""Nasty command lines and damaged run folders, and how each is judged.
+
+A case is run in this process, under the time limit. Its outcome is a right answer, or
+one line and exit code 2 with the run folder as it was; all else is a fault.
+"""
+
+import json
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+LIMIT = 20.0  # seconds of a case
+
+INTEGERS = ["0", "-1", "-0", "+1", "2", "3", "7", "1.0", "1e3", "1_0", "0x10", "nan",
+            "inf", "None", "True", "\u0661", "999999999"]  # fmt: skip
+INTEGERS += [str(2**bits + more) for bits in (31, 32, 63, 70) for more in (-1, 0)]
+NUMBERS = ["0", "-0.0", "-1", "0.5", "1", "1.5", "2", "0.99999999", "nan", "-nan",
+           "inf", "-inf", "1e400", "1e-400", "1e-45", "1e-38", "3.5e38", "1e9", "None",
+           "x", "0x1p3", "1,5", "\u00bd"]  # fmt: skip
+TEXTS = ["", " ", "x", "a\nb", "é", "x" * 300, "x" * 5000, "nope/x", ".", "..", "%s",
+         "{}", "-1", "--x", "$HOME", "\udcff", "💥", "True", "None", "train", "dev",
+         "en", "*.txt", "[", "(", "a,b,,c", "builtin:x", "\u202e", "1", "0", "latest",
+         "best", "average:0", "average:9", "C:\\x", "run", "text", "page.html",
+         "x.svg", "run/config.json"]  # fmt: skip
+
+
+class Fault(NamedTuple):
+    """What a case did that it should not."""
+
+    case: str
+    what: str
+
+
+def values_of(kind: type, rule: dict[str, Any]) -> st.SearchStrategy[str]:
+    """Texts for a key or a flag: nasty ones, those at its bounds, and random ones."""
+    near = [rule.get(key) for key in ("least", "above", "most", "below")]
+    near = [bound for bound in near if bound is not None]
+    if kind is int:
+        edges = [str(bound + d) for bound in near for d in (-1, 0, 1)]
+        drawn = st.integers().map(str)
+        return st.sampled_from([*edges, *INTEGERS, "", "x", "9" * 5000]) | drawn
+    if kind is float:
+        edges = [repr(bound * f) for bound in near for f in (0.999, 1.0, 1.001)]
+        drawn = st.floats().map(repr)
+        return st.sampled_from([*edges, *NUMBERS, "", "9" * 500]) | drawn
+    letters = st.characters(exclude_characters="\0/")
+    choices = [*rule.get("choices", ())]
+    listed = [*TEXTS, *choices, *(choice[1:] for choice in choices)]
+    return st.sampled_from(listed) | st.text(letters, max_size=20)
+
+
+def explore(cases: st.SearchStrategy, count: int, number: int, run: Callable) -> None:
+    """Call `run` with `count` cases, the same ones for the same `number`."""
+
+    @seed(number)
+    @settings(
+        max_examples=count, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(cases)
+    def each(case: Any) -> None:
+        run(case)
+
+    each()
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change of each file and folder below, by path."""
+    found = {}
+    for path in folder.rglob("*"):
+        status = path.lstat()
+        found[str(path)] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+def judge(run: Callable[[], Any], is_right: Callable[[Any], bool]) -> tuple[str, str]:
+    """Run a case; return "answer", "refused" or "fault", and what the fault is."""
+    signal.signal(signal.SIGALRM, _end)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    try:
+        answer = run()
+    except Exception as error:
+        return "fault", f"{type(error).__name__}: {error}"[:200]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    *_, last = ["", *answer.err.splitlines()]
+    if "Traceback" in answer.err:
+        return "fault", "a traceback on stderr"
+    if answer.code == 2:
+        is_line = last.startswith("jaxformer: ") and not answer.out
+        return ("refused", "") if is_line else ("fault", f"no line: {last[:100]}")
+    if answer.code != 0:
+        return "fault", f"exit code {answer.code}"
+    right = is_right(answer)
+    return ("answer", "") if right else ("fault", f"wrong: {answer.out[:100]!r}")
+
+
+def refuse(constant: str) -> None:
+    """Refuse a constant that JSON does not have."""
+    raise ValueError(constant)
+
+
+def _end(*_: object) -> None:
+    raise TimeoutError(f"more than {LIMIT:.0f} s")
+
+
+def is_json_or_lines(mode: str, lines: int) -> Callable[[Any], bool]:
+    """Whether a command wrote one object without NaN, or a line for each given one."""
+
+    def check(answer: Any) -> bool:
+        written = answer.out.decode().split("\n")[:-1]
+        if mode == "translate":
+            return len(written) == lines
+        if mode == "align":
+            return len(written) > 0
+        if not written:
+            return mode in ("serve", "reproduce")
+        try:
+            return isinstance(json.loads(written[-1], parse_constant=refuse), dict)
+        except ValueError:
+            return False
+
+    return check
+
+
+def damage(path: Path, how: str, draw: random.Random, other: bytes) -> str:
+    """Change a file; returns what was done, or "" if its bytes are the same."""
+    content = path.read_bytes()
+    if how == "deleted":
+        path.unlink()
+        return how
+    changed = bytearray(content)
+    if how == "emptied":
+        changed.clear()
+    elif how == "truncated":
+        size = draw.randrange(len(content)) if content else 0
+        del changed[size:]
+        how += f" to {size} of {len(content)} bytes"
+    elif how == "flipped" and content:
+        at = draw.randrange(8 * len(content))
+        changed[at // 8] ^= 1 << at % 8
+        how += f" bit {at}"
+    elif how == "replaced":
+        changed[:] = other
+    if changed == content:
+        return ""
+    path.write_bytes(changed)
+    return how
+
+
+def restore(path: Path, content: bytes, status: os.stat_result) -> None:
+    """Put a file back, with its time of change."""
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -1,0 +1,219 @@
+"""Nasty values for every key and flag, and every file of a run damaged.
+
+A fixed slice is run by default. `FUZZ_CASES=10000 FUZZ_SEED=1 pytest -m slow -s
+tests/commands/test_fuzz.py` runs so many cases of another seed, and prints counts.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from unittest import mock
+
+import jax
+import pytest
+from hypothesis import strategies as st
+
+from jaxformer.config_files import read_config_file, sections_of
+from jaxformer.flags import CLUSTER, COMMANDS, FLAGS
+from jaxformer.processes import StopRequests
+from jaxformer.settings import kind_of
+from tests.commands import fuzzing
+from tests.commands.fuzzing import Fault
+
+COUNT = int(os.environ.get("FUZZ_CASES", "0"))
+SEED = int(os.environ.get("FUZZ_SEED", "0"))
+TEXT = "bo da fe\nni\n"
+# What a command needs besides --workdir and the flag that is tried.
+BASE = {
+    "export": {"format": "huggingface", "output": "new"},
+    "import": {"input": "run", "config": "demo"},
+    "visualize": {"output": "page.html"},
+    "report": {"output": "page.html"},
+    "serve": {"port": "0", "warm_up": "1"},
+    "reproduce": {"row": "table3/E"},
+}
+WRITERS = ("train", "prepare", "check")  # of the run's folder, so they get a copy
+READERS = (
+    "translate", "translate --checkpoint=best", "translate --checkpoint=latest",
+    "score", "evaluate", "report --output=page.html",
+    "export --format=huggingface --output=new",
+)  # fmt: skip
+
+
+class Fuzzer:
+    """A folder with a run, and the outcomes of the cases tried in it."""
+
+    def __init__(self, command, toy, folder: Path) -> None:
+        self.command, self.toy, self.folder = command, toy, folder
+        self.counts, self.faults = Counter(), []
+        self.kept = {path.name for path in folder.iterdir()}
+
+    def clean(self) -> None:
+        """Remove what a case wrote; put the text back."""
+        for path in [
+            path for path in self.folder.iterdir() if path.name not in self.kept
+        ]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        Path("text").write_text(TEXT)
+
+    def try_case(self, name: str, mode: str, *flags: str, workdir="run", right=None):
+        """Run a command, judge it, and require that it leaves the run's files alone."""
+        is_writer = mode in WRITERS and workdir == "run"
+        if is_writer:
+            workdir = str(shutil.copytree("run", "copy"))
+        watched = Path("copy" if is_writer else "run")
+        before = fuzzing.contents(watched)
+        right = right or fuzzing.is_json_or_lines(mode, len(TEXT.splitlines()))
+        outcome, what = fuzzing.judge(
+            lambda: self.command(mode, *flags, workdir=workdir, stdin=TEXT.encode()),
+            right,
+        )
+        may_write = is_writer and outcome == "answer"
+        if not may_write and fuzzing.contents(watched) != before:
+            outcome, what = "fault", f"{what} changed the run's folder"
+        self.count(outcome, f"{name} {mode} {' '.join(flags)}", what)
+        self.clean()
+
+    def count(self, outcome: str, case: str, what: str) -> None:
+        self.counts[outcome] += 1
+        if outcome == "fault":
+            self.faults.append(Fault(ascii(case)[:200], what))
+        if self.counts.total() % 200 == 0:
+            jax.clear_caches()  # each case has compiled programs of its own
+
+    def report(self) -> None:
+        """Print the counts; fail if there was a fault."""
+        print(f"\n{dict(self.counts)}")
+        lines = [f"{fault.what}: {fault.case}" for fault in self.faults]
+        assert not lines, "\n".join(sorted(lines))
+
+
+@pytest.fixture
+def fuzzer(command, toy, trained, tmp_path, monkeypatch):
+    """A fuzzer in a folder of its own; a training stops after an update."""
+    shutil.copytree(trained.workdir, tmp_path / "run")
+    (tmp_path / "text").write_text(TEXT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(StopRequests, "check", lambda self: None)
+    served = "jaxformer.serving.server.Service.run_until_stopped"
+    with mock.patch(served, return_value={"requests": 0}):
+        yield Fuzzer(command, toy, tmp_path)
+
+
+def cases(slice_: int, share: float) -> int:
+    return round(COUNT * share) or slice_
+
+
+KEYS = {
+    f"{section}.{field.name}": field
+    for section, kind in sections_of(read_config_file("wmt_base")).items()
+    for field in dataclasses.fields(kind)
+}
+KEY_CASES = st.sampled_from(sorted(KEYS)).flatmap(
+    lambda name: st.tuples(
+        st.just(name),
+        fuzzing.values_of(kind_of(KEYS[name])[0], KEYS[name].metadata),
+        st.sampled_from(["prepare", "prepare", "train", "translate", "evaluate"]),
+    )
+)
+
+
+@pytest.mark.slow
+def test_a_nasty_value_of_a_key_is_refused_or_works(fuzzer, monkeypatch):
+    monkeypatch.setattr(StopRequests, "reached", lambda self: True)
+
+    def run(case):
+        name, value, mode = case
+        flag = f"--config.{name}={value}"
+        if mode == "prepare":
+            fuzzer.try_case("key", mode, *fuzzer.toy.flags, flag, workdir="fresh")
+        else:
+            fuzzer.try_case("key", mode, flag)
+
+    fuzzing.explore(KEY_CASES, cases(120, 0.5), SEED, run)
+    fuzzer.report()
+
+
+FLAG_CASES = st.sampled_from(
+    [
+        (mode, name)
+        for mode, each in COMMANDS.items()
+        for name in ("workdir", *CLUSTER, *each.flags)
+        if FLAGS[name].kind is not bool
+    ]
+).flatmap(
+    lambda pair: st.tuples(
+        st.just(pair), fuzzing.values_of(FLAGS[pair[1]].kind, FLAGS[pair[1]]._asdict())
+    )
+)
+
+
+@pytest.mark.slow
+def test_a_nasty_value_of_a_flag_is_refused_or_works(fuzzer, monkeypatch):
+    def run(case):
+        (mode, name), value = case
+        flags = {**BASE.get(mode, {}), name: value}
+        workdir = flags.pop("workdir", "run")
+        given = [f"--{key}={text}" for key, text in flags.items()]
+        fuzzer.try_case("flag", mode, *given, workdir=workdir)
+
+    monkeypatch.setattr(StopRequests, "reached", lambda self: True)
+    unconnected = mock.Mock(side_effect=ValueError("no cluster"))
+    with mock.patch("jax.distributed.initialize", unconnected):
+        fuzzing.explore(FLAG_CASES, cases(70, 0.4), SEED, run)
+    fuzzer.report()
+
+
+DAMAGES = ("deleted", "emptied", "truncated", "flipped", "flipped", "replaced")
+
+
+@pytest.mark.slow
+def test_a_damaged_file_is_refused_or_does_no_harm(fuzzer):
+    files = sorted(path for path in Path("run").rglob("*") if path.is_file())
+    if not COUNT:  # test_checkpoint.py has damaged checkpoints
+        files = [path for path in files if "checkpoints" not in path.parts]
+    expected = {}
+
+    def outcome_of(answer, mode):
+        if mode.startswith("translate"):
+            return answer.out
+        found = json.loads(answer.out)
+        changing = ("seconds", "tokens_per_second")
+        page = Path("page.json")
+        data = page.read_bytes() if page.exists() else b""
+        return {k: v for k, v in found.items() if k not in changing}, data
+
+    def run(case):
+        path, how, mode, number = case
+        draw = random.Random(number)
+        content, status = path.read_bytes(), path.stat()
+        same_name = [each for each in files if each.name == path.name != each]
+        other = draw.choice(same_name or files).read_bytes()
+        done = fuzzing.damage(path, how, draw, other)
+        if done:
+            command, *flags = mode.split()
+            is_right = lambda answer: outcome_of(answer, mode) == expected[mode]  # noqa: E731
+            fuzzer.try_case(f"{path} {done}:", command, *flags, right=is_right)
+        fuzzing.restore(path, content, status)
+
+    modes = (*READERS, "train", "prepare")
+    for mode in modes:
+        command, *flags = mode.split()
+        workdir = shutil.copytree("run", "copy") if command in WRITERS else "run"
+        answer = fuzzer.command(command, *flags, workdir=workdir, stdin=TEXT.encode())
+        assert answer.code == 0, answer.err
+        expected[mode] = outcome_of(answer, mode)
+        fuzzer.clean()
+    drawn = st.tuples(
+        st.sampled_from(files), st.sampled_from(DAMAGES), st.sampled_from(modes),
+        st.integers(0, 2**32),
+    )  # fmt: skip
+    fuzzing.explore(drawn, cases(8, 0.1), SEED, run)
+    fuzzer.report()
