@@ -7,7 +7,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from errno import ENOLCK, ENOSYS, ENOTSUP
 from pathlib import Path
@@ -64,27 +64,25 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
     InputError that names the owner, if there is one.
     """
     lock = FileLock(lock_file, fallback_to_soft=False, is_singleton=True)
-    with ExitStack() as held:
-        try:
-            held.enter_context(lock.acquire(timeout=_LOCK_SECONDS))
-            since = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
-            owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
-            lock_file.write_text(owner)
-        except (Timeout, FileNotFoundError):  # or its owner has removed the folder
-            owner = lock_file.read_text() if lock_file.exists() else "another process"
-            raise InputError(
-                f"{folder} is in use by {owner}; wait for the end of that process, or "
-                "choose another folder"
-            ) from None
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            logger.warning(
-                "%s cannot be locked (%s): start no second command that writes into it",
-                folder,
-                error.strerror,
-            )
+    try:
+        lock.acquire(timeout=_LOCK_SECONDS)
+        since = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
+        owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
+        lock_file.write_text(owner)
+    except (Timeout, FileNotFoundError):  # or its owner has removed the folder
+        owner = lock_file.read_text() if lock_file.exists() else "another process"
+        raise InputError(
+            f"{folder} is in use by {owner}; wait for its end, or use another folder"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        warning = "%s cannot be locked (%s): start no other command that writes into it"
+        logger.warning(warning, folder, error.strerror)
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -133,15 +131,9 @@ def require_output(path: Path, endings: Sequence[str] = ()) -> None:
         names = " or ".join(endings)
         raise InputError(f"{path} does not end in {names}; choose such a name")
     folder = path.absolute().parent
-    if path.is_dir():
-        reason = "it is a folder"
-    elif not folder.is_dir():
-        reason = f"there is no folder {folder}"
-    elif not os.access(folder, os.W_OK):
-        reason = f"{folder} is not a writable folder"
-    else:
-        return
-    raise InputError(f"{path} cannot be written: {reason}; choose another file")
+    if path.is_dir() or not (folder.is_dir() and os.access(folder, os.W_OK)):
+        reason = "a folder" if path.is_dir() else f"{folder} is not a writable folder"
+        raise InputError(f"{path} cannot be written: {reason}; choose another file")
 
 
 def write_checksums(folder: Path) -> None:

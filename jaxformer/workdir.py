@@ -67,22 +67,17 @@ class Workdir:
         """Read the record. Raises InputError if it is missing, edited or damaged."""
         try:
             record = json.loads(self.config_file.read_bytes())
-            if record.pop("sha256") == _hash(record):
+            if dict.pop(record, "sha256") == _hash(record):
                 return record
         except FileNotFoundError:
             raise InputError(
                 f"there is no run in {self.path} (no config.json); train one first"
             ) from None
-        except OSError as error:
-            raise InputError(
-                f"{self.config_file} cannot be read ({error.strerror}); put a copy "
-                "back, or use another workdir"
-            ) from None
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             pass
         raise InputError(
-            f"{self.config_file} is damaged or was edited; put a copy back, or use "
-            "another workdir (values change by --config.SECTION.KEY=VALUE)"
+            f"{self.config_file} cannot be read, is damaged or was edited; put a copy "
+            "back, or use another workdir (values change by --config.SECTION.KEY=VALUE)"
         )
 
     def write_record(self, config: Config, tokenizer: Tokenizer) -> None:
@@ -94,10 +89,9 @@ class Workdir:
             "versions": installed_versions(),
         }
         record["sha256"] = _hash(record)
-        text = json.dumps(record, indent=2, sort_keys=True) + "\n"
-        file = self.config_file
-        if not file.exists() or file.read_bytes() != text.encode():
-            write_atomically(file, text)
+        text = (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
+        if not self.config_file.exists() or self.config_file.read_bytes() != text:
+            write_atomically(self.config_file, text)
 
     def resolve(self, request: ConfigRequest) -> Config:
         """Return the config of a file, or the recorded one, with values replaced.
@@ -124,20 +118,19 @@ class Workdir:
         return Tokenizer.load(self.tokenizer_file, expected)
 
     def given_tokenizer(self, vocab_size: int) -> Tokenizer | None:
-        """Load the tokeniser that the text is to be prepared with; None: train one.
+        """Load the tokeniser to prepare the text with; None: a new one, or it is done.
 
         It is that of the checkpoints, or a file that was put into the folder. Raises
         InputError if the model that is to be trained cannot use it.
         """
         if self.has_checkpoints():
             return self.read_tokenizer()
-        if (self.path / "corpus").exists() or not self.tokenizer_file.exists():
+        file = self.tokenizer_file
+        if (self.path / "corpus").exists() or not file.exists():
             return None
-        if self.config_file.exists():
-            tokenizer = self.read_tokenizer()
-        else:
-            tokenizer = Tokenizer.load(self.tokenizer_file)
-        require_usable(tokenizer, self.tokenizer_file, vocab_size)
+        is_known = self.config_file.exists()
+        tokenizer = self.read_tokenizer() if is_known else Tokenizer.load(file)
+        require_usable(tokenizer, file, vocab_size)
         return tokenizer
 
 

@@ -80,8 +80,9 @@ def prepare(
             "the dev split is empty; raise data.builtin_eval_pairs or change data.dev"
         )
     with new_folder(corpus) as partial:
-        file, size = workdir / "tokenizer.model", config.vocab_size
+        file = workdir / "tokenizer.model"
         if tokenizer is None:
+            size = config.vocab_size
             log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
             pairs = track(read_pairs(config, "train"), "reading", unit="pairs")
 
@@ -92,14 +93,14 @@ def prepare(
                     total += 1
                     yield from pair
 
-            used = train_tokenizer(sentences(), config)
+            trained = tokenizer = train_tokenizer(sentences(), config)
         else:
-            used = tokenizer
-            log.info("corpus: using %s, %d ids", file, used.vocab_size)
-        _write(partial, config, used, dev, total)
+            trained = None
+            log.info("corpus: using %s, %d ids", file, tokenizer.vocab_size)
+        _write(partial, config, tokenizer, dev, total)
         write_checksums(partial)
-        if tokenizer is None:
-            write_atomically(file, used.source_model)
+        if trained:
+            write_atomically(file, trained.source_model)
     log.info("corpus: prepared in %.0f s", time.monotonic() - start)
     return open_prepared(workdir)
 
@@ -130,15 +131,15 @@ def _write(
     total: int | None,
 ) -> None:
     """Write both splits in tokens, the text of dev, and the report."""
-    report, hashes = {}, {}
+    report, digest = {}, sha256()
     for split, pairs, rules in (
         ("train", read_pairs(config, "train"), config),
         ("dev", zip(*dev, strict=True), None),
     ):
         size = total if rules else len(dev[0])
         pairs = track(pairs, f"tokenising {split}", size, unit="pairs")
-        counts, hashes[split] = CorpusReport(), sha256()
-        chunks = clean(_hashed(pairs, hashes[split]), tokenizer, counts, rules)
+        counts = CorpusReport()
+        chunks = clean(_hashed(pairs, digest), tokenizer, counts, rules)
         write_corpus(folder / split, chunks, vocab_size=tokenizer.vocab_size)
         log.info("corpus: %s: %s", split, counts)
         if rules and not counts.kept:
@@ -152,26 +153,25 @@ def _write(
     report |= {
         "vocab_size": tokenizer.vocab_size,
         "tokenizer": tokenizer.hash,
-        "settings": config.fixed(),
-        "folder": _text_folder(config),
-        "sha256": {split: each.hexdigest() for split, each in hashes.items()},
+        "text": digest.hexdigest(),
+        "settings": config.fixed() | _text_folder(config),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
-def _hash_text(config: DataConfig) -> dict[str, str]:
-    """Return the hash of each split that is prepared, by its name."""
-    hashes = {split: sha256() for split in ("train", "dev")}
-    for split, digest in hashes.items():
+def _hash_text(config: DataConfig) -> str:
+    digest = sha256()
+    for split in ("train", "dev"):
         deque(_hashed(read_pairs(config, split), digest), maxlen=0)
-    return {split: digest.hexdigest() for split, digest in hashes.items()}
+    return digest.hexdigest()
 
 
 def _hashed(pairs: Iterable[Pair], digest: Any) -> Iterator[Pair]:
-    """Yield sentence pairs unchanged; update a hash of the text by each."""
+    """Yield the pairs of a split unchanged; update the hash of the text by them."""
     for source, target in pairs:
         digest.update(f"{source}\t{target}\n".encode())
         yield source, target
+    digest.update(b"\n")  # no pair looks like that
 
 
 def _text_folder(config: DataConfig) -> dict[str, str]:
@@ -196,9 +196,9 @@ def _require_same_text(
             f"another workdir, or delete {workdir / 'corpus'} to prepare it again"
         )
     for key, value in _text_folder(config).items():
-        fault, old = "has other text", report["folder"][key]
+        fault, old = "has other text", before[key]
         try:
-            if value == old or _hash_text(config) == report["sha256"]:
+            if value == old or _hash_text(config) == report["text"]:
                 continue
         except InputError as error:
             fault = f"cannot be compared ({error})"

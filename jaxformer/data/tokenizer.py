@@ -71,11 +71,9 @@ class Tokenizer:
             return MarianTokenizer(content) if is_packed else Tokenizer(content)
         except OSError as error:
             raise InputError(f"the tokenizer {path} cannot be read: {error}") from None
-        except RuntimeError:
-            raise InputError(f"{path} is not a SentencePiece model") from None
-        except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        except (RuntimeError, zipfile.BadZipFile, KeyError, ValueError) as error:
             raise InputError(
-                f"the tokenizer {path} is damaged ({error}): put the original back"
+                f"{path} is damaged or not a SentencePiece model ({error})"
             ) from None
 
     def pieces(self) -> list[str]:
@@ -152,8 +150,6 @@ def require_usable(tokenizer: Tokenizer, path: Path, vocab_size: int) -> None:
     if size != vocab_size:
         fault = f"it has {size} ids and data.vocab_size is {vocab_size}"
         remedy = f"set data.vocab_size={size}"
-    elif isinstance(tokenizer, MarianTokenizer):
-        return  # it has its own reserved ids, and its models may normalise
     elif ids != [PAD, UNK, BOS, EOS]:
         fault = f"its ids of PAD, UNK, BOS and EOS are {ids}"
         remedy = "train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"

@@ -118,8 +118,8 @@ MISTAKES = {
 
 # Files of the user's that would be overwritten, ignored or not written, and damage.
 TORN = "--workdir=torn", "corpus is damaged: train/source.tokens does not have its chec"
-EDITED = "--workdir=edited", "edited/config.json is damaged or was edited; put a copy"
-NOT_THERE = "cannot be written: there is no folder"
+EDITED = "--workdir=edited", "edited/config.json cannot be read, is damaged or was ed"
+NOT_THERE = "new is not a writable folder; choose another file"
 FILES = {
     "train": [
         TORN,
