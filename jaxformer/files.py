@@ -1,32 +1,12 @@
 """Files and folders that appear whole or not at all."""
 
-import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from jaxformer.errors import InputError
-
-_undo: list[Callable[[], object]] = []  # of blocks that are not complete
-
-
-@contextmanager
-def undone_at_end(undo: Callable[[], object]) -> Iterator[None]:
-    """Call `undo` at the end of the block, or when the process is ended within it."""
-    _undo.append(undo)
-    try:
-        yield
-    finally:
-        _undo.remove(undo)
-        undo()
-
-
-def remove_unfinished() -> None:
-    """Undo what unfinished blocks have made, before the process is ended."""
-    for undo in reversed(_undo):
-        undo()
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -59,7 +39,8 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise InputError(
             f"{path} cannot be written ({error.strerror}); choose another folder"
         ) from error
-    # The folder is already gone if all went well.
-    with undone_at_end(functools.partial(shutil.rmtree, partial, ignore_errors=True)):
+    try:
         yield partial
         os.replace(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # already gone if all went well
