@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
@@ -22,24 +22,6 @@ logger = logging.getLogger(__name__)
 CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
 _LOCK_SECONDS = 0.5  # in which a new owner has written who it is
 _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
-_undo: list[Callable[[], object]] = []  # of blocks that are not complete
-
-
-@contextmanager
-def undone_at_end(undo: Callable[[], object]) -> Iterator[None]:
-    """Call `undo` at the end of the block, or when the process is ended within it."""
-    _undo.append(undo)
-    try:
-        yield
-    finally:
-        _undo.remove(undo)
-        undo()
-
-
-def remove_unfinished() -> None:
-    """Undo what unfinished blocks have made, before the process is ended."""
-    for undo in reversed(_undo):
-        undo()
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -98,18 +80,17 @@ def new_folder(path: Path) -> Iterator[Path]:
     lock = path.with_name(f".{path.name}.lock")
     with _folder_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-
-    def remove() -> None:
-        shutil.rmtree(partial, ignore_errors=True)  # gone if all went well
-        lock.unlink(missing_ok=True)
-
-    with owned(path, lock), undone_at_end(remove):
-        with _folder_errors(path):
-            shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
-            partial.mkdir()
-        yield partial
-        with _folder_errors(path):  # a run may have begun in it
-            os.replace(partial, path)
+    with owned(path, lock):
+        try:
+            with _folder_errors(path):
+                shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
+                partial.mkdir()
+            yield partial
+            with _folder_errors(path):  # a run may have begun in it
+                os.replace(partial, path)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)  # gone if all went well
+            lock.unlink(missing_ok=True)
 
 
 @contextmanager

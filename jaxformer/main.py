@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from jaxformer import cli
 from jaxformer.errors import InputError
@@ -36,7 +36,7 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACC
 def run_process() -> NoReturn:
     """Run the command line of this process and end it."""
     try:
-        code = main(sys.argv, is_process=True)
+        code = main(sys.argv)
     except KeyboardInterrupt:  # before the command
         print("jaxformer: interrupted", file=sys.stderr)
         code = EXIT_INTERRUPTED
@@ -46,11 +46,8 @@ def run_process() -> NoReturn:
     os._exit(code)
 
 
-def main(argv: Sequence[str], *, is_process: bool = False) -> int:
-    """Run a command line, program name first; return the exit code.
-
-    With `is_process` SIGTERM and Ctrl-C may end the process at once.
-    """
+def main(argv: Sequence[str]) -> int:
+    """Run a command line, program name first; return the exit code."""
     try:
         arguments = cli.parse(argv[1:])
     except InputError as error:
@@ -62,7 +59,7 @@ def main(argv: Sequence[str], *, is_process: bool = False) -> int:
 
     code = 1
     try:
-        code = _run(arguments, processes, is_process)
+        code = _run(arguments, processes)
     except Exception:
         if not processes.are_several():
             raise
@@ -73,26 +70,20 @@ def main(argv: Sequence[str], *, is_process: bool = False) -> int:
     return code
 
 
-def _run(arguments: cli.Arguments, processes: ModuleType, is_process: bool) -> int:
-    from jaxformer import progress, stops
-
-    start = time.monotonic()
-
-    def print_result(result: dict[str, Any]) -> None:
-        result["seconds"] = round(time.monotonic() - start, 1)
-        # JSON has no NaN and no infinity: null.
-        finite = json.loads(json.dumps(result), parse_constant=lambda _: None)
-        print(json.dumps(finite), flush=True)
+def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
+    from jaxformer import progress
 
     try:
-        if is_process:
-            stops.watch_signals(print_result)
         processes.join(**arguments.cluster)
         _start_logging(processes, progress.LAST_LINE)
+        start = time.monotonic()
         with progress.compiles_reported():
             result = command(arguments.mode).run(**arguments.flags)
         if result is not None and processes.is_first():
-            print_result(result)
+            result["seconds"] = round(time.monotonic() - start, 1)
+            # JSON has no NaN and no infinity: null.
+            finite = json.loads(json.dumps(result), parse_constant=lambda _: None)
+            print(json.dumps(finite), flush=True)
         processes.leave()
     except InputError as error:
         processes.complain(error)

@@ -4,7 +4,9 @@ With one process every function returns at once, so callers need no special case
 """
 
 import json
+import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +20,17 @@ from jax.experimental import multihost_utils
 from jaxformer.errors import InputError
 from jaxformer.lost_peers import LAST_SECONDS, PEERS, WATCH_SECONDS
 
+logger = logging.getLogger(__name__)
+
+AGAIN = 1.0  # seconds until StoppedError is raised again, if a library dropped it
 _RESUME = "start all processes again to resume from the newest checkpoint"
+
+
+class StoppedError(BaseException):
+    """The run was asked to stop, and all processes agreed to stop.
+
+    Like KeyboardInterrupt it is no Exception, so that libraries do not catch it.
+    """
 
 
 def join(
@@ -176,3 +188,70 @@ def sharing_mistakes() -> Iterator[None]:
         fault = str(error)
     for each in filter(None, gather(fault)):
         raise InputError(each)
+
+
+class StopRequests:
+    """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
+
+    A second Ctrl-C interrupts at once. While a stop `loses_nothing`, a signal raises
+    StoppedError in the main thread of one process, also within a compile.
+    """
+
+    def __init__(self) -> None:
+        self.signal: str | None = None
+        self.loses_nothing = False
+        self._calls = 0  # of `reached`; JAX agrees on the call at which all stop
+
+    def reached(self) -> bool:
+        """Whether to stop here. All processes call this equally often."""
+        self._calls += 1
+        if not are_several():
+            return self.signal is not None
+        return multihost_utils.reached_preemption_sync_point(self._calls)
+
+    def check(self) -> None:
+        """Raise StoppedError if all processes stop here."""
+        if self.reached():
+            raise StoppedError
+
+    @contextmanager
+    def losing_nothing(self) -> Iterator[None]:
+        """Let a stop within the block, or already asked for, raise StoppedError."""
+        if not are_several():
+            self.check()
+        before, self.loses_nothing = self.loses_nothing, True
+        try:
+            yield
+        finally:
+            self.loses_nothing = before
+
+    def _note(self, number: int, _: object) -> None:
+        first = self.signal is None
+        self.signal = self.signal or signal.Signals(number).name
+        if number == signal.SIGINT and not first:
+            raise KeyboardInterrupt
+        if self.loses_nothing and not are_several():
+            if first or number == signal.SIGALRM:
+                signal.setitimer(signal.ITIMER_REAL, AGAIN)
+                raise StoppedError
+        elif number != signal.SIGALRM:
+            logger.warning("%s: stopping at the next step", self.signal)
+        if are_several():  # tell JAX, which waits for SIGTERM
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequests]:
+    """Take SIGTERM and Ctrl-C as requests to stop within the block."""
+    requests = StopRequests()
+    # With several processes JAX handles SIGTERM and informs all of them.
+    numbers = [signal.SIGINT]
+    if not are_several():
+        numbers += [signal.SIGTERM, signal.SIGALRM]
+    before = {number: signal.signal(number, requests._note) for number in numbers}
+    try:
+        yield requests
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

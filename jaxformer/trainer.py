@@ -20,6 +20,7 @@ from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluation, Text, report_phenomena
 from jaxformer.models.sequence_model import parameter_count
+from jaxformer.processes import StoppedError, StopRequests
 from jaxformer.run import (
     Run,
     TrainingSetup,
@@ -28,7 +29,6 @@ from jaxformer.run import (
     make_training_setup,
     plan_training,
 )
-from jaxformer.stops import StoppedError, StopRequests
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.divergence import diagnose_update
@@ -84,12 +84,6 @@ def train_past_divergence(job: Job) -> dict:
         scores=scores,
         last=training.steps,
     )
-
-    def saved_step() -> int:
-        checkpoints.wait()
-        return checkpoints.latest_step() or 0
-
-    job.stop.saved_step = saved_step
     with sharding.on_mesh(job.setup.mesh), checkpoints:
         while True:
             state = first_state(job, checkpoints, position, tried)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {
     "contract": ("batch config errors files settings", ""),
     "published": ("published", "contract"),
-    "processes": ("processes lost_peers progress stops", "contract"),
+    "processes": ("processes lost_peers progress", "contract"),
     "configs": ("configs", "contract"),
     "models": ("models", "contract"),
     "optimizer": ("training.optimizer", "contract"),  # equation 3, section 5.3

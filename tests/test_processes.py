@@ -3,14 +3,17 @@
 Several real processes are in tests/commands/test_processes.py.
 """
 
+import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from jaxformer import processes
 from jaxformer.errors import InputError
+from jaxformer.processes import StoppedError, stop_requests
 
 
 def cluster(**flags):
@@ -57,3 +60,83 @@ def test_an_abort_of_one_process_is_not_taken_for_a_lost_peer():
 def test_contradicting_flags_are_refused(flags, said):
     with pytest.raises(InputError, match=said):
         processes.join(**cluster(**flags))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_a_request_to_stop(number, caplog):
+    """A second SIGTERM, as Kubernetes may send during the save, changes nothing."""
+    before = signal.getsignal(number)
+    with stop_requests() as stop:
+        stop.check()
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.reached()
+        with pytest.raises(StoppedError):
+            stop.check()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(number) is before
+    assert caplog.messages[0] == f"{number.name}: stopping at the next step"
+
+
+def test_a_stop_that_loses_nothing_is_raised_until_it_has_an_effect(monkeypatch):
+    """A library may drop an exception, for example within a callback."""
+    monkeypatch.setattr(processes, "AGAIN", 0.05)
+    with stop_requests() as stop:
+        with stop.losing_nothing():
+            with pytest.raises(StoppedError):
+                os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(StoppedError):
+                time.sleep(60)
+        time.sleep(0.1)  # nothing is raised while an update may be saved
+        with pytest.raises(StoppedError), stop.losing_nothing():
+            pytest.fail("the stop was asked for before")
+
+
+# Compiles for minutes, but not after a signal.
+COMPILE = """
+import sys, types
+import jax
+import jax.numpy as jnp
+from jaxformer import main, processes
+
+def long(x):
+    for _ in range(1500):
+        x = jnp.sin(x) @ x
+    return x
+
+def run(**_):
+    lowered = jax.jit(long).lower(jnp.ones((3, 3)))
+    print("ready", file=sys.stderr, flush=True)
+    if "{}" == "SIGINT":
+        lowered.compile()
+    with processes.stop_requests() as stop:
+        try:
+            with stop.losing_nothing():
+                lowered.compile()
+        except processes.StoppedError:
+            return {{"stopped": True}}
+
+main.command = lambda mode: types.SimpleNamespace(run=run)
+main.run_process()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGTERM, 0, ""), (signal.SIGINT, 130, "jaxformer: interrupted\n")],
+)
+def test_a_signal_interrupts_a_compile(number, code, said):
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMPILE.format(number.name), "--workdir=x"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr.readline() == "ready\n"
+    assert process.stderr.readline() == "compiling long ...\n"
+    process.send_signal(number)
+    start = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - start < 2
+    assert (process.returncode, err) == (code, said)
+    assert ('"stopped": true' in out) == (code == 0)

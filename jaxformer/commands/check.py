@@ -4,9 +4,7 @@ One process prepares the text, in a temporary folder without --workdir; another 
 it. Then XLA compiles the train step at its largest shape to measure its memory.
 """
 
-import functools
 import logging
-import shutil
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +14,7 @@ from jaxformer import processes
 from jaxformer.config import DataConfig
 from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
-from jaxformer.files import require_output, undone_at_end
+from jaxformer.files import require_output
 from jaxformer.inspection import findings
 from jaxformer.inspection.background import inspect_in_background
 from jaxformer.progress import progress
@@ -44,9 +42,8 @@ def run(
             "there is nothing to check: give --config=..., --workdir=... or both"
         )
     logger.info("check: the prepared text is kept only with --workdir")
-    folder = Path(tempfile.mkdtemp(prefix="jaxformer-check-"))
-    with undone_at_end(functools.partial(shutil.rmtree, folder, ignore_errors=True)):
-        return check(config, folder, memory_gib, output)
+    with tempfile.TemporaryDirectory(prefix="jaxformer-check-") as folder:
+        return check(config, Path(folder), memory_gib, output)
 
 
 def check(

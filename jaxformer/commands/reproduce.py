@@ -67,9 +67,9 @@ def reproduce(
     ours = config.values
     made = [path.name for path in Workdir(workdir).checkpoints.glob("[0-9]*")]
     if max(map(int, made), default=0) != ours["training"]["steps"]:
-        trained = train.run(config=config, workdir=workdir, row=row)
+        trained = train.run(config=config, workdir=workdir)
         if trained.get("stopped"):
-            return trained
+            return {"row": row, **trained}
     this = open_run(workdir, config)
     done, _ = evaluate(this, read_text(this, **texts), **options)
     flags = {**options, **texts}

@@ -9,7 +9,6 @@ from subprocess import PIPE, Popen
 
 from jaxformer.config import DataConfig
 from jaxformer.errors import InputError
-from jaxformer.files import undone_at_end
 
 
 @contextmanager
@@ -33,5 +32,7 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
                 )
             return pickle.loads(content)
 
-        with undone_at_end(process.kill):
+        try:
             yield result
+        finally:
+            process.kill()
