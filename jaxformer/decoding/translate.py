@@ -162,26 +162,6 @@ class Translator:
                 raise
         return done
 
-    def submit(
-        self,
-        sentence: str,
-        done: Callable[[list[Hypothesis]], None],
-        *,
-        prefix: str = "",
-        line: int = 0,
-    ) -> None:
-        """Add a sentence to the running search; `advance` passes its result to `done`.
-
-        Raises InputError if the sentence is too long, if the options refuse it.
-        """
-        (source,) = self.tokenizer.encode([sentence])
-        (begin,) = self.tokenizer.encode_target([prefix])
-        self._submit(self._tasks(sentence, source, begin, line), done)
-
-    def advance(self, steps: int = 8) -> bool:
-        """Take a few steps for all submitted sentences; False if none is left."""
-        return self._engine.advance(steps)
-
     def attention(self, source: str, target: str) -> Attention:
         """Return the attention maps of the first member for one pair of sentences."""
         return self._forced.attention(self.params[0], source, target)

@@ -104,7 +104,7 @@ MISTAKES = {
     "serve": [
         ("--port=99999", "cannot listen on host 127.0.0.1, port 99999"),
         ("--port=0 --workdir=new", "there is no run in new"),
-        ("--max_sentences=9 --max_queue=8", "--max_sentences=9 exceeds --max_queue=8"),
+        ("--max_request_pieces=9 --max_queue=17", "9 exceeds half of --max_queue=17"),
     ],
 }
 
