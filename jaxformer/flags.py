@@ -81,12 +81,12 @@ FLAG_LIST = (
     Flag("host", str, "Address to listen on; 0.0.0.0 is all of this machine's.",
          "127.0.0.1"),
     Flag("port", int, "Port to listen on; 0 is any that is free.", 8000, 0, 65535),
-    Flag("max_request_bytes", int, "Bytes of a request at most.", 2**18, 1),
-    Flag("max_sentences", int, "Sentences of a request at most.", 128, 1),
+    Flag("host_names", str, "Names in URLs that the server answers for, besides "
+         "loopback's and --host, separated by commas; * is any."),
+    Flag("max_request_pieces", int, "Pieces of a request at most.", 8192, 1),
     Flag("max_batch", int, "Sentences translated at a time at most.", 128, 1),
-    Flag("max_queue", int, "Sentences that wait at most.", 1024, 1),
-    Flag("warm_up", int, "Sentences of the validation text translated before the "
-         "server is ready, to compile.", 256, 0),
+    Flag("max_queue", int, "Pieces of all requests that wait for an answer at most; "
+         "requests of more than 128 pieces fill half of it.", 65536, 2),
     Flag("request_timeout", float, "Seconds to answer a request.", 30.0, most=DAY,
          above=0),
     Flag("shutdown_timeout", float, "Seconds to finish accepted requests on stop.",
@@ -152,8 +152,8 @@ COMMANDS = {
     "serve": Command(
         "Serve translations over HTTP, with a page to try them.",
         (
-            "checkpoint", "ensemble", *TRANSLATION, "host", "port", "max_request_bytes",
-            "max_sentences", "max_batch", "max_queue", "warm_up", "request_timeout",
+            "checkpoint", "ensemble", *TRANSLATION, "host", "port", "host_names",
+            "max_request_pieces", "max_batch", "max_queue", "request_timeout",
             "shutdown_timeout",
         ),
     ),

@@ -212,6 +212,7 @@ def make_translator(
     params: Parameters,
     *,
     members: Sequence[tuple[Run, Parameters]] = (),
+    kind: type[Translator] = Translator,
     **options: Any,
 ) -> Translator:
     """Make a translator of parameters on the local devices.
@@ -228,7 +229,7 @@ def make_translator(
             )
     limit = {"max_source_length": run.config.data.max_length}
     options = {**vars(run.config.decoding), **limit, **options}
-    return Translator(
+    return kind(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
         run.tokenizer,

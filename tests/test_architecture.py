@@ -75,6 +75,7 @@ DOORS = {
     "safetensors": "export.marian export.marian_import",
     "starlette": "serving.app",
     "uvicorn": "serving.server",
+    "h11": "serving.server",
     "prometheus_client": "serving",
     "optax": "training.optimizer training.step",
     "tqdm": "progress",

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import EOS, PAD, Batch, Tokenizer
-from jaxformer.decoding.engine import bucket_length, pad_rows
+from jaxformer.decoding.engine import pad_rows
+from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
 
@@ -85,6 +86,22 @@ class TeacherForcing:
 
         self._log_probabilities = jax.jit(log_probabilities)
         self._maps = jax.jit(model.attention)
+        self._sizes: Sequence[int] = ()  # of both sides alike, if they are limited
+
+    def limit(self, most: int) -> list[int]:
+        """Use few lengths afterwards, and return them, for `compile`.
+
+        A side has at most `most` tokens, or the positions that the model can hold.
+        """
+        most = min(most, self._longest or most)
+        smaller = (SHORTEST_BUCKET << power for power in range(most.bit_length()))
+        self._sizes = [*(size for size in smaller if size < most), most]
+        return self._sizes
+
+    def compile(self, params: Any, size: int) -> None:
+        """Run the program of `attention` for both sides of `size` tokens."""
+        rows = np.full((1, size), PAD, np.int32)
+        self._maps(params, Batch(*[rows] * 4))
 
     def pairs(
         self, sources: Sequence[Side], targets: Sequence[Side]
@@ -145,9 +162,9 @@ class TeacherForcing:
         s, t = map(len, pieces)
         return Attention(
             *pieces,
-            np.asarray(maps.encoder[:, 0, :, :s, :s]),
-            np.asarray(maps.decoder[:, 0, :, :t, :t]),
-            np.asarray(maps.cross[:, 0, :, :t, :s]),
+            np.asarray(maps.encoder)[:, 0, :, :s, :s],
+            np.asarray(maps.decoder)[:, 0, :, :t, :t],
+            np.asarray(maps.cross)[:, 0, :, :t, :s],
         )
 
     def _ids_of(self, sides: Sequence[Side], encode: Callable) -> list[list[list[int]]]:
@@ -178,7 +195,11 @@ class TeacherForcing:
         groups: dict[tuple[int, ...], list[int]] = {}
         for index, pair in enumerate(pairs):
             lengths = map(len, pair)
-            shape = tuple(max(n, min(bucket_length(n), longest)) for n in lengths)
+            if self._sizes:
+                size = min(size for size in self._sizes if size >= max(map(len, pair)))
+                shape = (size, size)
+            else:
+                shape = tuple(max(n, min(bucket_length(n), longest)) for n in lengths)
             groups.setdefault(shape, []).append(index)
         for shape, indices in sorted(groups.items(), reverse=True):
             most = 1 << (max(1, self._batch_tokens // max(shape)).bit_length() - 1)

@@ -160,24 +160,6 @@ class Translator:
                 raise
         return done
 
-    def submit(
-        self,
-        sentence: str,
-        done: Callable[[list[Hypothesis]], None],
-        *,
-        prefix: str = "",
-        line: int = 0,
-    ) -> None:
-        """Add a text to the running search; `advance` passes its result to `done`.
-
-        Raises InputError if a line is too long, if the options refuse it.
-        """
-        self._submit(*self._tasks(sentence, prefix, line), done)
-
-    def advance(self, steps: int = 8) -> bool:
-        """Take a few steps for all submitted sentences; False if none is left."""
-        return self._engine.advance(steps)
-
     def sentences(self, text: str) -> list[str]:
         """Split a text into what is translated by itself, as the options say."""
         return list(itertools.chain.from_iterable(lines_of(text, self._language)))

@@ -1,28 +1,32 @@
 """The HTTP API and the page, as an ASGI application.
 
     GET  /           the page
-    POST /translate  {"text": a sentence or a list, "n_best": 1, "prefix": ...}
+    POST /translate  {"text": a text or a list, "n_best": 1, "prefix": ...}
                      -> {"translations": [{"text", "score", "log_probability",
                         "tokens"}, ...]}, with "n_best": [...] in each if it is above 1
     POST /attention  {"source", "target"} -> tokens, and weights in thousandths
-    GET  /health     200 if it translates, else 503
+    GET  /examples   sentences to try
+    GET  /ready      200 if it translates, else 503; /health is the same
     GET  /metrics    for Prometheus
 
 Errors are {"error": one sentence} with a fitting status.
 """
 
 import asyncio
+import contextlib
 import json
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -31,7 +35,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
-from jaxformer.serving.batching import READY, Batcher, UnavailableError
+from jaxformer.serving.batching import (
+    READY,
+    STARTING,
+    Batcher,
+    TooLargeError,
+    UnavailableError,
+)
 
 PAGES = ("/", "page.html"), ("/page.css", "page.css"), ("/page.js", "page.js")
 POLICY = b"default-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
@@ -40,26 +50,45 @@ HEADERS = (
     (b"content-security-policy", POLICY),
     (b"x-content-type-options", b"nosniff"),
 )
-# UTF-8 bytes of a text: its tokens are fewer, and attention grows with their square.
-MAX_ATTENTION_BYTES = 600
+# JSON escapes each letter of a piece in six bytes, and a Cyrillic piece has five.
+BYTES_PER_PIECE = 32
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+
+
+_MISDIRECTED = "this server does not answer for that host name"
 
 
 class Api:
-    """The application. `about` is added to the answer of /health."""
+    """The application. `about` is added to the answer of /ready.
 
-    def __init__(self, batcher: Batcher, about: dict[str, Any]) -> None:
+    Requests have to be sent to a host of LOOPBACK or of `hosts`, where "*" is any.
+    Others may be of a page that a browser shows for a foreign host name.
+    """
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        about: dict[str, Any],
+        *,
+        hosts: Collection[str],
+        examples: Sequence[str],
+    ) -> None:
         self._batcher, self._about, self._limits = batcher, about, batcher.limits
+        self._hosts, self._examples = LOOPBACK | set(hosts), list(examples)
         folder = Path(__file__).parent
         routes = [
             *(Route(k, FileResponse(folder / v), methods=["GET"]) for k, v in PAGES),
             Route("/translate", self._translate, methods=["POST"]),
             Route("/attention", self._attention, methods=["POST"]),
-            Route("/health", self._health),
+            Route("/examples", lambda _: JSONResponse(self._examples)),
+            Route("/health", self._ready),
+            Route("/ready", self._ready),
             Route("/metrics", self._metrics_text),
         ]
         handlers = {
             HTTPException: lambda _, e: _error(e.status_code, e.detail, e.headers),
             InputError: lambda _, e: _error(400, str(e)),
+            TooLargeError: lambda _, e: _error(413, str(e)),
             UnavailableError: lambda _, e: _error(503, str(e), {"Retry-After": "1"}),
             ClientDisconnect: lambda *_: _error(499, "only the metrics see this"),
             Exception: lambda *_: _error(500, "internal error; the log shows more"),
@@ -79,8 +108,9 @@ class Api:
                 message["headers"] = [*message["headers"], *HEADERS]
             await send(message)
 
+        app = self._app if self._is_own_host(scope) else _error(421, _MISDIRECTED)
         try:
-            await self._app(scope, receive, send_with_headers)
+            await app(scope, receive, send_with_headers)
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
             seconds = time.monotonic() - start
@@ -88,31 +118,35 @@ class Api:
             metrics.requests.labels(path, str(status)).inc()
             metrics.request_seconds.labels(path).observe(seconds)
 
+    def _is_own_host(self, scope: Scope) -> bool:
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        with contextlib.suppress(ValueError):  # such as "[::1"
+            return not self._hosts.isdisjoint((urlsplit(f"//{host}").hostname, "*"))
+        return False
+
     async def _translate(self, request: Request) -> Response:
-        body, most = await self._read(request), self._limits.max_sentences
+        body = await self._read(request)
         pairs, n_best = read_translate(body, max_n_best=self._about["n_best"])
-        if len(pairs) > most:
-            raise HTTPException(413, f'"text" has over {most} sentences; send fewer')
-        found = await self._results(request, self._batcher.translate(pairs))
+        found = await self._result(request, self._batcher.translate, pairs)
         return JSONResponse({"translations": [_best(each, n_best) for each in found]})
 
     async def _attention(self, request: Request) -> Response:
         pair = read_attention(await self._read(request))
-        if any(len(text.encode()) > MAX_ATTENTION_BYTES for text in pair):
-            most = f"{MAX_ATTENTION_BYTES} bytes"
-            raise HTTPException(413, f"attention is limited to texts of {most}")
-        (found,) = await self._results(request, self._batcher.attention(*pair))
+        found = await self._result(request, self._batcher.attention, *pair)
         values = found._asdict()
         for name in ("encoder", "decoder", "cross"):
             values[name] = np.rint(1000 * values[name]).astype(int).tolist()
         return JSONResponse(values)
 
-    async def _health(self, _: Request) -> Response:
+    async def _ready(self, _: Request) -> Response:
         status = self._batcher.state
         if self._batcher.busy_seconds() > self._limits.request_timeout:
             status = "stalled"  # in one call of the translator
         code = 200 if status == READY else 503
-        return JSONResponse({"status": status, **self._about}, code)
+        values = {"status": status, **self._about}
+        if status == STARTING:
+            values["compiled_percent"] = round(100 * self._batcher.compiled)
+        return JSONResponse(values, code)
 
     async def _metrics_text(self, _: Request) -> Response:
         text = generate_latest(self._batcher.metrics.registry)
@@ -123,7 +157,8 @@ class Api:
         media_type = request.headers.get("content-type", "").partition(";")[0]
         if media_type.strip().lower() != "application/json":
             raise HTTPException(415, "send JSON with Content-Type: application/json")
-        most, timeout = self._limits.max_request_bytes, self._limits.request_timeout
+        most = BYTES_PER_PIECE * self._limits.max_request_pieces
+        timeout = self._limits.request_timeout
         body = bytearray()
         try:
             async with asyncio.timeout(timeout):
@@ -136,23 +171,25 @@ class Api:
             raise HTTPException(408, late, {"Connection": "close"}) from None
         return bytes(body)
 
-    async def _results(self, request: Request, futures: Sequence[Future]) -> list[Any]:
-        """Await all results within the timeout; raises ClientDisconnect.
+    async def _result(
+        self, request: Request, queue: Callable[..., Future], *given: Any
+    ) -> Any:
+        """Await the result of what `queue` puts in the queue, in a thread of its own.
 
-        After an error, sentences that are still in the queue are cancelled.
+        Raises ClientDisconnect. After an error the request is cancelled.
         """
         timeout, first = self._limits.request_timeout, asyncio.FIRST_COMPLETED
-        results = asyncio.gather(*map(asyncio.wrap_future, futures))
-        both = results, asyncio.ensure_future(_disconnect(request))
+        result = asyncio.wrap_future(await run_in_threadpool(queue, *given))
+        both = result, asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait(both, timeout=timeout, return_when=first)
-            if results in done:
-                return results.result()
+            if result in done:
+                return result.result()
             if done:
                 raise ClientDisconnect
             raise HTTPException(504, f"no answer within {timeout:g} seconds")
         finally:
-            for each in (*both, *futures):
+            for each in both:
                 each.cancel()
 
 

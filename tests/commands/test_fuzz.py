@@ -33,7 +33,7 @@ BASE = {
     "import": {"input": "run", "config": "demo"},
     "visualize": {"output": "page.html"},
     "report": {"output": "page.html"},
-    "serve": {"port": "0", "warm_up": "1"},
+    "serve": {"port": "0", "max_batch": "1"},
     "reproduce": {"row": "table3/E"},
 }
 WRITERS = ("train", "prepare", "check")  # of the run's folder, so they get a copy

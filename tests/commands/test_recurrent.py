@@ -82,16 +82,19 @@ def test_it_serves_what_it_translates(workdir, command, toy):
         try:
             for _ in range(600):
                 try:
-                    return ask(port, "/translate", {"text": toy.test[0]})
-                except OSError:  # not ready yet
-                    time.sleep(0.05)
+                    answer = ask(port, "/translate", {"text": toy.test[0]})
+                    if answer[0] != 503:
+                        return answer
+                except OSError:  # not listening yet
+                    pass
+                time.sleep(0.05)
         finally:
             signal.raise_signal(signal.SIGTERM)
 
     expected = command("translate", workdir=workdir, stdin=toy.test[:1]).lines
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask_and_stop)
-        flags = "--warm_up=0", f"--port={port}"
+        flags = "--max_batch=1", f"--port={port}"
         assert command("serve", *flags, workdir=workdir).result["sentences"] == 1
     status, answer = asked.result()
     found = [each["text"] for each in answer["translations"]]

@@ -112,7 +112,7 @@ MISTAKES = {
         ("--host=192.0.2.1", "cannot listen on host 192.0.2.1, port 8000"),
         ("--port=99999", "--port is 99999; it must be at least 0 and at most 65535"),
         ("--port=0 --workdir=new", "there is no run in new"),
-        ("--max_sentences=9 --max_queue=8", "--max_sentences=9 exceeds --max_queue=8"),
+        ("--max_request_pieces=9 --max_queue=17", "9 exceeds half of --max_queue=17"),
     ],
 }
 

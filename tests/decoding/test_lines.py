@@ -88,9 +88,6 @@ def test_blank_sentences_stay_blank_and_take_no_slot(make_echo):
     assert echo(["5", *blank, "6 7"]) == ["5", *[""] * len(blank), "6 7"]
     nothing = Hypothesis("", 0.0, 0.0, 0, [], [])
     assert echo.translate([" "], prefixes=["5"]) == [[nothing]]
-    found = []
-    echo.submit(" ", found.extend)
-    assert found == [nothing]
     assert [len(task.source) for task in echo._engine.seen] == [3, 2]
 
 
@@ -243,7 +240,5 @@ def test_a_long_line_may_be_truncated_or_refused_by_its_number(make_echo):
         echo(["5", "6", long])
     with pytest.raises(InputError, match="line 12 has 7 pieces"):
         echo.translate_part(["5", long], first=10)
-    with pytest.raises(InputError, match="line 8 has 7 pieces"):
-        echo.submit(long, print, line=7)
     assert echo._engine.seen == []
     assert echo("5 6 7") == "5 6 7"
