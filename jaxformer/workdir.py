@@ -39,7 +39,7 @@ class Workdir:
 
     def has_checkpoints(self) -> bool:
         """Whether there is a finished checkpoint."""
-        return any(self.checkpoints.glob("[0-9]*"))
+        return any(path.name.isdecimal() for path in self.checkpoints.glob("*"))
 
     @contextmanager
     def owned(self) -> Iterator[None]:

@@ -52,10 +52,7 @@ def train(
         is_stop = not is_last and is_asked_to_stop()
         logs = step > start and (is_last or step % config.log_every == 0)
         is_scheduled = step % config.save_every == 0
-        evaluates = step % config.eval_every == 0
-        evaluates = evaluates and step not in {0, *checkpoints.scores}
-        # A stop within an evaluation loses nothing, since its step is saved before.
-        saves = step > start and (is_last or is_stop or is_scheduled or evaluates)
+        saves = step > start and (is_last or is_stop or is_scheduled)
         if (logs or saves) and int(state.bad_steps) >= config.max_bad_steps:
             raise DivergedError(state)
         if logs:
@@ -72,7 +69,7 @@ def train(
             checkpoints.save(step, state, scheduled=is_scheduled)
         if is_stop:
             break
-        if evaluates:
+        if step % config.eval_every == 0 and step not in {0, *checkpoints.scores}:
             with log.pause():
                 params = state.params if state.ema is None else state.ema
                 found = evaluate(step, params)
