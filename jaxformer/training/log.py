@@ -28,7 +28,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def encode(line: Mapping[str, float | str | None]) -> str:
-    """A line of `metrics.jsonl`: its values, and the checksum of the others."""
+    """A line of `metrics.jsonl`: values, and their checksum."""
     return json.dumps({**line, "crc32": _checksum(line)}) + "\n"
 
 

@@ -20,8 +20,6 @@ from tests.training.saved import (
 )
 from tests.training.setups import assert_same
 
-FLIPS = int(os.environ.get("JAXFORMER_FLIPS", "40"))
-
 
 def flip_bit(file, bit):
     content = bytearray(file.read_bytes())
@@ -64,11 +62,11 @@ def test_damage_of_each_file_is_named_and_an_older_checkpoint_used(
 
 
 def test_no_flipped_bit_is_silent(tmp_path):
-    """JAXFORMER_FLIPS sets their number."""
+    """`benchmarks/checkpoints.py` flips more of them."""
     save_all(tmp_path, 1)
     draw, files = random.Random(0), files_of(tmp_path)
     reader = open_checkpoints(tmp_path)
-    for _ in range(FLIPS):
+    for _ in range(40):
         file = draw.choice(files)
         bit = draw.randrange(8 * file.stat().st_size)
         flip_bit(file, bit)
