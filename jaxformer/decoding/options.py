@@ -103,6 +103,7 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         choices=tuple(LONG_LINES),
     )
     split_sentences: bool = setting(
-        "Translate each sentence of a line by itself, and join the translations.",
+        "Translate each sentence of a line by itself, and join the translations. By "
+        "default only the server and jaxformer.Translator do.",
         default=False,
     )
