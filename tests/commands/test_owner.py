@@ -132,3 +132,14 @@ def test_two_starts_at_once_end_as_one(start, toy, tmp_path, pairs):
                 assert re.search(SAID, each.complaint())
         assert outcome(f"pair{number}") == expected
     assert refused > pairs / 3
+
+
+@pytest.mark.slow
+def test_all_processes_of_a_second_run_end_alike(start, toy, tmp_path):
+    (tmp_path / "run").mkdir()
+    with owner(tmp_path / "run", tmp_path / "run" / ".lock"):
+        second = start(2, *toy.flags, f"--workdir={tmp_path / 'run'}")
+        assert second.wait(120) == [2, 2]
+    for index in range(2):
+        assert re.search(SAID, second.complaint(index))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
