@@ -52,12 +52,14 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
         owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
         lock_file.write_text(owner)
     except (Timeout, FileNotFoundError):  # or its owner has removed the folder
-        owner = lock_file.read_text() if lock_file.exists() else "another process"
+        is_known = lock_file.exists()
+        owner = lock_file.read_text(errors="replace") if is_known else "another process"
         raise InputError(
             f"{folder} is in use by {owner}; wait for its end, or use another folder"
         ) from None
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        # In a folder to read only, a command with nothing to write can run.
+        if error.errno not in _NO_LOCKS and os.access(lock_file.parent, os.W_OK):
             raise
         warning = "%s cannot be locked (%s): start no other command that writes into it"
         logger.warning(warning, folder, error.strerror)

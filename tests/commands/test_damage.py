@@ -8,15 +8,11 @@ import pytest
 
 from jaxformer.files import CHECKSUMS
 
-DAMAGED = ("config.json", "tokenizer.model", "corpus")
-
 
 def files_of(workdir):
-    """The files with checksums of which the training state is no part."""
-    files = [workdir / name for name in DAMAGED[:2]]
-    return files + sorted(
-        file for file in (workdir / "corpus").rglob("*") if file.is_file()
-    )
+    """The files with checksums, but for those of checkpoints."""
+    corpus = [path for path in (workdir / "corpus").rglob("*") if path.is_file()]
+    return [workdir / "config.json", workdir / "tokenizer.model", *sorted(corpus)]
 
 
 @pytest.mark.parametrize("flips", [40, pytest.param(500, marks=pytest.mark.nightly)])

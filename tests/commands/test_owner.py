@@ -82,14 +82,18 @@ def test_ownership_is_shared_by_blocks_of_a_process_and_leaves_no_new_folder(tmp
     assert sorted(path.name for path in run.path.iterdir()) == [".lock", "config.json"]
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_a_warning(
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EROFS])
+def test_a_file_system_without_locks_or_to_read_only_is_a_warning(
     tmp_path, monkeypatch, caplog, number
 ):
     def flock(*_):
         raise OSError(number, "no locks")
 
     monkeypatch.setattr("fcntl.flock", flock)
+    if number == errno.EROFS:
+        with pytest.raises(OSError, match="no locks"), owned(tmp_path, tmp_path / "x"):
+            pass
+        monkeypatch.setattr("os.access", lambda *_: False)
     with owned(tmp_path, tmp_path / ".lock"):
         assert f"{tmp_path} cannot be locked (no locks)" in caplog.text
 
@@ -132,3 +136,14 @@ def test_two_starts_at_once_end_as_one(start, toy, tmp_path, pairs):
                 assert re.search(SAID, each.complaint())
         assert outcome(f"pair{number}") == expected
     assert refused > pairs / 3
+
+
+@pytest.mark.slow
+def test_all_processes_of_a_second_run_end_alike(start, toy, tmp_path):
+    (tmp_path / "run").mkdir()
+    with owner(tmp_path / "run", tmp_path / "run" / ".lock"):
+        second = start(2, *toy.flags, f"--workdir={tmp_path / 'run'}")
+        assert second.wait(120) == [2, 2]
+    for index in range(2):
+        assert re.search(SAID, second.complaint(index))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
