@@ -76,7 +76,7 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         processes.join(**arguments.cluster)
         _start_logging(processes, progress.LAST_LINE)
         start = time.monotonic()
-        with progress.compiles_reported():
+        with processes.interrupts(), progress.compiles_reported():
             result = command(arguments.mode).run(**arguments.flags)
         if result is not None and processes.is_first():
             result["seconds"] = round(time.monotonic() - start, 1)
