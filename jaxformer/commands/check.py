@@ -16,7 +16,6 @@ from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
 from jaxformer.inspection import findings
 from jaxformer.inspection.background import inspect_in_background
-from jaxformer.progress import progress
 from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
@@ -59,8 +58,7 @@ def check(
         checked, prepared = prepare_run(workdir, config)
         plan = plan_training(checked, prepared)
         figures = estimates.report_plan(checked, plan, prepared.report["train"])
-        with progress("inspecting the text"):
-            corpus = inspected and inspected()
+        corpus = inspected and inspected()
     if corpus:
         add_pieces(corpus, text, prepared)
         report_text(corpus, text, output)

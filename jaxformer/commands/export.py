@@ -15,7 +15,6 @@ from jaxformer.export.parameters import require_exportable
 from jaxformer.export.stablehlo import write_stablehlo
 from jaxformer.files import new_folder
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.progress import progress
 from jaxformer.run import open_run, read_parameters
 
 
@@ -56,7 +55,7 @@ def run(
     size, fault = 0, None
     if processes.is_first():
         try:
-            with new_folder(path) as folder, progress(f"writing {path}"):
+            with new_folder(path) as folder:
                 write(folder, this.config, params, this.tokenizer, options)
                 size = sum(file.stat().st_size for file in folder.iterdir())
         except InputError as error:
