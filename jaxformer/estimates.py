@@ -14,7 +14,6 @@ from jaxformer.data.plan import Plan, Shape
 from jaxformer.data.store import SIDES
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.progress import progress
 from jaxformer.run import Run, make_training_setup
 from jaxformer.training.memory import GIB, largest_microbatch, step_memory
 from jaxformer.training.sharding import abstract_state, rows_here
@@ -34,7 +33,6 @@ def largest_shape(model: Model, plan: Plan) -> Shape:
     return max(plan.shapes, key=lambda shape: model.activations(*shape))
 
 
-@progress("timing a matrix product")
 def seconds_per_update(flops: int, dtype: str) -> float:
     """Estimate the seconds of an update on all devices, from a product timed here."""
     product = jax.jit(jnp.matmul)

@@ -7,6 +7,7 @@ Most commands end standard output with one line of JSON; everything else goes to
 standard error. A mistake of the user is one line there, and exit code 2.
 """
 
+import contextlib
 import errno
 import importlib
 import json
@@ -77,8 +78,11 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         processes.join(**arguments.cluster)
         _start_logging(processes, progress.LAST_LINE)
         start = time.monotonic()
-        with progress.compiles_reported():
-            result = command(arguments.mode).run(**arguments.flags)
+        mode, reported = arguments.mode, contextlib.nullcontext()
+        if mode not in ("serve", "translate"):  # which may wait for input
+            reported = progress.progress(mode)
+        with processes.interrupts(), progress.compiles_reported(), reported:
+            result = command(mode).run(**arguments.flags)
         if result is not None and processes.is_first():
             result["seconds"] = round(time.monotonic() - start, 1)
             # JSON has no NaN and no infinity: null.

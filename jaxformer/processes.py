@@ -3,13 +3,14 @@
 With one process every function returns at once, so callers need no special case.
 """
 
+import functools
 import json
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +23,7 @@ from jaxformer.lost_peers import LAST_SECONDS, PEERS, WATCH_SECONDS
 
 logger = logging.getLogger(__name__)
 
-AGAIN = 1.0  # seconds until StoppedError is raised again, if a library dropped it
+AGAIN = 0.1  # seconds until an exception is raised again that Python dropped
 _RESUME = "start all processes again to resume from the newest checkpoint"
 
 
@@ -231,9 +232,7 @@ class StopRequests:
         if number == signal.SIGINT and not first:
             raise KeyboardInterrupt
         if self.loses_nothing and not are_several():
-            if first or number == signal.SIGALRM:
-                signal.setitimer(signal.ITIMER_REAL, AGAIN)
-                raise StoppedError
+            _insist(StoppedError)
         elif number != signal.SIGALRM:
             logger.warning("%s: stopping at the next step", self.signal)
         if are_several():  # tell JAX, which waits for SIGTERM
@@ -245,13 +244,48 @@ def stop_requests() -> Iterator[StopRequests]:
     """Take SIGTERM and Ctrl-C as requests to stop within the block."""
     requests = StopRequests()
     # With several processes JAX handles SIGTERM and informs all of them.
-    numbers = [signal.SIGINT]
-    if not are_several():
-        numbers += [signal.SIGTERM, signal.SIGALRM]
-    before = {number: signal.signal(number, requests._note) for number in numbers}
-    try:
+    numbers = [] if are_several() else [signal.SIGTERM]
+    with _handling(requests._note, *numbers):
         yield requests
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt within the block until it has an effect."""
+    with _handling(lambda *_: _insist(KeyboardInterrupt)):
+        yield
+
+
+@contextmanager
+def _handling(
+    handler: Callable[[int, object], None], *numbers: signal.Signals
+) -> Iterator[None]:
+    """Handle signals and, for `_insist`, the alarm by `handler` within the block."""
+    _silence()
+    numbers += (signal.SIGINT, signal.SIGALRM)
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _insist(error: type[BaseException]) -> None:
+    """Raise `error` in a handler; again, if the handler interrupted a callback.
+
+    Python drops exceptions of callbacks, such as that of JAX in garbage collection.
+    """
+    if not isinstance(sys.exc_info()[1], error):
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        raise error
+
+
+@functools.cache
+def _silence() -> None:
+    """Drop Python's report of an exception that `_insist` raises again."""
+    report, dropped = sys.unraisablehook, (StoppedError, KeyboardInterrupt)
+    sys.unraisablehook = lambda failed: (
+        isinstance(failed.exc_value, dropped) or report(failed)
+    )

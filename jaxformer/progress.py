@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 DELAY = 1.0  # seconds before a bar or "compiling ..." appears
 INTERVAL = 8.0  # seconds between two lines
+POLL = 0.2  # seconds
 # What people call the compiled functions. Others are reported by their own names.
 PROGRAMS = {
     **dict.fromkeys(("update", "gradients", "accumulate"), "the training step"),
@@ -76,7 +77,7 @@ class _Work:
         last = LAST_LINE.time or self.start
         if is_announced and not done.wait(DELAY):
             logger.info("%s ...", self.what)
-        while not done.wait(DELAY):
+        while not done.wait(POLL):
             last = max(last, LAST_LINE.time)
             if time.time() - last >= INTERVAL and _active[-1:] == [self]:
                 last = time.time()

@@ -19,6 +19,7 @@ def quick(monkeypatch, caplog):
     caplog.set_level("INFO", "jaxformer")
     monkeypatch.setattr(progress, "DELAY", 0.01)
     monkeypatch.setattr(progress, "INTERVAL", 0.05)
+    monkeypatch.setattr(progress, "POLL", 0.01)
     monkeypatch.setattr(progress.LAST_LINE, "time", 0.0)
 
 

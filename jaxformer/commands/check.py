@@ -17,7 +17,6 @@ from jaxformer.errors import InputError
 from jaxformer.files import require_output
 from jaxformer.inspection import findings
 from jaxformer.inspection.background import inspect_in_background
-from jaxformer.progress import progress
 from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
@@ -62,8 +61,7 @@ def check(
         with prepare_run(workdir, config) as (checked, prepared):
             plan = plan_training(checked, prepared)
         figures = estimates.report_plan(checked, plan, prepared.report["train"])
-        with progress("inspecting the text"):
-            corpus = inspected and inspected()
+        corpus = inspected and inspected()
     if corpus:
         add_pieces(corpus, text, prepared)
         report_text(corpus, text, output)

@@ -15,7 +15,6 @@ from jaxformer.export.parameters import require_exportable
 from jaxformer.export.stablehlo import write_stablehlo
 from jaxformer.files import new_folder
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.progress import progress
 from jaxformer.run import open_run, read_parameters
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from jaxformer.config import BatchesConfig, TrainingConfig
 from jaxformer.data import layout as layouts
 from jaxformer.data.layout import concatenated_ranges, offsets
-from jaxformer.progress import progress
 
 
 class Shape(NamedTuple):
@@ -100,7 +99,6 @@ class Plan:
         )
 
 
-@progress("planning the batches")
 def make_plan(
     source: np.ndarray,
     target: np.ndarray,

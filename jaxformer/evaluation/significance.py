@@ -12,7 +12,6 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.significance import PairedTest, Result
 
 from jaxformer.evaluation.metrics import make_bleu, require_pairs
-from jaxformer.progress import progress
 
 RESAMPLES = 1000  # of the bootstrap, sacreBLEU's default
 TRIALS = 10_000  # of approximate randomisation, sacreBLEU's default
@@ -115,7 +114,6 @@ def sentence_scores(
     ]
 
 
-@progress("resampling the sentences")
 def _paired_test(
     kind: str,
     samples: int,
