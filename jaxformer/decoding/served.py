@@ -48,7 +48,7 @@ class ServedTranslator(Translator):
         long ones.
         """
         (source,) = self.tokenizer.encode([text])
-        (begin,) = self.tokenizer.encode_target([prefix])
+        begin = self.tokenizer.encode_target([prefix])[0] if prefix else []
         if len(begin) > self._most:
             raise InputError(
                 f"the prefix has {len(begin)} pieces, more than {self._most}"
