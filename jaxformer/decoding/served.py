@@ -41,8 +41,8 @@ class ServedTranslator(Translator):
         self._engine.clear()
         self._engine = Lanes(self._engine)
 
-    def prepare(self, text: str, prefix: str) -> list[Task]:
-        """Tokenise a text for `submit`.
+    def prepare(self, text: str, prefix: str) -> tuple[list[Task], ...]:
+        """Tokenise a text for `submit`: its tasks first.
 
         Raises InputError if the prefix is too long, or the text, if the options refuse
         long ones.
@@ -53,11 +53,11 @@ class ServedTranslator(Translator):
             raise InputError(
                 f"the prefix has {len(begin)} pieces, more than {self._most}"
             )
-        return self._tasks(text, source, begin, 0)
+        return (self._tasks(text, source, begin, 0),)
 
     def submit(
         self,
-        texts: Sequence[list[Task]],
+        texts: Sequence[tuple[list[Task], ...]],
         done: Callable[[list[list[Hypothesis]]], None],
         *,
         request: Any,
@@ -75,12 +75,12 @@ class ServedTranslator(Translator):
             if len(found) == len(texts):
                 done([found[n] for n in range(len(texts))])
 
-        lengths = [len(task.source) for tasks in texts for task in tasks]
+        lengths = [len(task.source) for tasks, *_ in texts for task in tasks]
         before = itertools.accumulate(lengths, initial=0)
         own = {"request": request, "is_large": sum(lengths) > SMALL_REQUEST}
-        for index, tasks in enumerate(texts):
+        for index, (tasks, *details) in enumerate(texts):
             tasks = [task._replace(before=next(before), **own) for task in tasks]
-            self._submit(tasks, functools.partial(keep, index))
+            self._submit(tasks, *details, functools.partial(keep, index))
 
     def cancel(self, request: Any) -> None:
         """Drop all parts of a request, waiting or begun."""
