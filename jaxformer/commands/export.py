@@ -55,7 +55,7 @@ def run(
     size = 0
     with processes.sharing_mistakes():
         if processes.is_first():
-            with new_folder(path) as folder, progress(f"writing {path}"):
+            with new_folder(path) as folder:
                 write(folder, this.config, params, this.tokenizer, options)
                 size = sum(file.stat().st_size for file in folder.iterdir())
     size = processes.from_first(size)

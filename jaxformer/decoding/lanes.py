@@ -12,7 +12,9 @@ SMALL_REQUEST = 128  # source tokens at most
 # Slots of a device for large requests: few, so that a step is short. On two CPU cores
 # 16 slots translate 80 % as much as 64.
 LARGE_SLOTS = 16
-TURN = 0.01  # seconds
+# Seconds of a turn. After a short one a small request can begin; a long one takes more
+# steps between two refills, and is for small requests alone.
+SHORT_TURN, LONG_TURN = 0.01, 0.04
 
 
 class Lanes:
@@ -24,7 +26,7 @@ class Lanes:
     def __init__(self, engine: Engine) -> None:
         self._engines = engine, engine.limited(LARGE_SLOTS)
         self._used = [0.0, 0.0]  # seconds
-        self._step_seconds = [TURN, TURN]  # recent mean
+        self._step_seconds = [SHORT_TURN] * 2  # recent mean
 
     @property
     def load(self) -> tuple[int, int]:
@@ -42,7 +44,7 @@ class Lanes:
             engine.cancel(request)
 
     def advance(self, most: int) -> bool:
-        """Take about TURN seconds of steps in one search, `most` steps at most.
+        """Take a turn in one search, of `most` steps at most.
 
         Returns False when no task is left.
         """
@@ -51,7 +53,8 @@ class Lanes:
             return False
         lane = min(busy, key=self._used.__getitem__)  # of equals, the small requests
         start = time.monotonic()
-        steps = max(1, min(most, round(TURN / self._step_seconds[lane])))
+        turn = LONG_TURN if busy == [0] else SHORT_TURN
+        steps = max(1, min(most, round(turn / self._step_seconds[lane])))
         self._engines[lane].advance(steps)
         self._engines[lane].wait()
         seconds = time.monotonic() - start

@@ -47,7 +47,7 @@ class ServedTranslator(Translator):
         Raises InputError if the prefix is too long, or the text, if the options refuse
         long ones.
         """
-        (begin,) = self.tokenizer.encode_target([prefix])
+        begin = self.tokenizer.encode_target([prefix])[0] if prefix else []
         if len(begin) > self._most:
             raise InputError(
                 f"the prefix has {len(begin)} pieces, more than {self._most}"

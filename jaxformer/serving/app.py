@@ -33,6 +33,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from jaxformer.decoding.lanes import SMALL_REQUEST
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
 from jaxformer.serving.batching import (
@@ -75,6 +76,7 @@ class Api:
     ) -> None:
         self._batcher, self._about, self._limits = batcher, about, batcher.limits
         self._hosts, self._examples = LOOPBACK | set(hosts), list(examples)
+        self._one_large = asyncio.Semaphore(1)
         folder = Path(__file__).parent
         routes = [
             *(Route(k, FileResponse(folder / v), methods=["GET"]) for k, v in PAGES),
@@ -127,12 +129,13 @@ class Api:
     async def _translate(self, request: Request) -> Response:
         body = await self._read(request)
         pairs, n_best = read_translate(body, max_n_best=self._about["n_best"])
-        found = await self._result(request, self._batcher.translate, pairs)
+        found = await self._result(request, len(body), self._batcher.translate, pairs)
         return JSONResponse({"translations": [_best(each, n_best) for each in found]})
 
     async def _attention(self, request: Request) -> Response:
-        pair = read_attention(await self._read(request))
-        found = await self._result(request, self._batcher.attention, *pair)
+        body = await self._read(request)
+        pair = read_attention(body)
+        found = await self._result(request, len(body), self._batcher.attention, *pair)
         values = found._asdict()
         for name in ("encoder", "decoder", "cross"):
             values[name] = np.rint(1000 * values[name]).astype(int).tolist()
@@ -171,15 +174,35 @@ class Api:
             raise HTTPException(408, late, {"Connection": "close"}) from None
         return bytes(body)
 
-    async def _result(
-        self, request: Request, queue: Callable[..., Future], *given: Any
+    async def _queued(
+        self, size: int, queue: Callable[..., Future], *given: Any
     ) -> Any:
-        """Await the result of what `queue` puts in the queue, in a thread of its own.
+        """Call `queue` in a thread, which tokenises, and await the future it returns.
 
-        Raises ClientDisconnect. After an error the request is cancelled.
+        Large bodies of `size` bytes are tokenised one at a time, so that small ones
+        find a thread. Cancels the future if this is cancelled.
         """
+        futures, is_over = [], False
+
+        def run() -> None:
+            futures.append(queue(*given))
+            if is_over:
+                futures[0].cancel()
+
+        is_large = size > BYTES_PER_PIECE * SMALL_REQUEST
+        try:
+            async with self._one_large if is_large else contextlib.nullcontext():
+                await run_in_threadpool(run)
+            return await asyncio.wrap_future(futures[0])
+        finally:
+            is_over = True
+            for future in futures:
+                future.cancel()
+
+    async def _result(self, request: Request, *queued: Any) -> Any:
+        """Await `_queued`. Raises ClientDisconnect, and HTTPException if it is late."""
         timeout, first = self._limits.request_timeout, asyncio.FIRST_COMPLETED
-        result = asyncio.wrap_future(await run_in_threadpool(queue, *given))
+        result = asyncio.ensure_future(self._queued(*queued))
         both = result, asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait(both, timeout=timeout, return_when=first)
