@@ -6,7 +6,7 @@ from jaxformer.config import DecodingConfig, SearchConfig
 from jaxformer.errors import InputError
 from jaxformer.settings import MOST_SEED, setting
 
-LEAST_TEMPERATURE = 0.001  # logits divided by less may be infinite
+LEAST_TEMPERATURE = 1e-4  # logits divided by less may be infinite
 LENGTH_PENALTIES = {
     "gnmt": "((5 + n) / 6)^alpha, the paper's",
     "power": "n^alpha, that of fairseq, Marian and CTranslate2",
