@@ -195,7 +195,7 @@ class SearchConfig(Section, name="decoding"):
         free=True,
     )
     alpha: float = setting(
-        "Exponent of the length penalty.", least=0, most=5, free=True
+        "Exponent of the length penalty.", least=0, most=10, free=True
     )
 
 
