@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from jaxformer.config import DecodingConfig, SearchConfig
 from jaxformer.errors import InputError
-from jaxformer.settings import MOST_SEED, setting
+from jaxformer.settings import SEED, setting
 
 LEAST_TEMPERATURE = 0.001  # logits divided by less may be infinite
 LENGTH_PENALTIES = {
@@ -90,7 +90,7 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         default=0,
         least=0,
     )
-    seed: int = setting("Seed of samples.", default=0, least=0, most=MOST_SEED)
+    seed: int = setting("Seed of samples.", default=0, **SEED)
     max_source_length: int | None = setting(
         "Tokens of a line at most, end of sentence included; by default "
         "data.max_length.",
