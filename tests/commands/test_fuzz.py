@@ -127,7 +127,7 @@ def test_a_nasty_value_of_a_key_is_refused_or_works(fuzzer, monkeypatch):
         else:
             fuzzer.try_case("key", mode, flag)
 
-    fuzzing.explore(KEY_CASES, cases(120, 0.55), SEED, run)
+    fuzzing.explore(KEY_CASES, cases(80, 0.55), SEED, run)
     fuzzer.report()
 
 
@@ -157,7 +157,7 @@ def test_a_nasty_value_of_a_flag_is_refused_or_works(fuzzer, monkeypatch):
     monkeypatch.setattr(StopRequests, "reached", lambda self: True)
     unconnected = mock.Mock(side_effect=ValueError("no cluster"))
     with mock.patch("jax.distributed.initialize", unconnected):
-        fuzzing.explore(FLAG_CASES, cases(70, 0.35), SEED, run)
+        fuzzing.explore(FLAG_CASES, cases(60, 0.35), SEED, run)
     fuzzer.report()
 
 
@@ -207,5 +207,5 @@ def test_a_damaged_file_is_refused_or_does_no_harm(fuzzer):
         st.sampled_from(files), st.sampled_from(DAMAGES), st.sampled_from(modes),
         st.integers(0, 2**32),
     )  # fmt: skip
-    fuzzing.explore(drawn, cases(8, 0.1), SEED, run)
+    fuzzing.explore(drawn, cases(6, 0.1), SEED, run)
     fuzzer.report()
