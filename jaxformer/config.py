@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxformer.errors import InputError
-from jaxformer.settings import MOST_LENGTH, MOST_SEED, Section, setting
+from jaxformer.settings import MOST_LENGTH, SEED, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +39,10 @@ class DataConfig(Section, name="data"):
     test_target: str = setting('Test targets of a "files" corpus.', free=True)
     data_dir: str = setting("TensorFlow Datasets' folder; empty: its own.", free=True)
     download: bool = setting("Let TensorFlow Datasets download.", free=True)
-    builtin_pairs: int = setting(
-        "Training pairs of a built-in corpus.", least=0, most=10**8
-    )
-    builtin_eval_pairs: int = setting(
-        "Pairs of a built-in evaluation split.", least=0, most=10**6
-    )
+    builtin_pairs: int = setting("Training pairs of a built-in corpus.", least=0)
+    builtin_eval_pairs: int = setting("Pairs of a built-in evaluation split.", least=0)
     vocab_size: int = setting(
-        "Ids of the vocabulary of both languages, 4 reserved ones included.",
-        least=5,
-        most=10**7,
+        "Ids of the vocabulary of both languages, 4 reserved ones included.", least=5
     )
     vocab_sentences: int = setting("Most sentences that train the vocabulary.", least=1)
     character_coverage: float = setting(
@@ -64,9 +58,7 @@ class DataConfig(Section, name="data"):
         "Most tokens of a pair's longer side for each of the shorter side.", least=1
     )
     deduplicate: bool = setting("Drop training pairs that occurred before.")
-    seed: int = setting(
-        "Seed of samples and of the built-in corpus.", least=0, most=MOST_SEED
-    )
+    seed: int = setting("Seed of samples and of the built-in corpus.", **SEED)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,9 +115,7 @@ class TrainingConfig(Section, name="training"):
     """The training loop (sections 5 and 6.1)."""
 
     steps: int = setting("Updates of the whole run.", least=1, free=True)
-    seed: int = setting(
-        "Seed of parameters, dropout and order of data.", least=0, most=MOST_SEED
-    )
+    seed: int = setting("Seed of parameters, dropout and order of data.", **SEED)
     tokens_per_update: int = setting(
         "Source tokens of an update, and target tokens, padding included.", least=1
     )
@@ -189,9 +179,9 @@ class SearchConfig(Section, name="decoding"):
     """The width and the penalty of a search (section 6.1)."""
 
     beam_size: int = setting(
-        "Beam width; 1 is greedy search. Of samples: their number.",
+        "Beam width; 1 is greedy. Of samples: their number.",
         least=1,
-        most=512,
+        most=256,
         free=True,
     )
     alpha: float = setting(

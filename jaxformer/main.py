@@ -99,23 +99,17 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         if error.errno not in _DISK_ERRORS and error.filename is None:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        advice = (
-            "free disk space or correct the permissions, then retry"
-            if error.errno in _DISK_ERRORS
-            else "correct the path or the file, then retry"
-        )
-        processes.complain(InputError(f"{where}{error.strerror}; {advice}"))
+        is_disk = error.errno in _DISK_ERRORS
+        what = "free disk space or correct the permissions" if is_disk else "correct it"
+        processes.complain(InputError(f"{where}{error.strerror}; {what}, then retry"))
         return EXIT_MISTAKE
     except (MemoryError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         if not isinstance(error, MemoryError) and _NO_MEMORY not in reason:
             raise
         processes.complain(
-            InputError(
-                f"there is not enough memory ({reason}); lower decoding.beam_size, "
-                "decoding.batch_tokens, training.tokens_per_microbatch or the model's "
-                "sizes"
-            )
+            f"there is not enough memory ({reason}); lower decoding.beam_size, "
+            "decoding.batch_tokens, training.tokens_per_microbatch or the model's sizes"
         )
         return EXIT_MISTAKE
     except KeyboardInterrupt:

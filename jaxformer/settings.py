@@ -74,7 +74,7 @@ _BOUNDS = {
     "most": ("at most", operator.le), "below": ("below", operator.lt),
 }  # fmt: skip
 _MOST_INT = 2**31 - 1
-MOST_SEED = 2**32 - 1  # a seed is uint32
+SEED = {"least": 0, "most": 2**32 - 1}  # the bounds of uint32
 MOST_LENGTH = 2**16  # tokens of a sequence; attention squares them
 _SMALLEST = 2.0**-126  # of float32; devices may take smaller numbers for 0
 

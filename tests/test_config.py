@@ -36,7 +36,7 @@ def values():
         ("training.steps", str(2**31), "it must be at least 1 and at most 2147483647"),
         ("training.seed", str(2**32), "must be at least 0 and at most 4294967295"),
         ("model.d_model", "1000000000", "must be at least 2 and at most 65536"),
-        ("decoding.beam_size", "1000000", "must be at least 1 and at most 512"),
+        ("decoding.beam_size", "1000000", "must be at least 1 and at most 256"),
         ("data.max_length", "70000", "data.max_length is 70000; it must be at least 2"),
         ("decoding.alpha", "inf", "decoding.alpha is inf"),
         ("data.max_ratio", "0.5", "data.max_ratio is 0.5; it must be at least 1"),

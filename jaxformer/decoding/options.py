@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from jaxformer.config import DecodingConfig, SearchConfig
 from jaxformer.errors import InputError
-from jaxformer.settings import MOST_SEED, setting
+from jaxformer.settings import SEED, setting
 
-LEAST_TEMPERATURE = 1e-4  # logits divided by less may be infinite
+LEAST_TEMPERATURE = 1e-6  # logits divided by less may be infinite
 LENGTH_PENALTIES = {
     "gnmt": "((5 + n) / 6)^alpha, the paper's",
     "power": "n^alpha, that of fairseq, Marian and CTranslate2",
@@ -46,7 +46,7 @@ class SearchOptions(SearchConfig):
         most=100,
     )
     temperature: float = setting(
-        "Sample, with logits divided by this, at least 0.001; 0: search instead.",
+        "Sample, with logits divided by this, at least 1e-6; 0: search instead.",
         default=0.0,
         least=0,
         most=1000,
@@ -90,7 +90,7 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         default=0,
         least=0,
     )
-    seed: int = setting("Seed of samples.", default=0, least=0, most=MOST_SEED)
+    seed: int = setting("Seed of samples.", default=0, **SEED)
     max_source_length: int | None = setting(
         "Tokens of a line at most, end of sentence included; by default "
         "data.max_length.",

@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -22,7 +23,6 @@ from jaxformer.flags import CLUSTER, COMMANDS, FLAGS
 from jaxformer.processes import StopRequests
 from jaxformer.settings import kind_of
 from tests.commands import fuzzing
-from tests.commands.fuzzing import Fault
 
 COUNT = int(os.environ.get("FUZZ_CASES", "0"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
@@ -54,45 +54,35 @@ class Fuzzer:
 
     def clean(self) -> None:
         """Remove what a case wrote; put the text back."""
-        for path in [
-            path for path in self.folder.iterdir() if path.name not in self.kept
-        ]:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+        for path in self.folder.iterdir():
+            if path.name not in self.kept:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         Path("text").write_text(TEXT)
 
     def try_case(self, name: str, mode: str, *flags: str, workdir="run", right=None):
         """Run a command, judge it, and require that it leaves the run's files alone."""
         is_writer = mode in WRITERS and workdir == "run"
-        if is_writer:
-            workdir = str(shutil.copytree("run", "copy"))
+        workdir = str(shutil.copytree("run", "copy")) if is_writer else workdir
         watched = Path("copy" if is_writer else "run")
         before = fuzzing.contents(watched)
-        right = right or fuzzing.is_json_or_lines(mode, len(TEXT.splitlines()))
         outcome, what = fuzzing.judge(
             lambda: self.command(mode, *flags, workdir=workdir, stdin=TEXT.encode()),
-            right,
+            right or partial(fuzzing.is_result, mode, len(TEXT.splitlines())),
         )
-        may_write = is_writer and outcome == "answer"
-        if not may_write and fuzzing.contents(watched) != before:
-            outcome, what = "fault", f"{what} changed the run's folder"
-        self.count(outcome, f"{name} {mode} {' '.join(flags)}", what)
+        lost = before.items() - fuzzing.contents(watched).items()
+        if lost and not (is_writer and outcome == "answer"):
+            outcome, what = "fault", f"{what} changed {min(lost)[0]}"
         self.clean()
-
-    def count(self, outcome: str, case: str, what: str) -> None:
         self.counts[outcome] += 1
         if outcome == "fault":
-            self.faults.append(Fault(ascii(case)[:200], what))
+            self.faults.append(f"{what}: {name} {mode} {' '.join(flags)}"[:400])
         if self.counts.total() % 200 == 0:
             jax.clear_caches()  # each case has compiled programs of its own
 
     def report(self) -> None:
         """Print the counts; fail if there was a fault."""
         print(f"\n{dict(self.counts)}")
-        lines = [f"{fault.what}: {fault.case}" for fault in self.faults]
-        assert not lines, "\n".join(sorted(lines))
+        assert not self.faults, "\n".join(map(ascii, sorted(self.faults)))
 
 
 @pytest.fixture
@@ -137,7 +127,7 @@ def test_a_nasty_value_of_a_key_is_refused_or_works(fuzzer, monkeypatch):
         else:
             fuzzer.try_case("key", mode, flag)
 
-    fuzzing.explore(KEY_CASES, cases(120, 0.5), SEED, run)
+    fuzzing.explore(KEY_CASES, cases(80, 0.55), SEED, run)
     fuzzer.report()
 
 
@@ -145,7 +135,7 @@ FLAG_CASES = st.sampled_from(
     [
         (mode, name)
         for mode, each in COMMANDS.items()
-        for name in ("workdir", *CLUSTER, *each.flags)
+        for name in ("workdir", *(CLUSTER if mode == "train" else ()), *each.flags)
         if FLAGS[name].kind is not bool
     ]
 ).flatmap(
@@ -167,7 +157,7 @@ def test_a_nasty_value_of_a_flag_is_refused_or_works(fuzzer, monkeypatch):
     monkeypatch.setattr(StopRequests, "reached", lambda self: True)
     unconnected = mock.Mock(side_effect=ValueError("no cluster"))
     with mock.patch("jax.distributed.initialize", unconnected):
-        fuzzing.explore(FLAG_CASES, cases(70, 0.4), SEED, run)
+        fuzzing.explore(FLAG_CASES, cases(60, 0.35), SEED, run)
     fuzzer.report()
 
 
@@ -197,11 +187,13 @@ def test_a_damaged_file_is_refused_or_does_no_harm(fuzzer):
         same_name = [each for each in files if each.name == path.name != each]
         other = draw.choice(same_name or files).read_bytes()
         done = fuzzing.damage(path, how, draw, other)
-        if done:
+        is_log = path.name == "metrics.jsonl" and done == "deleted"
+        if done and not is_log:  # without a log the report has no curves
             command, *flags = mode.split()
             is_right = lambda answer: outcome_of(answer, mode) == expected[mode]  # noqa: E731
             fuzzer.try_case(f"{path} {done}:", command, *flags, right=is_right)
-        fuzzing.restore(path, content, status)
+        path.write_bytes(content)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     modes = (*READERS, "train", "prepare")
     for mode in modes:
@@ -215,5 +207,5 @@ def test_a_damaged_file_is_refused_or_does_no_harm(fuzzer):
         st.sampled_from(files), st.sampled_from(DAMAGES), st.sampled_from(modes),
         st.integers(0, 2**32),
     )  # fmt: skip
-    fuzzing.explore(drawn, cases(8, 0.1), SEED, run)
+    fuzzing.explore(drawn, cases(6, 0.1), SEED, run)
     fuzzer.report()

@@ -36,7 +36,7 @@ def test_length_penalty_is_that_of_the_definition(kind, alpha, lengths, penaltie
         ({"temperature": -1.0}, "decoding.temperature is -1.0"),
         (
             {"temperature": 1e-30},
-            "is 1e-30; it must be 0, for search, or at least 0.0001",
+            "is 1e-30; it must be 0, for search, or at least 1e-06",
         ),
         ({"seed": 2**32}, "decoding.seed is 4294967296; it must be at least 0 and at"),
         ({"no_repeat_ngram": 10**9}, "must be at least 0 and at most 100"),
