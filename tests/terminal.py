@@ -17,8 +17,11 @@ def terminal(monkeypatch, *, rows):
         monkeypatch.setattr(logging.root, "handlers", [console])
 
         def shown():
-            print(file=stderr, flush=True)  # so that there is always something to read
-            return os.read(screen, 1 << 16).decode()
+            print("(end)", file=stderr, flush=True)
+            found = ""
+            while not found.endswith("(end)\r\n"):  # it arrives in pieces
+                found += os.read(screen, 1 << 16).decode()
+            return found
 
         yield console, shown
     os.close(screen)
