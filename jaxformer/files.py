@@ -48,9 +48,10 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
     lock = FileLock(lock_file, fallback_to_soft=False, is_singleton=True)
     try:
         lock.acquire(timeout=_LOCK_SECONDS)
-        since = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
-        owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
-        lock_file.write_text(owner)
+        if lock.lock_counter == 1:  # of nested blocks the outermost one
+            since = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
+            owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
+            lock_file.write_text(owner)
     except (Timeout, FileNotFoundError):  # or its owner has removed the folder
         is_known = lock_file.exists()
         owner = lock_file.read_text(errors="replace") if is_known else "another process"

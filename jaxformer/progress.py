@@ -68,7 +68,9 @@ class _Work:
             return f"{self.what}: {taken:.0f} s so far"
         if self.total is None:
             return f"{self.what}: {self.n:,} {self.unit}"
-        each = taken / max(self.n - self.initial, 1)
+        if self.n == self.initial:
+            return f"{self.what}: {self.n:,} of {self.total:,} {self.unit}"
+        each = taken / (self.n - self.initial)
         left = timedelta(seconds=round(each * (self.total - self.n)))
         return f"{self.what}: {self.n:,} of {self.total:,} {self.unit}, ETA {left}"
 

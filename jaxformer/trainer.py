@@ -35,7 +35,7 @@ from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.log import MetricsLog, read_scores
 from jaxformer.training.loop import DivergedError, Update, train
 from jaxformer.training.memory import require_memory
-from jaxformer.training.step import Parameters, TrainState
+from jaxformer.training.step import Parameters, Report, TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +63,15 @@ class Job:
             rows=sharding.rows_here(mesh),
         )
         put = partial(sharding.put_batch, mesh)
-        for number, update in enumerate(batches):
-            if number:  # the update before is made, and not saved
-                self.stop.loses_nothing = False
-            yield tuple(map(put, update))
+        return (tuple(map(put, update)) for update in batches)
+
+    def train_step(
+        self, state: TrainState, update: Update
+    ) -> tuple[TrainState, Report]:
+        """Make an update, which a stop must save from then on."""
+        made = self.setup.train_step(state, update)
+        self.stop.loses_nothing = False
+        return made
 
 
 def train_past_divergence(job: Job) -> dict:
@@ -116,7 +121,7 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
     ) as log:
         state = train(
             state,
-            job.setup.train_step,
+            job.train_step,
             log.track(job.updates(int(state.data_position))),
             config=training,
             schedule=job.setup.schedule,
@@ -141,7 +146,8 @@ def first_state(
     it was tried before, and for a step past the end of the run.
     """
     abstract = sharding.abstract_state(job.setup.mesh, job.setup.init)
-    require_memory(abstract)
+    if position is None:  # otherwise the memory holds a state
+        require_memory(abstract)
     found = checkpoints.restore_latest(abstract)
     while position is not None and found is not None and int(found[0].bad_steps):
         found = checkpoints.restore_latest(abstract, before=found[1])

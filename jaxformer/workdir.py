@@ -13,7 +13,6 @@ The folder needs nothing outside itself; files of another run are refused.
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -61,7 +60,9 @@ class Workdir:
                 yield
             finally:
                 if is_new and [*self.path.iterdir()] == [lock]:
-                    shutil.rmtree(self.path, ignore_errors=True)
+                    lock.unlink()
+                    with suppress(OSError):  # a file was put into it meanwhile
+                        self.path.rmdir()
 
     def read_record(self) -> dict:
         """Read the record. Raises InputError if it is missing, edited or damaged."""

@@ -22,6 +22,7 @@ from jaxformer.evaluation.metrics import SCORERS
 from jaxformer.files import require_output, write_atomically
 from jaxformer.reports import reproduction
 from jaxformer.run import open_run, own_run
+from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.workdir import Workdir, installed_versions
 
 logger = logging.getLogger(__name__)
@@ -65,8 +66,8 @@ def reproduce(
 ) -> dict:
     """Train a row with `config` and score it; `theirs` is the published config."""
     ours = config.values
-    made = [path.name for path in Workdir(workdir).checkpoints.glob("[0-9]*")]
-    if max(map(int, made), default=0) != ours["training"]["steps"]:
+    saved = Checkpoints(Workdir(workdir).checkpoints, keep=None, scores={})
+    if saved.latest_step() != ours["training"]["steps"]:
         trained = train.run(config=config, workdir=workdir)
         if trained.get("stopped"):
             return {"row": row, **trained}

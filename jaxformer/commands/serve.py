@@ -4,6 +4,7 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
@@ -44,7 +45,13 @@ def run(
             f"--max_queue={limits.max_queue}, so the largest request is never "
             "accepted; lower it"
         )
-    names = [name.strip() for name in (host_names or "").split(",")]
+    names = [name.strip() for name in (host_names or "").split(",") if name.strip()]
+    for name in names:
+        if urlsplit(f"//{name}").netloc != urlsplit(f"//{name}").hostname:
+            raise InputError(
+                f"--host_names has {name!r}; write names as in URLs, in lower case and "
+                "without port"
+            )
     with closing(listen(host, port)) as opened:
         # Requests may ask for as many candidates as the beam is wide.
         beam_size = open_run(workdir, config).config.decoding.beam_size
@@ -58,7 +65,7 @@ def run(
             opened,
             direction=this.config.data.direction,
             limits=limits,
-            hosts={host.lower(), *map(str.lower, names)},
+            hosts={host.lower(), *names},
             examples=examples_of(this.workdir.path),
         ).run_until_stopped()
 

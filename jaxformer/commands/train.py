@@ -25,13 +25,13 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
         # If only process 0 used the cache, it would skip compiling and time out while
         # the other processes compile.
         keep_compiled()
-    with processes.stop_requests() as stop:
-        stop.loses_nothing = True  # until the first update is made
-        try:
+    try:
+        with processes.stop_requests() as stop:
+            stop.loses_nothing = True  # until the first update is made
             with prepare_run(workdir, config) as (this, prepared):
                 return train_past_divergence(Job(this, prepared, stop))
-        except processes.StoppedError:
-            folder = Workdir(workdir).checkpoints
+    except processes.StoppedError:
+        folder = Workdir(workdir).checkpoints
     step = Checkpoints(folder, keep=None, scores={}).latest_step() or 0
     logger.info(
         f"stopped at step {step:,}, which is saved; the same command resumes from there"

@@ -193,7 +193,8 @@ def _require_same_text(
     if changed:
         raise InputError(
             f"{workdir} was prepared with other settings ({'; '.join(changed)}): use "
-            f"another workdir, or delete {workdir / 'corpus'} to prepare it again"
+            f"another workdir, or delete corpus and tokenizer.model in {workdir} to "
+            "prepare it again"
         )
     for key, value in _text_folder(config).items():
         fault, old = "has other text", before[key]

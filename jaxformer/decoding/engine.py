@@ -21,7 +21,7 @@ from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult, SearchState
-from jaxformer.decoding.shapes import Shape, Shapes, bucket_length
+from jaxformer.decoding.shapes import Shape, Shapes
 from jaxformer.decoding.slots import SlotPrograms
 
 AHEAD = 8  # steps that a ring must have room for when it starts
@@ -45,7 +45,7 @@ class Task(NamedTuple):
 class _Waiting(NamedTuple):
     """A task in the queue, which is ordered by turn, then by number."""
 
-    turn: int
+    turn: float
     number: int
     task: Task
 
@@ -84,7 +84,7 @@ class Engine:
         """Drop all tasks, waiting or in flight."""
         self._waiting: list[_Waiting] = []  # a heap
         self._numbers = itertools.count()
-        self._turn = 0  # of the task that was started last
+        self._turn = 0.0  # source tokens that each request has started by turns
         self._tasks: dict[int, Task] = {}  # by slot
         self._state: SearchState | None = None
         self._shape = Shape(0, 0, 0)
@@ -99,7 +99,8 @@ class Engine:
         """Queue a task for a slot.
 
         Requests take turns, which are measured in source tokens: a task is started when
-        each earlier request has started as many as are before it in its own.
+        each earlier request has started as many as are before it in its own. Later
+        requests do not delay it for ever, since turns advance with the work done.
         """
         turn = self._turn + task.before
         heapq.heappush(self._waiting, _Waiting(turn, next(self._numbers), task))
@@ -184,8 +185,10 @@ class Engine:
             for each in group:
                 heapq.heappush(self._waiting, each)
             group = []
-        self._turn = max([self._turn, *(each.turn for each in group)])
         tasks = [each.task for each in group]
+        started = sum(len(task.source) for task in tasks)
+        self._turn += started / max(1, len(self._waiting) + len(tasks))
+        self._turn = max([self._turn, *(each.turn for each in group)])
         if self._tasks:
             self._fit(tasks)
             self._insert(tasks)
@@ -223,11 +226,14 @@ class Engine:
     def _next_group(self) -> list[_Waiting]:
         """Take the next waiting tasks that fit beside those in flight."""
         group: list[_Waiting] = []
-        longest = max((len(task.source) for task in self._tasks.values()), default=1)
+        source = max((len(task.source) for task in self._tasks.values()), default=1)
+        prefix = 0
         while self._waiting:
-            longest = max(longest, len(self._waiting[0].task.source))
+            task = self._waiting[0].task
+            source = max(source, len(task.source))
+            prefix = max(prefix, len(task.prefix))
             taken = len(self._tasks) + len(group)
-            if taken >= self._shapes.most_slots(bucket_length(longest)):
+            if taken >= self._shapes.room(source, prefix):
                 break
             group.append(heapq.heappop(self._waiting))
         return group
@@ -260,7 +266,9 @@ class Engine:
             for task, age in zip(tasks, ages, strict=True)
         )
         source = max(len(task.source) for task in tasks)
-        return self._shapes.smallest(len(tasks) + len(self._waiting), source, ring)
+        count = len(tasks) + len(self._waiting)
+        needed = max(len(tasks), min(count, self._shapes.room(source, ring)))
+        return self._shapes.smallest(needed, source, ring)
 
     def _ages(self) -> list[int]:
         """Count the output tokens of each task in flight."""

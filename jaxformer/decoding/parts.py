@@ -117,6 +117,8 @@ def lines_of(text: str, language: str | None) -> list[list[str]]:
 
 def sentences_of(line: str, language: str) -> list[str]:
     """Split a line into its sentences; `language` is that of the line, such as "en"."""
+    if not line.strip():
+        return []
     sentences: list[str] = []
     language = re.split("[-_]", language)[0].lower()
     # With other white space than " " before a full stop, sentencex 1.0 fails.

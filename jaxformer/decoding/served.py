@@ -41,8 +41,12 @@ class ServedTranslator(Translator):
         self._engine.clear()
         self._engine = Lanes(self._engine)
 
-    def prepare(self, text: str, prefix: str) -> tuple[list[Task], list[int]]:
+    def prepare(
+        self, text: str, prefix: str, number: int = 0
+    ) -> tuple[list[Task], list[int]]:
         """Tokenise a text for `submit`: its parts, and how many each of its lines has.
+
+        `number` is that of the text in its request; seeds of samples count from it.
 
         Raises InputError if the prefix is too long, or the text, if the options refuse
         long ones.
@@ -52,7 +56,7 @@ class ServedTranslator(Translator):
             raise InputError(
                 f"the prefix has {len(begin)} pieces, more than {self._most}"
             )
-        return self._tasks(text, prefix, 0)
+        return self._tasks(text, prefix, number)
 
     def submit(
         self,

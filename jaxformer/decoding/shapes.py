@@ -61,11 +61,16 @@ class Shapes:
         power = each.bit_length() - 1
         return self._devices << (power // 2 * 2 if self.all else power)
 
+    def room(self, source: int, ring: int) -> int:
+        """The most slots in which a search with these lengths begins."""
+        if not self.all:
+            return self.most_slots(bucket_length(source))
+        return self.most_slots(self.smallest(1, source, ring).source)
+
     def smallest(self, tasks: int, source: int, ring: int) -> Shape:
-        """The smallest shape that has room."""
+        """The smallest shape that has room for so many tasks in flight."""
         slots = self._devices
-        needed = min(tasks, self.most_slots(bucket_length(source)))
-        while slots < needed:
+        while slots < tasks:
             slots *= 2
         if not self.all:
             return Shape(slots, bucket_length(source), bucket_length(ring))

@@ -246,7 +246,10 @@ class Translator:
         """Keep the first hypothesis of each text; samples may repeat a text."""
         if self.options.is_sampling:
             return hypotheses
-        return list({each.text: each for each in reversed(hypotheses)}.values())[::-1]
+        found: dict[str, Hypothesis] = {}
+        for each in hypotheses:
+            found.setdefault(each.text, each)
+        return list(found.values())
 
 
 def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:

@@ -18,7 +18,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +26,6 @@ from urllib.parse import urlsplit
 import numpy as np
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -76,7 +75,7 @@ class Api:
     ) -> None:
         self._batcher, self._about, self._limits = batcher, about, batcher.limits
         self._hosts, self._examples = LOOPBACK | set(hosts), list(examples)
-        self._one_large = asyncio.Semaphore(1)
+        self._tokenising = ThreadPoolExecutor(2), ThreadPoolExecutor(1)
         folder = Path(__file__).parent
         routes = [
             *(Route(k, FileResponse(folder / v), methods=["GET"]) for k, v in PAGES),
@@ -182,22 +181,14 @@ class Api:
         Large bodies of `size` bytes are tokenised one at a time, so that small ones
         find a thread. Cancels the future if this is cancelled.
         """
-        futures, is_over = [], False
-
-        def run() -> None:
-            futures.append(queue(*given))
-            if is_over:
-                futures[0].cancel()
-
         is_large = size > BYTES_PER_PIECE * SMALL_REQUEST
+        queued = self._tokenising[is_large].submit(queue, *given)
         try:
-            async with self._one_large if is_large else contextlib.nullcontext():
-                await run_in_threadpool(run)
-            return await asyncio.wrap_future(futures[0])
-        finally:
-            is_over = True
-            for future in futures:
-                future.cancel()
+            return await asyncio.wrap_future(await asyncio.wrap_future(queued))
+        except asyncio.CancelledError:
+            # A thread that has begun goes on; then its request is dropped as well.
+            queued.add_done_callback(_cancel_result)
+            raise
 
     async def _result(self, request: Request, *queued: Any) -> Any:
         """Await `_queued`. Raises ClientDisconnect, and HTTPException if it is late."""
@@ -216,6 +207,11 @@ class Api:
                 each.cancel()
 
 
+def _cancel_result(queued: Future) -> None:
+    if not queued.cancelled() and queued.exception() is None:
+        queued.result().cancel()
+
+
 async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -225,6 +221,8 @@ def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
     """Return the best hypothesis; with n_best above 1 it has a list of the n best."""
     finite = (each for each in hypotheses[:n_best] if math.isfinite(each.score))
     found = [each.summary() for each in finite]  # a search may find fewer
+    if not found:
+        raise HTTPException(500, "the model's probabilities are not finite")
     return found[0] if n_best == 1 else {**found[0], "n_best": found}
 
 

@@ -104,7 +104,8 @@ class Batcher(threading.Thread):
             raise TooLargeError(
                 f"the request has {pieces:,} pieces, more than {most:,}"
             )
-        texts = [self._translator.prepare(*pair) for pair in pairs]
+        prepare = self._translator.prepare
+        texts = [prepare(*pair, number) for number, pair in enumerate(pairs)]
 
         def begin(future: Future) -> None:
             done = partial(self._done, future)
@@ -163,7 +164,8 @@ class Batcher(threading.Thread):
         tokenizer = self._translator.tokenizer
         sources = tokenizer.encode([text for text, _ in pairs])
         begins = tokenizer.encode_target([prefix for _, prefix in pairs if prefix])
-        return sum(map(len, (*sources, *begins)))
+        lines = sum(text.count("\n") for text, _ in pairs)  # each takes some work
+        return sum(map(len, (*sources, *begins))) + lines
 
     def _put(self, begin: Callable[[Future], None], pieces: int, texts: int) -> Future:
         future: Future = Future()

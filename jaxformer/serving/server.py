@@ -53,6 +53,7 @@ class _StrictConnection(h11.Connection):
                 or event.http_version not in (b"1.0", b"1.1")
                 or lengths <= {name for name, _ in event.headers}
             ):
+                self._request_method = None  # so that a 400 to HEAD may have a body
                 raise h11.RemoteProtocolError("ambiguous head")
         return event
 
@@ -60,7 +61,7 @@ class _StrictConnection(h11.Connection):
 class _Http(H11Protocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.conn = _StrictConnection(h11.SERVER)
+        self.conn = _StrictConnection(h11.SERVER, 2**16)  # bytes of a head, as uvicorn
 
 
 class Service(uvicorn.Server):

@@ -25,7 +25,7 @@ class Board:
 
         folder.mkdir(parents=True, exist_ok=True)
         now, host = time.time(), socket.gethostname()
-        self._file = RecordWriter(f"{folder}/events.out.tfevents.{int(now)}.{host}")
+        self._file = RecordWriter(f"{folder}/events.out.tfevents.{now:.6f}.{host}")
         self._event, self._scalar, self._flushed = Event, scalar, 0.0
         self._write(wall_time=now, file_version="brain.Event:2")
         start = SessionLog(status=SessionLog.START)

@@ -228,9 +228,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         """Raise InputError if the save in progress fails within the block."""
         try:
             yield
-        except kinds as error:
+        except BaseException as error:  # no other checkpoint is removed for this one
             step, self._saving = self._saving, None
             self._written.pop(step, None)
+            if not isinstance(error, kinds):
+                raise
             latest = self.latest_step()
             raise InputError(
                 f"checkpoint {self._path(step)} could not be saved: "

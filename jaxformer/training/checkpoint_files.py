@@ -48,7 +48,7 @@ class Writer:
         directory.mkdir(parents=True, exist_ok=True)
         if processes.is_first():
             for unfinished in directory.glob(f"*{UNFINISHED}"):
-                shutil.rmtree(unfinished)
+                shutil.rmtree(unfinished, ignore_errors=True)  # NFS keeps open files
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(), temporary_path_class=_ChecksummedPath
         )
@@ -68,7 +68,7 @@ class Writer:
             vanished = path.with_name(path.name + UNFINISHED)
             shutil.rmtree(vanished, ignore_errors=True)
             os.rename(path, vanished)
-            shutil.rmtree(vanished)
+            shutil.rmtree(vanished, ignore_errors=True)
 
     def wait(self) -> None:
         self._checkpointer.wait_until_finished()

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import MetricsLog, encode, read_metrics
 from tests.commands.runs import (
     config_flags,
@@ -102,6 +103,22 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
     assert list(losses(parts)) == [2, 4, 6, 8, 10, 12]
     ours, theirs = map(timeless, (parts, undisturbed))
     assert ours == theirs
+
+
+def test_a_stop_in_the_save_of_the_first_update_loses_nothing(
+    command, toy, tmp_path, monkeypatch
+):
+    save = Checkpoints.save
+
+    def stop_and_save(*args, **options):
+        signal.raise_signal(signal.SIGTERM)
+        save(*args, **options)
+
+    monkeypatch.setattr(Checkpoints, "save", stop_and_save)
+    flags = (*toy.flags, *SHORT, "--config.training.save_every=1")
+    stopped = command("train", *flags, workdir=tmp_path)
+    assert stopped.result == {"step": 2, "stopped": True}
+    assert saved_steps(tmp_path) == [1, 2]
 
 
 def test_a_finished_run_only_repeats_a_lost_evaluation(

@@ -260,13 +260,15 @@ def own_model(**changes):
 
 
 @pytest.mark.parametrize("changes", [{}, {"byte_fallback": True, "vocab_size": 400}])
-def test_a_users_model_is_used_if_its_size_is_that_of_the_config(tmp_path, changes):
+def test_a_users_model_is_used_if_it_is_not_larger_than_the_config_says(
+    tmp_path, changes
+):
     own = own_model(**changes)
-    require_usable(own, tmp_path / "m", own.vocab_size)
+    require_usable(own, tmp_path / "m", own.vocab_size + 1)
     assert own.decode(own.encode(TEXT)[2]) == TEXT[2]
     said = f"set data.vocab_size={own.vocab_size}, or remove the file"
     with pytest.raises(InputError, match=said):
-        require_usable(own, tmp_path / "m", own.vocab_size + 1)
+        require_usable(own, tmp_path / "m", own.vocab_size - 1)
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,19 @@ def test_requests_take_turns_by_their_tokens(shared):
     assert ended[:last].count("long") == pytest.approx(20, abs=5)
 
 
+def test_later_requests_do_not_delay_an_earlier_one_for_ever(shared):
+    engine, ended = shared[0], []
+    task = Task(source_of(0, length=5), 3, 3, done=lambda _: None)
+    engine.submit(task)
+    engine.submit(task._replace(before=5, done=lambda _: ended.append("second part")))
+    for _ in range(300):
+        while engine.load[0] < 8:
+            engine.submit(task)
+        engine.advance(1)
+    engine.clear()
+    assert ended == ["second part"]
+
+
 def test_limited_shapes_change_no_result():
     options = SEARCHES["beam"]
     engine = Engine(Tables(), options, batch_tokens=BATCH_TOKENS, rows=None)

@@ -82,6 +82,20 @@ def test_hypotheses_have_different_texts_unless_they_are_samples(make_echo):
     assert [each.text for each in found] == ["9 5 6 7", "5 6 7"]
 
 
+def test_of_equal_texts_the_best_keeps_its_rank(make_echo, monkeypatch):
+    def advance(engine, _=None):
+        if not engine.tasks:
+            return False
+        tokens = padded([[word, EOS] for word in (5, 6, 5)], 4)
+        scores = np.array([-1.0, -2.0, -3.0])
+        engine.tasks.pop().done(SearchResult(tokens, np.full(3, 2), scores, scores))
+        return True
+
+    monkeypatch.setattr(Echo, "advance", advance)
+    (found,) = make_echo(n_best=3).translate(["7"])
+    assert [(each.text, each.score) for each in found] == [("5", -1.0), ("6", -2.0)]
+
+
 def test_blank_sentences_stay_blank_and_take_no_slot(make_echo):
     echo = make_echo(n_best=2)
     blank = ["", "  ", "\t", "\x00", "\u2581", "\x1b\u2581 \x85", "\u00ad\n"]

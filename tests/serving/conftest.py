@@ -60,7 +60,7 @@ class FakeTranslator:
             yield number, 4
         self._wait()
 
-    def prepare(self, text, prefix) -> tuple[int, str, list[Hypothesis]]:
+    def prepare(self, text, prefix, _) -> tuple[int, str, list[Hypothesis]]:
         words = text.split()
         if max(map(len, map(str.split, [*text.splitlines(), ""]))) > 50:
             raise InputError(f"the sentence has {len(words)} tokens, more than 50")

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+from unittest import mock
 
 import jax
 import numpy as np
@@ -21,6 +22,16 @@ from tests.training.setups import assert_same
 
 def shardings_of(tree):
     return jax.tree.map(lambda leaf: leaf.sharding, tree)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_save_that_does_not_begin_removes_no_other(tmp_path, monkeypatch, error):
+    save_all(tmp_path, 1, keep=1)
+    fail = mock.Mock(side_effect=error)
+    monkeypatch.setattr("jaxformer.training.checkpoint.Writer.save", fail)
+    with pytest.raises(error), open_checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(2, make_state(2))
+    assert open_checkpoints(tmp_path).steps() == [1]
 
 
 def test_what_eight_devices_saved_is_read_onto_one_and_onto_another_mesh(tmp_path):
