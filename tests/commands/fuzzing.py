@@ -14,6 +14,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from tests.damage import flip_bit
+
 LIMIT = 20.0  # seconds of a case
 
 INTEGERS = ["0", "-1", "-0", "+1", "2", "3", "7", "1.0", "1e3", "1_0", "0x10", "nan",
@@ -118,8 +120,8 @@ def damage(path: Path, how: str, draw: random.Random, other: bytes) -> str:
         how += f" to {size} of {len(content)} bytes"
     elif how == "flipped" and content:
         at = draw.randrange(8 * len(content))
-        changed[at // 8] ^= 1 << at % 8
-        how += f" bit {at}"
+        flip_bit(path, at)
+        return f"flipped bit {at}"
     elif how == "replaced":
         changed[:] = other
     if changed == content:
