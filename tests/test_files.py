@@ -11,6 +11,7 @@ from jaxformer.files import (
     write_atomically,
     write_checksums,
 )
+from tests.damage import flip_bit
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -68,9 +69,7 @@ def test_no_flipped_bit_of_the_checksums_is_overlooked(tmp_path):
     (tmp_path / "a").write_bytes(b"a")
     write_checksums(tmp_path)
     file = tmp_path / CHECKSUMS
-    content = file.read_bytes()
-    for bit in range(0, 8 * len(content), 2):
-        flipped = bytearray(content)
-        flipped[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(flipped)
+    for bit in range(0, 8 * file.stat().st_size, 2):
+        flip_bit(file, bit)
         assert verify_checksums(tmp_path), bit
+        flip_bit(file, bit)

@@ -7,13 +7,12 @@ import contextlib
 import json
 import logging
 import math
-import os
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from jaxformer import processes
 from jaxformer.errors import InputError
@@ -93,27 +92,25 @@ class MetricsLog(contextlib.ExitStack):
     ) -> None:
         """Continue the log in `workdir` after `start_step`, 0 for a new run.
 
-        Later lines and the final one are dropped, since they will be made again. The
-        first window has `tokens_before` tokens of earlier processes, which do not count
-        for the speed. Of several processes only the first one writes.
+        Later lines are dropped, since they will be made again. The first window has
+        `tokens_before` tokens of earlier processes, which do not count for the speed.
+        Of several processes only the first one writes.
         """
         super().__init__()
-        path, writes = workdir / METRICS_FILE, processes.is_first()
-        if writes and path.exists():
-            end = (total_steps, "final")
-            old = [line for line in _read(path)[0] if line["step"] <= start_step]
-            kept = [line for line in old if (line["step"], line["kind"]) != end]
-            write_atomically(path, "".join(map(encode, kept)))
+        self._path, writes = workdir / METRICS_FILE, processes.is_first()
+        if writes and self._path.exists():
+            kept = [line for line in _read(self._path)[0] if line["step"] <= start_step]
+            text = "".join(map(encode, kept)).encode()
+            if text != self._path.read_bytes():
+                write_atomically(self._path, text)
         self._start_step, self._total_steps = start_step, total_steps
         self._start = self._last = time.monotonic()
         self._trained_tokens = self._trained_seconds = 0.0
         self._tokens_before = tokens_before
-        file = path if writes else Path(os.devnull)
-        self._file, self._board = file.open("a", encoding="utf-8"), None
-        self.callback(self._close_file, self._file)
+        self._board = None
         if writes:
             self._board = Board(workdir / "tensorboard", first_step=start_step + 1)
-            self.callback(self._close_file, self._board)
+            self.callback(self._close_board)
         self._draws = draws_bars()
         self._bar = self.enter_context(
             progress(
@@ -124,10 +121,9 @@ class MetricsLog(contextlib.ExitStack):
             )
         )  # fmt: skip
 
-    @staticmethod
-    def _close_file(file: TextIO | Board) -> None:
+    def _close_board(self) -> None:
         with contextlib.suppress(OSError):  # the disk is full, as `record` reports
-            file.close()
+            self._board.close()
 
     @property
     def tokens_per_second(self) -> float:
@@ -176,20 +172,29 @@ class MetricsLog(contextlib.ExitStack):
             )
 
     def record(self, step: int, kind: str, values: Mapping[str, float | str]) -> None:
-        """Write values to the files, under the `kind` "train", "eval" or "final"."""
+        """Write values to the files, under the `kind` "train", "eval" or "final".
+
+        A "final" line replaces that of the same step.
+        """
         line = {"step": step, "kind": kind, "time": time.time()}
         for name, value in values.items():
             is_text = isinstance(value, str)
             line[name] = value if is_text or math.isfinite(value) else None
+        if self._board is None:
+            return
         try:
-            self._file.write(encode(line))
-            self._file.flush()  # a crash loses nothing, and `tail -f` shows it
-            if self._board is not None:
-                numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
-                tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
-                self._board.write(step, line["time"], tagged)
+            if kind == "final":
+                old, same = _read(self._path)[0], (step, kind)
+                kept = [each for each in old if (each["step"], each["kind"]) != same]
+                write_atomically(self._path, "".join(map(encode, [*kept, line])))
+            else:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(encode(line))
+            numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
+            tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
+            self._board.write(step, line["time"], tagged)
         except OSError as error:
             raise InputError(
-                f"metrics could not be written to {self._file.name}: {error.strerror}; "
+                f"metrics could not be written to {self._path}: {error.strerror}; "
                 "make room and start again"
             ) from error

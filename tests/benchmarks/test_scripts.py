@@ -77,11 +77,3 @@ def test_startup():
     assert outcome["starts"]["first_loss"] > 0
     for what in ("update", "translation"):
         assert outcome["starts"][what]["warm"]["ratio"] > 1
-
-
-@pytest.mark.nightly
-def test_a_kill_loses_nothing():
-    """One kill of the whole script; most of the time goes into starting the run."""
-    kinds = run("faults.py --kills=1")[0]["kinds"].values()
-    for count in ("kills", "resumes"):
-        assert sum(kind[count] for kind in kinds) == 1

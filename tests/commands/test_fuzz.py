@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import jax
@@ -87,7 +88,7 @@ class Fuzzer:
 
 @pytest.fixture
 def fuzzer(command, toy, trained, tmp_path, monkeypatch):
-    """A fuzzer in a folder of its own; a training stops after an update."""
+    """A fuzzer in a folder of its own."""
     shutil.copytree(trained.workdir, tmp_path / "run")
     (tmp_path / "text").write_text(TEXT)
     monkeypatch.chdir(tmp_path)
@@ -95,6 +96,18 @@ def fuzzer(command, toy, trained, tmp_path, monkeypatch):
     served = "jaxformer.serving.server.Service.run_until_stopped"
     with mock.patch(served, return_value={"requests": 0}):
         yield Fuzzer(command, toy, tmp_path)
+
+
+def stops_after_an_update(stop: StopRequests) -> bool:
+    """Stand for `reached`, which is called before each update."""
+    return next(vars(stop).setdefault("answers", iter([False])), True)
+
+
+def test_a_slow_case_and_a_wrong_answer_are_faults(monkeypatch):
+    answer = SimpleNamespace(code=0, out=b"", err="")
+    assert fuzzing.judge(lambda: answer, lambda _: False)[0] == "fault"
+    monkeypatch.setattr(fuzzing, "LIMIT", 0.0)
+    assert fuzzing.judge(lambda: answer, lambda _: True) == ("fault", "0 s")
 
 
 def cases(slice_: int, share: float) -> int:
@@ -117,15 +130,16 @@ KEY_CASES = st.sampled_from(sorted(KEYS)).flatmap(
 
 @pytest.mark.slow
 def test_a_nasty_value_of_a_key_is_refused_or_works(fuzzer, monkeypatch):
-    monkeypatch.setattr(StopRequests, "reached", lambda self: True)
+    monkeypatch.setattr(StopRequests, "reached", stops_after_an_update)
 
     def run(case):
         name, value, mode = case
         flag = f"--config.{name}={value}"
         if mode == "prepare":
             fuzzer.try_case("key", mode, *fuzzer.toy.flags, flag, workdir="fresh")
-        else:
-            fuzzer.try_case("key", mode, flag)
+        else:  # training makes an update after those of the run
+            more = ("--config.training.steps=101",) * (mode == "train")
+            fuzzer.try_case("key", mode, *more, flag)
 
     fuzzing.explore(KEY_CASES, cases(80, 0.55), SEED, run)
     fuzzer.report()
@@ -136,7 +150,6 @@ FLAG_CASES = st.sampled_from(
         (mode, name)
         for mode, each in COMMANDS.items()
         for name in ("workdir", *(CLUSTER if mode == "train" else ()), *each.flags)
-        if FLAGS[name].kind is not bool
     ]
 ).flatmap(
     lambda pair: st.tuples(
@@ -147,14 +160,15 @@ FLAG_CASES = st.sampled_from(
 
 @pytest.mark.slow
 def test_a_nasty_value_of_a_flag_is_refused_or_works(fuzzer, monkeypatch):
+    monkeypatch.setattr(StopRequests, "reached", stops_after_an_update)
+
     def run(case):
         (mode, name), value = case
         flags = {**BASE.get(mode, {}), name: value}
         workdir = flags.pop("workdir", "run")
-        given = [f"--{key}={text}" for key, text in flags.items()]
+        given = [f"--{key}={text}".removesuffix("=true") for key, text in flags.items()]
         fuzzer.try_case("flag", mode, *given, workdir=workdir)
 
-    monkeypatch.setattr(StopRequests, "reached", lambda self: True)
     unconnected = mock.Mock(side_effect=ValueError("no cluster"))
     with mock.patch("jax.distributed.initialize", unconnected):
         fuzzing.explore(FLAG_CASES, cases(60, 0.35), SEED, run)

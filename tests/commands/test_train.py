@@ -16,6 +16,7 @@ from tests.commands.runs import (
     metrics,
     saved_steps,
 )
+from tests.training.saved import truncate
 
 SHORT = config_flags(  # a few updates, which cross the end of an epoch of 9
     "training", steps=12, save_every=5, eval_every=10, log_every=2, average=1
@@ -142,3 +143,13 @@ def test_a_finished_run_only_repeats_a_lost_evaluation(
     for key in ("loss", "nll", "ppl"):
         assert repeated.pop(key) == pytest.approx(last.pop(key), rel=1e-5)
     assert repeated == last
+
+
+def test_a_finished_run_whose_result_cannot_be_evaluated_loses_nothing(
+    command, own_run
+):
+    """An older checkpoint, of which the result is an average, is damaged."""
+    before = (own_run / "metrics.jsonl").read_bytes()
+    truncate(own_run / "checkpoints" / "75")
+    assert "75 is damaged" in command("train", workdir=own_run).complaint
+    assert (own_run / "metrics.jsonl").read_bytes() == before

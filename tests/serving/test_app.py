@@ -1,8 +1,6 @@
 """The server: what it answers, what it refuses, when it gives up, and how it ends."""
 
 import contextlib
-import http.client
-import json
 import re
 import socket
 import threading
@@ -15,12 +13,8 @@ from jaxformer.errors import InputError
 from jaxformer.serving import server as server_module
 from jaxformer.serving.server import listen
 
-from .conftest import BEAM, reverse, weights
-
-HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-POST = (
-    b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-)
+from .conftest import BEAM, FakeTokenizer, reverse, weights
+from .test_http import POST
 
 
 def assert_refused(reply, status: int, error: str) -> None:
@@ -81,71 +75,6 @@ def test_a_bad_request_is_refused_in_json(serve):
         assert_refused(server.ask(*request, **headers), status, error)
 
 
-def exchange(server, *parts: bytes, end: bytes = b"}") -> bytes:
-    """Send bytes, with pauses between the parts; returns all that comes back."""
-    received = b""
-    with socket.create_connection(server.address, 10) as client:
-        for part in parts:
-            client.sendall(part)
-            time.sleep(0.1)
-        while not received.endswith(end) and (more := client.recv(65536)):
-            received += more
-    return received
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),  # TLS
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000, 400),
-        (POST + b"Content-Length: -1\r\n\r\n", 400),
-        (
-            POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            400,
-        ),
-        (HEALTH.replace(b"1.1", b"1.2"), 400),
-        (HEALTH.replace(b"1.1", b"2.0"), 400),
-        (HEALTH.replace(b"1.1", b"0.9"), 400),
-        (HEALTH.replace(b"\r\n", b"\n"), 400),
-        (HEALTH.replace(b"1.1\r\n", b"1.1\n"), 400),
-        (HEALTH.replace(b"\r\n\r\n", b"\r\n\n"), 400),
-        (POST + b"Transfer-Encoding: chunked\r\n\r\n2af8\r\n" + b" " * 11_000, 413),
-    ],
-)
-def test_what_is_hardly_http_is_refused(serve, sent, status):
-    server = serve()
-    received = exchange(server, sent, HEALTH)
-    assert received.startswith(b"HTTP/1.1 %d " % status)
-    assert received.count(b"HTTP/1.1") == 1  # the connection is closed
-    assert server.translate("a").status == 200
-
-
-def test_line_feeds_of_a_body_and_pipelined_requests_are_read(serve):
-    body = b'{"text":\n"a\\nb"}\n'
-    sent = POST + b"Content-Length: %d\r\n\r\n" % len(body) + body + HEALTH
-    received = exchange(serve(), sent, end=b'"n_best":4}')
-    assert received.count(b"HTTP/1.1 200 ") == 2
-
-
-@pytest.mark.slow
-def test_a_client_that_is_too_slow_is_disconnected(serve):
-    """Left to itself, uvicorn waits for ever for a request's head."""
-    server = serve(request_timeout=0.4)
-    slow = [(b"",), (b"GET /hea", b"lth HT"), (HEALTH, b"GET /hea")]
-    answers = [server.later(exchange, server, *parts) for parts in slow]
-    late = exchange(server, POST, b"Content-Length: 9\r\n\r\n{")
-    assert late.startswith(b"HTTP/1.1 408 ")
-    assert list(json.loads(late.partition(b"\r\n\r\n")[2])) == ["error"]
-    with contextlib.closing(http.client.HTTPConnection(*server.address)) as client:
-        for _ in range(9):  # a client that is not slow keeps its connection
-            client.request("GET", "/health")
-            sock = client.sock
-            assert client.getresponse().read()
-            assert client.sock is sock
-            time.sleep(0.3)
-    assert [len(answer.result(5)) > 0 for answer in answers] == [False, False, True]
-
-
 def test_more_than_may_wait_is_asked_to_come_again(busy):
     server, first = busy(max_queue=7)
     (waiting,) = server.queue(["second", "third"])
@@ -166,6 +95,26 @@ def test_large_requests_leave_room_for_small_ones(busy):
     server.translator.gate.set()
     assert [reply.result().status for reply in (first, *replies)] == [200] * 3
     server.until(lambda: server.metric("request_pieces") == 0)
+
+
+def test_large_texts_are_tokenised_one_at_a_time(serve, monkeypatch):
+    """So that small ones find a thread."""
+    encode, active, most = FakeTokenizer.encode, [], []
+
+    def slow_encode(self, texts):
+        active.append(texts)
+        most.append(len(active))
+        time.sleep(0.2)
+        active.pop()
+        return encode(self, texts)
+
+    monkeypatch.setattr(FakeTokenizer, "encode", slow_encode)
+    server = serve()
+    for size, is_large in ((5_000, True), (5, False)):
+        most.clear()
+        replies = [server.later(server.translate, "x" * size) for _ in range(3)]
+        assert [reply.result().status for reply in replies] == [200] * 3
+        assert (max(most) == 1) == is_large
 
 
 def test_what_takes_too_long_is_given_up_and_dropped(busy):
@@ -212,38 +161,20 @@ def test_a_late_sentence_joins_the_search_in_flight(busy):
     assert server.translator.most == 2
 
 
-@pytest.mark.parametrize("path", ["/ready", "/health"])
-def test_it_is_ready_only_when_it_is_compiled(start, path):
-    server = start()
-    server.until(lambda: server.ask(path).values["compiled_percent"] == 75)
-    cold = server.ask(path)
-    assert (cold.status, cold.values["status"]) == (503, "starting")
+def test_it_is_ready_only_when_it_is_compiled(start):
+    server, paths = start(), ("/ready", "/health")
+    server.until(lambda: server.ask("/ready").values["compiled_percent"] == 75)
+    for path in paths:
+        cold = server.ask(path)
+        assert (cold.status, cold.values["status"]) == (503, "starting")
     for request in (
         ("/translate", {"text": "a"}),
         ("/attention", {"source": "", "target": ""}),
     ):
         assert_refused(server.ask(*request), 503, "compiled")
     about = {"status": "ready", "direction": "en-de", "n_best": BEAM}
-    assert server.until_ready().ask(path).values == about
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("localhost", 200), ("LOCALHOST:8000", 200), ("127.0.0.1:1", 200),
-        ("[::1]:8000", 200), ("de.example", 200), ("de.example:443", 200),
-        ("evil.example", 421), ("localhost.evil.example", 421), ("", 421), ("*", 421),
-        ("[::1", 421), ("127.0.0.2", 421),
-    ],
-)  # fmt: skip
-def test_only_given_host_names_are_answered(serve, host, status):
-    server = serve(hosts=["de.example"])
-    for request in ("/",), ("/ready",), ("/translate", {"text": "a"}):
-        assert server.ask(*request, Host=host).status == status
-
-
-def test_a_star_is_any_host_name(serve):
-    assert serve(hosts=["*"]).ask("/ready", Host="de.example").status == 200
+    server.until_ready()
+    assert [server.ask(path).values for path in paths] == [about] * 2
 
 
 def test_metrics_count_what_was_asked_and_done(serve):

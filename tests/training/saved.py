@@ -1,11 +1,14 @@
 """Small states, saved as checkpoints, and damage of their files."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.step import fresh_state
+from tests.damage import files_of
 from tests.training.setups import mesh_of, optimizer_of
 
 OPTIMIZER, _ = optimizer_of(clip_norm=1.0)
@@ -46,9 +49,7 @@ def save_all(directory, *steps, keep=9, scores=None, last=None):
             checkpoints.save(abs(step), make_state(abs(step)), scheduled=step > 0)
 
 
-def truncate(directory, *, to=0.5, at_least=0):
-    """Truncate files of so many bytes as a crash of the machine would."""
-    for file in directory.rglob("*"):
-        if file.is_file() and file.stat().st_size >= at_least:
-            data = file.read_bytes()
-            file.write_bytes(data[: int(len(data) * to)])
+def truncate(directory):
+    """Halve all files as a crash of the machine may."""
+    for file in files_of(directory):
+        os.truncate(file, file.stat().st_size // 2)

@@ -1,29 +1,15 @@
 """What the loop does at which step; an interrupted run ends as an undisturbed one."""
 
 import contextlib
-import itertools
 import math
 import operator
 from types import SimpleNamespace
-from unittest import mock
 
-import jax
 import pytest
 
-from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.loop import DivergedError, train
 from jaxformer.training.loss import LossSums
-from jaxformer.training.sharding import abstract_state, born_sharded, on_mesh, put_batch
 from jaxformer.training.step import Report, TrainState
-from tests.models.tiny import model_of
-from tests.training.setups import (
-    assert_same,
-    init_of,
-    mesh_of,
-    optimizer_of,
-    random_batch,
-    step_of,
-)
 
 NOTHING = LossSums(0.0, 0.0, 0.0, 0.0)
 CONFIG = {
@@ -203,45 +189,3 @@ def test_scores_are_added_for_ranking_the_checkpoints():
     scores = {}
     run(scores=scores)
     assert scores == {4: 2.0, 8: 4.0}
-
-
-@pytest.mark.slow
-def test_stop_and_resume_equals_uninterrupted_bit_for_bit_with_dropout_on(tmp_path):
-    model = model_of(16, d_model=8, d_ff=8, d_k=4, d_v=4, dropout=0.3)
-    optimizer, schedule = optimizer_of(d_model=8, warmup_steps=4, clip_norm=1.0)
-    init = init_of(model, optimizer, seed=1, ema_decay=0.9)
-    step = step_of(model, optimizer, ema_decay=0.9)
-    mesh, steps = mesh_of((2, 2, 2)), 4
-
-    def train_until(stop, directory):
-        """Resume or begin; returns the last state and the losses of the windows."""
-        log = mock.MagicMock()
-        with (
-            on_mesh(mesh),
-            Checkpoints(directory, keep=5, scores={}) as checkpoints,
-        ):
-            found = checkpoints.restore_latest(abstract_state(mesh, init))
-            state = born_sharded(mesh, init) if found is None else found[0]
-            seeds = range(int(state.data_position), steps)
-            asked = itertools.count(int(state.step))
-            state = train(
-                state,
-                step,
-                ((put_batch(mesh, random_batch(8, 5, seed=n)),) for n in seeds),
-                config=SimpleNamespace(**CONFIG | {"steps": steps}),
-                schedule=schedule,
-                evaluate=lambda step, params: {"bleu": 0.0},
-                checkpoints=checkpoints,
-                log=log,
-                is_asked_to_stop=lambda: next(asked) == stop,
-            )
-        lines = log.train.call_args_list
-        return jax.device_get(state), [float(line.args[1]["loss"]) for line in lines]
-
-    whole, losses = train_until(steps, tmp_path / "whole")
-    _, first = train_until(2, tmp_path / "stopped")
-    resumed, second = train_until(steps, tmp_path / "stopped")
-    assert len(set(losses)) == 2  # of steps 1 to 3, and of step 4
-    assert (first, second) == ([], losses)
-    assert int(resumed.step) == int(resumed.data_position) == steps
-    assert_same(resumed, whole)
