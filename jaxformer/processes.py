@@ -181,11 +181,17 @@ def from_first(value: Any) -> Any:
 
 @contextmanager
 def sharing_mistakes() -> Iterator[None]:
-    """Raise an InputError of the block in all processes; all of them enter it."""
+    """Raise what goes wrong in the block in all processes; all of them enter it.
+
+    Of several processes all raise InputError, also for an OSError in one of them.
+    """
+    if not are_several():
+        yield
+        return
     fault = None
     try:
         yield
-    except InputError as error:
+    except (InputError, OSError) as error:
         fault = str(error)
     for each in filter(None, gather(fault)):
         raise InputError(each)
