@@ -26,7 +26,7 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
         # the other processes compile.
         keep_compiled()
     with processes.stop_requests() as stop:
-        stop.loses_nothing = True  # until the first update is made
+        stop.all_saved = True  # until the first update is made
         try:
             with prepare_run(workdir, config) as (this, prepared):
                 return train_past_divergence(Job(this, prepared, stop))

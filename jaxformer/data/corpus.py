@@ -171,7 +171,7 @@ def _hashed(pairs: Iterable[Pair], digest: Any) -> Iterator[Pair]:
     for source, target in pairs:
         digest.update(f"{source}\t{target}\n".encode())
         yield source, target
-    digest.update(b"\n")  # no pair looks like that
+    digest.update(b"\n")  # ends the split: no pair is an empty line
 
 
 def _text_folder(config: DataConfig) -> dict[str, str]:

@@ -56,9 +56,6 @@ BYTES_PER_PIECE = 32
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
-_MISDIRECTED = "this server does not answer for that host name"
-
-
 class Api:
     """The application. `about` is added to the answer of /ready.
 
@@ -110,7 +107,8 @@ class Api:
                 message["headers"] = [*message["headers"], *HEADERS]
             await send(message)
 
-        app = self._app if self._is_own_host(scope) else _error(421, _MISDIRECTED)
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        app = self._app if self._is_own_host(host) else _misdirected(host)
         try:
             await app(scope, receive, send_with_headers)
         finally:
@@ -120,8 +118,7 @@ class Api:
             metrics.requests.labels(path, str(status)).inc()
             metrics.request_seconds.labels(path).observe(seconds)
 
-    def _is_own_host(self, scope: Scope) -> bool:
-        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+    def _is_own_host(self, host: str) -> bool:
         with contextlib.suppress(ValueError):  # such as "[::1"
             return not self._hosts.isdisjoint((urlsplit(f"//{host}").hostname, "*"))
         return False
@@ -226,6 +223,11 @@ def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
     finite = (each for each in hypotheses[:n_best] if math.isfinite(each.score))
     found = [each.summary() for each in finite]  # a search may find fewer
     return found[0] if n_best == 1 else {**found[0], "n_best": found}
+
+
+def _misdirected(host: str) -> Response:
+    sentence = f"this server does not answer for host {host[:99]!r}"
+    return _error(421, f"{sentence}; start it with --host_names=NAME")
 
 
 def _error(status: int, sentence: str, headers: Any = None) -> Response:

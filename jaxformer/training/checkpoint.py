@@ -51,7 +51,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         self.directory = directory.absolute()
         self._keep, self.scores, self._last = keep, scores, last
-        self._damaged: dict[int, str] = {}  # what is, by step
+        self._damaged: dict[int, str] = {}  # the damage of each step
         self._saving: int | None = None  # the save to wait for
         self._writer: Writer | None = None
         silence()
@@ -205,10 +205,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         parameters, damage = read(path := self._path(step), field=field)
         if damage:
             others = [other for other in self.steps() if other != step]
-            whole = [other for other in others if not find_damage(self._path(other))]
+            intact = [other for other in others if not find_damage(self._path(other))]
             raise InputError(
                 f"checkpoint {path} is damaged ({damage}); put back a copy, remove "
-                f"it, or use an undamaged step ({_join(whole)})"
+                f"it, or use an undamaged step ({_join(intact)})"
             )
         return parameters
 

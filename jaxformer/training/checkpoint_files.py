@@ -63,7 +63,7 @@ class Writer:
         )
 
     def remove(self, path: Path) -> None:
-        """Remove a checkpoint, which vanishes at once."""
+        """Remove a checkpoint by a rename, so that no reader finds half of it."""
         if processes.is_first():
             vanished = path.with_name(path.name + UNFINISHED)
             shutil.rmtree(vanished, ignore_errors=True)
