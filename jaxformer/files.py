@@ -106,9 +106,9 @@ def _folder_errors(path: Path) -> Iterator[None]:
 
 
 def require_output(path: Path, endings: Sequence[str] = ()) -> None:
-    """Raise InputError unless a file can be written to `path`, which has an ending.
+    """Raise InputError unless a file can be written to `path`, with one of `endings`.
 
-    Creates nothing: call it before the work whose result the file is to hold.
+    Creates nothing. Without `endings` any name will do.
     """
     if endings and path.suffix not in endings:
         names = " or ".join(endings)

@@ -59,8 +59,8 @@ LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 class Api:
     """The application. `about` is added to the answer of /ready.
 
-    Requests have to be sent to a host of LOOPBACK or of `hosts`, where "*" is any.
-    Others may be of a page that a browser shows for a foreign host name.
+    Requests have to be sent to a host of LOOPBACK or of `hosts`, where "*" is any: a
+    foreign page could ask a browser for a host name that leads to this server.
     """
 
     def __init__(

@@ -42,12 +42,12 @@ class Checkpoints(contextlib.AbstractContextManager):
     ) -> None:
         """Open the folder to save into it, or only to read if `keep` is None.
 
-        The newest `keep` checkpoints on schedule stay on disk, and the best of them by
-        `scores`, to which steps may be added. The step `last` is on schedule. Raises
-        InputError if the folder cannot be made.
+        The newest `keep` checkpoints on schedule stay on disk, and the best by
+        `scores`, a dict to which the caller may add steps. The step `last` is on
+        schedule. Raises InputError if the folder cannot be made.
 
-        Training may remove a checkpoint that another process reads: the methods that
-        read then raise RemovedError.
+        The methods that read raise RemovedError if training removes the checkpoint
+        meanwhile.
         """
         self.directory = directory.absolute()
         self._keep, self.scores, self._last = keep, scores, last
