@@ -194,8 +194,8 @@ def sharing_mistakes() -> Iterator[None]:
 class StopRequests:
     """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
 
-    A second Ctrl-C interrupts at once. While `all_saved`, all updates are on disk, and
-    a signal raises StoppedError in the main thread of one process, also within a
+    A second Ctrl-C interrupts at once. While all updates are on disk (`all_saved`) and
+    there is one process, a signal raises StoppedError in its main thread, also within a
     compile.
     """
 

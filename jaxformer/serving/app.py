@@ -1,15 +1,6 @@
 """The HTTP API and the page, as an ASGI application.
 
-    GET  /           the page
-    POST /translate  {"text": a text or a list, "n_best": 1, "prefix": ...}
-                     -> {"translations": [{"text", "score", "log_probability",
-                        "tokens"}, ...]}, with "n_best": [...] in each if it is above 1
-    POST /attention  {"source", "target"} -> tokens, and weights in thousandths
-    GET  /examples   sentences to try
-    GET  /ready      200 if it translates, else 503; /health is the same
-    GET  /metrics    for Prometheus
-
-Errors are {"error": one sentence} with a fitting status.
+docs/serve.md lists the requests, their answers and the limits.
 """
 
 import asyncio
