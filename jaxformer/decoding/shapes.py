@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 SHORTEST_BUCKET = 16  # tokens
 MOST_SLOTS = 64  # of a device: enough for fast products; refills of more take longer
-SHORTEST_LENGTH = 32  # of limited shapes; a step of 16 tokens would be as slow
+SHORTEST_LENGTH = 32  # tokens, of limited shapes: steps of 16 take as long
 SHRINK_AFTER = 16  # advances after which a shape that is too large shrinks
 
 

@@ -112,7 +112,7 @@ def exchange(server, *parts: bytes, end: bytes = b"}") -> bytes:
         (POST + b"Transfer-Encoding: chunked\r\n\r\n2af8\r\n" + b" " * 11_000, 413),
     ],
 )
-def test_malformed_http_is_refused(serve, sent, status):
+def test_what_is_hardly_http_is_refused(serve, sent, status):
     server = serve()
     received = exchange(server, sent, HEALTH)
     assert received.startswith(b"HTTP/1.1 %d " % status)
