@@ -1,16 +1,4 @@
-"""A trained run from Python.
-
-import jaxformer
-
-translator = jaxformer.Translator("runs/wmt")
-translator("A dog runs.")                      # "Ein Hund rennt."
-translator(["A dog runs.", "It is late."])     # a list of two
-translator.translate("A dog runs.")            # with scores: a list of Hypothesis
-
-view = jaxformer.attention_view(translator, "A dog runs.")
-view.lines(layer=2, heads=[1, 2])              # a chart, in a notebook
-view.save("attention.html")
-"""
+"""A trained run from Python; docs/api.md has examples."""
 
 from collections.abc import Sequence
 from pathlib import Path

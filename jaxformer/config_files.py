@@ -23,12 +23,15 @@ class ConfigRequest(NamedTuple):
     def resolve(self, recorded: Values | None) -> Values:
         """Return the config's values; `recorded` are those of the run, if any.
 
-        Raises InputError for a section that is none, an unknown key or a wrong type.
+        Raises InputError for a section without keys, an unknown key or a wrong type.
         """
         values = self.values if self.values is not None else recorded
         for name, section in values.items():
             if not isinstance(section, Mapping):
-                raise InputError(f"the section {name} of the config has no keys")
+                kind = type(section).__name__
+                raise InputError(
+                    f"config section {name} is a {kind}; write it as keys with values"
+                )
         return override(values, self.overrides)
 
 

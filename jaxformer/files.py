@@ -20,7 +20,7 @@ from jaxformer.errors import InputError
 logger = logging.getLogger(__name__)
 
 CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
-_LOCK_SECONDS = 0.5  # in which a new owner has written who it is
+_LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
 _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 
 
@@ -41,9 +41,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def owned(folder: Path, lock_file: Path) -> Iterator[None]:
     """Own a folder in the block: of all processes that call this, one at a time does.
 
-    The kernel ends the ownership with the process, also after `kill -9`. Nested blocks
-    of one process share it. A file system without locks is logged as a warning. Raises
-    InputError that names the owner, if there is one.
+    The kernel releases the lock when the process ends, also after `kill -9`. Nested
+    blocks of one process share the lock. A file system without locks is a warning in
+    the log. Raises InputError that names the owner, if another process is.
     """
     lock = FileLock(lock_file, fallback_to_soft=False, is_singleton=True)
     try:
@@ -56,10 +56,10 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
         is_known = lock_file.exists()
         owner = lock_file.read_text(errors="replace") if is_known else "another process"
         raise InputError(
-            f"{folder} is in use by {owner}; wait for its end, or use another folder"
+            f"{folder} is in use by {owner}; wait until it ends, or use another folder"
         ) from None
     except OSError as error:
-        # In a folder to read only, a command with nothing to write can run.
+        # In a read-only folder a command that writes nothing can run.
         if error.errno not in _NO_LOCKS and os.access(lock_file.parent, os.W_OK):
             raise
         warning = "%s cannot be locked (%s): start no other command that writes into it"
@@ -107,9 +107,9 @@ def _folder_errors(path: Path) -> Iterator[None]:
 
 
 def require_output(path: Path, endings: Sequence[str] = ()) -> None:
-    """Raise InputError unless a file can be written to `path`, which has an ending.
+    """Raise InputError unless a file can be written to `path`, with one of `endings`.
 
-    Creates nothing: call it before the work whose result the file is to hold.
+    Creates nothing. Without `endings` any name will do.
     """
     if endings and path.suffix not in endings:
         names = " or ".join(endings)
@@ -121,14 +121,14 @@ def require_output(path: Path, endings: Sequence[str] = ()) -> None:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the checksums of all files in and under a folder to its XXH128SUMS."""
+    """Write the checksums of all files in a folder and its subfolders."""
     write_atomically(folder / CHECKSUMS, _checksum_text(_digests(folder)))
 
 
 def verify_checksums(folder: Path) -> str:
     """Return "" if a folder is as `write_checksums` found it, else what differs.
 
-    That is the first file that is missing, added or changed, by its name in `folder`.
+    Names the first file that is missing, added or changed.
     """
     try:
         text = (folder / CHECKSUMS).read_bytes().decode()
@@ -155,7 +155,7 @@ def _checksum_text(digests: dict[str, str]) -> str:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """XXH3-128 of each file by its name in the folder, sorted; reads 7 GB a second."""
+    """XXH3-128 of each file by its name in the folder, sorted."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in files]
 

@@ -100,8 +100,9 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
             raise
         where = f"{error.filename}: " if error.filename else ""
         is_disk = error.errno in _DISK_ERRORS
-        what = "free disk space or correct the permissions" if is_disk else "correct it"
-        processes.complain(InputError(f"{where}{error.strerror}; {what}, then retry"))
+        disk = "free disk space or correct the permissions, then retry"
+        what = disk if is_disk else "use another path"
+        processes.complain(InputError(f"{where}{error.strerror}; {what}"))
         return EXIT_MISTAKE
     except (MemoryError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]

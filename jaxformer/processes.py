@@ -23,7 +23,7 @@ from jaxformer.lost_peers import LAST_SECONDS, PEERS, WATCH_SECONDS
 
 logger = logging.getLogger(__name__)
 
-AGAIN = 0.1  # seconds until an exception is raised again that Python dropped
+RAISE_AGAIN_SECONDS = 0.1  # until an exception is raised again that Python dropped
 _RESUME = "start all processes again to resume from the newest checkpoint"
 
 
@@ -200,13 +200,14 @@ def sharing_mistakes() -> Iterator[None]:
 class StopRequests:
     """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
 
-    A second Ctrl-C interrupts at once. While a stop `loses_nothing`, a signal raises
-    StoppedError in the main thread of one process, also within a compile.
+    A second Ctrl-C interrupts at once. While all updates are on disk (`all_saved`) and
+    there is one process, a signal raises StoppedError in its main thread, also within a
+    compile.
     """
 
     def __init__(self) -> None:
         self.signal: str | None = None
-        self.loses_nothing = False
+        self.all_saved = False
         self._calls = 0  # of `reached`; JAX agrees on the call at which all stop
 
     def reached(self) -> bool:
@@ -222,23 +223,23 @@ class StopRequests:
             raise StoppedError
 
     @contextmanager
-    def losing_nothing(self) -> Iterator[None]:
+    def stopping_at_once(self) -> Iterator[None]:
         """Let a stop within the block, or already asked for, raise StoppedError."""
         if not are_several():
             self.check()
-        before, self.loses_nothing = self.loses_nothing, True
+        before, self.all_saved = self.all_saved, True
         try:
             yield
         finally:
-            self.loses_nothing = before
+            self.all_saved = before
 
     def _note(self, number: int, _: object) -> None:
         first = self.signal is None
         self.signal = self.signal or signal.Signals(number).name
         if number == signal.SIGINT and not first:
             raise KeyboardInterrupt
-        if self.loses_nothing and not are_several():
-            _insist(StoppedError)
+        if self.all_saved and not are_several():
+            _raise_until_handled(StoppedError)
         elif number != signal.SIGALRM:
             logger.warning("%s: stopping at the next step", self.signal)
         if are_several():  # tell JAX, which waits for SIGTERM
@@ -258,7 +259,7 @@ def stop_requests() -> Iterator[StopRequests]:
 @contextmanager
 def interrupts() -> Iterator[None]:
     """Let Ctrl-C raise KeyboardInterrupt within the block until it has an effect."""
-    with _handling(lambda *_: _insist(KeyboardInterrupt)):
+    with _handling(lambda *_: _raise_until_handled(KeyboardInterrupt)):
         yield
 
 
@@ -266,7 +267,7 @@ def interrupts() -> Iterator[None]:
 def _handling(
     handler: Callable[[int, object], None], *numbers: signal.Signals
 ) -> Iterator[None]:
-    """Handle signals and, for `_insist`, the alarm by `handler` within the block."""
+    """Handle signals, and the alarm of `_raise_until_handled`, within the block."""
     _silence()
     numbers += (signal.SIGINT, signal.SIGALRM)
     before = {number: signal.signal(number, handler) for number in numbers}
@@ -278,19 +279,19 @@ def _handling(
             signal.signal(number, earlier)
 
 
-def _insist(error: type[BaseException]) -> None:
+def _raise_until_handled(error: type[BaseException]) -> None:
     """Raise `error` in a handler; again, if the handler interrupted a callback.
 
     Python drops exceptions of callbacks, such as that of JAX in garbage collection.
     """
     if not isinstance(sys.exc_info()[1], error):
-        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_SECONDS)
         raise error
 
 
 @functools.cache
 def _silence() -> None:
-    """Drop Python's report of an exception that `_insist` raises again."""
+    """Drop Python's report of an exception that `_raise_until_handled` raises again."""
     report, dropped = sys.unraisablehook, (StoppedError, KeyboardInterrupt)
     sys.unraisablehook = lambda failed: (
         isinstance(failed.exc_value, dropped) or report(failed)

@@ -1,6 +1,6 @@
 """Progress of long work: a bar on a terminal, elsewhere a log line every few seconds.
 
-Nothing is reported of work that takes a few seconds.
+Work of a few seconds is not reported.
 """
 
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 DELAY = 1.0  # seconds before a bar or "compiling ..." appears
 INTERVAL = 8.0  # seconds between two lines
 POLL = 0.2  # seconds
-# What people call the compiled functions. Others are reported by their own names.
+# Names of compiled functions in the log. Others are reported by their own names.
 PROGRAMS = {
     **dict.fromkeys(("update", "gradients", "accumulate"), "the training step"),
     **dict.fromkeys(("begin", "insert", "advance", "resize"), "the search"),

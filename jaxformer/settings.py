@@ -4,10 +4,10 @@ Used by the sections of a config (`jaxformer.config`, `jaxformer.models`) and by
 options of a translation (`jaxformer.decoding.options`).
 """
 
+import ctypes
 import dataclasses
 import math
 import operator
-import struct
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -131,10 +131,7 @@ def check_bounds(name: str, value: Any, rule: Mapping[str, Any]) -> None:
 
 def _as_float32(value: float) -> float:
     """Round as a device does, which computes with the result."""
-    try:
-        (rounded,) = struct.unpack("f", struct.pack("f", value))
-    except OverflowError:
-        return math.copysign(math.inf, value)
+    rounded = ctypes.c_float(value).value
     return 0.0 if abs(rounded) < _SMALLEST else rounded
 
 

@@ -70,7 +70,7 @@ class Job:
     ) -> tuple[TrainState, Report]:
         """Make an update, which a stop must save from then on."""
         made = self.setup.train_step(state, update)
-        self.stop.loses_nothing = False
+        self.stop.all_saved = False
         return made
 
 
@@ -132,7 +132,7 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
         )
         if int(state.step) < training.steps:
             raise StoppedError
-        with job.stop.losing_nothing():
+        with job.stop.stopping_at_once():
             return {"step": int(state.step), **evaluate_result(job, log)}
 
 
@@ -206,7 +206,7 @@ def validate(
     job: Job, step: int, params: Parameters, *, under_all: bool = False
 ) -> Evaluation:
     """Translate and score the validation text; log scores and a few samples."""
-    with job.stop.losing_nothing():  # an evaluated step is saved before
+    with job.stop.stopping_at_once():  # an evaluated step is saved before
         params = sharding.copy_to(sharding.local_mesh(), params)
         done = job.evaluator(params, under_all=under_all)
     logger.info("step %s, validation: %s", f"{step:,}", done)

@@ -59,7 +59,7 @@ def fail(error):
          "", "jaxformer: run/x: Permission denied; free disk space or correct the "
          "permissions, then retry\n"),
         (lambda: fail(OSError(errno.ENAMETOOLONG, "File name too long", "run/\n")), 2,
-         "", "jaxformer: run/\\n: File name too long; correct it, then retry\n"),
+         "", "jaxformer: run/\\n: File name too long; use another path\n"),
         (lambda: jnp.zeros(2**45), 2, "", "jaxformer: there is not enough memory "
          "(RESOURCE_EXHAUSTED: Out of memory allocating 140737488355328 bytes.); lower "
          "decoding.beam_size, decoding.batch_tokens, training.tokens_per_microbatch or "

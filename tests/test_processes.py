@@ -79,7 +79,7 @@ def test_a_signal_is_a_request_to_stop(number, caplog):
     assert caplog.messages[0] == f"{number.name}: stopping at the next step"
 
 
-def test_a_stop_that_loses_nothing_is_raised_until_it_has_an_effect():
+def test_a_stop_at_once_is_raised_until_it_has_an_effect():
     """Python drops the exceptions of callbacks; what a stop does is not disturbed."""
 
     class Dropped:
@@ -87,19 +87,21 @@ def test_a_stop_that_loses_nothing_is_raised_until_it_has_an_effect():
             os.kill(os.getpid(), signal.SIGTERM)
 
     def stop_within(stop):
-        with stop.losing_nothing():
+        with stop.stopping_at_once():
             Dropped()
             try:
                 time.sleep(60)
             finally:
-                time.sleep(3 * processes.AGAIN)
+                time.sleep(3 * processes.RAISE_AGAIN_SECONDS)
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with stop_requests() as stop:
         with pytest.raises(StoppedError):
             stop_within(stop)
-        time.sleep(2 * processes.AGAIN)  # nothing is raised while updates are unsaved
-        with pytest.raises(StoppedError), stop.losing_nothing():
+        time.sleep(
+            2 * processes.RAISE_AGAIN_SECONDS
+        )  # raises nothing: updates are unsaved
+        with pytest.raises(StoppedError), stop.stopping_at_once():
             pytest.fail("the stop was asked for before")
 
 
@@ -122,7 +124,7 @@ def run(**_):
         lowered.compile()
     with processes.stop_requests() as stop:
         try:
-            with stop.losing_nothing():
+            with stop.stopping_at_once():
                 lowered.compile()
         except processes.StoppedError:
             return {{"stopped": True}}

@@ -1,11 +1,9 @@
 """--mode=align: links between the words, or the pieces, of given translations.
 
 Writes one line for each pair in the format of word aligners: "0-0 1-2" links source
-word 0 to target word 0, and 1 to 2. Words are what spaces separate. A link of words is
-one of their pieces: each target piece is linked to the source piece that it attends to
-most. --units=pieces writes those. --output=FILE.npz gets the attention of every
-layer and head of pair 0 as "0/encoder" [N, H, S, S], "0/decoder" [N, H, T, T] and
-"0/cross" [N, H, T, S], and its pieces as "0/source" and "0/target".
+word 0 to target word 0, and 1 to 2. --output=FILE.npz gets the attention of every layer
+and head of pair 0 as "0/encoder" [N, H, S, S], "0/decoder" [N, H, T, T] and "0/cross"
+[N, H, T, S], and its pieces as "0/source" and "0/target".
 """
 
 import sys

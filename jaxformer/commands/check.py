@@ -31,7 +31,7 @@ def run(
 ) -> dict:
     """Check a config, or the run of a workdir; return the figures of the report."""
     if output is not None:  # fails early if a package is missing
-        import jaxformer.reports.corpus  # noqa: F401
+        import jaxformer.reports.page  # noqa: F401
 
         require_output(output, [".html"])
     if workdir is not None:
@@ -96,9 +96,9 @@ def report_text(
     logger.info("%s", findings.describe(corpus, warnings))
     if output is not None:
         from jaxformer.reports import page
-        from jaxformer.reports.corpus import make_corpus_page
 
-        title, sections = config.direction, findings.sections(corpus)
-        html = make_corpus_page(corpus, title, warnings, sections)
-        page.write(output, html)
+        lengths = {name: split["lengths"] for name, split in corpus["splits"].items()}
+        values = {"title": config.direction, "warnings": warnings, "corpus": corpus}
+        values["sections"] = findings.sections(corpus)
+        page.write(output, page.render("corpus.html", data=lengths, **values))
         logger.info("page        %s", output)

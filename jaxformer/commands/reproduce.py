@@ -46,7 +46,7 @@ def run(
     if row is None:
         return list_rows(workdir, output)
     if output is not None:
-        raise InputError("--output is a page of all rows; leave out --row, or it")
+        raise InputError("--output is a page of all rows; leave out --row or --output")
     if workdir is None:
         raise InputError("--workdir is missing; give the folder to train the row in")
     theirs = config.values

@@ -27,7 +27,7 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
         keep_compiled()
     try:
         with processes.stop_requests() as stop:
-            stop.loses_nothing = True  # until the first update is made
+            stop.all_saved = True  # until the first update is made
             with prepare_run(workdir, config) as (this, prepared):
                 return train_past_divergence(Job(this, prepared, stop))
     except processes.StoppedError:

@@ -55,7 +55,8 @@ def run(
         if len(begins) != lines:
             raise InputError(
                 f"{prefix} has {len(begins)} lines and standard input has {lines}; "
-                "line N of one begins the translation of line N of the other"
+                "line N begins the translation of line N: leave the lines of texts "
+                "without a prefix blank"
             )
     output = sys.stdout.buffer  # UTF-8 and \n, whatever the locale
     translated = 0

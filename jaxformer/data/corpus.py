@@ -73,15 +73,15 @@ def prepare(
         _require_same_text(config, workdir, prepared.report)
         log.info("corpus: using %s as it was prepared", corpus)
         return prepared
-    start, total = time.monotonic(), None  # pairs, once they are read
+    start, total = time.monotonic(), None  # number of pairs, once they are read
     dev = read_split(config, "dev")  # before the long work: it may be missing
     if not dev[0]:
         raise InputError(
             "the dev split is empty; raise data.builtin_eval_pairs or change data.dev"
         )
     with new_folder(corpus) as partial:
-        file = workdir / "tokenizer.model"
-        if tokenizer is None:
+        file, is_new = workdir / "tokenizer.model", tokenizer is None
+        if is_new:
             size = config.vocab_size
             log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
             pairs = track(read_pairs(config, "train"), "reading", unit="pairs")
@@ -93,14 +93,13 @@ def prepare(
                     total += 1
                     yield from pair
 
-            trained = tokenizer = train_tokenizer(sentences(), config)
+            tokenizer = train_tokenizer(sentences(), config)
         else:
-            trained = None
             log.info("corpus: using %s, %d ids", file, tokenizer.vocab_size)
         _write(partial, config, tokenizer, dev, total)
         write_checksums(partial)
-        if trained:
-            write_atomically(file, trained.source_model)
+        if is_new:
+            write_atomically(file, tokenizer.source_model)
     log.info("corpus: prepared in %.0f s", time.monotonic() - start)
     return open_prepared(workdir)
 
@@ -171,7 +170,7 @@ def _hashed(pairs: Iterable[Pair], digest: Any) -> Iterator[Pair]:
     for source, target in pairs:
         digest.update(f"{source}\t{target}\n".encode())
         yield source, target
-    digest.update(b"\n")  # no pair looks like that
+    digest.update(b"\n")  # ends the split: no pair is an empty line
 
 
 def _text_folder(config: DataConfig) -> dict[str, str]:

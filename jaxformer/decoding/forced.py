@@ -1,7 +1,7 @@
 """Scores and attention maps of given sentence pairs, by teacher forcing.
 
-A side of a pair is a text, which is tokenised, or pieces that a search has found, as in
-`jaxformer.decoding.translate.Hypothesis`: of one part or several, each with its end.
+A side of a pair is a text, which is tokenised, or the pieces of a
+`jaxformer.decoding.parts.Hypothesis`: of one part or several, each with its end.
 """
 
 import itertools
@@ -130,7 +130,7 @@ class TeacherForcing:
     ) -> list[PairScore]:
         """Score each pair; parts of similar length share a batch.
 
-        Nothing is the certain translation of a blank text: no pieces, log P = 0.
+        A pair of blank texts has no pieces and log P = 0.
         """
         pairs = self.pairs(sources, targets)
         parts, scored = list(itertools.chain.from_iterable(pairs)), {}
@@ -177,8 +177,9 @@ class TeacherForcing:
                 continue
             if side and (side[-1] != self._names[EOS] or {*side} - self._ids.keys()):
                 raise InputError(
-                    f"{' '.join(side)[:60]} ... are not pieces of this model's "
-                    "tokeniser, the end included; give those of its own hypotheses"
+                    f"{' '.join(side)[:60]} ... are not this tokeniser's pieces with "
+                    "</s> at the end; give `source_pieces` and `pieces` of a "
+                    "hypothesis of this model"
                 )
             ids = [self._ids[piece] for piece in side]
             ends = [at for at, token in enumerate(ids, start=1) if token == EOS]
@@ -188,8 +189,8 @@ class TeacherForcing:
     def _batches(self, pairs: Sequence[Part]) -> Iterator[tuple[list[int], Batch]]:
         """Batches of few shapes, one pair a row, and the indices of their pairs.
 
-        The number of rows is a power of two: of at most `batch_tokens` tokens a side,
-        or one.
+        The number of rows is the largest power of two with at most `batch_tokens`
+        tokens a side, or one.
         """
         longest = self._longest or math.inf  # positions that the model can hold
         groups: dict[tuple[int, ...], list[int]] = {}

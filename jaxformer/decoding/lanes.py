@@ -1,7 +1,7 @@
 """Two searches that share a device, so that small requests do not wait for large ones.
 
-Each search is an `Engine` with slots of its own. They take turns, of which small
-requests have two thirds of the time.
+Each search is an `Engine` with slots of its own. The searches take turns. While both
+have work, that of small requests has two thirds of the time.
 """
 
 import time
@@ -10,13 +10,13 @@ from typing import Any
 from jaxformer.decoding.engine import Engine, Task
 
 SMALL_REQUEST = 128  # source tokens at most
-# Slots of a device for large requests: few, so that a step is short. On two CPU cores
-# 16 slots translate 80 % as much as 64.
-LARGE_SLOTS = 16
-# Seconds of a turn. After a short one a small request can begin; a long one takes more
-# steps between two refills, and is for small requests alone.
+LARGE_SLOTS = 16  # of a device, for large requests: few, so that a step is short
+# Seconds of a turn. Small requests begin between two turns, so turns are short while
+# there are large ones. Otherwise they are long, since fewer refills are faster.
 SHORT_TURN, LONG_TURN = 0.01, 0.04
-COSTS = 1, 2  # of a second, of small and of large requests
+# Of small and of large requests: their seconds are multiplied by these to compare the
+# two searches.
+WEIGHTS = 1, 2
 
 
 class Lanes:
@@ -27,7 +27,7 @@ class Lanes:
 
     def __init__(self, engine: Engine) -> None:
         self._engines = engine, engine.limited(LARGE_SLOTS)
-        self._used = [0.0, 0.0]  # seconds x cost
+        self._used = [0.0, 0.0]  # seconds x weight
         self._step_seconds = [SHORT_TURN] * 2  # recent mean
 
     @property
@@ -61,7 +61,7 @@ class Lanes:
         self._engines[lane].wait()
         seconds = time.monotonic() - start
         self._step_seconds[lane] = (self._step_seconds[lane] + seconds / steps) / 2
-        self._used[lane] += seconds * COSTS[lane]
-        if len(busy) == 1:  # idle time does not count as time to catch up with
+        self._used[lane] += seconds * WEIGHTS[lane]
+        if len(busy) == 1:  # a search that was idle gets no extra time
             self._used = [self._used[lane]] * 2
         return any(self.load)

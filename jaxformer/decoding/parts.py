@@ -91,8 +91,8 @@ def parts_of_lines(
     """Encode a text as the parts of each of its lines.
 
     `language`, such as "en", is that of the text, whose sentences are parts; None: the
-    text is one line. `how` is as for `parts_of`. The language code that a multilingual
-    model's text may begin with begins all its parts.
+    text is one line. `how` is as for `parts_of`. If the text of a multilingual model
+    begins with a language code, each part does.
     """
     text = text.strip()
     code = _LANGUAGE.match(text)[0]

@@ -23,7 +23,7 @@ class ServedTranslator(Translator):
     def compile(self, slots: int, attention: int) -> Iterator[tuple[int, int]]:
         """Compile all programs; yields the numbers of those done and of all.
 
-        `slots` is the number of sentences in the search at most, `attention` that of
+        `slots` bounds the sentences in the search of small requests, `attention` the
         tokens of a text given to the method of that name.
         """
         positions = self._positions or math.inf
@@ -67,7 +67,7 @@ class ServedTranslator(Translator):
     ) -> None:
         """Add prepared texts to the search; `advance` passes all results to `done`.
 
-        Their parts have turns with those of other requests.
+        Parts of different requests take turns.
         """
         found: dict[int, list[Hypothesis]] = {}
         if not texts:

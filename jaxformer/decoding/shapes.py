@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 SHORTEST_BUCKET = 16  # tokens
 MOST_SLOTS = 64  # of a device: enough for fast products; refills of more take longer
-# Of limited shapes: steps of 16 tokens would take as long as of 32, and a resize takes
-# as long as 10 steps.
-SHORTEST_LENGTH = 32
-PATIENCE = 16  # advances until a shape that is too large shrinks
+SHORTEST_LENGTH = 32  # tokens, of limited shapes: steps of 16 take as long
+SHRINK_AFTER = 16  # advances after which a shape that is too large shrinks
 
 
 class Shape(NamedTuple):
@@ -30,7 +28,7 @@ def bucket_length(length: int) -> int:
 
 
 class Shapes:
-    """The shapes of an engine: of at most `most` slots of a device.
+    """The shapes of an engine, with at most `most` slots on each device.
 
     `batch_tokens` bounds slots x source length, padding included, except that each of
     `devices` has at least one slot.
@@ -80,11 +78,11 @@ class Shapes:
     def fitted(self, old: Shape, new: Shape, age: int) -> Shape:
         """The shape to use when `new` is needed: small changes are ignored.
 
-        Resizing moves data and may compile. `age` counts the calls since `old` was as
-        needed.
+        Resizing moves data and may compile. `age` is the number of calls since `old`
+        was the shape needed.
         """
         if self.all:
-            return new if age >= PATIENCE else Shape(*map(max, old, new))
+            return new if age >= SHRINK_AFTER else Shape(*map(max, old, new))
         most = self.most_slots(max(new.source, old.source))
         if new.slots < old.slots < 4 * new.slots and old.slots <= most:
             new = new._replace(slots=old.slots)

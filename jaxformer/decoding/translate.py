@@ -132,7 +132,11 @@ class Translator:
         number, parts = part
         prefixes = [""] * len(sentences) if prefixes is None else prefixes
         if isinstance(prefixes, str) or len(prefixes) != len(sentences):
-            raise InputError(f"give {len(sentences)} prefixes in a list, one a text")
+            count = "one string" if isinstance(prefixes, str) else len(prefixes)
+            raise InputError(
+                f"prefixes has {count} for {len(sentences)} texts; give a list with "
+                "one for each text"
+            )
         order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
         size = ROUND * parts if parts > 1 else max(len(order), 1)
         done: list[tuple[int, list[Hypothesis]]] = []
@@ -171,7 +175,10 @@ class Translator:
         """
         parts = self.attention_of_parts(source, target)
         if len(parts) > 1:
-            raise InputError("several parts have no common attention; give one of them")
+            raise InputError(
+                f"the pair has {len(parts)} parts, and attention is that of one; call "
+                "attention_of_parts"
+            )
         return parts[0]
 
     def attention_of_parts(self, source: Side, target: Side) -> list[Attention]:

@@ -23,7 +23,7 @@ class Confidence(NamedTuple):
     """A corpus score, 0 to 100, and its 95 % interval: mean - or + half_width.
 
     `half_width` is None where all resamples score the same, such as 0 for a weak model:
-    then the text says nothing about the spread of its score.
+    then no interval can be estimated.
     """
 
     score: float

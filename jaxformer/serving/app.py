@@ -1,15 +1,6 @@
 """The HTTP API and the page, as an ASGI application.
 
-    GET  /           the page
-    POST /translate  {"text": a text or a list, "n_best": 1, "prefix": ...}
-                     -> {"translations": [{"text", "score", "log_probability",
-                        "tokens"}, ...]}, with "n_best": [...] in each if it is above 1
-    POST /attention  {"source", "target"} -> tokens, and weights in thousandths
-    GET  /examples   sentences to try
-    GET  /ready      200 if it translates, else 503; /health is the same
-    GET  /metrics    for Prometheus
-
-Errors are {"error": one sentence} with a fitting status.
+docs/serve.md lists the requests, their answers and the limits.
 """
 
 import asyncio
@@ -55,14 +46,11 @@ BYTES_PER_PIECE = 32
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
-_MISDIRECTED = "this server does not answer for that host name"
-
-
 class Api:
     """The application. `about` is added to the answer of /ready.
 
-    Requests have to be sent to a host of LOOPBACK or of `hosts`, where "*" is any.
-    Others may be of a page that a browser shows for a foreign host name.
+    Requests have to be sent to a host of LOOPBACK or of `hosts`, where "*" is any: a
+    foreign page could ask a browser for a host name that leads to this server.
     """
 
     def __init__(
@@ -109,7 +97,8 @@ class Api:
                 message["headers"] = [*message["headers"], *HEADERS]
             await send(message)
 
-        app = self._app if self._is_own_host(scope) else _error(421, _MISDIRECTED)
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        app = self._app if self._is_own_host(host) else _misdirected(host)
         try:
             await app(scope, receive, send_with_headers)
         finally:
@@ -119,8 +108,7 @@ class Api:
             metrics.requests.labels(path, str(status)).inc()
             metrics.request_seconds.labels(path).observe(seconds)
 
-    def _is_own_host(self, scope: Scope) -> bool:
-        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+    def _is_own_host(self, host: str) -> bool:
         with contextlib.suppress(ValueError):  # such as "[::1"
             return not self._hosts.isdisjoint((urlsplit(f"//{host}").hostname, "*"))
         return False
@@ -224,6 +212,11 @@ def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
     if not found:
         raise HTTPException(500, "the model's probabilities are not finite")
     return found[0] if n_best == 1 else {**found[0], "n_best": found}
+
+
+def _misdirected(host: str) -> Response:
+    sentence = f"this server does not answer for host {host[:99]!r}"
+    return _error(421, f"{sentence}; start it with --host_names=NAME")
 
 
 def _error(status: int, sentence: str, headers: Any = None) -> Response:

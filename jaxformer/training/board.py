@@ -1,7 +1,7 @@
 """TensorBoard's event files, written by the calling thread.
 
 The SummaryWriter of tensorboardX writes in a thread of its own. On a full disk that
-thread ends with a traceback, and the training waits for it without end.
+thread ends with a traceback, and training then blocks for ever.
 """
 
 import socket

@@ -42,16 +42,16 @@ class Checkpoints(contextlib.AbstractContextManager):
     ) -> None:
         """Open the folder to save into it, or only to read if `keep` is None.
 
-        The newest `keep` checkpoints on schedule stay on disk, and the best of them by
-        `scores`, to which steps may be added. The step `last` is on schedule. Raises
-        InputError if the folder cannot be made.
+        The newest `keep` checkpoints on schedule stay on disk, and the best by
+        `scores`, a dict to which the caller may add steps. The step `last` is on
+        schedule. Raises InputError if the folder cannot be made.
 
-        Training may remove a checkpoint that another process reads: the methods that
-        read then raise RemovedError.
+        The methods that read raise RemovedError if training removes the checkpoint
+        meanwhile.
         """
         self.directory = directory.absolute()
         self._keep, self.scores, self._last = keep, scores, last
-        self._damaged: dict[int, str] = {}  # what is, by step
+        self._damaged: dict[int, str] = {}  # the damage of each step
         self._saving: int | None = None  # the save to wait for
         self._writer: Writer | None = None
         silence()
@@ -205,10 +205,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         parameters, damage = read(path := self._path(step), field=field)
         if damage:
             others = [other for other in self.steps() if other != step]
-            whole = [other for other in others if not find_damage(self._path(other))]
+            intact = [other for other in others if not find_damage(self._path(other))]
             raise InputError(
                 f"checkpoint {path} is damaged ({damage}); put back a copy, remove "
-                f"it, or use an undamaged step ({_join(whole)})"
+                f"it, or use an undamaged step ({_join(intact)})"
             )
         return parameters
 

@@ -63,7 +63,7 @@ class Writer:
         )
 
     def remove(self, path: Path) -> None:
-        """Remove a checkpoint, which vanishes at once."""
+        """Remove a checkpoint by a rename, so that no reader finds half of it."""
         if processes.is_first():
             vanished = path.with_name(path.name + UNFINISHED)
             shutil.rmtree(vanished, ignore_errors=True)
@@ -78,9 +78,9 @@ class Writer:
 
 
 def is_scheduled(path: Path) -> bool:
-    """Whether a checkpoint was saved on schedule; True if a damaged one does not say.
+    """Whether a checkpoint was saved on schedule; True if its metadata is damaged.
 
-    Its use then reports the damage.
+    `read` then reports the damage.
     """
     try:
         metadata = json.loads((path / "_CHECKPOINT_METADATA").read_bytes())
@@ -115,7 +115,7 @@ def _agree(path: Path, damage: str) -> str:
 def read(path: Path, *, abstract: Any = None, field: str = "") -> tuple[Any, str]:
     """Read the state at `path` onto the shardings of `abstract`, or a field as numpy.
 
-    Returns it with "", or None and what is damaged, the same for all processes. Raises
+    Returns the state and "", or None and the damage, the same for all processes. Raises
     InputError if the tree or shapes differ, and RemovedError.
     """
     if damage := find_damage(path):
@@ -194,9 +194,9 @@ def reason(error: Exception) -> str:
 
 @functools.cache
 def silence() -> None:
-    """Drop orbax's messages but warnings, and tracebacks of other files in progress.
+    """Drop orbax's messages except warnings, and tracebacks that follow a failure.
 
-    A failure raises an exception all the same.
+    The failure itself raises an exception.
     """
     report = sys.unraisablehook
     expected = ("Event loop is closed", "Encountered error while reading array")

@@ -47,7 +47,7 @@ def _read(file: Path) -> tuple[list[dict], list[int]]:
     """The objects in a file, and the numbers of damaged lines."""
     found, damaged = [], []
     *lines, cut = file.read_bytes().split(b"\n") if file.exists() else [b""]
-    # A cut line has no closing brace, or lacks nothing but the newline.
+    # A cut line lacks its closing brace, or only the newline.
     for number, line in enumerate([*lines, cut] if b"}" in cut else lines, 1):
         try:
             value = json.loads(line)

@@ -179,7 +179,7 @@ DAMAGES = ("deleted", "emptied", "truncated", "flipped", "flipped", "replaced")
 
 
 @pytest.mark.slow
-def test_a_damaged_file_is_refused_or_does_no_harm(fuzzer):
+def test_a_damaged_file_is_refused_or_changes_no_result(fuzzer):
     files = sorted(path for path in Path("run").rglob("*") if path.is_file())
     expected = {}
 

@@ -40,7 +40,7 @@ def owner(folder, lock):
         process.kill()
 
 
-def test_who_writes_is_refused_and_who_reads_is_not(command, own_run, toy, monkeypatch):
+def test_writers_are_refused_and_readers_are_not(command, own_run, toy, monkeypatch):
     monkeypatch.setattr("jaxformer.files._LOCK_SECONDS", 0.01)
     pairs = [f"--source={toy.directory}/dev.en", f"--reference={toy.directory}/dev.de"]
     row = ["--row=table3/base", "--steps=100"]
@@ -103,7 +103,7 @@ PAIRS = [pytest.param(2, marks=SLOW), pytest.param(50, marks=NIGHTLY)]
 
 
 @pytest.mark.parametrize("pairs", PAIRS)
-def test_two_starts_at_once_end_as_one(start, toy, tmp_path, pairs):
+def test_of_two_starts_one_trains(start, toy, tmp_path, pairs):
     """The second begins at a random moment of the first, or after its end."""
     training = config_flags(
         "training", steps=4, save_every=2, eval_every=4, log_every=1

@@ -149,7 +149,7 @@ FILES = {
     "report": [("--output=new/page.html", NOT_THERE), TORN],
     "reproduce": [
         ("--output=new/page.html", NOT_THERE),
-        ("--output=page.html --row=table3/E", "leave out --row, or it"),
+        ("--output=page.html --row=table3/E", "leave out --row or --output"),
     ],
 }
 

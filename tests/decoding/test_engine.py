@@ -113,7 +113,7 @@ def small_sizes():
         for name, size in {"AHEAD": 3, "REFILL": 2}.items():
             patch.setattr(engine_module, name, size)
         sizes = {"SHORTEST_BUCKET": 8, "SHORTEST_LENGTH": 8, "MOST_SLOTS": 4}
-        for name, size in (sizes | {"PATIENCE": 2}).items():
+        for name, size in (sizes | {"SHRINK_AFTER": 2}).items():
             patch.setattr(shapes, name, size)
         yield
 

@@ -65,8 +65,8 @@ def test_pieces_are_scored_as_they_are_and_by_parts():
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        (["4", "</s>"], ["7"], "7 ... are not pieces of this model's tokeniser"),
-        (["4", "</s>"], ["seven", "</s>"], "seven </s> ... are not pieces"),
+        (["4", "</s>"], ["7"], "7 ... are not this tokeniser's pieces"),
+        (["4", "</s>"], ["seven", "</s>"], "seven </s> ... are not this"),
         (["4", "</s>", "5", "</s>"], ["7", "</s>"], "has 2 parts and .* 1"),
         ([], "7", "of pair 1 has 0 parts"),
     ],

@@ -56,7 +56,7 @@ def test_a_string_gives_a_string_and_a_list_a_list(make_echo):
     (found,) = echo.translate(["5 6"], prefixes=["7"])
     assert echo.translate("5 6", prefixes="7") == found
     for prefixes in ([], ["7", "8"], "7"):
-        with pytest.raises(InputError, match="give 1 prefixes in a list"):
+        with pytest.raises(InputError, match="for 1 texts; give a list"):
             echo.translate(["5 6"], prefixes=prefixes)
 
 
