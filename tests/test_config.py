@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from jaxformer.config_files import override, parse_config, sections_of
+from jaxformer.config_files import ConfigRequest, parse_config, sections_of
 from jaxformer.configs import demo
 from jaxformer.errors import InputError, did_you_mean
 
@@ -57,6 +57,7 @@ def values():
         ("modle.d_model", 3, "unknown section modle; did you mean model?"),
         ("mesh.fsdp", ..., "the config lacks the key mesh.fsdp"),
         ("mesh", ..., "the config lacks the section mesh"),
+        ("mesh", ["data"], "section mesh"),
         ("training.steps", True, "training.steps is True; it must"),
         ("data.train", None, "data.train is None; it must be text"),
     ],
@@ -64,12 +65,14 @@ def values():
 def test_a_wrong_config_is_refused_in_one_line(name, value, said):
     """A text is what a user writes after a key; other values are those of a file."""
     given, (section, _, key) = values(), name.partition(".")
+    overrides = ((name, value),) * isinstance(value, str)
     if value is ...:
         del (given[section] if key else given)[key or section]
-    elif not isinstance(value, str):
-        given.setdefault(section, {})[key] = value
+    elif not overrides:
+        parent = given.setdefault(section, {}) if key else given
+        parent[key or section] = value
     with pytest.raises(InputError) as refused:
-        parse_config(override(given, ((name, value),) * isinstance(value, str)))
+        parse_config(ConfigRequest(given, overrides).resolve(None))
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -1,12 +1,14 @@
 """--mode=export: a folder that other programs load."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
 
 import pytest
 
+from benchmarks import load
 from tests.commands.runs import text_of
 
 needs_ctranslate2 = pytest.mark.skipif(
@@ -59,6 +61,20 @@ def test_the_program_in_the_readme_translates_as_we_do(
     program.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1])
     assert run_program(program, lines) == use("translate", *flags, stdin=lines).lines
     assert run_program(program, []) == []
+
+
+@needs_ctranslate2
+@pytest.mark.slow
+def test_ctranslate2_is_served_and_measured(export, toy, tmp_path, capsys, monkeypatch):
+    """By benchmarks/load.py and serve_ctranslate2.py, beside a large client."""
+    for bound in ("P99_BOUND", "LARGE_BOUND"):
+        monkeypatch.setattr(load, bound, 1e9)
+    monkeypatch.setattr(load, "HEAD_START", 0.5)
+    export("--format=ctranslate2")
+    flags = f"--model={tmp_path / 'exported'}", f"--sentences={toy.directory}/test.en"
+    assert load.main([*flags, "--requests=100", "--clients=4", "--large"]) == 0
+    values = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (values["right"], values["not_right_beside_large"]) == (100, 0)
 
 
 @pytest.mark.slow

@@ -71,9 +71,14 @@ def test_a_damaged_checkpoint_is_refused_unless_another_is_asked_for(command, ow
         f"checkpoint {own_run / 'checkpoints' / '100'} is damaged (state/_METADATA is "
         "missing); put back a copy, remove it, or use an undamaged step (50, 75)"
     )
-    for which in ([], ["--checkpoint=latest"], ["--checkpoint=average:3"]):
-        answer = command("translate", *which, workdir=own_run, stdin=["bo da"])
+    for flags in (
+        "translate", "translate --checkpoint=latest", "translate --checkpoint=best",
+        "translate --checkpoint=average:3",
+        f"export --format=huggingface --output={own_run / 'new'}",
+    ):  # fmt: skip
+        answer = command(*flags.split(), workdir=own_run, stdin=["bo da"])
         assert answer.complaint == said
+    assert not (own_run / "new").exists()
     answer = command("translate", "--checkpoint=75", workdir=own_run, stdin=["bo da"])
     assert len(answer.lines) == 1
 

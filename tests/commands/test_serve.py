@@ -42,12 +42,14 @@ def test_a_run_is_served_until_it_is_asked_to_stop(start, use, trained, toy):
     status, answer = ask(port, "/translate", {"text": toy.test, "n_best": 2})
     assert status == 200
     assert [each["text"] for each in answer["translations"]] == expected
+    _, answer = ask(port, "/translate", {"text": "\n".join(toy.test[:2])})
+    assert answer["translations"][0]["text"] == "\n".join(expected[:2])
     pair = {"source": toy.test[0], "target": expected[0]}
     status, shown = ask(port, "/attention", pair)
     assert (status, len(shown["cross"]), len(shown["cross"][0])) == (200, 1, 2)
     assert len(shown["cross"][0][0]) == len(shown["target"])
     result = server.stop()
-    assert result["sentences"] == len(toy.test)
+    assert result["sentences"] == len(toy.test) + 1
     assert result["requests"] >= 3
     assert "stopping: " in server.stderr()
 

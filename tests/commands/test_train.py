@@ -7,6 +7,9 @@ import jax
 import numpy as np
 import pytest
 
+from jaxformer import trainer
+from jaxformer.evaluation.evaluator import Evaluator
+from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import MetricsLog, encode, read_metrics
 from tests.commands.runs import (
@@ -153,3 +156,35 @@ def test_a_finished_run_whose_result_cannot_be_evaluated_loses_nothing(
     truncate(own_run / "checkpoints" / "75")
     assert "75 is damaged" in command("train", workdir=own_run).complaint
     assert (own_run / "metrics.jsonl").read_bytes() == before
+
+
+# What is called when a signal arrives, the number of the call, and the step saved.
+STOPS = {
+    "before the first update": (trainer, "make_training_setup", 1, 100),
+    "at the first update": (sharding, "put_batch", 1, 100),
+    "at a later update": (sharding, "put_batch", 2, 102),
+    "at an evaluation": (Evaluator, "__call__", 1, 102),
+    "at the result": (trainer, "load_parameters", 1, 103),
+}
+
+
+@pytest.mark.parametrize(("owner", "name", "number", "step"), STOPS.values(), ids=STOPS)
+def test_a_stop_is_immediate_while_all_updates_are_saved(
+    command, own_run, monkeypatch, owner, name, number, step
+):
+    """Otherwise the update in progress is made and saved."""
+    original, begun, ended = getattr(owner, name), [], []
+
+    def call(*given, **flags):
+        begun.append(name)
+        if len(begun) == number:
+            signal.raise_signal(signal.SIGTERM)
+        ended.append(name)
+        return original(*given, **flags)
+
+    monkeypatch.setattr(owner, name, call)
+    every = {"eval_every": 1020} if name == "load_parameters" else {"eval_every": 102}
+    flags = config_flags("training", steps=103, save_every=51, **every)
+    result = command("train", *flags, workdir=own_run).result
+    assert result == {"step": step, "stopped": True}
+    assert (len(ended) == number) == (number == 2)
