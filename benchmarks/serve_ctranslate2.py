@@ -48,7 +48,7 @@ class Peer:
         self._translate(["a"])
         return iter(())
 
-    def prepare(self, text: str, _: str) -> str:
+    def prepare(self, text: str, *_: object) -> str:
         return text
 
     def submit(self, texts: list[str], done: Callable, *, request: Any) -> None:
