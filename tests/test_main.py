@@ -91,23 +91,6 @@ def test_a_closed_pipe_ends_the_program_quietly(run, monkeypatch):
         assert run(lambda: {"bleu": 1.0}) == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--num_processes=2", "--process_id=2"], "they are numbered from 0 to 1"),
-        (["--mode=translate"], "there is no run in runs/x"),
-    ],
-)
-def test_a_mistake_changes_nothing(
-    capsys, tmp_path, monkeypatch, own_logging, flags, said
-):
-    monkeypatch.chdir(tmp_path)
-    with own_logging():
-        assert main(["jaxformer", WORKDIR, *flags]) == 2
-    assert said in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 # In processes of their own ------------------------------------------------------------
 
 MEASURE = """

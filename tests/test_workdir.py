@@ -1,6 +1,5 @@
 """A run's folder: its record, what may change in it, and what is refused."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -88,10 +87,3 @@ def test_only_free_keys_may_change(workdir, change, said):
     workdir.require_same_run(config(**free))
     with pytest.raises(InputError, match=said):
         workdir.require_same_run(config(**free, **change))
-
-
-def test_another_tokenizer_is_refused(workdir, tmp_path):
-    other = tokenizer_of(["x y z"], tmp_path / "other.model")
-    shutil.copy(tmp_path / "other.model", workdir.tokenizer_file)
-    with pytest.raises(InputError, match=f"sha256 {other.hash[:12]} instead of"):
-        workdir.read_tokenizer()

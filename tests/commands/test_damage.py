@@ -35,7 +35,7 @@ def has_same_values(file, content):
     return False
 
 
-@pytest.mark.parametrize("flips", [200, pytest.param(2000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("flips", [100, pytest.param(2000, marks=pytest.mark.nightly)])
 def test_no_flipped_bit_is_used(own_run, files, flips):
     """One bit of a file, chosen at random: each file equally often."""
     draw, found = random.Random(1), read(own_run)

@@ -1,4 +1,4 @@
-"""A run that is stopped or killed, whose disk is full or checkpoints are damaged."""
+"""A run that is killed, whose disk is full or whose checkpoints are damaged."""
 
 import resource
 import shutil
@@ -14,9 +14,10 @@ LONG = 1_000_000  # updates; something else ends the run
 
 
 @pytest.mark.slow
-def test_a_run_survives_stops_a_kill_a_full_disk_and_a_damaged_checkpoint(
+def test_a_run_survives_a_kill_a_full_disk_and_a_damaged_checkpoint(
     start, flags, tmp_path
 ):
+    """More kills, and stops, are in tests/benchmarks/test_faults.py."""
     workdir = tmp_path / "run"
     checkpoints = workdir / "checkpoints"
 
@@ -24,30 +25,16 @@ def test_a_run_survives_stops_a_kill_a_full_disk_and_a_damaged_checkpoint(
         end = f"--config.training.steps={steps}"
         return start(1, *flags, end, f"--workdir={workdir}")
 
-    early = run(LONG)
-    early.until(lambda: "training: " in early.stderr())
-    assert early.stop()["stopped"]
-
-    def unfinished():
-        return [*checkpoints.glob("*.orbax-checkpoint-tmp")]
-
     killed = run(LONG)
-    killed.until(lambda: newest_step(workdir) >= 20 and unfinished())
+    killed.until(lambda: newest_step(workdir) >= 10)
     killed.kill()
     step = newest_step(workdir)
-
-    stopped = run(LONG)
-    stopped.until(lambda: newest_step(workdir) > step)
-    assert f"step {step} of" in stopped.stderr()
-    step = stopped.stop()["step"]
-    assert step == newest_step(workdir) == max(losses(workdir))
-    assert "SIGTERM: stopping at the next step" in stopped.stderr()
-    assert f"stopped at step {step:,}, which is saved" in stopped.stderr()
-    assert not unfinished()
 
     # A limit on the size of files is reached by the checkpoint's files first.
     # One that happens to be written in small files still fits.
     full = run(LONG)
+    full.until(lambda: newest_step(workdir) > step)
+    assert f"step {step} of" in full.stderr()
     limits = (100_000, 100_000)  # bytes; metrics.jsonl has a fifth of that
     resource.prlimit(full.processes[0].pid, resource.RLIMIT_FSIZE, limits)
     assert full.wait(120) == [2]

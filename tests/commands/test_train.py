@@ -75,6 +75,7 @@ def test_each_evaluation_is_logged_once_with_samples(trained, toy):
         assert reference == toy.translate(source)
 
 
+@pytest.mark.slow
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
     command, toy, tmp_path, monkeypatch
 ):

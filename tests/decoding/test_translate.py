@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from jaxformer.batch import EOS
 from jaxformer.decoding.options import SearchOptions
@@ -146,14 +144,6 @@ def test_new_parameters_are_used(beam):
     finally:
         beam.params = old
     assert_alike(beam.translate(SENTENCES[:2]), before)
-
-
-def test_rows_on_several_devices_change_nothing(beam):
-    """Three devices divide no batch of 1, 2, 4, ... rows: empty rows fill it."""
-    mesh = jax.make_mesh((3,), ("data",), (AxisType.Auto,), devices=jax.devices()[:3])
-    spread = open_translator(rows=NamedSharding(mesh, P("data")), n_best=3)
-    spread.params = [jax.device_put(params_of(MODEL), NamedSharding(mesh, P()))]
-    assert_alike(spread.translate(SENTENCES), beam.translate(SENTENCES))
 
 
 def test_samples_are_functions_of_seed_and_line_number():

@@ -161,7 +161,9 @@ def test_a_late_sentence_joins_the_search_in_flight(busy):
     assert server.translator.most == 2
 
 
-def test_it_is_ready_only_when_it_is_compiled(start):
+def test_it_is_ready_only_when_it_is_compiled(start, monkeypatch, caplog):
+    monkeypatch.setattr("jaxformer.serving.batching.LOG_SECONDS", 0.0)
+    caplog.set_level("INFO", "jaxformer")
     server, paths = start(), ("/ready", "/health")
     server.until(lambda: server.ask("/ready").values["compiled_percent"] == 75)
     for path in paths:
@@ -175,6 +177,7 @@ def test_it_is_ready_only_when_it_is_compiled(start):
     about = {"status": "ready", "direction": "en-de", "n_best": BEAM}
     server.until_ready()
     assert [server.ask(path).values for path in paths] == [about] * 2
+    assert "compiling: 3 of 4 shapes, 0 s left" in caplog.messages
 
 
 def test_metrics_count_what_was_asked_and_done(serve):
