@@ -6,7 +6,8 @@ Trains a small model once undisturbed and once with kills: SIGKILL at any moment
 SIGTERM while it trains, SIGKILL inside a save; after each kill the same command
 resumes. Prints what every kind of kill cost. The exit code is 0 only if no kill cost
 more steps than MOST_LOST allows, all processes ended with the right exit codes, and
-both runs end with the same bits. --workdir is a new folder, which is kept.
+both runs end with the same parameters, optimiser state, averaged model, final scores
+and lines of metrics.jsonl, bit for bit. --workdir is a new folder, which is kept.
 """
 
 import argparse
@@ -29,7 +30,16 @@ import jax
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.lives import PHASES, SAVE_EVERY, SAVING, START, FaultError, Life
+from benchmarks.lives import (
+    CLOCK,
+    CONFIG,
+    PHASES,
+    SAVE_EVERY,
+    SAVING,
+    START,
+    FaultError,
+    Life,
+)
 from jaxformer.errors import InputError
 from jaxformer.lost_peers import EXIT_PEER_LOST
 from jaxformer.training.checkpoint import Checkpoints
@@ -44,7 +54,7 @@ RESERVE = 3 * SPACING  # steps after the last kill, which may be late
 
 
 def remains(workdir: Path) -> dict[str, object]:
-    """Read the newest checkpoint and all metrics of a run, value by value.
+    """Read the newest checkpoint, the average and all metrics of a run, by value.
 
     A leaf of the checkpoint is its type, shape and bytes. Metrics that depend on the
     clock are left out.
@@ -54,14 +64,18 @@ def remains(workdir: Path) -> dict[str, object]:
         state = {
             field: checkpoints.restore_parameters(step, field=field)
             for field in TrainState._fields
+            if field != "ema"  # which the config leaves out
         }
+        state["average"] = checkpoints.average(CONFIG["training.average"])
+        saved = checkpoints.steps()
     lines = read_metrics(workdir)
-    found: dict[str, object] = {"lines of metrics": len(lines)}  # shows a repeated step
+    order = [(line["step"], line["kind"]) for line in lines]  # shows a repeated step
+    found: dict[str, object] = {"lines of metrics": str(order), "steps": str(saved)}
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         found[name] = (str(leaf.dtype), np.shape(leaf), np.asarray(leaf).tobytes())
     for values in lines:
-        for name in values.keys() - {"time", "tokens_per_second"}:
+        for name in values.keys() - CLOCK:
             found[f"{values['kind']} {values['step']} {name}"] = values[name]
     return found
 
@@ -82,8 +96,8 @@ class Kill:
 
     @property
     def lost(self) -> int:
-        """Count the steps to repeat; 0 if the life was killed before training."""
-        return 0 if self.phase == START else self.made - self.resumed
+        """Count the logged steps to repeat; 0 if it was killed before training."""
+        return 0 if self.phase == START else max(0, self.made - self.resumed)
 
 
 def await_moment(
@@ -113,12 +127,12 @@ def strike(life: Life, kind: str, draw: random.Random) -> Kill:
     victim = draw.randrange(len(life.processes))
     number = signal.SIGTERM if kind == TERM else signal.SIGKILL
     codes, result = life.kill(victim, number)
-    kill = Kill(kind, life.phase(), life.made())
+    kill = Kill(kind, life.phase(), result.get("step", life.made()))
     expected = [0 if kind == TERM else EXIT_PEER_LOST] * len(codes)
     if kind != TERM:
         expected[victim] = -signal.SIGKILL
-    elif result != {"step": kill.made, "stopped": True}:
-        raise life.error(f"stopped after step {kill.made} with {result}")
+    elif not result.get("stopped"):
+        raise life.error(f"was stopped and ended with {result}")
     if codes != expected:
         raise life.error(f"should have ended with {expected} by {kind} of {victim}")
     return kill
@@ -126,15 +140,15 @@ def strike(life: Life, kind: str, draw: random.Random) -> Kill:
 
 def train_with_kills(
     options: argparse.Namespace, workdir: Path, start: float
-) -> tuple[list[Kill], int]:
-    """Train with kills; return them, and how many damaged checkpoints were found."""
+) -> tuple[list[Kill], int, dict]:
+    """Train with kills; return them, the number of damaged checkpoints, the result."""
     draw, kills, damaged = random.Random(options.seed), [], 0
     kinds = [(*MOST_LOST,)[number % 3] for number in range(options.kills)]
     draw.shuffle(kinds)
     for number, kind in enumerate([*kinds, None], 1):
         with Life(options, workdir, str(number)) as life:
             if kind is None:
-                life.finish(options.steps)
+                result = life.finish(options.steps)
             else:
                 goal = number * SPACING - draw.randrange(SPACING)
                 await_moment(life, kind, goal, start, draw)
@@ -148,7 +162,7 @@ def train_with_kills(
         if kind is not None:
             kills.append(kill)
             print(f"{number}, began with step {life.begin()}: {kill}", file=sys.stderr)
-    return kills, damaged
+    return kills, damaged, result
 
 
 def summary(kills: list[Kill]) -> dict[str, dict]:
@@ -170,9 +184,10 @@ def experiment(options: argparse.Namespace) -> dict:
     began = time.monotonic()
     quiet, killed = options.workdir / "undisturbed", options.workdir / "disturbed"
     with Life(options, quiet, "1") as life:
-        life.finish(options.steps)
-    kills, damaged = train_with_kills(options, killed, life.start)
-    different, kinds = differences(remains(quiet), remains(killed)), summary(kills)
+        expected = {"result": str(sorted(life.finish(options.steps).items()))}
+    kills, damaged, result = train_with_kills(options, killed, life.start)
+    found = {"result": str(sorted(result.items())), **remains(killed)}
+    different, kinds = differences(remains(quiet) | expected, found), summary(kills)
     rows = [" | ".join(map(str, (kind, *kinds[kind].values()))) for kind in kinds]
     harness.print_table(" | ".join(["kind", *kinds[KILL]]), rows)
     within = all(0 <= kill.lost <= MOST_LOST[kill.kind] for kill in kills)

@@ -15,10 +15,11 @@ from benchmarks.harness import start_command
 from jaxformer.training.log import read_metrics
 
 PHASES = START, COMPILE, TRAIN, SAVING = "start-up", "compiling", "training", "saving"
-SAVE_EVERY = 4  # steps
+SAVE_EVERY, LOG_EVERY = 4, 3  # steps; neither divides the other
 ROWS, ROW = 4, 48  # of a microbatch; tokens of a packed row
 PEER_TIMEOUT, JOIN_TIMEOUT, GRACE = 10, 60, 15  # seconds
 PATIENCE = 300  # seconds without progress, after which a run counts as hanging
+CLOCK = {"time", "seconds", "tokens_per_second"}  # values that depend on the clock
 XLA_FLAGS = (
     "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=1"
 )
@@ -29,10 +30,9 @@ CONFIG = {
     "training.tokens_per_update": 2 * ROWS * ROW, "model.encoder_layers": 1,
     "model.decoder_layers": 1,
     "model.d_model": 32, "model.d_ff": 64, "model.num_heads": 2, "model.d_k": 16,
-    "model.d_v": 16, "model.dropout": 0.1, "training.log_every": 1,
+    "model.d_v": 16, "model.dropout": 0.1, "training.log_every": LOG_EVERY,
     "training.save_every": SAVE_EVERY, "training.keep": 3, "training.average": 2,
-    "training.eval_every": SAVE_EVERY * 10**6,  # only the end is evaluated
-    "training.ema_decay": 0.9, "decoding.beam_size": 1,
+    "training.eval_every": 4 * SAVE_EVERY, "decoding.beam_size": 1,
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ class Life:
         return self._begin
 
     def made(self) -> int:
-        """Return the last step that has certainly been made, by its metrics."""
+        """Return the last step that is logged, at most LOG_EVERY steps ago."""
         updates = [
             each for each in read_metrics(self.workdir) if each["kind"] == "train"
         ]
@@ -104,15 +104,15 @@ class Life:
 
     def phase(self) -> str:
         """Return how far it is, or was when it ended."""
-        begin, made = self.begin(), self.made()
+        begin = self.begin()
         if begin is None:
             return START
         unfinished = self.workdir.glob("checkpoints/*.orbax-checkpoint-tmp*")
-        steps = [int(path.name.partition(".")[0]) for path in unfinished]
-        # An unfinished save of an earlier life has a later step, or was deleted before.
-        if any(begin < step <= made for step in steps):
+        # Those of earlier lives were deleted before `begin` was logged; those of an
+        # earlier step are being removed.
+        if any(int(path.name.partition(".")[0]) > begin for path in unfinished):
             return SAVING
-        return COMPILE if made == begin else TRAIN
+        return COMPILE if self.made() == begin else TRAIN
 
     def wait_until(self, what: str, is_so: Callable[[], bool]) -> None:
         """Return when it is so; FaultError if it ends or hangs before `what`."""
@@ -144,11 +144,13 @@ class Life:
         self.processes[victim].send_signal(number)
         return self.end(timeout + GRACE)
 
-    def finish(self, steps: int) -> None:
+    def finish(self, steps: int) -> dict:
+        """Wait for the end; return the result but for what depends on the clock."""
         self.wait_until("the last step", lambda: self.made() == steps)
         codes, result = self.end(PATIENCE)
         if any(codes) or "stopped" in result:
             raise self.error(f"finished with {result}")
+        return {key: result[key] for key in result.keys() - CLOCK}
 
     def error(self, what: str) -> FaultError:
         """Return an error with the exit codes and the folder of the output."""

@@ -138,5 +138,6 @@ def make_translator(
     mesh = local_mesh()
     return Translator(
         [model], [copy_to(mesh, params)], tokenizer,
-        options=TranslateOptions(**decoding), rows=batch_sharding(mesh),
+        language="en", options=TranslateOptions(**decoding),
+        rows=batch_sharding(mesh),
     )  # fmt: skip

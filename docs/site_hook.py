@@ -102,7 +102,7 @@ def flag_table(flags: Iterable[Flag]) -> list[str]:
     lines = ["| flag | value | default | meaning |", "|---|---|---|---|"]
     options = {field.name: field for field in dataclasses.fields(TranslateOptions)}
     for flag in flags:
-        rule = {"choices": flag.choices, "least": flag.least}
+        rule = flag._asdict()
         default = "" if flag.default in (None, ()) else f"`{flag.default}`"
         if flag.name in options:
             option = options[flag.name]
@@ -125,7 +125,8 @@ def config_keys_page() -> str:
         "`--config.SECTION.KEY=VALUE` replaces one. The examples are the values of "
         f"[`configs/wmt_base.py`]({SOURCE}/configs/wmt_base.py), the paper's base "
         "model. The last column says whether a value may change when a run "
-        "[resumes](resume.md).",
+        "[resumes](resume.md). Integers are at most 2147483647 where the table names "
+        "no other bound; numbers are finite in float32, which they are rounded to.",
         "",
     ]
     for section, kind in sections_of(values).items():
@@ -152,9 +153,7 @@ def value_of(kind: type, rule: Mapping[str, Any]) -> str:
         return ", ".join(f"`{choice}`" for choice in rule["choices"])
     names = {int: "integer", float: "number", bool: "true or false", str: "text"}
     words = {"least": "≥", "above": ">", "most": "≤", "below": "<"}
-    bounds = [
-        f"{words[key]} {rule[key]:g}" for key in words if rule.get(key) is not None
-    ]
+    bounds = [f"{words[key]} {rule[key]}" for key in words if rule.get(key) is not None]
     return ", ".join([names.get(kind, "path"), *bounds])
 
 

@@ -1,16 +1,4 @@
-"""A trained run from Python.
-
-import jaxformer
-
-translator = jaxformer.Translator("runs/wmt")
-translator("A dog runs.")                      # "Ein Hund rennt."
-translator(["A dog runs.", "It is late."])     # a list of two
-translator.translate(["A dog runs."])          # with scores: lists of Hypothesis
-
-view = jaxformer.attention_view(translator, "A dog runs.")
-view.lines(layer=2, heads=[1, 2])              # a chart, in a notebook
-view.save("attention.html")
-"""
+"""A trained run from Python; docs/api.md has examples."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,9 +24,12 @@ def Translator(
     `checkpoint` is a step, "latest", "best" or "average:N"; `ensemble` names workdirs
     of further models, whose probabilities are averaged with this one's. `options` are
     those of `jaxformer.decoding.options.TranslateOptions`, such as beam_size or n_best.
-    Raises InputError for a run that cannot be opened, TypeError for an unknown option.
+    The sentences and lines of a text are translated one by one, unless the option
+    `split_sentences` is False. Raises InputError for a run that cannot be opened,
+    TypeError for an unknown option.
     """
     folders = [Path(folder) for folder in ensemble]
+    options = {"split_sentences": True, **options}
     return open_translator(
         Path(workdir), checkpoint=checkpoint, ensemble=folders, **options
     )[1]

@@ -142,7 +142,8 @@ def _parser(mode: str) -> _Parser:
         meaning = flag.meaning.replace("%", "%%")
         if flag.kind is bool:
             action = argparse.BooleanOptionalAction
-            parser.add_argument(f"--{name}", action=action, default=False, help=meaning)
+            how = {"action": action, "default": flag.default, "help": meaning}
+            parser.add_argument(f"--{name}", **how)
             continue
         if flag.choices:
             meaning += f" One of {', '.join(flag.choices)}."

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxformer.errors import InputError
-from jaxformer.settings import Section, setting
+from jaxformer.settings import MOST_LENGTH, SEED, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +52,13 @@ class DataConfig(Section, name="data"):
         "Tokens of a training sentence at most, end of sentence included; translation "
         "splits longer lines.",
         least=2,
+        most=MOST_LENGTH,
     )
     max_ratio: float = setting(
         "Most tokens of a pair's longer side for each of the shorter side.", least=1
     )
     deduplicate: bool = setting("Drop training pairs that occurred before.")
-    seed: int = setting("Seed of samples and of the built-in corpus.", least=0)
+    seed: int = setting("Seed of samples and of the built-in corpus.", **SEED)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +84,7 @@ class BatchesConfig(Section, name="batches"):
         "row, grouped by length.",
         choices=("packed", "buckets"),
     )
-    row_length: int = setting('Tokens of a "packed" row.', least=1)
+    row_length: int = setting('Tokens of a "packed" row.', least=1, most=MOST_LENGTH)
     max_shapes: int = setting('Static shapes of "buckets", at most.', least=1, most=255)
     row_multiple: int = setting("Every batch has a multiple of so many rows.", least=1)
     executor: str = setting(
@@ -98,7 +99,9 @@ class OptimizerConfig(Section, name="optimizer"):
     """Adam and its learning rate (section 5.3)."""
 
     warmup_steps: int = setting("Updates of the warm-up (equation 3).", least=1)
-    learning_rate_scale: float = setting("Factor of equation 3; the paper's is 1.")
+    learning_rate_scale: float = setting(
+        "Factor of equation 3; the paper's is 1.", above=0, most=1000
+    )
     beta1: float = setting("Decay of Adam's first moment.", least=0, below=1)
     beta2: float = setting("Decay of Adam's second moment.", least=0, below=1)
     epsilon: float = setting("Adam's epsilon.", above=0)
@@ -112,7 +115,7 @@ class TrainingConfig(Section, name="training"):
     """The training loop (sections 5 and 6.1)."""
 
     steps: int = setting("Updates of the whole run.", least=1, free=True)
-    seed: int = setting("Seed of parameters, dropout and order of data.", least=0)
+    seed: int = setting("Seed of parameters, dropout and order of data.", **SEED)
     tokens_per_update: int = setting(
         "Source tokens of an update, and target tokens, padding included.", least=1
     )
@@ -176,9 +179,14 @@ class SearchConfig(Section, name="decoding"):
     """The width and the penalty of a search (section 6.1)."""
 
     beam_size: int = setting(
-        "Beam width; 1 is greedy search. Of samples: their number.", least=1, free=True
+        "Beam width; 1 is greedy. Of samples: their number.",
+        least=1,
+        most=256,
+        free=True,
     )
-    alpha: float = setting("Exponent of the length penalty.", least=0, free=True)
+    alpha: float = setting(
+        "Exponent of the length penalty.", least=0, most=10, free=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +194,10 @@ class DecodingConfig(SearchConfig):
     """How sentences are translated (section 6.1)."""
 
     extra_length: int = setting(
-        "Most tokens of a translation beyond those of its source.", least=0, free=True
+        "Most tokens of a translation beyond those of its source.",
+        least=0,
+        most=MOST_LENGTH,
+        free=True,
     )
     batch_tokens: int = setting(
         "Source tokens decoded at a time, padding included.", least=1, free=True

@@ -21,8 +21,17 @@ class ConfigRequest(NamedTuple):
     overrides: tuple[tuple[str, str], ...] = ()  # ("training.steps", "100"), ...
 
     def resolve(self, recorded: Values | None) -> Values:
-        """Return the config's values; `recorded` are those of the run, if any."""
+        """Return the config's values; `recorded` are those of the run, if any.
+
+        Raises InputError for a section without keys, an unknown key or a wrong type.
+        """
         values = self.values if self.values is not None else recorded
+        for name, section in values.items():
+            if not isinstance(section, Mapping):
+                kind = type(section).__name__
+                raise InputError(
+                    f"config section {name} is a {kind}; write it as keys with values"
+                )
         return override(values, self.overrides)
 
 

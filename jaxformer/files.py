@@ -1,12 +1,27 @@
-"""Files and folders that appear whole or not at all."""
+"""Files and folders: complete or absent, with one owner, and with checksums."""
 
+import hashlib
+import logging
 import os
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
+from errno import ENOLCK, ENOSYS, ENOTSUP
 from pathlib import Path
 
+import xxhash
+from filelock import FileLock, Timeout
+
 from jaxformer.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
+_LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
+_NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -23,24 +38,132 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 @contextmanager
+def owned(folder: Path, lock_file: Path) -> Iterator[None]:
+    """Own a folder in the block: of all processes that call this, one at a time does.
+
+    The kernel releases the lock when the process ends, also after `kill -9`. Nested
+    blocks of one process share the lock. A file system without locks is a warning in
+    the log. Raises InputError that names the owner, if another process is.
+    """
+    lock = FileLock(lock_file, fallback_to_soft=False, is_singleton=True)
+    try:
+        lock.acquire(timeout=_LOCK_SECONDS)
+        if lock.lock_counter == 1:  # of nested blocks the outermost one
+            since = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
+            owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
+            lock_file.write_text(owner)
+    except (Timeout, FileNotFoundError):  # or its owner has removed the folder
+        is_known = lock_file.exists()
+        owner = lock_file.read_text(errors="replace") if is_known else "another process"
+        raise InputError(
+            f"{folder} is in use by {owner}; wait until it ends, or use another folder"
+        ) from None
+    except OSError as error:
+        # In a read-only folder a command that writes nothing can run.
+        if error.errno not in _NO_LOCKS and os.access(lock_file.parent, os.W_OK):
+            raise
+        warning = "%s cannot be locked (%s): start no other command that writes into it"
+        logger.warning(warning, folder, error.strerror)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder to fill; it becomes `path` when the block ends.
 
     An exception in the block leaves nothing behind. Raises InputError if `path` exists
-    and is not an empty folder, or if it cannot be made.
+    and is not an empty folder, if it cannot be made, or if another process makes it.
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists already; choose a new folder, or remove it")
     partial = path.with_name(f".{path.name}.partial")
+    lock = path.with_name(f".{path.name}.lock")
+    with _folder_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with owned(path, lock):
+        try:
+            with _folder_errors(path):
+                shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
+                partial.mkdir()
+            yield partial
+            with _folder_errors(path):  # a run may have begun in it
+                os.replace(partial, path)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)  # gone if all went well
+            lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def _folder_errors(path: Path) -> Iterator[None]:
     try:
-        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
-        partial.mkdir(parents=True)
+        yield
     except OSError as error:
         raise InputError(
             f"{path} cannot be written ({error.strerror}); choose another folder"
         ) from error
+
+
+def require_output(path: Path, endings: Sequence[str] = ()) -> None:
+    """Raise InputError unless a file can be written to `path`, with one of `endings`.
+
+    Creates nothing. Without `endings` any name will do.
+    """
+    if endings and path.suffix not in endings:
+        names = " or ".join(endings)
+        raise InputError(f"{path} does not end in {names}; choose such a name")
+    folder = path.absolute().parent
+    if path.is_dir() or not (folder.is_dir() and os.access(folder, os.W_OK)):
+        reason = "a folder" if path.is_dir() else f"{folder} is not a writable folder"
+        raise InputError(f"{path} cannot be written: {reason}; choose another file")
+
+
+def write_checksums(folder: Path) -> None:
+    """Write the checksums of all files in a folder and its subfolders."""
+    write_atomically(folder / CHECKSUMS, _checksum_text(_digests(folder)))
+
+
+def verify_checksums(folder: Path) -> str:
+    """Return "" if a folder is as `write_checksums` found it, else what differs.
+
+    Names the first file that is missing, added or changed.
+    """
     try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)  # already gone if all went well
+        text = (folder / CHECKSUMS).read_bytes().decode()
+        found = _digests(folder)
+    except UnicodeDecodeError:
+        return f"{CHECKSUMS} is damaged"
+    except OSError as error:
+        return f"a file cannot be read ({error})"
+    if text == _checksum_text(found):
+        return ""
+    written = {line[34:]: line[:34] for line in text.splitlines()}
+    for name in sorted({*written, *found}):
+        if name not in found:
+            return f"{name} is missing"
+        if name not in written:
+            return f"{name} is not in {CHECKSUMS}"
+        if written[name] != f"{found[name]}  ":
+            return f"{name} does not have its checksum"
+    return f"{CHECKSUMS} is damaged"
+
+
+def _checksum_text(digests: dict[str, str]) -> str:
+    return "".join(f"{digest}  {name}\n" for name, digest in digests.items())
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """XXH3-128 of each file by its name in the folder, sorted."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [path.relative_to(folder).as_posix() for path in files]
+
+    def digest(path: Path) -> str:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+
+    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
+        digests = dict(zip(names, pool.map(digest, files), strict=True))
+    digests.pop(CHECKSUMS, None)
+    return digests

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.settings import kind_of
+from jaxformer.settings import MOST_LENGTH, kind_of
+
+DAY = 86_400  # seconds
 
 
 def paths(text: str) -> list[Path]:
@@ -15,14 +17,16 @@ def paths(text: str) -> list[Path]:
 
 
 class Flag(NamedTuple):
-    """One flag; numbers are at `least` the bound, `default` None means not given."""
+    """One flag; `default` None means not given, the bounds are those of `setting`."""
 
     name: str
     kind: Callable[[str], Any]  # str, int, float, bool, Path or paths
     meaning: str
     default: Any = None
     least: float | None = None
+    most: float | None = None
     choices: tuple[str, ...] = ()
+    above: float | None = None
 
 
 class Command(NamedTuple):
@@ -46,6 +50,8 @@ FLAG_LIST = (
     Flag("json", bool, "Write JSON lines, with scores.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
          "attends to most.", False),
+    Flag("units", str, "Units of the links: words, which spaces separate, or the "
+         "tokeniser's pieces.", "words", choices=("words", "pieces")),
     Flag("details", bool, "Write a JSON line for each pair, with the log-probability "
          "of each piece.", False),
     Flag("format", str, "Program to export for.",
@@ -53,9 +59,10 @@ FLAG_LIST = (
     Flag("quantization", str, "Type of the exported weights.", "float32",
          choices=("float32", "float16", "bfloat16", "int8", "int8_float32",
                   "int8_float16", "int8_bfloat16", "int16")),
-    Flag("source_length", int, "Source tokens that a stablehlo program takes.", 64, 2),
+    Flag("source_length", int, "Source tokens that a stablehlo program takes.", 64, 2,
+         MOST_LENGTH),
     Flag("memory_gib", float, "Find the largest microbatch for devices of so much "
-         "memory; 0: the memory that the device reports.", least=0),
+         "memory; 0: the memory that the device reports.", least=0, most=10**6),
     Flag("input", Path, "Folder of a Marian checkpoint of Hugging Face."),
     Flag("output", Path, "File or new folder to write."),
     Flag("attention", str, "Attention that is shown first.", "cross",
@@ -73,24 +80,26 @@ FLAG_LIST = (
     Flag("steps", int, "Updates, if fewer than published.", least=1),
     Flag("host", str, "Address to listen on; 0.0.0.0 is all of this machine's.",
          "127.0.0.1"),
-    Flag("port", int, "Port to listen on; 0 is any that is free.", 8000, 0),
-    Flag("max_request_bytes", int, "Bytes of a request at most.", 2**18, 1),
-    Flag("max_sentences", int, "Sentences of a request at most.", 128, 1),
-    Flag("max_batch", int, "Sentences translated at a time at most.", 128, 1),
-    Flag("max_queue", int, "Sentences that wait at most.", 1024, 1),
-    Flag("warm_up", int, "Sentences of the validation text translated before the "
-         "server is ready, to compile.", 256, 0),
-    Flag("request_timeout", float, "Seconds to answer a request.", 30.0, 0),
+    Flag("port", int, "Port to listen on; 0 is any that is free.", 8000, 0, 65535),
+    Flag("host_names", str, "Host names that the server accepts, besides loopback's "
+         "and --host, separated by commas; * is any."),
+    Flag("max_request_pieces", int, "Pieces of a request at most.", 8192, 1),
+    Flag("max_batch", int, "Slots of the search of small requests, rounded down to 1, "
+         "4, 16 or 64 a device. Large requests have at most 16 more.", 128, 1),
+    Flag("max_queue", int, "Pieces of all requests that wait for an answer at most; "
+         "requests of more than 128 pieces fill half of it.", 65536, 2),
+    Flag("request_timeout", float, "Seconds to answer a request.", 30.0, most=DAY,
+         above=0),
     Flag("shutdown_timeout", float, "Seconds to finish accepted requests on stop.",
-         30.0, 0),
+         30.0, 0, DAY),
     Flag("coordinator_address", str, "HOST:PORT of process 0. Cloud TPU, Slurm and "
          "Open MPI need none of these three flags."),
     Flag("num_processes", int, "Processes that take part; 1: this one.", least=1),
     Flag("process_id", int, "Number of this process, from 0.", least=0),
     Flag("join_timeout", int, "Seconds to wait at the start for all processes.", 300,
-         1),
+         1, DAY),
     Flag("peer_timeout", int, "Seconds after which a silent process counts as lost.",
-         100, 10),
+         100, 10, DAY),
 )  # fmt: skip
 
 
@@ -100,7 +109,7 @@ _TRANSLATION_FLAGS = [  # the config alone sets `extra_length`
         kind_of(field)[0],
         field.metadata["meaning"],
         choices=field.metadata["choices"],
-        least=field.metadata["least"],
+        **{key: field.metadata[key] for key in ("least", "most", "above")},
     )
     for field in dataclasses.fields(TranslateOptions)
     if field.name != "extra_length"
@@ -132,18 +141,20 @@ COMMANDS = {
         ("checkpoint", "ensemble", *_BEST, *_PAIRS, "output"),
     ),
     "score": Command(
-        "Sum the log-probability of given translations.",
+        "Sum the log-probability of given translations; --reference=FILE.jsonl takes "
+        "those of translate --json.",
         ("checkpoint", "batch_tokens", *_PAIRS, "details"),
     ),
     "align": Command(
-        "Align given translations; --output=FILE.npz keeps all attention.",
-        ("checkpoint", "batch_tokens", *_PAIRS, "output"),
+        "Align given translations, by words or pieces; --output=FILE.npz keeps all "
+        "attention.",
+        ("checkpoint", "batch_tokens", *_PAIRS, "units", "output"),
     ),
     "serve": Command(
         "Serve translations over HTTP, with a page to try them.",
         (
-            "checkpoint", "ensemble", *TRANSLATION, "host", "port", "max_request_bytes",
-            "max_sentences", "max_batch", "max_queue", "warm_up", "request_timeout",
+            "checkpoint", "ensemble", *TRANSLATION, "host", "port", "host_names",
+            "max_request_pieces", "max_batch", "max_queue", "request_timeout",
             "shutdown_timeout",
         ),
     ),

@@ -7,6 +7,7 @@ Most commands end standard output with one line of JSON; everything else goes to
 standard error. A mistake of the user is one line there, and exit code 2.
 """
 
+import contextlib
 import errno
 import importlib
 import json
@@ -27,13 +28,19 @@ from jaxformer.errors import InputError
 logger = logging.getLogger("jaxformer")
 
 EXIT_MISTAKE = 2  # of the user
+EXIT_INTERRUPTED = 130
+_NO_MEMORY = "RESOURCE_EXHAUSTED"  # in the message of XLA's RuntimeError
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES)
 
 
 def run_process() -> NoReturn:
     """Run the command line of this process and end it."""
-    code = main(sys.argv)
+    try:
+        code = main(sys.argv)
+    except KeyboardInterrupt:  # before the command
+        print("jaxformer: interrupted", file=sys.stderr)
+        code = EXIT_INTERRUPTED
     sys.stdout.flush()
     sys.stderr.flush()
     # An ordinary exit waits seconds for threads of JAX and TensorFlow, and for peers.
@@ -65,11 +72,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
+    from jaxformer import progress
+
     try:
         processes.join(**arguments.cluster)
-        _start_logging(processes)
+        _start_logging(processes, progress.LAST_LINE)
         start = time.monotonic()
-        result = command(arguments.mode).run(**arguments.flags)
+        mode, reported = arguments.mode, contextlib.nullcontext()
+        if mode not in ("serve", "translate"):  # which may wait for input
+            reported = progress.progress(mode)
+        with processes.interrupts(), progress.compiles_reported(), reported:
+            result = command(mode).run(**arguments.flags)
         if result is not None and processes.is_first():
             result["seconds"] = round(time.monotonic() - start, 1)
             # JSON has no NaN and no infinity: null.
@@ -83,17 +96,26 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno not in _DISK_ERRORS:
+        if error.errno not in _DISK_ERRORS and error.filename is None:
             raise
         where = f"{error.filename}: " if error.filename else ""
+        is_disk = error.errno in _DISK_ERRORS
+        disk = "free disk space or correct the permissions, then retry"
+        what = disk if is_disk else "use another path"
+        processes.complain(InputError(f"{where}{error.strerror}; {what}"))
+        return EXIT_MISTAKE
+    except (MemoryError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        if not isinstance(error, MemoryError) and _NO_MEMORY not in reason:
+            raise
         processes.complain(
-            f"{where}{error.strerror}; free disk space or correct the permissions, "
-            "then retry"
+            f"there is not enough memory ({reason}); lower decoding.beam_size, "
+            "decoding.batch_tokens, training.tokens_per_microbatch or the model's sizes"
         )
         return EXIT_MISTAKE
     except KeyboardInterrupt:
         processes.complain("interrupted")
-        return 130
+        return EXIT_INTERRUPTED
     return 0
 
 
@@ -109,7 +131,7 @@ def _report_thread(failed: threading.ExceptHookArgs) -> None:
     logger.warning("the thread %s ended with %r", name, failed.exc_value)
 
 
-def _start_logging(processes: ModuleType) -> None:
+def _start_logging(processes: ModuleType, last_line: logging.Filter) -> None:
     """Log one line each to standard error; libraries and other processes only warn."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # it would log that it is on
@@ -122,6 +144,7 @@ def _start_logging(processes: ModuleType) -> None:
         level=logging.WARNING,
         force=True,
     )
+    logging.root.handlers[0].addFilter(last_line)
     logger.setLevel(logging.INFO if is_first else logging.WARNING)
     if processes.are_several():
         logger.info("%s", processes.topology())

@@ -3,13 +3,14 @@
 With one process every function returns at once, so callers need no special case.
 """
 
+import functools
 import json
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,20 +23,15 @@ from jaxformer.lost_peers import LAST_SECONDS, PEERS, WATCH_SECONDS
 
 logger = logging.getLogger(__name__)
 
+RAISE_AGAIN_SECONDS = 0.1  # until an exception is raised again that Python dropped
 _RESUME = "start all processes again to resume from the newest checkpoint"
 
 
-class StoppedError(Exception):
-    """The run was asked to stop, and all processes agreed to stop after `step`."""
+class StoppedError(BaseException):
+    """The run was asked to stop, and all processes agreed to stop.
 
-    def __init__(self, step: int = 0) -> None:
-        super().__init__(
-            f"stopped at step {step:,}, which is saved; the same command resumes "
-            "from there"
-            if step
-            else "stopped before the first update; the same command starts again"
-        )
-        self.step = step
+    Like KeyboardInterrupt it is no Exception, so that libraries do not catch it.
+    """
 
 
 def join(
@@ -183,14 +179,35 @@ def from_first(value: Any) -> Any:
     return gather(value if is_first() else None)[0]
 
 
+@contextmanager
+def sharing_mistakes() -> Iterator[None]:
+    """Raise what goes wrong in the block in all processes; all of them enter it.
+
+    Of several processes all raise InputError, also for an OSError in one of them.
+    """
+    if not are_several():
+        yield
+        return
+    fault = None
+    try:
+        yield
+    except (InputError, OSError) as error:
+        fault = str(error)
+    for each in filter(None, gather(fault)):
+        raise InputError(each)
+
+
 class StopRequests:
     """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
 
-    A second Ctrl-C interrupts at once.
+    A second Ctrl-C interrupts at once. While all updates are on disk (`all_saved`) and
+    there is one process, a signal raises StoppedError in its main thread, also within a
+    compile.
     """
 
     def __init__(self) -> None:
         self.signal: str | None = None
+        self.all_saved = False
         self._calls = 0  # of `reached`; JAX agrees on the call at which all stop
 
     def reached(self) -> bool:
@@ -205,12 +222,26 @@ class StopRequests:
         if self.reached():
             raise StoppedError
 
+    @contextmanager
+    def stopping_at_once(self) -> Iterator[None]:
+        """Let a stop within the block, or already asked for, raise StoppedError."""
+        if not are_several():
+            self.check()
+        before, self.all_saved = self.all_saved, True
+        try:
+            yield
+        finally:
+            self.all_saved = before
+
     def _note(self, number: int, _: object) -> None:
         first = self.signal is None
-        self.signal = signal.Signals(number).name
+        self.signal = self.signal or signal.Signals(number).name
         if number == signal.SIGINT and not first:
             raise KeyboardInterrupt
-        logger.warning("%s: stopping at the next step", self.signal)
+        if self.all_saved and not are_several():
+            _raise_until_handled(StoppedError)
+        elif number != signal.SIGALRM:
+            logger.warning("%s: stopping at the next step", self.signal)
         if are_several():  # tell JAX, which waits for SIGTERM
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -220,10 +251,48 @@ def stop_requests() -> Iterator[StopRequests]:
     """Take SIGTERM and Ctrl-C as requests to stop within the block."""
     requests = StopRequests()
     # With several processes JAX handles SIGTERM and informs all of them.
-    numbers = [signal.SIGINT] if are_several() else [signal.SIGINT, signal.SIGTERM]
-    before = {number: signal.signal(number, requests._note) for number in numbers}
-    try:
+    numbers = [] if are_several() else [signal.SIGTERM]
+    with _handling(requests._note, *numbers):
         yield requests
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt within the block until it has an effect."""
+    with _handling(lambda *_: _raise_until_handled(KeyboardInterrupt)):
+        yield
+
+
+@contextmanager
+def _handling(
+    handler: Callable[[int, object], None], *numbers: signal.Signals
+) -> Iterator[None]:
+    """Handle signals, and the alarm of `_raise_until_handled`, within the block."""
+    _silence()
+    numbers += (signal.SIGINT, signal.SIGALRM)
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _raise_until_handled(error: type[BaseException]) -> None:
+    """Raise `error` in a handler; again, if the handler interrupted a callback.
+
+    Python drops exceptions of callbacks, such as that of JAX in garbage collection.
+    """
+    if not isinstance(sys.exc_info()[1], error):
+        signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_SECONDS)
+        raise error
+
+
+@functools.cache
+def _silence() -> None:
+    """Drop Python's report of an exception that `_raise_until_handled` raises again."""
+    report, dropped = sys.unraisablehook, (StoppedError, KeyboardInterrupt)
+    sys.unraisablehook = lambda failed: (
+        isinstance(failed.exc_value, dropped) or report(failed)
+    )

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from jaxformer import processes
 from jaxformer.batch import Tokenizer
 from jaxformer.config import Config
 from jaxformer.config_files import RECORDED, ConfigRequest
-from jaxformer.data.corpus import PreparedCorpus, prepare
+from jaxformer.data.corpus import PreparedCorpus, open_prepared, prepare
 from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.store import TokenizedCorpus
 from jaxformer.decoding.options import TranslateOptions
@@ -28,7 +28,9 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
+from jaxformer.progress import progress
 from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.checkpoint_files import RemovedError
 from jaxformer.training.log import read_scores
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import batch_sharding, copy_to, local_mesh, make_mesh
@@ -47,22 +49,45 @@ class Run(NamedTuple):
     model: Model
 
 
-def prepare_run(workdir: Path, request: ConfigRequest) -> tuple[Run, PreparedCorpus]:
-    """Make or open a run's folder, tokeniser and corpus. Raises InputError."""
+@contextlib.contextmanager
+def own_run(folder: Workdir) -> Iterator[None]:
+    """Own a run's folder in the block, in process 0 for all. Raises InputError."""
+    with contextlib.ExitStack() as owned:
+        with processes.sharing_mistakes():
+            if processes.is_first():
+                owned.enter_context(folder.owned())
+        yield
+
+
+@contextlib.contextmanager
+def prepare_run(
+    workdir: Path, request: ConfigRequest
+) -> Iterator[tuple[Run, PreparedCorpus]]:
+    """Make or open a run's folder, tokeniser and corpus; own the folder in the block.
+
+    Raises InputError, also if another process owns it.
+    """
     folder = Workdir(workdir)
+    _resolve(folder, request)  # refuses a mistake before it makes the folder
+    with own_run(folder):
+        config = _resolve(folder, request)  # another process may have ended meanwhile
+        with processes.sharing_mistakes():
+            if processes.is_first():  # it writes what the others then open
+                tokenizer = folder.given_tokenizer(config.data.vocab_size)
+                prepared = prepare(config.data, folder.path, tokenizer=tokenizer)
+                if not folder.has_checkpoints():  # else training does when it resumes
+                    folder.write_record(config, prepared.tokenizer)
+        if not processes.is_first():
+            prepared = open_prepared(folder.path)
+        yield _make_run(folder, config, prepared.tokenizer), prepared
+
+
+def _resolve(folder: Workdir, request: ConfigRequest) -> Config:
+    """Return the config of a run that is trained or prepared. Raises InputError."""
     config = folder.resolve(request)
     one = np.ones(1, np.int32)
-    make_plan(one, one, config.batches, config.training)  # refuses contradictions
-    folder.create()
-    if processes.is_first():  # it writes what the others then open
-        tokenizer = folder.read_tokenizer() if folder.has_checkpoints() else None
-        prepared = prepare(config.data, folder.path, tokenizer=tokenizer)
-        if not folder.has_checkpoints():  # training records what it resumes with
-            folder.write_record(config, prepared.tokenizer)
-    processes.wait_for_all("prepared")
-    if not processes.is_first():
-        prepared = prepare(config.data, folder.path)
-    return _make_run(folder, config, prepared.tokenizer), prepared
+    _plan(config, one, one)  # refuses contradictions
+    return config
 
 
 def open_run(workdir: Path, request: ConfigRequest = RECORDED) -> Run:
@@ -103,15 +128,29 @@ def make_training_setup(run: Run) -> TrainingSetup:
 
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     """Plan the batches of the training text, the same for every mesh."""
-    lengths = (side.lengths for side in prepared.train)
-    return make_plan(*lengths, run.config.batches, run.config.training)
+    return _plan(run.config, *(side.lengths for side in prepared.train))
 
 
+def _plan(config: Config, source: np.ndarray, target: np.ndarray) -> Plan:
+    """Plan a text by its lengths; raise InputError for rows that no model can hold."""
+    plan = make_plan(source, target, config.batches, config.training)
+    model = make_model(config.model, vocab_size=1, rematerialise=False)
+    row = max(length for shape in plan.shapes for length in shape[1:])
+    if model.longest is not None and row > model.longest:
+        raise InputError(
+            f"model.max_positions={model.longest} does not hold a row of {row} tokens; "
+            "raise it, or lower batches.row_length or data.max_length"
+        )
+    return plan
+
+
+@progress("reading parameters")
 def read_parameters(run: Run, which: str | None) -> Parameters:
     """Read parameters of a run: of a step, "latest", "best" or "average:N".
 
     None is what the config's `training` section asks for: the moving average if one is
-    kept, else the average of the last `average` checkpoints. Raises InputError for
+    kept, else the average of the last `average` checkpoints. A training of this run
+    may remove checkpoints meanwhile: then they are chosen again. Raises InputError for
     parameters that cannot be read, and for any other word.
     """
     path, training = run.workdir.path, run.config.training
@@ -121,29 +160,39 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     field = "params" if which is not None or training.ema_decay is None else "ema"
     if which is None:
         which = "latest" if field == "ema" else f"average:{training.average}"
-    with Checkpoints(
-        run.workdir.checkpoints, keep=None, scores=read_scores(path)
-    ) as checkpoints:
-        match which.split(":"):
-            case ["average", number] if number.isdecimal() and int(number) > 0:
-                return checkpoints.average(int(number), field=field)
-            case ["latest"]:
-                step = None
-            case ["best"]:
-                step = checkpoints.best_step()
-                if step is None:
-                    raise InputError(
-                        f"no checkpoint in {path} has a score yet; use the checkpoint "
-                        "latest"
-                    )
-            case [number] if number.isdecimal():
-                step = int(number)
-            case _:
+    while True:
+        checkpoints = Checkpoints(
+            run.workdir.checkpoints,
+            keep=None,
+            scores=read_scores(path) if which == "best" else {},
+            last=training.steps,
+        )
+        try:
+            return _read_choice(checkpoints, which, field)
+        except RemovedError as removed:
+            logger.info("%s", removed)
+
+
+def _read_choice(checkpoints: Checkpoints, which: str, field: str) -> Parameters:
+    match which.split(":"):
+        case ["average", number] if number.isdecimal() and int(number) > 0:
+            return checkpoints.average(int(number), field=field)
+        case ["latest"]:
+            step = None
+        case ["best"]:
+            step = checkpoints.best_step()
+            if step is None:
                 raise InputError(
-                    f"the checkpoint {which} is none of: a step, latest, best, "
-                    "average:N"
+                    f"no checkpoint in {checkpoints.directory} has a score yet; use "
+                    "the checkpoint latest"
                 )
-        return checkpoints.restore_parameters(step, field=field)
+        case [number] if number.isdecimal():
+            step = int(number)
+        case _:
+            raise InputError(
+                f"the checkpoint {which} is none of: a step, latest, best, average:N"
+            )
+    return checkpoints.restore_parameters(step, field=field)
 
 
 def keep_compiled() -> None:
@@ -163,6 +212,7 @@ def make_translator(
     params: Parameters,
     *,
     members: Sequence[tuple[Run, Parameters]] = (),
+    kind: type[Translator] = Translator,
     **options: Any,
 ) -> Translator:
     """Make a translator of parameters on the local devices.
@@ -179,10 +229,11 @@ def make_translator(
             )
     limit = {"max_source_length": run.config.data.max_length}
     options = {**vars(run.config.decoding), **limit, **options}
-    return Translator(
+    return kind(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
         run.tokenizer,
+        language=run.config.data.source_language,
         options=TranslateOptions(**options),
         rows=batch_sharding(local_mesh()),
     )

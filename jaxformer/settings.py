@@ -4,6 +4,7 @@ Used by the sections of a config (`jaxformer.config`, `jaxformer.models`) and by
 options of a translation (`jaxformer.decoding.options`).
 """
 
+import ctypes
 import dataclasses
 import math
 import operator
@@ -28,8 +29,9 @@ def setting(
 ) -> Any:
     """Declare a key: what it means, with its unit, and the values it may have.
 
-    Numbers are at `least` or `above` one bound, at `most` or `below` the other; text is
-    one of `choices`. The value of a `free` key may change when a run is resumed.
+    Numbers are at `least` or `above` one bound, at `most` or `below` the other, and
+    numbers of int32 (seeds: uint32) or float32; text is one of `choices`. The value of
+    a `free` key may change when a run is resumed.
     """
     metadata = {
         "meaning": meaning, "choices": tuple(choices), "free": free,
@@ -71,6 +73,10 @@ _BOUNDS = {
     "least": ("at least", operator.ge), "above": ("above", operator.gt),
     "most": ("at most", operator.le), "below": ("below", operator.lt),
 }  # fmt: skip
+_MOST_INT = 2**31 - 1
+SEED = {"least": 0, "most": 2**32 - 1}  # the bounds of uint32
+MOST_LENGTH = 2**16  # tokens of a sequence; attention squares them
+_SMALLEST = 2.0**-126  # of float32; devices may take smaller numbers for 0
 
 
 def _describe(kind: tuple[type, bool]) -> str:
@@ -94,7 +100,7 @@ def check_type(name: str, value: Any, kind: tuple[type, bool]) -> Any:
     if value is None and may_be_none:
         return None
     if type_ is float and type(value) is int:
-        return float(value)
+        return float(value) if abs(value) < 2**1000 else math.inf
     if type(value) is not type_:
         raise InputError(f"{name} is {value!r}; it must be {_describe(kind)}")
     return value
@@ -108,12 +114,25 @@ def check_bounds(name: str, value: Any, rule: Mapping[str, Any]) -> None:
     if choices and value not in choices:
         raise InputError(f"{name} is {value!r}; use one of {', '.join(choices)}")
     bounds = {key: rule[key] for key in _BOUNDS if rule.get(key) is not None}
-    is_within = all(_BOUNDS[key][1](value, bound) for key, bound in bounds.items())
-    if not is_within or (isinstance(value, float) and not math.isfinite(value)):
-        words = [f"{_BOUNDS[key][0]} {bound:g}" for key, bound in bounds.items()]
-        raise InputError(
-            f"{name} is {value}; it must be {' and '.join(words) or 'finite'}"
+    if type(value) is int and value > _MOST_INT:
+        bounds.setdefault("most", _MOST_INT)
+    number = _as_float32(value) if type(value) is float else value
+    is_within = all(_BOUNDS[key][1](number, bound) for key, bound in bounds.items())
+    if not is_within or (type(value) is float and not math.isfinite(number)):
+        is_rounded = number != value and (
+            number in bounds.values() or math.isinf(number)
         )
+        rounded = f", {number:g} in float32" if is_rounded else ""
+        words = [f"{_BOUNDS[key][0]} {bound}" for key, bound in bounds.items()]
+        raise InputError(
+            f"{name} is {value}{rounded}; it must be {' and '.join(words) or 'finite'}"
+        )
+
+
+def _as_float32(value: float) -> float:
+    """Round as a device does, which computes with the result."""
+    rounded = ctypes.c_float(value).value
+    return 0.0 if abs(rounded) < _SMALLEST else rounded
 
 
 def require_names(

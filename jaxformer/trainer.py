@@ -34,7 +34,8 @@ from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.log import MetricsLog, read_scores
 from jaxformer.training.loop import DivergedError, Update, train
-from jaxformer.training.step import Parameters, TrainState
+from jaxformer.training.memory import require_memory
+from jaxformer.training.step import Parameters, Report, TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,14 @@ class Job:
         put = partial(sharding.put_batch, mesh)
         return (tuple(map(put, update)) for update in batches)
 
+    def train_step(
+        self, state: TrainState, update: Update
+    ) -> tuple[TrainState, Report]:
+        """Make an update, which a stop must save from then on."""
+        made = self.setup.train_step(state, update)
+        self.stop.all_saved = False
+        return made
+
 
 def train_past_divergence(job: Job) -> dict:
     """Train from the newest checkpoint to the end, and evaluate the result.
@@ -75,7 +84,10 @@ def train_past_divergence(job: Job) -> dict:
     scores = read_scores(run.workdir.path)
     position, tried = None, set()
     checkpoints = Checkpoints(
-        run.workdir.checkpoints, keep=training.keep, scores=scores
+        run.workdir.checkpoints,
+        keep=training.keep,
+        scores=scores,
+        last=training.steps,
     )
     with sharding.on_mesh(job.setup.mesh), checkpoints:
         while True:
@@ -94,9 +106,6 @@ def train_past_divergence(job: Job) -> dict:
                         "optimizer.learning_rate_scale"
                     ) from None
                 logger.warning("%s", report)
-            except StoppedError:
-                checkpoints.wait()
-                raise StoppedError(checkpoints.latest_step() or 0) from None
 
 
 def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> dict:
@@ -105,12 +114,15 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
     if processes.is_first():
         run.workdir.write_record(run.config, run.tokenizer)
     with MetricsLog(
-        run.workdir.path, start_step=int(state.step), total_steps=training.steps
+        run.workdir.path,
+        start_step=int(state.step),
+        total_steps=training.steps,
+        tokens_before=float(state.window.tokens),
     ) as log:
         state = train(
             state,
-            job.setup.train_step,
-            job.updates(int(state.data_position)),
+            job.train_step,
+            log.track(job.updates(int(state.data_position))),
             config=training,
             schedule=job.setup.schedule,
             evaluate=lambda step, params: validate(job, step, params).scores,
@@ -120,7 +132,8 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
         )
         if int(state.step) < training.steps:
             raise StoppedError
-        return {"step": int(state.step), **evaluate_result(job, log)}
+        with job.stop.stopping_at_once():
+            return {"step": int(state.step), **evaluate_result(job, log)}
 
 
 def first_state(
@@ -133,6 +146,8 @@ def first_state(
     it was tried before, and for a step past the end of the run.
     """
     abstract = sharding.abstract_state(job.setup.mesh, job.setup.init)
+    if position is None:  # otherwise the memory holds a state
+        require_memory(abstract)
     found = checkpoints.restore_latest(abstract)
     while position is not None and found is not None and int(found[0].bad_steps):
         found = checkpoints.restore_latest(abstract, before=found[1])
@@ -191,8 +206,9 @@ def validate(
     job: Job, step: int, params: Parameters, *, under_all: bool = False
 ) -> Evaluation:
     """Translate and score the validation text; log scores and a few samples."""
-    params = sharding.copy_to(sharding.local_mesh(), params)
-    done = job.evaluator(params, under_all=under_all)
+    with job.stop.stopping_at_once():  # an evaluated step is saved before
+        params = sharding.copy_to(sharding.local_mesh(), params)
+        done = job.evaluator(params, under_all=under_all)
     logger.info("step %s, validation: %s", f"{step:,}", done)
     triples = list(zip(*job.evaluator.text, done.translations, strict=True))
     for index in range(0, len(triples), -(-len(triples) // SAMPLES)):

@@ -1,24 +1,28 @@
 """The folder of a run: everything that training writes and translation needs.
 
     config.json       the resolved config, the direction, the tokeniser's hash, versions
+                      of packages, and a hash of all these
     tokenizer.model   SentencePiece; of an imported model a zip file of two, with pieces
     corpus/           tokenised text, with a report of what was dropped
     checkpoints/      the training state
     metrics.jsonl, tensorboard/
+    .lock             held by the process that writes into the folder; names it
 
 The folder needs nothing outside itself; files of another run are refused.
 """
 
+import hashlib
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from jaxformer.config import Config
 from jaxformer.config_files import ConfigRequest, parse_config
-from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.tokenizer import Tokenizer, require_usable
 from jaxformer.errors import InputError
-from jaxformer.files import write_atomically
+from jaxformer.files import owned, write_atomically
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
@@ -34,10 +38,16 @@ class Workdir:
 
     def has_checkpoints(self) -> bool:
         """Whether there is a finished checkpoint."""
-        return any(self.checkpoints.glob("[0-9]*"))
+        return any(path.name.isdecimal() for path in self.checkpoints.glob("*"))
 
-    def create(self) -> None:
-        """Make the folder. Raises InputError if it cannot be made."""
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Make the folder and own it in the block: no other process writes into it.
+
+        A new folder that the block leaves empty is removed. Raises InputError if the
+        folder cannot be made, or naming the process that owns it.
+        """
+        is_new, lock = not self.path.exists(), self.path / ".lock"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -45,23 +55,31 @@ class Workdir:
                 f"the workdir {self.path} cannot be made: {error.strerror}; "
                 "use another workdir"
             ) from error
+        with owned(self.path, lock):
+            try:
+                yield
+            finally:
+                if is_new and [*self.path.iterdir()] == [lock]:
+                    lock.unlink()
+                    with suppress(OSError):  # a file was put into it meanwhile
+                        self.path.rmdir()
 
     def read_record(self) -> dict:
-        """Read the record. Raises InputError if it is missing or damaged."""
+        """Read the record. Raises InputError if it is missing, edited or damaged."""
         try:
-            record = json.loads(self.config_file.read_text())
-            if not {"config", "tokenizer"} <= set(record):
-                raise ValueError("it has no config or no tokenizer")
-            return record
+            record = json.loads(self.config_file.read_bytes())
+            if dict.pop(record, "sha256") == _hash(record):
+                return record
         except FileNotFoundError:
             raise InputError(
                 f"there is no run in {self.path} (no config.json); train one first"
             ) from None
-        except (OSError, ValueError, TypeError) as error:
-            raise InputError(
-                f"{self.config_file} cannot be read ({error}); put a copy back, or "
-                "use another workdir"
-            ) from None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            pass
+        raise InputError(
+            f"{self.config_file} cannot be read, is damaged or was edited; put a copy "
+            "back, or use another workdir (values change by --config.SECTION.KEY=VALUE)"
+        )
 
     def write_record(self, config: Config, tokenizer: Tokenizer) -> None:
         """Record the config, the tokeniser and the versions of packages."""
@@ -71,8 +89,9 @@ class Workdir:
             "tokenizer": {"sha256": tokenizer.hash, "vocab_size": tokenizer.vocab_size},
             "versions": installed_versions(),
         }
-        text = json.dumps(record, indent=2, sort_keys=True) + "\n"
-        if not self.config_file.exists() or self.config_file.read_text() != text:
+        record["sha256"] = _hash(record)
+        text = (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
+        if not self.config_file.exists() or self.config_file.read_bytes() != text:
             write_atomically(self.config_file, text)
 
     def resolve(self, request: ConfigRequest) -> Config:
@@ -96,15 +115,28 @@ class Workdir:
 
     def read_tokenizer(self) -> Tokenizer:
         """Load the run's tokeniser. Raises InputError if it is not the recorded one."""
-        tokenizer = Tokenizer.load(self.tokenizer_file)
         expected = self.read_record()["tokenizer"]["sha256"]
-        if tokenizer.hash != expected:
-            raise InputError(
-                f"{self.tokenizer_file} is not the tokeniser that this run was trained "
-                f"with (sha256 {tokenizer.hash[:12]} instead of {expected[:12]}); put "
-                "the original back"
-            )
+        return Tokenizer.load(self.tokenizer_file, expected)
+
+    def given_tokenizer(self, vocab_size: int) -> Tokenizer | None:
+        """Load the tokeniser to prepare the text with; None: a new one, or it is done.
+
+        It is that of the checkpoints, or a file that was put into the folder. Raises
+        InputError if the model that is to be trained cannot use it.
+        """
+        if self.has_checkpoints():
+            return self.read_tokenizer()
+        file = self.tokenizer_file
+        if (self.path / "corpus").exists() or not file.exists():
+            return None
+        is_known = self.config_file.exists()
+        tokenizer = self.read_tokenizer() if is_known else Tokenizer.load(file)
+        require_usable(tokenizer, file, vocab_size)
         return tokenizer
+
+
+def _hash(record: dict) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def installed_versions() -> dict[str, str]:

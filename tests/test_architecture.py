@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {
     "contract": ("batch config errors files settings", ""),
     "published": ("published", "contract"),
-    "processes": ("processes lost_peers", "contract"),
+    "processes": ("processes lost_peers progress", "contract"),
     "configs": ("configs", "contract"),
     "models": ("models", "contract"),
     "optimizer": ("training.optimizer", "contract"),  # equation 3, section 5.3
@@ -61,11 +61,13 @@ ROOMS = {
 DOORS = {
     "tensorflow": "data",
     "tensorflow_datasets": "data",
-    "orbax": "training.checkpoint",
+    "orbax": "training.checkpoint_files",
+    "filelock": "files",
     "sentencepiece": "data.tokenizer",
     "sacrebleu": "evaluation.metrics evaluation.significance",
     "sacremoses": "evaluation.metrics",
     "py3langid": "inspection.languages",
+    "sentencex": "decoding.parts",
     "altair": "reports",
     "jinja2": "reports.page",
     "vl_convert": "reports.page",
@@ -73,10 +75,12 @@ DOORS = {
     "safetensors": "export.marian export.marian_import",
     "starlette": "serving.app",
     "uvicorn": "serving.server",
+    "h11": "serving.server",
     "prometheus_client": "serving",
     "optax": "training.optimizer training.step",
-    "tqdm": "decoding.translate training.log",
-    "tensorboardX": "training.log",
+    "tqdm": "progress",
+    "tensorboardX": "training.board",
+    "xxhash": "files",
     "ml_collections": "configs",
     "flax": "models training.sharding export.parameters",
 }

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from jaxformer.config_files import override, parse_config, sections_of
+from jaxformer.config_files import ConfigRequest, parse_config, sections_of
 from jaxformer.configs import demo
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, did_you_mean
 
 
 def values():
@@ -28,6 +28,16 @@ def values():
         ("batches.layout", "sorted", "batches.layout is 'sorted'; use one of packed"),
         ("batches.executor", "ptyhon", "'ptyhon'; use one of tf.data, python"),
         ("optimizer.epsilon", "nan", "optimizer.epsilon is nan; it must be above 0"),
+        ("optimizer.epsilon", "1e-45", "1e-45, 0 in float32; it must be above 0"),
+        ("optimizer.beta2", "0.99999999", "0.99999999, 1 in float32; it must be at le"),
+        ("optimizer.learning_rate_scale", "-1", "must be above 0 and at most 1000"),
+        ("optimizer.clip_norm", "1e39", "1e+39, inf in float32; it must be above 0"),
+        ("optimizer.clip_norm", 10**999, "optimizer.clip_norm is inf"),
+        ("training.steps", str(2**31), "it must be at least 1 and at most 2147483647"),
+        ("training.seed", str(2**32), "must be at least 0 and at most 4294967295"),
+        ("model.d_model", "1000000000", "must be at least 2 and at most 65536"),
+        ("decoding.beam_size", "1000000", "must be at least 1 and at most 256"),
+        ("data.max_length", "70000", "data.max_length is 70000; it must be at least 2"),
         ("decoding.alpha", "inf", "decoding.alpha is inf"),
         ("data.max_ratio", "0.5", "data.max_ratio is 0.5; it must be at least 1"),
         ("data.source_language", "", "data.source_language is empty"),
@@ -36,11 +46,18 @@ def values():
         ("model.encoder_layers", "0", "encoder_layers is 0; it must be at least 1"),
         ("model.attention_window", "0", "model.attention_window is 0"),
         ("model.dtype", "float16", "use one of float32, bfloat16"),
+        (
+            "model.architecture",
+            "a\n",
+            "model.architecture is 'a\\n'; use 'transformer'",
+        ),
+        ("model.architecture", [], "model.architecture is []; use 'transformer'"),
         ("model.architecture", "rnn", "model.architecture is 'rnn'; use 'transformer'"),
         ("model.d_modle", 3, "unknown key model.d_modle; did you"),
         ("modle.d_model", 3, "unknown section modle; did you mean model?"),
         ("mesh.fsdp", ..., "the config lacks the key mesh.fsdp"),
         ("mesh", ..., "the config lacks the section mesh"),
+        ("mesh", ["data"], "section mesh"),
         ("training.steps", True, "training.steps is True; it must"),
         ("data.train", None, "data.train is None; it must be text"),
     ],
@@ -48,12 +65,14 @@ def values():
 def test_a_wrong_config_is_refused_in_one_line(name, value, said):
     """A text is what a user writes after a key; other values are those of a file."""
     given, (section, _, key) = values(), name.partition(".")
+    overrides = ((name, value),) * isinstance(value, str)
     if value is ...:
         del (given[section] if key else given)[key or section]
-    elif not isinstance(value, str):
-        given.setdefault(section, {})[key] = value
+    elif not overrides:
+        parent = given.setdefault(section, {}) if key else given
+        parent[key or section] = value
     with pytest.raises(InputError) as refused:
-        parse_config(override(given, ((name, value),) * isinstance(value, str)))
+        parse_config(ConfigRequest(given, overrides).resolve(None))
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -63,3 +82,25 @@ def test_every_key_has_a_meaning_and_no_default():
         for field in dataclasses.fields(kind):
             assert field.metadata["meaning"].endswith("."), field.name
             assert field.default is dataclasses.MISSING, field.name
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "nearest"),
+    [
+        ("warmup_step", "warmup_steps", True),
+        ("leraning_rate_scale", "learning_rate_scale", True),
+        ("optimizer.warmup-steps", "optimizer.warmup_steps", True),
+        ("dmodel", "d_model", True),
+        ("target_vocab_size", "vocab_size", False),
+        ("data.target_vocab_size", "data.vocab_size", False),
+        ("training.initial_checkpoint", "training.initial_embeddings", False),
+        ("beta3", "beta2", False),
+        ("top_q", "top_k", False),
+        ("table3/A_h2", "table3/A_h1", False),
+    ],
+)
+def test_a_hint_is_for_a_misspelling_and_never_for_another_meaning(
+    name, known, nearest
+):
+    expected = f"; did you mean {known}?" if nearest else "; or not"
+    assert did_you_mean(name, ["other", known], "or not") == expected

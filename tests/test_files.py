@@ -1,9 +1,17 @@
-"""Files and folders that appear whole or not at all."""
+"""Files and folders that appear whole or not at all, and checksums of a folder."""
 
 import pytest
+import xxhash
 
 from jaxformer.errors import InputError
-from jaxformer.files import new_folder, write_atomically
+from jaxformer.files import (
+    CHECKSUMS,
+    new_folder,
+    verify_checksums,
+    write_atomically,
+    write_checksums,
+)
+from tests.damage import flip_bit
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -31,3 +39,37 @@ def test_a_folder_appears_when_it_is_complete(tmp_path):
         with pytest.raises(InputError, match=said), new_folder(path):
             pass
     assert (new / "x").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("a/b.bin", lambda file: file.unlink(), "a/b.bin is missing"),
+        ("a/b.bin", lambda file: file.write_bytes(b""), "a/b.bin does not have"),
+        ("empty", lambda file: file.write_bytes(b"x"), "empty does not have"),
+        ("a/new", lambda file: file.write_bytes(b""), "a/new is not in XXH128SUMS"),
+        (CHECKSUMS, lambda file: file.unlink(), "XXH128SUMS"),
+        (CHECKSUMS, lambda file: file.write_bytes(b"\xff"), "SUMS is damaged"),
+        (CHECKSUMS, lambda file: file.write_bytes(b""), "a/b.bin is not in XXH128SUMS"),
+    ],
+)
+def test_checksums_find_each_change(tmp_path, name, change, said):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.bin").write_bytes(bytes(range(256)))
+    (tmp_path / "empty").touch()
+    write_checksums(tmp_path)
+    assert verify_checksums(tmp_path) == ""
+    digest = xxhash.xxh3_128(bytes(range(256))).hexdigest()
+    assert f"{digest}  a/b.bin\n" in (tmp_path / CHECKSUMS).read_text()
+    change(tmp_path / name)
+    assert said in verify_checksums(tmp_path)
+
+
+def test_no_flipped_bit_of_the_checksums_is_overlooked(tmp_path):
+    (tmp_path / "a").write_bytes(b"a")
+    write_checksums(tmp_path)
+    file = tmp_path / CHECKSUMS
+    for bit in range(0, 8 * file.stat().st_size, 2):
+        flip_bit(file, bit)
+        assert verify_checksums(tmp_path), bit
+        flip_bit(file, bit)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import pytest
 
 import jaxformer
@@ -57,9 +58,16 @@ def fail(error):
         (lambda: fail(PermissionError(errno.EACCES, "Permission denied", "run/x")), 2,
          "", "jaxformer: run/x: Permission denied; free disk space or correct the "
          "permissions, then retry\n"),
+        (lambda: fail(OSError(errno.ENAMETOOLONG, "File name too long", "run/\n")), 2,
+         "", "jaxformer: run/\\n: File name too long; use another path\n"),
+        (lambda: jnp.zeros(2**45), 2, "", "jaxformer: there is not enough memory "
+         "(RESOURCE_EXHAUSTED: Out of memory allocating 140737488355328 bytes.); lower "
+         "decoding.beam_size, decoding.batch_tokens, training.tokens_per_microbatch or "
+         "the model's sizes\n"),
         (lambda: fail(KeyboardInterrupt()), 130, "", "jaxformer: interrupted\n"),
     ],
-    ids=["json", "no numbers", "messages", "mistake", "rights", "ctrl-c"],
+    ids=["json", "no numbers", "messages", "mistake", "rights", "name", "memory",
+         "ctrl-c"],
 )  # fmt: skip
 def test_a_result_is_one_line_and_so_is_an_expected_failure(
     capsys, run, function, code, out, err
@@ -81,23 +89,6 @@ def test_a_closed_pipe_ends_the_program_quietly(run, monkeypatch):
     with os.fdopen(writer, "w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         assert run(lambda: {"bleu": 1.0}) == 1
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--num_processes=2", "--process_id=2"], "they are numbered from 0 to 1"),
-        (["--mode=translate"], "there is no run in runs/x"),
-    ],
-)
-def test_a_mistake_changes_nothing(
-    capsys, tmp_path, monkeypatch, own_logging, flags, said
-):
-    monkeypatch.chdir(tmp_path)
-    with own_logging():
-        assert main(["jaxformer", WORKDIR, *flags]) == 2
-    assert said in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 # In processes of their own ------------------------------------------------------------

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -77,5 +78,77 @@ def test_a_signal_is_a_request_to_stop(number, caplog):
     assert signal.getsignal(number) is before
     assert caplog.messages[0] == f"{number.name}: stopping at the next step"
 
-    assert str(StoppedError(1200)).startswith("stopped at step 1,200, which is saved")
-    assert str(StoppedError()).startswith("stopped before the first update")
+
+def test_a_stop_at_once_is_raised_until_it_has_an_effect():
+    """Python drops the exceptions of callbacks; what a stop does is not disturbed."""
+
+    class Dropped:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop_within(stop):
+        with stop.stopping_at_once():
+            Dropped()
+            try:
+                time.sleep(60)
+            finally:
+                time.sleep(3 * processes.RAISE_AGAIN_SECONDS)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with stop_requests() as stop:
+        with pytest.raises(StoppedError):
+            stop_within(stop)
+        time.sleep(
+            2 * processes.RAISE_AGAIN_SECONDS
+        )  # raises nothing: updates are unsaved
+        with pytest.raises(StoppedError), stop.stopping_at_once():
+            pytest.fail("the stop was asked for before")
+
+
+# Compiles for minutes, but not after a signal.
+COMPILE = """
+import sys, types
+import jax
+import jax.numpy as jnp
+from jaxformer import main, processes
+
+def long(x):
+    for _ in range(1500):
+        x = jnp.sin(x) @ x
+    return x
+
+def run(**_):
+    lowered = jax.jit(long).lower(jnp.ones((3, 3)))
+    print("ready", file=sys.stderr, flush=True)
+    if "{}" == "SIGINT":
+        lowered.compile()
+    with processes.stop_requests() as stop:
+        try:
+            with stop.stopping_at_once():
+                lowered.compile()
+        except processes.StoppedError:
+            return {{"stopped": True}}
+
+main.command = lambda mode: types.SimpleNamespace(run=run)
+main.run_process()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGTERM, 0, ""), (signal.SIGINT, 130, "jaxformer: interrupted\n")],
+)
+def test_a_signal_interrupts_a_compile(number, code, said):
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMPILE.format(number.name), "--workdir=x"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr.readline() == "ready\n"
+    assert process.stderr.readline() == "compiling long ...\n"
+    process.send_signal(number)
+    start = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - start < 2
+    assert (process.returncode, err) == (code, said)
+    assert ('"stopped": true' in out) == (code == 0)

@@ -1,12 +1,13 @@
-"""--mode=align: the source piece that each piece of given translations attends to most.
+"""--mode=align: links between the words, or the pieces, of given translations.
 
 Writes one line for each pair in the format of word aligners: "0-0 1-2" links source
-piece 0 to target piece 0, and 1 to 2. --output=FILE.npz gets the attention of every
-layer and head of pair 0 as "0/encoder" [N, H, S, S], "0/decoder" [N, H, T, T] and
-"0/cross" [N, H, T, S], and its pieces as "0/source" and "0/target".
+word 0 to target word 0, and 1 to 2. --output=FILE.npz gets the attention of every layer
+and head of pair 0 as "0/encoder" [N, H, S, S], "0/decoder" [N, H, T, T] and "0/cross"
+[N, H, T, S], and its pieces as "0/source" and "0/target".
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ import numpy as np
 from jaxformer import processes
 from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
+from jaxformer.decoding.forced import pharaoh
+from jaxformer.decoding.parts import Encode
 from jaxformer.errors import InputError
+from jaxformer.files import require_output
+from jaxformer.progress import track
 from jaxformer.run import open_translator
 
 
@@ -24,6 +29,7 @@ def run(
     config: ConfigRequest,
     workdir: Path,
     output: Path | None,
+    units: str,
     source: Path | None,
     reference: Path | None,
     split: str,
@@ -34,16 +40,45 @@ def run(
         raise InputError(
             f"--output={output} exists, or is not called .npz; give a new .npz file"
         )
+    if output is not None:
+        require_output(output)
     this, translator = open_translator(workdir, config, **options)
     text = read_text(this, source, reference, split)
     if not processes.is_first():
         return
     arrays = {}
-    for line, pair in enumerate(zip(*text, strict=True)):
+    pairs = track(zip(*text, strict=True), "aligning", len(text.sources), unit="pairs")
+    for line, pair in enumerate(pairs):
         maps = translator.attention(*pair)
-        sys.stdout.buffer.write(f"{maps.pharaoh()}\n".encode())
+        links = maps.alignment()
+        if units == "words":
+            encoders = this.tokenizer.encode, this.tokenizer.encode_target
+            links = word_links(links, pair, maps[:2], encoders)
+        sys.stdout.buffer.write(f"{pharaoh(links)}\n".encode())
         if output is not None:
             arrays |= {f"{line}/{key}": value for key, value in maps._asdict().items()}
     sys.stdout.buffer.flush()
     if output is not None:
         np.savez_compressed(output, **arrays)
+
+
+def word_links(
+    links: Sequence[tuple[int, int]],
+    pair: Sequence[str],
+    pieces: Sequence[Sequence[str]],
+    encoders: Sequence[Encode],
+) -> list[tuple[int, int]]:
+    """Link the words of two texts whose pieces are linked.
+
+    Raises InputError for a tokeniser with pieces of several words.
+    """
+    words = []
+    for text, own, encode in zip(pair, pieces, encoders, strict=True):
+        lengths = [len(ids) - 1 for ids in encode(text.split())]
+        if sum(lengths) != len(own) - 1:
+            raise InputError(
+                f"the tokeniser has pieces of several words, as in {text[:60]!r}; use "
+                "--units=pieces"
+            )
+        words.append(np.repeat(np.arange(len(lengths)), lengths).tolist())
+    return list(dict.fromkeys((words[0][s], words[1][t]) for s, t in links))

@@ -14,6 +14,7 @@ from jaxformer import processes
 from jaxformer.config import DataConfig
 from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
+from jaxformer.files import require_output
 from jaxformer.inspection import findings
 from jaxformer.inspection.background import inspect_in_background
 from jaxformer.workdir import Workdir
@@ -30,7 +31,9 @@ def run(
 ) -> dict:
     """Check a config, or the run of a workdir; return the figures of the report."""
     if output is not None:  # fails early if a package is missing
-        import jaxformer.reports.corpus  # noqa: F401
+        import jaxformer.reports.page  # noqa: F401
+
+        require_output(output, [".html"])
     if workdir is not None:
         return check(config, workdir, memory_gib, output)
     if config.values is None:
@@ -55,8 +58,8 @@ def check(
         from jaxformer.run import plan_training, prepare_run
         from jaxformer.training.memory import device_budget
 
-        checked, prepared = prepare_run(workdir, config)
-        plan = plan_training(checked, prepared)
+        with prepare_run(workdir, config) as (checked, prepared):
+            plan = plan_training(checked, prepared)
         figures = estimates.report_plan(checked, plan, prepared.report["train"])
         corpus = inspected and inspected()
     if corpus:
@@ -93,9 +96,9 @@ def report_text(
     logger.info("%s", findings.describe(corpus, warnings))
     if output is not None:
         from jaxformer.reports import page
-        from jaxformer.reports.corpus import make_corpus_page
 
-        title, sections = config.direction, findings.sections(corpus)
-        html = make_corpus_page(corpus, title, warnings, sections)
-        page.write(output, html)
+        lengths = {name: split["lengths"] for name, split in corpus["splits"].items()}
+        values = {"title": config.direction, "warnings": warnings, "corpus": corpus}
+        values["sections"] = findings.sections(corpus)
+        page.write(output, page.render("corpus.html", data=lengths, **values))
         logger.info("page        %s", output)

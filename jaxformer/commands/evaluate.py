@@ -7,12 +7,12 @@ from typing import Any
 
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
-from jaxformer.data.corpus import read_split
+from jaxformer.data.corpus import open_prepared, read_split
 from jaxformer.data.text import read_lines
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluation, Text
-from jaxformer.files import write_atomically
+from jaxformer.files import require_output, write_atomically
 from jaxformer.run import (
     Run,
     keep_compiled,
@@ -38,6 +38,8 @@ def run(
     **options: Any,
 ) -> dict:
     """Return BLEU, chrF, NLL and perplexity; `output` gets a translation per line."""
+    if output is not None:
+        require_output(output)
     this = open_run(workdir, config)
     text = read_text(this, source, reference, split)
     done, _ = evaluate(this, text, **options)
@@ -78,8 +80,8 @@ def read_text(
     if (source is None) != (reference is None):
         raise InputError("--source and --reference go together: give both, or neither")
     if source is None and split == "dev":
-        folder = run.workdir.path / "corpus"
-        source, reference = folder / "dev.source.txt", folder / "dev.target.txt"
+        prepared = open_prepared(run.workdir.path)
+        return Text(prepared.dev_source, prepared.dev_target)
     if source is None:
         return Text(*read_split(run.config.data, split))
     text = Text(list(read_lines(source)), list(read_lines(reference)))

@@ -52,17 +52,13 @@ def run(
         "stablehlo": partial(write_stablehlo, source_length=source_length),
     }[format]
     path = Path(os.path.abspath(output))
-    size, fault = 0, None
-    if processes.is_first():
-        try:
+    size = 0
+    with processes.sharing_mistakes():
+        if processes.is_first():
             with new_folder(path) as folder:
                 write(folder, this.config, params, this.tokenizer, options)
                 size = sum(file.stat().st_size for file in folder.iterdir())
-        except InputError as error:
-            fault = str(error)
-    size, fault = processes.from_first((size, fault))
-    if fault:
-        raise InputError(fault)
+    size = processes.from_first(size)
     return {
         "format": format,
         "output": str(path),

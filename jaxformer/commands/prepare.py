@@ -8,8 +8,8 @@ from jaxformer.run import prepare_run
 
 def run(*, config: ConfigRequest, workdir: Path) -> dict:
     """Prepare the workdir; returns pairs, what was dropped, and the vocabulary size."""
-    this, prepared = prepare_run(workdir, config)
-    train = prepared.report["train"]
+    with prepare_run(workdir, config) as (this, prepared):
+        train = prepared.report["train"]
     return {
         "pairs": train["kept"],
         "dropped": train["dropped"],

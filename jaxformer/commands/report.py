@@ -14,8 +14,8 @@ from jaxformer.commands.evaluate import evaluate, read_text
 from jaxformer.config_files import RECORDED, ConfigRequest
 from jaxformer.data.corpus import open_prepared
 from jaxformer.evaluation.evaluator import Text as Pairs
+from jaxformer.files import require_output
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.reports import page
 from jaxformer.reports import run as report
 from jaxformer.reports.translations import Text, describe_translations
 from jaxformer.run import Run, open_run, plan_training
@@ -43,12 +43,12 @@ def run(
     translate and the first one writes.
     """
     page_file = output or workdir / "report.html"
-    page.require_output(page_file)
     workdirs = [workdir, *compare]
     runs = {
         name: open_run(folder, config if folder == workdir else RECORDED)
         for name, folder in zip(report.unique_names(workdirs), workdirs, strict=True)
     }
+    require_output(page_file, [".html"])
     data = next(iter(runs.values())).config.data
     test = data.test_source if data.corpus == "files" else data.test
     has_test = test or data.corpus.startswith("builtin")

@@ -19,9 +19,10 @@ from jaxformer.commands.evaluate import evaluate, read_text
 from jaxformer.config_files import ConfigRequest, Values
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import SCORERS
-from jaxformer.files import write_atomically
+from jaxformer.files import require_output, write_atomically
 from jaxformer.reports import reproduction
-from jaxformer.run import open_run
+from jaxformer.run import open_run, own_run
+from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.workdir import Workdir, installed_versions
 
 logger = logging.getLogger(__name__)
@@ -44,20 +45,35 @@ def run(
     """Reproduce one row and return the result, or list all rows."""
     if row is None:
         return list_rows(workdir, output)
+    if output is not None:
+        raise InputError("--output is a page of all rows; leave out --row or --output")
     if workdir is None:
         raise InputError("--workdir is missing; give the folder to train the row in")
     theirs = config.values
     config = ConfigRequest(scale(config.resolve(None), theirs, steps))
+    texts = {"source": source, "reference": reference, "split": split}
+    with own_run(Workdir(workdir)):  # or another process might train it on meanwhile
+        return reproduce(row, workdir, config, theirs, texts, options)
+
+
+def reproduce(
+    row: str,
+    workdir: Path,
+    config: ConfigRequest,
+    theirs: Values,
+    texts: dict[str, Any],
+    options: dict[str, Any],
+) -> dict:
+    """Train a row with `config` and score it; `theirs` is the published config."""
     ours = config.values
-    made = [path.name for path in Workdir(workdir).checkpoints.glob("[0-9]*")]
-    if max(map(int, made), default=0) != ours["training"]["steps"]:
+    saved = Checkpoints(Workdir(workdir).checkpoints, keep=None, scores={})
+    if saved.latest_step() != ours["training"]["steps"]:
         trained = train.run(config=config, workdir=workdir)
         if trained.get("stopped"):
             return {"row": row, **trained}
     this = open_run(workdir, config)
-    text = read_text(this, source, reference, split)
-    done, _ = evaluate(this, text, **options)
-    flags = {**options, "split": split, "source": source, "reference": reference}
+    done, _ = evaluate(this, read_text(this, **texts), **options)
+    flags = {**options, **texts}
     changed = reproduction.changed_values(ours, theirs) + [
         f"--{name}={value}"
         for name, value in flags.items()
@@ -107,6 +123,8 @@ def scale(ours: Values, theirs: Values, steps: int | None) -> Values:
 def list_rows(folder: Path | None, output: Path | None) -> dict:
     """List all published rows with our results; `output` gets them as a page."""
     results = {}
+    if output is not None:
+        require_output(output, [".html"])
     if folder is not None and not folder.is_dir():
         raise InputError(f"there is no folder {folder}; give one with runs in it")
     files = [*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")] if folder else []
@@ -125,7 +143,6 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
     if output is not None and processes.is_first():
         from jaxformer.reports import page  # its packages are optional
 
-        page.require_output(output)
         values = {"rows": rows, "others": published.NOT_COMPARABLE, "scorers": SCORERS}
         page.write(output, page.render("comparison.html", **values))
     return {"rows": rows, "runs": len(results), "output": output and str(output)}

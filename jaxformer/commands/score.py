@@ -8,8 +8,14 @@ from typing import Any
 from jaxformer import processes
 from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
-from jaxformer.evaluation.evaluator import PairScorer, tokenize_pairs
-from jaxformer.run import keep_compiled, load_parameters, make_translator, open_run
+from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.data.text import read_lines
+from jaxformer.decoding.forced import TeacherForcing
+from jaxformer.errors import InputError
+from jaxformer.evaluation.evaluator import PairScorer
+from jaxformer.run import keep_compiled, load_parameters, open_run
+
+Pair = tuple[dict[str, int], Any, Any]  # its line (and rank), and both sides
 
 
 def run(
@@ -21,28 +27,58 @@ def run(
     source: Path | None,
     reference: Path | None,
     split: str,
-    **options: Any,
+    batch_tokens: int | None = None,
 ) -> dict:
     """Sum the log-probability of sentence pairs, in nats.
 
-    With `details` standard output first has a line of JSON for each pair: its pieces
-    and the log-probability of each.
+    A `reference` named .jsonl holds what --mode=translate --json has found: all its
+    hypotheses are scored, by their pieces. With `details` standard output first has a
+    line of JSON for each pair: its pieces and the log-probability of each.
     """
     keep_compiled()
     this = open_run(workdir, config)
-    text = read_text(this, source, reference, split)
+    if reference is not None and reference.suffix == ".jsonl":
+        if source is not None:
+            raise InputError(f"{reference} holds its sources; leave out --source")
+        given = read_found(reference)
+    else:
+        text = zip(*read_text(this, source, reference, split), strict=True)
+        given = [({"line": line}, *pair) for line, pair in enumerate(text, start=1)]
     params = load_parameters(this, checkpoint)
+    batch_tokens = batch_tokens or this.config.decoding.batch_tokens
+    forcing = TeacherForcing(this.model, this.tokenizer, batch_tokens=batch_tokens)
+    names, *sides = zip(*given, strict=True)
     if details and processes.is_first():
-        scored = make_translator(this, params, **options).score(*text)
-        for line, score in enumerate(scored, start=1):
-            found = {"line": line, "log_probability": score.log_probability}
+        for name, score in zip(names, forcing.score(params, *sides), strict=True):
+            found = {**name, "log_probability": score.log_probability}
             written = json.dumps({**found, **score._asdict()}, ensure_ascii=False)
             sys.stdout.buffer.write(f"{written}\n".encode())
         sys.stdout.buffer.flush()
-    pairs = tokenize_pairs(this.tokenizer, text)
-    sums = PairScorer(this.model, this.config, pairs)(params)
+    parts = [part for pair in forcing.pairs(*sides) for part in pair]
+    sums = {"tokens": 0, "nll": -0.0}
+    if parts:
+        tokens = TokenizedCorpus(*map(Ragged.of, zip(*parts, strict=True)))
+        sums = PairScorer(this.model, this.config, tokens)(params)
     return {
-        "sentences": len(text.sources),
+        "sentences": len(given),
         "tokens": int(sums["tokens"]),
         "log_probability": -sums["nll"],
     }
+
+
+def read_found(path: Path) -> list[Pair]:
+    """Read the pieces of all hypotheses of a file of --mode=translate --json."""
+    found = []
+    for number, text in enumerate(read_lines(path), start=1):
+        try:
+            for rank, each in enumerate(json.loads(text)["hypotheses"], start=1):
+                sides = [*each["source_pieces"]], [*each["pieces"]]
+                "".join(map("".join, sides))  # TypeError unless they are strings
+                found.append(({"line": number, "rank": rank}, *sides))
+        except (ValueError, LookupError, TypeError, RecursionError):
+            raise InputError(
+                f"{path}, line {number} is no line of --mode=translate --json"
+            ) from None
+    if not found:
+        raise InputError(f"{path} has no hypothesis of --mode=translate --json")
+    return found

@@ -4,12 +4,16 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.text import read_lines
+from jaxformer.decoding.served import ServedTranslator
 from jaxformer.errors import InputError
 from jaxformer.run import open_run, open_translator
+
+EXAMPLES, EXAMPLE_LENGTH = 5, 100  # sentences of the page, and their characters
 
 
 def run(
@@ -18,7 +22,7 @@ def run(
     workdir: Path,
     host: str,
     port: int,
-    warm_up: int,
+    host_names: str | None,
     **options: Any,
 ) -> dict:
     """Serve until asked to stop; return the numbers of requests and sentences."""
@@ -35,30 +39,40 @@ def run(
             "pip install 'jaxformer[serve]', or -e '.[serve]' in a checkout"
         ) from error
     limits = Limits(**{name: options.pop(name) for name in Limits._fields})
-    if limits.max_sentences > limits.max_queue:
+    if 2 * limits.max_request_pieces > limits.max_queue:
         raise InputError(
-            f"--max_sentences={limits.max_sentences} exceeds "
+            f"--max_request_pieces={limits.max_request_pieces} exceeds half of "
             f"--max_queue={limits.max_queue}, so the largest request is never "
             "accepted; lower it"
         )
+    names = [name.strip() for name in (host_names or "").split(",") if name.strip()]
+    for name in names:
+        if urlsplit(f"//{name}").netloc != urlsplit(f"//{name}").hostname:
+            raise InputError(
+                f"--host_names has {name!r}; write names as in URLs, in lower case and "
+                "without port"
+            )
     with closing(listen(host, port)) as opened:
         # Requests may ask for as many candidates as the beam is wide.
         beam_size = open_run(workdir, config).config.decoding.beam_size
-        options = {"n_best": options.get("beam_size", beam_size), **options}
-        this, translator = open_translator(workdir, config, **options)
-        direction = this.config.data.direction
-        groups = warm_up_groups(this.workdir.path, warm_up)
-        settings = {"direction": direction, "limits": limits, "warm_up": groups}
-        return Service(translator, opened, **settings).run_until_stopped()
+        n_best = options.get("beam_size", beam_size)
+        options = {"n_best": n_best, "split_sentences": True, **options}
+        this, translator = open_translator(
+            workdir, config, kind=ServedTranslator, **options
+        )
+        return Service(
+            translator,
+            opened,
+            direction=this.config.data.direction,
+            limits=limits,
+            hosts={host.lower(), *names},
+            examples=examples_of(this.workdir.path),
+        ).run_until_stopped()
 
 
-def warm_up_groups(workdir: Path, count: int) -> list[list[str]]:
-    """Return groups of dev sentences: a few alone, by length, then all together."""
+def examples_of(workdir: Path) -> list[str]:
+    """Return short sentences of the validation text; none for an imported run."""
     file = workdir / "corpus" / "dev.source.txt"
-    if file.is_file():
-        sentences = list(islice(read_lines(file), count))
-    else:  # an imported run has no corpus
-        sentences = [" ".join(map(str, range(n % 16))) for n in range(count)]
-    by_length = sorted(sentences, key=len)
-    few = [*by_length[: -1 : max(1, len(by_length) // 7)], *by_length[-1:]]
-    return [*([sentence] for sentence in few), sentences]
+    lines = islice(read_lines(file), 1000) if file.is_file() else ()
+    short = (line for line in lines if line.strip() and len(line) <= EXAMPLE_LENGTH)
+    return list(islice(dict.fromkeys(short), EXAMPLES))

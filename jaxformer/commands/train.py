@@ -10,6 +10,8 @@ from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
 from jaxformer.run import keep_compiled, prepare_run
 from jaxformer.trainer import Job, train_past_divergence
+from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +25,17 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
         # If only process 0 used the cache, it would skip compiling and time out while
         # the other processes compile.
         keep_compiled()
-    this, prepared = prepare_run(workdir, config)
-    with processes.stop_requests() as stop:
-        try:
-            return train_past_divergence(Job(this, prepared, stop))
-        except processes.StoppedError as stopped:
-            logger.info("%s", stopped)
-            return {"step": stopped.step, "stopped": True}
+    try:
+        with processes.stop_requests() as stop:
+            stop.all_saved = True  # until the first update is made
+            with prepare_run(workdir, config) as (this, prepared):
+                return train_past_divergence(Job(this, prepared, stop))
+    except processes.StoppedError:
+        folder = Workdir(workdir).checkpoints
+    step = Checkpoints(folder, keep=None, scores={}).latest_step() or 0
+    logger.info(
+        f"stopped at step {step:,}, which is saved; the same command resumes from there"
+        if step
+        else "stopped before the first update; the same command starts again"
+    )
+    return {"step": step, "stopped": True}

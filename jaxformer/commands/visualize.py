@@ -14,7 +14,7 @@ from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.text import decode_lines, read_lines
 from jaxformer.errors import InputError
-from jaxformer.reports import page
+from jaxformer.files import require_output
 from jaxformer.reports.attention import ENDINGS, AttentionView
 from jaxformer.reports.attention_data import attend
 from jaxformer.run import open_run, open_translator
@@ -37,11 +37,11 @@ def run(
 ) -> dict | None:
     """Write `output`, by default attention.html in the workdir, in process 0."""
     file = output or workdir / "attention.html"
-    page.require_output(file, ENDINGS)
     numbers = heads.split(",") if heads is not None else []
     if not all(number.isdecimal() for number in numbers):
         raise InputError(f"--heads={heads} is no list such as --heads=1,3")
     beam_size = open_run(workdir, config).config.decoding.beam_size
+    require_output(file, ENDINGS)
     n_best = min(ALTERNATIVES, options.get("beam_size", beam_size))
     options = {"n_best": n_best, **options}
     this, translator = open_translator(workdir, config, **options)

@@ -7,28 +7,36 @@ Training and evaluation read only what `prepare` writes:
     workdir/corpus/dev/         every dev pair, in order
     workdir/corpus/dev.source.txt, dev.target.txt   the same as text, for BLEU
     workdir/corpus/report.json  counts of kept and dropped pairs, the settings they were
-                                prepared with, and the hash of the tokenizer
+                                prepared with, and hashes of the text and the tokenizer
+    workdir/corpus/XXH128SUMS   checksums of all these files, verified at each opening
 
 Only training pairs are cleaned, since scores must not depend on cleaning.
 """
 
 import json
 import logging
-import os
 import time
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from itertools import chain
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.config import DataConfig
 from jaxformer.data.cleaning import CorpusReport, clean
-from jaxformer.data.sources import read_pairs
+from jaxformer.data.sources import Pair, read_pairs
 from jaxformer.data.store import SIDES, TokenizedCorpus, open_corpus, write_corpus
 from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer, train_tokenizer
 from jaxformer.errors import InputError
-from jaxformer.files import new_folder
+from jaxformer.files import (
+    new_folder,
+    verify_checksums,
+    write_atomically,
+    write_checksums,
+)
+from jaxformer.progress import track
 
 log = logging.getLogger(__name__)
 
@@ -55,27 +63,43 @@ def prepare(
 ) -> PreparedCorpus:
     """Prepare a workdir, or open it if it is prepared already.
 
-    A tokenizer is trained unless `tokenizer` is given: that of the workdir, when its
-    checkpoints depend on it. Raises InputError if the text cannot be used, leaving the
-    workdir unchanged, or if the workdir was prepared with other settings.
+    A tokenizer is trained unless `tokenizer` is given: that of the workdir. Raises
+    InputError if the text cannot be used, leaving the workdir unchanged, or if the
+    workdir is damaged or was prepared with other settings or other text.
     """
     corpus = workdir / "corpus"
     if corpus.exists():
-        _check_settings(config, corpus)
+        prepared = open_prepared(workdir)
+        _require_same_text(config, workdir, prepared.report)
         log.info("corpus: using %s as it was prepared", corpus)
-        return open_prepared(workdir)
-    start = time.monotonic()
+        return prepared
+    start, total = time.monotonic(), None  # number of pairs, once they are read
     dev = read_split(config, "dev")  # before the long work: it may be missing
+    if not dev[0]:
+        raise InputError(
+            "the dev split is empty; raise data.builtin_eval_pairs or change data.dev"
+        )
     with new_folder(corpus) as partial:
-        trained = partial / "tokenizer.model"
-        if tokenizer is None:
+        file, is_new = workdir / "tokenizer.model", tokenizer is None
+        if is_new:
             size = config.vocab_size
             log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
-            sentences = chain.from_iterable(read_pairs(config, "train"))
-            tokenizer = train_tokenizer(sentences, trained, config)
-        _write(partial, config, tokenizer, dev)
-        if trained.exists():
-            os.replace(trained, workdir / "tokenizer.model")
+            pairs = track(read_pairs(config, "train"), "reading", unit="pairs")
+
+            def sentences() -> Iterator[str]:
+                nonlocal total
+                total = 0
+                for pair in pairs:
+                    total += 1
+                    yield from pair
+
+            tokenizer = train_tokenizer(sentences(), config)
+        else:
+            log.info("corpus: using %s, %d ids", file, tokenizer.vocab_size)
+        _write(partial, config, tokenizer, dev, total)
+        write_checksums(partial)
+        if is_new:
+            write_atomically(file, tokenizer.source_model)
     log.info("corpus: prepared in %.0f s", time.monotonic() - start)
     return open_prepared(workdir)
 
@@ -83,13 +107,16 @@ def prepare(
 def open_prepared(workdir: Path) -> PreparedCorpus:
     """Open a prepared workdir; InputError if it is damaged or of another tokenizer."""
     corpus = workdir / "corpus"
-    report = _read_report(corpus)
-    tokenizer = Tokenizer.load(workdir / "tokenizer.model")
-    if tokenizer.hash != report["tokenizer"]:
+    if not corpus.exists():
+        raise InputError(f"{workdir} holds no prepared corpus; run --mode=prepare")
+    damage = verify_checksums(corpus)
+    if damage:
         raise InputError(
-            f"{workdir / 'tokenizer.model'} is not the tokenizer that {corpus} was "
-            "prepared with: put that one back, or delete both and prepare again"
+            f"{corpus} is damaged: {damage}; put a copy back, or delete {corpus} and "
+            "prepare the text again"
         )
+    report = json.loads((corpus / "report.json").read_text())
+    tokenizer = Tokenizer.load(workdir / "tokenizer.model", report["tokenizer"])
     splits = [open_corpus(corpus / split) for split in ("train", "dev")]
     texts = [list(read_lines(corpus / f"dev.{side}.txt")) for side in SIDES]
     return PreparedCorpus(tokenizer, *splits, *texts, report)
@@ -100,15 +127,18 @@ def _write(
     config: DataConfig,
     tokenizer: Tokenizer,
     dev: tuple[list[str], list[str]],
+    total: int | None,
 ) -> None:
     """Write both splits in tokens, the text of dev, and the report."""
-    report = {}
+    report, digest = {}, sha256()
     for split, pairs, rules in (
         ("train", read_pairs(config, "train"), config),
         ("dev", zip(*dev, strict=True), None),
     ):
+        size = total if rules else len(dev[0])
+        pairs = track(pairs, f"tokenising {split}", size, unit="pairs")
         counts = CorpusReport()
-        chunks = clean(pairs, tokenizer, counts, rules)
+        chunks = clean(_hashed(pairs, digest), tokenizer, counts, rules)
         write_corpus(folder / split, chunks, vocab_size=tokenizer.vocab_size)
         log.info("corpus: %s: %s", split, counts)
         if rules and not counts.kept:
@@ -122,24 +152,38 @@ def _write(
     report |= {
         "vocab_size": tokenizer.vocab_size,
         "tokenizer": tokenizer.hash,
-        "settings": config.fixed(),
+        "text": digest.hexdigest(),
+        "settings": config.fixed() | _text_folder(config),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
-def _read_report(corpus: Path) -> dict[str, Any]:
-    path = corpus / "report.json"
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        raise InputError(
-            f"{corpus.parent} holds no prepared corpus ({path} cannot be read): "
-            "prepare the text in a new workdir"
-        ) from None
+def _hash_text(config: DataConfig) -> str:
+    digest = sha256()
+    for split in ("train", "dev"):
+        deque(_hashed(read_pairs(config, split), digest), maxlen=0)
+    return digest.hexdigest()
 
 
-def _check_settings(config: DataConfig, corpus: Path) -> None:
-    before = _read_report(corpus)["settings"]
+def _hashed(pairs: Iterable[Pair], digest: Any) -> Iterator[Pair]:
+    """Yield the pairs of a split unchanged; update the hash of the text by them."""
+    for source, target in pairs:
+        digest.update(f"{source}\t{target}\n".encode())
+        yield source, target
+    digest.update(b"\n")  # ends the split: no pair is an empty line
+
+
+def _text_folder(config: DataConfig) -> dict[str, str]:
+    """The key that names the folder of the training text, if any, with its value."""
+    keys = {"directory": "directory", "tfds": "data_dir"}
+    key = keys.get(config.corpus.partition(":")[0])
+    return {key: getattr(config, key)} if key else {}
+
+
+def _require_same_text(
+    config: DataConfig, workdir: Path, report: dict[str, Any]
+) -> None:
+    before = report["settings"]
     changed = [
         f"data.{key} was {before.get(key)!r} and is now {value!r}"
         for key, value in config.fixed().items()
@@ -147,6 +191,18 @@ def _check_settings(config: DataConfig, corpus: Path) -> None:
     ]
     if changed:
         raise InputError(
-            f"{corpus.parent} was prepared with other settings ({'; '.join(changed)}): "
-            f"use another workdir, or delete {corpus} to prepare it again"
+            f"{workdir} was prepared with other settings ({'; '.join(changed)}): use "
+            f"another workdir, or delete corpus and tokenizer.model in {workdir} to "
+            "prepare it again"
+        )
+    for key, value in _text_folder(config).items():
+        fault, old = "has other text", before[key]
+        try:
+            if value == old or _hash_text(config) == report["text"]:
+                continue
+        except InputError as error:
+            fault = f"cannot be compared ({error})"
+        raise InputError(
+            f"{workdir} was prepared with data.{key}={old!r}, and {value!r} {fault}; "
+            "use another workdir"
         )

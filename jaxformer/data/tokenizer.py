@@ -18,6 +18,8 @@ import logging
 import re
 import zipfile
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from random import Random
@@ -28,6 +30,7 @@ from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.config import DataConfig
 from jaxformer.data.text import normalise
 from jaxformer.errors import InputError
+from jaxformer.progress import progress
 
 log = logging.getLogger(__name__)
 
@@ -51,19 +54,26 @@ class Tokenizer:
         self._pieces: list[str] = self._processor.id_to_piece(ids)
 
     @staticmethod
-    def load(path: Path) -> "Tokenizer":
-        """Read a tokeniser's file; InputError if it is missing or damaged."""
+    def load(path: Path, sha256: str | None = None) -> "Tokenizer":
+        """Read a tokeniser's file. Raises InputError if it is missing or damaged.
+
+        With `sha256` also if it is another file than the one with that hash.
+        """
         try:
             content = path.read_bytes()
+            found = hashlib.sha256(content).hexdigest()
+            if sha256 not in (None, found):
+                raise InputError(
+                    f"{path} is damaged or not the tokeniser of this run (sha256 "
+                    f"{found[:12]} instead of {sha256[:12]}); put the original back"
+                )
             is_packed = content.startswith(_ZIP)
             return MarianTokenizer(content) if is_packed else Tokenizer(content)
         except OSError as error:
             raise InputError(f"the tokenizer {path} cannot be read: {error}") from None
-        except RuntimeError:
-            raise InputError(f"{path} is not a SentencePiece model") from None
-        except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        except (RuntimeError, zipfile.BadZipFile, KeyError, ValueError) as error:
             raise InputError(
-                f"the tokenizer {path} is damaged ({error}): put the original back"
+                f"{path} is damaged or not a SentencePiece model ({error})"
             ) from None
 
     def pieces(self) -> list[str]:
@@ -73,6 +83,8 @@ class Tokenizer:
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the ids of each source sentence, EOS last; [EOS] for a blank one."""
         texts = [normalise(sentence) for sentence in sentences]
+        if len(texts) == 1:  # a pool of threads takes ten times as long
+            return [self._processor.encode(texts[0], add_eos=True)]
         return self._processor.encode(texts, add_eos=True, num_threads=-1)
 
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
@@ -127,6 +139,30 @@ class MarianTokenizer(Tokenizer):
         ]
 
 
+def require_usable(tokenizer: Tokenizer, path: Path, vocab_size: int) -> None:
+    """Raise InputError unless a new model can use the tokeniser of a user's `path`.
+
+    A SentencePiece model needs the reserved ids and must not change any character.
+    """
+    size, processor = tokenizer.vocab_size, tokenizer._processor
+    ids = [getattr(processor, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
+    text = normalise(" ".join(filter(str.isprintable, map(chr, range(0x110000)))))
+    if size > vocab_size:
+        fault = f"it has {size} ids, more than data.vocab_size={vocab_size}"
+        remedy = f"set data.vocab_size={size}"
+    elif ids != [PAD, UNK, BOS, EOS]:
+        fault = f"its ids of PAD, UNK, BOS and EOS are {ids}"
+        remedy = "train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
+    elif processor.normalize(text) != "▁" + text.replace(" ", "▁"):
+        fault = "it changes characters or the spaces between words"
+        remedy = (
+            "train it with --normalization_rule_name=identity --add_dummy_prefix=true"
+        )
+    else:
+        return
+    raise InputError(f"{path} cannot be used: {fault}; {remedy}, or remove the file")
+
+
 def _text_ids(ids: Sequence[int]) -> list[int]:
     """Return the ids before the first EOS, without PAD and BOS."""
     before_eos = takewhile(EOS.__ne__, map(int, ids))
@@ -157,10 +193,8 @@ def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes
     return packed.getvalue()
 
 
-def train_tokenizer(
-    sentences: Iterable[str], path: Path, config: DataConfig
-) -> Tokenizer:
-    """Train a BPE vocabulary on the sentences of both languages and write it to `path`.
+def train_tokenizer(sentences: Iterable[str], config: DataConfig) -> Tokenizer:
+    """Train a BPE vocabulary on the sentences of both languages.
 
     The same sentences in the same order give the same bytes. Uses at most
     `vocab_sentences` of them, drawn with `seed`: 200 bytes of memory each. Raises
@@ -172,8 +206,11 @@ def train_tokenizer(
     if not texts:
         raise InputError("the training text has no sentence to learn a vocabulary of")
     model = io.BytesIO()
+    # In a thread, because the main thread handles signals only outside of C++, where an
+    # exception of a handler becomes a RuntimeError.
+    train = partial(ThreadPoolExecutor(1).submit, SentencePieceTrainer.train)
     try:
-        SentencePieceTrainer.train(
+        training = train(
             sentence_iterator=iter(texts),
             model_writer=model,
             model_type="bpe",
@@ -188,6 +225,8 @@ def train_tokenizer(
             eos_id=EOS,
             minloglevel=2,  # errors only
         )
+        with progress("training the vocabulary"):
+            training.result()
     except RuntimeError as error:
         too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))
         raise InputError(
@@ -197,7 +236,6 @@ def train_tokenizer(
             if too_small
             else f"SentencePiece cannot build {vocab_size} vocabulary ids: {error}."
         ) from None
-    path.write_bytes(model.getvalue())
     tokenizer = Tokenizer(model.getvalue())
     if tokenizer.vocab_size < vocab_size:
         more = "vocab_size %d is more than the text supports: the vocabulary has %d ids"

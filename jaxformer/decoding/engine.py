@@ -3,10 +3,13 @@
 A batch of B slots takes steps. When enough sentences are done, waiting ones take their
 slots. The device runs one compiled program for each of a few shapes (slots, source
 length, ring length), which grow and shrink by buckets with the sentences in flight.
-Meanwhile the host turns results into text.
+`Engine.compile` limits them to fewer, all compiled, as a server needs. Meanwhile the
+host turns results into text.
 """
 
-from collections import deque
+import copy
+import heapq
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,12 +21,11 @@ from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult, SearchState
-from jaxformer.decoding.slots import Shape, SlotPrograms
+from jaxformer.decoding.shapes import Shape, Shapes
+from jaxformer.decoding.slots import SlotPrograms
 
-SHORTEST_BUCKET = 16  # tokens
 AHEAD = 8  # steps that a ring must have room for when it starts
 REFILL = 8  # one refill fills 1 / REFILL of the slots
-MOST_SLOTS = 64  # of a device: enough for fast products; refills of more take longer
 
 
 class Task(NamedTuple):
@@ -35,13 +37,17 @@ class Task(NamedTuple):
     prefix: Sequence[int] = ()
     seed: int = 0
     done: Callable[[SearchResult], None] | None = None  # gets NumPy arrays [W, ...]
+    request: Any = None  # whose tasks are cancelled together
+    before: int = 0  # source tokens of the earlier tasks of the request
+    is_large: bool = False  # the request has many tokens
 
 
-def bucket_length(length: int) -> int:
-    """Round a length up to one of few: 16, 24, 32, 48, 64, 96, 128, ... tokens."""
-    power = max(SHORTEST_BUCKET, 1 << (length - 1).bit_length())
-    middle = power * 3 // 4
-    return middle if SHORTEST_BUCKET < length <= middle else power
+class _Waiting(NamedTuple):
+    """A task in the queue, which is ordered by turn, then by number."""
+
+    turn: float
+    number: int
+    task: Task
 
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
@@ -69,22 +75,75 @@ class Engine:
         rows: jax.sharding.NamedSharding | None,
     ) -> None:
         self.weights: Any = None
-        self._batch_tokens = batch_tokens
         self._devices = 1 if rows is None else rows.num_devices
+        self._shapes = Shapes(batch_tokens, self._devices)
         self._programs = SlotPrograms(scorer, options, rows)
-        self._waiting: deque[Task] = deque()
         self.clear()
 
     def clear(self) -> None:
         """Drop all tasks, waiting or in flight."""
-        self._waiting.clear()
+        self._waiting: list[_Waiting] = []  # a heap
+        self._numbers = itertools.count()
+        self._turn = 0.0  # source tokens that each request has started by turns
         self._tasks: dict[int, Task] = {}  # by slot
         self._state: SearchState | None = None
-        self._shape = Shape(0, 0, 0, 0)
+        self._shape = Shape(0, 0, 0)
+        self._too_large = 0  # advances since the shape was as needed
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """The numbers of waiting tasks and of tasks in flight."""
+        return len(self._waiting), len(self._tasks)
 
     def submit(self, task: Task) -> None:
-        """Queue a task for a slot."""
-        self._waiting.append(task)
+        """Queue a task for a slot.
+
+        Requests take turns, which are measured in source tokens: a task is started when
+        each earlier request has started as many as are before it in its own. Later
+        requests do not delay it for ever, since turns advance with the work done.
+        """
+        turn = self._turn + task.before
+        heapq.heappush(self._waiting, _Waiting(turn, next(self._numbers), task))
+
+    def cancel(self, request: Any) -> None:
+        """Drop the tasks of a request, waiting or in flight.
+
+        Their slots are free at once; nothing reads what these rows still compute.
+        """
+        self._waiting = [e for e in self._waiting if e.task.request is not request]
+        heapq.heapify(self._waiting)
+        for slot, task in list(self._tasks.items()):
+            if task.request is request:
+                del self._tasks[slot]
+
+    def limit(self, *, source: int, output: int, slots: int) -> list[Shape]:
+        """Use few shapes afterwards, and return them, for `compile` in this order.
+
+        The arguments bound the tokens of a task's source and output, and the slots.
+        """
+        return self._shapes.limit(source, output, slots)
+
+    def compile(self, shape: Shape) -> None:
+        """Run all programs of a shape without tasks."""
+        if shape.slots <= self._shapes.most_slots(shape.source):
+            self._shape = shape
+            self._begin([])
+        else:  # only reached from fewer slots: the shape before
+            self._resize(shape)
+        self._insert_portion([], [])
+        self._take_steps(0, 0)
+        state = self._state
+        for neighbour in self._shapes.neighbours(shape):
+            self._resize(neighbour)
+            self._state, self._shape = state, shape
+
+    def limited(self, slots: int) -> "Engine":
+        """Return an idle engine with the same programs and fewer slots of a device."""
+        engine = copy.copy(self)
+        engine._shapes = copy.copy(self._shapes)
+        engine._shapes.most = min(slots, self._shapes.most)
+        engine.clear()
+        return engine
 
     def advance(self, most: int | None = None) -> bool:
         """Start the next program, then report the results of the previous one.
@@ -99,6 +158,10 @@ class Engine:
         for done, found in finished:
             done(found)
         return bool(self._tasks or self._waiting)
+
+    def wait(self) -> None:
+        """Wait for the running program."""
+        jax.block_until_ready(self._state)
 
     def _harvest(self) -> list[tuple[Callable, SearchResult]]:
         """Wait for the running program; free the slots of finished tasks."""
@@ -117,74 +180,74 @@ class Engine:
     def _refill(self) -> None:
         """Give free slots to waiting tasks once there are enough of both."""
         group = self._next_group()
-        if self._tasks and len(group) < min(len(self._waiting), self._portion):
+        enough = min(len(self._waiting) + len(group), self._portion)
+        if self._tasks and len(group) < enough:
+            for each in group:
+                heapq.heappush(self._waiting, each)
             group = []
-        for _ in group:
-            self._waiting.popleft()
+        tasks = [each.task for each in group]
+        started = sum(len(task.source) for task in tasks)
+        self._turn += started / max(1, len(self._waiting) + len(tasks))
+        self._turn = max([self._turn, *(each.turn for each in group)])
         if self._tasks:
-            self._fit(group)
-            self._insert(group)
-        elif group:
+            self._fit(tasks)
+            self._insert(tasks)
+        elif tasks:
             self._state = None  # so that there is no second one on the device
-            self._shape = self._needed_shape(group)
-            self._tasks = dict(enumerate(group))
-            arrays = self._arrays(group, self._shape.slots)
-            ring = self._shape.ring
-            self._state = self._programs.begin(self.weights, *arrays, ring)
+            self._shape = self._needed_shape(tasks)
+            self._begin(tasks)
+
+    def _begin(self, group: Sequence[Task]) -> None:
+        self._tasks = dict(enumerate(group))
+        arrays = self._arrays(group, self._shape.slots)
+        self._state = self._programs.begin(self.weights, *arrays, self._shape.ring)
 
     def _insert(self, group: Sequence[Task]) -> None:
         """Start tasks in free slots."""
-        slots = self._shape.slots
+        slots, size = self._shape.slots, self._portion
         free = [slot for slot in range(slots) if slot not in self._tasks]
-        size = slots if len(group) > slots // 2 else self._portion
         for begin in range(0, len(group), size):
-            tasks = group[begin : begin + size]
-            indices = np.full(size, slots, np.int32)  # this slot does not exist
-            indices[: len(tasks)] = free[begin : begin + len(tasks)]
-            self._tasks |= zip(indices.tolist(), tasks, strict=False)
-            self._state = self._programs.insert(
-                self.weights, self._state, indices, *self._arrays(tasks, size)
-            )
+            self._insert_portion(group[begin : begin + size], free[begin:])
+
+    def _insert_portion(self, tasks: Sequence[Task], free: Sequence[int]) -> None:
+        size = self._portion
+        indices = np.full(size, self._shape.slots, np.int32)  # this slot does not exist
+        indices[: len(tasks)] = free[: len(tasks)]
+        self._tasks |= zip(indices.tolist(), tasks, strict=False)
+        self._state = self._programs.insert(
+            self.weights, self._state, indices, *self._arrays(tasks, size)
+        )
 
     @property
     def _portion(self) -> int:
         """The number of sentences that one program inserts."""
         return max(1, self._shape.slots // REFILL)
 
-    def _next_group(self) -> list[Task]:
-        """The first waiting tasks that fit beside those in flight."""
-        group: list[Task] = []
-        longest = max((len(task.source) for task in self._tasks.values()), default=1)
-        for task in self._waiting:
-            longest = max(longest, len(task.source))
-            if len(self._tasks) + len(group) >= self._most_slots(
-                bucket_length(longest)
-            ):
+    def _next_group(self) -> list[_Waiting]:
+        """Take the next waiting tasks that fit beside those in flight."""
+        group: list[_Waiting] = []
+        source = max((len(task.source) for task in self._tasks.values()), default=1)
+        prefix = 0
+        while self._waiting:
+            task = self._waiting[0].task
+            source = max(source, len(task.source))
+            prefix = max(prefix, len(task.prefix))
+            taken = len(self._tasks) + len(group)
+            if taken >= self._shapes.room(source, prefix):
                 break
-            group.append(task)
+            group.append(heapq.heappop(self._waiting))
         return group
 
-    def _most_slots(self, source: int) -> int:
-        """The most slots that `batch_tokens` allows: a power of two for each device."""
-        each = min(MOST_SLOTS, max(1, self._batch_tokens // source // self._devices))
-        return self._devices << (each.bit_length() - 1)
-
     def _fit(self, group: Sequence[Task]) -> None:
-        """Grow the shape for a new group, or shrink it if it is far too large.
-
-        Resizing moves data and may compile, so small changes are ignored.
-        """
+        """Grow the shape for a new group, or shrink it if it is far too large."""
         new, old = self._needed_shape(group), self._shape
-        most = self._most_slots(max(new.source, old.source))
-        if new.slots < old.slots < 4 * new.slots and old.slots <= most:
-            new = new._replace(slots=old.slots)
-        if new.source < old.source < 2 * new.source and new.slots <= most:
-            new = new._replace(source=old.source)
-        if new.ring < old.ring < 2 * new.ring:
-            new = new._replace(ring=old.ring)
-        new = new._replace(prefix=max(new.prefix, old.prefix))
-        if new == old:
-            return
+        is_less = new.slots < old.slots or new.ring < old.ring
+        self._too_large = self._too_large + 1 if is_less else 0
+        new = self._shapes.fitted(old, new, self._too_large)
+        while new != self._shape:
+            self._resize(self._shapes.next(self._shape, new))
+
+    def _resize(self, new: Shape) -> None:
         taken = sorted(self._tasks)
         origin = np.full(new.slots, -1, np.int32)
         origin[: len(taken)] = taken
@@ -196,19 +259,16 @@ class Engine:
         """The smallest shape for the tasks in flight and a new group."""
         tasks = [*self._tasks.values(), *group]
         ages = self._ages() + [0] * len(group)
-        source = bucket_length(max(len(task.source) for task in tasks))
-        prefix = max(len(task.prefix) for task in tasks)
-        slots = self._devices
-        needed = min(len(tasks) + len(self._waiting), self._most_slots(source))
-        while slots < needed:
-            slots *= 2
         # A translation is about as long as its source; the ring grows if it is longer.
+        # A ring also holds the prefix.
         ring = max(
-            min(task.max_length, max(age + AHEAD, len(task.source)))
+            min(task.max_length, max(age + AHEAD, len(task.source), len(task.prefix)))
             for task, age in zip(tasks, ages, strict=True)
         )
-        prefix = bucket_length(prefix) if prefix else 0
-        return Shape(slots, source, bucket_length(ring), prefix)
+        source = max(len(task.source) for task in tasks)
+        count = len(tasks) + len(self._waiting)
+        needed = max(len(tasks), min(count, self._shapes.room(source, ring)))
+        return self._shapes.smallest(needed, source, ring)
 
     def _ages(self) -> list[int]:
         """Count the output tokens of each task in flight."""
@@ -223,7 +283,7 @@ class Engine:
         requests = Requests(
             max_lengths=np.array([task.max_length for task in tasks], np.int32),
             min_lengths=np.array([task.min_length for task in tasks], np.int32),
-            prefixes=pad_rows([task.prefix for task in tasks], self._shape.prefix),
+            prefixes=pad_rows([task.prefix for task in tasks], self._shape.ring),
             seeds=np.array([task.seed % 2**32 for task in tasks], np.uint32),
         )
         return source, requests
@@ -236,5 +296,8 @@ class Engine:
             until_done = min(until_done, until_done - live + self._portion)
         elif live > shape.slots // 4:  # stop when there can be fewer slots
             until_done -= shape.slots // 4
+        self._take_steps(steps, until_done)
+
+    def _take_steps(self, steps: int, until_done: int) -> None:
         numbers = np.int32(steps), np.int32(until_done)
         self._state = self._programs.advance(self.weights, self._state, *numbers)

@@ -1,23 +1,33 @@
-"""Scores and attention maps of given sentence pairs, by teacher forcing."""
+"""Scores and attention maps of given sentence pairs, by teacher forcing.
 
+A side of a pair is a text, which is tokenised, or the pieces of a
+`jaxformer.decoding.parts.Hypothesis`: of one part or several, each with its end.
+"""
+
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.batch import PAD, Batch, Tokenizer
-from jaxformer.decoding.engine import bucket_length, pad_rows
+from jaxformer.batch import EOS, PAD, Batch, Tokenizer
+from jaxformer.decoding.engine import pad_rows
+from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
+
+Side = str | Sequence[str]  # a text, or the pieces of its parts
+Part = tuple[list[int], list[int]]  # ids of a source and of its translation
+_BLANK: Part = ([EOS], [EOS])
 
 
 class PairScore(NamedTuple):
     """The probability of a given translation under a model."""
 
-    pieces: list[str]  # end of sentence included
+    pieces: list[str]  # the end of each part included
     log_probabilities: list[float]  # of each, given those before; natural logarithm
 
     @property
@@ -45,9 +55,19 @@ class Attention(NamedTuple):
         best = layer[:-1, :-1].argmax(axis=1) if layer.shape[1] > 1 else []
         return [(int(s), t) for t, s in enumerate(best)]
 
-    def pharaoh(self) -> str:
-        """Write the alignment as word aligners do: "0-0 1-2"."""
-        return " ".join(f"{s}-{t}" for s, t in self.alignment())
+
+def joined_links(parts: Sequence[Attention]) -> list[tuple[int, int]]:
+    """Join the alignments of parts; indices count the pieces of all, ends included."""
+    links, before = [], (0, 0)
+    for each in parts:
+        links += [(before[0] + s, before[1] + t) for s, t in each.alignment()]
+        before = (before[0] + len(each.source), before[1] + len(each.target))
+    return links
+
+
+def pharaoh(links: Sequence[tuple[int, int]]) -> str:
+    """Write links as word aligners do: "0-0 1-2"."""
+    return " ".join(f"{s}-{t}" for s, t in links)
 
 
 class TeacherForcing:
@@ -56,7 +76,8 @@ class TeacherForcing:
     def __init__(
         self, model: Model, tokenizer: Tokenizer, *, batch_tokens: int
     ) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._names = tokenizer, tokenizer.pieces()
+        self._ids = {name: index for index, name in enumerate(self._names)}
         self._batch_tokens, self._longest = batch_tokens, model.longest
 
         def log_probabilities(params: Any, batch: Batch) -> jax.Array:  # [B, T]
@@ -65,53 +86,121 @@ class TeacherForcing:
 
         self._log_probabilities = jax.jit(log_probabilities)
         self._maps = jax.jit(model.attention)
+        self._sizes: Sequence[int] = ()  # of both sides alike, if they are limited
+
+    def limit(self, most: int) -> list[int]:
+        """Use few lengths afterwards, and return them, for `compile`.
+
+        A side has at most `most` tokens, or the positions that the model can hold.
+        """
+        most = min(most, self._longest or most)
+        smaller = (SHORTEST_BUCKET << power for power in range(most.bit_length()))
+        self._sizes = [*(size for size in smaller if size < most), most]
+        return self._sizes
+
+    def compile(self, params: Any, size: int) -> None:
+        """Run the program of `attention` for both sides of `size` tokens."""
+        rows = np.full((1, size), PAD, np.int32)
+        self._maps(params, Batch(*[rows] * 4))
+
+    def pairs(
+        self, sources: Sequence[Side], targets: Sequence[Side]
+    ) -> list[list[Part]]:
+        """Return the ids of each pair by parts: none if both of its texts are blank.
+
+        Raises InputError for pieces that are not in the vocabulary or do not fit.
+        """
+        sides = (
+            self._ids_of(sources, self._tokenizer.encode),
+            self._ids_of(targets, self._tokenizer.encode_target),
+        )
+        found = []
+        for number, (source, target) in enumerate(zip(*sides, strict=True), start=1):
+            if len(source) != len(target):
+                raise InputError(
+                    f"the source of pair {number} has {len(source)} parts and its "
+                    f"translation {len(target)}; give both sides of one hypothesis"
+                )
+            parts = zip(source, target, strict=True)
+            found.append([part for part in parts if part != _BLANK])
+        return found
 
     def score(
-        self, params: Any, sources: Sequence[str], targets: Sequence[str]
+        self, params: Any, sources: Sequence[Side], targets: Sequence[Side]
     ) -> list[PairScore]:
-        """Score each pair; pairs of similar length share a batch."""
-        names, scored = self._tokenizer.pieces(), {}
-        for indices, batch in self._batches(sources, targets):
-            rows = np.asarray(self._log_probabilities(params, batch))
-            for index, ids, row in zip(indices, batch.target, rows, strict=False):
-                pieces = [names[i] for i in ids if i != PAD]
-                scored[index] = PairScore(pieces, row[: len(pieces)].tolist())
-        return [scored[index] for index in range(len(sources))]
+        """Score each pair; parts of similar length share a batch.
 
-    def attention(self, params: Any, source: str, target: str) -> Attention:
-        """Compute the attention maps of one pair.
+        A pair of blank texts has no pieces and log P = 0.
+        """
+        pairs = self.pairs(sources, targets)
+        parts, scored = list(itertools.chain.from_iterable(pairs)), {}
+        for indices, batch in self._batches(parts):
+            rows = np.asarray(self._log_probabilities(params, batch))
+            for index, row in zip(indices, rows, strict=False):
+                scored[index] = row[: len(parts[index][1])].tolist()
+        values, found = map(scored.get, range(len(parts))), []
+        for pair in pairs:
+            pieces = [self._names[token] for _, target in pair for token in target]
+            each = itertools.chain.from_iterable(itertools.islice(values, len(pair)))
+            found.append(PairScore(pieces, list(each)))
+        return found
+
+    def attention(self, params: Any, source: Side, target: Side) -> list[Attention]:
+        """Compute the attention maps of each part of one pair.
 
         Raises InputError if the model has no attention.
         """
-        ((_, batch),) = self._batches([source], [target])
+        (parts,) = self.pairs([source], [target])
+        return [self._attention(params, part) for part in parts or [_BLANK]]
+
+    def _attention(self, params: Any, part: Part) -> Attention:
+        ((_, batch),) = self._batches([part])
         maps = self._maps(params, batch)
         if maps is None:
             raise InputError("this model has no attention to show")
-        names = self._tokenizer.pieces()
-        pieces = [[names[i] for i in side[0] if i != PAD] for side in batch[:2]]
+        pieces = [[self._names[token] for token in side] for side in part]
         s, t = map(len, pieces)
         return Attention(
             *pieces,
-            np.asarray(maps.encoder[:, 0, :, :s, :s]),
-            np.asarray(maps.decoder[:, 0, :, :t, :t]),
-            np.asarray(maps.cross[:, 0, :, :t, :s]),
+            np.asarray(maps.encoder)[:, 0, :, :s, :s],
+            np.asarray(maps.decoder)[:, 0, :, :t, :t],
+            np.asarray(maps.cross)[:, 0, :, :t, :s],
         )
 
-    def _batches(
-        self, sources: Sequence[str], targets: Sequence[str]
-    ) -> Iterator[tuple[list[int], Batch]]:
+    def _ids_of(self, sides: Sequence[Side], encode: Callable) -> list[list[list[int]]]:
+        """The ids of each side by parts; a text is one part."""
+        encoded = iter(encode([side for side in sides if isinstance(side, str)]))
+        found = []
+        for side in sides:
+            if isinstance(side, str):
+                found.append([next(encoded)])
+                continue
+            if side and (side[-1] != self._names[EOS] or {*side} - self._ids.keys()):
+                raise InputError(
+                    f"{' '.join(side)[:60]} ... are not this tokeniser's pieces with "
+                    "</s> at the end; give `source_pieces` and `pieces` of a "
+                    "hypothesis of this model"
+                )
+            ids = [self._ids[piece] for piece in side]
+            ends = [at for at, token in enumerate(ids, start=1) if token == EOS]
+            found.append([ids[a:b] for a, b in itertools.pairwise([0, *ends])])
+        return found
+
+    def _batches(self, pairs: Sequence[Part]) -> Iterator[tuple[list[int], Batch]]:
         """Batches of few shapes, one pair a row, and the indices of their pairs.
 
-        The number of rows is a power of two: of at most `batch_tokens` tokens a side,
-        or one.
+        The number of rows is the largest power of two with at most `batch_tokens`
+        tokens a side, or one.
         """
-        sides = self._tokenizer.encode(sources), self._tokenizer.encode_target(targets)
-        pairs = list(zip(*sides, strict=True))
         longest = self._longest or math.inf  # positions that the model can hold
         groups: dict[tuple[int, ...], list[int]] = {}
         for index, pair in enumerate(pairs):
             lengths = map(len, pair)
-            shape = tuple(max(n, min(bucket_length(n), longest)) for n in lengths)
+            if self._sizes:
+                size = min(size for size in self._sizes if size >= max(map(len, pair)))
+                shape = (size, size)
+            else:
+                shape = tuple(max(n, min(bucket_length(n), longest)) for n in lengths)
             groups.setdefault(shape, []).append(index)
         for shape, indices in sorted(groups.items(), reverse=True):
             most = 1 << (max(1, self._batch_tokens // max(shape)).bit_length() - 1)

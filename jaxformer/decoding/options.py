@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from jaxformer.config import DecodingConfig, SearchConfig
 from jaxformer.errors import InputError
-from jaxformer.settings import setting
+from jaxformer.settings import SEED, setting
 
+LEAST_TEMPERATURE = 1e-6  # logits divided by less may be infinite
 LENGTH_PENALTIES = {
     "gnmt": "((5 + n) / 6)^alpha, the paper's",
     "power": "n^alpha, that of fairseq, Marian and CTranslate2",
@@ -42,9 +43,13 @@ class SearchOptions(SearchConfig):
         "No n-gram of so many tokens occurs twice in a translation; 0: no rule.",
         default=0,
         least=0,
+        most=100,
     )
     temperature: float = setting(
-        "Sample, with logits divided by this; 0: search instead.", default=0.0, least=0
+        "Sample, with logits divided by this, at least 1e-6; 0: search instead.",
+        default=0.0,
+        least=0,
+        most=1000,
     )
     top_k: int = setting(
         "Sample among so many most probable tokens; 0: among all.", default=0, least=0
@@ -63,6 +68,11 @@ class SearchOptions(SearchConfig):
                 f"n_best is {self.n_best}, more than beam_size = {self.beam_size}; "
                 "widen the beam"
             )
+        if 0 < self.temperature < LEAST_TEMPERATURE:
+            raise InputError(
+                f"temperature is {self.temperature}; it must be 0, for search, or at "
+                f"least {LEAST_TEMPERATURE}"
+            )
         if not self.is_sampling and (self.top_k or self.top_p < 1):
             raise InputError("top_k and top_p choose among samples; set a temperature")
 
@@ -80,7 +90,7 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         default=0,
         least=0,
     )
-    seed: int = setting("Seed of samples.", default=0, least=0)
+    seed: int = setting("Seed of samples.", default=0, **SEED)
     max_source_length: int | None = setting(
         "Tokens of a line at most, end of sentence included; by default "
         "data.max_length.",
@@ -91,4 +101,9 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         f"What happens to a longer line: {_listed(LONG_LINES)}.",
         default="split",
         choices=tuple(LONG_LINES),
+    )
+    split_sentences: bool = setting(
+        "Translate each sentence of a line by itself, and join the translations. By "
+        "default only the server and jaxformer.Translator do.",
+        default=False,
     )

@@ -1,7 +1,8 @@
 """Select the tokens that a search may choose next: the most probable, or a random one.
 
 Rules are lengths, prefixes and repeated n-grams. PAD, UNK and BOS are never chosen,
-except that a prefix may hold UNK. Letters are those of `jaxformer.decoding.search`;
+except that a prefix may hold UNK. Where every word would repeat an n-gram, the sentence
+ends, even before its least length. Letters are those of `jaxformer.decoding.search`;
 R = B W counts hypotheses, X banned tokens.
 
 Logits are [V, B, W], the layout in which decoding makes them fastest. With 37,000
@@ -56,11 +57,15 @@ class Rules(NamedTuple):
         self, best: jax.Array, tokens: jax.Array, logits: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Replace candidates [R, K] by the forced token, with its logit of [V, R]."""
-        logit = logits[self.forced, jnp.arange(self.forced.shape[0])]
+        forced = self.forced
+        if self.banned is not None:  # else a word is always allowed
+            has_none = best.max(axis=1) == -jnp.inf
+            forced = jnp.where((forced == PAD) & has_none, EOS, forced)
+        logit = logits[forced, jnp.arange(forced.shape[0])]
         is_first = jnp.arange(best.shape[1])[None] == 0
         only = jnp.where(is_first, logit[:, None], -jnp.inf)
-        is_forced = (self.forced != PAD)[:, None]
-        tokens = jnp.where(is_forced, self.forced[:, None], tokens)
+        is_forced = (forced != PAD)[:, None]
+        tokens = jnp.where(is_forced, forced[:, None], tokens)
         return jnp.where(is_forced, only, best), tokens
 
 
@@ -99,7 +104,7 @@ def _repeating(tokens: jax.Array, ages: jax.Array, n: int) -> jax.Array:
     ends = jnp.arange(windows) + n - 1  # the index of the last token of each window
     is_past = ends[None, :] < ages[:, None]  # [B, windows]
     banned = jnp.where(repeats & is_past[:, None], tokens[:, :, n - 1 :], PAD)
-    return banned.reshape(-1, windows)
+    return banned.reshape(tokens.shape[0] * tokens.shape[1], windows)
 
 
 def top_candidates(

@@ -6,7 +6,7 @@ sources, and the cache of the decoder.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +15,8 @@ from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchState, advance, start
+from jaxformer.decoding.shapes import Shape
 from jaxformer.models.sequence_model import pad, resize_ring
-
-
-class Shape(NamedTuple):
-    """The sizes of compiled programs."""
-
-    slots: int  # B
-    source: int  # S
-    ring: int  # L, and N
-    prefix: int  # P
 
 
 class SlotPrograms:
@@ -106,7 +98,7 @@ class SlotPrograms:
             done=state.done | ~is_taken,
             requests=requests._replace(
                 max_lengths=jnp.where(is_taken, requests.max_lengths, 0),
-                prefixes=fit(requests.prefixes, shape.prefix),
+                prefixes=fit(requests.prefixes, ring),
             ),
             tokens=fit(state.tokens, ring),
             ancestors=resize_ring(state.ancestors, state.clock, axis=2, length=ring),

@@ -2,44 +2,35 @@
 
 import functools
 import itertools
-import math
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from jaxformer import processes
 from jaxformer.batch import Tokenizer
 from jaxformer.decoding.engine import Engine, Task
-from jaxformer.decoding.forced import Attention, PairScore, TeacherForcing
-from jaxformer.decoding.long_lines import parts_of
+from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.parts import Hypothesis, joined, lines_of, parts_of_lines
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
+from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
+from jaxformer.progress import progress
 
 ROUND = 256  # sentences of each process between synchronised calls of `check_stop`
-BAR_DELAY = 1.0  # seconds before a progress bar appears
-
-
-class Hypothesis(NamedTuple):
-    """A translation and its probability under the model."""
-
-    text: str
-    score: float  # log P / length penalty
-    log_probability: float  # natural logarithm, of the text and its end
-    tokens: int  # end of sentence included
+# Between the seeds of two parts: odd, and about 2^32 over the golden ratio, so that the
+# parts of near lines do not share seeds.
+SEEDS_APART = 0x9E3779B1
 
 
 class Translator:
     """A model, or an ensemble, with its tokeniser, ready to translate.
 
-    `models` and `params` are the members of an ensemble, mostly one. `rows` shards the
-    rows of a batch over devices of this process; None: one device. Not thread safe.
+    `models` and `params` are the members of an ensemble, mostly one. `language` is that
+    of the source, such as "en". `rows` shards the rows of a batch over devices of this
+    process; None: one device. Not thread safe.
     """
 
     def __init__(
@@ -48,10 +39,13 @@ class Translator:
         params: Sequence[Any],
         tokenizer: Tokenizer,
         *,
+        language: str,
         options: TranslateOptions,
         rows: jax.sharding.NamedSharding | None,
     ) -> None:
         self.tokenizer, self.options = tokenizer, options
+        self._names = tokenizer.pieces()
+        self._language = language if options.split_sentences else None
         positions = filter(None, (model.longest for model in models))
         self._positions = min(positions, default=None)
         limits = filter(None, (options.max_source_length, self._positions))
@@ -73,20 +67,30 @@ class Translator:
         self._engine.weights = self._weights(params)
 
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
-        """Translate a sentence, or each of several; a blank one stays blank."""
+        """Translate a text: a string gives a string, a sequence of them a list.
+
+        A blank text stays blank.
+        """
         if isinstance(sentences, str):
             return self([sentences])[0]
         return best_texts(self.translate(sentences))
 
     def translate(
-        self, sentences: Sequence[str], *, prefixes: Sequence[str] | None = None
-    ) -> list[list[Hypothesis]]:
-        """Return each sentence's n_best hypotheses, best first.
+        self,
+        sentences: str | Sequence[str],
+        *,
+        prefixes: str | Sequence[str] | None = None,
+    ) -> list[Hypothesis] | list[list[Hypothesis]]:
+        """Return the n_best hypotheses of a text, best first: a list for a string.
 
-        A short sentence may have fewer. `prefixes` are the forced beginnings of the
-        translations. Raises InputError for a line that is too long, if the options
-        refuse it.
+        A sequence of strings gives a list of such lists. There are fewer than n_best if
+        the beam holds fewer different texts. `prefixes` are the forced beginnings of
+        the translations, of the same form. Raises InputError if they do not fit, and
+        for a line that is too long, if the options refuse it.
         """
+        if isinstance(sentences, str):
+            prefixes = None if prefixes is None else [prefixes]
+            return self.translate([sentences], prefixes=prefixes)[0]
         found = sorted(self.translate_part(sentences, prefixes=prefixes))
         return [hypotheses for _, hypotheses in found]
 
@@ -98,18 +102,13 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Translate sentences in all processes, each its share.
 
-        Returns all hypotheses in every process. If stderr is a terminal, process 0
-        shows its progress there. `details` are further arguments of `translate_part`.
+        Returns all hypotheses in every process; process 0 reports its progress.
+        `details` are further arguments of `translate_part`.
         """
         part = (processes.index(), processes.count())
-        with ExitStack() as stack:
-            if processes.is_first() and sys.stderr.isatty():
-                total = len(sentences[:: part[1]])
-                bar = tqdm(
-                    total=total, delay=BAR_DELAY, leave=False, dynamic_ncols=True
-                )
-                stack.enter_context(logging_redirect_tqdm())
-                details["report"] = stack.enter_context(bar).update
+        total = len(sentences[:: part[1]])
+        with progress("translating", total, unit="sentences") as bar:
+            details["report"] = bar.update
             own = self.translate_part(sentences, part, check_stop, **details)
         found = sorted(itertools.chain.from_iterable(processes.gather(own)))
         return [[Hypothesis(*each) for each in hypotheses] for _, hypotheses in found]
@@ -131,7 +130,13 @@ class Translator:
         seeds of samples, count from there. `report` is called after each sentence.
         """
         number, parts = part
-        prefixes = prefixes or [""] * len(sentences)
+        prefixes = [""] * len(sentences) if prefixes is None else prefixes
+        if isinstance(prefixes, str) or len(prefixes) != len(sentences):
+            count = "one string" if isinstance(prefixes, str) else len(prefixes)
+            raise InputError(
+                f"prefixes has {count} for {len(sentences)} texts; give a list with "
+                "one for each text"
+            )
         order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
         size = ROUND * parts if parts > 1 else max(len(order), 1)
         done: list[tuple[int, list[Hypothesis]]] = []
@@ -143,16 +148,13 @@ class Translator:
         for start in range(0, len(order), size):
             check_stop()
             own = order[start : start + size][number::parts]
-            sources = self.tokenizer.encode([sentences[i] for i in own])
-            begins = self.tokenizer.encode_target([prefixes[i] for i in own])
-            lines = [
-                (i, self._tasks(sentences[i], source, begin, first + i))
-                for i, source, begin in zip(own, sources, begins, strict=True)
+            texts = [
+                (i, *self._tasks(sentences[i], prefixes[i], first + i)) for i in own
             ]
             # Longest first, by tokens; the number of characters is an estimate.
-            lines.sort(key=lambda line: -max([0, *(len(t.source) for t in line[1])]))
-            for i, tasks in lines:
-                self._submit(tasks, functools.partial(keep, i))
+            texts.sort(key=lambda text: -max([0, *(len(t.source) for t in text[1])]))
+            for i, tasks, sizes in texts:
+                self._submit(tasks, sizes, functools.partial(keep, i))
             try:
                 while self._engine.advance():
                     if parts == 1:
@@ -162,88 +164,101 @@ class Translator:
                 raise
         return done
 
-    def submit(
-        self,
-        sentence: str,
-        done: Callable[[list[Hypothesis]], None],
-        *,
-        prefix: str = "",
-        line: int = 0,
-    ) -> None:
-        """Add a sentence to the running search; `advance` passes its result to `done`.
+    def sentences(self, text: str) -> list[str]:
+        """Split a text into what is translated by itself, as the options say."""
+        return list(itertools.chain.from_iterable(lines_of(text, self._language)))
 
-        Raises InputError if the sentence is too long, if the options refuse it.
+    def attention(self, source: Side, target: Side) -> Attention:
+        """Return the attention maps of the first member for one pair.
+
+        A side is a text, or pieces of one part. Raises InputError for several parts.
         """
-        (source,) = self.tokenizer.encode([sentence])
-        (begin,) = self.tokenizer.encode_target([prefix])
-        self._submit(self._tasks(sentence, source, begin, line), done)
+        parts = self.attention_of_parts(source, target)
+        if len(parts) > 1:
+            raise InputError(
+                f"the pair has {len(parts)} parts, and attention is that of one; call "
+                "attention_of_parts"
+            )
+        return parts[0]
 
-    def advance(self, steps: int = 8) -> bool:
-        """Take a few steps for all submitted sentences; False if none is left."""
-        return self._engine.advance(steps)
-
-    def attention(self, source: str, target: str) -> Attention:
-        """Return the attention maps of the first member for one pair of sentences."""
+    def attention_of_parts(self, source: Side, target: Side) -> list[Attention]:
+        """Return the attention maps of each part of a hypothesis, given as pieces."""
         return self._forced.attention(self.params[0], source, target)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
-        """Score given translations, token by token, with the first member."""
+    def score(
+        self, sources: Sequence[Side], targets: Sequence[Side]
+    ) -> list[PairScore]:
+        """Score given translations, token by token, with the first member.
+
+        A side is a text, which is tokenised, or the pieces of a `Hypothesis`, which has
+        its log-probability again. Raises InputError for pieces that do not fit.
+        """
         return self._forced.score(self.params[0], sources, targets)
 
     def _tasks(
-        self, sentence: str, source: list[int], prefix: list[int], number: int
-    ) -> list[Task]:
-        """The tasks of a sentence: one, none if it is blank, several if it is split."""
-        parts = [source] if sentence.strip() else []
-        if self.longest is not None and len(source) > self.longest:
-            how = {"longest": self.longest, "policy": self.options.long_lines}
-            parts = parts_of(sentence, self.tokenizer.encode, line=number + 1, **how)
-        seed, tasks = self.options.seed * 1_000_003 + number, []
-        for ids in parts:
-            begin = [] if tasks else prefix[:-1]
-            limit = max(len(ids) + self.options.extra_length, len(begin) + 1)
-            limit = min(limit, self._positions or limit)
-            least = min(self.options.min_length, limit)
-            tasks.append(Task(ids, limit, least, begin[: limit - 1], seed))
-        return tasks
+        self, text: str, prefix: str, number: int
+    ) -> tuple[list[Task], list[int]]:
+        """The tasks of a text's parts, and how many each of its lines has."""
+        how = {"longest": self.longest, "policy": self.options.long_lines}
+        how |= {"language": self._language, "line": number + 1}
+        lines = parts_of_lines(text, self.tokenizer, **how)
+        parts = enumerate(itertools.chain.from_iterable(lines))
+        tasks = [self._task(ids, prefix, number, part) for part, ids in parts]
+        return tasks, list(map(len, lines))
+
+    def _task(self, ids: list[int], prefix: str, number: int, part: int) -> Task:
+        """The task of one part, with a seed of its own; the first has the prefix."""
+        has_prefix = prefix and not part
+        begin = self.tokenizer.encode_target([prefix])[0][:-1] if has_prefix else []
+        limit = max(len(ids) + self.options.extra_length, len(begin) + 1)
+        limit = min(limit, self._positions or limit)
+        least = min(self.options.min_length, limit)
+        seed = self.options.seed * 1_000_003 + number + part * SEEDS_APART
+        return Task(ids, limit, least, begin[: limit - 1], seed)
 
     def _submit(
-        self, tasks: Sequence[Task], done: Callable[[list[Hypothesis]], None]
+        self,
+        tasks: Sequence[Task],
+        sizes: Sequence[int],
+        done: Callable[[list[Hypothesis]], None],
     ) -> None:
-        """Submit the tasks of one sentence; pass its hypotheses to `done`."""
+        """Submit the tasks of one text; pass its hypotheses to `done`."""
         found: list[list[Hypothesis] | None] = [None] * len(tasks)
         if not tasks:
-            done([Hypothesis("", 0.0, 0.0, 0)])
+            done(joined([], sizes))
 
         def keep(part: int, result: SearchResult) -> None:
-            found[part] = self._hypotheses(result)
+            found[part] = self._hypotheses(tasks[part].source, result)
             if None not in found:
-                done(_joined(found))
+                done(self._distinct(joined(found, sizes)))
 
         for part, task in enumerate(tasks):
             self._engine.submit(task._replace(done=functools.partial(keep, part)))
 
-    def _hypotheses(self, found: SearchResult) -> list[Hypothesis]:
+    def _hypotheses(self, source: list[int], found: SearchResult) -> list[Hypothesis]:
         rows = zip(*(leaf.tolist() for leaf in found), strict=True)
+        names = self._names
         hypotheses = [
-            Hypothesis(self.tokenizer.decode(tokens), score, log_probability, length)
+            Hypothesis(
+                self.tokenizer.decode(tokens), score, log_probability, length,
+                [names[i] for i in source], [names[i] for i in tokens[:length]],
+            )
             for tokens, length, score, log_probability in rows
             if length
-        ]
+        ]  # fmt: skip
         hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
-        return hypotheses[: self.options.n_best]
+        return self._distinct(hypotheses)[: self.options.n_best]
+
+    def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        """Keep the first hypothesis of each text; samples may repeat a text."""
+        if self.options.is_sampling:
+            return hypotheses
+        found: dict[str, Hypothesis] = {}
+        for each in hypotheses:
+            found.setdefault(each.text, each)
+        return list(found.values())
 
 
 def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
     """The best translation of each sentence."""
     return [hypotheses[0].text for hypotheses in found]
-
-
-def _joined(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
-    """Join the best hypotheses of all parts, then the second best, and so on."""
-    joined = []
-    for chosen in zip(*parts, strict=False):
-        texts, scores, log_probabilities, tokens = zip(*chosen, strict=True)
-        sums = map(math.fsum, (scores, log_probabilities))
-        joined.append(Hypothesis(" ".join(filter(None, texts)), *sums, sum(tokens)))
-    return joined

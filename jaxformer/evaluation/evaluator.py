@@ -20,6 +20,7 @@ from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.decoding.translate import Translator, best_texts
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
 from jaxformer.models.sequence_model import Model
+from jaxformer.progress import track
 from jaxformer.training.loss import LossSums, averages
 from jaxformer.training.sharding import local_mesh, on_mesh, put_batch, rows_here
 from jaxformer.training.step import Parameters, evaluate_batch
@@ -86,7 +87,8 @@ class PairScorer:
         own, mesh = np.zeros(len(LossSums._fields)), local_mesh()
         batches = evaluation_batches(self._pairs, self._plan, rows=rows_here(mesh))
         with on_mesh(mesh):
-            for batch in batches:
+            total = -(-self._plan.microbatches_per_epoch // processes.count())
+            for batch in track(batches, "scoring", total, unit="batches"):
                 sums = self._sums(params, put_batch(mesh, batch))
                 own += np.array(jax.device_get(sums), np.float64)
         shares = processes.gather(own.tolist())

@@ -20,11 +20,15 @@ METRICS = ("bleu", "chrf")
 
 
 class Confidence(NamedTuple):
-    """A corpus score, 0 to 100, and its 95 % interval: mean - or + half_width."""
+    """A corpus score, 0 to 100, and its 95 % interval: mean - or + half_width.
+
+    `half_width` is None where all resamples score the same, such as 0 for a weak model:
+    then no interval can be estimated.
+    """
 
     score: float
     mean: float  # of the scores of the resamples
-    half_width: float
+    half_width: float | None
     signature: str
     # BLEU's tokens of the translations by tokens of the references: below 1, BLEU is
     # multiplied by the brevity penalty, exp(1 - 1 / length_ratio). None for chrF.
@@ -57,7 +61,11 @@ def estimate_confidence(
     ratios = {"bleu": lengths.sys_len / max(lengths.ref_len, 1), "chrf": None}
     return {
         name: Confidence(
-            float(own.score), float(own.mean), float(own.ci), signature, ratios[name]
+            float(own.score),
+            float(own.mean),
+            float(own.ci) if own.ci else None,
+            signature,
+            ratios[name],
         )
         for name, ((own,), signature) in found.items()
     }

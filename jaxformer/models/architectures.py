@@ -12,7 +12,7 @@ ARCHITECTURES = {"transformer": (TransformerConfig, TransformerModel)}
 
 def config_type(architecture: str) -> type[Section]:
     """Return the config section of an architecture. Raises InputError if unknown."""
-    if architecture not in ARCHITECTURES:
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         names = " or ".join(map(repr, ARCHITECTURES))
         raise InputError(f"model.architecture is {architecture!r}; use {names}")
     return ARCHITECTURES[architecture][0]

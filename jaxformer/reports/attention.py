@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.errors import InputError
+from jaxformer.files import require_output
 from jaxformer.reports import attention_charts as charts
 from jaxformer.reports import page
 from jaxformer.reports.attention_data import KINDS, AttendedSentence, matrix_of
@@ -80,7 +81,7 @@ class AttentionView:
         cannot be written.
         """
         path = Path(path)
-        page.require_output(path, ENDINGS)
+        require_output(path, ENDINGS)
         if path.suffix == ".html":
             page.write(path, self.html(**choice))
         else:

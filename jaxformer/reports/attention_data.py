@@ -48,7 +48,7 @@ class AttendedSentence(NamedTuple):
             "encoder": pack(best.attention.encoder),
             "alternatives": [
                 {
-                    **found._asdict(),
+                    **found.summary(),
                     "parts": word_diff(best.found.text, found.text),
                     "sides": sides_of(attention),
                     "decoder": pack(attention.decoder),
@@ -72,18 +72,21 @@ def attend(
 ) -> list[AttendedSentence]:
     """Compute the attention of sentences and their translations.
 
-    Without `targets` the sentences are translated first. A translation's attention is
-    that of its text, tokenised anew. Blank sentences are left out. Raises InputError if
-    none is left, for more than MAX_SENTENCES, and for one over `translator.longest`.
+    Without `targets` the sentences are translated first, and split if the translator
+    splits them. Blank sentences are left out. Raises InputError if none is left, for
+    more than MAX_SENTENCES, and for one over `translator.longest`.
     """
-    lines = [at for at, source in enumerate(sources) if source.strip()]
+    if targets is None:
+        sources = [part for source in sources for part in translator.sentences(source)]
+    encoded = translator.tokenizer.encode(sources)
+    lines = [at for at, pieces in enumerate(encoded) if len(pieces) > 1]
     if not 1 <= len(lines) <= MAX_SENTENCES:
         raise InputError(
             f"{len(lines)} sentences cannot be shown: give 1 to {MAX_SENTENCES} that "
             "are not blank"
         )
     sources = [sources[at] for at in lines]
-    ids = {"sentence": translator.tokenizer.encode(sources)}
+    ids = {"sentence": [encoded[at] for at in lines]}
     if targets is not None:
         targets = [targets[at] for at in lines]
         ids["translation"] = translator.tokenizer.encode_target(targets)
@@ -100,13 +103,20 @@ def attend(
     else:
         scored = translator.score(sources, targets)
         found = [
-            [Hypothesis(text, None, each.log_probability, len(each.pieces))]
+            [
+                Hypothesis(
+                    text, None, each.log_probability, len(each.pieces), (), each.pieces
+                )
+            ]
             for text, each in zip(targets, scored, strict=True)
         ]
     return [
         AttendedSentence(
             source,
-            [Alternative(h, translator.attention(source, h.text)) for h in hypotheses],
+            [
+                Alternative(h, translator.attention(source, h.pieces))
+                for h in hypotheses
+            ],
         )
         for source, hypotheses in zip(sources, found, strict=True)
     ]

@@ -5,8 +5,6 @@ security policy forbids it to load anything, from disk or from any host.
 """
 
 import io
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,24 +49,9 @@ def render(template: str, *, data: Any = None, **values: Any) -> str:
     return PAGES.get_template(template).render(values)
 
 
-def require_output(path: Path, endings: Sequence[str] = (".html",)) -> None:
-    """Raise InputError unless `path` has one of the endings and can be written.
-
-    Creates nothing: call it before the work whose result the file is to hold.
-    """
-    if path.suffix not in endings:
-        names = " or ".join(endings)
-        raise InputError(f"{path} does not end in {names}; choose such a name")
-    above = next(folder for folder in path.absolute().parents if folder.exists())
-    if path.is_dir() or not (above.is_dir() and os.access(above, os.W_OK)):
-        reason = "a folder" if path.is_dir() else f"{above} is not a writable folder"
-        raise InputError(f"{path} cannot be written: {reason}; choose another file")
-
-
 def write(path: Path, content: str | bytes) -> None:
-    """Write a page or picture, and its folder. Raises InputError if that fails."""
+    """Write a page or picture. Raises InputError if that fails."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
     except OSError as error:
         raise InputError(

@@ -1,24 +1,18 @@
 """The HTTP API and the page, as an ASGI application.
 
-    GET  /           the page
-    POST /translate  {"text": a sentence or a list, "n_best": 1, "prefix": ...}
-                     -> {"translations": [{"text", "score", "log_probability",
-                        "tokens"}, ...]}, with "n_best": [...] in each if it is above 1
-    POST /attention  {"source", "target"} -> tokens, and weights in thousandths
-    GET  /health     200 if it translates, else 503
-    GET  /metrics    for Prometheus
-
-Errors are {"error": one sentence} with a fitting status.
+docs/serve.md lists the requests, their answers and the limits.
 """
 
 import asyncio
+import contextlib
 import json
 import math
 import time
-from collections.abc import Collection, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -29,9 +23,16 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from jaxformer.decoding.lanes import SMALL_REQUEST
 from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
-from jaxformer.serving.batching import READY, Batcher, UnavailableError
+from jaxformer.serving.batching import (
+    READY,
+    STARTING,
+    Batcher,
+    TooLargeError,
+    UnavailableError,
+)
 
 PAGES = ("/", "page.html"), ("/page.css", "page.css"), ("/page.js", "page.js")
 POLICY = b"default-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
@@ -40,26 +41,43 @@ HEADERS = (
     (b"content-security-policy", POLICY),
     (b"x-content-type-options", b"nosniff"),
 )
-# UTF-8 bytes of a text: its tokens are fewer, and attention grows with their square.
-MAX_ATTENTION_BYTES = 600
+# JSON escapes each letter of a piece in six bytes, and a Cyrillic piece has five.
+BYTES_PER_PIECE = 32
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 class Api:
-    """The application. `about` is added to the answer of /health."""
+    """The application. `about` is added to the answer of /ready.
 
-    def __init__(self, batcher: Batcher, about: dict[str, Any]) -> None:
+    Requests have to be sent to a host of LOOPBACK or of `hosts`, where "*" is any: a
+    foreign page could ask a browser for a host name that leads to this server.
+    """
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        about: dict[str, Any],
+        *,
+        hosts: Collection[str],
+        examples: Sequence[str],
+    ) -> None:
         self._batcher, self._about, self._limits = batcher, about, batcher.limits
+        self._hosts, self._examples = LOOPBACK | set(hosts), list(examples)
+        self._tokenising = ThreadPoolExecutor(2), ThreadPoolExecutor(1)
         folder = Path(__file__).parent
         routes = [
             *(Route(k, FileResponse(folder / v), methods=["GET"]) for k, v in PAGES),
             Route("/translate", self._translate, methods=["POST"]),
             Route("/attention", self._attention, methods=["POST"]),
-            Route("/health", self._health),
+            Route("/examples", lambda _: JSONResponse(self._examples)),
+            Route("/health", self._ready),
+            Route("/ready", self._ready),
             Route("/metrics", self._metrics_text),
         ]
         handlers = {
             HTTPException: lambda _, e: _error(e.status_code, e.detail, e.headers),
             InputError: lambda _, e: _error(400, str(e)),
+            TooLargeError: lambda _, e: _error(413, str(e)),
             UnavailableError: lambda _, e: _error(503, str(e), {"Retry-After": "1"}),
             ClientDisconnect: lambda *_: _error(499, "only the metrics see this"),
             Exception: lambda *_: _error(500, "internal error; the log shows more"),
@@ -79,8 +97,10 @@ class Api:
                 message["headers"] = [*message["headers"], *HEADERS]
             await send(message)
 
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        app = self._app if self._is_own_host(host) else _misdirected(host)
         try:
-            await self._app(scope, receive, send_with_headers)
+            await app(scope, receive, send_with_headers)
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
             seconds = time.monotonic() - start
@@ -88,31 +108,35 @@ class Api:
             metrics.requests.labels(path, str(status)).inc()
             metrics.request_seconds.labels(path).observe(seconds)
 
+    def _is_own_host(self, host: str) -> bool:
+        with contextlib.suppress(ValueError):  # such as "[::1"
+            return not self._hosts.isdisjoint((urlsplit(f"//{host}").hostname, "*"))
+        return False
+
     async def _translate(self, request: Request) -> Response:
-        body, most = await self._read(request), self._limits.max_sentences
+        body = await self._read(request)
         pairs, n_best = read_translate(body, max_n_best=self._about["n_best"])
-        if len(pairs) > most:
-            raise HTTPException(413, f'"text" has over {most} sentences; send fewer')
-        found = await self._results(request, self._batcher.translate(pairs))
+        found = await self._result(request, len(body), self._batcher.translate, pairs)
         return JSONResponse({"translations": [_best(each, n_best) for each in found]})
 
     async def _attention(self, request: Request) -> Response:
-        pair = read_attention(await self._read(request))
-        if any(len(text.encode()) > MAX_ATTENTION_BYTES for text in pair):
-            most = f"{MAX_ATTENTION_BYTES} bytes"
-            raise HTTPException(413, f"attention is limited to texts of {most}")
-        (found,) = await self._results(request, self._batcher.attention(*pair))
+        body = await self._read(request)
+        pair = read_attention(body)
+        found = await self._result(request, len(body), self._batcher.attention, *pair)
         values = found._asdict()
         for name in ("encoder", "decoder", "cross"):
             values[name] = np.rint(1000 * values[name]).astype(int).tolist()
         return JSONResponse(values)
 
-    async def _health(self, _: Request) -> Response:
+    async def _ready(self, _: Request) -> Response:
         status = self._batcher.state
         if self._batcher.busy_seconds() > self._limits.request_timeout:
             status = "stalled"  # in one call of the translator
         code = 200 if status == READY else 503
-        return JSONResponse({"status": status, **self._about}, code)
+        values = {"status": status, **self._about}
+        if status == STARTING:
+            values["compiled_percent"] = round(100 * self._batcher.compiled)
+        return JSONResponse(values, code)
 
     async def _metrics_text(self, _: Request) -> Response:
         text = generate_latest(self._batcher.metrics.registry)
@@ -123,7 +147,8 @@ class Api:
         media_type = request.headers.get("content-type", "").partition(";")[0]
         if media_type.strip().lower() != "application/json":
             raise HTTPException(415, "send JSON with Content-Type: application/json")
-        most, timeout = self._limits.max_request_bytes, self._limits.request_timeout
+        most = BYTES_PER_PIECE * self._limits.max_request_pieces
+        timeout = self._limits.request_timeout
         body = bytearray()
         try:
             async with asyncio.timeout(timeout):
@@ -136,24 +161,43 @@ class Api:
             raise HTTPException(408, late, {"Connection": "close"}) from None
         return bytes(body)
 
-    async def _results(self, request: Request, futures: Sequence[Future]) -> list[Any]:
-        """Await all results within the timeout; raises ClientDisconnect.
+    async def _queued(
+        self, size: int, queue: Callable[..., Future], *given: Any
+    ) -> Any:
+        """Call `queue` in a thread, which tokenises, and await the future it returns.
 
-        After an error, sentences that are still in the queue are cancelled.
+        Large bodies of `size` bytes are tokenised one at a time, so that small ones
+        find a thread. Cancels the future if this is cancelled.
         """
+        is_large = size > BYTES_PER_PIECE * SMALL_REQUEST
+        queued = self._tokenising[is_large].submit(queue, *given)
+        try:
+            return await asyncio.wrap_future(await asyncio.wrap_future(queued))
+        except asyncio.CancelledError:
+            # A thread that has begun goes on; then its request is dropped as well.
+            queued.add_done_callback(_cancel_result)
+            raise
+
+    async def _result(self, request: Request, *queued: Any) -> Any:
+        """Await `_queued`. Raises ClientDisconnect, and HTTPException if it is late."""
         timeout, first = self._limits.request_timeout, asyncio.FIRST_COMPLETED
-        results = asyncio.gather(*map(asyncio.wrap_future, futures))
-        both = results, asyncio.ensure_future(_disconnect(request))
+        result = asyncio.ensure_future(self._queued(*queued))
+        both = result, asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait(both, timeout=timeout, return_when=first)
-            if results in done:
-                return results.result()
+            if result in done:
+                return result.result()
             if done:
                 raise ClientDisconnect
             raise HTTPException(504, f"no answer within {timeout:g} seconds")
         finally:
-            for each in (*both, *futures):
+            for each in both:
                 each.cancel()
+
+
+def _cancel_result(queued: Future) -> None:
+    if not queued.cancelled() and queued.exception() is None:
+        queued.result().cancel()
 
 
 async def _disconnect(request: Request) -> None:
@@ -164,8 +208,15 @@ async def _disconnect(request: Request) -> None:
 def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
     """Return the best hypothesis; with n_best above 1 it has a list of the n best."""
     finite = (each for each in hypotheses[:n_best] if math.isfinite(each.score))
-    found = [each._asdict() for each in finite]  # a search may find fewer
+    found = [each.summary() for each in finite]  # a search may find fewer
+    if not found:
+        raise HTTPException(500, "the model's probabilities are not finite")
     return found[0] if n_best == 1 else {**found[0], "n_best": found}
+
+
+def _misdirected(host: str) -> Response:
+    sentence = f"this server does not answer for host {host[:99]!r}"
+    return _error(421, f"{sentence}; start it with --host_names=NAME")
 
 
 def _error(status: int, sentence: str, headers: Any = None) -> Response:

@@ -1,20 +1,23 @@
-"""One thread owns the translator; the sentences of all requests share its batches.
+"""One thread owns the translator; the texts of all requests share its search.
 
-A translator is not thread safe. Requests put sentences in a queue and get futures.
-Between two advances, the thread adds queued sentences to the search in flight.
+Requests are tokenised in threads of their own, then queued, and get futures. Between
+two advances, the thread adds the queued requests to the search in flight, where they
+take turns, and drops those whose futures were cancelled.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from jaxformer.decoding.translate import Hypothesis, Translator
+from jaxformer.decoding.lanes import SMALL_REQUEST
+from jaxformer.decoding.served import ServedTranslator
+from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
 from jaxformer.serving.metrics import Metrics
 
@@ -26,74 +29,109 @@ _UNAVAILABLE = {
     FAILED: "translating failed; the server is shutting down",
     STOPPED: "the server is shutting down",
 }
-_Begin = Callable[[Future], None]  # the work on a future
+MAX_ATTENTION_PIECES = 128  # of a text, end included; memory grows with their square
+LOG_SECONDS = 5.0  # between two messages about compiling
 
 
 class Limits(NamedTuple):
     """Limits of requests and of the work in progress."""
 
-    max_request_bytes: int
-    max_sentences: int  # in a request
-    max_batch: int  # sentences in the search
-    max_queue: int  # sentences in the queue
+    max_request_pieces: int
+    max_batch: int  # slots of the search of small requests
+    max_queue: int  # pieces of all requests that are not answered
     request_timeout: float  # seconds to read a request, and again to answer it
     shutdown_timeout: float  # seconds to finish accepted requests
+
+
+class TooLargeError(Exception):
+    """A request has too many pieces; the message says how many it may have."""
 
 
 class UnavailableError(Exception):
     """The translator cannot accept or finish a request; the message says why."""
 
 
+class _Job(NamedTuple):
+    """An accepted request."""
+
+    future: Future
+    begin: Callable[[Future], None]  # adds it to the search
+    texts: int
+
+
 class Batcher(threading.Thread):
     """The thread that translates, and the queue before it.
 
-    `warm_up` holds groups of sentences that are translated before the state is READY,
-    so that requests find the programs compiled. If the translator fails, the thread
-    keeps the exception in `error`, calls `on_failure` and ends.
+    It compiles all programs before the state is READY. If the translator fails, the
+    thread keeps the exception in `error`, calls `on_failure` and ends.
     """
 
     def __init__(
         self,
-        translator: Translator,
+        translator: ServedTranslator,
         limits: Limits,
-        warm_up: Sequence[Sequence[str]],
         on_failure: Callable[[], None],
     ) -> None:
         super().__init__(daemon=True)
         self.state = STARTING
         self.error: BaseException | None = None
+        self.compiled = 0.0  # the share of the programs
         self._translator, self.limits, self.metrics = translator, limits, Metrics()
-        self._warm_up, self._on_failure = warm_up, on_failure
-        self._queue: deque[tuple[Future, _Begin]] = deque()
-        self._begun: set[Future] = set()  # in the search
-        self._change = threading.Condition()  # guards the state and the queue
+        self._on_failure = on_failure
+        self._queue: deque[_Job] = deque()
+        self._pieces: dict[Future, int] = {}  # of requests that are not answered
+        self._begun: dict[Future, int] = {}  # their numbers of texts
+        self._change = threading.Condition()  # guards the state, queue and pieces
         self._call_start: float | None = None  # of the translator; None while idle
-        self.metrics.waiting.set_function(lambda: len(self._queue))
-        self.metrics.in_search.set_function(lambda: len(self._begun))
+        self.metrics.pieces.set_function(lambda: sum(self._pieces.copy().values()))
+        self.metrics.waiting.set_function(self._waiting_texts)
+        self.metrics.in_search.set_function(lambda: translator.load[1])
 
     def busy_seconds(self) -> float:
         """Return how long the thread has been inside one call of the translator."""
         start = self._call_start
         return 0.0 if start is None else time.monotonic() - start
 
-    def translate(self, pairs: Iterable[tuple[str, str]]) -> list[Future]:
-        """Queue sentences, each with its prefix; each future is a list of hypotheses.
+    def translate(self, pairs: Sequence[tuple[str, str]]) -> Future:
+        """Queue texts, each with its prefix; the result has hypotheses for each text.
 
-        Cancel a future to remove its sentence from the queue. Raises UnavailableError
-        if there is no room for all; a future may raise that or InputError.
+        Tokenises them in the calling thread. Cancel the future to drop all, begun or
+        not. Raises TooLargeError, UnavailableError if there is no room, and InputError.
         """
-        return self._put([partial(self._submit, *pair) for pair in pairs])
+        self._require_ready()
+        pieces, most = self._count(pairs), self.limits.max_request_pieces
+        if pieces > most:
+            raise TooLargeError(
+                f"the request has {pieces:,} pieces, more than {most:,}"
+            )
+        prepare = self._translator.prepare
+        texts = [prepare(*pair, number) for number, pair in enumerate(pairs)]
 
-    def attention(self, source: str, target: str) -> list[Future]:
-        """Queue one pair; the one future is its attention. Raises as `translate`."""
-        attend = partial(self._translator.attention, source, target)
-        return self._put([lambda job: self._end(job, job.set_result, attend())])
+        def begin(future: Future) -> None:
+            done = partial(self._done, future)
+            self._translator.submit(texts, done, request=future)
+
+        return self._put(begin, pieces, len(texts))
+
+    def attention(self, source: str, target: str) -> Future:
+        """Queue one pair; the result is its attention. Raises as `translate`."""
+        self._require_ready()
+        tokenizer, most = self._translator.tokenizer, MAX_ATTENTION_PIECES
+        (own,), (other,) = tokenizer.encode([source]), tokenizer.encode_target([target])
+        if max(len(own), len(other)) > most:
+            raise TooLargeError(f"attention is limited to {most} pieces of each text")
+
+        def begin(future: Future) -> None:
+            attention = self._translator.attention(source, target)
+            self._end(future, future.set_result, attention)
+
+        return self._put(begin, len(own) + len(other), 0)
 
     def stop(self, state: str = STOPPED) -> None:
         """End after the current call; all futures raise UnavailableError at once."""
         with self._change:
             self.state = state
-            futures = [*(future for future, _ in self._queue), *self._begun.copy()]
+            futures = list(self._pieces)
             self._queue.clear()
             self._change.notify()
         for future in futures:
@@ -114,81 +152,94 @@ class Batcher(threading.Thread):
             self.stop(FAILED)
             self._on_failure()
 
-    def _put(self, begins: Sequence[_Begin]) -> list[Future]:
-        jobs = [(Future(), begin) for begin in begins]
+    def _waiting_texts(self) -> int:
+        return self._translator.load[0] + sum(job.texts for job in list(self._queue))
+
+    def _require_ready(self) -> None:
+        if self.state != READY:
+            raise UnavailableError(_UNAVAILABLE[self.state])
+
+    def _count(self, pairs: Sequence[tuple[str, str]]) -> int:
+        """Count the pieces of all texts and prefixes, ends included."""
+        tokenizer = self._translator.tokenizer
+        sources = tokenizer.encode([text for text, _ in pairs])
+        begins = tokenizer.encode_target([prefix for _, prefix in pairs if prefix])
+        lines = sum(text.count("\n") for text, _ in pairs)  # each takes some work
+        return sum(map(len, (*sources, *begins))) + lines
+
+    def _put(self, begin: Callable[[Future], None], pieces: int, texts: int) -> Future:
+        future: Future = Future()
+        # Large requests leave room for small ones.
+        room = self.limits.max_queue // (2 if pieces > SMALL_REQUEST else 1)
         with self._change:
-            if self.state != READY:
-                raise UnavailableError(_UNAVAILABLE[self.state])
-            if len(self._queue) + len(jobs) > self.limits.max_queue:
-                raise UnavailableError("too many sentences are waiting; try again")
-            self._queue.extend(jobs)
+            self._require_ready()
+            if sum(self._pieces.values()) + pieces > room:
+                raise UnavailableError("too many pieces are waiting; try again")
+            self._pieces[future] = pieces
+            self._queue.append(_Job(future, begin, texts))
             self._change.notify()
-        return [future for future, _ in jobs]
+        future.add_done_callback(self._forget)
+        return future
+
+    def _forget(self, future: Future) -> None:
+        """Make room for others; if this was cancelled, the thread drops its work."""
+        with self._change:
+            self._pieces.pop(future, None)
 
     def _compile(self) -> None:
-        """Translate the warm-up, so that the search grows through all its sizes.
-
-        It advances after the 1st, 2nd, 4th, 8th, ... sentence of each group.
-        """
         start = time.monotonic()
-        for sentences in self._warm_up:
-            found, submitted = [], 0
-            for sentence in sentences:
-                with suppress(InputError):  # too long for this model
-                    self._translator.submit(sentence, found.append)
-                    submitted += 1
-                if submitted & (submitted - 1) == 0:
-                    self._translator.advance()
-                while submitted - len(found) >= self.limits.max_batch:
-                    self._translator.advance()
-            while self._translator.advance():
-                pass
-            if found:
-                self._translator.attention(sentences[0], found[0][0].text)
-        logger.info("warmed up in %.1f s", time.monotonic() - start)
+        logged = start
+        sizes = self.limits.max_batch, MAX_ATTENTION_PIECES
+        for done, of in self._translator.compile(*sizes):
+            self.compiled, now = done / of, time.monotonic()
+            if done and now - logged > LOG_SECONDS:
+                left = (now - start) * (of - done) / done
+                logger.info("compiling: %d of %d shapes, %.0f s left", done, of, left)
+                logged = now
+            if self.state != STARTING:
+                return
+        logger.info("compiled in %.1f s; ready", time.monotonic() - start)
         with self._change:
             if self.state == STARTING:
                 self.state = READY
 
     def _begin_waiting(self) -> None:
-        """Wait for work, and add it to the search."""
+        """Wait for work, add it to the search, and drop what was cancelled."""
         self._call_start = None
         with self._change:
             self._change.wait_for(
                 lambda: self._queue or self._begun or self.state != READY
             )
-        while len(self._begun) < self.limits.max_batch:
-            with self._change:
-                if not self._queue:
-                    break
-                future, begin = self._queue.popleft()
-                if not future.set_running_or_notify_cancel():
-                    self.metrics.dropped.inc()
-                    continue
-                self._begun.add(future)
-            self._call_start = time.monotonic()
+            jobs = list(self._queue)
+            self._queue.clear()
+        self._call_start = time.monotonic()
+        for future in [each for each in self._begun if each.cancelled()]:
+            self._translator.cancel(future)
+            self.metrics.dropped.inc(self._begun.pop(future))
+        for future, begin, texts in jobs:
+            if future.cancelled():
+                self.metrics.dropped.inc(texts)
+                continue
+            self._begun[future] = texts
             try:
                 begin(future)
             except InputError as error:
                 self._end(future, future.set_exception, error)
 
-    def _submit(self, sentence: str, prefix: str, future: Future) -> None:
-        def done(hypotheses: Sequence[Hypothesis]) -> None:
-            self.metrics.sentences.inc()
-            self.metrics.tokens.inc(hypotheses[0].tokens)
-            self._end(future, future.set_result, hypotheses)
-
-        self._translator.submit(sentence, done, prefix=prefix)
+    def _done(self, future: Future, found: list[list[Hypothesis]]) -> None:
+        self.metrics.sentences.inc(len(found))
+        self.metrics.tokens.inc(sum(hypotheses[0].tokens for hypotheses in found))
+        self._end(future, future.set_result, found)
 
     def _end(self, future: Future, set_value: Callable, value: Any) -> None:
-        self._begun.discard(future)
-        with suppress(InvalidStateError):  # stopped
+        self._begun.pop(future, None)
+        with suppress(InvalidStateError):  # stopped, or cancelled
             set_value(value)
 
     def _advance(self) -> None:
-        self.metrics.batch.observe(len(self._begun))
         self._call_start = time.monotonic()
         with self.metrics.advance_seconds.time():
             is_unfinished = self._translator.advance()
+        self.metrics.batch.observe(self._translator.load[1])
         if self._begun and not is_unfinished:
-            raise RuntimeError(f"{len(self._begun)} sentences were left without result")
+            raise RuntimeError(f"{len(self._begun)} requests were left without result")

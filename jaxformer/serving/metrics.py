@@ -28,7 +28,8 @@ class Metrics:
         )
         self.sentences = counter("sentences", "Sentences translated.")
         self.tokens = counter("tokens", "Tokens of the best translations, with EOS.")
-        self.dropped = counter("dropped_sentences", "Sentences cancelled in the queue.")
+        self.dropped = counter("dropped_sentences", "Sentences of cancelled requests.")
+        self.pieces = gauge("request_pieces", "Pieces of requests without an answer.")
         self.waiting = gauge("queue_sentences", "Sentences in the queue.")
         self.in_search = gauge("search_sentences", "Sentences in the search.")
         self.batch = histogram(

@@ -20,13 +20,14 @@ function element(name, properties, ...children) {
 }
 
 async function introduce() {
-  const health = await (await fetch("health")).json();
+  const health = await (await fetch("ready")).json();
   nBest = health.n_best;
   const [from, to] = health.direction.split("-");
-  $("text").lang = from;
+  $("text").lang = $("examples").lang = from;
   $("translation").lang = $("candidates").lang = to;
   const starting = health.status === "starting";
-  $("status").textContent = starting ? "The model is being compiled…" : "";
+  const percent = `The model is being compiled: ${health.compiled_percent} %`;
+  $("status").textContent = starting ? percent : "";
   if (starting) setTimeout(introduce, 1000);
   const names = new Intl.DisplayNames(["en"], { type: "language" });
   document.title = $("direction").textContent = `${names.of(from)} to ${names.of(to)}`;
@@ -59,7 +60,7 @@ async function attempt(work) {
 }
 
 async function translate() {
-  const text = $("text").value.replace(/\s+/g, " ").trim();
+  const text = $("text").value.trim();
   if (!text) return;
   const { translations } = await post("translate", { text, n_best: nBest });
   source = text;
@@ -75,14 +76,24 @@ async function translate() {
 async function showCandidate() {
   const target = $("candidates").value;
   $("translation").textContent = target || "(nothing)";
-  attention = await post("attention", { source, target });
+  $("copied").textContent = $("unshown").textContent = "";
+  $("answer").hidden = false;
+  $("attention").hidden = true;
+  try {
+    attention = await post("attention", { source, target });
+  } catch (error) {
+    // The translation stands without it, such as that of a long text.
+    if (error.name === "AbortError") throw error;
+    $("unshown").textContent = `No attention: ${error.message}.`;
+    return;
+  }
   const chosen = $("layer").value || attention.cross.length - 1;
   $("layer").replaceChildren(
     ...attention.cross.map((_, n) => element("option", { value: n }, `${n + 1}`)),
   );
   $("layer").value = chosen;
   showTokens();
-  $("answer").hidden = false;
+  $("attention").hidden = false;
 }
 
 /** The text of a token; SentencePiece marks the start of a word by U+2581. */
@@ -138,7 +149,7 @@ $("form").addEventListener("submit", (event) => {
   attempt(translate);
 });
 $("text").addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
   event.preventDefault();
   $("form").requestSubmit();
 });
@@ -152,4 +163,32 @@ $("candidates").addEventListener("change", () => attempt(showCandidate));
 $("kind").addEventListener("change", showTokens);
 $("layer").addEventListener("change", showHeads);
 $("tokens").addEventListener("change", showHeads);
+$("copy").addEventListener("click", async () => {
+  const text = $("candidates").value;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Only pages of https and of loopback may use the clipboard.
+    getSelection().selectAllChildren($("translation"));
+    document.execCommand("copy");
+  }
+  $("copied").textContent = "copied";
+});
+
+async function showExamples() {
+  const examples = await (await fetch("examples")).json();
+  $("try").hidden = !examples.length;
+  $("examples").replaceChildren(
+    ...examples.map((text) => {
+      const button = element("button", { type: "button" }, text);
+      button.addEventListener("click", () => {
+        $("text").value = text;
+        $("form").requestSubmit();
+      });
+      return element("li", {}, button);
+    }),
+  );
+}
+
 introduce();
+showExamples();

@@ -5,12 +5,15 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import FrameType
+from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.served import ServedTranslator
 from jaxformer.errors import InputError
 from jaxformer.serving.app import Api
 from jaxformer.serving.batching import Batcher, Limits
@@ -34,28 +37,55 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
+class _StrictConnection(h11.Connection):
+    """Refuses heads that a proxy in front of the server may read otherwise than h11."""
+
+    def next_event(self) -> Any:
+        """Return the next event. Raises RemoteProtocolError, which ends it."""
+        is_head = self.their_state is h11.IDLE
+        before = self.trailing_data[0] if is_head else b""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            head = before[: len(before) - len(self.trailing_data[0])]
+            lengths = {b"content-length", b"transfer-encoding"}
+            if (
+                head.count(b"\n") != head.count(b"\r\n")
+                or event.http_version not in (b"1.0", b"1.1")
+                or lengths <= {name for name, _ in event.headers}
+            ):
+                self._request_method = None  # so that a 400 to HEAD may have a body
+                raise h11.RemoteProtocolError("ambiguous head")
+        return event
+
+
+class _Http(H11Protocol):
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.conn = _StrictConnection(h11.SERVER, 2**16)  # bytes of a head, as uvicorn
+
+
 class Service(uvicorn.Server):
     """A translator that answers on an open socket until it is asked to stop.
 
-    `direction` is such as "en-de"; `warm_up` holds groups of sentences that are
-    translated before the service is ready.
+    `direction` is such as "en-de"; `hosts` and `examples` are those of `Api`.
     """
 
     def __init__(
         self,
-        translator: Translator,
+        translator: ServedTranslator,
         opened: socket.socket,
         *,
         direction: str,
         limits: Limits,
-        warm_up: Sequence[Sequence[str]],
+        hosts: Collection[str],
+        examples: Sequence[str],
     ) -> None:
         self._opened, self._direction = opened, direction
-        self.batcher = Batcher(translator, limits, warm_up, on_failure=self.stop)
+        self.batcher = Batcher(translator, limits, on_failure=self.stop)
         self._idle: dict = {}  # connections without a request, and their last request
         about = {"direction": direction, "n_best": translator.options.n_best}
         config = uvicorn.Config(
-            Api(self.batcher, about), http="h11",
+            Api(self.batcher, about, hosts=hosts, examples=examples), http=_Http,
             ws="none", lifespan="off", log_config=None, log_level="error",
             timeout_keep_alive=60, timeout_notify=limits.request_timeout,
             callback_notify=self._close_idle_connections,

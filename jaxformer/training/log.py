@@ -7,19 +7,18 @@ import contextlib
 import json
 import logging
 import math
-import os
-import sys
 import time
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
+from typing import Any
 
 from jaxformer import processes
 from jaxformer.errors import InputError
 from jaxformer.files import write_atomically
+from jaxformer.progress import draws_bars, progress
+from jaxformer.training.board import Board
 from jaxformer.training.loss import averages
 
 logger = logging.getLogger(__name__)
@@ -27,15 +26,41 @@ logger = logging.getLogger(__name__)
 METRICS_FILE = "metrics.jsonl"
 
 
+def encode(line: Mapping[str, float | str | None]) -> str:
+    """A line of `metrics.jsonl`: values, and their checksum."""
+    return json.dumps({**line, "crc32": _checksum(line)}) + "\n"
+
+
 def read_metrics(workdir: Path) -> list[dict]:
-    """The objects in `metrics.jsonl`, without a line cut by a crash; [] without it."""
-    file, found = workdir / METRICS_FILE, []
-    for line in file.read_bytes().split(b"\n") if file.exists() else []:
-        with contextlib.suppress(ValueError):  # not JSON, or not even text
-            value = json.loads(line)
-            if isinstance(value, dict) and isinstance(value.get("step"), int):
-                found.append(value)
+    """The objects in `metrics.jsonl`; [] without it.
+
+    Damaged lines are left out, with a warning. So is a line that a crash cut.
+    """
+    found, damaged = _read(workdir / METRICS_FILE)
+    if damaged:
+        lines, file = ", ".join(map(str, damaged[:9])), workdir / METRICS_FILE
+        logger.warning("%s: damaged and not used: line %s", file, lines)
     return found
+
+
+def _read(file: Path) -> tuple[list[dict], list[int]]:
+    """The objects in a file, and the numbers of damaged lines."""
+    found, damaged = [], []
+    *lines, cut = file.read_bytes().split(b"\n") if file.exists() else [b""]
+    # A cut line lacks its closing brace, or only the newline.
+    for number, line in enumerate([*lines, cut] if b"}" in cut else lines, 1):
+        try:
+            value = json.loads(line)
+            if value.pop("crc32") != _checksum(value):
+                raise ValueError("another checksum")
+            found.append(value)
+        except (ValueError, KeyError, TypeError, AttributeError):  # or no JSON object
+            damaged.append(number)
+    return found, damaged
+
+
+def _checksum(line: Mapping[str, float | str | None]) -> int:
+    return zlib.crc32(json.dumps(line).encode())
 
 
 def read_scores(workdir: Path) -> dict[int, float]:
@@ -57,46 +82,47 @@ class MetricsLog(contextlib.ExitStack):
     null if not finite; `workdir/tensorboard` gets the numbers as kind/name.
     """
 
-    def __init__(self, workdir: Path, *, start_step: int, total_steps: int) -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        *,
+        start_step: int,
+        total_steps: int,
+        tokens_before: float = 0.0,
+    ) -> None:
         """Continue the log in `workdir` after `start_step`, 0 for a new run.
 
-        Later lines are dropped, since their updates will be made again. Of several
-        processes only the first one writes.
+        Later lines are dropped, since they will be made again. The first window has
+        `tokens_before` tokens of earlier processes, which do not count for the speed.
+        Of several processes only the first one writes.
         """
-        from tensorboardX import SummaryWriter  # imports torch where it is installed
-
         super().__init__()
-        path, writes = workdir / METRICS_FILE, processes.is_first()
-        if writes and path.exists():
-            old = [line for line in read_metrics(workdir) if line["step"] <= start_step]
-            write_atomically(path, "".join(json.dumps(line) + "\n" for line in old))
+        self._path, writes = workdir / METRICS_FILE, processes.is_first()
+        if writes and self._path.exists():
+            kept = [line for line in _read(self._path)[0] if line["step"] <= start_step]
+            text = "".join(map(encode, kept)).encode()
+            if text != self._path.read_bytes():
+                write_atomically(self._path, text)
         self._start_step, self._total_steps = start_step, total_steps
         self._start = self._last = time.monotonic()
         self._trained_tokens = self._trained_seconds = 0.0
-        file = path if writes else Path(os.devnull)
-        self._file = self.enter_context(file.open("a", encoding="utf-8"))
-        folder, first = str(workdir / "tensorboard"), start_step + 1
-        self._board = SummaryWriter(folder, purge_step=first, write_to_disk=writes)
-        self.callback(self._close_board)
-        out = sys.stderr
-        # On a terminal of unknown size tqdm draws nothing at all.
-        draws = writes and out.isatty() and all(os.get_terminal_size(out.fileno()))
-        if draws:
-            self.enter_context(logging_redirect_tqdm())
+        self._tokens_before = tokens_before
+        self._board = None
+        if writes:
+            self._board = Board(workdir / "tensorboard", first_step=start_step + 1)
+            self.callback(self._close_board)
+        self._draws = draws_bars()
         self._bar = self.enter_context(
-            tqdm(
-                disable=not draws,
-                initial=start_step,
-                total=total_steps,
-                file=out,
-                dynamic_ncols=True,
+            progress(
+                "training", total_steps, unit="updates", initial=start_step,
+                delay=0, leave=True,
                 bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} "
                 "[{elapsed}<{remaining}{postfix}]",
             )
-        )
+        )  # fmt: skip
 
     def _close_board(self) -> None:
-        with contextlib.suppress(OSError):  # on a full disk its last values are lost
+        with contextlib.suppress(OSError):  # the disk is full, as `record` reports
             self._board.close()
 
     @property
@@ -111,13 +137,20 @@ class MetricsLog(contextlib.ExitStack):
         yield
         self._last += time.monotonic() - begin
 
+    def track(self, updates: Iterable[Any]) -> Iterator[Any]:
+        """Yield the updates after `start_step`; report how many are made."""
+        for step, update in enumerate(updates, self._start_step):
+            self._bar.update(step - self._bar.n)
+            yield update
+
     def train(self, step: int, sums: Mapping[str, float], **others: float) -> None:
         """Report the updates since the last call; `step` is the last of them.
 
         `sums` are their `LossSums`; `others` are reported as they are, among them
         `learning_rate`.
         """
-        now, tokens = time.monotonic(), float(sums["tokens"])
+        now, tokens = time.monotonic(), float(sums["tokens"]) - self._tokens_before
+        self._tokens_before = 0.0
         seconds = max(now - self._last, 1e-9)
         self._trained_tokens += tokens
         self._trained_seconds += seconds
@@ -125,9 +158,10 @@ class MetricsLog(contextlib.ExitStack):
         values = {**averages(sums), **others, "tokens_per_second": tokens / seconds}
         self.record(step, "train", values)
         speed = f"{tokens / seconds:,.0f} tokens/s"
-        self._bar.n = step
-        self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed}")
-        if self._bar.disable:
+        if self._draws:
+            self._bar.n = step
+            self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed}")
+        else:
             taken = (now - self._start) / max(step - self._start_step, 1)
             logger.info(
                 "step %s: loss %.4f, ppl %.2f, lr %.3e, %s, ETA %s",
@@ -138,19 +172,29 @@ class MetricsLog(contextlib.ExitStack):
             )
 
     def record(self, step: int, kind: str, values: Mapping[str, float | str]) -> None:
-        """Write values to the files, under the `kind` "train", "eval" or "final"."""
+        """Write values to the files, under the `kind` "train", "eval" or "final".
+
+        A "final" line replaces that of the same step.
+        """
         line = {"step": step, "kind": kind, "time": time.time()}
         for name, value in values.items():
             is_text = isinstance(value, str)
             line[name] = value if is_text or math.isfinite(value) else None
+        if self._board is None:
+            return
         try:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()  # a crash loses nothing, and `tail -f` shows it
+            if kind == "final":
+                old, same = _read(self._path)[0], (step, kind)
+                kept = [each for each in old if (each["step"], each["kind"]) != same]
+                write_atomically(self._path, "".join(map(encode, [*kept, line])))
+            else:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(encode(line))
+            numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
+            tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
+            self._board.write(step, line["time"], tagged)
         except OSError as error:
             raise InputError(
-                f"metrics could not be written to {self._file.name}: {error.strerror}; "
+                f"metrics could not be written to {self._path}: {error.strerror}; "
                 "make room and start again"
             ) from error
-        for name, value in values.items():  # after what fails first on a full disk
-            if not isinstance(value, str):
-                self._board.add_scalar(f"{kind}/{name}", value, step, line["time"])

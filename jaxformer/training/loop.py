@@ -13,7 +13,6 @@ from jaxformer.batch import Batch
 from jaxformer.config import TrainingConfig
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import MetricsLog
-from jaxformer.training.loss import LossSums
 from jaxformer.training.step import Parameters, TrainState, TrainStep
 
 Update = tuple[Batch, ...]  # the microbatches of one optimiser step
@@ -43,31 +42,31 @@ def train(
     `updates` continues at state.data_position. `evaluate(step, parameters)` returns the
     scores to log. Their "bleu" goes into `checkpoints.scores`; a step to evaluate that
     is missing there is evaluated again. The state passed in is donated; the last one is
-    returned, and is on disk. Raises DivergedError.
+    returned, and is on disk. A stop saves its step, off schedule, and logs nothing, so
+    that the resumed run writes the log of an undisturbed one. Raises DivergedError.
     """
     start = step = int(state.step)
-    window: LossSums | None = None  # summed since the last log, on the device
     gradient_norm = jnp.nan
     while True:
         is_last = step == config.steps
         is_stop = not is_last and is_asked_to_stop()
-        ends = is_last or is_stop
-        logs = step > start and (ends or step % config.log_every == 0)
-        saves = step > start and (ends or step % config.save_every == 0)
+        logs = step > start and (is_last or step % config.log_every == 0)
+        is_scheduled = step % config.save_every == 0
+        saves = step > start and (is_last or is_stop or is_scheduled)
         if (logs or saves) and int(state.bad_steps) >= config.max_bad_steps:
             raise DivergedError(state)
         if logs:
             skipped = int(state.skipped)
             log.train(
                 step,
-                jax.device_get(window)._asdict(),
+                jax.device_get(state.window)._asdict(),
                 learning_rate=float(schedule(step - 1 - skipped)),
                 gradient_norm=float(gradient_norm),
                 skipped_updates=skipped,
             )
-            window = None
+            state = state._replace(window=jax.tree.map(jnp.zeros_like, state.window))
         if saves:
-            checkpoints.save(step, state)
+            checkpoints.save(step, state, scheduled=is_scheduled)
         if is_stop:
             break
         if step % config.eval_every == 0 and step not in {0, *checkpoints.scores}:
@@ -78,9 +77,7 @@ def train(
             checkpoints.scores[step] = found["bleu"]
         if is_last:
             break
-        state, report = train_step(state, next(updates))
-        sums, gradient_norm = report
-        window = sums if window is None else jax.tree.map(jnp.add, window, sums)
+        state, (_, gradient_norm) = train_step(state, next(updates))
         step += 1
     checkpoints.wait()
     return state

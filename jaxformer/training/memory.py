@@ -1,6 +1,7 @@
 """The device memory of a train step, as XLA reports it; no program is run."""
 
 import logging
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.batch import Batch
+from jaxformer.errors import InputError
 from jaxformer.training import sharding
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,22 @@ def device_budget(gib: float | None) -> int | None:
         return None
     kibibytes = re.search(r"MemAvailable: +(\d+)", MEMORY_INFO.read_text())[1]
     return int(kibibytes) * 1024 // jax.local_device_count()
+
+
+def require_memory(state: Any) -> None:
+    """Raise InputError if the devices cannot hold an abstract training state."""
+    budget = device_budget(None)
+    leaves = jax.tree.leaves(state)
+    here = sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in leaves
+    )
+    if budget is not None and here > budget:
+        raise InputError(
+            f"parameters and optimiser state take {here / GIB:.1f} GiB on each device, "
+            f"which has {budget / GIB:.1f} GiB; use a smaller model, or split it over "
+            "more devices by mesh.fsdp"
+        )
 
 
 def largest_microbatch(

@@ -140,4 +140,8 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
 def born_sharded(mesh: Mesh, init: Callable[[], Any]) -> Any:
     """Run `init` so that every array is created where it belongs, and unbox it."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(mesh, init))
-    return jax.jit(lambda: nn.unbox(init()), out_shardings=shardings)()
+
+    def initial_state() -> Any:
+        return nn.unbox(init())
+
+    return jax.jit(initial_state, out_shardings=shardings)()

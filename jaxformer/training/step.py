@@ -31,6 +31,7 @@ class TrainState(NamedTuple):
     ema: Parameters | None  # moving average of params, if the config asks for one
     bad_steps: jax.Array  # int32 [], updates skipped in a row, the last one included
     skipped: jax.Array  # int32 [], updates ever skipped: loss or gradient not finite
+    window: LossSums  # of the updates since the last log line
 
 
 class Gradients(NamedTuple):
@@ -68,6 +69,7 @@ def fresh_state(
         ema=jax.tree.map(jnp.copy, params) if ema else None,
         bad_steps=jnp.int32(0),
         skipped=jnp.int32(0),
+        window=LossSums(*jnp.zeros((len(LossSums._fields),))),
     )
 
 
@@ -128,13 +130,14 @@ def apply_gradients(
     # and old ones.
     state = jax.lax.cond(is_good, update, lambda state: state, state)
     is_bad = runs & ~is_good
+    sums = jax.tree.map(lambda x: jnp.where(is_good, x, 0.0), total.sums)
     state = state._replace(
         step=state.step + runs,
         data_position=state.data_position + runs,
         bad_steps=jnp.where(runs, (state.bad_steps + 1) * is_bad, state.bad_steps),
         skipped=state.skipped + is_bad,
+        window=jax.tree.map(jnp.add, state.window, sums),
     )
-    sums = jax.tree.map(lambda x: jnp.where(is_good, x, 0.0), total.sums)
     return state, Report(sums, norm)
 
 

@@ -1,18 +1,18 @@
 """The fault script: what it reads of a run, and what it compares."""
 
-import json
-
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from benchmarks import faults
 from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.log import encode
 from jaxformer.training.step import TrainState
 
 
 def write_metrics(workdir, *losses):
     line = {"kind": "train", "step": 1, "time": 100.0, "tokens_per_second": 7.0}
-    lines = [json.dumps({**line, "loss": loss}) + "\n" for loss in losses]
+    lines = [encode({**line, "loss": loss}) for loss in losses]
     (workdir / "metrics.jsonl").write_text("".join(lines))
 
 
@@ -22,12 +22,18 @@ def write_run(workdir, *, moment=0.5, loss=2.5):
     moments = {"mu": {"bias": jnp.float32([0.25, moment])}}
     params = {"bias": jnp.zeros((2,), jnp.float32)}
     state = TrainState(
-        scalar, scalar, jnp.uint32(0), params, [moments], params, scalar, scalar
+        scalar, scalar, jnp.uint32(0), params, [moments], params, scalar, scalar, scalar
     )
     with Checkpoints(workdir / "checkpoints", keep=1, scores={}) as checkpoints:
         checkpoints.save(1, state)
     write_metrics(workdir, loss)
     return workdir
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_and_stopped_equals_an_undisturbed_one(capsys):
+    """Its parameters, their average, its result, checkpoints and log, bit for bit."""
+    assert faults.main(["--kills=3"]) == 0, capsys.readouterr()
 
 
 def test_what_differs_is_named(tmp_path):

@@ -57,7 +57,7 @@ def test_the_last_line_is_the_outcome_and_the_code_says_what_holds(
     [
         (decode, "--text=a", "--workdir and --text go together"),
         (faults, "--workdir=.", "exists; name a new folder"),
-        (load, "--sentences=x --url=y --workdir=z", "either --workdir or --url"),
+        (load, "--sentences=x --url=y --workdir=z", "--workdir, --model and --url"),
         (scaling, "--only=width", "there is no table width"),
         (train, "--model=tiny --only=ours,theirs", "there is no contestant theirs"),
         (train, "--workdir=nowhere", "there is no run in nowhere"),

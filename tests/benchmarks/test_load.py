@@ -13,7 +13,7 @@ SENTENCES = [f"{word} {number}" for word in ("ab", "cd") for number in range(10)
 
 
 @pytest.fixture
-def server():
+def server(monkeypatch):
     """Start a server that reverses sentences, unless `answers` has another answer."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -26,6 +26,7 @@ def server():
             sentence = json.loads(body)["text"]
             later = self.answers.get(sentence)
             found = later.pop(0) if later else sentence[::-1]
+            found = 413 if len(sentence) > 1000 else found
             if found == 0:
                 self.close_connection = True
                 return
@@ -40,6 +41,12 @@ def server():
         def log_message(self, *_):
             pass
 
+    for name, value in {
+        "P99_BOUND": 1e9,
+        "LARGE_BOUND": 1e9,
+        "HEAD_START": 0.0,
+    }.items():
+        monkeypatch.setattr(load, name, value)
     Handler.answers = {}
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
         thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
@@ -49,26 +56,51 @@ def server():
         thread.join()
 
 
-@pytest.mark.parametrize(
-    ("answer", "verdict"),
-    [
-        ("0 ba", "right"), ("1 ba", "mixed_up"), ("x", "different"),
-        (503, "lost"), (0, "lost"),
-    ],
-)  # fmt: skip
-def test_a_wrong_answer_is_found(server, answer, verdict, tmp_path, capsys):
+@pytest.fixture
+def measure(server, tmp_path, capsys):
+    """Give the script as a function of the answers to "ab 0" and of flags."""
     file = tmp_path / "text.gz"
     file.write_bytes(gzip.compress("\n".join([*SENTENCES, "", "ab 0"]).encode()))
-    url, answers = server
-    answers["ab 0"] = ["0 ba", "0 ba", answer]
-    flags = (f"--sentences={file}", "--requests=100", "--clients=4")
-    assert load.main([url, *flags]) == (verdict != "right")
-    values = json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    def run(answers, *flags):
+        server[1]["ab 0"] = answers
+        fixed = server[0], f"--sentences={file}", "--requests=100", "--clients=4"
+        code = load.main([*fixed, *flags])
+        return code, json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return run
+
+
+VERDICTS = {"0 ba": "right", "1 ba": "mixed_up", "x": "different", 503: "lost",
+            0: "lost"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "verdict"), VERDICTS.items())
+def test_a_wrong_answer_is_found(measure, answer, verdict):
+    code, values = measure(["0 ba", "0 ba", answer])
+    assert code == (verdict != "right")
     verdicts = ["right"] * 99 + [verdict]
     for name in load.VERDICTS:
         assert values[name] == verdicts.count(name)
-    assert 0 < values["p50_ms"] <= values["p99_ms"] <= values["max_ms"]
+    latencies = [values[f"p{q}_ms"] for q in (50, 95, 99, 100)]
+    assert 0 < latencies[0] <= latencies[1] <= latencies[2] <= latencies[3]
     assert values["requests_per_second"] > 0
+
+
+@pytest.mark.parametrize(("answer", "wrong"), [("0 ba", 0), ("1 ba", 1), (503, 1)])
+def test_a_wrong_answer_beside_a_large_client_is_found(measure, answer, wrong):
+    """Of 1 request alone and 5 of the first 100, the next is one beside it."""
+    code, values = measure(["0 ba"] * 6 + [answer], "--large")
+    assert (code, values["not_right_beside_large"]) == (wrong, wrong)
+    assert values["large_requests"] > 0
+    assert values["large_requests_without_answer"] == 0
+
+
+def test_latencies_out_of_bounds_do_not_hold(measure, monkeypatch):
+    for bound in ("P99_BOUND", "LARGE_BOUND"):
+        with monkeypatch.context() as patch:
+            patch.setattr(load, bound, 0.0)
+            assert measure([], "--large")[0] == 1
 
 
 def test_a_server_that_refuses_at_once_cannot_be_measured(server, tmp_path, capsys):

@@ -1,10 +1,9 @@
 """The table of runs by row and seed, from records written by hand."""
 
-import json
-
 import pytest
 
 from benchmarks import rows
+from jaxformer.training.log import encode
 
 
 def test_a_row_has_mean_and_spread_and_differences_seed_by_seed(tmp_path, capsys):
@@ -19,7 +18,7 @@ def test_a_row_has_mean_and_spread_and_differences_seed_by_seed(tmp_path, capsys
             scores = dict(zip(("ppl", "bleu"), final, strict=True))
             lines.append({"kind": "final", "step": 2, **scores})
         (tmp_path / name).mkdir()
-        text = "".join(json.dumps(line) + "\n" for line in lines)
+        text = "".join(map(encode, lines))
         (tmp_path / name / "metrics.jsonl").write_text(text)
     rows.main([str(tmp_path)])
     out, err = capsys.readouterr()

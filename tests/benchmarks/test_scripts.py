@@ -48,6 +48,13 @@ def test_train():
     assert "| tiny, 8 x 8 | ours |" in printed
 
 
+@pytest.mark.slow
+def test_checkpoints():
+    outcome, printed = run("checkpoints.py --quick --flips=20 --megabytes=4")
+    assert outcome["found"] + outcome["harmless"] == 20
+    assert "| 4 MB | verify |" in printed
+
+
 @pytest.mark.nightly
 def test_scaling():
     tables = run("scaling.py --quick --only=microbatch,devices")[0]["tables"]
@@ -70,11 +77,3 @@ def test_startup():
     assert outcome["starts"]["first_loss"] > 0
     for what in ("update", "translation"):
         assert outcome["starts"][what]["warm"]["ratio"] > 1
-
-
-@pytest.mark.nightly
-def test_a_kill_loses_nothing():
-    """One kill of the whole script; most of the time goes into starting the run."""
-    kinds = run("faults.py --kills=1")[0]["kinds"].values()
-    for count in ("kills", "resumes"):
-        assert sum(kind[count] for kind in kinds) == 1

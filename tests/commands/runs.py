@@ -32,6 +32,12 @@ def page_data(page: Path) -> dict:
     return json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
 
 
+def mtimes(folder: Path) -> dict[Path, int]:
+    """When each path below a folder changed, but for the files that name the owner."""
+    paths = [path for path in folder.rglob("*") if path.name != ".lock"]
+    return {path: path.stat().st_mtime_ns for path in paths}
+
+
 def metrics(workdir: Path, kind: str) -> list[dict]:
     """The lines of one kind in metrics.jsonl."""
     return [line for line in read_metrics(workdir) if line["kind"] == kind]

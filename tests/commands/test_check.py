@@ -101,7 +101,7 @@ def test_parameters_and_memory_are_counted_and_nothing_is_trained(result, workdi
     assert result["largest_microbatches"] is None  # without --memory_gib
     assert result["seconds_per_update_estimate"] > 0
     names = {path.name for path in workdir.iterdir()}
-    assert names == {"config.json", "tokenizer.model", "corpus"}
+    assert names == {".lock", "config.json", "tokenizer.model", "corpus"}
 
 
 def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):

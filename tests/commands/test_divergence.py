@@ -64,7 +64,8 @@ def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(
         "training.on_divergence=rollback, or start anew in another workdir with "
         "a lower optimizer.learning_rate_scale"
     )
-    plan = plan_training(*prepare_run(tmp_path, RECORDED))
+    with prepare_run(tmp_path, RECORDED) as prepared:
+        plan = plan_training(*prepared)
     text = (toy.directory / "train.en").read_text().splitlines()
     sources = [text[index] for index in examples_of(plan, 0, 4)]
     pairs = [f"{source}\t{toy.translate(source)}" for source in sources]

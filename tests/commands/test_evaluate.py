@@ -4,15 +4,20 @@ import gzip
 import json
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 
+from jaxformer.progress import track
 from tests.commands.runs import pair_flags
 
 
 def test_the_result_has_the_promised_keys_for_a_split_and_for_files(use, toy, tmp_path):
-    answer = use("evaluate")
+    with patch("jaxformer.evaluation.evaluator.track", wraps=track) as tracked:
+        answer = use("evaluate")
     result = answer.result
+    (progress,) = tracked.call_args_list
+    assert progress.args[1:] == ("scoring", 1)  # with the total, for an ETA
     assert list(result) == [
         "bleu", "signature", "bleu_lc_tok", "chrf", "nll", "ppl", "direction",
         "every_bleu", "sentences",
@@ -50,6 +55,7 @@ def test_without_its_text_a_run_has_its_validation_set(
     assert use("evaluate", moved).result["sentences"] == 1
 
 
+@pytest.mark.slow
 def test_sacrebleu_gives_the_same_scores_for_evaluate_and_translate(use, toy, tmp_path):
     """To every digit, also with blank lines and lines that are split."""
     sources = [*toy.test, "", " ".join(toy.test * 2), toy.test[0]]

@@ -1,17 +1,30 @@
 """--mode=export: a folder that other programs load."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
 
 import pytest
 
+from benchmarks import load
 from tests.commands.runs import text_of
 
 needs_ctranslate2 = pytest.mark.skipif(
     importlib.util.find_spec("ctranslate2") is None, reason="extra `export`"
 )
+
+# Blank ones, and others that only normalisation and "\n" as the one line end get right.
+ODD = [
+    "",
+    "\x00\u2581",
+    "\x1b \x85",
+    "\ufeff",
+    " bo \t da\u0007 ",
+    "bo\rda",
+    "bo\u2028da",
+]
 
 
 @pytest.fixture
@@ -42,20 +55,36 @@ def test_the_program_in_the_readme_translates_as_we_do(
         "format": "ctranslate2", "output": str(folder), "quantization": "float32",
         "parameters": result["parameters"], "bytes": size,
     }  # fmt: skip
-    lines = [*toy.test, "", " bo \t da\u0007 ", "unbekannt bo", *toy.dev]
+    lines = [*toy.test, *ODD, "unbekannt bo", *toy.dev]
     program = folder / "translate.py"
     readme = (folder / "README.md").read_text()
     program.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1])
     assert run_program(program, lines) == use("translate", *flags, stdin=lines).lines
+    assert run_program(program, []) == []
+
+
+@needs_ctranslate2
+@pytest.mark.slow
+def test_ctranslate2_is_served_and_measured(export, toy, tmp_path, capsys, monkeypatch):
+    """By benchmarks/load.py and serve_ctranslate2.py, beside a large client."""
+    for bound in ("P99_BOUND", "LARGE_BOUND"):
+        monkeypatch.setattr(load, bound, 1e9)
+    monkeypatch.setattr(load, "HEAD_START", 0.5)
+    export("--format=ctranslate2")
+    flags = f"--model={tmp_path / 'exported'}", f"--sentences={toy.directory}/test.en"
+    assert load.main([*flags, "--requests=100", "--clients=4", "--large"]) == 0
+    values = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (values["right"], values["not_right_beside_large"]) == (100, 0)
 
 
 @pytest.mark.slow
 def test_the_stablehlo_example_translates_as_we_do(export, use, toy, tmp_path):
     result = export("--format=stablehlo", "--source_length=9").result
     assert result["format"] == "stablehlo"
-    lines = [toy.test[0], "", *toy.test[1:4]]
+    lines = [toy.test[0], *ODD, *toy.test[1:4]]
     program = tmp_path / "exported" / "example.py"
     assert run_program(program, lines) == use("translate", stdin=lines).lines
+    assert run_program(program, []) == []
 
 
 @needs_ctranslate2

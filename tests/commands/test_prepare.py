@@ -6,6 +6,9 @@ import shutil
 
 import pytest
 
+from tests.commands.runs import mtimes
+from tests.test_workdir import tokenizer_of
+
 
 @pytest.fixture(scope="module")
 def prepared(command, toy, tmp_path_factory):
@@ -28,28 +31,44 @@ def test_the_workdir_holds_config_tokenizer_and_corpus(prepared, toy, trained):
     model = (workdir / "tokenizer.model").read_bytes()
     assert record["tokenizer"]["sha256"] == hashlib.sha256(model).hexdigest()
     assert (trained.workdir / "tokenizer.model").read_bytes() == model
-    names = {path.name for path in workdir.iterdir()}
-    assert names == {"config.json", "tokenizer.model", "corpus"}  # nothing is trained
+    names = {path.name for path in workdir.iterdir()}  # nothing is trained
+    assert names == {".lock", "config.json", "tokenizer.model", "corpus"}
 
 
 def test_preparing_or_checking_again_changes_nothing(command, toy, prepared):
     workdir, first = prepared
-    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+    before = mtimes(workdir)
     again, checked = (
         command(mode, *toy.flags, workdir=workdir).result
         for mode in ("prepare", "check")
     )
     assert again == first.result
     assert checked["pairs"] == first.result["pairs"]
-    assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
+    assert mtimes(workdir) == before
 
 
-def test_model_and_place_of_the_text_may_change_before_training(
+def test_model_and_folder_of_the_text_may_change_before_training(
     command, toy, prepared, tmp_path
 ):
     workdir = shutil.copytree(prepared[0], tmp_path / "own")
-    flags = ("--config.model.d_ff=48", "--config.data.directory=elsewhere")
+    moved = shutil.copytree(toy.directory, tmp_path / "moved")
+    flags = ("--config.model.d_ff=48", f"--config.data.directory={moved}")
     result = command("prepare", toy.flags[0], *flags, workdir=workdir).result
     assert result == prepared[1].result
     record = json.loads((workdir / "config.json").read_text())
     assert record["config"]["model"]["d_ff"] == 48
+
+
+def test_a_tokeniser_of_ones_own_is_used_and_never_replaced(command, toy, tmp_path):
+    own = tokenizer_of(["x y z"], tmp_path / "tokenizer.model")
+    flags = (*toy.flags, f"--config.data.vocab_size={own.vocab_size}")
+    answer = command("prepare", *flags, workdir=tmp_path)
+    assert answer.result["vocab_size"] == own.vocab_size
+    assert f"using {tmp_path}/tokenizer.model, 11 ids" in answer.err
+    assert (tmp_path / "tokenizer.model").read_bytes() == own.source_model
+    shutil.rmtree(tmp_path / "corpus")
+    assert command("prepare", *flags, workdir=tmp_path).result == answer.result
+    shutil.rmtree(tmp_path / "corpus")
+    tokenizer_of(["u v w"], tmp_path / "tokenizer.model")
+    complaint = command("prepare", *flags, workdir=tmp_path).complaint
+    assert "tokenizer.model is damaged or not the tokeniser of this run" in complaint

@@ -1,17 +1,11 @@
 """The command line with a second architecture: nothing but `models` names the first."""
 
-import signal
-import socket
-import time
-from concurrent.futures import ThreadPoolExecutor
-
 import jax
 import numpy as np
 import pytest
 
 from jaxformer.models.architectures import ARCHITECTURES
 from tests.commands.runs import last_state, page_data
-from tests.commands.test_serve import ask
 from tests.models.recurrent import RecurrentConfig, RecurrentModel
 
 pytestmark = pytest.mark.slow
@@ -72,30 +66,6 @@ def test_it_learns_is_checked_and_shows_its_cross_attention(
     flags += ("--attention=encoder",)
     complaint = command(*flags, workdir=workdir, stdin=["bo"]).complaint
     assert "attention='encoder' is none of: cross" in complaint
-
-
-def test_it_serves_what_it_translates(workdir, command, toy):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-
-    def ask_and_stop():
-        try:
-            for _ in range(600):
-                try:
-                    return ask(port, "/translate", {"text": toy.test[0]})
-                except OSError:  # not ready yet
-                    time.sleep(0.05)
-        finally:
-            signal.raise_signal(signal.SIGTERM)
-
-    expected = command("translate", workdir=workdir, stdin=toy.test[:1]).lines
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask_and_stop)
-        flags = "--warm_up=0", f"--port={port}"
-        assert command("serve", *flags, workdir=workdir).result["sentences"] == 1
-    status, answer = asked.result()
-    found = [each["text"] for each in answer["translations"]]
-    assert (status, found) == (200, expected)
 
 
 def test_what_the_model_cannot_do_is_refused(workdir, command, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """Mistakes of the user: one line on stderr, exit code 2, and nothing is written."""
 
-import json
 import shutil
 import sys
 from unittest import mock
@@ -8,12 +7,17 @@ from unittest import mock
 import pytest
 
 from jaxformer import cli, processes
+from jaxformer.config_files import parse_config
 from jaxformer.errors import InputError
 from jaxformer.main import command as module_of
 from jaxformer.workdir import Workdir
+from tests.commands.runs import mtimes
 from tests.test_workdir import tokenizer_of
 
-FOREIGN = "--workdir=foreign", "is not the tokeniser that this run was trained with"
+FOREIGN = "--workdir=foreign", "damaged or not the tokeniser of this run"
+TORN = "corpus is damaged: train/source.tokens does not have its checksum"
+EDITED = "--workdir=edited", "edited/config.json cannot be read, is damaged or was ed"
+NOT_THERE = "new is not a writable folder; choose another file"
 # For each command: flags beside --workdir=run, and words of the message.
 MISTAKES = {
     "train": [
@@ -32,18 +36,41 @@ MISTAKES = {
             "--workdir=new --config=toy --config.batches.row_length=800",
             "tokens_per_mic",
         ),
-        ("--workdir=spoilt", "spoilt/tokenizer.model is not a SentencePiece model"),
+        ("--workdir=spoilt", "spoilt/tokenizer.model is damaged or not the tokeniser"),
+        (f"--workdir={'x' * 300} --config=toy", "File name too long"),
+        (
+            "--workdir=new --config=toy --config.model.positions=learned "
+            "--config.model.max_positions=20",
+            "model.max_positions=20 does not hold a row of 32 tokens",
+        ),
         FOREIGN,
+        EDITED,
+        ("--workdir=torn", TORN),
+        ("--config.data.directory=elsewhere", "/toy0', and 'elsewhere' cannot be comp"),
+        (
+            "--workdir=new --config=demo --config.data.builtin_eval_pairs=0",
+            "the dev split is empty; raise data.builtin_eval_pairs",
+        ),
+        (
+            "--workdir=given --config=demo --config.data.vocab_size=10",
+            "given/tokenizer.model cannot be used: it has 11 ids, more than data.vocab",
+        ),
     ],
-    "check": [("--workdir=", "nothing to check: give --config=...")],
+    "check": [
+        ("--workdir=", "nothing to check: give --config=..."),
+        ("--output=new/page.html", NOT_THERE),
+    ],
     "translate": [
         ("--workdir=run/config.json", "run/config.json/config.json cannot be read"),
         ("--workdir=untrained", "there is no checkpoint in untrained"),
-        ("--workdir=spoilt", "spoilt/tokenizer.model is not a SentencePiece model"),
+        ("--workdir=spoilt", "spoilt/tokenizer.model is damaged or not the tokeniser"),
         ("--ensemble=run,foreign", FOREIGN[1]),
         FOREIGN,
         ("--n_best=9 --beam_size=2", "n_best is 9, more than beam_size = 2"),
+        EDITED,
         ("--prefix=nowhere", "nowhere"),
+        ("--prefix=short", "short has 2 lines and standard input has 3"),
+        ("--prefix=many", "many has 51 lines and standard input has 3"),
         ("--max_source_length=2 --long_lines=refuse", "line 1 has 4 pieces"),
     ],
     "evaluate": [
@@ -54,6 +81,8 @@ MISTAKES = {
         ("--source=binary --reference=short", "binary, line 2: byte 1"),
         ("--source=nowhere --reference=short", "nowhere"),
         ("--split=tset", "'tset'"),
+        ("--output=new/text", NOT_THERE),
+        ("--split=dev --workdir=torn", TORN),
     ],
     "score": [
         FOREIGN,
@@ -67,7 +96,10 @@ MISTAKES = {
             "score yet; use the checkpoint latest",
         ),
     ],
-    "align": [("--output=short", "--output=short exists")],
+    "align": [
+        ("--output=short", "--output=short exists"),
+        ("--output=new/page.npz", NOT_THERE),
+    ],
     "visualize": [
         ("--layer=2", "no layer 2: choose from 1 to 1"),
         ("--heads=1,b", "--heads=1,b is no list"),
@@ -76,20 +108,23 @@ MISTAKES = {
         ("--source=long", "more than 32"),
         ("--source=short --output=new.svg", "shows one sentence"),
         ("--output=page.gif", "does not end in .html"),
+        ("--output=new/page.html", NOT_THERE),
     ],
     "report": [
         ("--compare=other,other", "given twice"),
         ("--compare=new", "there is no run in new"),
         ("--compare=other", "other and run translate different texts"),
         ("--output=run", "does not end in .html"),
-        ("--output=short/page.html", "cannot be written"),
+        ("--output=new/page.html", NOT_THERE),
     ],
     "reproduce": [
-        ("--row=table3/A_h2", "did you mean table3/A_h"),
+        ("--row=tabel3/A_h1", "did you mean table3/A_h1?"),
         ("--row=table3/E --workdir=", "--workdir is missing; give the folder to train"),
         ("--workdir=new", "there is no folder new"),
         ("--workdir=spoilt", "spoilt/reproduced.json cannot be read"),
         ("--output=page.txt", "does not end in .html"),
+        ("--output=new/page.html", NOT_THERE),
+        ("--output=page.html --row=table3/E", "leave out --row or --output"),
     ],
     "export": [
         ("", "give --format=ctranslate2"),
@@ -102,9 +137,10 @@ MISTAKES = {
         ("--workdir=new --input=run", "--config is missing"),
     ],
     "serve": [
-        ("--port=99999", "cannot listen on host 127.0.0.1, port 99999"),
+        ("--host=192.0.2.1", "cannot listen on host 192.0.2.1, port 8000"),
+        ("--port=99999", "--port is 99999; it must be at least 0 and at most 65535"),
         ("--port=0 --workdir=new", "there is no run in new"),
-        ("--max_sentences=9 --max_queue=8", "--max_sentences=9 exceeds --max_queue=8"),
+        ("--max_request_pieces=9 --max_queue=17", "9 exceeds half of --max_queue=17"),
     ],
 }
 
@@ -114,19 +150,24 @@ def folder(trained, toy, tmp_path_factory):
     """The finished run, others that lack something, and files."""
     folder = tmp_path_factory.mktemp("mistakes")
     shutil.copytree(trained.workdir, folder / "run")
-    untrained, unscored, spoilt, foreign, other = (
-        shutil.copytree(trained.workdir, folder / name)
-        for name in ("untrained", "unscored", "spoilt", "foreign", "other")
+    names = ["untrained", "unscored", "spoilt", "foreign", "other", "torn", "edited"]
+    untrained, unscored, spoilt, foreign, other, torn, edited = (
+        shutil.copytree(trained.workdir, folder / name) for name in names
     )
+    (torn / "corpus" / "train" / "source.tokens").write_bytes(b"")
+    record = (edited / "config.json").read_text()
+    (edited / "config.json").write_text(record.replace('"d_ff": 64', '"d_ff": 32'))
+    (folder / "given").mkdir()
+    (folder / "given" / ".lock").touch()
+    tokenizer_of(["x y z"], folder / "given" / "tokenizer.model")
     tokenizer_of(["x y z"], foreign / "tokenizer.model")
     shutil.rmtree(untrained / "checkpoints")
     (unscored / "metrics.jsonl").unlink()
     (spoilt / "tokenizer.model").write_bytes(b"nothing")
     (spoilt / "reproduced.json").write_text('{"row": "table3/E"}')
-    file = Workdir(other).config_file
-    record = json.loads(file.read_text())
-    record["config"]["data"]["test"] = "dev"
-    file.write_text(json.dumps(record))
+    values = Workdir(other).read_record()["config"]
+    values["data"]["test"] = "dev"
+    Workdir(other).write_record(parse_config(values), Workdir(other).read_tokenizer())
     shutil.copy(toy.config, folder)
     for name, content in {
         "short": b"SU\nRI\n", "one": b"bo\n", "empty": b"", "blank": b" \n",
@@ -145,10 +186,10 @@ def test_a_mistake_is_one_line_and_changes_nothing(
     command, folder, monkeypatch, mode, flags, said
 ):
     monkeypatch.chdir(folder)
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    answer = command(mode, *flags.split(), workdir="run", stdin=b"bo da fe\n")
+    before = mtimes(folder)
+    answer = command(mode, *flags.split(), workdir="run", stdin=b"bo da fe\n" * 3)
     assert said in answer.complaint
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert mtimes(folder) == before
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from jaxformer.commands.align import word_links
+from jaxformer.decoding.forced import pharaoh
+from jaxformer.errors import InputError
 from jaxformer.training.log import read_scores
 from tests.commands.runs import pair_flags
 
@@ -50,6 +53,65 @@ def test_scores_are_those_of_translate_and_of_evaluate(use, score, toy):
     assert -result["log_probability"] / result["tokens"] == pytest.approx(nll)
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--json",),
+        ("--n_best=2", "--temperature=3", "--split_sentences", "--prefix=FILE"),
+    ],
+    ids=["beam", "samples"],
+)
+def test_what_translate_found_is_scored_as_it_was_found(use, toy, tmp_path, flags):
+    """Also other segmentations than the tokeniser's, blank lines and long lines."""
+    lines = [*toy.test[:6], "\x00\u2581", ". ".join(toy.test[:8])]
+    prefix = tmp_path / "prefix"
+    prefix.write_text("SU RI\n" * len(lines))
+    flags = [flag.replace("FILE", str(prefix)) for flag in flags]
+    answer = use("translate", *flags, stdin=lines)
+    file = tmp_path / "found.jsonl"
+    file.write_bytes(answer.out)
+    found = [
+        (line, rank, each)
+        for line, record in enumerate(map(json.loads, answer.lines), start=1)
+        for rank, each in enumerate(record["hypotheses"], start=1)
+    ]
+    *details, total = map(
+        json.loads, use("score", f"--reference={file}", "--details").lines
+    )
+    for (line, rank, each), detail in zip(found, details, strict=True):
+        assert (detail["line"], detail["rank"]) == (line, rank)
+        assert detail["pieces"] == each["pieces"]
+        assert len(each["pieces"]) == each["tokens"]
+        log_p = pytest.approx(each["log_probability"], rel=1e-4, abs=1e-4)
+        assert detail["log_probability"] == log_p
+    assert total["sentences"] == len(found)
+    total_log_p = math.fsum(each["log_probability"] for *_, each in found)
+    assert total["log_probability"] == pytest.approx(total_log_p, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{}", "line 2 is no line of --mode=translate --json"),
+        ('{"hypotheses": []}', "has no hypothesis of --mode=translate --json"),
+        ("SU RI", "line 2 is no line"),
+        ('{"hypotheses": [{"text": "SU"}]}', "line 2 is no line"),
+        ('{"hypotheses": [{"source_pieces": 1, "pieces": 1}]}', "line 2 is no line"),
+        (
+            '{"hypotheses": [{"source_pieces": [], "pieces": [[]]}]}',
+            "line 2 is no line",
+        ),
+        ('{"hypotheses": [{"source_pieces": [], "pieces": ["X"]}]}', "X ... are not"),
+    ],
+)
+def test_lines_that_translate_did_not_write_are_refused(use, tmp_path, line, message):
+    file = tmp_path / "found.jsonl"
+    file.write_text('{"hypotheses": []}\n' + line + "\n")
+    assert message in use("score", f"--reference={file}").complaint
+    both = (f"--reference={file}", f"--source={file}")
+    assert "holds its sources; leave out --source" in use("score", *both).complaint
+
+
 def test_checkpoints_are_chosen_by_name(score, pairs, trained):
     def by(which):
         return score(pairs, f"--checkpoint={which}").result["log_probability"]
@@ -70,7 +132,12 @@ def test_checkpoints_are_chosen_by_name(score, pairs, trained):
 
 def test_align_writes_links_and_all_attention(use, pairs, tmp_path):
     output = tmp_path / "attention.npz"
-    answer = use("align", *pair_flags(tmp_path, pairs), f"--output={output}")
+    flags = pair_flags(tmp_path, pairs)
+    answer = use("align", *flags, f"--output={output}", "--units=pieces")
+    for words, (source, target) in zip(use("align", *flags).lines, pairs, strict=True):
+        ends = [tuple(map(int, link.split("-"))) for link in words.split()]
+        assert {t for _, t in ends} == {*range(len(target.split()))}
+        assert {s for s, _ in ends} <= {*range(len(source.split()))}
     with np.load(output) as arrays:
         for line, links in enumerate(answer.lines):
             source, target = arrays[f"{line}/source"], arrays[f"{line}/target"]
@@ -79,3 +146,28 @@ def test_align_writes_links_and_all_attention(use, pairs, tmp_path):
             assert cross.shape[2:] == (len(target), len(source))
             np.testing.assert_allclose(cross.sum(axis=-1), 1, rtol=1e-5)
     assert line == len(pairs) - 1
+
+
+PIECES = {"unbelievable": 3, "!": 1, "cats": 2, "\u4eca\u5929": 2, ">>deu<<": 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "links", "words"),
+    [
+        ("cats !", "unbelievable !", [(0, 0), (1, 1), (0, 2), (2, 3)], "0-0 1-1"),
+        ("unbelievable cats", "cats", [(1, 0), (4, 1)], "0-0 1-0"),
+        # No piece of the target begins a word after the first.
+        ("cats !", "\u4eca\u5929", [(2, 0), (1, 1)], "1-0 0-0"),
+        (">>deu<< cats", "!", [(1, 0)], "1-0"),
+        ("cats", "", [], ""),
+    ],
+)
+def test_words_are_linked_as_their_pieces_are(source, target, links, words):
+    def encode(texts):
+        return [[4] * PIECES[text] + [3] for text in texts]
+
+    pair = source, target
+    pieces = [["p"] * (sum(map(PIECES.get, text.split())) + 1) for text in pair]
+    assert pharaoh(word_links(links, pair, pieces, (encode, encode))) == words
+    with pytest.raises(InputError, match="pieces of several words"):
+        word_links(links, pair, [pieces[0][1:], pieces[1]], (encode, encode))

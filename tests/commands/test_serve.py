@@ -10,20 +10,15 @@ import pytest
 
 from jaxformer.commands import serve
 
-SERVE = ("--mode=serve", "--port=0")
+SERVE = ("--mode=serve", "--port=0", "--max_batch=4")
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 9, 100])
-def test_it_warms_up_with_all_lengths_alone_and_with_all_at_once(tmp_path, count):
-    assert len(serve.warm_up_groups(tmp_path, count)[-1]) == count  # without any text
+def test_examples_are_short_lines_of_the_validation_text(tmp_path):
+    assert serve.examples_of(tmp_path) == []  # an imported run has no text
     (tmp_path / "corpus").mkdir()
-    lines = ["w" * (7 * n % 50) for n in range(50)]
+    lines = ["a", "w " * 51, "a", " ", *"bcdefg"]
     (tmp_path / "corpus" / "dev.source.txt").write_text("\n".join(lines) + "\n")
-    *alone, together = serve.warm_up_groups(tmp_path, count)
-    assert together == lines[:count]
-    assert alone == sorted(alone, key=lambda group: len(group[0]))
-    assert [min(together, key=len, default=None)] in [*alone, [None]]
-    assert [max(together, key=len, default=None)] in [*alone, [None]]
+    assert serve.examples_of(tmp_path) == [*"abcde"]
 
 
 def ask(port: int, path: str, body: dict | None = None) -> tuple[int, dict]:
@@ -41,17 +36,20 @@ def test_a_run_is_served_until_it_is_asked_to_stop(start, use, trained, toy):
     server = start(1, *SERVE, f"--workdir={trained.workdir}")
     server.until(lambda: "serving: en-de on http://127.0.0.1:" in server.stderr())
     port = int(re.search(r"127\.0\.0\.1:(\d+)/", server.stderr())[1])
-    server.until(lambda: ask(port, "/health")[0] == 200)
+    server.until(lambda: ask(port, "/ready")[0] == 200)
     assert ask(port, "/health")[1]["n_best"] == 2
+    assert toy.dev[0] in ask(port, "/examples")[1]
     status, answer = ask(port, "/translate", {"text": toy.test, "n_best": 2})
     assert status == 200
     assert [each["text"] for each in answer["translations"]] == expected
+    _, answer = ask(port, "/translate", {"text": "\n".join(toy.test[:2])})
+    assert answer["translations"][0]["text"] == "\n".join(expected[:2])
     pair = {"source": toy.test[0], "target": expected[0]}
     status, shown = ask(port, "/attention", pair)
     assert (status, len(shown["cross"]), len(shown["cross"][0])) == (200, 1, 2)
     assert len(shown["cross"][0][0]) == len(shown["target"])
     result = server.stop()
-    assert result["sentences"] == len(toy.test)
+    assert result["sentences"] == len(toy.test) + 1
     assert result["requests"] >= 3
     assert "stopping: " in server.stderr()
 

@@ -1,6 +1,5 @@
 """--mode=train: what it reports, saves and resumes."""
 
-import json
 import re
 import signal
 
@@ -8,15 +7,19 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.training.log import MetricsLog
+from jaxformer import trainer
+from jaxformer.evaluation.evaluator import Evaluator
+from jaxformer.training import sharding
+from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.log import MetricsLog, encode, read_metrics
 from tests.commands.runs import (
     config_flags,
     last_state,
     losses,
     metrics,
     saved_steps,
-    text_of,
 )
+from tests.training.saved import truncate
 
 SHORT = config_flags(  # a few updates, which cross the end of an epoch of 9
     "training", steps=12, save_every=5, eval_every=10, log_every=2, average=1
@@ -26,6 +29,13 @@ SHORT = config_flags(  # a few updates, which cross the end of an epoch of 9
 def assert_equal_states(ours, theirs):
     states = (last_state(run, "params", "opt_state") for run in (ours, theirs))
     jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+def timeless(workdir):
+    """The lines of metrics.jsonl but for what depends on the clock."""
+    clock = {"time", "tokens_per_second"}
+    lines = read_metrics(workdir)
+    return [{key: line[key] for key in line.keys() - clock} for line in lines]
 
 
 def steps_of(workdir, kind):
@@ -65,26 +75,27 @@ def test_each_evaluation_is_logged_once_with_samples(trained, toy):
         assert reference == toy.translate(source)
 
 
+@pytest.mark.slow
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
     command, toy, tmp_path, monkeypatch
 ):
-    """Bit for bit, in the middle of an epoch, dropout on."""
+    """Bit for bit, in the middle of an epoch, dropout on; and so is its log."""
     parts, undisturbed = tmp_path / "parts", tmp_path / "undisturbed"
     before = signal.getsignal(signal.SIGTERM)
     report = MetricsLog.train
 
-    def stop_after_four(log, step, *args, **rates):
+    def stop_after_six(log, step, *args, **rates):
         report(log, step, *args, **rates)
-        if step == 4:
+        if step == 6:
             signal.raise_signal(signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MetricsLog, "train", stop_after_four)
+        patch.setattr(MetricsLog, "train", stop_after_six)
         stopped = command("train", *toy.flags, *SHORT, workdir=parts)
-    assert stopped.result == {"step": 5, "stopped": True}
-    assert "stopped at step 5, which is saved" in stopped.err
+    assert stopped.result == {"step": 7, "stopped": True}
+    assert "stopped at step 7, which is saved" in stopped.err
     assert signal.getsignal(signal.SIGTERM) == before
-    assert saved_steps(parts) == [5]
+    assert saved_steps(parts) == [5, 7]
     assert steps_of(parts, "final") == []
 
     for workdir in (parts, undisturbed):
@@ -94,10 +105,25 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
         assert steps_of(workdir, "eval") == [10]
         assert steps_of(workdir, "final") == [12]
     assert_equal_states(parts, undisturbed)
-    expected, resumed = losses(undisturbed), losses(parts)
-    assert list(expected) == [2, 4, 6, 8, 10, 12]
-    assert list(resumed) == [2, 4, 5, 6, 8, 10, 12]
-    assert resumed[12] == expected[12]
+    assert list(losses(parts)) == [2, 4, 6, 8, 10, 12]
+    ours, theirs = map(timeless, (parts, undisturbed))
+    assert ours == theirs
+
+
+def test_a_stop_in_the_save_of_the_first_update_loses_nothing(
+    command, toy, tmp_path, monkeypatch
+):
+    save = Checkpoints.save
+
+    def stop_and_save(*args, **options):
+        signal.raise_signal(signal.SIGTERM)
+        save(*args, **options)
+
+    monkeypatch.setattr(Checkpoints, "save", stop_and_save)
+    flags = (*toy.flags, *SHORT, "--config.training.save_every=1")
+    stopped = command("train", *flags, workdir=tmp_path)
+    assert stopped.result == {"step": 2, "stopped": True}
+    assert saved_steps(tmp_path) == [1, 2]
 
 
 def test_a_finished_run_only_repeats_a_lost_evaluation(
@@ -106,17 +132,60 @@ def test_a_finished_run_only_repeats_a_lost_evaluation(
     """The line of the scores is torn by a crash after the step was saved."""
     first, last = metrics(own_run, "eval")
     reports = metrics(own_run, "train")
-    text = text_of(map(json.dumps, [*reports, first]))
-    (own_run / "metrics.jsonl").write_text(text + json.dumps(last)[:-30])
+    text = "".join(map(encode, [*reports, first, last]))
+    (own_run / "metrics.jsonl").write_text(text[:-30])
     again = command("train", workdir=own_run).result  # neither config nor text
     nothing = {"tokens_per_second": 0}
     assert again == trained.answer.result | nothing
     assert saved_steps(own_run) == saved_steps(trained.workdir)
     assert_equal_states(own_run, trained.workdir)
     assert metrics(own_run, "train") == reports
+    assert steps_of(own_run, "final") == [100]
     kept, repeated = metrics(own_run, "eval")
     assert kept == first
     assert repeated.pop("time") > last.pop("time")
     for key in ("loss", "nll", "ppl"):
         assert repeated.pop(key) == pytest.approx(last.pop(key), rel=1e-5)
     assert repeated == last
+
+
+def test_a_finished_run_whose_result_cannot_be_evaluated_loses_nothing(
+    command, own_run
+):
+    """An older checkpoint, of which the result is an average, is damaged."""
+    before = (own_run / "metrics.jsonl").read_bytes()
+    truncate(own_run / "checkpoints" / "75")
+    assert "75 is damaged" in command("train", workdir=own_run).complaint
+    assert (own_run / "metrics.jsonl").read_bytes() == before
+
+
+# What is called when a signal arrives, the number of the call, and the step saved.
+STOPS = {
+    "before the first update": (trainer, "make_training_setup", 1, 100),
+    "at the first update": (sharding, "put_batch", 1, 100),
+    "at a later update": (sharding, "put_batch", 2, 102),
+    "at an evaluation": (Evaluator, "__call__", 1, 102),
+    "at the result": (trainer, "load_parameters", 1, 103),
+}
+
+
+@pytest.mark.parametrize(("owner", "name", "number", "step"), STOPS.values(), ids=STOPS)
+def test_a_stop_is_immediate_while_all_updates_are_saved(
+    command, own_run, monkeypatch, owner, name, number, step
+):
+    """Otherwise the update in progress is made and saved."""
+    original, begun, ended = getattr(owner, name), [], []
+
+    def call(*given, **flags):
+        begun.append(name)
+        if len(begun) == number:
+            signal.raise_signal(signal.SIGTERM)
+        ended.append(name)
+        return original(*given, **flags)
+
+    monkeypatch.setattr(owner, name, call)
+    every = {"eval_every": 1020} if name == "load_parameters" else {"eval_every": 102}
+    flags = config_flags("training", steps=103, save_every=51, **every)
+    result = command("train", *flags, workdir=own_run).result
+    assert result == {"step": step, "stopped": True}
+    assert (len(ended) == number) == (number == 2)

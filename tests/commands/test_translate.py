@@ -115,8 +115,8 @@ def test_rules_of_the_search_and_alignments(use, toy):
 def test_one_line_has_a_prefix_and_an_ensemble_of_equal_runs_changes_nothing(
     use, trained, toy, expected, tmp_path
 ):
-    """The file of prefixes has fewer lines than the input; batches are small."""
-    (tmp_path / "prefixes").write_text("SU\n")
+    """The other lines of the file of prefixes are blank; batches are small."""
+    (tmp_path / "prefixes").write_text("SU\n\n\n\n\n\n")
     lines = [*toy.test[:5], " ".join(toy.test)]
     flags = (f"--ensemble={trained.workdir},{trained.workdir}", "--batch_tokens=40")
     prefix = f"--prefix={tmp_path / 'prefixes'}"

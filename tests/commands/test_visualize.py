@@ -55,5 +55,10 @@ def test_python_shows_the_same(trained, toy):
     assert first.found.text == translator(sentence)
     (shown,) = jaxformer.attention_view(translator, [sentence], ["SU"]).viewed
     assert [each.found.text for each in shown.alternatives] == ["SU"]
+    two = jaxformer.attention_view(translator, f"{sentence}\n{toy.test[1]}").viewed
+    assert [each.source for each in two] == toy.test[:2]
+    for each in two:
+        best = each.alternatives[0]
+        assert best.attention.target == best.found.pieces
     with pytest.raises(InputError, match="1 sentences and 2 translations"):
         jaxformer.attention_view(translator, [sentence], ["SU", "RI"])

@@ -10,12 +10,11 @@ from jaxformer.data.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")
-def cleaned(tmp_path_factory):
+def cleaned():
     """Clean text of the letters a, b, c: each is one piece, and so is "▁"."""
-    path = tmp_path_factory.mktemp("letters") / "tokenizer.model"
     letters = {"vocab_size": 8, "character_coverage": 1.0, "vocab_sentences": 9}
     config = SimpleNamespace(**letters, seed=0)
-    tokenizer = train_tokenizer(["a", "b", "c"], path, config)
+    tokenizer = train_tokenizer(["a", "b", "c"], config)
 
     def cleaned(pairs, **changes):
         report = CorpusReport()

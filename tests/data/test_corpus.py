@@ -4,6 +4,7 @@ import gzip
 import logging
 import shutil
 from dataclasses import fields, replace
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -170,8 +171,11 @@ def test_a_workdir_holds_all_that_training_needs(tmp_path, folder, caplog):
     dev = [*PAIRS[:2], ("", "leer"), PAIRS[0]]
     write_split(tmp_path / "text" / "train", [*PAIRS, PAIRS[0], ("", "leer")])
     write_split(tmp_path / "text" / "val", dev)
-    with caplog.at_level(logging.INFO):
+    untracked = Mock(side_effect=lambda pairs, *_, **__: pairs)
+    with caplog.at_level(logging.INFO), patch("jaxformer.data.corpus.track", untracked):
         prepared = prepare(folder, run)
+    progress = [call.args[1:] for call in untracked.call_args_list]  # with totals
+    assert progress == [("reading",), ("tokenising train", 6), ("tokenising dev", 4)]
     assert "4 of 6 pairs kept, dropped: 1 empty, 1 duplicate" in caplog.text
     prepare(folder, tmp_path / "again")
     assert tree(tmp_path / "again") == tree(run)
@@ -202,9 +206,24 @@ def test_a_prepared_workdir_is_only_opened(tmp_path, folder, monkeypatch):
     with pytest.raises(InputError, match=message):
         prepare(replace(folder, vocab_size=90, max_ratio=4.0), run)
     assert tree(run) == before
-    (run / "corpus" / "report.json").unlink()
     with pytest.raises(InputError, match="holds no prepared corpus"):
-        prepare(folder, run)
+        open_prepared(tmp_path)
+
+
+def test_another_folder_is_accepted_for_the_same_text(tmp_path, folder):
+    run, moved = tmp_path / "run", replace(folder, directory="moved")
+    prepare(folder, run)
+    before = tree(run)
+    both = "directory='text', and 'moved'"
+    with pytest.raises(InputError, match=rf"{both} cannot .*neither moved/train\.en"):
+        prepare(moved, run)
+    shutil.move(tmp_path / "text", tmp_path / "moved")
+    assert len(prepare(moved, run).train.source) == len(PAIRS)
+    write_split(tmp_path / "moved" / "val", [PAIRS[0], PAIRS[0]])
+    with pytest.raises(InputError, match=rf"{both} has other text; use another"):
+        prepare(moved, run)
+    prepare(folder, run)  # which needs no text
+    assert tree(run) == before
 
 
 def test_only_the_tokenizer_it_was_prepared_with_is_accepted(tmp_path, folder):
@@ -215,7 +234,7 @@ def test_only_the_tokenizer_it_was_prepared_with_is_accepted(tmp_path, folder):
     assert prepare(folder, run, tokenizer=given).report["vocab_size"] == 60
     assert prepare(folder, run).tokenizer.hash == given.hash
     shutil.copy(other / "tokenizer.model", run)
-    with pytest.raises(InputError, match="is not the tokenizer that"):
+    with pytest.raises(InputError, match="damaged or not the tokeniser of this run"):
         prepare(folder, run)
 
 
@@ -270,22 +289,3 @@ def test_a_corpus_without_pairs_opens_and_has_no_index(tmp_path, index):
     write_corpus(tmp_path / "c", [], vocab_size=10)
     with pytest.raises(IndexError):
         open_corpus(tmp_path / "c").target[index]
-
-
-def test_an_error_while_writing_leaves_nothing(tmp_path):
-    with pytest.raises(ValueError, match="argument"):
-        write_corpus(tmp_path / "c", [*CHUNKS, (SOURCES,)], vocab_size=100)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["source.tokens", "target.offsets.npy", "format.json"])
-@pytest.mark.parametrize("is_cut", [True, False])
-def test_damage_is_one_sentence(tmp_path, name, is_cut):
-    write_corpus(tmp_path / "train", CHUNKS, vocab_size=100)
-    path = tmp_path / "train" / name
-    content = path.read_bytes()
-    path.unlink()
-    if is_cut:
-        path.write_bytes(content[:-1])
-    with pytest.raises(InputError, match=r"train is missing or damaged.*prepare"):
-        open_corpus(tmp_path / "train")

@@ -73,7 +73,7 @@ def test_a_new_run_starts_from_the_vectors_where_they_belong(read, tmp_path):
     def init():
         boxed = nn.LogicallyPartitioned(jnp.ones((8, 2)), ("vocab", "embed"))
         table, zero = {"embedding": boxed, "other": jnp.ones(3)}, jnp.zeros(())
-        return TrainState(zero, zero, zero, table, (), table, zero, zero)
+        return TrainState(zero, zero, zero, table, (), table, zero, zero, zero)
 
     def start(file):
         run = Mock()

@@ -3,8 +3,10 @@
 import hashlib
 import io
 import logging
+import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from itertools import chain
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ from jaxformer.data.tokenizer import (
     MarianTokenizer,
     Tokenizer,
     pack_tokenizer,
+    require_usable,
     train_tokenizer,
 )
 from jaxformer.errors import InputError
@@ -40,7 +43,23 @@ ALPHABET = "".join(sorted(set("".join(TEXT))))
 def train(path, sentences=TEXT, **changes):
     config = {"vocab_size": 200, "character_coverage": 1.0, "vocab_sentences": 1000}
     config = SimpleNamespace(**config | {"seed": 0} | changes)
-    return train_tokenizer(sentences, path, config)
+    tokenizer = train_tokenizer(sentences, config)
+    path.write_bytes(tokenizer.source_model)
+    return tokenizer
+
+
+def test_ctrl_c_interrupts_the_training_of_a_vocabulary(tmp_path, monkeypatch):
+    """SentencePiece would report an exception in its iterator as a RuntimeError."""
+    end, main = threading.Event(), threading.main_thread().ident
+
+    def run_long(**_):
+        signal.pthread_kill(main, signal.SIGINT)
+        end.wait(60)
+
+    monkeypatch.setattr(sentencepiece.SentencePieceTrainer, "train", run_long)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "tokenizer.model")
+    end.set()
 
 
 @pytest.fixture(scope="module")
@@ -220,5 +239,48 @@ def test_a_damaged_file_is_refused(tmp_path, marian, end):
         Tokenizer.load(tmp_path / "m")
     packed = pack_tokenizer(marian.source_model, marian.target_model, marian.pieces())
     (tmp_path / "m").write_bytes(packed[:end])
-    with pytest.raises(InputError, match=r"is damaged .* put the original back"):
+    with pytest.raises(InputError, match="m is damaged or not a SentencePiece model"):
         Tokenizer.load(tmp_path / "m")
+
+
+# A user's own SentencePiece model
+
+IDS = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
+
+
+def own_model(**changes):
+    """Train a model by SentencePiece itself, with what jaxformer needs or `changes`."""
+    model, identity = io.BytesIO(), {"normalization_rule_name": "identity"}
+    options = {"vocab_size": 90, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT), model_writer=model,
+        **options | IDS | identity | changes,
+    )  # fmt: skip
+    return Tokenizer(model.getvalue())
+
+
+@pytest.mark.parametrize("changes", [{}, {"byte_fallback": True, "vocab_size": 400}])
+def test_a_users_model_is_used_if_it_is_not_larger_than_the_config_says(
+    tmp_path, changes
+):
+    own = own_model(**changes)
+    require_usable(own, tmp_path / "m", own.vocab_size + 1)
+    assert own.decode(own.encode(TEXT)[2]) == TEXT[2]
+    said = f"set data.vocab_size={own.vocab_size}, or remove the file"
+    with pytest.raises(InputError, match=said):
+        require_usable(own, tmp_path / "m", own.vocab_size - 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2}, "--pad_id=0 --unk_id"),
+        ({"normalization_rule_name": "nmt_nfkc"}, "--normalization_rule_name=identity"),
+        ({"add_dummy_prefix": False}, "changes characters or the spaces"),
+        ({"treat_whitespace_as_suffix": True}, "changes characters or the spaces"),
+    ],
+)
+def test_a_users_model_needs_our_ids_and_no_normalisation(tmp_path, changes, said):
+    own = own_model(**changes)
+    with pytest.raises(InputError, match=said):
+        require_usable(own, tmp_path / "m", own.vocab_size)

@@ -106,7 +106,8 @@ class Wanted:
         grams = {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
         past = tuple(tokens[len(tokens) - n + 1 :])
         words = (word for word in WORDS if not n or (*past, word) not in grams)
-        return (*([] if length < self.least else [EOS]), *words)
+        end = [] if length < self.least else [EOS]
+        return (*end, *words) or (EOS,)  # where every word would repeat an n-gram
 
 
 @st.composite

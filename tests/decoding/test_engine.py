@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 from jaxformer.batch import EOS
 from jaxformer.decoding import engine as engine_module
-from jaxformer.decoding.engine import Engine, Task, bucket_length
+from jaxformer.decoding import shapes
+from jaxformer.decoding.engine import Engine, Task
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.models.sequence_model import pad, resize_ring
 from tests.decoding.tables import (
@@ -70,7 +71,7 @@ class Client:
         self.submitted, self.answers = 0, Counter()
         engine.weights = jnp.asarray(self.tables)
 
-    def submit(self, wanted: Wanted, source) -> None:
+    def submit(self, wanted: Wanted, source, **of_request) -> None:
         number = self.submitted
         self.submitted += 1
 
@@ -83,14 +84,17 @@ class Client:
             assert_same(hypotheses_of(found), expected)
 
         constraints = wanted.limit, wanted.least, wanted.prefix, wanted.seed
-        self.engine.submit(Task(source, *constraints, done))
+        self.engine.submit(Task(source, *constraints, done, **of_request))
 
     def advance(self, most=None) -> bool:
         more = self.engine.advance(most)
         shape, devices = self.engine._shape, self.engine._devices
         assert len(self.engine._tasks) <= shape.slots
         assert shape.slots % devices == 0
-        assert shape.slots == devices or shape.slots * shape.source <= BATCH_TOKENS
+        limited = self.engine._shapes.all
+        is_small = shape.slots * shape.source <= BATCH_TOKENS
+        assert shape.slots == devices or shape in limited or is_small
+        assert not limited or shape in [*limited, (0, 0, 0)]
         return more
 
     def finish(self) -> None:
@@ -105,10 +109,12 @@ class Client:
 @pytest.fixture(scope="module", autouse=True)
 def small_sizes():
     """Make shapes grow and shrink with a few short sentences."""
-    sizes = {"SHORTEST_BUCKET": 8, "AHEAD": 3, "MOST_SLOTS": 4, "REFILL": 2}
     with pytest.MonkeyPatch.context() as patch:
-        for name, size in sizes.items():
+        for name, size in {"AHEAD": 3, "REFILL": 2}.items():
             patch.setattr(engine_module, name, size)
+        sizes = {"SHORTEST_BUCKET": 8, "SHORTEST_LENGTH": 8, "MOST_SLOTS": 4}
+        for name, size in (sizes | {"SHRINK_AFTER": 2}).items():
+            patch.setattr(shapes, name, size)
         yield
 
 
@@ -203,6 +209,71 @@ def test_dropped_tasks_get_no_answer_and_do_not_affect_later_ones(shared):
     assert not dropped.answers
 
 
+def test_a_cancelled_request_frees_its_slots_and_changes_no_other(shared):
+    engine, _ = shared
+    dropped, client = Client(*shared), Client(*shared)
+    for number in range(6):
+        dropped.submit(Wanted(9, least=9), source_of(number, length=5), request=dropped)
+    client.submit(Wanted(9), source_of(1, 2, length=5))
+    dropped.advance(2)
+    assert engine.load == (3, 4)
+    engine.cancel(dropped)
+    assert engine.load == (1, 0)
+    client.submit(Wanted(7), source_of(3, length=4))
+    client.finish()
+    assert not dropped.answers
+
+
+def test_requests_take_turns_by_their_tokens(shared):
+    """A short request does not wait for the rest of a long one before it."""
+    engine, ended = shared[0], []
+
+    def submit(name: str, count: int, length: int) -> None:
+        for number in range(count):
+            task = Task(source_of(number, length=length), 3, 3, before=number * length)
+            engine.submit(task._replace(done=lambda _: ended.append(name)))
+
+    submit("long", 40, length=5)
+    engine.advance(1)
+    submit("late", 1, length=5)
+    submit("half", 10, length=10)
+    while engine.advance(1):
+        pass
+    assert ended.index("late") < 9
+    last = len(ended) - ended[::-1].index("half")
+    assert ended[:last].count("long") == pytest.approx(20, abs=5)
+
+
+def test_later_requests_do_not_delay_an_earlier_one_for_ever(shared):
+    engine, ended = shared[0], []
+    task = Task(source_of(0, length=5), 3, 3, done=lambda _: None)
+    engine.submit(task)
+    engine.submit(task._replace(before=5, done=lambda _: ended.append("second part")))
+    for _ in range(300):
+        while engine.load[0] < 8:
+            engine.submit(task)
+        engine.advance(1)
+    engine.clear()
+    assert ended == ["second part"]
+
+
+def test_limited_shapes_change_no_result():
+    options = SEARCHES["beam"]
+    engine = Engine(Tables(), options, batch_tokens=BATCH_TOKENS, rows=None)
+    client = Client(engine, options)
+    shapes = engine.limit(source=12, output=15, slots=4)
+    assert shapes == [(1, 8, 8), (4, 8, 8), (1, 12, 15), (4, 12, 15)]
+    used = set()
+    for number in range(12):
+        long = number % 5 == 0
+        wanted = Wanted(15 if long else 4, least=14 * long, prefix=(4,) * (number % 3))
+        client.submit(wanted, source_of(number, length=12 if long else 3))
+        client.advance(3)
+        used.add(engine._shape)
+    client.finish()
+    assert {(4, 8, 8), (1, 12, 15)} <= used <= set(shapes)
+
+
 @pytest.mark.parametrize("devices", [2, 3])
 def test_slots_on_several_devices_change_nothing(devices):
     mesh = jax.make_mesh(
@@ -223,6 +294,6 @@ def test_slots_on_several_devices_change_nothing(devices):
 
 
 def test_bucket_lengths_grow_by_at_most_a_half(monkeypatch):
-    monkeypatch.setattr(engine_module, "SHORTEST_BUCKET", 16)
-    ladder = sorted({bucket_length(length) for length in range(1, 200)})
+    monkeypatch.setattr(shapes, "SHORTEST_BUCKET", 16)
+    ladder = sorted({shapes.bucket_length(length) for length in range(1, 200)})
     assert ladder == [16, 24, 32, 48, 64, 96, 128, 192, 256]

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import EOS
-from jaxformer.decoding.forced import Attention, TeacherForcing
+from jaxformer.decoding.forced import (
+    Attention,
+    TeacherForcing,
+    joined_links,
+    pharaoh,
+)
+from jaxformer.errors import InputError
 from tests.decoding.tiny import (
     MODEL,
     SENTENCES,
@@ -40,16 +46,47 @@ def test_each_piece_has_its_log_probability_given_those_before(model, sources, t
         assert each.log_probability == pytest.approx(expected.sum(), rel=1e-5)
 
 
+def test_pieces_are_scored_as_they_are_and_by_parts():
+    """Parts that a search has found are independent of each other."""
+    forcing = TeacherForcing(MODEL, Numbers(), batch_tokens=64)
+    params = params_of(MODEL)
+    texts = forcing.score(params, ["4 5", "6", " "], ["7", "8 9", ""])
+    assert texts[2] == ([], [])  # blank on both sides
+    sources = [["4", "5", "</s>"], ["4", "5", "</s>", "6", "</s>"], []]
+    targets = [["7", "</s>"], ["7", "</s>", "8", "9", "</s>"], []]
+    found = forcing.score(params, sources, targets)
+    assert [each.pieces for each in found] == targets
+    both = [value for each in texts for value in each.log_probabilities]
+    np.testing.assert_allclose(found[1].log_probabilities, both, rtol=1e-4)
+    assert found[0].log_probability == pytest.approx(texts[0].log_probability)
+    assert len(forcing.attention(params, sources[1], targets[1])) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (["4", "</s>"], ["7"], "7 ... are not this tokeniser's pieces"),
+        (["4", "</s>"], ["seven", "</s>"], "seven </s> ... are not this"),
+        (["4", "</s>", "5", "</s>"], ["7", "</s>"], "has 2 parts and .* 1"),
+        ([], "7", "of pair 1 has 0 parts"),
+    ],
+)
+def test_pieces_of_another_tokeniser_or_hypothesis_are_refused(source, target, message):
+    forcing = TeacherForcing(MODEL, Numbers(), batch_tokens=64)
+    with pytest.raises(InputError, match=message):
+        forcing.score(params_of(MODEL), [source], [target])
+
+
 def test_attention_is_that_of_the_pair_without_padding():
     forcing = TeacherForcing(MODEL, Numbers(), batch_tokens=64)
-    maps = forcing.attention(params_of(MODEL), "4 5 6 7", "8 9")
+    (maps,) = forcing.attention(params_of(MODEL), "4 5 6 7", "8 9")
     assert maps.source == ["4", "5", "6", "7", "</s>"]
     assert maps.target == ["8", "9", "</s>"]
     for each, t, s in ((maps.encoder, 5, 5), (maps.decoder, 3, 3), (maps.cross, 3, 5)):
         assert each.shape == (1, 2, t, s)
         np.testing.assert_allclose(each.sum(axis=-1), 1.0, rtol=1e-5)
     # Query t depends on target tokens before t.
-    other = forcing.attention(params_of(MODEL), "4 5 6 7", "8 10")
+    (other,) = forcing.attention(params_of(MODEL), "4 5 6 7", "8 10")
     np.testing.assert_array_equal(other.cross[:, :, :2], maps.cross[:, :, :2])
     assert (other.cross[:, :, 2] != maps.cross[:, :, 2]).any()
 
@@ -76,5 +113,7 @@ def test_alignment_links_each_piece_to_its_largest_mean_weight(cross, alignment)
     cross, none = np.array(cross, np.float32), np.zeros(0)
     *_, t, s = cross.shape
     maps = Attention(["w"] * s, ["w"] * t, none, none, cross)
-    assert maps.pharaoh() == alignment
-    assert [f"{s}-{t}" for s, t in maps.alignment()] == alignment.split()
+    assert pharaoh(maps.alignment()) == pharaoh(joined_links([maps])) == alignment
+    # The links of a second part count the pieces of the first one, ends included.
+    moved = [(len(maps.source) + s, len(maps.target) + t) for s, t in maps.alignment()]
+    assert joined_links([maps, maps]) == [*maps.alignment(), *moved]

@@ -1,7 +1,5 @@
 """Sentences and lines around a stand-in for the engine."""
 
-import io
-import sys
 from unittest import mock
 
 import numpy as np
@@ -10,8 +8,8 @@ import pytest
 from jaxformer.batch import EOS
 from jaxformer.decoding import translate as translate_module
 from jaxformer.decoding.engine import Task
+from jaxformer.decoding.parts import Hypothesis, sentences_of
 from jaxformer.decoding.search import SearchResult
-from jaxformer.decoding.translate import Hypothesis
 from jaxformer.errors import InputError
 from tests.decoding.tiny import EXTRA, MODEL, SENTENCES, open_translator, padded
 from tests.models.tiny import model_of
@@ -55,23 +53,55 @@ def test_a_string_gives_a_string_and_a_list_a_list(make_echo):
     assert echo("5 6") == "5 6"
     assert echo(["5 6", "7", "8 9 10"]) == ["5 6", "7", "8 9 10"]
     assert echo([]) == echo.translate([]) == []
+    (found,) = echo.translate(["5 6"], prefixes=["7"])
+    assert echo.translate("5 6", prefixes="7") == found
+    for prefixes in ([], ["7", "8"], "7"):
+        with pytest.raises(InputError, match="for 1 texts; give a list"):
+            echo.translate(["5 6"], prefixes=prefixes)
 
 
 @pytest.mark.parametrize("n_best", [1, 2, 3])
 def test_hypotheses_are_sorted_and_cut(make_echo, n_best):
     (found,) = make_echo(n_best=n_best).translate(["5 6"], prefixes=["7"])
-    best = Hypothesis("7 5 6", -2.5, -5.0, 4)
-    assert found == [best, Hypothesis("5 6", -10 / 3, -20 / 3, 3)][:n_best]
+    source = ["5", "6", "</s>"]
+    best = Hypothesis("7 5 6", -2.5, -5.0, 4, source, ["7", *source])
+    second = Hypothesis("5 6", -10 / 3, -20 / 3, 3, source, source)
+    assert found == [best, second][:n_best]
+
+
+def test_hypotheses_have_different_texts_unless_they_are_samples(make_echo):
+    """Without a prefix the stand-in finds one text twice; the better one is kept."""
+    (found,) = make_echo(n_best=2).translate(["5 6"])
+    assert [(each.text, each.score) for each in found] == [("5 6", -10 / 3)]
+    (found,) = make_echo(n_best=2, temperature=1.0).translate(["5 6"])
+    assert [each.text for each in found] == ["5 6", "5 6"]
+    # A part with fewer texts repeats its last beside those of another part.
+    (found,) = make_echo(n_best=2, split_sentences=True).translate(
+        ["5 6. 7."], prefixes=["9"]
+    )
+    assert [each.text for each in found] == ["9 5 6 7", "5 6 7"]
+
+
+def test_of_equal_texts_the_best_keeps_its_rank(make_echo, monkeypatch):
+    def advance(engine, _=None):
+        if not engine.tasks:
+            return False
+        tokens = padded([[word, EOS] for word in (5, 6, 5)], 4)
+        scores = np.array([-1.0, -2.0, -3.0])
+        engine.tasks.pop().done(SearchResult(tokens, np.full(3, 2), scores, scores))
+        return True
+
+    monkeypatch.setattr(Echo, "advance", advance)
+    (found,) = make_echo(n_best=3).translate(["7"])
+    assert [(each.text, each.score) for each in found] == [("5", -1.0), ("6", -2.0)]
 
 
 def test_blank_sentences_stay_blank_and_take_no_slot(make_echo):
     echo = make_echo(n_best=2)
-    assert echo(["", "5", "  ", "6 7", "\t"]) == ["", "5", "", "6 7", ""]
-    nothing = Hypothesis("", 0.0, 0.0, 0)
+    blank = ["", "  ", "\t", "\x00", "\u2581", "\x1b\u2581 \x85", "\u00ad\n"]
+    assert echo(["5", *blank, "6 7"]) == ["5", *[""] * len(blank), "6 7"]
+    nothing = Hypothesis("", 0.0, 0.0, 0, [], [])
     assert echo.translate([" "], prefixes=["5"]) == [[nothing]]
-    found = []
-    echo.submit(" ", found.extend)
-    assert found == [nothing]
     assert [len(task.source) for task in echo._engine.seen] == [3, 2]
 
 
@@ -129,17 +159,13 @@ def test_check_stop_may_end_the_work_at_any_moment(make_echo):
     assert echo(SENTENCES) == SENTENCES
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_terminal_shows_a_progress_bar(make_echo, monkeypatch, is_terminal):
-    stderr = io.StringIO()
-    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal, raising=False)
-    monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(translate_module, "BAR_DELAY", 0)
-    monkeypatch.setattr(translate_module.tqdm, "monitor_interval", 0)  # no thread
+def test_all_processes_report_their_progress(make_echo, monkeypatch):
+    progress = mock.MagicMock()
+    monkeypatch.setattr(translate_module, "progress", progress)
     echo = make_echo()
     assert echo.translate_all(SENTENCES) == echo.translate(SENTENCES)
-    assert ("0/9 [" in stderr.getvalue()) == is_terminal
-    assert not stderr.getvalue().strip(" \r") or is_terminal
+    progress.assert_called_once_with("translating", 9, unit="sentences")
+    assert progress().__enter__().update.call_count == 9
 
 
 def test_a_long_line_is_translated_in_parts(make_echo):
@@ -152,8 +178,71 @@ def test_a_long_line_is_translated_in_parts(make_echo):
     # The best of both parts, then the second best; scores are sums.
     text = "5 6 7 8 9 10 11 12 13 14"
     sums = -10 / 9 - 10 / 4, -20 / 9 - 20 / 4, 9 + 4
-    assert best == (f"20 {text}", *map(pytest.approx, sums))
-    assert second == (text, *map(pytest.approx, (-10 / 8 - 10 / 4, -7.5, 8 + 4)))
+    assert best[:4] == (f"20 {text}", *map(pytest.approx, sums))
+    assert second[:4] == (text, *map(pytest.approx, (-10 / 8 - 10 / 4, -7.5, 8 + 4)))
+    assert " ".join(best.source_pieces) == "5 6 7 8 9 10 11 </s> 12 13 14 </s>"
+    assert best.pieces == ["20", *best.source_pieces]
+    assert len({task.seed % 2**32 for task in echo._engine.seen}) == 2
+
+
+TEXT = "5 6. 7.\n\n \x00\u2581\n8 9?\r\nM. 5. 10 11.\n"
+
+
+@pytest.mark.parametrize(
+    ("split", "sources", "text"),
+    [
+        (True, ["5 6", "7", "8 9", "5 10 11"], "5 6 7\n\n\n8 9\n5 10 11"),
+        (False, ["5 6 7 8 9 5 10 11"], "5 6 7 8 9 5 10 11"),
+    ],
+)
+def test_a_text_is_translated_sentence_by_sentence_or_as_one_line(
+    make_echo, split, sources, text
+):
+    """Line breaks are kept, but for those at the ends; "M. 5." begins a sentence."""
+    echo = make_echo(split_sentences=split, seed=3)
+    (found,) = echo.translate([TEXT], prefixes=["20"])
+    assert [
+        " ".join(map(str, task.source[:-1])) for task in echo._engine.seen
+    ] == sources
+    assert found[0].text == f"20 {text}"
+    assert [task.prefix for task in echo._engine.seen] == [
+        [20],
+        *[[]] * (len(sources) - 1),
+    ]
+    seeds = [task.seed % 2**32 for task in echo._engine.seen]
+    assert seeds[0] == 3_000_009
+    assert len({*seeds}) == len(sources)
+    assert echo(["", TEXT, "\n \n", "5. 6."])[1:] == [text, "", "5 6"]
+
+
+def test_each_sentence_is_short_enough_by_itself_and_has_the_language_code(make_echo):
+    echo = make_echo(split_sentences=True, max_source_length=4, long_lines="refuse")
+    assert echo("5 6 7. 8 9 10.") == "5 6 7 8 9 10"
+    with pytest.raises(InputError, match="line 1 has 5 pieces"):
+        echo("5 6 7. 8 9 10 11.")
+    echo.tokenizer.pieces = lambda: [">>5<<"]
+    assert echo(" >>5<< 6 7. 8 9.\n>>6<<") == "5 6 7 5 8 9\n5 6"
+    assert echo(">>6<< 7. 8.") == "6 7 8"
+
+
+@pytest.mark.parametrize(
+    ("line", "language", "count"),
+    [
+        ("The cat sleeps. The old man sees the dog.", "en", 2),
+        ("Mr. Smith paid $3.5 million on Jan. 5. Really? Yes!", "en", 3),
+        ("Er kam am 3. Mai an. Dr. M\u00fcller war z. B. nicht da.", "de", 2),
+        ("M. Dupont est arriv\u00e9. Voil\u00e0.", "fr", 2),
+        ("1. Mix. 2. Bake.", "en", 2),
+        ("\u4eca\u5929\u5f88\u597d\u3002\u660e\u5929\u5462\uff1f", "zh_CN", 2),
+        ("One. Two.", "no such language", 2),
+        ("A\u2028. B\u00a0. \u3000", "en", 1),
+        ("", "en", 0),
+    ],
+)
+def test_sentences_of_a_line(line, language, count):
+    found = sentences_of(line, language)
+    assert "".join(found) == " ".join(line.split())
+    assert len(found) == count
 
 
 def test_a_long_line_may_be_truncated_or_refused_by_its_number(make_echo):
@@ -165,7 +254,5 @@ def test_a_long_line_may_be_truncated_or_refused_by_its_number(make_echo):
         echo(["5", "6", long])
     with pytest.raises(InputError, match="line 12 has 7 pieces"):
         echo.translate_part(["5", long], first=10)
-    with pytest.raises(InputError, match="line 8 has 7 pieces"):
-        echo.submit(long, print, line=7)
     assert echo._engine.seen == []
     assert echo("5 6 7") == "5 6 7"

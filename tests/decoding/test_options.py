@@ -34,6 +34,12 @@ def test_length_penalty_is_that_of_the_definition(kind, alpha, lengths, penaltie
         ({"n_best": 3}, "n_best is 3, more than beam_size = 2"),
         ({"no_repeat_ngram": -1}, "decoding.no_repeat_ngram is -1"),
         ({"temperature": -1.0}, "decoding.temperature is -1.0"),
+        (
+            {"temperature": 1e-30},
+            "is 1e-30; it must be 0, for search, or at least 1e-06",
+        ),
+        ({"seed": 2**32}, "decoding.seed is 4294967296; it must be at least 0 and at"),
+        ({"no_repeat_ngram": 10**9}, "must be at least 0 and at most 100"),
         ({"temperature": math.inf}, "decoding.temperature is inf"),
         ({"temperature": 1.0, "top_k": -1}, "decoding.top_k is -1"),
         ({"temperature": 1.0, "top_p": 0.0}, "decoding.top_p is 0.0"),

@@ -50,6 +50,7 @@ EVERY = {
     "two of a beam": dataclasses.replace(BEAM, n_best=2),
     "samples": SAMPLES,
     "samples without repeats": dataclasses.replace(SAMPLES, no_repeat_ngram=3),
+    "samples of different words": dataclasses.replace(SAMPLES, no_repeat_ngram=1),
 }
 PREFIX = 3  # P
 
@@ -147,6 +148,8 @@ SLOW, HASTY = (4, 5, EOS, 6), (EOS, 4, 5, 6)  # tokens by probability, all else 
         (SLOW, Wanted(8), 2, (4, 4, 5, 4, EOS)),
         (SLOW, Wanted(8, prefix=(6, 6, 6)), 2, (6, 6, 6, 4, 4, 5, 4, EOS)),
         (SLOW, Wanted(4, prefix=(4, 4)), 2, (4, 4, 5, EOS)),
+        (SLOW, Wanted(8, least=8), 1, (4, 5, 6, EOS)),  # every word is banned
+        (SLOW, Wanted(8, least=8, prefix=(4, 4)), 1, (4, 4, 5, 6, EOS)),
     ],
 )
 def test_greedy_search_under_rules(best, wanted, no_repeat_ngram, expected):

@@ -220,6 +220,12 @@ def test_the_interval_holds_the_score_and_shrinks_with_the_text():
     assert 1.4 < widths[0] / widths[1] < 2.8
 
 
+@pytest.mark.parametrize("weak", ["", "x y", "x " * 300])
+def test_a_score_of_zero_has_no_interval(weak):
+    found = confidence([weak] * 12, TEXT[:12])["bleu"]
+    assert (found.score, found.mean, found.half_width) == (0, 0, None)
+
+
 def test_equal_translations_do_not_differ():
     spaced = [sentence.replace(" ", "  ") for sentence in OURS]  # scored alike
     for found in compare([OURS, list(OURS), spaced], TEXT):

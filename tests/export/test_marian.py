@@ -63,11 +63,11 @@ def test_its_search_is_set_up_as_ours(
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-def test_ids_and_text_are_equal(make_model, export_to_marian, transformers, tmp_path):
+def test_ids_and_text_are_equal(make_model, export_to_marian, transformers):
     config = SimpleNamespace(
         vocab_size=120, character_coverage=1.0, vocab_sentences=99, seed=0
     )
-    tokenizer = train_tokenizer(TEXT, tmp_path / "tokenizer.model", config)
+    tokenizer = train_tokenizer(TEXT, config)
     model, params = make_model(vocab_size=tokenizer.vocab_size)
     folder = export_to_marian(model, params, tokenizer)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)

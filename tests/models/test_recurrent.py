@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import EOS, PAD, Batch
-from jaxformer.decoding import engine
+from jaxformer.decoding import shapes
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
 from jaxformer.training.divergence import diagnose_update
@@ -117,10 +117,12 @@ def test_continuous_batching_finds_what_a_plain_search_finds(
     seeds, search, monkeypatch
 ):
     """For three times as many sentences as slots, of several lengths."""
-    monkeypatch.setattr(engine, "SHORTEST_BUCKET", 4)
+    monkeypatch.setattr(shapes, "SHORTEST_BUCKET", 4)
     options = TranslateOptions(alpha=1.0, extra_length=3, batch_tokens=16, **search)
     models, params = [MODEL] * len(seeds), list(map(params_of, seeds))
-    translator = Translator(models, params, Numbers(), options=options, rows=None)
+    translator = Translator(
+        models, params, Numbers(), language="en", options=options, rows=None
+    )
     draw = np.random.default_rng(2)
     lengths = draw.integers(1, 8, 12)
     sentences = [" ".join(map(str, draw.choice(WORDS, n))) for n in lengths]

@@ -144,7 +144,7 @@ def test_markup_in_a_sentence_stays_text_and_a_long_page_is_small():
 def test_files_are_of_the_kind_that_their_name_says(tmp_path):
     choice = {"view": "heat_map", "heads": [1, 2], "sentence": 2}
     for ending, begin in ("png", b"\x89PNG"), ("svg", b"<svg"), ("pdf", b"%PDF"):
-        path = tmp_path / "new" / f"picture.{ending}"
+        path = tmp_path / f"picture.{ending}"
         VIEW.save(path, **choice)
         assert path.read_bytes().startswith(begin)
     assert VIEW.png(**choice) == path.with_suffix(".png").read_bytes()

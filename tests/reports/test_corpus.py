@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxformer.reports.corpus import make_corpus_page
+from jaxformer.reports.page import render
 
 LENGTHS = {
     "source": {"words": {3: 4_000, 7: 1_000}, "pieces": {5: 5_000}},
@@ -15,10 +15,15 @@ CORPUS = {
 }
 
 
+def make_page(warnings, sections):
+    values = {"title": "en-de", "warnings": warnings, "sections": sections}
+    return render("corpus.html", data={"train": LENGTHS}, corpus=CORPUS, **values)
+
+
 def test_findings_are_text():
     warnings = ["train: 2 pairs swapped", "a < b"]
     sections = {"findings": ["train:", 'a.en:3  "<script>alert(1)</script>"']}
-    page = make_corpus_page(CORPUS, "en-de", warnings, sections)
+    page = make_page(warnings, sections)
     for part in (
         "<p>2 warnings:</p>", "text/a.en, text/a.de", "b.tsv<br>", "a &lt; b",
         "<pre>train:\na.en:3  &#34;&lt;script&gt;alert(1)&lt;/script&gt;",
@@ -27,13 +32,13 @@ def test_findings_are_text():
     assert page.index("train: 2 pairs swapped") < page.index("train: 5,000 pairs")
     assert page.count("Not inspected: no such file") == 1
     assert "<script>alert" not in page
-    assert "<p>No warnings</p>" in make_corpus_page(CORPUS, "en-de", [], {})
+    assert "<p>No warnings</p>" in make_page([], {})
 
 
 @pytest.mark.slow
 def test_charts_draw_every_sentence(browser, tmp_path):
     page = tmp_path / "page.html"
-    page.write_text(make_corpus_page(CORPUS, "en-de", [], {}))
+    page.write_text(make_page([], {}))
     browser.open(page)
     charts = ["train-words", "train-pieces"]
     assert browser.read("[data-chart]:has(svg)", "each.dataset.chart") == charts

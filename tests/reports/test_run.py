@@ -82,6 +82,13 @@ def test_the_page_and_the_file_beside_it_hold_the_data(tmp_path):
         assert part in seen
 
 
+def test_a_weak_model_on_a_short_text_has_no_interval():
+    text = make_text(12)
+    data = gather(make_run(text=text, errors=1.0), text=text)
+    assert data["runs"][0]["scores"]["bleu"]["half_width"] is None
+    assert "no interval can be given" in words_of(data)
+
+
 def test_runs_beside_each_other_and_what_the_tests_mean():
     strong = {"warmup_steps": 300, "label_smoothing": 0.0, "tokenizer": "f00d"}
     data = gather(

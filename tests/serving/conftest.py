@@ -22,58 +22,87 @@ from jaxformer.serving.batching import Limits
 from jaxformer.serving.server import Service, listen
 
 LAYERS, HEADS, BEAM = 3, 4, 4
+EXAMPLES = ["a dog runs", "<i>two cats"]
 LIMITS = {
-    "max_request_bytes": 10_000, "max_sentences": 8, "max_batch": 4, "max_queue": 8,
+    "max_request_pieces": 200, "max_batch": 4, "max_queue": 1000,
     "request_timeout": 10.0, "shutdown_timeout": 10.0,
 }  # fmt: skip
+
+
+class FakeTokenizer:
+    """A piece is a word, or the end."""
+
+    def encode(self, texts) -> list[list[str]]:
+        return [[*text.split(), "</s>"] for text in texts]
+
+    encode_target = encode
 
 
 class FakeTranslator:
     """Reverses every word, in as many steps as there are words.
 
-    It waits in `advance` while `gate` is closed, and fails there with `fault`.
+    It waits in `advance` and `compile` while `gate` is closed, and fails there with
+    `fault`.
     """
 
-    options = SimpleNamespace(n_best=BEAM)
+    options, tokenizer = SimpleNamespace(n_best=BEAM), FakeTokenizer()
 
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.fault: Exception | None = None
         self.begun: list[str] = []
-        self.most = 0  # sentences in the search
+        self.most = 0  # requests in the search
         self._search: list[list] = []
         self.threads: set[int] = set()  # that have called it
 
-    def submit(self, sentence, done, *, prefix="") -> None:
-        self.threads.add(threading.get_ident())
-        words = sentence.split()
-        if len(words) > 50:
+    def compile(self, slots, attention):
+        for number in range(4):
+            yield number, 4
+        self._wait()
+
+    def prepare(self, text, prefix, _) -> tuple[int, str, list[Hypothesis]]:
+        words = text.split()
+        if max(map(len, map(str.split, [*text.splitlines(), ""]))) > 50:
             raise InputError(f"the sentence has {len(words)} tokens, more than 50")
-        self.begun.append(sentence)
         if not words:
-            done([Hypothesis("", 0.0, 0.0, 0)])
-            return
-        text = f"{prefix} {reverse(sentence)}".strip()
+            return 0, text, [Hypothesis("", 0.0, 0.0, 0)]
+        translation = f"{prefix} {reverse(text)}".strip()
         scores = (-0.5, -1.5, -2.5, -np.inf)  # the search found one too few
         found = [
-            Hypothesis(f"{text}{'!' * n}", score, score - 1, len(words) + 1)
+            Hypothesis(f"{translation}{'!' * n}", score, score - 1, len(words) + 1)
             for n, score in enumerate(scores)
         ]
-        self._search.append([len(words), done, found])
+        return len(words), text, found
+
+    def submit(self, texts, done, *, request) -> None:
+        self.threads.add(threading.get_ident())
+        self.begun += [text for _, text, _ in texts]
+        steps = max([0, *(words for words, _, _ in texts)])
+        self._search.append([steps, done, [found for _, _, found in texts], request])
         self.most = max(self.most, len(self._search))
 
+    @property
+    def load(self) -> tuple[int, int]:
+        return 0, sum(len(found) for _, _, found, _ in self._search)
+
+    def cancel(self, request) -> None:
+        self._search = [job for job in self._search if job[3] is not request]
+
     def advance(self) -> bool:
+        self._wait()
+        tasks, self._search = self._search, []
+        for left, done, found, request in tasks:
+            if left > 1:
+                self._search.append([left - 1, done, found, request])
+            else:
+                done(found)
+        return bool(self._search)
+
+    def _wait(self) -> None:
         self.threads.add(threading.get_ident())
         self.gate.wait(20)
         if self.fault:
             raise self.fault
-        tasks, self._search = self._search, []
-        for left, done, found in tasks:
-            if left > 1:
-                self._search.append([left - 1, done, found])
-            else:
-                done(found)
-        return bool(self._search)
 
     def attention(self, source, target):
         self.threads.add(threading.get_ident())
@@ -110,12 +139,12 @@ class Reply(NamedTuple):
 class Server:
     """A service; `later` calls functions in threads, `ended` is its result."""
 
-    def __init__(self, later, *, warm_up=(), **limits: float) -> None:
+    def __init__(self, later, *, hosts=(), **limits: float) -> None:
         self.translator, self.later = FakeTranslator(), later
         opened = listen("127.0.0.1", 0)
         self.address = opened.getsockname()
         self.service = Service(
-            self.translator, opened, direction="en-de", warm_up=warm_up,
+            self.translator, opened, direction="en-de", hosts=hosts, examples=EXAMPLES,
             limits=Limits(**LIMITS | limits),
         )  # fmt: skip
         self.ended: Future = later(self.service.run_until_stopped)
@@ -156,7 +185,7 @@ class Server:
 
     def until_ready(self) -> "Server":
         self.translator.gate.set()
-        self.until(lambda: self.ask("/health").status == 200)
+        self.until(lambda: self.ask("/ready").status == 200)
         return self
 
 

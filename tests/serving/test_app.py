@@ -1,8 +1,6 @@
 """The server: what it answers, what it refuses, when it gives up, and how it ends."""
 
 import contextlib
-import http.client
-import json
 import re
 import socket
 import threading
@@ -15,9 +13,8 @@ from jaxformer.errors import InputError
 from jaxformer.serving import server as server_module
 from jaxformer.serving.server import listen
 
-from .conftest import BEAM, reverse, weights
-
-POST = b"POST /translate HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+from .conftest import BEAM, FakeTokenizer, reverse, weights
+from .test_http import POST
 
 
 def assert_refused(reply, status: int, error: str) -> None:
@@ -59,7 +56,7 @@ def test_attention_of_a_pair_has_all_heads_of_all_layers(serve):
 
 def test_a_bad_request_is_refused_in_json(serve):
     server = serve()
-    long = {"source": "ä" * 301, "target": "a"}
+    long = {"source": "a", "target": "ä " * 128}
     text = {"Content-Type": "text/plain"}
     utf_8 = {"Content-Type": 'Application/JSON; charset="UTF-8"'}
     for status, error, request, headers in [
@@ -69,85 +66,73 @@ def test_a_bad_request_is_refused_in_json(serve):
         (404, "Not Found", ("/translate/", {"text": "a"}), {}),
         (405, "Not Allowed", ("/translate",), {}),
         (405, "Not Allowed", ("/", b"", "DELETE"), {}),
-        (413, "over 8 sentences", ("/translate", {"text": ["a"] * 9}), {}),
-        (413, "exceeds 10,000 bytes", ("/translate", b" " * 10_001), {}),
-        (413, "limited to texts of 600 bytes", ("/attention", long), {}),
+        (413, "201 pieces, more than 200", ("/translate", {"text": "a " * 200}), {}),
+        (413, "202 pieces, more than 200", ("/translate", {"text": ["a"] * 101}), {}),
+        (413, "exceeds 6,400 bytes", ("/translate", b" " * 6_401), {}),
+        (413, "limited to 128 pieces", ("/attention", long), {}),
         (415, "Content-Type", ("/translate", {"text": "a"}), text),
     ]:
         assert_refused(server.ask(*request, **headers), status, error)
 
 
-def exchange(server, *parts: bytes) -> bytes:
-    """Send bytes, with pauses between the parts; returns all that comes back."""
-    received = b""
-    with socket.create_connection(server.address, 10) as client:
-        for part in parts:
-            client.sendall(part)
-            time.sleep(0.1)
-        while not received.endswith(b"}") and (more := client.recv(65536)):
-            received += more
-    return received
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),  # TLS
-        (b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 20_000, 400),
-        (POST + b"Content-Length: -1\r\n\r\n", 400),
-        (POST + b"Transfer-Encoding: chunked\r\n\r\n2af8\r\n" + b" " * 11_000, 413),
-    ],
-)
-def test_what_is_hardly_http_is_refused(serve, sent, status):
-    server = serve()
-    assert exchange(server, sent).startswith(b"HTTP/1.1 %d " % status)
-    assert server.translate("a").status == 200
-
-
-@pytest.mark.slow
-def test_a_client_that_is_too_slow_is_disconnected(serve):
-    """Left to itself, uvicorn waits for ever for a request's head."""
-    server = serve(request_timeout=0.4)
-    health = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
-    slow = [(b"",), (b"GET /hea", b"lth HT"), (health, b"GET /hea")]
-    answers = [server.later(exchange, server, *parts) for parts in slow]
-    late = exchange(server, POST, b"Content-Length: 9\r\n\r\n{")
-    assert late.startswith(b"HTTP/1.1 408 ")
-    assert list(json.loads(late.partition(b"\r\n\r\n")[2])) == ["error"]
-    with contextlib.closing(http.client.HTTPConnection(*server.address)) as client:
-        for _ in range(9):  # a client that is not slow keeps its connection
-            client.request("GET", "/health")
-            sock = client.sock
-            assert client.getresponse().read()
-            assert client.sock is sock
-            time.sleep(0.3)
-    assert [len(answer.result(5)) > 0 for answer in answers] == [False, False, True]
-
-
 def test_more_than_may_wait_is_asked_to_come_again(busy):
-    server, first = busy(max_batch=1, max_queue=2, max_sentences=2)
+    server, first = busy(max_queue=7)
     (waiting,) = server.queue(["second", "third"])
     assert_refused(server.translate("fourth"), 503, "waiting")
     server.translator.gate.set()
     assert first.result().status == waiting.result().status == 200
     assert server.translator.begun == ["first", "second", "third"]
-    assert server.translator.most == 1
+    assert server.translate("fourth").status == 200
 
 
-def test_what_takes_too_long_is_given_up_and_not_begun(busy):
-    server, first = busy(max_batch=1, request_timeout=0.5)
+def test_large_requests_leave_room_for_small_ones(busy):
+    server, first = busy(max_queue=400)
+    large = ["w " * 40] * 4  # 164 pieces
+    replies = server.queue(large)
+    assert_refused(server.translate(large), 503, "waiting")
+    replies.append(server.later(server.translate, "small"))
+    server.until(lambda: server.metric("request_pieces") == 2 + 164 + 2)
+    server.translator.gate.set()
+    assert [reply.result().status for reply in (first, *replies)] == [200] * 3
+    server.until(lambda: server.metric("request_pieces") == 0)
+
+
+def test_large_texts_are_tokenised_one_at_a_time(serve, monkeypatch):
+    """So that small ones find a thread."""
+    encode, active, most = FakeTokenizer.encode, [], []
+
+    def slow_encode(self, texts):
+        active.append(texts)
+        most.append(len(active))
+        time.sleep(0.2)
+        active.pop()
+        return encode(self, texts)
+
+    monkeypatch.setattr(FakeTokenizer, "encode", slow_encode)
+    server = serve()
+    for size, is_large in ((5_000, True), (5, False)):
+        most.clear()
+        replies = [server.later(server.translate, "x" * size) for _ in range(3)]
+        assert [reply.result().status for reply in replies] == [200] * 3
+        assert (max(most) == 1) == is_large
+
+
+def test_what_takes_too_long_is_given_up_and_dropped(busy):
+    """Also when it is begun."""
+    server, first = busy("a b c", request_timeout=0.5)
     (second,) = server.queue(["second", "third"])
     for reply in (first, second):
         assert_refused(reply.result(), 504, "0.5 seconds")
     assert server.ask("/health").values["status"] == "stalled"
     server.until_ready()
     assert server.translate("fourth").status == 200
-    assert server.translator.begun == ["first", "fourth"]
-    assert server.metric("dropped_sentences_total") == 2
+    assert server.translator.begun == ["a b c", "fourth"]
+    assert server.metric("dropped_sentences_total") == 3
+    assert server.metric("sentences_total") == 1
 
 
 def test_nothing_is_translated_for_a_client_that_went_away(busy):
-    server, first = busy(max_batch=1)
+    server, first = busy()
     with socket.create_connection(server.address) as client:
         client.sendall(POST + b'Content-Length: 18\r\n\r\n{"text": "second"}')
         server.until(lambda: server.metric("queue_sentences") == 1)
@@ -159,13 +144,13 @@ def test_nothing_is_translated_for_a_client_that_went_away(busy):
 
 
 def test_no_answer_is_lost_or_mixed_up_among_many_clients(serve):
-    server = serve(max_batch=16, max_queue=256)
+    server = serve(max_queue=4000)
     texts = [f"{n} {'w ' * (k % 7)}{k}" for n in range(64) for k in range(6)]
     replies = [server.later(server.translate, text) for text in texts]
     found = [reply.result().values["translations"][0]["text"] for reply in replies]
     assert found == [reverse(text) for text in texts]
     assert server.metric("sentences_total") == len(texts)
-    assert 1 < server.translator.most <= 16
+    assert server.translator.most > 1
 
 
 def test_a_late_sentence_joins_the_search_in_flight(busy):
@@ -176,16 +161,23 @@ def test_a_late_sentence_joins_the_search_in_flight(busy):
     assert server.translator.most == 2
 
 
-def test_it_is_healthy_only_when_it_is_warm(start):
-    groups = [["a", "b"], ["c " * 51, "d e", ""], ["f"] * 14, []]
-    server = start(warm_up=groups)
-    cold = server.ask("/health")
-    assert (cold.status, cold.values["status"]) == (503, "starting")
-    assert_refused(server.translate("a"), 503, "compiled")
+def test_it_is_ready_only_when_it_is_compiled(start, monkeypatch, caplog):
+    monkeypatch.setattr("jaxformer.serving.batching.LOG_SECONDS", 0.0)
+    caplog.set_level("INFO", "jaxformer")
+    server, paths = start(), ("/ready", "/health")
+    server.until(lambda: server.ask("/ready").values["compiled_percent"] == 75)
+    for path in paths:
+        cold = server.ask(path)
+        assert (cold.status, cold.values["status"]) == (503, "starting")
+    for request in (
+        ("/translate", {"text": "a"}),
+        ("/attention", {"source": "", "target": ""}),
+    ):
+        assert_refused(server.ask(*request), 503, "compiled")
     about = {"status": "ready", "direction": "en-de", "n_best": BEAM}
-    assert server.until_ready().ask("/health").values == about
-    assert server.translator.begun == ["a", "b", "d e", "", *["f"] * 14]
-    assert server.translator.most == 4  # never more than max_batch
+    server.until_ready()
+    assert [server.ask(path).values for path in paths] == [about] * 2
+    assert "compiling: 3 of 4 shapes, 0 s left" in caplog.messages
 
 
 def test_metrics_count_what_was_asked_and_done(serve):
@@ -200,7 +192,7 @@ def test_metrics_count_what_was_asked_and_done(serve):
         'requests_total{path="/translate",status="400"} 1',
         'requests_total{path="other",status="404"} 1',
         'request_seconds_count{path="/translate"} 2',
-        "sentences_total 2", "tokens_total 5", "batch_sentences_sum 3",
+        "sentences_total 2", "tokens_total 5", "batch_sentences_sum 2",
         "advance_seconds_count 2", "search_sentences 0",
     ):  # fmt: skip
         assert f"jaxformer_{sample}.0\n" in reply.text
@@ -219,7 +211,7 @@ def test_the_page_loads_nothing_from_other_hosts(serve):
 
 
 def test_what_was_accepted_is_finished_before_the_end(busy):
-    server, first = busy(max_batch=1)
+    server, first = busy()
     replies = [first, *server.queue("w0", "w1", "w2")]
     answered = server.service.server_state.total_requests
     server.service.stop()
@@ -233,7 +225,7 @@ def test_what_was_accepted_is_finished_before_the_end(busy):
 
 def test_the_end_comes_even_if_an_answer_does_not(busy, monkeypatch):
     monkeypatch.setattr(server_module, "LAST_ANSWERS", 0.2)
-    server, first = busy(max_batch=1, shutdown_timeout=0.3)
+    server, first = busy(shutdown_timeout=0.3)
     replies = [first, *server.queue("second")]
     server.service.stop()
     for reply in replies:
@@ -247,7 +239,7 @@ def test_a_failure_of_the_model_ends_the_server(start, busy, warm):
         server, first = busy()
         replies = [first, *server.queue("a", "b", "c")]
     else:
-        server, replies = start(warm_up=[["a"]]), []
+        server, replies = start(), []
     server.translator.fault = RuntimeError("out of memory")
     server.translator.gate.set()
     for reply in replies:

@@ -3,12 +3,13 @@
 import re
 
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
 from tests import browser as chromium
 
-from .conftest import HEADS, LAYERS, reverse, tokens, weights
+from .conftest import EXAMPLES, HEADS, LAYERS, reverse, tokens, weights
 
 driver = chromium.driver
 SENTENCE = "Yesterday the teacher gave the children two extraordinary books"
@@ -27,8 +28,13 @@ class Browser(chromium.Browser):
         Select(self.all(selector)[0]).select_by_value(value)
 
     def translate(self, text: str) -> None:
-        self.press(text, Keys.ENTER)
+        self.press(text)
+        self.send()
         self.until_shown(reverse(text))
+
+    def send(self) -> None:
+        chord = ActionChains(self.driver).key_down(Keys.CONTROL).send_keys(Keys.ENTER)
+        chord.key_up(Keys.CONTROL).perform()
 
     def until_shown(self, translation: str) -> None:
         shown = ["", "", translation]
@@ -79,12 +85,39 @@ def test_attention_is_shown_of_the_chosen_token_layer_kind_and_candidate(browser
 
 
 def test_an_error_is_shown_and_markup_is_text(browser):
-    browser.press("w " * 51, Keys.ENTER)
+    browser.press("w " * 51)
+    browser.send()
     error = ["Failed: the sentence has 51 tokens, more than 50."]
     browser.wait(lambda _: browser.read("#error") == error)
     browser.all("#text")[0].send_keys(Keys.CONTROL, "a")
     browser.translate(MARKUP)
     assert browser.all("main i") == []
+
+
+def test_enter_makes_a_new_line_and_examples_and_copies_take_a_click(browser):
+    browser.press("a", Keys.ENTER, "b")
+    assert browser.read("#text", "each.value") == ["a\nb"]
+    browser.send()
+    browser.until_shown("a b")
+    assert browser.read("#examples button") == EXAMPLES
+    browser.all("#examples button")[1].click()
+    browser.until_shown(reverse(EXAMPLES[1]))
+    browser.all("#copy")[0].click()
+    browser.wait(lambda _: browser.read("#copied") == ["copied"])
+    browser.all("#text")[0].send_keys(Keys.CONTROL, "a")
+    browser.all("#text")[0].send_keys(Keys.CONTROL, "v")
+    assert browser.read("#text", "each.value") == [reverse(EXAMPLES[1])]
+
+
+def test_a_translation_without_attention_is_shown(browser):
+    text = "\n".join(["w " * 25] * 6).strip()
+    browser.driver.execute_script(
+        "document.getElementById('text').value = arguments[0]", text
+    )
+    browser.all("#text")[0].click()
+    browser.send()
+    browser.wait(lambda _: "128 pieces" in browser.read("#unshown")[0])
+    assert not browser.all("#attention")[0].is_displayed()
 
 
 @pytest.mark.parametrize("text", [SENTENCE, "x" * 100])

@@ -1,20 +1,21 @@
 """The log divides once, survives a crash, and reads well on a terminal and off it."""
 
-import contextlib
 import io
 import json
 import logging
 import math
-import os
 import re
-import termios
+import resource
 import time
 import types
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+from jaxformer.errors import InputError
 from jaxformer.training.log import MetricsLog, read_metrics, read_scores
+from tests.damage import flip_bit
+from tests.terminal import terminal
 
 SUMS = {"loss": 30.0, "nll": 20.0, "correct": 5.0, "tokens": 10.0}
 RATES = {"learning_rate": 0.002, "gradient_norm": 1.5, "skipped_updates": 3}
@@ -25,27 +26,9 @@ def open_log(tmp_path, monkeypatch):
     """Open the log of a run of 100 steps; stderr is no terminal."""
     monkeypatch.setattr("sys.stderr", io.StringIO())
 
-    return lambda start_step=0: MetricsLog(
-        tmp_path, start_step=start_step, total_steps=100
+    return lambda start_step=0, **others: MetricsLog(
+        tmp_path, start_step=start_step, total_steps=100, **others
     )
-
-
-@contextlib.contextmanager
-def terminal(monkeypatch, *, rows):
-    """Make stderr a terminal of 100 columns; yields its log handler and a reader."""
-    screen, keyboard = os.openpty()
-    termios.tcsetwinsize(keyboard, (rows, 100))
-    with os.fdopen(keyboard, "w") as stderr:
-        monkeypatch.setattr("sys.stderr", stderr)
-        console = logging.StreamHandler(stderr)
-        monkeypatch.setattr(logging.root, "handlers", [console])
-
-        def shown():
-            print(file=stderr, flush=True)  # so that there is always something to read
-            return os.read(screen, 1 << 16).decode()
-
-        yield console, shown
-    os.close(screen)
 
 
 def scalars(workdir):
@@ -75,6 +58,24 @@ def test_every_call_is_a_json_line_and_tensorboard_scalars(tmp_path, open_log):
     scores = {"bleu": 33.5, "direction": "en-de"}
     assert evaluation == {"step": 10, "kind": "eval", **scores}
     assert {("train/loss", 10, 3.0), ("eval/bleu", 10, 33.5)} < scalars(tmp_path)
+
+
+def log_lines(open_log, count):
+    with open_log() as log:
+        for step in range(count):
+            log.train(step, SUMS, **RATES)
+
+
+@pytest.mark.parametrize("room", [300, 3000, 20_000])  # bytes of a file
+def test_a_full_disk_ends_the_log_with_one_line(tmp_path, open_log, room):
+    """TensorBoard's file fills first with room for many lines, and nothing waits."""
+    size = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, size[1]))
+    try:
+        with pytest.raises(InputError, match=r"could not be written .*File too large"):
+            log_lines(open_log, 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, size)
 
 
 @pytest.mark.parametrize(
@@ -120,18 +121,51 @@ def test_the_scores_are_those_of_evaluations_during_training(tmp_path, open_log)
     assert read_scores(tmp_path) == {10: 0.0, 20: 33.5}
 
 
+def test_the_result_is_logged_once_and_that_of_a_shorter_run_is_kept(
+    tmp_path, open_log
+):
+    for bleu in (40.0, 41.0):
+        with open_log(100) as log:
+            log.record(50, "final", {"bleu": 30.0})
+            log.record(100, "final", {"bleu": bleu})
+        with open_log(100):  # nothing is recorded
+            pass
+    scores = [(line["step"], line["bleu"]) for line in read_metrics(tmp_path)]
+    assert scores == [(50, 30.0), (100, 41.0)]
+
+
 @pytest.mark.parametrize(
-    "torn", [b'{"step": 20, "kind": "eval", "bleu": 3', b"", b"\xff\x00", b"20", b"[]"]
+    "damaged", [b"[]", b'{"step": 20, "kind": "eval", "bleu": 30.0}']
 )
-def test_a_line_torn_by_a_crash_has_no_score_and_hides_none(tmp_path, open_log, torn):
+def test_a_damaged_line_is_named_and_not_used(tmp_path, open_log, caplog, damaged):
+    """One that a crash cut, at the end, is left out without a warning."""
     with open_log() as log:
         log.record(10, "eval", {"bleu": 12.5})
     file = tmp_path / "metrics.jsonl"
     whole = file.read_bytes()
-    file.write_bytes(torn + b"\n" + whole + torn)
+    file.write_bytes(whole + whole[:-9])
+    assert (read_scores(tmp_path), caplog.text) == ({10: 12.5}, "")
+    file.write_bytes(whole + damaged + b"\n" + damaged + b"\n" + whole)
     assert read_scores(tmp_path) == {10: 12.5}
+    assert f"{file}: damaged and not used: line 2, 3\n" in caplog.text
     with open_log(start_step=10):
-        assert file.read_bytes() == whole
+        assert file.read_bytes() == whole * 2
+    file.write_bytes(whole[:-1])  # nothing but the newline is cut
+    assert read_scores(tmp_path) == {10: 12.5}
+
+
+def test_no_flipped_bit_is_silent(tmp_path, open_log, caplog):
+    with open_log() as log:
+        log.train(10, SUMS, **RATES)
+        log.record(10, "eval", {"bleu": 12.5, "direction": "en-de"})
+    written, file = read_metrics(tmp_path), tmp_path / "metrics.jsonl"
+    for bit in range(0, 8 * file.stat().st_size, 3):
+        flip_bit(file, bit)
+        caplog.clear()
+        found = read_metrics(tmp_path)
+        assert all(line in written for line in found)
+        assert found == written or "damaged and not used: line" in caplog.text
+        flip_bit(file, bit)
 
 
 def test_one_of_several_processes_writes_and_the_others_leave_its_log_alone(
@@ -157,19 +191,22 @@ def test_one_of_several_processes_writes_and_the_others_leave_its_log_alone(
 def test_without_a_terminal_every_report_is_a_plain_line(
     tmp_path, open_log, caplog, monkeypatch
 ):
-    """The time left is that of the steps made; the speed leaves out evaluations."""
+    """The time left is that of the steps made.
+
+    The speed leaves out evaluations, and tokens of an earlier process.
+    """
     caplog.set_level(logging.INFO)
     times = iter([0.0, 10.0, 70.0, 100.0])
     clock = types.SimpleNamespace(monotonic=lambda: next(times), time=lambda: 0.0)
     monkeypatch.setattr("jaxformer.training.log.time", clock)
-    with open_log(start_step=20) as log:
+    with open_log(start_step=20, tokens_before=4.0) as log:
         with log.pause():
             pass
         log.train(60, SUMS, **RATES)  # 40 steps in 100 seconds, 40 to go
     assert caplog.messages == [
         "step 60/100: loss 3.0000, ppl 7.39, lr 2.000e-03, 0 tokens/s, ETA 0:01:40"
     ]
-    assert read_metrics(tmp_path)[0]["tokens_per_second"] == 10 / 40
+    assert read_metrics(tmp_path)[0]["tokens_per_second"] == 6 / 40
 
 
 @pytest.mark.parametrize("rows", [24, 0])

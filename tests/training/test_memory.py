@@ -1,5 +1,6 @@
 """The bytes and the operations of a train step, and the largest microbatch."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 
 from jaxformer.batch import Batch
 from jaxformer.data.plan import Shape
+from jaxformer.errors import InputError
 from jaxformer.estimates import largest_shape
 from jaxformer.training import memory
 from jaxformer.training.sharding import abstract_state
@@ -75,6 +77,16 @@ def test_budget_is_given_or_what_a_device_has(monkeypatch, tmp_path):
     accelerator = SimpleNamespace(memory_stats=lambda: {"bytes_limit": 77})
     monkeypatch.setattr(jax, "local_devices", lambda: [accelerator])
     assert memory.device_budget(None) == 77
+
+
+def test_a_state_that_no_device_holds_is_refused(monkeypatch):
+    setup = setup_of(model_of(**SIZES), (1, 8, 1))
+    state = abstract_state(setup.mesh, setup.init)
+    held = sum(leaf.size for leaf in jax.tree.leaves(state)) * 4 // 8  # of a device
+    for budget, fits in ((None, True), (1.1 * held, True), (0.9 * held, False)):
+        monkeypatch.setattr(memory, "device_budget", lambda gib, size=budget: size)
+        with nullcontext() if fits else pytest.raises(InputError, match=r"mesh\.fsdp"):
+            memory.require_memory(state)
 
 
 @pytest.mark.parametrize(("rows", "filled"), [(8, 8), (13, 16), (1, 8)])

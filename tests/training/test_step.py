@@ -193,6 +193,9 @@ def test_skipped_updates_leave_no_trace_in_the_next_good_one():
     assert_same(again, report)
     assert report.sums == GOOD.sums
     assert report.gradient_norm == pytest.approx((2**2 + 0.5**2 + 1 + 0.25**2) ** 0.5)
+    assert_same(state.window, once.window)
+    state, _ = apply(state, GOOD)
+    assert state.window == tuple(2 * each for each in GOOD.sums)
 
 
 def test_after_max_bad_steps_in_a_row_the_state_stays_as_it_is():

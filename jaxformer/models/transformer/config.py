@@ -11,13 +11,13 @@ class TransformerConfig(Section, name="model"):
     """The hyper-parameters of Table 3, and others in which published models differ."""
 
     architecture: str = setting("Kind of model.", choices=("transformer",))
-    encoder_layers: int = setting("Layers of the encoder, N.", least=1)
-    decoder_layers: int = setting("Layers of the decoder, N.", least=1)
-    d_model: int = setting("Width of layers; even.", least=2)
-    d_ff: int = setting("Width of feed-forward layers.", least=1)
-    num_heads: int = setting("Attention heads of a layer, h.", least=1)
-    d_k: int = setting("Head size of queries and keys.", least=1)
-    d_v: int = setting("Head size of values.", least=1)
+    encoder_layers: int = setting("Layers of the encoder, N.", least=1, most=1000)
+    decoder_layers: int = setting("Layers of the decoder, N.", least=1, most=1000)
+    d_model: int = setting("Width of layers; even.", least=2, most=2**16)
+    d_ff: int = setting("Width of feed-forward layers.", least=1, most=2**20)
+    num_heads: int = setting("Attention heads of a layer, h.", least=1, most=2**12)
+    d_k: int = setting("Head size of queries and keys.", least=1, most=2**16)
+    d_v: int = setting("Head size of values.", least=1, most=2**16)
     dropout: float = setting(
         "P_drop, of sub-layer outputs and embeddings with position.", least=0, below=1
     )
@@ -26,7 +26,7 @@ class TransformerConfig(Section, name="model"):
         choices=("sinusoidal", "learned"),
     )
     max_positions: int = setting(
-        "Tokens of a sequence that a learned table can hold.", least=1
+        "Tokens of a sequence that a learned table can hold.", least=1, most=2**20
     )
     norm_first: bool = setting("Pre-norm instead of the paper's post-norm.")
     dtype: str = setting(

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.batch import EOS
-from jaxformer.decoding.long_lines import parts_of
+from jaxformer.decoding.parts import parts_of
 
 
 def encode(texts):

@@ -1,0 +1,180 @@
+"""A text as the parts that are translated, and their translations as one.
+
+Parts are lines or sentences, and what a line that is too long for a model is cut into.
+"""
+
+import itertools
+import logging
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import sentencex
+
+from jaxformer.batch import EOS, Tokenizer
+from jaxformer.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+# Where a line may be cut, best first: after sentences, after clauses, between words.
+# ASCII punctuation needs a space behind it, so 3.5 and 10:30 are never cut.
+_BREAKS = (
+    "(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*",
+    "(?<=[,;:])\\s+|(?<=[\u3001\uff0c\uff1b\uff1a])\\s*",
+    "\\s+",
+)
+
+# What a splitter takes for a sentence: an initial or an item's number, "M." or "2)".
+_LABELS = re.compile(r"(\w{1,2}[.)] )+")
+# A multilingual model's source may begin with the target language, ">>deu<<".
+_LANGUAGE = re.compile(r"(>>[^<]*<<)?")
+# Punctuation that no space follows.
+_WIDE = ("\u3001", "\u3002", "\uff01", "\uff0c", "\uff1a", "\uff1b", "\uff1f")
+
+Encode = Callable[[Sequence[str]], list[list[int]]]
+
+
+class Hypothesis(NamedTuple):
+    """A translation and its probability under the model.
+
+    Both sides end each part with the end of sentence, a piece of its own. A blank text
+    has no parts, log P = 0 and no tokens.
+    """
+
+    text: str
+    score: float  # log P / length penalty
+    log_probability: float  # natural logarithm, of the text and its end
+    tokens: int  # ends of sentence included
+    source_pieces: Sequence[str] = ()  # what was translated
+    pieces: Sequence[str] = ()  # what was found; `Translator.score` takes both
+
+    def summary(self) -> dict[str, Any]:
+        """Return all fields except the pieces."""
+        return dict(zip(self._fields[:4], self[:4], strict=True))
+
+
+def joined(
+    parts: Sequence[Sequence[Hypothesis]], sizes: Sequence[int]
+) -> list[Hypothesis]:
+    """Join the best hypotheses of all parts, then the second best, and so on.
+
+    `sizes` are the numbers of parts of each line. A part with fewer hypotheses than
+    another one repeats its last.
+    """
+    found = []
+    for rank in range(max(map(len, parts), default=1)):
+        chosen = [part[min(rank, len(part) - 1)] for part in parts]
+        left, lines = iter(chosen), []
+        for size in sizes:
+            line = ""
+            for each in itertools.islice(left, size):
+                space = "" if line.endswith(_WIDE) else " "
+                line = f"{line}{space}{each.text}".strip()
+            lines.append(line)
+        found.append(
+            Hypothesis(
+                "\n".join(lines),
+                math.fsum(part.score for part in chosen),
+                math.fsum(part.log_probability for part in chosen),
+                sum(part.tokens for part in chosen),
+                [piece for part in chosen for piece in part.source_pieces],
+                [piece for part in chosen for piece in part.pieces],
+            )
+        )
+    return found
+
+
+def parts_of_lines(
+    text: str, tokenizer: Tokenizer, *, language: str | None, **how: Any
+) -> list[list[list[int]]]:
+    """Encode a text as the parts of each of its lines.
+
+    `language`, such as "en", is that of the text, whose sentences are parts; None: the
+    text is one line. `how` is as for `parts_of`. If the text of a multilingual model
+    begins with a language code, each part does.
+    """
+    text = text.strip()
+    code = _LANGUAGE.match(text)[0]
+    code = code if code and code in tokenizer.pieces() else ""
+    lines = lines_of(text.removeprefix(code), language)
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        return tokenizer.encode([code + each for each in texts])
+
+    return [
+        [part for sentence in line for part in parts_of(sentence, encode, **how)]
+        for line in lines
+    ]
+
+
+def lines_of(text: str, language: str | None) -> list[list[str]]:
+    """Split a text into the sentences of its lines; None: one line, one sentence."""
+    if language is None:
+        return [[text]]
+    return [sentences_of(line, language) for line in text.strip().split("\n")]
+
+
+def sentences_of(line: str, language: str) -> list[str]:
+    """Split a line into its sentences; `language` is that of the line, such as "en"."""
+    if not line.strip():
+        return []
+    sentences: list[str] = []
+    language = re.split("[-_]", language)[0].lower()
+    # With other white space than " " before a full stop, sentencex 1.0 fails.
+    for sentence in sentencex.segment(language, " ".join(line.split())):
+        if sentences and _LABELS.fullmatch(sentences[-1]):
+            sentences[-1] += sentence
+        else:
+            sentences.append(sentence)
+    return sentences
+
+
+def parts_of(
+    text: str, encode: Encode, *, longest: int | None, policy: str, line: int
+) -> list[list[int]]:
+    """Encode a text as parts of at most `longest` pieces, EOS included.
+
+    A text that the tokeniser finds blank has none. `policy` is a key of LONG_LINES.
+    Logs how a long text of line number `line` was handled. Raises InputError if the
+    policy refuses it.
+    """
+    text = text.strip()
+    ids = encode([text])[0]
+    if len(ids) == 1:
+        return []
+    if longest is None or len(ids) <= longest:
+        return [ids]
+    what = f"line {line} has {len(ids)} pieces, more than {longest}"
+    if policy == "refuse":
+        raise InputError(f"{what}; shorten it, or set long_lines to split or truncate")
+    if policy == "truncate":
+        logger.warning("%s: only the first %d are translated", what, longest - 1)
+        return [[*ids[: longest - 1], EOS]]
+    parts = _cut(text, encode, longest, _BREAKS)
+    logger.warning("%s: translated in %d parts", what, len(parts))
+    return parts
+
+
+def _cut(
+    text: str, encode: Encode, longest: int, breaks: Sequence[str]
+) -> list[list[int]]:
+    """Cut at the first kind of `breaks`, and parts still too long at the next kind."""
+    text = text.strip()
+    ids = encode([text])[0]
+    if len(ids) <= longest:
+        return [ids]
+    if not breaks:  # one long word
+        ids, size = ids[:-1], longest - 1
+        return [[*ids[at : at + size], EOS] for at in range(0, len(ids), size)]
+    parts, together = [], ""
+    edges = {0, len(text), *(match.end() for match in re.finditer(breaks[0], text))}
+    for begin, end in itertools.pairwise(sorted(edges)):
+        piece = text[begin:end]
+        if len(encode([(together + piece).strip()])[0]) <= longest:
+            together += piece
+            continue
+        if together:
+            parts += _cut(together, encode, longest, breaks[1:])
+        together = piece
+    return parts + _cut(together, encode, longest, breaks[1:])

@@ -1,0 +1,99 @@
+"""A translator that many requests share, with all its programs compiled ahead."""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jaxformer.decoding.engine import Task
+from jaxformer.decoding.lanes import SMALL_REQUEST, Lanes
+from jaxformer.decoding.translate import Hypothesis, Translator
+from jaxformer.errors import InputError
+
+STEPS = 8  # of an advance at most
+
+
+class ServedTranslator(Translator):
+    """A translator for texts that begin at any time; call `compile` first.
+
+    One thread calls its methods; `prepare` may be called in any.
+    """
+
+    def compile(self, slots: int, attention: int) -> Iterator[tuple[int, int]]:
+        """Compile all programs; yields the numbers of those done and of all.
+
+        `slots` bounds the sentences in the search of small requests, `attention` the
+        tokens of a text given to the method of that name.
+        """
+        positions = self._positions or math.inf
+        self._most = min(self.longest + self.options.extra_length, positions)
+        sizes = {"source": self.longest, "output": self._most, "slots": slots}
+        work = [
+            *(functools.partial(self._engine.compile, shape)
+              for shape in self._engine.limit(**sizes)),
+            *(functools.partial(self._forced.compile, self.params[0], size)
+              for size in self._forced.limit(attention)),
+        ]  # fmt: skip
+        for number, compile_next in enumerate(work):
+            yield number, len(work)
+            compile_next()
+        self._engine.clear()
+        self._engine = Lanes(self._engine)
+
+    def prepare(
+        self, text: str, prefix: str, number: int = 0
+    ) -> tuple[list[Task], list[int]]:
+        """Tokenise a text for `submit`: its parts, and how many each of its lines has.
+
+        `number` is that of the text in its request; seeds of samples count from it.
+
+        Raises InputError if the prefix is too long, or the text, if the options refuse
+        long ones.
+        """
+        begin = self.tokenizer.encode_target([prefix])[0] if prefix else []
+        if len(begin) > self._most:
+            raise InputError(
+                f"the prefix has {len(begin)} pieces, more than {self._most}"
+            )
+        return self._tasks(text, prefix, number)
+
+    def submit(
+        self,
+        texts: Sequence[tuple[list[Task], list[int]]],
+        done: Callable[[list[list[Hypothesis]]], None],
+        *,
+        request: Any,
+    ) -> None:
+        """Add prepared texts to the search; `advance` passes all results to `done`.
+
+        Parts of different requests take turns.
+        """
+        found: dict[int, list[Hypothesis]] = {}
+        if not texts:
+            done([])
+
+        def keep(index: int, hypotheses: list[Hypothesis]) -> None:
+            found[index] = hypotheses
+            if len(found) == len(texts):
+                done([found[n] for n in range(len(texts))])
+
+        lengths = [len(task.source) for tasks, _ in texts for task in tasks]
+        before = itertools.accumulate(lengths, initial=0)
+        own = {"request": request, "is_large": sum(lengths) > SMALL_REQUEST}
+        for index, (tasks, sizes) in enumerate(texts):
+            tasks = [task._replace(before=next(before), **own) for task in tasks]
+            self._submit(tasks, sizes, functools.partial(keep, index))
+
+    def cancel(self, request: Any) -> None:
+        """Drop all parts of a request, waiting or begun."""
+        self._engine.cancel(request)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """The numbers of parts that wait and that are in the search."""
+        return self._engine.load
+
+    def advance(self) -> bool:
+        """Take a few steps of a search; False if nothing is left."""
+        return self._engine.advance(STEPS)

@@ -1,0 +1,111 @@
+"""The sizes of the programs of continuous batching: which are used, and when.
+
+Programs are compiled when they are needed, for one of many shapes. A server limits the
+shapes to few, so that it can compile all programs before it is ready.
+"""
+
+from typing import NamedTuple
+
+SHORTEST_BUCKET = 16  # tokens
+MOST_SLOTS = 64  # of a device: enough for fast products; refills of more take longer
+SHORTEST_LENGTH = 32  # tokens, of limited shapes: steps of 16 take as long
+SHRINK_AFTER = 16  # advances after which a shape that is too large shrinks
+
+
+class Shape(NamedTuple):
+    """The sizes of compiled programs."""
+
+    slots: int  # B
+    source: int  # S
+    ring: int  # L, N, and P
+
+
+def bucket_length(length: int) -> int:
+    """Round a length up to one of few: 16, 24, 32, 48, 64, 96, 128, ... tokens."""
+    power = max(SHORTEST_BUCKET, 1 << (length - 1).bit_length())
+    middle = power * 3 // 4
+    return middle if SHORTEST_BUCKET < length <= middle else power
+
+
+class Shapes:
+    """The shapes of an engine, with at most `most` slots on each device.
+
+    `batch_tokens` bounds slots x source length, padding included, except that each of
+    `devices` has at least one slot.
+    """
+
+    def __init__(self, batch_tokens: int, devices: int) -> None:
+        self._batch_tokens, self._devices = batch_tokens, devices
+        self.most = MOST_SLOTS
+        self.all: list[Shape] = []  # if they are limited, by length, then slots
+
+    def limit(self, source: int, output: int, slots: int) -> list[Shape]:
+        """Use few shapes: for sources, outputs and slots up to these numbers."""
+        self.most = max(1, min(slots // self._devices, self.most))
+        lengths = [SHORTEST_LENGTH]
+        while lengths[-1] < output:
+            lengths.append(2 * lengths[-1])
+        lengths[-1] = output
+        self.all = [
+            Shape(self._devices << power, min(length, source), length)
+            for length in lengths
+            for power in range(0, self.most.bit_length(), 2)
+        ]
+        return self.all
+
+    def most_slots(self, source: int) -> int:
+        """The most slots for a source length: a power of two, or four, a device."""
+        each = min(self.most, max(1, self._batch_tokens // source // self._devices))
+        power = each.bit_length() - 1
+        return self._devices << (power // 2 * 2 if self.all else power)
+
+    def room(self, source: int, ring: int) -> int:
+        """The most slots in which a search with these lengths begins."""
+        if not self.all:
+            return self.most_slots(bucket_length(source))
+        return self.most_slots(self.smallest(1, source, ring).source)
+
+    def smallest(self, tasks: int, source: int, ring: int) -> Shape:
+        """The smallest shape that has room for so many tasks in flight."""
+        slots = self._devices
+        while slots < tasks:
+            slots *= 2
+        if not self.all:
+            return Shape(slots, bucket_length(source), bucket_length(ring))
+        length = max(source, ring)
+        return min(s for s in self.all if s.slots >= slots and s.ring >= length)
+
+    def fitted(self, old: Shape, new: Shape, age: int) -> Shape:
+        """The shape to use when `new` is needed: small changes are ignored.
+
+        Resizing moves data and may compile. `age` is the number of calls since `old`
+        was the shape needed.
+        """
+        if self.all:
+            return new if age >= SHRINK_AFTER else Shape(*map(max, old, new))
+        most = self.most_slots(max(new.source, old.source))
+        if new.slots < old.slots < 4 * new.slots and old.slots <= most:
+            new = new._replace(slots=old.slots)
+        if new.source < old.source < 2 * new.source and new.slots <= most:
+            new = new._replace(source=old.source)
+        if new.ring < old.ring < 2 * new.ring:
+            new = new._replace(ring=old.ring)
+        return new
+
+    def neighbours(self, shape: Shape) -> list[Shape]:
+        """The limited shapes with the next slots or the next length."""
+        found = {self.next(shape, new) for new in self.all if new != shape}
+        return sorted(found)
+
+    def next(self, old: Shape, new: Shape) -> Shape:
+        """The next shape on the way from `old` to `new`: a neighbour, if limited."""
+        if not self.all:
+            return new
+        # Few slots are resized faster, so they shrink first and grow last.
+        if new.slots < old.slots or new.ring == old.ring:
+            line = [shape for shape in self.all if shape.ring == old.ring]
+            step = 1 if new.slots > old.slots else -1
+        else:
+            line = [shape for shape in self.all if shape.slots == old.slots]
+            step = 1 if new.ring > old.ring else -1
+        return line[line.index(old) + step]

@@ -1,0 +1,209 @@
+"""One checkpoint on disk: written by orbax with checksums, verified and read back.
+
+A checkpoint is the folder `<directory>/<step>` with one item, `state`, and checksums of
+all its files. It appears complete or not at all, on a file system that all processes
+see. Each process writes what its devices hold and reads for itself.
+"""
+
+import functools
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from jaxformer import processes
+from jaxformer.errors import InputError
+from jaxformer.files import CHECKSUMS, verify_checksums, write_checksums
+
+UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
+_OFF_SCHEDULE = {"scheduled": False}  # metadata of a checkpoint
+
+
+class RemovedError(InputError):
+    """A checkpoint was removed while it was read, as training removes old ones."""
+
+
+class _ChecksummedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
+    """A temporary folder that gets checksums of its files before it is renamed."""
+
+    async def finalize(self) -> None:
+        self._checkpoint_metadata_store.wait_until_finished()
+        write_checksums(Path(self.get()))
+        os.rename(self.get(), self.get_final())
+
+
+class Writer:
+    """Writes and removes checkpoints; all processes make the same calls."""
+
+    def __init__(self, directory: Path) -> None:
+        """Make the folder of all checkpoints, and remove what a killed process left."""
+        directory.mkdir(parents=True, exist_ok=True)
+        if processes.is_first():
+            for unfinished in directory.glob(f"*{UNFINISHED}"):
+                shutil.rmtree(unfinished, ignore_errors=True)  # NFS keeps open files
+        self._checkpointer = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(), temporary_path_class=_ChecksummedPath
+        )
+
+    def save(self, path: Path, state: Any, *, scheduled: bool) -> None:
+        """Save a pytree of arrays in the background; it may be donated afterwards."""
+        self._checkpointer.save(
+            path,
+            args=ocp.args.Composite(state=ocp.args.PyTreeSave(state)),
+            custom_metadata=None if scheduled else _OFF_SCHEDULE,
+            force=True,
+        )
+
+    def remove(self, path: Path) -> None:
+        """Remove a checkpoint by a rename, so that no reader finds half of it."""
+        if processes.is_first():
+            vanished = path.with_name(path.name + UNFINISHED)
+            shutil.rmtree(vanished, ignore_errors=True)
+            os.rename(path, vanished)
+            shutil.rmtree(vanished, ignore_errors=True)
+
+    def wait(self) -> None:
+        self._checkpointer.wait_until_finished()
+
+    def close(self) -> None:
+        self._checkpointer.close()
+
+
+def is_scheduled(path: Path) -> bool:
+    """Whether a checkpoint was saved on schedule; True if its metadata is damaged.
+
+    `read` then reports the damage.
+    """
+    try:
+        metadata = json.loads((path / "_CHECKPOINT_METADATA").read_bytes())
+        return metadata["custom_metadata"] != _OFF_SCHEDULE
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
+def find_damage(path: Path) -> str:
+    """Say which file of a checkpoint is damaged; "" if none is. Same for all processes.
+
+    Raises RemovedError if there is no such checkpoint.
+    """
+    damage = ""
+    if processes.is_first():
+        damage = verify_checksums(path)
+        if not (path / CHECKSUMS).exists():
+            damage = f"no {CHECKSUMS}, which earlier versions did not write"
+    return _agree(path, damage)
+
+
+def _agree(path: Path, damage: str) -> str:
+    """Return the damage that any process found; RemovedError if the path is gone."""
+    found = max(processes.gather(damage))
+    if found and processes.from_first(not path.exists()):
+        raise RemovedError(
+            f"checkpoint {path} was removed while it was read; read another one"
+        )
+    return found
+
+
+def read(path: Path, *, abstract: Any = None, field: str = "") -> tuple[Any, str]:
+    """Read the state at `path` onto the shardings of `abstract`, or a field as numpy.
+
+    Returns the state and "", or None and the damage, the same for all processes. Raises
+    InputError if the tree or shapes differ, and RemovedError.
+    """
+    if damage := find_damage(path):
+        return None, damage
+    found, damage = _read_verified(path, abstract=abstract, field=field)
+    damage = _agree(path, damage)
+    return (None if damage else found), damage
+
+
+def _read_verified(path: Path, *, abstract: Any, field: str) -> tuple[Any, str]:
+    """Read as `read` does, or return why files cannot be read.
+
+    A checkpoint that vanishes meanwhile can make orbax raise any error. Otherwise
+    ValueError, OSError and KeyError are failures of the file system, which orbax may
+    wrap in a bare Exception. Others, such as a lack of memory, are no damage.
+    """
+    me = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone{me}"
+    )
+    reader = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    try:
+        saved = reader.metadata(path / "state").tree
+        if not field:
+            _require_same_shapes(saved, abstract, path)
+        elif saved.get(field) is None:
+            raise InputError(f"checkpoint {path} has no {field}")
+        else:
+            # Read by a device: if orbax reads into numpy and one file is damaged, every
+            # other read in progress prints a traceback.
+            here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+            place = functools.partial(jax.ShapeDtypeStruct, sharding=here)
+            abstract = {field: saved[field]}
+            abstract = jax.tree.map(lambda x: place(x.shape, x.dtype), abstract)
+        shardings = ocp.checkpoint_utils.construct_restore_args(abstract)
+        arguments = ocp.args.PyTreeRestore(
+            item=abstract, restore_args=shardings, partial_restore=bool(field)
+        )
+        found = reader.restore(path / "state", args=arguments)
+    except Exception as error:
+        cause = error.__cause__ if type(error) is Exception else error
+        if path.exists() and not isinstance(cause, OSError | ValueError | KeyError):
+            raise
+        return None, reason(cause) or type(cause).__name__
+    finally:
+        reader.close()
+    return (jax.tree.map(np.asarray, found[field]) if field else found), ""
+
+
+def _require_same_shapes(saved: Any, wanted: Any, path: Path) -> None:
+    """Raise InputError naming the first parameter that differs and both shapes."""
+    there, here = (
+        {
+            jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
+            for path, leaf in jax.tree.leaves_with_path(tree)
+        }
+        for tree in (saved, wanted)
+    )
+    for name in [*here, *there]:
+        ours, theirs = here.get(name, "absent"), there.get(name, "absent")
+        if ours != theirs:
+            raise InputError(
+                f"checkpoint {path} does not fit this config: {name} is {theirs} in "
+                f"the checkpoint and {ours} in the config; use the config it was "
+                "trained with, or another workdir"
+            )
+
+
+def reason(error: Exception) -> str:
+    """What failed, in a few words; tensorstore's message holds the system's code."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    return os.strerror(int(code[1])) if code else str(error)[:200].replace("\n", " ")
+
+
+@functools.cache
+def silence() -> None:
+    """Drop orbax's messages except warnings, and tracebacks that follow a failure.
+
+    The failure itself raises an exception.
+    """
+    report = sys.unraisablehook
+    expected = ("Event loop is closed", "Encountered error while reading array")
+    sys.unraisablehook = lambda failed: (
+        str(failed.exc_value).startswith(expected) or report(failed)
+    )
+    logging.getLogger("asyncio").addFilter(lambda line: "never ret" not in line.msg)
+    logging.getLogger("absl").addFilter(
+        lambda line: "orbax" not in line.pathname or line.levelno == logging.WARNING
+    )

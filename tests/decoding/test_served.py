@@ -1,0 +1,106 @@
+"""A translator that many requests share: against one that has each text alone."""
+
+import random
+
+import jax
+import pytest
+
+from jaxformer.decoding import shapes
+from jaxformer.decoding.served import ServedTranslator
+from jaxformer.errors import InputError
+from tests.decoding.tiny import EXTRA, SENTENCES, open_translator
+
+LONGEST = 12  # pieces of a source; longer ones are split
+EVENTS: list[str] = []  # of JAX's compiler
+
+
+@pytest.fixture(scope="module", autouse=True)
+def listener():
+    """Note every program that is traced or compiled; JAX keeps its listeners."""
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: EVENTS.append(event) if "compile" in event else None
+    )
+
+
+@pytest.fixture(scope="module")
+def served() -> ServedTranslator:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shapes, "SHORTEST_LENGTH", 16)
+        translator = open_translator(
+            kind=ServedTranslator, n_best=2, max_source_length=LONGEST
+        )
+        progress = list(translator.compile(slots=4, attention=20))
+    assert progress == [(n, len(progress)) for n in range(len(progress))]
+    return translator
+
+
+def submit(served, answers: dict, key, *texts: str, prefix: str = "") -> None:
+    prepared = [served.prepare(text, prefix) for text in texts]
+    served.submit(prepared, lambda found: answers.update({key: found}), request=key)
+
+
+def finish(served) -> None:
+    while served.advance():
+        assert any(served.load)
+
+
+def test_random_requests_compile_nothing_and_change_no_other(served):
+    draw, answers, requests = random.Random(0), {}, {}
+    EVENTS.clear()
+    for key in range(40):
+        lengths = draw.choices([0, 1, 3, LONGEST - 1, 40], k=draw.choice([1, 1, 2, 4]))
+        words = [draw.choices(range(4, 20), k=length) for length in lengths]
+        texts = [" ".join(map(str, each)) for each in words]
+        prefix = " ".join(["5"] * draw.choice([0, 0, 2, LONGEST + EXTRA - 1]))
+        submit(served, answers, key, *texts, prefix=prefix)
+        requests[key] = texts, prefix
+        for _ in range(draw.choice([0, 1, 5, 30])):
+            served.advance()
+        if key % 5 == 4:
+            served.cancel(key)
+            answers.setdefault(key, None)
+    finish(served)
+    for pieces in (0, 1, 7, 15, 19):
+        served.attention(" ".join(["5"] * pieces), "6")
+    assert EVENTS == []
+    assert sorted(answers) == list(requests)
+    for key, found in answers.items():
+        if found is not None:
+            alone = {}
+            for number, text in enumerate(requests[key][0]):
+                submit(served, alone, number, text, prefix=requests[key][1])
+                finish(served)
+            for number, hypotheses in enumerate(found):
+                ((first, *_),) = alone[number]
+                assert hypotheses[0].text == first.text
+                assert hypotheses[0].score == pytest.approx(first.score, abs=1e-4)
+
+
+def test_a_small_request_does_not_wait_for_a_large_one(served):
+    answers = {}
+    submit(served, answers, "large", " ".join(["7"] * 2000))
+    for _ in range(9):
+        served.advance()
+    submit(served, answers, "small", SENTENCES[0])
+    waiting, _ = served.load
+    while "small" not in answers:
+        served.advance()
+    assert served.load[0] > 0.8 * waiting > 100
+    served.cancel("large")
+    assert served.load == (0, 0)
+    assert not served.advance()
+    assert list(answers) == ["small"]
+
+
+def test_a_request_may_have_no_text_or_a_blank_one(served):
+    answers = {}
+    submit(served, answers, "none")
+    submit(served, answers, "blank", " ", SENTENCES[0])
+    finish(served)
+    assert answers["none"] == []
+    assert answers["blank"][0][0].text == ""
+
+
+def test_a_prefix_that_no_program_holds_is_refused(served):
+    with pytest.raises(InputError, match=r"the prefix has 18 pieces, more than 17"):
+        served.prepare("5", " ".join(["5"] * 17))

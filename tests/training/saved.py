@@ -1,0 +1,55 @@
+"""Small states, saved as checkpoints, and damage of their files."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.step import fresh_state
+from tests.damage import files_of
+from tests.training.setups import mesh_of, optimizer_of
+
+OPTIMIZER, _ = optimizer_of(clip_norm=1.0)
+
+
+def make_state(fill, *, width=4):
+    params = {
+        "embedding": jax.random.normal(jax.random.key(fill), (16, width)),
+        "encoder": {"layer_0": {"bias": jnp.full((width,), fill, jnp.float32)}},
+    }
+    return fresh_state(params, OPTIMIZER, seed=fill, ema=False)
+
+
+def abstract(state, sizes=(1, 1, 1), *axes):
+    """Shapes of a state, and shardings that split matrices over a mesh."""
+    mesh = mesh_of(sizes)
+
+    def place(leaf):
+        spec = PartitionSpec(*axes if leaf.ndim == 2 else ())
+        sharding = NamedSharding(mesh, spec)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(place, state)
+
+
+ABSTRACT = abstract(make_state(1))
+
+
+def open_checkpoints(directory, keep=None, scores=None, last=None):
+    scores = {} if scores is None else scores
+    return Checkpoints(directory, keep=keep, scores=scores, last=last)
+
+
+def save_all(directory, *steps, keep=9, scores=None, last=None):
+    """Save steps; a negative one is saved off schedule."""
+    with open_checkpoints(directory, keep, scores, last) as checkpoints:
+        for step in steps:
+            checkpoints.save(abs(step), make_state(abs(step)), scheduled=step > 0)
+
+
+def truncate(directory):
+    """Halve all files as a crash of the machine may."""
+    for file in files_of(directory):
+        os.truncate(file, file.stat().st_size // 2)

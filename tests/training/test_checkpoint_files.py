@@ -1,0 +1,126 @@
+"""Damage of any file of a checkpoint is found; no reader gets wrong numbers."""
+
+import random
+import resource
+
+import jax
+import pytest
+
+from jaxformer.errors import InputError
+from jaxformer.training import checkpoint_files
+from jaxformer.training.checkpoint_files import RemovedError, find_damage
+from tests.damage import DAMAGES, damaged, files_of, flip_bit
+from tests.training.saved import (
+    ABSTRACT,
+    make_state,
+    open_checkpoints,
+    save_all,
+    truncate,
+)
+from tests.training.setups import assert_same
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_of_each_file_is_found_and_an_older_checkpoint_used(
+    tmp_path, caplog, kind
+):
+    save_all(tmp_path, 1, 2)
+    newest = tmp_path / "2"
+    files = files_of(newest)
+    assert len(files) > 8
+    for file in files:
+        with damaged(file, kind):
+            assert find_damage(newest)
+    assert not find_damage(newest)
+    with damaged(files[-1], kind):
+        reader = open_checkpoints(tmp_path)
+        with pytest.raises(InputError, match=r"/2 is damaged \(.*step \(1\)$"):
+            reader.restore_parameters(None)
+        assert_same(reader.restore_parameters(1), make_state(1).params)
+        assert reader.restore_latest(ABSTRACT)[1] == 1
+        assert f"checkpoint {newest} is damaged" in caplog.text
+
+
+def test_no_flipped_bit_is_silent(tmp_path):
+    """`benchmarks/checkpoints.py` flips more of them."""
+    save_all(tmp_path, 1)
+    draw, files = random.Random(0), files_of(tmp_path)
+    for _ in range(100):
+        file = draw.choice(files)
+        bit = draw.randrange(8 * file.stat().st_size)
+        flip_bit(file, bit)
+        assert find_damage(tmp_path / "1"), (file, bit)
+        flip_bit(file, bit)
+    assert not find_damage(tmp_path / "1")
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_as_such(tmp_path):
+    save_all(tmp_path, 1)
+    (tmp_path / "1" / checkpoint_files.CHECKSUMS).unlink()
+    reader, said = open_checkpoints(tmp_path), "no XXH128SUMS, which earlier versions"
+    with pytest.raises(InputError, match=rf"1 is damaged \({said}"):
+        reader.restore_parameters(1)
+    with pytest.raises(InputError, match=rf"can be read \(1: {said}"):
+        reader.restore_latest(ABSTRACT)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_no_damage(
+    tmp_path, monkeypatch, moment
+):
+    """Before and after its checksums are verified."""
+    save_all(tmp_path, 1, 2)
+    verify = checkpoint_files.verify_checksums
+
+    def verify_and_remove(folder):
+        found = verify(folder)
+        with open_checkpoints(tmp_path, keep=1) as training:
+            training.drop_after(1)
+        return found if moment == "after" else verify(folder)
+
+    monkeypatch.setattr(checkpoint_files, "verify_checksums", verify_and_remove)
+    with pytest.raises(RemovedError, match="2 was removed"):
+        open_checkpoints(tmp_path).restore_parameters(None)
+    monkeypatch.undo()
+    reader = open_checkpoints(tmp_path)
+    assert_same(reader.restore_parameters(None), make_state(1).params)
+
+
+def test_a_damaged_newest_checkpoint_is_named_skipped_and_replaced(tmp_path, caplog):
+    """A lower number to keep removes nothing before the next save."""
+    save_all(tmp_path, 1, 2, 3)
+    truncate(tmp_path / "3")
+    with pytest.raises(InputError, match="3 is damaged"):
+        open_checkpoints(tmp_path).restore_parameters(3)
+    scores = {1: 20.0, 2: 10.0, 3: 30.0}
+    with open_checkpoints(tmp_path, 1, scores) as checkpoints:
+        assert_same(checkpoints.restore_latest(ABSTRACT), (make_state(2), 2))
+        assert str(tmp_path / "3") in caplog.text
+        assert (checkpoints.steps(), checkpoints.best_step()) == ([1, 2], 1)
+        assert (tmp_path / "3").exists()
+        del scores[3]
+        checkpoints.save(3, make_state(33))
+    reader = open_checkpoints(tmp_path)
+    assert reader.steps() == [1, 3]
+    assert_same(reader.restore_parameters(None), make_state(33).params)
+
+
+def test_a_save_that_cannot_be_written_is_one_sentence_and_harms_nothing(
+    tmp_path, capfd
+):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    large = {"params": {"w": jax.random.normal(jax.random.key(0), (1000, 100))}}
+    with open_checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, make_state(1))
+        checkpoints.wait()
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+            checkpoints.save(2, large)
+            with pytest.raises(InputError, match=r"File too large.*from step 1$"):
+                checkpoints.wait()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert checkpoints.steps() == [1]
+    restored = open_checkpoints(tmp_path).restore_parameters(None)
+    assert_same(restored, make_state(1).params)
+    assert "Traceback" not in capfd.readouterr().err
