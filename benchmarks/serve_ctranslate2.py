@@ -27,7 +27,7 @@ from jaxformer.errors import InputError
 from jaxformer.serving.batching import Limits
 from jaxformer.serving.server import Service, listen
 
-LIMITS = Limits(8192, 128, 65536, 30.0, 30.0)
+LIMITS = Limits(8192, 16, 65536, 30.0, 30.0)
 
 
 class Peer:

@@ -84,8 +84,8 @@ FLAG_LIST = (
     Flag("host_names", str, "Host names that the server accepts, besides loopback's "
          "and --host, separated by commas; * is any."),
     Flag("max_request_pieces", int, "Pieces of a request at most.", 8192, 1),
-    Flag("max_batch", int, "Slots of the search of small requests, rounded down to 1, "
-         "4, 16 or 64 a device. Large requests have at most 16 more.", 128, 1),
+    Flag("max_batch", int, "Slots of each device for small requests, rounded down to "
+         "1, 4, 16 or 64; large requests have at most 16 more.", 16, 1),
     Flag("max_queue", int, "Pieces of all requests that wait for an answer at most; "
          "requests of more than 128 pieces fill half of it.", 65536, 2),
     Flag("request_timeout", float, "Seconds to answer a request.", 30.0, most=DAY,

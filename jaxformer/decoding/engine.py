@@ -119,7 +119,8 @@ class Engine:
     def limit(self, *, source: int, output: int, slots: int) -> list[Shape]:
         """Use few shapes afterwards, and return them, for `compile` in this order.
 
-        The arguments bound the tokens of a task's source and output, and the slots.
+        The arguments bound the tokens of a task's source and output, and the slots of
+        each device.
         """
         return self._shapes.limit(source, output, slots)
 

@@ -23,8 +23,8 @@ class ServedTranslator(Translator):
     def compile(self, slots: int, attention: int) -> Iterator[tuple[int, int]]:
         """Compile all programs; yields the numbers of those done and of all.
 
-        `slots` bounds the sentences in the search of small requests, `attention` the
-        tokens of a text given to the method of that name.
+        `slots` bounds the sentences of each device in the search of small requests,
+        `attention` the tokens of a text given to the method of that name.
         """
         positions = self._positions or math.inf
         self._most = min(self.longest + self.options.extra_length, positions)

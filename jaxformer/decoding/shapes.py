@@ -40,8 +40,8 @@ class Shapes:
         self.all: list[Shape] = []  # if they are limited, by length, then slots
 
     def limit(self, source: int, output: int, slots: int) -> list[Shape]:
-        """Use few shapes: for sources, outputs and slots up to these numbers."""
-        self.most = max(1, min(slots // self._devices, self.most))
+        """Use few shapes: for sources, outputs and a device's slots up to these."""
+        self.most = min(slots, self.most)
         lengths = [SHORTEST_LENGTH]
         while lengths[-1] < output:
             lengths.append(2 * lengths[-1])
