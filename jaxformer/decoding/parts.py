@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import sentencex
 
 from jaxformer.batch import EOS, Tokenizer
+from jaxformer.config import base_language
 from jaxformer.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -102,9 +103,9 @@ def sentences_of(line: str, language: str) -> list[str]:
     if not line.strip():
         return []
     sentences: list[str] = []
-    language = re.split("[-_]", language)[0].lower()
     # With other white space than " " before a full stop, sentencex 1.0 fails.
-    for sentence in sentencex.segment(language, " ".join(line.split())):
+    line = " ".join(line.split())
+    for sentence in sentencex.segment(base_language(language), line):
         if sentences and _LABELS.fullmatch(sentences[-1]):
             sentences[-1] += sentence
         else:
