@@ -98,7 +98,10 @@ class Api:
             await send(message)
 
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-        app = self._app if self._is_own_host(host) else _misdirected(host)
+        app = self._app
+        if not self._is_own_host(host):
+            error = f"this server does not answer for host {host[:99]!r}; start it with"
+            app = _error(421, f"{error} --host_names=NAME")
         try:
             await app(scope, receive, send_with_headers)
         finally:
@@ -209,11 +212,6 @@ def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
     if not found:
         raise HTTPException(500, "the model's probabilities are not finite")
     return found[0] if n_best == 1 else {**found[0], "n_best": found}
-
-
-def _misdirected(host: str) -> Response:
-    sentence = f"this server does not answer for host {host[:99]!r}"
-    return _error(421, f"{sentence}; start it with --host_names=NAME")
 
 
 def _error(status: int, sentence: str, headers: Any = None) -> Response:
