@@ -34,6 +34,9 @@ class Tokenizer(Protocol):
     def pieces(self) -> list[str]:
         """Name every id."""
 
+    def language_code(self, text: str) -> str:
+        """Return the piece, such as ">>fra<<", that begins a source text, or ""."""
+
 
 class Batch(NamedTuple):
     """Sentence pairs as rows of ids; all four arrays are int32."""

@@ -6,12 +6,18 @@ only. `--help`, the reference page and every check of a value are made from here
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jaxformer.errors import InputError
 from jaxformer.settings import MOST_LENGTH, SEED, Section, setting
+
+
+def base_language(code: str) -> str:
+    """Return a language code without its region: "zh" for "zh-CN" and "zh_TW"."""
+    return re.split("[-_]", code)[0].lower()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,10 @@ class Numbers:
         words = map(str, range(EOS + 1, self.vocab_size))
         return ["<pad>", "<unk>", "<s>", "</s>", *words]
 
+    def language_code(self, text: str) -> str:
+        """No text begins with one."""
+        return ""
+
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Turn each sentence into ids, EOS last."""
         return [[*map(int, sentence.split()), EOS] for sentence in sentences]

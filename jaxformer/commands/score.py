@@ -48,15 +48,17 @@ def run(
     batch_tokens = batch_tokens or this.config.decoding.batch_tokens
     forcing = TeacherForcing(this.model, this.tokenizer, batch_tokens=batch_tokens)
     names, *sides = zip(*given, strict=True)
-    if details and processes.is_first():
+    sums = {"tokens": 0, "nll": -0.0}
+    if details:
         for name, score in zip(names, forcing.score(params, *sides), strict=True):
             found = {**name, "log_probability": score.log_probability}
+            sums["tokens"] += len(score.pieces)
+            sums["nll"] -= score.log_probability
             written = json.dumps({**found, **score._asdict()}, ensure_ascii=False)
-            sys.stdout.buffer.write(f"{written}\n".encode())
+            if processes.is_first():
+                sys.stdout.buffer.write(f"{written}\n".encode())
         sys.stdout.buffer.flush()
-    parts = [part for pair in forcing.pairs(*sides) for part in pair]
-    sums = {"tokens": 0, "nll": -0.0}
-    if parts:
+    elif parts := [part for pair in forcing.pairs(*sides) for part in pair]:
         tokens = TokenizedCorpus(*map(Ragged.of, zip(*parts, strict=True)))
         sums = PairScorer(this.model, this.config, tokens)(params)
     return {

@@ -19,7 +19,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from itertools import takewhile
 from pathlib import Path
 from random import Random
@@ -80,6 +80,15 @@ class Tokenizer:
         """Return the piece of every id; "▁" stands for the space before a word."""
         return list(self._pieces)
 
+    def language_code(self, text: str) -> str:
+        """Return the piece, such as ">>fra<<", that begins a source text, or ""."""
+        code = _LANGUAGE.match(text)[0]
+        return code if code in self._codes else ""
+
+    @cached_property
+    def _codes(self) -> set[str]:
+        return {piece for piece in self._pieces if piece.startswith(">>")}
+
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the ids of each source sentence, EOS last; [EOS] for a blank one."""
         texts = [normalise(sentence) for sentence in sentences]
@@ -129,8 +138,7 @@ class MarianTokenizer(Tokenizer):
         self, model: SentencePieceProcessor, sentences: Sequence[str]
     ) -> list[list[int]]:
         texts = [normalise(sentence) for sentence in sentences]
-        starts = [_LANGUAGE.match(text)[0] for text in texts]
-        codes = [start if start in self._ids else "" for start in starts]
+        codes = list(map(self.language_code, texts))
         bare = list(map(str.removeprefix, texts, codes))
         pieces = model.encode(bare, out_type=str, num_threads=-1)
         return [

@@ -133,16 +133,18 @@ class TeacherForcing:
         A pair of blank texts has no pieces and log P = 0.
         """
         pairs = self.pairs(sources, targets)
-        parts, scored = list(itertools.chain.from_iterable(pairs)), {}
+        parts = list(itertools.chain.from_iterable(pairs))
+        scored: list[list[float]] = [[]] * len(parts)
         for indices, batch in self._batches(parts):
             rows = np.asarray(self._log_probabilities(params, batch))
             for index, row in zip(indices, rows, strict=False):
                 scored[index] = row[: len(parts[index][1])].tolist()
-        values, found = map(scored.get, range(len(parts))), []
+        values = itertools.chain.from_iterable(scored)
+        found = []
         for pair in pairs:
             pieces = [self._names[token] for _, target in pair for token in target]
-            each = itertools.chain.from_iterable(itertools.islice(values, len(pair)))
-            found.append(PairScore(pieces, list(each)))
+            own = list(itertools.islice(values, len(pieces)))
+            found.append(PairScore(pieces, own))
         return found
 
     def attention(self, params: Any, source: Side, target: Side) -> list[Attention]:
@@ -151,21 +153,18 @@ class TeacherForcing:
         Raises InputError if the model has no attention.
         """
         (parts,) = self.pairs([source], [target])
-        return [self._attention(params, part) for part in parts or [_BLANK]]
-
-    def _attention(self, params: Any, part: Part) -> Attention:
-        ((_, batch),) = self._batches([part])
-        maps = self._maps(params, batch)
-        if maps is None:
-            raise InputError("this model has no attention to show")
-        pieces = [[self._names[token] for token in side] for side in part]
-        s, t = map(len, pieces)
-        return Attention(
-            *pieces,
-            np.asarray(maps.encoder)[:, 0, :, :s, :s],
-            np.asarray(maps.decoder)[:, 0, :, :t, :t],
-            np.asarray(maps.cross)[:, 0, :, :t, :s],
-        )
+        found = []
+        for part in parts or [_BLANK]:
+            ((_, batch),) = self._batches([part])
+            maps = self._maps(params, batch)
+            if maps is None:
+                raise InputError("this model has no attention to show")
+            pieces = [[self._names[token] for token in side] for side in part]
+            s, t = map(len, pieces)
+            encoder, decoder, cross = (np.asarray(each)[:, 0] for each in maps)
+            sizes = encoder[..., :s, :s], decoder[..., :t, :t], cross[..., :t, :s]
+            found.append(Attention(*pieces, *sizes))
+        return found
 
     def _ids_of(self, sides: Sequence[Side], encode: Callable) -> list[list[list[int]]]:
         """The ids of each side by parts; a text is one part."""
@@ -195,10 +194,9 @@ class TeacherForcing:
         longest = self._longest or math.inf  # positions that the model can hold
         groups: dict[tuple[int, ...], list[int]] = {}
         for index, pair in enumerate(pairs):
-            lengths = map(len, pair)
+            lengths = [*map(len, pair)]
             if self._sizes:
-                size = min(size for size in self._sizes if size >= max(map(len, pair)))
-                shape = (size, size)
+                shape = (min(n for n in self._sizes if n >= max(lengths)),) * 2
             else:
                 shape = tuple(max(n, min(bucket_length(n), longest)) for n in lengths)
             groups.setdefault(shape, []).append(index)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import sentencex
 
 from jaxformer.batch import EOS, Tokenizer
+from jaxformer.config import base_language
 from jaxformer.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -27,10 +28,7 @@ _BREAKS = (
 
 # What a splitter takes for a sentence: an initial or an item's number, "M." or "2)".
 _LABELS = re.compile(r"(\w{1,2}[.)] )+")
-# A multilingual model's source may begin with the target language, ">>deu<<".
-_LANGUAGE = re.compile(r"(>>[^<]*<<)?")
-# Punctuation that no space follows.
-_WIDE = ("\u3001", "\u3002", "\uff01", "\uff0c", "\uff1a", "\uff1b", "\uff1f")
+_WIDE = tuple("\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f")  # no space follows
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
 
@@ -85,34 +83,19 @@ def joined(
     return found
 
 
-def parts_of_lines(
-    text: str, tokenizer: Tokenizer, *, language: str | None, **how: Any
-) -> list[list[list[int]]]:
-    """Encode a text as the parts of each of its lines.
+def lines_of(
+    text: str, tokenizer: Tokenizer, language: str | None
+) -> tuple[str, list[list[str]]]:
+    """Split a text into the sentences of its lines; None: one line, one sentence.
 
-    `language`, such as "en", is that of the text, whose sentences are parts; None: the
-    text is one line. `how` is as for `parts_of`. If the text of a multilingual model
-    begins with a language code, each part does.
+    Also returns the language code of the text, which its sentences lack.
     """
     text = text.strip()
-    code = _LANGUAGE.match(text)[0]
-    code = code if code and code in tokenizer.pieces() else ""
-    lines = lines_of(text.removeprefix(code), language)
-
-    def encode(texts: Sequence[str]) -> list[list[int]]:
-        return tokenizer.encode([code + each for each in texts])
-
-    return [
-        [part for sentence in line for part in parts_of(sentence, encode, **how)]
-        for line in lines
-    ]
-
-
-def lines_of(text: str, language: str | None) -> list[list[str]]:
-    """Split a text into the sentences of its lines; None: one line, one sentence."""
+    code = tokenizer.language_code(text)
+    text = text.removeprefix(code)
     if language is None:
-        return [[text]]
-    return [sentences_of(line, language) for line in text.strip().split("\n")]
+        return code, [[text]]
+    return code, [sentences_of(line, language) for line in text.strip().split("\n")]
 
 
 def sentences_of(line: str, language: str) -> list[str]:
@@ -120,9 +103,9 @@ def sentences_of(line: str, language: str) -> list[str]:
     if not line.strip():
         return []
     sentences: list[str] = []
-    language = re.split("[-_]", language)[0].lower()
     # With other white space than " " before a full stop, sentencex 1.0 fails.
-    for sentence in sentencex.segment(language, " ".join(line.split())):
+    line = " ".join(line.split())
+    for sentence in sentencex.segment(base_language(language), line):
         if sentences and _LABELS.fullmatch(sentences[-1]):
             sentences[-1] += sentence
         else:

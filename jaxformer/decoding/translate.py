@@ -1,5 +1,6 @@
 """Translate sentences: the search of section 6.1 around a trained model."""
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from jaxformer.batch import Tokenizer
 from jaxformer.decoding.engine import Engine, Task
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.parts import Hypothesis, joined, lines_of, parts_of_lines
+from jaxformer.decoding.parts import Hypothesis, joined, lines_of, parts_of
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
 from jaxformer.errors import InputError
@@ -166,7 +167,14 @@ class Translator:
 
     def sentences(self, text: str) -> list[str]:
         """Split a text into what is translated by itself, as the options say."""
-        return list(itertools.chain.from_iterable(lines_of(text, self._language)))
+        code, lines = lines_of(text, self.tokenizer, self._language)
+        return [code + sentence for line in lines for sentence in line]
+
+    def of_sentences(self) -> "Translator":
+        """Return this translator for texts that it does not split into sentences."""
+        translator = copy.copy(self)
+        translator._language = None
+        return translator
 
     def attention(self, source: Side, target: Side) -> Attention:
         """Return the attention maps of the first member for one pair.
@@ -199,22 +207,27 @@ class Translator:
         self, text: str, prefix: str, number: int
     ) -> tuple[list[Task], list[int]]:
         """The tasks of a text's parts, and how many each of its lines has."""
-        how = {"longest": self.longest, "policy": self.options.long_lines}
-        how |= {"language": self._language, "line": number + 1}
-        lines = parts_of_lines(text, self.tokenizer, **how)
-        parts = enumerate(itertools.chain.from_iterable(lines))
-        tasks = [self._task(ids, prefix, number, part) for part, ids in parts]
-        return tasks, list(map(len, lines))
+        options, tasks = self.options, []
+        code, lines = lines_of(text, self.tokenizer, self._language)
 
-    def _task(self, ids: list[int], prefix: str, number: int, part: int) -> Task:
-        """The task of one part, with a seed of its own; the first has the prefix."""
-        has_prefix = prefix and not part
-        begin = self.tokenizer.encode_target([prefix])[0][:-1] if has_prefix else []
-        limit = max(len(ids) + self.options.extra_length, len(begin) + 1)
-        limit = min(limit, self._positions or limit)
-        least = min(self.options.min_length, limit)
-        seed = self.options.seed * 1_000_003 + number + part * SEEDS_APART
-        return Task(ids, limit, least, begin[: limit - 1], seed)
+        def encode(texts: Sequence[str]) -> list[list[int]]:
+            return self.tokenizer.encode([code + each for each in texts])
+
+        how = {"longest": self.longest, "policy": options.long_lines}
+        how["line"] = number + 1
+        parts = [
+            [p for each in line for p in parts_of(each, encode, **how)]
+            for line in lines
+        ]
+        begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else []
+        for part, ids in enumerate(itertools.chain.from_iterable(parts)):
+            limit = max(len(ids) + options.extra_length, len(begin) + 1)
+            limit = min(limit, self._positions or limit)
+            least = min(options.min_length, limit)
+            seed = options.seed * 1_000_003 + number + part * SEEDS_APART
+            tasks.append(Task(ids, limit, least, begin[: limit - 1], seed))
+            begin = []  # the first part alone has the prefix
+        return tasks, list(map(len, parts))
 
     def _submit(
         self,

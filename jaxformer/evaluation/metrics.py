@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
+from jaxformer.config import base_language
 from jaxformer.errors import InputError
 
 
@@ -118,7 +119,7 @@ def require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 
 def make_bleu(target_language: str, *, lowercase: bool = False) -> BLEU:
     """Build sacreBLEU's metric; its language tokenisers are optional packages."""
-    language = _base(target_language)
+    language = base_language(target_language)
     try:
         return BLEU(trg_lang=language, lowercase=lowercase)
     except RuntimeError as error:
@@ -126,10 +127,6 @@ def make_bleu(target_language: str, *, lowercase: bool = False) -> BLEU:
             f"scoring {language} needs a tokeniser of sacreBLEU that is not installed; "
             f"run: pip install 'sacrebleu[{language}]'"
         ) from error
-
-
-def _base(language: str) -> str:
-    return re.split("[-_]", language)[0].lower()
 
 
 # Moses' scripts write these marks in ASCII, and so do the references of that time.
@@ -142,7 +139,7 @@ def moses_tokens(sentences: Iterable[str], language: str) -> list[str]:
     """Tokenise each sentence with Moses' rules, one space between two tokens."""
     from sacremoses import MosesTokenizer
 
-    tokenizer = MosesTokenizer(lang=_base(language))
+    tokenizer = MosesTokenizer(lang=base_language(language))
     return [tokenizer.tokenize(sentence, return_str=True) for sentence in sentences]
 
 

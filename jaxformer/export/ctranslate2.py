@@ -73,6 +73,7 @@ def write_ctranslate2(
         positions=f"{len(positions):,}",
         longest=f"{config.data.max_length:,}",
         dtype=config.model.dtype,
+        penalty="n" if options.length_penalty == "power" else "((5 + n) / 6)",
         eos=json.dumps(pieces[EOS]),
         suppressed=json.dumps([[pieces[PAD]], [pieces[BOS]]]),
     )

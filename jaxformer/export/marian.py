@@ -71,8 +71,8 @@ def export_marian(
     """Write model, tokeniser and search settings into an existing folder.
 
     `params` are nested dicts of arrays. Transformers divides the log-probability of n
-    pieces by n^alpha, the paper by ((5 + n) / 6)^alpha. Raises InputError, before it
-    writes, for a model that Marian's layout cannot hold.
+    pieces by n^alpha, whatever `options.length_penalty` says. Raises InputError, before
+    it writes, for a model that Marian's layout cannot hold.
     """
     with parameters.optional_package("safetensors"):
         import safetensors.numpy
@@ -97,6 +97,7 @@ def export_marian(
     files["generation_config.json"] = {
         "bad_words_ids": [[PAD], [UNK], [BOS]],  # our search never generates them
         "length_penalty": options.alpha,
+        "no_repeat_ngram_size": options.no_repeat_ngram,
         "max_length": min(LONGEST, model.max_positions),
         "num_beams": options.beam_size,
         **ids,

@@ -13,6 +13,7 @@ from py3langid.langid import MODEL_DIR, MODEL_FILE
 from py3langid.modelio import load_model
 from scipy.sparse import csr_matrix
 
+from jaxformer.config import base_language
 from jaxformer.data.store import SIDES
 from jaxformer.errors import InputError
 
@@ -25,14 +26,14 @@ class Languages:
     """The two languages of a corpus."""
 
     def __init__(self, codes: tuple[str, str]) -> None:
-        """Take two ISO 639 codes. Raises InputError for one that the model lacks."""
+        """Take two language codes. Raises InputError for one that the model lacks."""
         weights, priors, labels, moves, rows, features = load_model(
             MODEL_DIR / MODEL_FILE
         )
-        for code in codes:
+        self._codes, self.labels = [*map(base_language, codes)], np.array(labels)
+        for code in self._codes:
             if code not in labels:
                 raise InputError(f"languages: py3langid has no language {code!r}")
-        self._codes, self.labels = codes, np.array(labels)
         self._weights = np.asarray(weights, np.float32)  # [features, len(labels)]
         self._priors = np.asarray(priors)  # [len(labels)]
         self._rows = np.asarray(rows, np.int64) * 256  # by state: of its first move

@@ -78,47 +78,41 @@ def attend(
     """
     if targets is None:
         sources = [part for source in sources for part in translator.sentences(source)]
-    encoded = translator.tokenizer.encode(sources)
-    lines = [at for at, pieces in enumerate(encoded) if len(pieces) > 1]
+        translator = translator.of_sentences()
+    ids = {"sentence": translator.tokenizer.encode(sources)}
+    if targets is not None:
+        ids["translation"] = translator.tokenizer.encode_target(targets)
+    lines = [at for at, pieces in enumerate(ids["sentence"]) if len(pieces) > 1]
     if not 1 <= len(lines) <= MAX_SENTENCES:
         raise InputError(
             f"{len(lines)} sentences cannot be shown: give 1 to {MAX_SENTENCES} that "
             "are not blank"
         )
-    sources = [sources[at] for at in lines]
-    ids = {"sentence": [encoded[at] for at in lines]}
-    if targets is not None:
-        targets = [targets[at] for at in lines]
-        ids["translation"] = translator.tokenizer.encode_target(targets)
     for side, sequences in ids.items():
-        for line, length in zip(lines, map(len, sequences), strict=True):
+        for line in lines:
+            length = len(sequences[line])
             if length > (translator.longest or length):
                 raise InputError(
                     f"the {side} of line {line + 1} has {length} pieces, end included, "
                     f"more than {translator.longest}; shorten it, or set "
                     "max_source_length"
                 )
+    sources = [sources[at] for at in lines]
     if targets is None:
         found = translator.translate(sources)
     else:
+        targets = [targets[at] for at in lines]
         scored = translator.score(sources, targets)
         found = [
-            [
-                Hypothesis(
-                    text, None, each.log_probability, len(each.pieces), (), each.pieces
-                )
-            ]
-            for text, each in zip(targets, scored, strict=True)
+            [Hypothesis(text, None, s.log_probability, len(s.pieces), pieces=s.pieces)]
+            for text, s in zip(targets, scored, strict=True)
         ]
     return [
         AttendedSentence(
             source,
-            [
-                Alternative(h, translator.attention(source, h.pieces))
-                for h in hypotheses
-            ],
+            [Alternative(h, translator.attention(source, h.pieces)) for h in each],
         )
-        for source, hypotheses in zip(sources, found, strict=True)
+        for source, each in zip(sources, found, strict=True)
     ]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxformer.config import base_language
 from jaxformer.decoding.forced import Attention
 from jaxformer.evaluation import significance
 from jaxformer.evaluation.evaluator import Evaluation
@@ -72,8 +73,7 @@ def describe_translations(
 
 def unit_of(language: str) -> str:
     """Return the unit of lengths in this language: words or characters."""
-    base = language.replace("_", "-").split("-")[0].lower()
-    return "characters" if base in UNSPACED else "words"
+    return "characters" if base_language(language) in UNSPACED else "words"
 
 
 def make_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:

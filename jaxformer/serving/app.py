@@ -98,7 +98,10 @@ class Api:
             await send(message)
 
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-        app = self._app if self._is_own_host(host) else _misdirected(host)
+        app = self._app
+        if not self._is_own_host(host):
+            error = f"this server does not answer for host {host[:99]!r}; start it with"
+            app = _error(421, f"{error} --host_names=NAME")
         try:
             await app(scope, receive, send_with_headers)
         finally:
@@ -161,38 +164,35 @@ class Api:
             raise HTTPException(408, late, {"Connection": "close"}) from None
         return bytes(body)
 
-    async def _queued(
-        self, size: int, queue: Callable[..., Future], *given: Any
+    async def _result(
+        self, request: Request, size: int, queue: Callable[..., Future], *given: Any
     ) -> Any:
         """Call `queue` in a thread, which tokenises, and await the future it returns.
 
         Large bodies of `size` bytes are tokenised one at a time, so that small ones
-        find a thread. Cancels the future if this is cancelled.
+        find a thread. Raises ClientDisconnect, and HTTPException if it takes too long;
+        then the future is cancelled.
         """
         is_large = size > BYTES_PER_PIECE * SMALL_REQUEST
         queued = self._tokenising[is_large].submit(queue, *given)
-        try:
-            return await asyncio.wrap_future(await asyncio.wrap_future(queued))
-        except asyncio.CancelledError:
-            # A thread that has begun goes on; then its request is dropped as well.
-            queued.add_done_callback(_cancel_result)
-            raise
 
-    async def _result(self, request: Request, *queued: Any) -> Any:
-        """Await `_queued`. Raises ClientDisconnect, and HTTPException if it is late."""
+        async def answer() -> Any:
+            return await asyncio.wrap_future(await asyncio.wrap_future(queued))
+
         timeout, first = self._limits.request_timeout, asyncio.FIRST_COMPLETED
-        result = asyncio.ensure_future(self._queued(*queued))
-        both = result, asyncio.ensure_future(_disconnect(request))
+        both = tuple(map(asyncio.ensure_future, (answer(), _disconnect(request))))
         try:
             done, _ = await asyncio.wait(both, timeout=timeout, return_when=first)
-            if result in done:
-                return result.result()
+            if both[0] in done:
+                return both[0].result()
             if done:
                 raise ClientDisconnect
             raise HTTPException(504, f"no answer within {timeout:g} seconds")
         finally:
             for each in both:
                 each.cancel()
+            # A thread that has begun cannot be stopped; what it queues is cancelled.
+            queued.add_done_callback(_cancel_result)
 
 
 def _cancel_result(queued: Future) -> None:
@@ -212,11 +212,6 @@ def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
     if not found:
         raise HTTPException(500, "the model's probabilities are not finite")
     return found[0] if n_best == 1 else {**found[0], "n_best": found}
-
-
-def _misdirected(host: str) -> Response:
-    sentence = f"this server does not answer for host {host[:99]!r}"
-    return _error(421, f"{sentence}; start it with --host_names=NAME")
 
 
 def _error(status: int, sentence: str, headers: Any = None) -> Response:

@@ -50,8 +50,8 @@ def test_train():
 
 @pytest.mark.slow
 def test_checkpoints():
-    outcome, printed = run("checkpoints.py --quick --flips=20 --megabytes=4")
-    assert outcome["found"] + outcome["harmless"] == 20
+    outcome, printed = run("checkpoints.py --quick --megabytes=4")
+    assert 0 < outcome["seconds"]["verify"] < outcome["seconds"]["open"]
     assert "| 4 MB | verify |" in printed
 
 

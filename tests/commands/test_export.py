@@ -44,7 +44,14 @@ def run_program(file, lines):
 
 @needs_ctranslate2
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [(), ("--beam_size=1", "--checkpoint=100")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--length_penalty=power",),
+        ("--beam_size=1", "--checkpoint=100", "--no_repeat_ngram=2"),
+    ],
+)
 def test_the_program_in_the_readme_translates_as_we_do(
     export, use, toy, flags, tmp_path
 ):

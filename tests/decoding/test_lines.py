@@ -220,9 +220,12 @@ def test_each_sentence_is_short_enough_by_itself_and_has_the_language_code(make_
     assert echo("5 6 7. 8 9 10.") == "5 6 7 8 9 10"
     with pytest.raises(InputError, match="line 1 has 5 pieces"):
         echo("5 6 7. 8 9 10 11.")
-    echo.tokenizer.pieces = lambda: [">>5<<"]
     assert echo(" >>5<< 6 7. 8 9.\n>>6<<") == "5 6 7 5 8 9\n5 6"
     assert echo(">>6<< 7. 8.") == "6 7 8"
+    sentences = echo.sentences(">>5<< 6 7. 8.")
+    assert [each.strip() for each in sentences] == [">>5<<6 7.", ">>5<<8."]
+    assert echo.of_sentences()("7 8. 9.") == "7 8 9"
+    assert echo._engine.seen[-1].source == [7, 8, 9, EOS]
 
 
 @pytest.mark.parametrize(

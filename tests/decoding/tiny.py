@@ -55,6 +55,9 @@ class Numbers:
         names = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
         return [names.get(i, str(i)) for i in range(VOCABULARY)]
 
+    def language_code(self, text):
+        return ">>5<<" if text.startswith(">>5<<") else ""
+
 
 def random_sentences(count: int, *, longest: int, seed: int = 0) -> list[str]:
     """Sentences of 1 to `longest` words, both among them."""

@@ -18,7 +18,9 @@ from jaxformer.models.sequence_model import Model
 from tests.models.tiny import model_of, shapes_of
 
 VOCABULARY = 40
-OPTIONS = TranslateOptions(beam_size=4, alpha=0.6, extra_length=50, batch_tokens=4096)
+OPTIONS = TranslateOptions(
+    beam_size=4, alpha=0.6, extra_length=50, batch_tokens=4096, no_repeat_ngram=99
+)
 CONFIG = {"vocab_size": VOCABULARY, "layers": 2, "d_ff": 24}
 
 

@@ -59,6 +59,7 @@ def test_its_search_is_set_up_as_ours(
     assert 3 < np.count_nonzero((target == EOS).any(axis=1)) < len(target)
     settings = theirs.generation_config
     assert (settings.num_beams, settings.length_penalty) == (4, 0.6)
+    assert settings.no_repeat_ngram_size == 99
     assert (settings.max_length, settings.forced_eos_token_id) == (64, EOS)
 
 

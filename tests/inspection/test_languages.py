@@ -23,7 +23,7 @@ FEW_LETTERS = ["", "42", "...", "Tom", "OK!", "Anna, 1998", "New York", "<b>&amp
 
 @pytest.fixture(scope="module")
 def languages():
-    return Languages(("en", "de"))
+    return Languages(("en", "de-AT"))
 
 
 def test_wrong_sides_are_found_among_right_ones(languages, pairs):

@@ -37,11 +37,11 @@ def make_text(count: int = 80) -> Text:
     return Text("test", "en", "de", list(map(" ".join, words)), references)
 
 
-def evaluate(text: Text, errors: float) -> Evaluation:
+def evaluate(text: Text, errors: float, wrong: str = "falsch") -> Evaluation:
     """The references with a share of the words wrong; scores without a model."""
     draw = random.Random(1)
     found = [
-        " ".join("falsch" if draw.random() < errors else word for word in each.split())
+        " ".join(wrong if draw.random() < errors else word for word in each.split())
         for each in text.references
     ]
     bleus = every_bleu(found, text.references, target_language=text.target_language)
@@ -69,6 +69,7 @@ def make_run(
     *,
     text: Text | None = None,
     errors: float = 0.3,
+    wrong: str = "falsch",
     examples: int = 2,
     tokenizer: str = "c0ffee",
     warmup_steps: int = 200,
@@ -88,7 +89,7 @@ def make_run(
     }  # fmt: skip
     facts = {"name": name, "direction": "en-de", "tokenizer": tokenizer}
     facts |= {"vocabulary": 96, "versions": {"jax": "1.2.2"} if is_prepared else {}}
-    done = text and evaluate(text, errors)
+    done = text and evaluate(text, errors, wrong)
     if text is not None:
         facts["parameters"] = 123_456
         facts |= describe_translations(done, text, attention, examples)

@@ -82,10 +82,13 @@ def test_the_page_and_the_file_beside_it_hold_the_data(tmp_path):
         assert part in seen
 
 
-def test_a_weak_model_on_a_short_text_has_no_interval():
+@pytest.mark.parametrize("wrong", ["falsch", ""])
+def test_a_weak_model_on_a_short_text_has_no_interval(wrong):
     text = make_text(12)
-    data = gather(make_run(text=text, errors=1.0), text=text)
+    weak = {"text": text, "errors": 1.0, "wrong": wrong}
+    data = gather(make_run(**weak), make_run("other", **weak), text=text)
     assert data["runs"][0]["scores"]["bleu"]["half_width"] is None
+    assert data["comparison"]["tests"][0]["bleu"]["difference"] == 0
     assert "no interval can be given" in words_of(data)
 
 

@@ -41,11 +41,11 @@ def test_damage_of_each_file_is_found_and_an_older_checkpoint_used(
         assert f"checkpoint {newest} is damaged" in caplog.text
 
 
-def test_no_flipped_bit_is_silent(tmp_path):
-    """`benchmarks/checkpoints.py` flips more of them."""
+@pytest.mark.parametrize("flips", [100, pytest.param(2000, marks=pytest.mark.nightly)])
+def test_no_flipped_bit_is_silent(tmp_path, flips):
     save_all(tmp_path, 1)
     draw, files = random.Random(0), files_of(tmp_path)
-    for _ in range(100):
+    for _ in range(flips):
         file = draw.choice(files)
         bit = draw.randrange(8 * file.stat().st_size)
         flip_bit(file, bit)
