@@ -32,8 +32,7 @@ def run(
     """Check a config, or the run of a workdir; return the figures of the report."""
     if output is not None:  # fails early if a package is missing
         import jaxformer.reports.page  # noqa: F401
-
-        require_output(output, [".html"])
+    require_output(output, [".html"])
     if workdir is not None:
         return check(config, workdir, memory_gib, output)
     if config.values is None:

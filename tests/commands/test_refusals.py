@@ -31,7 +31,7 @@ MISTAKES = {
             "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit",
         ),
         ("--workdir=new", "there is no run in new"),
-        ("--workdir=short --config=toy", "the workdir short cannot be made"),
+        ("--workdir=short --config=toy", "short: File exists; use another path"),
         (
             "--workdir=new --config=toy --config.batches.row_length=800",
             "tokens_per_mic",
