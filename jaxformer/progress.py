@@ -86,6 +86,9 @@ class _Work:
                 logger.info("%s", str(self))
 
 
+Progress = _Work | tqdm  # `update(n)` counts items, `n` are those counted
+
+
 def draws_bars() -> bool:
     """Whether this process draws bars: on a terminal, for all processes of a run."""
     # On a terminal of unknown size tqdm draws nothing at all.
@@ -102,7 +105,7 @@ def progress(
     initial: int = 0,
     is_announced: bool = False,
     **bar: Any,
-) -> Iterator[_Work | tqdm]:
+) -> Iterator[Progress]:
     """Report the work of the block; `update(n)` says that n more items are done.
 
     Logs a line when no other line is logged for INTERVAL seconds, with the time left if

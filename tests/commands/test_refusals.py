@@ -46,7 +46,7 @@ MISTAKES = {
         FOREIGN,
         EDITED,
         ("--workdir=torn", TORN),
-        ("--config.data.directory=elsewhere", "/toy0', and 'elsewhere' cannot be comp"),
+        ("--config.data.directory=elsewhere", "elsewhere cannot be compared"),
         (
             "--workdir=new --config=demo --config.data.builtin_eval_pairs=0",
             "the dev split is empty; raise data.builtin_eval_pairs",
