@@ -201,8 +201,8 @@ class StopRequests:
     """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
 
     A second Ctrl-C interrupts at once. While all updates are on disk (`all_saved`) and
-    there is one process, a signal raises StoppedError as soon as Python handles it, which
-    JAX lets it do during a compile.
+    there is one process, a signal raises StoppedError as soon as Python handles it; JAX
+    lets it also while XLA compiles.
     """
 
     def __init__(self) -> None:

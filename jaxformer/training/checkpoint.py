@@ -44,7 +44,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
         The newest `keep` checkpoints on schedule stay on disk, and the best by
         `scores`, a dict to which the caller may add steps. The step `last` is on
-        schedule. Raises InputError if the folder cannot be made.
+        schedule.
 
         The methods that read raise RemovedError if training removes the checkpoint
         meanwhile.
@@ -55,16 +55,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._saving: int | None = None  # the save to wait for
         self._writer: Writer | None = None
         silence()
-        if keep is None:
-            return
-        try:
+        if keep is not None:
             self._writer = Writer(self.directory)
-        except OSError as error:
-            raise InputError(
-                f"the checkpoint folder {directory} cannot be used: {reason(error)}; "
-                "choose another workdir"
-            ) from error
-        self._written = self._scan()  # the same for all processes at any time
+            self._written = self._scan()  # the same for all processes at any time
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
@@ -105,7 +98,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         with self._explain_failure(OSError):
             self._remove(self._damaged.keys() & {step})
             self._written[step] = scheduled
-            self._writer.save(self._path(step), state, scheduled=scheduled)
+            self._writer.save_state(self._path(step), state, scheduled=scheduled)
 
     def drop_after(self, step: int) -> None:
         """Remove the checkpoints of later steps."""
@@ -120,7 +113,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         if self._saving is None:
             return
         with self._explain_failure(OSError, ValueError):  # of tensorstore
-            self._writer.wait()
+            self._writer.wait_until_finished()
             kept = self.scheduled_steps()[-self._keep :]
             kept += [self.best_step(), self.latest_step()]
             self._remove(self._written.keys() - {*kept})

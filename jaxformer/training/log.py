@@ -28,7 +28,8 @@ METRICS_FILE = "metrics.jsonl"
 
 def encode(line: Mapping[str, float | str | None]) -> str:
     """A line of `metrics.jsonl`: values, and their checksum."""
-    return json.dumps({**line, "crc32": _checksum(line)}) + "\n"
+    checksum = zlib.crc32(json.dumps(line).encode())
+    return json.dumps({**line, "crc32": checksum}) + "\n"
 
 
 def read_metrics(workdir: Path) -> list[dict]:
@@ -36,9 +37,10 @@ def read_metrics(workdir: Path) -> list[dict]:
 
     Damaged lines are left out, with a warning. So is a line that a crash cut.
     """
-    found, damaged = _read(workdir / METRICS_FILE)
+    file = workdir / METRICS_FILE
+    found, damaged = _read(file)
     if damaged:
-        lines, file = ", ".join(map(str, damaged[:9])), workdir / METRICS_FILE
+        lines = ", ".join(map(str, damaged[:9]))
         logger.warning("%s: damaged and not used: line %s", file, lines)
     return found
 
@@ -51,16 +53,15 @@ def _read(file: Path) -> tuple[list[dict], list[int]]:
     for number, line in enumerate([*lines, cut] if b"}" in cut else lines, 1):
         try:
             value = json.loads(line)
-            if value.pop("crc32") != _checksum(value):
-                raise ValueError("another checksum")
+            del value["crc32"]
+            is_intact = encode(value).encode() == line + b"\n"
+        except (ValueError, KeyError, TypeError):  # or no JSON object
+            is_intact = False
+        if is_intact:
             found.append(value)
-        except (ValueError, KeyError, TypeError, AttributeError):  # or no JSON object
+        else:
             damaged.append(number)
     return found, damaged
-
-
-def _checksum(line: Mapping[str, float | str | None]) -> int:
-    return zlib.crc32(json.dumps(line).encode())
 
 
 def read_scores(workdir: Path) -> dict[int, float]:
