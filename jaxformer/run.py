@@ -83,7 +83,6 @@ def _resolve(folder: Workdir, request: ConfigRequest) -> Config:
 def open_run(workdir: Path, request: ConfigRequest = RECORDED) -> Run:
     """Open the folder of a run. Raises InputError if something in it is missing."""
     folder = Workdir(workdir)
-    folder.read_record()
     return _make_run(folder, folder.resolve(request), folder.read_tokenizer())
 
 

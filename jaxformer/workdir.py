@@ -35,6 +35,7 @@ class Workdir:
         self.path = path
         self.config_file = path / "config.json"
         self.tokenizer_file = path / "tokenizer.model"
+        self.corpus = path / "corpus"
         self.checkpoints = path / "checkpoints"
 
     def has_checkpoints(self) -> bool:
@@ -127,7 +128,7 @@ class Workdir:
         if self.has_checkpoints():
             return self.read_tokenizer()
         file = self.tokenizer_file
-        if (self.path / "corpus").exists() or not file.exists():
+        if self.corpus.exists() or not file.exists():
             return None
         is_known = self.config_file.exists()
         tokenizer = self.read_tokenizer() if is_known else Tokenizer.load(file)

@@ -4,6 +4,7 @@ The writers of tensorboardX do not do on a full disk: SummaryWriter's thread end
 traceback, and training then blocks for ever; EventsWriter does not close its file.
 """
 
+import contextlib
 import socket
 import time
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ class Board:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
         self._file = RecordWriter(str(folder / name))
-        self._event, self._scalar, self.close = Event, scalar, self._file.close
+        self._event, self._scalar = Event, scalar
         self._write(wall_time=time.time(), file_version="brain.Event:2")
         start = SessionLog(status=SessionLog.START)
         self._write(wall_time=time.time(), step=first_step, session_log=start)
@@ -35,6 +36,11 @@ class Board:
             summary = self._scalar(name, value)
             self._write(wall_time=seconds, step=step, summary=summary)
         self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; what the disk has no room for is lost."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def _write(self, **fields: Any) -> None:
         self._file.write(self._event(**fields).SerializeToString())

@@ -201,7 +201,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             intact = [other for other in others if not find_damage(self._path(other))]
             raise InputError(
                 f"checkpoint {path} is damaged ({damage}); put back a copy, remove "
-                f"it, or use an undamaged step ({_join(intact)})"
+                f"it to do without it, or use an undamaged step ({_join(intact)})"
             )
         return parameters
 

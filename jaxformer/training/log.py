@@ -111,7 +111,7 @@ class MetricsLog(contextlib.ExitStack):
         self._board = None
         if writes:
             self._board = Board(workdir / "tensorboard", first_step=start_step + 1)
-            self.callback(self._close_board)
+            self.callback(self._board.close)
         self._draws = draws_bars()
         self._bar = self.enter_context(
             progress(
@@ -121,10 +121,6 @@ class MetricsLog(contextlib.ExitStack):
                 "[{elapsed}<{remaining}{postfix}]",
             )
         )  # fmt: skip
-
-    def _close_board(self) -> None:
-        with contextlib.suppress(OSError):  # the disk is full, as `record` reports
-            self._board.close()
 
     @property
     def tokens_per_second(self) -> float:
