@@ -211,7 +211,8 @@ def _require_same_text(
         if _files(config) == report["files"] or _hash_text(config) == report["text"]:
             return
     except InputError as error:
-        if config.directory == before["directory"]:
+        folders = config.directory, config.data_dir
+        if folders == (before["directory"], before["data_dir"]):
             return
         fault = f"cannot be compared ({error})"
     raise InputError(

@@ -6,6 +6,7 @@ saved by a stop, only to resume from, and removed after the next one on schedule
 """
 
 import contextlib
+import functools
 import logging
 import math
 from collections.abc import Iterator
@@ -168,13 +169,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         schedule, all of them are used, and the newest one if there are none; the log
         says which. Raises InputError if there is no checkpoint or one is damaged.
         """
-        total, newest = None, self._require_any()[-1:]
         if not (used := self.scheduled_steps()[-count:]):
-            logger.warning("no checkpoint on schedule yet: using step %s", *newest)
-            used = newest
-        for step in used:
-            parameters = jax.tree.map(np.float32, self._read_field(step, field))
-            total = jax.tree.map(np.add, total, parameters) if total else parameters
+            used = self._require_any()[-1:]
+            logger.warning("no checkpoint on schedule yet: using step %s", *used)
+        read = (jax.tree.map(np.float32, self._read_field(n, field)) for n in used)
+        total = functools.reduce(lambda a, b: jax.tree.map(np.add, a, b), read)
         level = logging.INFO if len(used) == count else logging.WARNING
         found = f"averaged {len(used)} of the {count} checkpoints asked for"
         logger.log(level, "%s: steps %s", found, _join(used))
