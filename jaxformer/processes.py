@@ -115,7 +115,8 @@ def _check_alone(flags: tuple, error: Exception) -> None:
 def leave() -> None:
     """Return when all processes have finished: none of them counts as lost."""
     PEERS.is_ending.set()
-    wait_for_all("leave")
+    if are_several():
+        multihost_utils.sync_global_devices("leave")
 
 
 complain = PEERS.complain
@@ -155,12 +156,6 @@ def are_several() -> bool:
 def is_first() -> bool:
     """Whether this is the process that writes and logs for all."""
     return index() == 0
-
-
-def wait_for_all(name: str) -> None:
-    """Return when every process has reached the point `name`."""
-    if are_several():
-        multihost_utils.sync_global_devices(name)
 
 
 def gather(value: Any) -> list[Any]:

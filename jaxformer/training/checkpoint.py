@@ -96,7 +96,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         self.wait()
         self._saving = step
-        with self._explain_failure(OSError):
+        with self._explain_failure():
             self._remove(self._damaged.keys() & {step})
             self._written[step] = scheduled
             self._writer.save_state(self._path(step), state, scheduled=scheduled)
@@ -113,7 +113,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         if self._saving is None:
             return
-        with self._explain_failure(OSError, ValueError):  # of tensorstore
+        with self._explain_failure():
             self._writer.wait_until_finished()
             kept = self.scheduled_steps()[-self._keep :]
             kept += [self.best_step(), self.latest_step()]
@@ -216,14 +216,14 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._damaged.pop(step, None)
 
     @contextlib.contextmanager
-    def _explain_failure(self, *kinds: type[Exception]) -> Iterator[None]:
+    def _explain_failure(self) -> Iterator[None]:
         """Raise InputError if the save in progress fails within the block."""
         try:
             yield
         except BaseException as error:  # no other checkpoint is removed for this one
             step, self._saving = self._saving, None
             self._written.pop(step, None)
-            if not isinstance(error, kinds):
+            if not isinstance(error, OSError | ValueError):  # the latter of tensorstore
                 raise
             latest = self.latest_step()
             raise InputError(

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.errors import InputError
 from jaxformer.files import write_atomically
 from jaxformer.progress import draws_bars, progress
 from jaxformer.training.board import Board
@@ -171,7 +170,7 @@ class MetricsLog(contextlib.ExitStack):
     def record(self, step: int, kind: str, values: Mapping[str, float | str]) -> None:
         """Write values to the files, under the `kind` "train", "eval" or "final".
 
-        A "final" line replaces that of the same step.
+        A "final" line replaces that of the same step. Raises OSError.
         """
         line = {"step": step, "kind": kind, "time": time.time()}
         for name, value in values.items():
@@ -179,19 +178,13 @@ class MetricsLog(contextlib.ExitStack):
             line[name] = value if is_text or math.isfinite(value) else None
         if self._board is None:
             return
-        try:
-            if kind == "final":
-                old, same = _read(self._path)[0], (step, kind)
-                kept = [each for each in old if (each["step"], each["kind"]) != same]
-                write_atomically(self._path, "".join(map(encode, [*kept, line])))
-            else:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(encode(line))
-            numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
-            tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
-            self._board.write(step, line["time"], tagged)
-        except OSError as error:
-            raise InputError(
-                f"metrics could not be written to {self._path}: {error.strerror}; "
-                "make room and start again"
-            ) from error
+        if kind == "final":
+            old, same = _read(self._path)[0], (step, kind)
+            kept = [each for each in old if (each["step"], each["kind"]) != same]
+            write_atomically(self._path, "".join(map(encode, [*kept, line])))
+        else:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(encode(line))
+        numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
+        tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
+        self._board.write(step, line["time"], tagged)
