@@ -72,7 +72,7 @@ _BOUNDS = {
     "least": ("at least", operator.ge), "above": ("above", operator.gt),
     "most": ("at most", operator.le),
     # float32 rounds larger numbers to the bound, 1.
-    "below": ("below", lambda value, bound: value <= bound - 2**-24),
+    "below": ("below", lambda value, bound: value < bound - 2**-25),
 }  # fmt: skip
 _LARGEST = {int: 2**31 - 1, float: 3.4e38}  # of int32 and float32
 SEED = {"least": 0, "most": 2**32 - 1}  # the bounds of uint32
