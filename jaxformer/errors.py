@@ -26,21 +26,16 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     A name with other words or digits has another meaning. Without a similar name the
     result is "; " and `otherwise`, or "".
     """
-    near = [each for each in known if _is_misspelt(name, each)]
-    best = difflib.get_close_matches(name, near, n=1, cutoff=0)
-    hint = f"did you mean {best[0]}?" if best else otherwise
+    near = next((each for each in known if _is_misspelt(name, each)), None)
+    hint = f"did you mean {near}?" if near else otherwise
     return f"; {hint}" if hint else ""
 
 
 def _is_misspelt(name: str, known: str) -> bool:
-    """Whether both have the same digits and, one by one, similar words."""
-    words, others = (re.findall(r"[^\W_]+", each.lower()) for each in (name, known))
-    if "".join(words) == "".join(others):
-        return True
+    """Whether the words and digits of both are similar, one by one."""
+    texts = name.lower(), known.lower()
+    words, others = (re.findall(r"\d|[^\W\d_]+", text) for text in texts)
     pairs = zip(words, others, strict=False)
-    ratios = (difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
-    return (
-        len(words) == len(others)
-        and re.findall(r"\d", name) == re.findall(r"\d", known)
-        and all(ratio >= _SAME_WORD for ratio in ratios)
-    )
+    ratios = [difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs]
+    are_similar = len(words) == len(others) and min(ratios, default=0) >= _SAME_WORD
+    return are_similar or "".join(words) == "".join(others)

@@ -48,10 +48,6 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
     lock = FileLock(lock_file, fallback_to_soft=False, is_singleton=True)
     try:
         lock.acquire(timeout=_LOCK_SECONDS)
-        if lock.lock_counter == 1:  # of nested blocks the outermost one
-            since = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
-            owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
-            lock_file.write_text(owner)
     except (Timeout, FileNotFoundError):  # or its owner has removed the folder
         is_known = lock_file.exists()
         owner = lock_file.read_text(errors="replace") if is_known else "another process"
@@ -65,6 +61,10 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
         warning = "%s cannot be locked (%s): start no other command that writes into it"
         logger.warning(warning, folder, error.strerror)
     try:
+        if lock.lock_counter == 1:  # of nested blocks the outermost one
+            since = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
+            owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
+            lock_file.write_text(owner)
         yield
     finally:
         lock.release()
@@ -75,42 +75,32 @@ def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder to fill; it becomes `path` when the block ends.
 
     An exception in the block leaves nothing behind. Raises InputError if `path` exists
-    and is not an empty folder, if it cannot be made, or if another process makes it.
+    and is not an empty folder, or if another process makes it; OSError if it cannot be
+    made.
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists already; choose a new folder, or remove it")
     partial = path.with_name(f".{path.name}.partial")
     lock = path.with_name(f".{path.name}.lock")
-    with _folder_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with owned(path, lock):
         try:
-            with _folder_errors(path):
-                shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
-                partial.mkdir()
+            shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
+            partial.mkdir()
             yield partial
-            with _folder_errors(path):  # a run may have begun in it
-                os.replace(partial, path)
+            os.replace(partial, path)  # OSError if a run has begun in it
         finally:
             shutil.rmtree(partial, ignore_errors=True)  # gone if all went well
             lock.unlink(missing_ok=True)
 
 
-@contextmanager
-def _folder_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror}); choose another folder"
-        ) from error
-
-
-def require_output(path: Path, endings: Sequence[str] = ()) -> None:
+def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:
     """Raise InputError unless a file can be written to `path`, with one of `endings`.
 
-    Creates nothing. Without `endings` any name will do.
+    Creates nothing. Without `endings` any name will do; None is no output.
     """
+    if path is None:
+        return
     if endings and path.suffix not in endings:
         names = " or ".join(endings)
         raise InputError(f"{path} does not end in {names}; choose such a name")
@@ -122,7 +112,7 @@ def require_output(path: Path, endings: Sequence[str] = ()) -> None:
 
 def write_checksums(folder: Path) -> None:
     """Write the checksums of all files in a folder and its subfolders."""
-    write_atomically(folder / CHECKSUMS, _checksum_text(_digests(folder)))
+    write_atomically(folder / CHECKSUMS, "".join(_checksums(folder).values()))
 
 
 def verify_checksums(folder: Path) -> str:
@@ -132,38 +122,32 @@ def verify_checksums(folder: Path) -> str:
     """
     try:
         text = (folder / CHECKSUMS).read_bytes().decode()
-        found = _digests(folder)
+        found = _checksums(folder)
     except UnicodeDecodeError:
         return f"{CHECKSUMS} is damaged"
     except OSError as error:
         return f"a file cannot be read ({error})"
-    if text == _checksum_text(found):
+    if text == "".join(found.values()):
         return ""
-    written = {line[34:]: line[:34] for line in text.splitlines()}
-    for name in sorted({*written, *found}):
-        if name not in found:
-            return f"{name} is missing"
-        if name not in written:
-            return f"{name} is not in {CHECKSUMS}"
-        if written[name] != f"{found[name]}  ":
-            return f"{name} does not have its checksum"
-    return f"{CHECKSUMS} is damaged"
+    written = {line[34:-1]: line for line in text.splitlines(keepends=True)}
+    differ = {name for name, _ in written.items() ^ found.items()}
+    name = min(differ, default=CHECKSUMS)
+    if name in written and name not in found:
+        return f"{name} is missing"
+    return f"{name} does not have its checksum in {CHECKSUMS}"
 
 
-def _checksum_text(digests: dict[str, str]) -> str:
-    return "".join(f"{digest}  {name}\n" for name, digest in digests.items())
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """XXH3-128 of each file by its name in the folder, sorted."""
+def _checksums(folder: Path) -> dict[str, str]:
+    """By the name of each file in the folder, sorted, its line with XXH3-128."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in files]
 
-    def digest(path: Path) -> str:
+    def line(path: Path, name: str) -> str:
         with open(path, "rb") as file:
-            return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+            digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+        return f"{digest}  {name}\n"
 
     with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
-        digests = dict(zip(names, pool.map(digest, files), strict=True))
-    digests.pop(CHECKSUMS, None)
-    return digests
+        lines = dict(zip(names, pool.map(line, files, names), strict=True))
+    lines.pop(CHECKSUMS, None)
+    return lines

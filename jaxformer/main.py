@@ -96,13 +96,15 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno not in _DISK_ERRORS and error.filename is None:
+        path = error.filename2 or error.filename
+        if error.errno in _DISK_ERRORS:
+            remedy = "free disk space or correct the permissions, then retry"
+        elif path is None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        is_disk = error.errno in _DISK_ERRORS
-        disk = "free disk space or correct the permissions, then retry"
-        what = disk if is_disk else "use another path"
-        processes.complain(InputError(f"{where}{error.strerror}; {what}"))
+        else:
+            remedy = "use another path"
+        where = f"{path}: " if path else ""
+        processes.complain(InputError(f"{where}{error.strerror}; {remedy}"))
         return EXIT_MISTAKE
     except (MemoryError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]

@@ -115,7 +115,8 @@ def _check_alone(flags: tuple, error: Exception) -> None:
 def leave() -> None:
     """Return when all processes have finished: none of them counts as lost."""
     PEERS.is_ending.set()
-    wait_for_all("leave")
+    if are_several():
+        multihost_utils.sync_global_devices("leave")
 
 
 complain = PEERS.complain
@@ -157,12 +158,6 @@ def is_first() -> bool:
     return index() == 0
 
 
-def wait_for_all(name: str) -> None:
-    """Return when every process has reached the point `name`."""
-    if are_several():
-        multihost_utils.sync_global_devices(name)
-
-
 def gather(value: Any) -> list[Any]:
     """The `value` of each process, in their order; JSON must be able to hold it."""
     if not are_several():
@@ -201,8 +196,8 @@ class StopRequests:
     """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
 
     A second Ctrl-C interrupts at once. While all updates are on disk (`all_saved`) and
-    there is one process, a signal raises StoppedError in its main thread, also within a
-    compile.
+    there is one process, a signal raises StoppedError as soon as Python handles it; JAX
+    lets it also while XLA compiles.
     """
 
     def __init__(self) -> None:

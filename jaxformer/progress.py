@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -31,10 +30,7 @@ PROGRAMS = {
     **dict.fromkeys(("begin", "insert", "advance", "resize"), "the search"),
     "evaluate_batch": "the evaluation",
 }
-_COMPILE_EVENTS = tuple(
-    f"/jax/core/compile/{name}_duration"
-    for name in ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")
-)
+_COMPILE = "/jax/core/compile/backend_compile_duration"  # an event of JAX
 
 
 class _LastLine(logging.Filter):
@@ -86,6 +82,9 @@ class _Work:
                 logger.info("%s", str(self))
 
 
+Progress = _Work | tqdm  # `update(n)` counts items, `n` are those counted
+
+
 def draws_bars() -> bool:
     """Whether this process draws bars: on a terminal, for all processes of a run."""
     # On a terminal of unknown size tqdm draws nothing at all.
@@ -102,7 +101,7 @@ def progress(
     initial: int = 0,
     is_announced: bool = False,
     **bar: Any,
-) -> Iterator[_Work | tqdm]:
+) -> Iterator[Progress]:
     """Report the work of the block; `update(n)` says that n more items are done.
 
     Logs a line when no other line is logged for INTERVAL seconds, with the time left if
@@ -143,21 +142,18 @@ def track(
 @contextmanager
 def compiles_reported() -> Iterator[None]:
     """Log each compile within the block that takes over a second, while it runs."""
-    running: dict[int, list[ExitStack]] = defaultdict(list)  # by thread
+    running: dict[int, ExitStack] = {}  # by thread
 
     def begin(event: str, _: float, *, fun_name: str = "", **__: Any) -> None:
-        if event in _COMPILE_EVENTS:
+        if event == _COMPILE and threading.get_ident() not in running:
             name = fun_name.removeprefix("jit(").removesuffix(")").strip("_")
             what = f"compiling {PROGRAMS.get(name, name.replace('_', ' '))}"
-            stack, outer = ExitStack(), running[threading.get_ident()]
-            if not outer:  # functions are traced within others
-                is_announced = event == _COMPILE_EVENTS[-1]
-                stack.enter_context(progress(what, is_announced=is_announced))
-            outer.append(stack)
+            running[threading.get_ident()] = stack = ExitStack()
+            stack.enter_context(progress(what, is_announced=True))
 
     def end(event: str, _: float, **__: Any) -> None:
-        if event in _COMPILE_EVENTS and running[threading.get_ident()]:
-            running[threading.get_ident()].pop().close()
+        if event == _COMPILE:
+            running.pop(threading.get_ident(), ExitStack()).close()
 
     jax.monitoring.register_scalar_listener(begin)
     jax.monitoring.register_event_duration_secs_listener(end)

@@ -50,16 +50,6 @@ class Run(NamedTuple):
 
 
 @contextlib.contextmanager
-def own_run(folder: Workdir) -> Iterator[None]:
-    """Own a run's folder in the block, in process 0 for all. Raises InputError."""
-    with contextlib.ExitStack() as owned:
-        with processes.sharing_mistakes():
-            if processes.is_first():
-                owned.enter_context(folder.owned())
-        yield
-
-
-@contextlib.contextmanager
 def prepare_run(
     workdir: Path, request: ConfigRequest
 ) -> Iterator[tuple[Run, PreparedCorpus]]:
@@ -69,7 +59,7 @@ def prepare_run(
     """
     folder = Workdir(workdir)
     _resolve(folder, request)  # refuses a mistake before it makes the folder
-    with own_run(folder):
+    with folder.owned():
         config = _resolve(folder, request)  # another process may have ended meanwhile
         with processes.sharing_mistakes():
             if processes.is_first():  # it writes what the others then open
@@ -93,7 +83,6 @@ def _resolve(folder: Workdir, request: ConfigRequest) -> Config:
 def open_run(workdir: Path, request: ConfigRequest = RECORDED) -> Run:
     """Open the folder of a run. Raises InputError if something in it is missing."""
     folder = Workdir(workdir)
-    folder.read_record()
     return _make_run(folder, folder.resolve(request), folder.read_tokenizer())
 
 

@@ -4,7 +4,6 @@ Used by the sections of a config (`jaxformer.config`, `jaxformer.models`) and by
 options of a translation (`jaxformer.decoding.options`).
 """
 
-import ctypes
 import dataclasses
 import math
 import operator
@@ -71,9 +70,11 @@ _NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: 
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _BOUNDS = {
     "least": ("at least", operator.ge), "above": ("above", operator.gt),
-    "most": ("at most", operator.le), "below": ("below", operator.lt),
+    "most": ("at most", operator.le),
+    # float32 rounds larger numbers to the bound, 1.
+    "below": ("below", lambda value, bound: value < bound - 2**-25),
 }  # fmt: skip
-_MOST_INT = 2**31 - 1
+_LARGEST = {int: 2**31 - 1, float: 3.4e38}  # of int32 and float32
 SEED = {"least": 0, "most": 2**32 - 1}  # the bounds of uint32
 MOST_LENGTH = 2**16  # tokens of a sequence; attention squares them
 _SMALLEST = 2.0**-126  # of float32; devices may take smaller numbers for 0
@@ -114,25 +115,15 @@ def check_bounds(name: str, value: Any, rule: Mapping[str, Any]) -> None:
     if choices and value not in choices:
         raise InputError(f"{name} is {value!r}; use one of {', '.join(choices)}")
     bounds = {key: rule[key] for key in _BOUNDS if rule.get(key) is not None}
-    if type(value) is int and value > _MOST_INT:
-        bounds.setdefault("most", _MOST_INT)
-    number = _as_float32(value) if type(value) is float else value
-    is_within = all(_BOUNDS[key][1](number, bound) for key, bound in bounds.items())
-    if not is_within or (type(value) is float and not math.isfinite(number)):
-        is_rounded = number != value and (
-            number in bounds.values() or math.isinf(number)
-        )
-        rounded = f", {number:g} in float32" if is_rounded else ""
-        words = [f"{_BOUNDS[key][0]} {bound}" for key, bound in bounds.items()]
-        raise InputError(
-            f"{name} is {value}{rounded}; it must be {' and '.join(words) or 'finite'}"
-        )
-
-
-def _as_float32(value: float) -> float:
-    """Round as a device does, which computes with the result."""
-    rounded = ctypes.c_float(value).value
-    return 0.0 if abs(rounded) < _SMALLEST else rounded
+    largest = _LARGEST.get(type(value))
+    if largest is not None and value > largest:
+        bounds.setdefault("most", largest)
+    is_float = type(value) is float
+    number = 0.0 if is_float and abs(value) < _SMALLEST else value
+    if not all(_BOUNDS[key][1](number, bound) for key, bound in bounds.items()):
+        words = " and ".join(f"{_BOUNDS[key][0]} {at}" for key, at in bounds.items())
+        unit = " in float32" if is_float else ""
+        raise InputError(f"{name} is {value}; it must be {words}{unit}")
 
 
 def require_names(

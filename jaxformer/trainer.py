@@ -84,10 +84,7 @@ def train_past_divergence(job: Job) -> dict:
     scores = read_scores(run.workdir.path)
     position, tried = None, set()
     checkpoints = Checkpoints(
-        run.workdir.checkpoints,
-        keep=training.keep,
-        scores=scores,
-        last=training.steps,
+        run.workdir.checkpoints, keep=training.keep, scores=scores, last=training.steps
     )
     with sharding.on_mesh(job.setup.mesh), checkpoints:
         while True:

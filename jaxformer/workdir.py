@@ -14,10 +14,11 @@ The folder needs nothing outside itself; files of another run are refused.
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from jaxformer import processes
 from jaxformer.config import Config
 from jaxformer.config_files import ConfigRequest, parse_config
 from jaxformer.data.tokenizer import Tokenizer, require_usable
@@ -34,6 +35,7 @@ class Workdir:
         self.path = path
         self.config_file = path / "config.json"
         self.tokenizer_file = path / "tokenizer.model"
+        self.corpus = path / "corpus"
         self.checkpoints = path / "checkpoints"
 
     def has_checkpoints(self) -> bool:
@@ -42,20 +44,19 @@ class Workdir:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Make the folder and own it in the block: no other process writes into it.
+        """Make the folder and own it in the block, in process 0 for all.
 
-        A new folder that the block leaves empty is removed. Raises InputError if the
-        folder cannot be made, or naming the process that owns it.
+        No other process writes into it meanwhile. A new folder that the block leaves
+        empty is removed. Raises InputError that names the process that owns it, and
+        OSError (of several processes InputError) if the folder cannot be made.
         """
-        is_new, lock = not self.path.exists(), self.path / ".lock"
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"the workdir {self.path} cannot be made: {error.strerror}; "
-                "use another workdir"
-            ) from error
-        with owned(self.path, lock):
+        lock, is_new = self.path / ".lock", False
+        with ExitStack() as held:
+            with processes.sharing_mistakes():
+                if processes.is_first():
+                    is_new = not self.path.exists()
+                    self.path.mkdir(parents=True, exist_ok=True)
+                    held.enter_context(owned(self.path, lock))
             try:
                 yield
             finally:
@@ -127,7 +128,7 @@ class Workdir:
         if self.has_checkpoints():
             return self.read_tokenizer()
         file = self.tokenizer_file
-        if (self.path / "corpus").exists() or not file.exists():
+        if self.corpus.exists() or not file.exists():
             return None
         is_known = self.config_file.exists()
         tokenizer = self.read_tokenizer() if is_known else Tokenizer.load(file)

@@ -39,7 +39,7 @@ ROOMS = {
     "serving": ("serving", "contract decoding"),
     "reports": ("reports", "contract published data decoding evaluation"),
     "config_files": ("config_files", "contract models"),
-    "workdir": ("workdir", "contract config_files data"),  # of config and tokeniser
+    "workdir": ("workdir", "contract processes config_files data"),
     "run": (
         "run trainer estimates",
         "contract processes models optimizer update training data decoding evaluation "

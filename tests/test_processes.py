@@ -30,7 +30,7 @@ def test_one_process_is_the_first_of_one():
     value = {"text": "süß", "numbers": [1, 2.5, None]}
     assert processes.gather(value) == [value]
     assert processes.from_first(value) == value
-    processes.wait_for_all("end")
+    processes.leave()
     assert processes.topology() == "processes: 1, each with 8 x cpu; 8 devices in all"
 
 

@@ -40,8 +40,7 @@ def run(
         raise InputError(
             f"--output={output} exists, or is not called .npz; give a new .npz file"
         )
-    if output is not None:
-        require_output(output)
+    require_output(output)
     this, translator = open_translator(workdir, config, **options)
     text = read_text(this, source, reference, split)
     if not processes.is_first():

@@ -13,6 +13,7 @@ from typing import Any
 from jaxformer import processes
 from jaxformer.config import DataConfig
 from jaxformer.config_files import ConfigRequest
+from jaxformer.data.corpus import open_prepared
 from jaxformer.errors import InputError
 from jaxformer.files import require_output
 from jaxformer.inspection import findings
@@ -32,34 +33,37 @@ def run(
     """Check a config, or the run of a workdir; return the figures of the report."""
     if output is not None:  # fails early if a package is missing
         import jaxformer.reports.page  # noqa: F401
-
-        require_output(output, [".html"])
+    require_output(output, [".html"])
     if workdir is not None:
-        return check(config, workdir, memory_gib, output)
+        return check(config, Workdir(workdir), memory_gib, output)
     if config.values is None:
         raise InputError(
             "there is nothing to check: give --config=..., --workdir=... or both"
         )
     logger.info("check: the prepared text is kept only with --workdir")
     with tempfile.TemporaryDirectory(prefix="jaxformer-check-") as folder:
-        return check(config, Path(folder), memory_gib, output)
+        return check(config, Workdir(Path(folder)), memory_gib, output)
 
 
 def check(
-    config: ConfigRequest, workdir: Path, memory_gib: float | None, output: Path | None
+    config: ConfigRequest, run: Workdir, memory_gib: float | None, output: Path | None
 ) -> dict:
     """Report on plan, text, memory and time; the first process inspects the text."""
-    text = Workdir(workdir).resolve(config).data
+    text = run.resolve(config).data
     background = inspect_in_background(text) if processes.is_first() else nullcontext()
     with background as inspected:
         # The other process reads while these modules are imported.
         from jaxformer import estimates
         from jaxformer.inspection.pieces import add_pieces
-        from jaxformer.run import plan_training, prepare_run
+        from jaxformer.run import open_run, plan_training, prepare_run
         from jaxformer.training.memory import device_budget
 
-        with prepare_run(workdir, config) as (checked, prepared):
-            plan = plan_training(checked, prepared)
+        if run.has_checkpoints() and run.corpus.exists():  # it may be in training
+            checked, prepared = open_run(run.path, config), open_prepared(run.path)
+        else:
+            with prepare_run(run.path, config) as (checked, prepared):
+                pass
+        plan = plan_training(checked, prepared)
         figures = estimates.report_plan(checked, plan, prepared.report["train"])
         corpus = inspected and inspected()
     if corpus:

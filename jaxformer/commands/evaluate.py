@@ -38,8 +38,7 @@ def run(
     **options: Any,
 ) -> dict:
     """Return BLEU, chrF, NLL and perplexity; `output` gets a translation per line."""
-    if output is not None:
-        require_output(output)
+    require_output(output)
     this = open_run(workdir, config)
     text = read_text(this, source, reference, split)
     done, _ = evaluate(this, text, **options)

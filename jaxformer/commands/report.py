@@ -109,12 +109,15 @@ def describe(
         facts["parameters"] = parameter_count(translator.params[0])
         if processes.is_first():
             facts |= describe_translations(done, text, translator.attention, examples)
-    if (folder / "corpus").exists():  # an imported model has none
+    if run.workdir.corpus.exists():  # an imported model has none
         prepared = open_prepared(folder)
+    metrics = read_metrics(folder)
+    if done and not metrics:
+        logger.warning("%s has no metrics.jsonl: its page has no curves", folder)
     described = report.describe_run(
         facts,
         config.as_dict(),
-        read_metrics(folder),
+        metrics,
         make_optimizer(d_model=run.model.d_model, **vars(config.optimizer))[1],
         prepared and prepared.report,
         prepared and plan_training(run, prepared),

@@ -21,7 +21,7 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import SCORERS
 from jaxformer.files import require_output, write_atomically
 from jaxformer.reports import reproduction
-from jaxformer.run import open_run, own_run
+from jaxformer.run import open_run
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.workdir import Workdir, installed_versions
 
@@ -52,7 +52,7 @@ def run(
     theirs = config.values
     config = ConfigRequest(scale(config.resolve(None), theirs, steps))
     texts = {"source": source, "reference": reference, "split": split}
-    with own_run(Workdir(workdir)):  # or another process might train it on meanwhile
+    with Workdir(workdir).owned():  # or another process might train it on meanwhile
         return reproduce(row, workdir, config, theirs, texts, options)
 
 
@@ -123,8 +123,7 @@ def scale(ours: Values, theirs: Values, steps: int | None) -> Values:
 def list_rows(folder: Path | None, output: Path | None) -> dict:
     """List all published rows with our results; `output` gets them as a page."""
     results = {}
-    if output is not None:
-        require_output(output, [".html"])
+    require_output(output, [".html"])
     if folder is not None and not folder.is_dir():
         raise InputError(f"there is no folder {folder}; give one with runs in it")
     files = [*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")] if folder else []

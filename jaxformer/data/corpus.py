@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from jaxformer.config import DataConfig
 from jaxformer.data.cleaning import CorpusReport, clean
-from jaxformer.data.sources import Pair, read_pairs
+from jaxformer.data.sources import Pair, read_pairs, read_parts
 from jaxformer.data.store import SIDES, TokenizedCorpus, open_corpus, write_corpus
 from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer, train_tokenizer
@@ -36,7 +36,7 @@ from jaxformer.files import (
     write_atomically,
     write_checksums,
 )
-from jaxformer.progress import track
+from jaxformer.progress import Progress, progress, track
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def prepare(
         _require_same_text(config, workdir, prepared.report)
         log.info("corpus: using %s as it was prepared", corpus)
         return prepared
-    start, total = time.monotonic(), None  # number of pairs, once they are read
+    start, total = time.monotonic(), None
     dev = read_split(config, "dev")  # before the long work: it may be missing
     if not dev[0]:
         raise InputError(
@@ -84,16 +84,9 @@ def prepare(
         if is_new:
             size = config.vocab_size
             log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
-            pairs = track(read_pairs(config, "train"), "reading", unit="pairs")
-
-            def sentences() -> Iterator[str]:
-                nonlocal total
-                total = 0
-                for pair in pairs:
-                    total += 1
-                    yield from pair
-
-            tokenizer = train_tokenizer(sentences(), config)
+            with progress("reading", unit="pairs") as read:
+                tokenizer = train_tokenizer(_sentences(config, read), config)
+            total = read.n
         else:
             log.info("corpus: using %s, %d ids", file, tokenizer.vocab_size)
         _write(partial, config, tokenizer, dev, total)
@@ -120,6 +113,12 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
     splits = [open_corpus(corpus / split) for split in ("train", "dev")]
     texts = [list(read_lines(corpus / f"dev.{side}.txt")) for side in SIDES]
     return PreparedCorpus(tokenizer, *splits, *texts, report)
+
+
+def _sentences(config: DataConfig, read: Progress) -> Iterator[str]:
+    for pair in read_pairs(config, "train"):
+        read.update()
+        yield from pair
 
 
 def _write(
@@ -153,7 +152,9 @@ def _write(
         "vocab_size": tokenizer.vocab_size,
         "tokenizer": tokenizer.hash,
         "text": digest.hexdigest(),
-        "settings": config.fixed() | _text_folder(config),
+        "settings": vars(config),
+        "folder": _folder(config),
+        "files": _files(config),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
 
@@ -173,17 +174,28 @@ def _hashed(pairs: Iterable[Pair], digest: Any) -> Iterator[Pair]:
     digest.update(b"\n")  # ends the split: no pair is an empty line
 
 
-def _text_folder(config: DataConfig) -> dict[str, str]:
-    """The key that names the folder of the training text, if any, with its value."""
-    keys = {"directory": "directory", "tfds": "data_dir"}
-    key = keys.get(config.corpus.partition(":")[0])
-    return {key: getattr(config, key)} if key else {}
+def _folder(config: DataConfig) -> str:
+    """The folder that holds the text, or that its files are relative to."""
+    is_tfds = config.corpus.startswith("tfds:")
+    return config.data_dir if is_tfds else str(Path(config.directory).absolute())
+
+
+def _files(config: DataConfig) -> list[list]:
+    """The text's files with sizes and times, which change when the text does."""
+    if config.corpus.startswith("builtin:"):
+        return []
+    if config.corpus.startswith("tfds:"):
+        return [[config.data_dir]]
+    parts = [part for split in ("train", "dev") for part in read_parts(config, split)]
+    paths = [Path(name).absolute() for part in parts for name in part[:2]]
+    return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 
 def _require_same_text(
     config: DataConfig, workdir: Path, report: dict[str, Any]
 ) -> None:
-    before = report["settings"]
+    """Raise InputError for other settings or text; text that is gone is no other."""
+    before, fault = report["settings"], "differs"
     changed = [
         f"data.{key} was {before.get(key)!r} and is now {value!r}"
         for key, value in config.fixed().items()
@@ -195,14 +207,15 @@ def _require_same_text(
             f"another workdir, or delete corpus and tokenizer.model in {workdir} to "
             "prepare it again"
         )
-    for key, value in _text_folder(config).items():
-        fault, old = "has other text", before[key]
-        try:
-            if value == old or _hash_text(config) == report["text"]:
-                continue
-        except InputError as error:
-            fault = f"cannot be compared ({error})"
-        raise InputError(
-            f"{workdir} was prepared with data.{key}={old!r}, and {value!r} {fault}; "
-            "use another workdir"
-        )
+    try:
+        if _files(config) == report["files"] or _hash_text(config) == report["text"]:
+            return
+    except InputError as error:
+        folders = config.directory, config.data_dir
+        if folders == (before["directory"], before["data_dir"]):
+            return
+        fault = f"cannot be compared ({error})"
+    raise InputError(
+        f"{workdir} was prepared with the text in {report['folder']}, and the text in "
+        f"{_folder(config)} {fault}; use another workdir"
+    )

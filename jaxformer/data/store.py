@@ -84,11 +84,10 @@ def write_corpus(
 def open_corpus(folder: Path) -> TokenizedCorpus:
     """Memory-map what `write_corpus` wrote. Does not verify checksums."""
     dtype = np.dtype(json.loads((folder / "format.json").read_text())["dtype"])
-    return TokenizedCorpus(*(_open_side(folder, side, dtype) for side in SIDES))
-
-
-def _open_side(folder: Path, side: str, dtype: np.dtype) -> Ragged:
-    offsets = np.load(folder / f"{side}.offsets.npy")
-    if offsets[-1] == 0:  # an empty file cannot be mapped
-        return Ragged(np.zeros(0, dtype), offsets)
-    return Ragged(np.memmap(folder / f"{side}.tokens", dtype, mode="r"), offsets)
+    sides = []
+    for side in SIDES:
+        offsets, tokens = np.load(folder / f"{side}.offsets.npy"), np.zeros(0, dtype)
+        if offsets[-1]:  # an empty file cannot be mapped
+            tokens = np.memmap(folder / f"{side}.tokens", dtype, mode="r")
+        sides.append(Ragged(tokens, offsets))
+    return TokenizedCorpus(*sides)

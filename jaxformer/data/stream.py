@@ -8,11 +8,11 @@ from typing import BinaryIO
 
 from jaxformer import processes
 from jaxformer.data.text import decode_lines
-from jaxformer.errors import InputError
 
 BLOCK_LINES = 10_000  # enough to sort by length well, in bounded memory
 QUIET_SECONDS = 0.05  # without a new line; then a block is complete
 BLOCK_SECONDS = 1.0  # from the first line of a block to its end, at most
+_QUIET = object()
 
 
 def _read_blocks(stream: BinaryIO, most: int) -> Iterator[list[str]]:
@@ -35,19 +35,16 @@ def _read_blocks(stream: BinaryIO, most: int) -> Iterator[list[str]]:
     threading.Thread(target=read, name="lines", daemon=True).start()
     item = arrived.get()
     while isinstance(item, str):
-        block, end = [item], time.monotonic() + BLOCK_SECONDS
-        try:
-            item = arrived.get(timeout=QUIET_SECONDS)
-            while (
-                isinstance(item, str) and len(block) < most and time.monotonic() < end
-            ):
-                block.append(item)
+        block, end = [], time.monotonic() + BLOCK_SECONDS
+        while isinstance(item, str) and len(block) < most and time.monotonic() < end:
+            block.append(item)
+            try:
                 item = arrived.get(timeout=QUIET_SECONDS)
-        except queue.Empty:
-            yield block
+            except queue.Empty:
+                item = _QUIET
+        yield block
+        if item is _QUIET:
             item = arrived.get()
-        else:
-            yield block
     if item is not None:
         raise item
 
@@ -57,13 +54,8 @@ def read_blocks(stream: BinaryIO) -> Iterator[list[str]]:
     most = BLOCK_LINES * processes.count()
     blocks = _read_blocks(stream, most) if processes.is_first() else iter(())
     while True:
-        try:
+        with processes.sharing_mistakes():
             found = next(blocks, [])
-        except InputError as error:
-            found = str(error)
-        found = processes.from_first(found)
-        if isinstance(found, str):
-            raise InputError(found)
-        if not found:
+        if not (found := processes.from_first(found)):
             return
         yield found

@@ -6,6 +6,7 @@ saved by a stop, only to resume from, and removed after the next one on schedule
 """
 
 import contextlib
+import functools
 import logging
 import math
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
         The newest `keep` checkpoints on schedule stay on disk, and the best by
         `scores`, a dict to which the caller may add steps. The step `last` is on
-        schedule. Raises InputError if the folder cannot be made.
+        schedule.
 
         The methods that read raise RemovedError if training removes the checkpoint
         meanwhile.
@@ -55,16 +56,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._saving: int | None = None  # the save to wait for
         self._writer: Writer | None = None
         silence()
-        if keep is None:
-            return
-        try:
+        if keep is not None:
             self._writer = Writer(self.directory)
-        except OSError as error:
-            raise InputError(
-                f"the checkpoint folder {directory} cannot be used: {reason(error)}; "
-                "choose another workdir"
-            ) from error
-        self._written = self._scan()  # the same for all processes at any time
+            self._written = self._scan()  # the same for all processes at any time
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
@@ -102,10 +96,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         self.wait()
         self._saving = step
-        with self._explain_failure(OSError):
+        with self._explain_failure():
             self._remove(self._damaged.keys() & {step})
             self._written[step] = scheduled
-            self._writer.save(self._path(step), state, scheduled=scheduled)
+            self._writer.save_state(self._path(step), state, scheduled=scheduled)
 
     def drop_after(self, step: int) -> None:
         """Remove the checkpoints of later steps."""
@@ -119,8 +113,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         if self._saving is None:
             return
-        with self._explain_failure(OSError, ValueError):  # of tensorstore
-            self._writer.wait()
+        with self._explain_failure():
+            self._writer.wait_until_finished()
             kept = self.scheduled_steps()[-self._keep :]
             kept += [self.best_step(), self.latest_step()]
             self._remove(self._written.keys() - {*kept})
@@ -175,13 +169,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         schedule, all of them are used, and the newest one if there are none; the log
         says which. Raises InputError if there is no checkpoint or one is damaged.
         """
-        total, newest = None, self._require_any()[-1:]
         if not (used := self.scheduled_steps()[-count:]):
-            logger.warning("no checkpoint on schedule yet: using step %s", *newest)
-            used = newest
-        for step in used:
-            parameters = jax.tree.map(np.float32, self._read_field(step, field))
-            total = jax.tree.map(np.add, total, parameters) if total else parameters
+            used = self._require_any()[-1:]
+            logger.warning("no checkpoint on schedule yet: using step %s", *used)
+        read = (jax.tree.map(np.float32, self._read_field(n, field)) for n in used)
+        total = functools.reduce(lambda a, b: jax.tree.map(np.add, a, b), read)
         level = logging.INFO if len(used) == count else logging.WARNING
         found = f"averaged {len(used)} of the {count} checkpoints asked for"
         logger.log(level, "%s: steps %s", found, _join(used))
@@ -208,7 +200,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             intact = [other for other in others if not find_damage(self._path(other))]
             raise InputError(
                 f"checkpoint {path} is damaged ({damage}); put back a copy, remove "
-                f"it, or use an undamaged step ({_join(intact)})"
+                f"it to do without it, or use an undamaged step ({_join(intact)})"
             )
         return parameters
 
@@ -224,14 +216,14 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._damaged.pop(step, None)
 
     @contextlib.contextmanager
-    def _explain_failure(self, *kinds: type[Exception]) -> Iterator[None]:
+    def _explain_failure(self) -> Iterator[None]:
         """Raise InputError if the save in progress fails within the block."""
         try:
             yield
         except BaseException as error:  # no other checkpoint is removed for this one
             step, self._saving = self._saving, None
             self._written.pop(step, None)
-            if not isinstance(error, kinds):
+            if not isinstance(error, OSError | ValueError):  # the latter of tensorstore
                 raise
             latest = self.latest_step()
             raise InputError(

@@ -40,7 +40,7 @@ class _ChecksummedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
         os.rename(self.get(), self.get_final())
 
 
-class Writer:
+class Writer(ocp.AsyncCheckpointer):
     """Writes and removes checkpoints; all processes make the same calls."""
 
     def __init__(self, directory: Path) -> None:
@@ -49,18 +49,14 @@ class Writer:
         if processes.is_first():
             for unfinished in directory.glob(f"*{UNFINISHED}"):
                 shutil.rmtree(unfinished, ignore_errors=True)  # NFS keeps open files
-        self._checkpointer = ocp.AsyncCheckpointer(
-            ocp.CompositeCheckpointHandler(), temporary_path_class=_ChecksummedPath
-        )
+        handler = ocp.CompositeCheckpointHandler()
+        super().__init__(handler, temporary_path_class=_ChecksummedPath)
 
-    def save(self, path: Path, state: Any, *, scheduled: bool) -> None:
+    def save_state(self, path: Path, state: Any, *, scheduled: bool) -> None:
         """Save a pytree of arrays in the background; it may be donated afterwards."""
-        self._checkpointer.save(
-            path,
-            args=ocp.args.Composite(state=ocp.args.PyTreeSave(state)),
-            custom_metadata=None if scheduled else _OFF_SCHEDULE,
-            force=True,
-        )
+        items = ocp.args.Composite(state=ocp.args.PyTreeSave(state))
+        metadata = None if scheduled else _OFF_SCHEDULE
+        self.save(path, args=items, custom_metadata=metadata, force=True)
 
     def remove(self, path: Path) -> None:
         """Remove a checkpoint by a rename, so that no reader finds half of it."""
@@ -69,12 +65,6 @@ class Writer:
             shutil.rmtree(vanished, ignore_errors=True)
             os.rename(path, vanished)
             shutil.rmtree(vanished, ignore_errors=True)
-
-    def wait(self) -> None:
-        self._checkpointer.wait_until_finished()
-
-    def close(self) -> None:
-        self._checkpointer.close()
 
 
 def is_scheduled(path: Path) -> bool:
@@ -118,11 +108,11 @@ def read(path: Path, *, abstract: Any = None, field: str = "") -> tuple[Any, str
     Returns the state and "", or None and the damage, the same for all processes. Raises
     InputError if the tree or shapes differ, and RemovedError.
     """
-    if damage := find_damage(path):
-        return None, damage
-    found, damage = _read_verified(path, abstract=abstract, field=field)
-    damage = _agree(path, damage)
-    return (None if damage else found), damage
+    found, damage = None, find_damage(path)
+    if not damage:
+        found, damage = _read_verified(path, abstract=abstract, field=field)
+        damage = _agree(path, damage)
+    return found, damage
 
 
 def _read_verified(path: Path, *, abstract: Any, field: str) -> tuple[Any, str]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.errors import InputError
 from jaxformer.files import write_atomically
 from jaxformer.progress import draws_bars, progress
 from jaxformer.training.board import Board
@@ -28,7 +27,8 @@ METRICS_FILE = "metrics.jsonl"
 
 def encode(line: Mapping[str, float | str | None]) -> str:
     """A line of `metrics.jsonl`: values, and their checksum."""
-    return json.dumps({**line, "crc32": _checksum(line)}) + "\n"
+    checksum = zlib.crc32(json.dumps(line).encode())
+    return json.dumps({**line, "crc32": checksum}) + "\n"
 
 
 def read_metrics(workdir: Path) -> list[dict]:
@@ -36,9 +36,10 @@ def read_metrics(workdir: Path) -> list[dict]:
 
     Damaged lines are left out, with a warning. So is a line that a crash cut.
     """
-    found, damaged = _read(workdir / METRICS_FILE)
+    file = workdir / METRICS_FILE
+    found, damaged = _read(file)
     if damaged:
-        lines, file = ", ".join(map(str, damaged[:9])), workdir / METRICS_FILE
+        lines = ", ".join(map(str, damaged[:9]))
         logger.warning("%s: damaged and not used: line %s", file, lines)
     return found
 
@@ -51,16 +52,15 @@ def _read(file: Path) -> tuple[list[dict], list[int]]:
     for number, line in enumerate([*lines, cut] if b"}" in cut else lines, 1):
         try:
             value = json.loads(line)
-            if value.pop("crc32") != _checksum(value):
-                raise ValueError("another checksum")
+            del value["crc32"]
+            is_intact = encode(value).encode() == line + b"\n"
+        except (ValueError, KeyError, TypeError):  # or no JSON object
+            is_intact = False
+        if is_intact:
             found.append(value)
-        except (ValueError, KeyError, TypeError, AttributeError):  # or no JSON object
+        else:
             damaged.append(number)
     return found, damaged
-
-
-def _checksum(line: Mapping[str, float | str | None]) -> int:
-    return zlib.crc32(json.dumps(line).encode())
 
 
 def read_scores(workdir: Path) -> dict[int, float]:
@@ -110,7 +110,7 @@ class MetricsLog(contextlib.ExitStack):
         self._board = None
         if writes:
             self._board = Board(workdir / "tensorboard", first_step=start_step + 1)
-            self.callback(self._close_board)
+            self.callback(self._board.close)
         self._draws = draws_bars()
         self._bar = self.enter_context(
             progress(
@@ -120,10 +120,6 @@ class MetricsLog(contextlib.ExitStack):
                 "[{elapsed}<{remaining}{postfix}]",
             )
         )  # fmt: skip
-
-    def _close_board(self) -> None:
-        with contextlib.suppress(OSError):  # the disk is full, as `record` reports
-            self._board.close()
 
     @property
     def tokens_per_second(self) -> float:
@@ -174,7 +170,7 @@ class MetricsLog(contextlib.ExitStack):
     def record(self, step: int, kind: str, values: Mapping[str, float | str]) -> None:
         """Write values to the files, under the `kind` "train", "eval" or "final".
 
-        A "final" line replaces that of the same step.
+        A "final" line replaces that of the same step. Raises OSError.
         """
         line = {"step": step, "kind": kind, "time": time.time()}
         for name, value in values.items():
@@ -182,19 +178,13 @@ class MetricsLog(contextlib.ExitStack):
             line[name] = value if is_text or math.isfinite(value) else None
         if self._board is None:
             return
-        try:
-            if kind == "final":
-                old, same = _read(self._path)[0], (step, kind)
-                kept = [each for each in old if (each["step"], each["kind"]) != same]
-                write_atomically(self._path, "".join(map(encode, [*kept, line])))
-            else:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(encode(line))
-            numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
-            tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
-            self._board.write(step, line["time"], tagged)
-        except OSError as error:
-            raise InputError(
-                f"metrics could not be written to {self._path}: {error.strerror}; "
-                "make room and start again"
-            ) from error
+        if kind == "final":
+            old, same = _read(self._path)[0], (step, kind)
+            kept = [each for each in old if (each["step"], each["kind"]) != same]
+            write_atomically(self._path, "".join(map(encode, [*kept, line])))
+        else:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(encode(line))
+        numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
+        tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
+        self._board.write(step, line["time"], tagged)

@@ -62,5 +62,5 @@ def test_each_damaged_file_is_named(own_run, files):
             with damaged(file, kind), pytest.raises(InputError, match=name):
                 read(own_run)
     (own_run / "corpus" / "added").touch()
-    with pytest.raises(InputError, match="added is not in"):
+    with pytest.raises(InputError, match="added does not have its checksum"):
         read(own_run)

@@ -59,7 +59,8 @@ def test_a_damaged_checkpoint_is_refused_unless_another_is_asked_for(command, ow
     (own_run / "checkpoints" / "100" / "state" / "_METADATA").unlink()
     said = (
         f"checkpoint {own_run / 'checkpoints' / '100'} is damaged (state/_METADATA is "
-        "missing); put back a copy, remove it, or use an undamaged step (50, 75)"
+        "missing); put back a copy, remove it to do without it, or use an undamaged "
+        "step (50, 75)"
     )
     for flags in (
         "translate", "translate --checkpoint=latest", "translate --checkpoint=best",

@@ -69,7 +69,10 @@ def test_a_report_agrees_with_training_and_evaluation(use, trained, toy, tmp_pat
 
 def test_without_a_test_text_the_validation_text_is_scored(command, own_run, toy):
     flags = ("--examples=1", "--config.data.test=")
-    result = command("report", *flags, workdir=own_run).result
+    (own_run / "metrics.jsonl").unlink()
+    answer = command("report", *flags, workdir=own_run)
+    assert f"{own_run} has no metrics.jsonl: its page has no curves" in answer.err
+    result = answer.result
     assert result["output"] == str(own_run / "report.html")
     assert result["json"] == str(own_run / "report.json")
     _, data = read(result)

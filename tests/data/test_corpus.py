@@ -175,7 +175,7 @@ def test_a_workdir_holds_all_that_training_needs(tmp_path, folder, caplog):
     with caplog.at_level(logging.INFO), patch("jaxformer.data.corpus.track", untracked):
         prepared = prepare(folder, run)
     progress = [call.args[1:] for call in untracked.call_args_list]  # with totals
-    assert progress == [("reading",), ("tokenising train", 6), ("tokenising dev", 4)]
+    assert progress == [("tokenising train", 6), ("tokenising dev", 4)]
     assert "4 of 6 pairs kept, dropped: 1 empty, 1 duplicate" in caplog.text
     prepare(folder, tmp_path / "again")
     assert tree(tmp_path / "again") == tree(run)
@@ -210,19 +210,34 @@ def test_a_prepared_workdir_is_only_opened(tmp_path, folder, monkeypatch):
         open_prepared(tmp_path)
 
 
-def test_another_folder_is_accepted_for_the_same_text(tmp_path, folder):
+def test_other_text_is_refused_and_the_same_text_may_move(
+    tmp_path, folder, monkeypatch
+):
+    """Text that is gone is not needed; the same relative name may be other text."""
     run, moved = tmp_path / "run", replace(folder, directory="moved")
     prepare(folder, run)
     before = tree(run)
-    both = "directory='text', and 'moved'"
+    both = rf"in {tmp_path}/text, and the text in {tmp_path}/moved"
     with pytest.raises(InputError, match=rf"{both} cannot .*neither moved/train\.en"):
         prepare(moved, run)
     shutil.move(tmp_path / "text", tmp_path / "moved")
-    assert len(prepare(moved, run).train.source) == len(PAIRS)
+    for config in (folder, moved):
+        assert len(prepare(config, run).train.source) == len(PAIRS)
     write_split(tmp_path / "moved" / "val", [PAIRS[0], PAIRS[0]])
-    with pytest.raises(InputError, match=rf"{both} has other text; use another"):
+    with pytest.raises(InputError, match=rf"{both} differs; use another"):
         prepare(moved, run)
-    prepare(folder, run)  # which needs no text
+    (tmp_path / "moved").rename(tmp_path / "text")
+    with pytest.raises(InputError, match="differs"):  # changed where it was
+        prepare(folder, run)
+    write_split(tmp_path / "text" / "val", PAIRS[:2])
+    prepare(folder, run)
+    (tmp_path / "other").mkdir()
+    shutil.copytree(tmp_path / "text", tmp_path / "other" / "text")
+    monkeypatch.chdir(tmp_path / "other")
+    prepare(folder, run)
+    write_split(tmp_path / "other" / "text" / "val", [PAIRS[1], PAIRS[0]])
+    with pytest.raises(InputError, match=rf"and the text in {tmp_path}/other/text"):
+        prepare(folder, run)
     assert tree(run) == before
 
 
