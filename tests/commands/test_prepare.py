@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from tests.commands.runs import mtimes
 from tests.test_workdir import tokenizer_of
 
 
@@ -33,18 +32,6 @@ def test_the_workdir_holds_config_tokenizer_and_corpus(prepared, toy, trained):
     assert (trained.workdir / "tokenizer.model").read_bytes() == model
     names = {path.name for path in workdir.iterdir()}  # nothing is trained
     assert names == {".lock", "config.json", "tokenizer.model", "corpus"}
-
-
-def test_preparing_or_checking_again_changes_nothing(command, toy, prepared):
-    workdir, first = prepared
-    before = mtimes(workdir)
-    again, checked = (
-        command(mode, *toy.flags, workdir=workdir).result
-        for mode in ("prepare", "check")
-    )
-    assert again == first.result
-    assert checked["pairs"] == first.result["pairs"]
-    assert mtimes(workdir) == before
 
 
 def test_model_and_folder_of_the_text_may_change_before_training(
