@@ -66,8 +66,7 @@ def segments_of(length: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("length", "window"),
     [
-        (1, 1), (1, 9), (32, 6), (64, 1), (65, 2), (97, 64), (100, 5), (130, 31),
-        (131, 90), (96, 96), (70, 140), (70, 1000),
+        (1, 9), (64, 1), (97, 64), (100, 5), (131, 90), (96, 96), (70, 140),
     ],
 )  # fmt: skip
 def test_values_and_gradients_are_those_of_equation_1_under_the_mask(
