@@ -26,13 +26,17 @@ MISTAKES = {
         ("--config.mesh.data=3", "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not"),
         ("--workdir=new", "there is no run in new"),
         ("--workdir=short --config=toy", "the workdir short cannot be made"),
-        ("--workdir=new --config=toy --config.batches.row_length=800", "tokens_per_"),
+        (
+            "--workdir=new --config=toy --config.batches.row_length=800",
+            "tokens_per_mic",
+        ),
         (
             "--workdir=new --config=toy --config.model.positions=learned "
             "--config.model.max_positions=20",
             "model.max_positions=20 does not hold a row of 32 tokens",
         ),
         EDITED,
+        ("--workdir=torn", TORN),
         ("--config.data.directory=elsewhere", "/toy0', and 'elsewhere' cannot be comp"),
         (
             "--workdir=new --config=demo --config.data.builtin_eval_pairs=0",
