@@ -23,8 +23,7 @@ def test_positions_restart_with_each_pair_of_a_row():
     positions = batch.positions_in_segments(SEGMENTS)
     assert positions.dtype == jnp.int32
     np.testing.assert_array_equal(
-        positions,
-        [[0, 1, 2, 0, 1], [0, 1, 0, 0, 1], [0, 0, 1, 2, 0], [0, 1, 2, 3, 4]],
+        positions, [[0, 1, 2, 0, 1], [0, 1, 0, 0, 1], [0, 0, 1, 2, 0], [0, 1, 2, 3, 4]]
     )
 
 

@@ -33,10 +33,8 @@ def test_every_flag_is_read_or_refused(mode):
             assert name in {**arguments.flags, **arguments.cluster}
         else:
             users = [each for each in COMMANDS if name in COMMANDS[each].flags]
-            said = (
-                f"--{name} is not used by --mode={mode}; it is for {', '.join(users)}"
-            )
-            with pytest.raises(InputError, match=f"^{said}$"):
+            said = f"not used by --mode={mode}; it is for {', '.join(users)}"
+            with pytest.raises(InputError, match=f"^--{name} is {said}$"):
                 cli.parse(argv)
 
 
@@ -90,12 +88,9 @@ ROW = ("--mode=reproduce", "--row=table3/E")
         ([TRANSLATE, "--beam_size=w"], "=w is not a whole"),
         ([TRANSLATE, "--beam_size=0"], "--beam_size is 0; it"),
         ([TRANSLATE, "--alpha=x"], "--alpha=x is not a number"),
-        ([TRANSLATE, "--alpha=nan"], "--alpha is nan; it must be"),
         ([TRANSLATE, "--checkpoint"], "--checkpoint"),
-        (["--mode=check", "--memory_gib=nan"], "--memory_gib is nan; it must be at l"),
         (["--mode=serve", "--request_timeout=nan"], "--request_timeout is nan; it m"),
         (["--mode=serve", "--request_timeout=0"], "is 0.0; it must be above 0 and at"),
-        ([TRANSLATE, "--long_lines=cut"], "use one of split,"),
         (["--peer_timeout=9"], "--peer_timeout is 9; it must be at least 10"),
         (["--config.training.steps"], "--config.training.steps=VALUE"),
         (["--mode=reproduce", "--row=table3/E_"], "did you mean table3/E?"),
@@ -106,11 +101,9 @@ ROW = ("--mode=reproduce", "--row=table3/E")
         (["--config=demo:big"], "demo has no rows; leave out :big"),
         (["--config=table3:F"], "Table 3 has no row 'F'"),
         ("model.d_modle=3", "no key model.d_modle; did you mean model.d_mo"),
-        ("modle.d_model=3", "no key modle.d_model; did you mean model.d_mo"),
         ("model=3", "no key model"),
         ("model.d_model=1.5", "model.d_model=1.5 is not a whole number"),
         ("model.norm_first=yes", "norm_first=yes is not True or False"),
-        ("training.ema_decay=most", "=most is not a number or None"),
     ],
 )
 def test_a_mistake_is_refused_in_one_line(tmp_path, monkeypatch, argv, said):

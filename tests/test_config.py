@@ -7,6 +7,7 @@ import pytest
 from jaxformer.config_files import ConfigRequest, parse_config, sections_of
 from jaxformer.configs import demo
 from jaxformer.errors import InputError, did_you_mean
+from jaxformer.settings import kind_of
 
 
 def values():
@@ -16,17 +17,11 @@ def values():
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("training.steps", "0", "training.steps is 0; it must be at least 1"),
         ("optimizer.warmup_steps", "0", "optimizer.warmup_steps is 0"),
-        ("decoding.beam_size", "0", "decoding.beam_size is 0"),
         ("training.ema_decay", "1", "training.ema_decay is 1.0; it must be at least"),
         ("training.average", "6", "training.average is 6, and training.keep=5"),
-        ("training.save_every", "0", "training.save_every is 0; it must be at least 1"),
         ("training.save_every", "7", "must be a multiple of training.save_every=7"),
-        ("training.max_bad_steps", "0", "training.max_bad_steps is 0"),
         ("training.on_divergence", "wait", "use one of stop, rollback"),
-        ("batches.layout", "sorted", "batches.layout is 'sorted'; use one of packed"),
-        ("batches.executor", "ptyhon", "'ptyhon'; use one of tf.data, python"),
         ("optimizer.epsilon", "nan", "optimizer.epsilon is nan; it must be above 0"),
         ("optimizer.epsilon", "1e-45", "1e-45; it must be above 0 in float32"),
         ("optimizer.beta2", "0.99999999", "is 0.99999999; it must be at least 0 and b"),
@@ -35,24 +30,13 @@ def values():
         ("optimizer.clip_norm", 10**999, "optimizer.clip_norm is inf"),
         ("training.steps", str(2**31), "it must be at least 1 and at most 2147483647"),
         ("training.seed", str(2**32), "must be at least 0 and at most 4294967295"),
-        ("model.d_model", "1000000000", "must be at least 2 and at most 65536"),
-        ("decoding.beam_size", "1000000", "must be at least 1 and at most 256"),
         ("data.max_length", "70000", "data.max_length is 70000; it must be at least 2"),
-        ("decoding.alpha", "inf", "decoding.alpha is inf"),
-        ("data.max_ratio", "0.5", "data.max_ratio is 0.5; it must be at least 1"),
         ("data.source_language", "", "data.source_language is empty"),
         ("model.dropout", "1.0", "dropout is 1.0; it must be at least 0 and below 1"),
         ("model.d_model", "3", "model.d_model is 3; it must be even"),
-        ("model.encoder_layers", "0", "encoder_layers is 0; it must be at least 1"),
         ("model.attention_window", "0", "model.attention_window is 0"),
-        ("model.dtype", "float16", "use one of float32, bfloat16"),
-        (
-            "model.architecture",
-            "a\n",
-            "model.architecture is 'a\\n'; use 'transformer'",
-        ),
+        ("model.architecture", "a\n", "architecture is 'a\\n'; use 'transformer'"),
         ("model.architecture", [], "model.architecture is []; use 'transformer'"),
-        ("model.architecture", "rnn", "model.architecture is 'rnn'; use 'transformer'"),
         ("model.d_modle", 3, "unknown key model.d_modle; did you"),
         ("modle.d_model", 3, "unknown section modle; did you mean model?"),
         ("mesh.fsdp", ..., "the config lacks the key mesh.fsdp"),
@@ -77,25 +61,25 @@ def test_a_wrong_config_is_refused_in_one_line(name, value, said):
     assert "\n" not in str(refused.value)
 
 
-def test_every_key_has_a_meaning_and_no_default():
+def test_every_key_has_a_meaning_a_least_number_and_no_default():
     for kind in sections_of(values()).values():
         for field in dataclasses.fields(kind):
             assert field.metadata["meaning"].endswith("."), field.name
             assert field.default is dataclasses.MISSING, field.name
+            if kind_of(field)[0] in (int, float):
+                least = field.metadata["least"], field.metadata["above"]
+                assert least != (None, None), field.name
 
 
 @pytest.mark.parametrize(
     ("name", "known", "nearest"),
     [
         ("warmup_step", "warmup_steps", True),
-        ("leraning_rate_scale", "learning_rate_scale", True),
         ("optimizer.warmup-steps", "optimizer.warmup_steps", True),
         ("dmodel", "d_model", True),
-        ("target_vocab_size", "vocab_size", False),
         ("data.target_vocab_size", "data.vocab_size", False),
         ("training.initial_checkpoint", "training.initial_embeddings", False),
         ("beta3", "beta2", False),
-        ("top_q", "top_k", False),
         ("table3/A_h2", "table3/A_h1", False),
     ],
 )

@@ -98,9 +98,8 @@ def test_a_stop_at_once_is_raised_until_it_has_an_effect():
     with stop_requests() as stop:
         with pytest.raises(StoppedError):
             stop_within(stop)
-        time.sleep(
-            2 * processes.RAISE_AGAIN_SECONDS
-        )  # raises nothing: updates are unsaved
+        # No exception: updates are unsaved.
+        time.sleep(2 * processes.RAISE_AGAIN_SECONDS)
         with pytest.raises(StoppedError), stop.stopping_at_once():
             pytest.fail("the stop was asked for before")
 

@@ -41,11 +41,8 @@ def server(monkeypatch):
         def log_message(self, *_):
             pass
 
-    for name, value in {
-        "P99_BOUND": 1e9,
-        "LARGE_BOUND": 1e9,
-        "HEAD_START": 0.0,
-    }.items():
+    values = {"P99_BOUND": 1e9, "LARGE_BOUND": 1e9, "HEAD_START": 0.0}
+    for name, value in values.items():
         monkeypatch.setattr(load, name, value)
     Handler.answers = {}
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
@@ -113,7 +110,6 @@ def test_a_server_that_refuses_at_once_cannot_be_measured(server, tmp_path, caps
 
 
 def test_a_server_that_does_not_start_is_an_error(tmp_path, capsys):
-    assert (
-        load.main([f"--workdir={tmp_path}", "--sentences=x", "--flags=--port=x"]) == 2
-    )
+    flags = [f"--workdir={tmp_path}", "--sentences=x", "--flags=--port=x"]
+    assert load.main(flags) == 2
     assert "--port=x is not a whole number" in capsys.readouterr().err

@@ -105,26 +105,13 @@ def is_result(mode: str, lines: int, answer: Any) -> bool:
     return isinstance(json.loads(last), dict) and "NaN" not in last
 
 
-def damage(path: Path, how: str, draw: random.Random, other: bytes) -> str:
-    """Change a file; returns what was done, or "" if its bytes are the same."""
+def damage(path: Path, how: str, draw: random.Random, other: bytes) -> None:
+    """Delete a file, empty it, cut it, flip one of its bits, or write other bytes."""
     content = path.read_bytes()
+    size = draw.randrange(len(content) or 1)
     if how == "deleted":
         path.unlink()
-        return how
-    changed = bytearray(content)
-    if how == "emptied":
-        changed.clear()
-    elif how == "truncated":
-        size = draw.randrange(len(content)) if content else 0
-        del changed[size:]
-        how += f" to {size} of {len(content)} bytes"
     elif how == "flipped" and content:
-        at = draw.randrange(8 * len(content))
-        flip_bit(path, at)
-        return f"flipped bit {at}"
-    elif how == "replaced":
-        changed[:] = other
-    if changed == content:
-        return ""
-    path.write_bytes(changed)
-    return how
+        flip_bit(path, 8 * size + draw.randrange(8))
+    else:
+        path.write_bytes({"truncated": content[:size], "replaced": other}.get(how, b""))

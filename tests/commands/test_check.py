@@ -4,7 +4,6 @@ import functools
 import logging
 import tempfile
 
-import jax.numpy as jnp
 import pytest
 
 from jaxformer import estimates
@@ -150,14 +149,3 @@ def test_the_verdict_says_first_whether_the_run_fits(caplog):
     assert "0:10:00 an epoch of 1,200 updates" in epoch
     assert "2.5 epochs in training.steps=3,000, about 0:25:00" in epochs
     assert "add --memory_gib=0" in last
-
-
-def test_pre_norm_and_learned_positions_are_parts_too():
-    params = {
-        "embedding": jnp.zeros((5, 2)),
-        "position_embedding": jnp.zeros((7, 2)),
-        "encoder": {"norm": {"scale": jnp.zeros(2), "bias": jnp.zeros(2)}},
-    }
-    assert estimates.parameters_by_part(params) == {
-        "embedding": 10, "position_embedding": 14, "encoder/norm": 4,
-    }  # fmt: skip

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from tests.commands.runs import mtimes
 from tests.test_workdir import tokenizer_of
 
 
@@ -35,18 +34,6 @@ def test_the_workdir_holds_config_tokenizer_and_corpus(prepared, toy, trained):
     assert names == {".lock", "config.json", "tokenizer.model", "corpus"}
 
 
-def test_preparing_or_checking_again_changes_nothing(command, toy, prepared):
-    workdir, first = prepared
-    before = mtimes(workdir)
-    again, checked = (
-        command(mode, *toy.flags, workdir=workdir).result
-        for mode in ("prepare", "check")
-    )
-    assert again == first.result
-    assert checked["pairs"] == first.result["pairs"]
-    assert mtimes(workdir) == before
-
-
 def test_model_and_folder_of_the_text_may_change_before_training(
     command, toy, prepared, tmp_path
 ):
@@ -68,7 +55,3 @@ def test_a_tokeniser_of_ones_own_is_used_and_never_replaced(command, toy, tmp_pa
     assert (tmp_path / "tokenizer.model").read_bytes() == own.source_model
     shutil.rmtree(tmp_path / "corpus")
     assert command("prepare", *flags, workdir=tmp_path).result == answer.result
-    shutil.rmtree(tmp_path / "corpus")
-    tokenizer_of(["u v w"], tmp_path / "tokenizer.model")
-    complaint = command("prepare", *flags, workdir=tmp_path).complaint
-    assert "tokenizer.model is damaged or not the tokeniser of this run" in complaint

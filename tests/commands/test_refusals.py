@@ -22,28 +22,19 @@ NOT_THERE = "new is not a writable folder; choose another file"
 MISTAKES = {
     "train": [
         ("--config.model.d_ff=32", "model.d_ff=64, and this config says 32"),
-        (
-            "--config.training.steps=90",
-            "a run of 100 steps, and the config asks for 90",
-        ),
-        (
-            "--config.mesh.data=3",
-            "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit",
-        ),
+        ("--config.training.steps=90", "a run of 100 steps, and the config asks"),
+        ("--config.mesh.data=3", "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not"),
         ("--workdir=new", "there is no run in new"),
         ("--workdir=short --config=toy", "short: File exists; use another path"),
         (
             "--workdir=new --config=toy --config.batches.row_length=800",
             "tokens_per_mic",
         ),
-        ("--workdir=spoilt", "spoilt/tokenizer.model is damaged or not the tokeniser"),
-        (f"--workdir={'x' * 300} --config=toy", "File name too long"),
         (
             "--workdir=new --config=toy --config.model.positions=learned "
             "--config.model.max_positions=20",
             "model.max_positions=20 does not hold a row of 32 tokens",
         ),
-        FOREIGN,
         EDITED,
         ("--workdir=torn", TORN),
         ("--config.data.directory=elsewhere", "elsewhere cannot be compared"),
@@ -63,38 +54,29 @@ MISTAKES = {
     "translate": [
         ("--workdir=run/config.json", "run/config.json/config.json cannot be read"),
         ("--workdir=untrained", "there is no checkpoint in untrained"),
-        ("--workdir=spoilt", "spoilt/tokenizer.model is damaged or not the tokeniser"),
         ("--ensemble=run,foreign", FOREIGN[1]),
         FOREIGN,
-        ("--n_best=9 --beam_size=2", "n_best is 9, more than beam_size = 2"),
-        EDITED,
         ("--prefix=nowhere", "nowhere"),
         ("--prefix=short", "short has 2 lines and standard input has 3"),
         ("--prefix=many", "many has 51 lines and standard input has 3"),
         ("--max_source_length=2 --long_lines=refuse", "line 1 has 4 pieces"),
     ],
     "evaluate": [
-        FOREIGN,
         ("--source=short", "--source and --reference go together"),
         ("--source=one --reference=short", "one has 1 lines and short has 2;"),
         ("--source=empty --reference=one", "empty is empty"),
         ("--source=binary --reference=short", "binary, line 2: byte 1"),
-        ("--source=nowhere --reference=short", "nowhere"),
         ("--split=tset", "'tset'"),
         ("--output=new/text", NOT_THERE),
         ("--split=dev --workdir=torn", TORN),
     ],
     "score": [
-        FOREIGN,
         ("--checkpoint=7", "checkpoints/7; there are steps 50, 75, 100"),
         *(
             (f"--checkpoint={word}", f"{word} is none of: a step, latest, best, averag")
             for word in ("last", "average:", "average:0", "average:x", "-1", "²")
         ),
-        (
-            "--workdir=unscored --checkpoint=best",
-            "score yet; use the checkpoint latest",
-        ),
+        ("--workdir=unscored --checkpoint=best", "score yet; use the checkpoint"),
     ],
     "align": [
         ("--output=short", "--output=short exists"),
@@ -138,8 +120,6 @@ MISTAKES = {
     ],
     "serve": [
         ("--host=192.0.2.1", "cannot listen on host 192.0.2.1, port 8000"),
-        ("--port=99999", "--port is 99999; it must be at least 0 and at most 65535"),
-        ("--port=0 --workdir=new", "there is no run in new"),
         ("--max_request_pieces=9 --max_queue=17", "9 exceeds half of --max_queue=17"),
     ],
 }
@@ -205,9 +185,8 @@ def test_a_missing_package_is_named_when_it_is_needed(
     command, folder, monkeypatch, mode, flags, package, extra
 ):
     """The modules that use it are imported anew."""
-    rooms = tuple(
-        f"jaxformer.{r}" for r in ("commands", "export", "reports", "serving")
-    )
+    names = ("commands", "export", "reports", "serving")
+    rooms = tuple(f"jaxformer.{name}" for name in names)
     monkeypatch.chdir(folder)
     with mock.patch.dict(sys.modules, {package: None, f"{package}.numpy": None}):
         for name in [name for name in sys.modules if name.startswith(rooms)]:

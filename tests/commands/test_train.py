@@ -12,13 +12,7 @@ from jaxformer.evaluation.evaluator import Evaluator
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import MetricsLog, encode, read_metrics
-from tests.commands.runs import (
-    config_flags,
-    last_state,
-    losses,
-    metrics,
-    saved_steps,
-)
+from tests.commands.runs import config_flags, last_state, losses, metrics, saved_steps
 from tests.training.saved import truncate
 
 SHORT = config_flags(  # a few updates, which cross the end of an epoch of 9

@@ -297,10 +297,3 @@ def test_every_sequence_reads_back_in_order(tmp_path, vocab_size, bytes_each):
         assert isinstance(side.tokens, np.memmap)
         assert side.tokens.dtype.itemsize == bytes_each
         assert not side.tokens.flags.writeable
-
-
-@pytest.mark.parametrize("index", [0, -1])
-def test_a_corpus_without_pairs_opens_and_has_no_index(tmp_path, index):
-    write_corpus(tmp_path / "c", [], vocab_size=10)
-    with pytest.raises(IndexError):
-        open_corpus(tmp_path / "c").target[index]

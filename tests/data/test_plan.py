@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data.layout import _cheapest_cuts
 from jaxformer.data.plan import Shape, _shuffle_within, make_plan
 from jaxformer.errors import InputError
 
@@ -146,24 +145,6 @@ def test_no_padding_where_none_is_needed(source, target, layout, shapes):
     plan = plan_of(*lengths, layout=layout, row_length=64, tokens_per_microbatch=2000)
     assert plan.shapes == tuple(Shape(*shape) for shape in shapes)
     assert plan.real_token_share == 1.0
-
-
-@pytest.mark.parametrize("pieces", [1, 2, 3, 6])
-def test_cuts_are_the_cheapest_of_all(pieces):
-    cost = np.triu(np.random.default_rng(pieces).uniform(1, 9, (7, 7)), 1)
-    cost[np.tril_indices(7, -1)] = np.inf
-
-    def total(cuts):
-        return sum(cost[a, b] for a, b in itertools.pairwise((0, *cuts)))
-
-    choices = (
-        (*inner, 6)
-        for count in range(pieces)
-        for inner in itertools.combinations(range(1, 6), count)
-    )
-    assert total(_cheapest_cuts(cost, pieces)) == pytest.approx(
-        min(map(total, choices))
-    )
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import EOS
-from jaxformer.decoding.forced import (
-    Attention,
-    TeacherForcing,
-    joined_links,
-    pharaoh,
-)
+from jaxformer.decoding.forced import Attention, TeacherForcing, joined_links, pharaoh
 from jaxformer.errors import InputError
 from tests.decoding.tiny import (
     MODEL,

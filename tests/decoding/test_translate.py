@@ -54,22 +54,17 @@ def assert_alike(found: Sequence[list], expected: Sequence[list]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "options"),
-    [
-        (1, {"beam_size": 1}),
-        (1, {"n_best": 3, "length_penalty": "power", "no_repeat_ngram": 2}),
-        (2, {"n_best": 3}),  # equal members are as one
-    ],
+    "options",
+    [{"beam_size": 1}, {"n_best": 3, "length_penalty": "power", "no_repeat_ngram": 2}],
 )
-def test_translations_are_those_of_a_search_of_all_rows_together(members, options):
-    models, seeds = (MODEL,) * members, (0,) * members
+def test_translations_are_those_of_a_search_of_all_rows_together(options):
     sentences = [*SENTENCES[:5], LONG, *SENTENCES[5:]]
-    translator = open_translator(models=models, seeds=seeds, **options)
+    translator = open_translator(**options)
     found = translator.translate(sentences)
     assert len({h.text for hypotheses in found for h in hypotheses}) > 5
     how = {"options": translator.options, "extra_length": EXTRA}
     run = jax.jit(functools.partial(search_translations, [MODEL], **how))
-    plain = run(translator.params[:1], padded([*Numbers().encode(sentences), []], 24))
+    plain = run(translator.params, padded([*Numbers().encode(sentences), []], 24))
     for row, hypotheses in enumerate(found):
         scores, ids = zip(*hypotheses_of(plain, row), strict=True)
         assert [h.text for h in hypotheses] == list(map(Numbers().decode, ids))

@@ -73,13 +73,8 @@ def test_create_requests_a_slice_and_waits_for_it(tpu, states, spot, code):
         *QUEUED, "create", "mine", "--node-id=mine", ZONE, "--accelerator-type=v6e-16",
         "--runtime-version=v2-alpha-tpuv6e", *(["--spot"] if spot else []),
     ]  # fmt: skip
-    assert describe == [
-        *QUEUED,
-        "describe",
-        "mine",
-        ZONE,
-        "--format=value(state.state)",
-    ]
+    state = "--format=value(state.state)"
+    assert describe == [*QUEUED, "describe", "mine", ZONE, state]
     waits = states.count("A_WAIT")
     assert verbs(calls) == ["create"] + ["describe", "sleep"] * waits + ["describe"]
 

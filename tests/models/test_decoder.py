@@ -109,8 +109,7 @@ class Walk:
             np.testing.assert_allclose(logits, own[len(path)], 0, atol, equal_nan=False)
 
 
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "width"), [("paper", 1), *((n, 3) for n in MODELS)])
 def test_a_step_has_the_logits_of_teacher_forcing(name, width):
     """For rows that begin at different steps, over several turns of the ring."""
     walk = Walk(MODELS[name], width=width, length=LONGEST).go(14)
@@ -118,7 +117,7 @@ def test_a_step_has_the_logits_of_teacher_forcing(name, width):
     walk.assert_like_teacher_forcing()
 
 
-@pytest.mark.parametrize(("window", "slots"), [(None, 11), (4, 3), (9, 5)])
+@pytest.mark.parametrize(("window", "slots"), [(None, 11), (4, 3)])
 def test_a_ring_may_grow_and_shrink_between_two_steps(window, slots):
     walk = Walk(model_of(layers=2, attention_window=window), width=3, length=8)
     for length in (8, 6, 8, 11):

@@ -2,15 +2,13 @@
 
 import math
 import re
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.batch import EOS, PAD, Batch
-from jaxformer.models import local_attention as module
+from jaxformer.batch import Batch
 from jaxformer.models.attention import dot_product_attention
 from jaxformer.models.local_attention import (
     Neighbourhood,
@@ -18,7 +16,7 @@ from jaxformer.models.local_attention import (
     local_attention,
     self_attention_mask,
 )
-from tests.models.tiny import VOCABULARY, model_of, params_of
+from tests.models.tiny import model_of, params_of
 
 BAND = [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
 BLOCKS = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
@@ -68,8 +66,7 @@ def segments_of(length: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("length", "window"),
     [
-        (1, 1), (1, 9), (32, 6), (64, 1), (65, 2), (97, 64), (100, 5), (130, 31),
-        (131, 90), (96, 96), (70, 140), (70, 1000),
+        (1, 9), (64, 1), (97, 64), (100, 5), (131, 90), (96, 96), (70, 140),
     ],
 )  # fmt: skip
 def test_values_and_gradients_are_those_of_equation_1_under_the_mask(
@@ -105,28 +102,6 @@ def test_bfloat16_stays_bfloat16_and_near():
     assert heads.dtype == jnp.bfloat16
     wide = [leaf.astype("float32") for leaf in qkv]
     np.testing.assert_allclose(heads, local_attention(*wide, near), atol=0.03)
-
-
-def test_a_model_in_blocks_has_the_loss_and_gradients_of_the_masked_one():
-    """On a row of three sentences and padding, and on a row of one sentence."""
-    model = model_of(layers=2, attention_window=7)  # three on either side
-    segments, params = segments_of(90)[[1, 0]], params_of(model)
-    draw = np.random.default_rng(1)
-    sides = draw.integers(EOS + 1, VOCABULARY, (2, 2, 90), dtype=np.int32)
-    batch = Batch(*np.where(segments != 0, sides, PAD), segments, segments)
-
-    def found(block):
-        def loss(params):  # a new function, which is traced again
-            logits = model.logits(params, batch)
-            return jnp.where(segments[..., None] != 0, logits, 0.0).var()
-
-        with mock.patch.object(module, "SMALLEST_BLOCK", block):
-            traced = jax.jit(jax.value_and_grad(loss)).trace(params)
-        assert ("[2,3,38,2,8]" in str(traced.jaxpr)) == (block == 32)  # keys beside
-        return traced.lower().compile()(params)
-
-    for ours, theirs in zip(*map(jax.tree.leaves, (found(32), found(90))), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def sizes_in(text: str) -> list[int]:

@@ -16,9 +16,7 @@ from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
 from tests.decoding.tables import VOCABULARY, WORDS, Wanted, assert_same, plain_search
 from tests.decoding.tiny import Numbers, teacher_forced
-from tests.models import tiny
 from tests.models.recurrent import RecurrentConfig, RecurrentModel
-from tests.models.test_decoder import Walk
 from tests.training.setups import init_of, optimizer_of, step_of
 
 CONFIG = RecurrentConfig(architecture="recurrent", d_model=16, dropout=0.0)
@@ -75,14 +73,6 @@ def test_a_layer_that_overflows_is_named():
 
 
 # Decoding -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("width", [1, 3])
-def test_a_step_has_the_logits_of_teacher_forcing(width):
-    model = RecurrentModel(CONFIG, tiny.VOCABULARY, rematerialise=False)
-    walk = Walk(model, width=width, length=6).go(9)
-    walk.resize(8)
-    walk.go(5).assert_like_teacher_forcing()
 
 
 def score_of(seeds: tuple[int, ...], source: str):

@@ -153,14 +153,6 @@ def test_no_answer_is_lost_or_mixed_up_among_many_clients(serve):
     assert server.translator.most > 1
 
 
-def test_a_late_sentence_joins_the_search_in_flight(busy):
-    server, first = busy("a b c")
-    (second,) = server.queue("z")
-    server.translator.gate.set()
-    assert second.result().status == first.result().status == 200
-    assert server.translator.most == 2
-
-
 def test_it_is_ready_only_when_it_is_compiled(start, monkeypatch, caplog):
     monkeypatch.setattr("jaxformer.serving.batching.LOG_SECONDS", 0.0)
     caplog.set_level("INFO", "jaxformer")

@@ -125,12 +125,3 @@ def test_the_one_bad_microbatch_is_found(index, number, diagnose_numbers):
 
 def test_finite_microbatches_give_no_finding(diagnose_numbers):
     assert diagnose_numbers(1.0, 2.0) == Finding(1, None, None, 2.0, None)
-
-
-def test_a_finding_names_the_output_then_the_loss_then_the_gradient():
-    finding = Finding(0, None, "decoder/layer_1/feed_forward", INF, "decoder/layer_0")
-    assert str(finding) == (
-        "the first output that is not finite is that of decoder/layer_1/feed_forward; "
-        "the loss is inf; the gradient is first not finite in decoder/layer_0, going "
-        "backwards"
-    )
