@@ -178,13 +178,17 @@ class MetricsLog(contextlib.ExitStack):
             line[name] = value if is_text or math.isfinite(value) else None
         if self._board is None:
             return
-        if kind == "final":
-            old, same = _read(self._path)[0], (step, kind)
-            kept = [each for each in old if (each["step"], each["kind"]) != same]
-            write_atomically(self._path, "".join(map(encode, [*kept, line])))
-        else:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(encode(line))
-        numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
-        tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
-        self._board.write(step, line["time"], tagged)
+        try:
+            if kind == "final":
+                old, same = _read(self._path)[0], (step, kind)
+                kept = [each for each in old if (each["step"], each["kind"]) != same]
+                write_atomically(self._path, "".join(map(encode, [*kept, line])))
+            else:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(encode(line))
+            numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
+            tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
+            self._board.write(step, line["time"], tagged)
+        except OSError as error:  # the system names no file that it cannot fill
+            error.filename = error.filename or str(self._path)
+            raise
