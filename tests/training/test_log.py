@@ -71,7 +71,7 @@ def test_a_full_disk_ends_the_log_with_one_error(tmp_path, open_log, room):
     size = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, size[1]))
     try:
-        with pytest.raises(OSError, match="File too large: .*metrics.jsonl"):
+        with pytest.raises(OSError, match=r"File too large: .*metrics.jsonl"):
             log_lines(open_log, 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, size)
