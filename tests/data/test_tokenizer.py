@@ -27,6 +27,7 @@ from jaxformer.data.tokenizer import (
     train_tokenizer,
 )
 from jaxformer.errors import InputError
+from jaxformer.processes import interrupts
 
 RESERVED = {PAD, UNK, BOS, EOS}
 TEXT = [
@@ -57,7 +58,7 @@ def test_ctrl_c_interrupts_the_training_of_a_vocabulary(tmp_path, monkeypatch):
         end.wait(60)
 
     monkeypatch.setattr(sentencepiece.SentencePieceTrainer, "train", run_long)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupts(), pytest.raises(KeyboardInterrupt):
         train(tmp_path / "tokenizer.model")
     end.set()
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import InputError
+from jaxformer.serving import batching
 from jaxformer.serving import server as server_module
 from jaxformer.serving.server import listen
 
@@ -154,7 +155,7 @@ def test_no_answer_is_lost_or_mixed_up_among_many_clients(serve):
 
 
 def test_it_is_ready_only_when_it_is_compiled(start, monkeypatch, caplog):
-    monkeypatch.setattr("jaxformer.serving.batching.LOG_SECONDS", 0.0)
+    monkeypatch.setattr(batching, "LOG_SECONDS", 0.0)
     caplog.set_level("INFO", "jaxformer")
     server, paths = start(), ("/ready", "/health")
     server.until(lambda: server.ask("/ready").values["compiled_percent"] == 75)
