@@ -19,7 +19,8 @@ from jaxformer.models.sequence_model import parameter_count
 from jaxformer.reports import run as report
 from jaxformer.reports.translations import Text, describe_translations
 from jaxformer.run import Run, open_run, plan_training
-from jaxformer.training.log import read_metrics
+from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.log import METRICS_FILE, read_metrics
 from jaxformer.training.optimizer import make_optimizer
 
 logger = logging.getLogger(__name__)
@@ -109,11 +110,10 @@ def describe(
         facts["parameters"] = parameter_count(translator.params[0])
         if processes.is_first():
             facts |= describe_translations(done, text, translator.attention, examples)
+    metrics = read_metrics(folder)
     if run.workdir.corpus.exists():  # an imported model has none
         prepared = open_prepared(folder)
-    metrics = read_metrics(folder)
-    if done and not metrics:
-        logger.warning("%s has no metrics.jsonl: its page has no curves", folder)
+        warn_of_lost_lines(run, metrics)
     described = report.describe_run(
         facts,
         config.as_dict(),
@@ -123,3 +123,14 @@ def describe(
         prepared and plan_training(run, prepared),
     )
     return described, done and done.translations
+
+
+def warn_of_lost_lines(run: Run, metrics: Sequence[dict]) -> None:
+    """Warn if `metrics.jsonl` ends before the newest checkpoint."""
+    step = Checkpoints(run.workdir.checkpoints, keep=None, scores={}).latest_step() or 0
+    kind, training = "final", run.config.training
+    if step < training.steps:
+        kind, step = "train", step - step % training.log_every
+    if step and (kind, step) not in {(each["kind"], each["step"]) for each in metrics}:
+        file = run.workdir.path / METRICS_FILE
+        logger.warning("%s lacks its last lines: curves are incomplete", file)
