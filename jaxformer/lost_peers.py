@@ -28,10 +28,17 @@ class Peers:
         self.name = ""  # put before messages: "process 1: "
         self.timeout = 0  # seconds after which a silent process counts as lost
         self.is_ending = threading.Event()  # this process is about to end normally
+        self.has_complained = False
         self._handler: Any = None  # kept alive: C holds no reference
+
+    @property
+    def seconds_until_known(self) -> float:
+        """How long after a failure JAX has reported a lost process; 0: no watch."""
+        return self.timeout and self.timeout + 5 * WATCH_SECONDS
 
     def complain(self, what: object) -> None:
         """Print in one line what went wrong, and in which of several processes."""
+        self.has_complained = True
         print(f"jaxformer: {self.name}{what}", file=sys.stderr, flush=True)
 
     def end(self, what: str, seconds: float = 0.0) -> NoReturn:
@@ -41,26 +48,38 @@ class Peers:
         time.sleep(seconds)
         os._exit(EXIT_PEER_LOST)
 
-    def watch(self, advice: str) -> None:
+    def watch(self, timeout: int, advice: str) -> None:
         """Start a thread that ends this process when another one is lost."""
+        self.timeout = timeout
+
+        def lost(names: str) -> str:
+            return (
+                f"process {names} was lost (silent for up to {timeout} s, "
+                f"--peer_timeout); {advice}"
+            )
 
         def check_regularly() -> None:
             while not self.is_ending.wait(WATCH_SECONDS):
-                lost = _lost_processes()
-                if lost and not self.is_ending.is_set():
-                    names = ", ".join(map(str, sorted(lost)))
+                numbers = _lost_processes()
+                if numbers and not self.is_ending.is_set():
                     self.end(
-                        f"process {names} was lost (silent for up to {self.timeout} s, "
-                        f"--peer_timeout); {advice}",
+                        lost(", ".join(map(str, sorted(numbers)))),
                         seconds=0.0 if jax.process_index() else LAST_SECONDS,
                     )
 
+        # Only process 0 could have told which one was lost.
+        self.explain_abort(
+            lost("0")
+            if jax.process_index()
+            else f"the connection to other processes was lost; {advice}"
+        )
         threading.Thread(target=check_regularly, name="peers", daemon=True).start()
 
     def explain_abort(self, message: str | None) -> None:
-        """Let an abort by JAX end the process with `message`; None: as usual.
+        """Let an abort by JAX or Gloo end the process with `message`; None: as usual.
 
-        JAX's own thread aborts the process before a Python handler can run, so C calls
+        Once processes are watched, the watch first has time to name the lost one. A
+        thread of C++ aborts the process before a Python handler can run, so C calls
         the handler of the signal.
         """
         if message is None:
@@ -69,9 +88,13 @@ class Peers:
 
         @ctypes.CFUNCTYPE(None, ctypes.c_int)
         def handler(_: int) -> None:
-            if self.is_ending.is_set():  # process 0 has ended before this one
+            # When this process is ending, process 0 has ended before it.
+            if self.is_ending.wait(self.seconds_until_known):
                 os._exit(0)
-            os.write(2, f"jaxformer: {self.name}{message}\n".encode())
+            if self.has_complained:
+                time.sleep(LAST_SECONDS)  # the process ends meanwhile
+            else:
+                os.write(2, f"jaxformer: {self.name}{message}\n".encode())
             os._exit(EXIT_PEER_LOST)
 
         self._handler = handler

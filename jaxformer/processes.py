@@ -19,7 +19,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxformer.errors import InputError
-from jaxformer.lost_peers import LAST_SECONDS, PEERS, WATCH_SECONDS
+from jaxformer.lost_peers import LAST_SECONDS, PEERS
 
 logger = logging.getLogger(__name__)
 
@@ -70,14 +70,8 @@ def join(
         jax.config.update("jax_enable_recoverability", False)
         PEERS.explain_abort(None)
         return
-    PEERS.explain_abort(
-        f"process 0, which holds the processes together, was lost; {_RESUME}"
-        if jax.process_index()
-        else f"JAX gave up on the connection between the processes; {_RESUME}"
-    )
     PEERS.name = f"process {jax.process_index()}: "
-    PEERS.timeout = peer_timeout
-    PEERS.watch(_RESUME)
+    PEERS.watch(peer_timeout, _RESUME)
     # Stdout is for results, but libraries that communicate between processes print
     # there. File descriptor 1 becomes stderr, and only Python writes to stdout.
     sys.stdout.flush()
@@ -124,7 +118,7 @@ complain = PEERS.complain
 
 def await_news_of_peers() -> None:
     """Wait, after a failure, until JAX would have reported a lost process."""
-    time.sleep(PEERS.timeout + 5 * WATCH_SECONDS)
+    time.sleep(PEERS.seconds_until_known)
 
 
 def end_last() -> None:

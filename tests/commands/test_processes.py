@@ -10,11 +10,10 @@ import pytest
 from tests.commands.cluster import PEER_TIMEOUT
 from tests.commands.runs import losses, newest_step, text_of
 
-PATIENCE = 15  # seconds more, until the last one has ended on a busy machine
+PATIENCE = 20  # seconds more, until the last one has ended on a busy machine
 # Sums over other devices in another order, through some 25 updates of Adam at a small
 # learning rate; at a large one any two runs diverge. Seen: 3.2e-7.
 LOSS_BOUND = 2e-5
-SILENT = f" was lost (silent for up to {PEER_TIMEOUT} s, --peer_timeout); start all"
 TWO = "processes: 2, each with 2 x cpu; 4 devices in all"
 
 pytestmark = pytest.mark.slow
@@ -59,22 +58,17 @@ def test_a_run_moves_between_numbers_of_processes(train, start, flags, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("count", "lost", "number", "said"),
-    [
-        (3, 2, signal.SIGKILL, SILENT),
-        (2, 1, signal.SIGSTOP, SILENT),
-        (2, 0, signal.SIGKILL, "which holds the processes together, was lost; start"),
-    ],
+    ("count", "lost", "number"),
+    [(3, 2, signal.SIGKILL), (2, 1, signal.SIGSTOP), (2, 0, signal.SIGKILL)],
 )
-def test_a_lost_or_silent_process_ends_the_others(train, count, lost, number, said):
+def test_a_lost_or_silent_process_ends_the_others(train, count, lost, number):
     cluster = train(count)
     cluster.processes[lost].send_signal(number)
     end = time.monotonic() + PEER_TIMEOUT + PATIENCE
     for index in {*range(count)} - {lost}:
         assert cluster.processes[index].wait(end - time.monotonic()) == 3
-        complaint = cluster.complaint(index)
-        assert complaint.startswith(f"jaxformer: process {index}: process {lost}")
-        assert said in complaint
+        said = f"jaxformer: process {index}: process {lost} was lost (silent for up to "
+        assert cluster.complaint(index).startswith(said)
         assert "Traceback" not in cluster.stderr(index)
 
 
