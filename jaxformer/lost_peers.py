@@ -28,18 +28,19 @@ class Peers:
         self.name = ""  # put before messages: "process 1: "
         self.timeout = 0  # seconds after which a silent process counts as lost
         self.is_ending = threading.Event()  # this process is about to end normally
-        self.has_complained = self.is_aborting = False
+        self.has_complained = False  # a message about the failure is printed
+        self.is_aborting = False  # the handler of SIGABRT runs, and ends this process
         self._handler: Any = None  # kept alive: C holds no reference
 
     @property
     def seconds_until_known(self) -> float:
-        """How long after a failure JAX has reported a lost process; 0: no watch."""
+        """The time after a failure in which `watch` reports a lost process, or 0."""
         return self.timeout and self.timeout + 5 * WATCH_SECONDS
 
     def await_news(self) -> None:
-        """Wait, after a failure, until JAX would have reported a lost process."""
+        """Wait, after a failure, until `watch` would have reported a lost process."""
         time.sleep(self.seconds_until_known)
-        if self.is_aborting:  # which ends this process
+        if self.is_aborting:
             time.sleep(self.seconds_until_known)
 
     def complain(self, what: object) -> None:
@@ -73,7 +74,7 @@ class Peers:
                         seconds=0.0 if jax.process_index() else LAST_SECONDS,
                     )
 
-        # Only process 0 could have told which one was lost.
+        # Process 0 tells the others which process was lost, unless it was lost itself.
         self.explain_abort(
             lost("0")
             if jax.process_index()
@@ -84,9 +85,9 @@ class Peers:
     def explain_abort(self, message: str | None) -> None:
         """Let an abort by JAX or Gloo end the process with `message`; None: as usual.
 
-        Once processes are watched, the watch first has time to name the lost one. A
-        thread of C++ aborts the process before a Python handler can run, so C calls
-        the handler of the signal.
+        `watch` reports a lost process later than these libraries notice it, so the
+        handler waits for that report and prints `message` only without one. A thread of
+        C++ aborts the process before a Python handler can run, so C calls the handler.
         """
         if message is None:
             signal.signal(signal.SIGABRT, signal.SIG_DFL)
@@ -95,11 +96,11 @@ class Peers:
         @ctypes.CFUNCTYPE(None, ctypes.c_int)
         def handler(_: int) -> None:
             self.is_aborting = True
-            # When this process is ending, process 0 has ended before it.
+            # During a normal end, process 0 may end first, which aborts the others.
             if self.is_ending.wait(self.seconds_until_known):
                 os._exit(0)
             if self.has_complained:
-                time.sleep(LAST_SECONDS)  # the process ends meanwhile
+                time.sleep(LAST_SECONDS)  # `end` exits first
             else:
                 os.write(2, f"jaxformer: {self.name}{message}\n".encode())
             os._exit(EXIT_PEER_LOST)

@@ -64,12 +64,13 @@ def main(argv: Sequence[str]) -> int:
     except Exception as error:
         if not processes.are_several():
             raise
-        # A collective fails as soon as a process is lost, which is reported later.
-        of_device = isinstance(error, RuntimeError)
-        if not of_device:
+        # A collective raises RuntimeError as soon as a process is lost. The watch then
+        # reports that process and ends this one without a traceback.
+        may_be_lost_peer = isinstance(error, RuntimeError)
+        if not may_be_lost_peer:
             traceback.print_exc()
         processes.await_news_of_peers()
-        if of_device:
+        if may_be_lost_peer:
             traceback.print_exc()
     if code == EXIT_MISTAKE:
         processes.end_last()
