@@ -26,28 +26,25 @@ def projected_loss_sums(
 ) -> LossSums:
     """Compute `loss_sums` of the logits x E^T + bias, a few positions at a time.
 
-    x [N, B/N, T, D], embedding float32 [N, V, D], bias float32 [N, V] or None, target
-    and segments int [N, B/N, T] for N shards of the batch, each with an embedding and
-    a bias of its own (`jaxformer.models.shards`): nothing crosses shards but the sums.
-    Only `loss` is differentiable, in x, the embedding and the bias.
+    x [B, T, D], embedding float32 [V, D], bias float32 [V] or None, target and segments
+    int [B, T]. Only `loss` is differentiable, in x, the embedding and the bias.
     """
     return _forward(x, embedding, bias, target, segments, label_smoothing)[0]
 
 
-def _forward(*arguments: Any) -> tuple[LossSums, Any]:
-    """The sums, and the gradients of the loss for the backward pass."""
-    *arrays, label_smoothing = arguments
-    sums, grads = jax.vmap(_forward_of_shard, (0, None))(arrays, label_smoothing)
-    return jax.tree.map(jnp.sum, sums), grads
-
-
-def _forward_of_shard(arrays: Any, label_smoothing: float) -> tuple[LossSums, Any]:
-    """Loss sums of x [B, T, D], and their gradients; embedding [V, D], bias [V].
+def _forward(
+    x: jax.Array,
+    embedding: jax.Array,
+    bias: jax.Array | None,
+    target: jax.Array,
+    segments: jax.Array,
+    label_smoothing: float,
+) -> tuple[LossSums, Any]:
+    """The sums, and the gradients of the loss for the backward pass.
 
     d loss / d logits = softmax(logits) - smoothed target. Chunks give the part of the
     softmax; the part of the target is added here.
     """
-    x, embedding, bias, target, segments = arrays
     b, t, d = x.shape
     # Chunks run along the length, so that every device of a shard works on each.
     most = max(1, CHUNK_TOKENS // b)

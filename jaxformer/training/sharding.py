@@ -129,12 +129,25 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
                     f"{key}={size + -size % split}"
                 )
         axes = nn.logical_to_mesh_axes(names, AXIS_RULES)
-        sharding = NamedSharding(mesh, axes)
+        sharding = NamedSharding(mesh, _split_over_data(mesh, leaf.shape, axes))
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     boxed = jax.eval_shape(init)
     leaves = jax.eval_shape(nn.unbox, boxed)
     return jax.tree.map(place, leaves, nn.get_partition_spec(boxed))
+
+
+def _split_over_data(
+    mesh: Mesh, shape: tuple[int, ...], axes: PartitionSpec
+) -> PartitionSpec:
+    """Split the first dimension that `data` divides over the replicas as well."""
+    split, data = [None if mesh.shape.get(axis, 1) == 1 else axis for axis in axes], mesh.shape["data"]
+    split += [None] * (len(shape) - len(split))
+    for index, (size, axis) in enumerate(zip(shape, split)):
+        if axis in (None, "fsdp") and size % (data * mesh.shape.get(axis, 1)) == 0 and data > 1:
+            split[index] = "data" if axis is None else ("data", axis)
+            break
+    return PartitionSpec(*split)
 
 
 def born_sharded(mesh: Mesh, init: Callable[[], Any]) -> Any:

@@ -11,13 +11,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from flax import linen as nn
+from jax.sharding import PartitionSpec
 
 from jaxformer.batch import Batch
 from jaxformer.config import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
-from jaxformer.models.shards import by_shard
+from jaxformer.models.shards import BATCH_AXES
 from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
+
+
+WIRE = True
 
 
 class TrainState(NamedTuple):
@@ -86,17 +91,59 @@ def gradients(
     microbatch: jax.Array,
     *,
     label_smoothing: float,
+    shardings: Parameters | None = None,
 ) -> Gradients:
     """Differentiate the summed loss of one microbatch, dropout on."""
 
-    def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
-        features = model.features(params, batch, dropout_key(state, microbatch))
-        targets = by_shard(batch.target), by_shard(batch.target_segments)
-        sums = projected_loss_sums(*features, *targets, label_smoothing)
-        return sums.loss, sums
+    def differentiate(params, batch, key):
+        def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
+            features = model.features(params, batch, key)
+            sums = projected_loss_sums(
+                *features, batch.target, batch.target_segments, label_smoothing
+            )
+            return sums.loss, sums
 
-    grads, sums = jax.grad(summed_loss, has_aux=True)(state.params)
-    return Gradients(sums, grads)
+        grads, sums = jax.grad(summed_loss, has_aux=True)(params)
+        return Gradients(sums, grads)
+
+    key = dropout_key(state, microbatch)
+    if shardings is None:
+        return differentiate(state.params, batch, key)
+
+    def axes_of(spec):
+        return [tuple(a for a in (part if isinstance(part, tuple) else (part,)) if a in BATCH_AXES) for part in spec]
+
+    specs = jax.tree.map(lambda s: PartitionSpec(*[a or None for a in axes_of(s.spec)]), shardings)
+
+    def gather(path, x, spec):
+        if WIRE and path[-1].key == "kernel":
+            x = x.astype(model.dtype)
+        for dim, axes in enumerate(axes_of(spec)):
+            if axes:
+                x = jax.lax.all_gather(x, axes, axis=dim, tiled=True)
+        return x
+
+    def scatter(x, spec):
+        x = x.astype(jnp.float32)
+        used = ()
+        for dim, axes in enumerate(axes_of(spec)):
+            if axes:
+                used += axes
+                x = jax.lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=True)
+        rest = tuple(a for a in BATCH_AXES if a not in used)
+        return jax.lax.psum(x, rest) if rest else x
+
+    def on_shard(params, batch, key):
+        with nn.logical_axis_rules([("batch", None), *[r for r in nn.get_logical_axis_rules() if r[0] != "batch"]]):
+            whole = jax.tree_util.tree_map_with_path(gather, params, specs)
+            sums, grads = differentiate(whole, batch, key)
+        return Gradients(jax.lax.psum(sums, BATCH_AXES), jax.tree.map(scatter, grads, specs))
+
+    rows = PartitionSpec(BATCH_AXES)
+    return jax.shard_map(
+        on_shard, in_specs=(specs, Batch(rows, rows, rows, rows), PartitionSpec()),
+        out_specs=Gradients(PartitionSpec(), specs), axis_names=set(BATCH_AXES), check_vma=False,
+    )(state.params, batch, key)
 
 
 def apply_gradients(
@@ -161,9 +208,10 @@ class TrainStep:
         model: Model,
         optimizer: optax.GradientTransformation,
         config: TrainingConfig,
+        shardings: Parameters | None = None,
     ) -> None:
         differentiate = functools.partial(
-            gradients, model, label_smoothing=config.label_smoothing
+            gradients, model, label_smoothing=config.label_smoothing, shardings=shardings
         )
         apply = functools.partial(apply_gradients, optimizer, config=config)
 

@@ -20,7 +20,6 @@ from jaxformer.models.layers import (
 from jaxformer.models.local_attention import self_attention_mask
 from jaxformer.models.masks import segment_mask
 from jaxformer.models.sequence_model import Features
-from jaxformer.models.shards import by_shard, copy_for_shards, look_up
 from jaxformer.models.transformer.config import TransformerConfig
 
 SUBLAYERS = {  # of a layer, in the order of Figure 1
@@ -117,7 +116,6 @@ class Transformer(nn.Module):
         init = named(init, ("vocab", "embed"))
         shape = self.vocab_size, config.d_model
         self.embedding = self.param("embedding", init, shape)
-        self.embedding_copies = copy_for_shards(self.embedding)
         if config.logits_bias:
             zeros = named(nn.initializers.zeros, ("vocab",))
             self.logits_bias = self.param("logits_bias", zeros, shape[:1])
@@ -144,7 +142,7 @@ class Transformer(nn.Module):
         """Embedding times sqrt(d_model) (3.4), plus position: [B, L] -> [B, L, D]."""
         table = self._position_table(ids.shape[1])
         positions = jnp.take(table, positions_in_segments(segments), axis=0)
-        x = look_up(self.embedding_copies, ids) * self.config.d_model**0.5
+        x = jnp.take(self.embedding, ids, axis=0) * self.config.d_model**0.5
         x = self.dropout((x + positions).astype(self.config.dtype))
         return nn.with_logical_constraint(x, ("batch", "length", "activation"))
 
@@ -166,10 +164,9 @@ class Transformer(nn.Module):
         return self.decoder(x, self_mask, memory, cross_mask)
 
     def features(self, batch: Batch) -> Features:
-        """Return `hidden` and the output table by shard of the batch."""
-        hidden = by_shard(self.hidden(batch))
-        bias = copy_for_shards(self.logits_bias) if self.config.logits_bias else None
-        return Features(hidden, self.embedding_copies, bias)
+        """Return `hidden` and the output table."""
+        bias = self.logits_bias if self.config.logits_bias else None
+        return Features(self.hidden(batch), self.embedding, bias)
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Score every next target token: float32 logits [B, T, V]."""
