@@ -12,7 +12,19 @@ from jaxformer.models.linear import Projection
 from jaxformer.models.shards import batch_shard
 
 Function = Callable[[jax.Array], jax.Array]
-ACTIVATIONS = {"relu": jax.nn.relu, "swish": jax.nn.swish}
+
+
+@jax.custom_vjp
+def relu(x: jax.Array) -> jax.Array:
+    """max(0, x); the gradient needs the result alone, which the next product keeps."""
+    return jnp.maximum(x, 0)
+
+
+relu.defvjp(
+    lambda x: (relu(x),) * 2,
+    lambda y, gradient: (jnp.where(y > 0, gradient, jnp.zeros_like(gradient)),),
+)
+ACTIVATIONS = {"relu": relu, "swish": jax.nn.swish}
 
 
 def sinusoidal_positions(length: int, d_model: int) -> np.ndarray:
