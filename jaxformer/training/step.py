@@ -6,6 +6,7 @@ the update of one large batch.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -115,12 +116,24 @@ def gradients(
 
     specs = jax.tree.map(lambda s: PartitionSpec(*[a or None for a in axes_of(s.spec)]), shardings)
 
+    def matrix(shape):
+        """Cut a shape in two so that the halves are most alike: [rows, columns]."""
+        cuts = [(math.prod(shape[:n]), math.prod(shape[n:])) for n in range(1, len(shape) + 1)]
+        return min(cuts, key=lambda cut: max(cut) / min(cut))
+
     def gather(path, x, spec):
         if WIRE and path[-1].key == "kernel":
             x = x.astype(model.dtype)
         for dim, axes in enumerate(axes_of(spec)):
             if axes:
-                x = jax.lax.all_gather(x, axes, axis=dim, tiled=True)
+                n = jax.lax.axis_size(axes)
+                shape = [*x.shape]
+                shape[dim] *= n
+                if dim == 0 and len(shape) > 1:
+                    rows, columns = matrix(shape)
+                    x = jax.lax.all_gather(x.reshape(-1, columns), axes, tiled=True).reshape(shape)
+                else:
+                    x = jax.lax.all_gather(x, axes, axis=dim, tiled=True)
         return x
 
     def scatter(x, spec):
@@ -129,7 +142,13 @@ def gradients(
         for dim, axes in enumerate(axes_of(spec)):
             if axes:
                 used += axes
-                x = jax.lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=True)
+                n = jax.lax.axis_size(axes)
+                shape = [*x.shape]
+                shape[dim] //= n
+                if dim == 0 and len(shape) > 1:
+                    x = jax.lax.psum_scatter(x.reshape(matrix(x.shape)), axes, tiled=True).reshape(shape)
+                else:
+                    x = jax.lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=True)
         rest = tuple(a for a in BATCH_AXES if a not in used)
         return jax.lax.psum(x, rest) if rest else x
 
