@@ -22,8 +22,8 @@ from jaxformer.models.masks import MASKED
 Mask = jax.Array | Neighbourhood  # bool broadcastable to [B, H, T, S], or a rule
 
 
-def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax.Array:
-    """softmax(Q K^T / sqrt(d_k)), the weights of equation 1, in float32.
+def attention_scores(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax.Array:
+    """Q K^T / sqrt(d_k), `MASKED` where a query may not see a key, in float32.
 
     query [B, T, H, K], key [B, S, H, K], mask bool broadcastable to [B, H, T, S]
     (True = may see) or a neighbourhood; returns float32 [B, H, T, S].
@@ -34,9 +34,12 @@ def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> ja
     scores = jnp.einsum(
         "bthk,bshk->bhts", query, key, preferred_element_type=jnp.float32
     )
-    if mask is not None:
-        scores = jnp.where(mask, scores, MASKED)
-    return jax.nn.softmax(scores, axis=-1)
+    return scores if mask is None else jnp.where(mask, scores, MASKED)
+
+
+def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax.Array:
+    """softmax of `attention_scores`, the weights of equation 1: float32 [B, H, T, S]."""
+    return jax.nn.softmax(attention_scores(query, key, mask), axis=-1)
 
 
 def cuda_capability() -> tuple[int, int] | None:
@@ -88,8 +91,48 @@ def dot_product_attention(
         return jax.nn.dot_product_attention(
             query, key, value, mask=mask, implementation="cudnn"
         )
-    weights = attention_weights(query, key, mask).astype(value.dtype)  # [B, H, T, S]
-    return jnp.einsum("bhts,bshu->bthu", weights, value)
+    return _attend(query, key, value, mask)
+
+
+@jax.custom_vjp
+def _attend(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+) -> jax.Array:
+    """Equation 1 with a gradient that rounds no array [B, H, T, S] to bfloat16.
+
+    XLA then computes these arrays within the products that use them; for TPUs it writes
+    rounded ones in loops of their own.
+    """
+    return _attend_forward(query, key, value, mask)[0]
+
+
+def _attend_forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+) -> tuple[jax.Array, tuple]:
+    scores = attention_scores(query, key, mask)
+    exponentials = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+    inverse = 1.0 / exponentials.sum(axis=-1, keepdims=True)  # [B, H, T, 1]
+    weights = (exponentials * inverse).astype(value.dtype)
+    heads = jnp.einsum("bhts,bshu->bthu", weights, value)
+    return heads, (query, key, value, exponentials, inverse)
+
+
+def _attend_backward(kept: tuple, gradient: jax.Array) -> tuple:
+    query, key, value, exponentials, inverse = kept
+    weights, scale = exponentials * inverse, query.shape[-1] ** -0.5
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    grad_weights = product("bthu,bshu->bhts", gradient, value)
+    mean = (grad_weights * weights).sum(axis=-1, keepdims=True)
+    grad_scores = weights * (grad_weights - mean)
+    return (
+        (scale * product("bhts,bshk->bthk", grad_scores, key)).astype(query.dtype),
+        product("bhts,bthk->bshk", grad_scores, query * scale).astype(key.dtype),
+        jnp.einsum("bhts,bthu->bshu", weights.astype(value.dtype), gradient),
+        None,
+    )
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
 
 
 class MultiHeadAttention(nn.Module):
