@@ -20,6 +20,7 @@ from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
     AXES,
     batch_sharding,
+    batch_shardings,
     born_sharded,
     copy_to,
     local_mesh,
@@ -102,9 +103,10 @@ class Trainer:
         )  # fmt: skip
         values = wmt_base.get_config().training.to_dict()
         config = TrainingConfig(**values | {"label_smoothing": LABEL_SMOOTHING})
-        self.step = TrainStep(model, optimizer, config)
         with on_mesh(mesh):
             init = functools.partial(init_state, model, optimizer, config)
+            shardings = batch_shardings(mesh, init)
+            self.step = TrainStep(model, optimizer, config, shardings)
             self.state = born_sharded(mesh, init)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:

@@ -33,7 +33,13 @@ from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
 from jaxformer.training.log import read_scores
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.sharding import batch_sharding, copy_to, local_mesh, make_mesh
+from jaxformer.training.sharding import (
+    batch_sharding,
+    batch_shardings,
+    copy_to,
+    local_mesh,
+    make_mesh,
+)
 from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
 from jaxformer.workdir import Workdir
 
@@ -111,8 +117,10 @@ def make_training_setup(run: Run) -> TrainingSetup:
         d_model=run.model.d_model, **vars(run.config.optimizer)
     )
     init = functools.partial(init_state, run.model, optimizer, training)
-    train_step = TrainStep(run.model, optimizer, training)
-    return TrainingSetup(make_mesh(**vars(run.config.mesh)), init, train_step, schedule)
+    mesh = make_mesh(**vars(run.config.mesh))
+    shardings = batch_shardings(mesh, init)
+    train_step = TrainStep(run.model, optimizer, training, shardings)
+    return TrainingSetup(mesh, init, train_step, schedule)
 
 
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:

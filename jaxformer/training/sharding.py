@@ -129,7 +129,7 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
                     f"{key}={size + -size % split}"
                 )
         axes = nn.logical_to_mesh_axes(names, AXIS_RULES)
-        sharding = NamedSharding(mesh, _split_over_data(mesh, leaf.shape, axes))
+        sharding = NamedSharding(mesh, _share(mesh, leaf.shape, axes))
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     boxed = jax.eval_shape(init)
@@ -137,17 +137,25 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
     return jax.tree.map(place, leaves, nn.get_partition_spec(boxed))
 
 
-def _split_over_data(
-    mesh: Mesh, shape: tuple[int, ...], axes: PartitionSpec
-) -> PartitionSpec:
-    """Split the first dimension that `data` divides over the replicas as well."""
-    split, data = [None if mesh.shape.get(axis, 1) == 1 else axis for axis in axes], mesh.shape["data"]
-    split += [None] * (len(shape) - len(split))
-    for index, (size, axis) in enumerate(zip(shape, split)):
-        if axis in (None, "fsdp") and size % (data * mesh.shape.get(axis, 1)) == 0 and data > 1:
-            split[index] = "data" if axis is None else ("data", axis)
-            break
-    return PartitionSpec(*split)
+def batch_shardings(mesh: Mesh, init: Callable[[], Any]) -> Any:
+    """Shardings of the parameters of `init`'s state; None if nothing splits a batch."""
+    if mesh.shape["data"] * mesh.shape["fsdp"] == 1:
+        return None
+    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(mesh, init).params)
+
+
+def _share(mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec) -> PartitionSpec:
+    """Split one dimension over the replicas too: the first one that divides evenly."""
+    axes = [axis if mesh.shape.get(axis, 1) > 1 else None for axis in spec]
+    axes += [None] * (len(shape) - len(axes))
+    if mesh.shape["data"] > 1:
+        at = axes.index("fsdp") if "fsdp" in axes else None
+        for index, size in enumerate(shape):
+            parts = mesh.shape["data"] * (mesh.shape["fsdp"] if index == at else 1)
+            if (at in (None, index) and axes[index] != "tensor") and size % parts == 0:
+                axes[index] = "data" if at is None else ("data", "fsdp")
+                break
+    return PartitionSpec(*axes)
 
 
 def born_sharded(mesh: Mesh, init: Callable[[], Any]) -> Any:

@@ -6,24 +6,18 @@ the update of one large batch.
 """
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import linen as nn
-from jax.sharding import PartitionSpec
 
 from jaxformer.batch import Batch
 from jaxformer.config import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
-from jaxformer.models.shards import BATCH_AXES
 from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
-
-
-WIRE = True
+from jaxformer.training.zero import over_shards
 
 
 class TrainState(NamedTuple):
@@ -92,77 +86,17 @@ def gradients(
     microbatch: jax.Array,
     *,
     label_smoothing: float,
-    shardings: Parameters | None = None,
 ) -> Gradients:
     """Differentiate the summed loss of one microbatch, dropout on."""
 
-    def differentiate(params, batch, key):
-        def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
-            features = model.features(params, batch, key)
-            sums = projected_loss_sums(
-                *features, batch.target, batch.target_segments, label_smoothing
-            )
-            return sums.loss, sums
+    def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
+        features = model.features(params, batch, dropout_key(state, microbatch))
+        targets = batch.target, batch.target_segments
+        sums = projected_loss_sums(*features, *targets, label_smoothing)
+        return sums.loss, sums
 
-        grads, sums = jax.grad(summed_loss, has_aux=True)(params)
-        return Gradients(sums, grads)
-
-    key = dropout_key(state, microbatch)
-    if shardings is None:
-        return differentiate(state.params, batch, key)
-
-    def axes_of(spec):
-        return [tuple(a for a in (part if isinstance(part, tuple) else (part,)) if a in BATCH_AXES) for part in spec]
-
-    specs = jax.tree.map(lambda s: PartitionSpec(*[a or None for a in axes_of(s.spec)]), shardings)
-
-    def matrix(shape):
-        """Cut a shape in two so that the halves are most alike: [rows, columns]."""
-        cuts = [(math.prod(shape[:n]), math.prod(shape[n:])) for n in range(1, len(shape) + 1)]
-        return min(cuts, key=lambda cut: max(cut) / min(cut))
-
-    def gather(path, x, spec):
-        if WIRE and path[-1].key == "kernel":
-            x = x.astype(model.dtype)
-        for dim, axes in enumerate(axes_of(spec)):
-            if axes:
-                n = jax.lax.axis_size(axes)
-                shape = [*x.shape]
-                shape[dim] *= n
-                if dim == 0 and len(shape) > 1:
-                    rows, columns = matrix(shape)
-                    x = jax.lax.all_gather(x.reshape(-1, columns), axes, tiled=True).reshape(shape)
-                else:
-                    x = jax.lax.all_gather(x, axes, axis=dim, tiled=True)
-        return x
-
-    def scatter(x, spec):
-        x = x.astype(jnp.float32)
-        used = ()
-        for dim, axes in enumerate(axes_of(spec)):
-            if axes:
-                used += axes
-                n = jax.lax.axis_size(axes)
-                shape = [*x.shape]
-                shape[dim] //= n
-                if dim == 0 and len(shape) > 1:
-                    x = jax.lax.psum_scatter(x.reshape(matrix(x.shape)), axes, tiled=True).reshape(shape)
-                else:
-                    x = jax.lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=True)
-        rest = tuple(a for a in BATCH_AXES if a not in used)
-        return jax.lax.psum(x, rest) if rest else x
-
-    def on_shard(params, batch, key):
-        with nn.logical_axis_rules([("batch", None), *[r for r in nn.get_logical_axis_rules() if r[0] != "batch"]]):
-            whole = jax.tree_util.tree_map_with_path(gather, params, specs)
-            sums, grads = differentiate(whole, batch, key)
-        return Gradients(jax.lax.psum(sums, BATCH_AXES), jax.tree.map(scatter, grads, specs))
-
-    rows = PartitionSpec(BATCH_AXES)
-    return jax.shard_map(
-        on_shard, in_specs=(specs, Batch(rows, rows, rows, rows), PartitionSpec()),
-        out_specs=Gradients(PartitionSpec(), specs), axis_names=set(BATCH_AXES), check_vma=False,
-    )(state.params, batch, key)
+    grads, sums = jax.grad(summed_loss, has_aux=True)(state.params)
+    return Gradients(sums, grads)
 
 
 def apply_gradients(
@@ -219,7 +153,8 @@ class TrainStep:
     """The compiled update: call it with the state and the update's microbatches.
 
     An update of one microbatch is one program. Of several, gradients are accumulated,
-    and each shape is compiled once. The state is donated.
+    and each shape is compiled once. The state is donated. `shardings` of the parameters
+    are for a mesh that splits the batch: see `jaxformer.training.zero`.
     """
 
     def __init__(
@@ -229,10 +164,20 @@ class TrainStep:
         config: TrainingConfig,
         shardings: Parameters | None = None,
     ) -> None:
-        differentiate = functools.partial(
-            gradients, model, label_smoothing=config.label_smoothing, shardings=shardings
-        )
+        def of_batch(params: Parameters, batch: Batch, rest: tuple) -> Gradients:
+            state, index = rest
+            state, smoothing = state._replace(params=params), config.label_smoothing
+            return gradients(model, state, batch, index, label_smoothing=smoothing)
+
+        if shardings is not None:
+            of_batch = over_shards(of_batch, shardings, model.dtype)
         apply = functools.partial(apply_gradients, optimizer, config=config)
+
+        def differentiate(
+            state: TrainState, batch: Batch, index: jax.Array
+        ) -> Gradients:
+            rest = state._replace(params=None, opt_state=None, ema=None)
+            return Gradients(*of_batch(state.params, batch, (rest, index)))
 
         def update(state: TrainState, batch: Batch) -> tuple[TrainState, Report]:
             return apply(state, differentiate(state, batch, jnp.int32(0)))

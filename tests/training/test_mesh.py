@@ -94,11 +94,11 @@ def program(sizes, *, has_biases=False, window=None):
     batch = next(batches(sizes))
     with (
         on_mesh(mesh),
-        mock.patch.object(loss_kernel, "CHUNK_TOKENS", CHUNK),
+        mock.patch.dict(loss_kernel.CHUNK_TOKENS, cpu=CHUNK),
         mock.patch.object(local_attention, "SMALLEST_BLOCK", BLOCK),
     ):
         state = abstract_state(mesh, init_of(model, OPTIMIZER))
-        lowered = step_of(model, OPTIMIZER).lower(state, batch, accumulate=False)
+        lowered = step_of(model, OPTIMIZER, mesh=mesh).lower(state, batch, accumulate=False)
         compiled = lowered.compile()
     rows = batch.source.sharding.shard_shape(batch.source.shape)[0]
     text = compiled.as_text()
