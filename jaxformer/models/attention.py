@@ -114,16 +114,18 @@ def _attend_forward(
     inverse = 1.0 / exponentials.sum(axis=-1, keepdims=True)  # [B, H, T, 1]
     weights = (exponentials * inverse).astype(value.dtype)
     heads = jnp.einsum("bhts,bshu->bthu", weights, value)
-    return heads, (query, key, value, exponentials, inverse)
+    return heads, (query, key, value, mask, exponentials, inverse)
 
 
 def _attend_backward(kept: tuple, gradient: jax.Array) -> tuple:
-    query, key, value, exponentials, inverse = kept
+    query, key, value, mask, exponentials, inverse = kept
     weights, scale = exponentials * inverse, query.shape[-1] ** -0.5
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
     grad_weights = product("bthu,bshu->bhts", gradient, value)
     mean = (grad_weights * weights).sum(axis=-1, keepdims=True)
     grad_scores = weights * (grad_weights - mean)
+    if mask is not None:  # a query without keys has weights
+        grad_scores = jnp.where(mask, grad_scores, 0.0)
     return (
         (scale * product("bhts,bshk->bthk", grad_scores, key)).astype(query.dtype),
         product("bhts,bthk->bshk", grad_scores, query * scale).astype(key.dtype),

@@ -46,7 +46,7 @@ def layer_norm(
 ) -> jax.Array:
     """Normalise x [..., D] over its last axis in float32; returns x's dtype.
 
-    Mean and variance E[x^2] - E[x]^2 take one pass over x, and so does its gradient.
+    Its gradient reads x once; that of the formula has sums that are zero.
     """
     return _layer_norm(x, scale, bias, epsilon)[0]
 
@@ -56,8 +56,8 @@ def _layer_norm(
 ) -> tuple[jax.Array, tuple]:
     wide = x.astype(jnp.float32)
     mean = wide.mean(axis=-1, keepdims=True)
-    variance = jnp.square(wide).mean(axis=-1, keepdims=True) - jnp.square(mean)
-    inverse = jax.lax.rsqrt(jnp.maximum(variance, 0.0) + epsilon)
+    variance = jnp.square(wide - mean).mean(axis=-1, keepdims=True)
+    inverse = jax.lax.rsqrt(variance + epsilon)
     shape = (1,) * (x.ndim - 1) + (-1,)
     y = (wide - mean) * inverse * scale.reshape(shape) + bias.reshape(shape)
     return y.astype(x.dtype), (x, mean, inverse, scale)

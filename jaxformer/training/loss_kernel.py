@@ -5,17 +5,25 @@ loss and their gradient a few positions at a time.
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.training.loss import LossSums, sums_of_rows
 
-# Tokens whose logits are held at a time. On a CPU 512 are as fast as 256 or 1,024. On
-# accelerators the gradient of the matrix, which each chunk adds to, takes longer to
-# read and write than such small products.
-CHUNK_TOKENS = {"cpu": 512, "default": 4096}
+
+class Plan(NamedTuple):
+    """How the program of a platform computes the loss."""
+
+    chunk_tokens: int  # whose logits are held at a time
+    sums_by_product: bool  # a product sums exponentials, which are in its dtype
+
+
+# On a CPU 512 tokens are as fast as 256 or 1,024. On accelerators the gradient of the
+# matrix, which each chunk adds to, takes longer to read and write than such products.
+# A TPU would take twice as long to sum exponentials as to multiply with them.
+PLANS = {"cpu": Plan(512, False), "tpu": Plan(4096, True), "default": Plan(4096, False)}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnames=("label_smoothing",))
@@ -39,14 +47,14 @@ def _forward(*arguments: Any) -> tuple[LossSums, Any]:
     """The sums, and the gradients of the loss for the backward pass."""
     *arrays, label_smoothing = arguments
     branches = {
-        platform: functools.partial(_in_chunks, most, label_smoothing)
-        for platform, most in CHUNK_TOKENS.items()
+        platform: functools.partial(_in_chunks, plan, label_smoothing)
+        for platform, plan in PLANS.items()
     }
     return jax.lax.platform_dependent(*arrays, **branches)
 
 
 def _in_chunks(
-    most: int,
+    plan: Plan,
     label_smoothing: float,
     x: jax.Array,
     embedding: jax.Array,
@@ -54,19 +62,19 @@ def _in_chunks(
     target: jax.Array,
     segments: jax.Array,
 ) -> tuple[LossSums, Any]:
-    """Compute loss sums and gradients, at most `most` tokens at a time.
+    """Compute loss sums and gradients, a chunk of tokens at a time.
 
     d loss / d logits = softmax(logits) - smoothed target. Chunks give the part of the
     softmax; the part of the target is added here.
     """
     shape, d = x.shape, x.shape[-1]
     x, target, segments = x.reshape(-1, d), target.ravel(), segments.ravel()  # [N, D]
-    size = max(n for n in range(1, most + 1) if len(x) % n == 0)
+    size = max(n for n in range(1, plan.chunk_tokens + 1) if len(x) % n == 0)
     matrix = embedding.astype(x.dtype)  # [V, D]
     row_sum = matrix.sum(axis=0, dtype=jnp.float32)  # [D]
     output = (matrix, row_sum, bias, 0.0 if bias is None else bias.sum())
     (grad_matrix, grad_bias), (grad_x, sums) = jax.lax.scan(
-        functools.partial(_chunk, output, label_smoothing),
+        functools.partial(_chunk, plan, output, label_smoothing),
         jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (embedding, bias)),
         [each.reshape(-1, size, *each.shape[1:]) for each in (x, target, segments)],
     )
@@ -84,13 +92,14 @@ def _in_chunks(
     return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix, grad_bias)
 
 
-def _chunk(output: tuple, label_smoothing: float, totals: tuple, chunk: tuple) -> tuple:
+def _chunk(
+    plan: Plan, output: tuple, label_smoothing: float, totals: tuple, chunk: tuple
+) -> tuple:
     """Add a chunk of M tokens to the totals; returns its own gradient and sums.
 
     Arrays as large as the logits are read seldom. The exponentials enter the products
-    unscaled: the D numbers of a row are scaled instead of its V. A column of ones in
-    the embedding lets a product sum them. The mean of a row of logits is a product with
-    the mean of the embedding's rows.
+    unscaled: the D numbers of a row are scaled instead of its V. The mean of a row of
+    logits is a product with the mean of the embedding's rows.
     """
     matrix, row_sum, bias, bias_sum = output  # [V, D], [D], [V], []
     grad_matrix, grad_bias = totals
@@ -100,10 +109,14 @@ def _chunk(output: tuple, label_smoothing: float, totals: tuple, chunk: tuple) -
     if bias is not None:
         logits += bias[None]
     highest = logits.max(axis=-1)
-    exponentials = jnp.exp(logits - highest[:, None]).astype(x.dtype)
-    ones = jnp.ones((len(matrix), 1), matrix.dtype)
-    summed = product("mv,vd->md", exponentials, jnp.append(matrix, ones, axis=1))
-    grad_x, normaliser = summed[:, :-1], summed[:, -1]  # [M, D], [M]
+    exponentials = jnp.exp(logits - highest[:, None])
+    normaliser = exponentials.sum(axis=-1)  # [M]
+    exponentials = exponentials.astype(x.dtype)
+    if plan.sums_by_product:
+        matrix = jnp.append(matrix, jnp.ones((len(matrix), 1), matrix.dtype), axis=1)
+    grad_x = product("mv,vd->md", exponentials, matrix)  # [M, D], or [M, D + 1]
+    if plan.sums_by_product:
+        grad_x, normaliser = grad_x[:, :-1], grad_x[:, -1]
     mean = jnp.einsum("md,d->m", x, row_sum, precision="highest")
     mean = (mean + bias_sum) / len(matrix)
     rows = (highest, highest + jnp.log(normaliser), mean)

@@ -94,7 +94,7 @@ def program(sizes, *, has_biases=False, window=None):
     batch = next(batches(sizes))
     with (
         on_mesh(mesh),
-        mock.patch.dict(loss_kernel.CHUNK_TOKENS, cpu=CHUNK),
+        mock.patch.dict(loss_kernel.PLANS, cpu=loss_kernel.Plan(CHUNK, False)),
         mock.patch.object(local_attention, "SMALLEST_BLOCK", BLOCK),
     ):
         state = abstract_state(mesh, init_of(model, OPTIMIZER))
