@@ -1,7 +1,8 @@
 """cuDNN's kernel for equation 1, which never stores the scores [B, H, T, S].
 
 The mesh in context says which devices a program is for, and so whether the kernel is in
-it: a machine without a GPU compiles the program that runs on one. Masks reach the
+it: a machine without a GPU compiles the program that runs on one. Without a mesh it is
+this process's only device. Masks reach the
 kernel as a bias [B, 1, T, S]. cuDNN has two other forms, and neither is exact here:
 
 - Offsets of segments need a static limit of segments in a row, which batches lack.
@@ -18,11 +19,12 @@ from jaxformer.models.shards import shards_of
 
 AMPERE = (8, 0)  # the first compute capability with the kernel
 LARGEST_HEAD = 128  # the limit before Hopper
+Device = jax.Device | AbstractDevice
 AXES = ("batch", "length", "heads", "head_size")
 
 
-def cuda_capability(device: AbstractDevice | None) -> tuple[int, int] | None:
-    """The compute capability of a mesh's devices; None without CUDA.
+def cuda_capability(device: Device | None) -> tuple[int, int] | None:
+    """The compute capability of devices of one kind; None without CUDA.
 
     Devices that this process lacks, for which it only compiles, count as Ampere.
     """
@@ -37,17 +39,20 @@ def cuda_capability(device: AbstractDevice | None) -> tuple[int, int] | None:
 def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
     """Whether cuDNN's kernel takes query [B, T, H, K], key [B, S, H, K] and value.
 
-    The mesh must split rows and heads evenly and nothing else. Lengths are even because
-    a mask reaches the kernel as a bias that has a gradient.
+    A mesh must split rows and heads evenly and nothing else. Lengths are even because a
+    mask reaches the kernel as a bias that has a gradient.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    capability = cuda_capability(mesh.abstract_device)
+    device = mesh.abstract_device
+    if mesh.empty and jax.device_count() == 1:
+        (device,) = jax.devices()
+    capability = cuda_capability(device)
     rows, heads = shards_of("batch"), shards_of("heads")
     size = value.shape[-1]
     return (
         capability is not None
         and capability >= AMPERE
-        and rows * heads == mesh.size
+        and rows * heads == max(mesh.size, 1)
         and query.shape[0] % rows == query.shape[2] % heads == 0
         and query.dtype in (jnp.bfloat16, jnp.float16)
         and query.dtype == key.dtype == value.dtype
@@ -66,16 +71,16 @@ def fused_attention(
     query [B, T, H, K], key and value [B, S, H, K], mask bool [B or 1, 1, T, S]; returns
     [B, T, H, K]. `fused_attention_fits` says whether it can be called.
     """
-    split = nn.logical_to_mesh_axes(AXES)
-    specs = [split] * 3
-    if mask is not None:
-        specs.append(PartitionSpec(split[0] if len(mask) > 1 else None))
 
     def attend(query, key, value, mask=None):
         return jax.nn.dot_product_attention(
             query, key, value, mask=mask, implementation="cudnn"
         )
 
-    operands = [query, key, value] + ([] if mask is None else [mask])
-    run = jax.shard_map(attend, in_specs=tuple(specs), out_specs=split)
-    return run(*operands)
+    operands = (query, key, value) + (() if mask is None else (mask,))
+    if jax.sharding.get_abstract_mesh().empty:
+        return attend(*operands)
+    split = nn.logical_to_mesh_axes(AXES)
+    of_mask = PartitionSpec(split[0] if mask is not None and len(mask) > 1 else None)
+    specs = (split, split, split, of_mask)[: len(operands)]
+    return jax.shard_map(attend, in_specs=specs, out_specs=split)(*operands)

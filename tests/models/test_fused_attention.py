@@ -88,6 +88,17 @@ def test_the_capability_is_that_of_the_devices_here(name, capability):
     assert found == tuple(map(int, capability.split(".")))
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_without_a_mesh_it_is_the_only_device(count):
+    cards = [AbstractDevice("NVIDIA H200", None, "gpu")] * count
+    qkv = [jax.ShapeDtypeStruct((2, 4, 1, 8), jnp.bfloat16)] * 3
+    with (
+        mock.patch.object(jax, "devices", return_value=cards),
+        mock.patch.object(jax, "device_count", return_value=count),
+    ):
+        assert fused_attention_fits(*qkv) == (count == 1)
+
+
 SEGMENTS = jnp.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1]])
 MASKS = {
     "none": None,
@@ -120,6 +131,7 @@ ALLOWED = {**HALF, "fused_attention": True}
         (ALLOWED, {}, 2),
         (ALLOWED, {"data": 2, "fsdp": 2}, 2),
         (ALLOWED, {"tensor": 2}, 2),
+        (ALLOWED, None, 2),
         (HALF, {}, 0),
         ({**ALLOWED, "dtype": "float32"}, {}, 0),
     ],
@@ -139,7 +151,14 @@ def test_a_program_for_cuda_has_the_kernel_if_it_is_allowed_and_fits(
     batch = Batch(*(np.tile(each, (2, 1)) for each in BATCH))
     gradient = jax.grad(lambda params, batch: model.logits(params, batch).var())
     params = shapes_of(model)
-    with compiling_for(mesh_of(**sizes)):
+    if sizes is None:  # no mesh, one device
+        context = contextlib.nullcontext()
+        cards = [AbstractDevice("NVIDIA H200", None, "gpu")]
+        monkeypatch.setattr(jax, "devices", lambda: cards)
+        monkeypatch.setattr(jax, "device_count", lambda: 1)
+    else:
+        context = compiling_for(mesh_of(**sizes))
+    with context:
         traced = jax.jit(gradient).trace(params, batch)
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmax(") == calls
@@ -167,9 +186,19 @@ has_compiler = any(
 )
 
 
+@pytest.fixture
+def not_cached():
+    """Write no compiled program to the cache: only a device can read it again."""
+    key = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(jax.config, key)
+    jax.config.update(key, 1e9)
+    yield
+    jax.config.update(key, before)
+
+
 @pytest.mark.skipif(not has_compiler, reason="pip install 'jax[cuda12]' compiles it")
 @pytest.mark.parametrize("sizes", [{}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str)
-def test_the_compiled_program_stores_no_scores(sizes):
+def test_the_compiled_program_stores_no_scores(not_cached, sizes):
     """Forward and backward for one H200 and for eight, without a GPU."""
     topology = topologies.get_topology_desc(
         platform="cuda", topology_name="", target_config=H200, topology="1x1x8"
