@@ -10,17 +10,16 @@ kernel as a bias [B, 1, T, S]. cuDNN has two other forms, and neither is exact h
 - Lengths allow one segment in a row; windows hide the right side.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import AbstractDevice, PartitionSpec
 
-from jaxformer.models.shards import shards_of
-
 AMPERE = (8, 0)  # the first compute capability with the kernel
 LARGEST_HEAD = 128  # the limit before Hopper
 Device = jax.Device | AbstractDevice
-AXES = ("batch", "length", "heads", "head_size")
 
 
 def cuda_capability(device: Device | None) -> tuple[int, int] | None:
@@ -42,17 +41,19 @@ def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> 
     A mesh must split rows and heads evenly and nothing else. Lengths are even because a
     mask reaches the kernel as a bias that has a gradient.
     """
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh, sizes = jax.sharding.get_abstract_mesh(), _sizes_left()
     device = mesh.abstract_device
     if mesh.empty and jax.device_count() == 1:
         (device,) = jax.devices()
     capability = cuda_capability(device)
-    rows, heads = shards_of("batch"), shards_of("heads")
+    rows, heads = (
+        math.prod(sizes[axis] for axis in _splits(name)) for name in ("batch", "heads")
+    )
     size = value.shape[-1]
     return (
         capability is not None
         and capability >= AMPERE
-        and rows * heads == max(mesh.size, 1)
+        and rows * heads == math.prod(sizes.values())
         and query.shape[0] % rows == query.shape[2] % heads == 0
         and query.dtype in (jnp.bfloat16, jnp.float16)
         and query.dtype == key.dtype == value.dtype
@@ -78,9 +79,27 @@ def fused_attention(
         )
 
     operands = (query, key, value) + (() if mask is None else (mask,))
-    if jax.sharding.get_abstract_mesh().empty:
+    axes = _sizes_left().keys()
+    if not axes:
         return attend(*operands)
-    split = nn.logical_to_mesh_axes(AXES)
-    of_mask = PartitionSpec(split[0] if mask is not None and len(mask) > 1 else None)
-    specs = (split, split, split, of_mask)[: len(operands)]
-    return jax.shard_map(attend, in_specs=specs, out_specs=split)(*operands)
+    rows, heads = _splits("batch"), _splits("heads")
+    of_heads = PartitionSpec(rows, None, heads)
+    of_mask = PartitionSpec(rows if mask is not None and len(mask) > 1 else None)
+    specs = (of_heads, of_heads, of_heads, of_mask)[: len(operands)]
+    return jax.shard_map(
+        attend, in_specs=specs, out_specs=of_heads, axis_names=set(axes),
+        check_vma=False,  # which fails on the gradient inside another `shard_map`
+    )(*operands)  # fmt: skip
+
+
+def _sizes_left() -> dict[str, int]:
+    """The mesh's axes, without those of a `jax.shard_map` around this code."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return {n: size for n, size in mesh.shape.items() if n not in mesh.manual_axes}
+
+
+def _splits(name: str) -> tuple[str, ...]:
+    """The axes of `_sizes_left` that split a logical axis."""
+    (axes,) = nn.logical_to_mesh_axes((name,)) or (None,)
+    axes = (axes,) if isinstance(axes, str) else axes or ()
+    return tuple(axis for axis in axes if axis in _sizes_left())

@@ -18,7 +18,7 @@ Weights = Memory = Cache = Any  # pytrees of a decoder's own
 class Features(NamedTuple):
     """The factors of the logits, hidden x table^T + bias, by shard of the batch.
 
-    N is `jaxformer.models.shards.shards_of("batch")`; each shard has its own copies.
+    N is `jaxformer.models.shards.batch_shards()`; each shard has its own copies.
     """
 
     hidden: jax.Array  # [N, B/N, T, D]

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 
-def shards_of(axis: str) -> int:
-    """Count the parts into which the mesh splits a logical axis; 1 without a mesh."""
-    (names,) = nn.logical_to_mesh_axes((axis,)) or [None]
+def batch_shards() -> int:
+    """Count the parts into which the mesh splits a batch; 1 without a mesh."""
+    (names,) = nn.logical_to_mesh_axes(("batch",)) or [None]
     sizes = jax.sharding.get_abstract_mesh().shape
     names = [names] if isinstance(names, str) else names or []
     return math.prod(sizes.get(name, 1) for name in names)
@@ -24,7 +24,7 @@ def shards_of(axis: str) -> int:
 
 def by_shard(x: jax.Array) -> jax.Array:
     """Split rows by shard, in place: [B, ...] -> [N, B/N, ...] for N shards."""
-    shards = shards_of("batch")
+    shards = batch_shards()
     x = x.reshape(shards, x.shape[0] // shards, *x.shape[1:])
     return nn.with_logical_constraint(x, ("batch",) + (None,) * (x.ndim - 1))
 
@@ -36,7 +36,7 @@ def copy_for_shards(table: jax.Array) -> jax.Array:
     """
     axes = ("vocab", "activation")[: table.ndim]
     whole = nn.with_logical_constraint(table, axes)
-    copies = jnp.broadcast_to(whole, (shards_of("batch"), *table.shape))
+    copies = jnp.broadcast_to(whole, (batch_shards(), *table.shape))
     return nn.with_logical_constraint(copies, ("batch", *axes))
 
 

@@ -181,6 +181,7 @@ platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 10 }
 device_description_str: "NVIDIA H200"
 """
+EIGHT = {"data": 2, "fsdp": 2, "tensor": 2}
 has_compiler = any(
     importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)
 )
@@ -197,9 +198,14 @@ def not_cached():
 
 
 @pytest.mark.skipif(not has_compiler, reason="pip install 'jax[cuda12]' compiles it")
-@pytest.mark.parametrize("sizes", [{}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str)
-def test_the_compiled_program_stores_no_scores(not_cached, sizes):
-    """Forward and backward for one H200 and for eight, without a GPU."""
+@pytest.mark.parametrize(
+    ("sizes", "in_shard_map"), [({}, False), (EIGHT, False), (EIGHT, True)], ids=str
+)
+def test_the_compiled_program_stores_no_scores(not_cached, sizes, in_shard_map):
+    """Forward and backward for one H200 and for eight, without a GPU.
+
+    Rows may be those of the device already, in a `shard_map` around attention.
+    """
     topology = topologies.get_topology_desc(
         platform="cuda", topology_name="", target_config=H200, topology="1x1x8"
     )
@@ -222,6 +228,11 @@ def test_the_compiled_program_stores_no_scores(not_cached, sizes):
         output, pull = jax.vjp(attend, query, key, value)
         return output, pull(cotangent)
 
+    if in_shard_map:
+        gradients = jax.shard_map(
+            gradients, in_specs=P(rows), out_specs=P(rows), axis_names=set(rows),
+            mesh=mesh,
+        )  # fmt: skip
     segments = (array(jnp.int32, b, length, axes=(rows,)) for length in (t, s))
     with on_mesh(mesh):
         lowered = jax.jit(gradients).lower(
