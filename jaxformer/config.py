@@ -148,6 +148,12 @@ class TrainingConfig(Section, name="training"):
     eval_every: int = setting("Updates between two evaluations.", least=1, free=True)
     save_every: int = setting("Updates between two checkpoints.", least=1, free=True)
     keep: int = setting("Newest checkpoints kept besides the best.", least=1, free=True)
+    profile_steps: int | None = setting(
+        "Updates of a trace in WORKDIR/profile, which each process of training starts "
+        "after 10 updates; None: no trace.",
+        least=1,
+        free=True,
+    )
     average: int = setting(
         "Last checkpoints averaged for translation (section 6.1).", least=1, free=True
     )
@@ -159,6 +165,12 @@ class TrainingConfig(Section, name="training"):
                 f"training.eval_every is {self.eval_every}; it must be a multiple of "
                 f"training.save_every={self.save_every}, since only what is saved is "
                 "evaluated"
+            )
+        if (self.profile_steps or 0) > self.save_every:
+            raise InputError(
+                f"training.profile_steps is {self.profile_steps}; it must be at most "
+                f"training.save_every={self.save_every}, since no checkpoint is saved "
+                "during a trace"
             )
         if self.average > self.keep:
             raise InputError(

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxformer.models.fused_attention import fused_attention, fused_attention_fits
 from jaxformer.models.linear import Projection
 from jaxformer.models.local_attention import Neighbourhood, local_attention
 from jaxformer.models.masks import MASKED
@@ -42,34 +43,6 @@ def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> ja
     return jax.nn.softmax(attention_scores(query, key, mask), axis=-1)
 
 
-def cuda_capability() -> tuple[int, int] | None:
-    """The compute capability of this process's first device; None without CUDA."""
-    device = jax.local_devices()[0]
-    if device.platform != "gpu" or "cuda" not in device.client.platform_version:
-        return None
-    return tuple(map(int, device.compute_capability.split(".")))
-
-
-def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
-    """Whether cuDNN's kernel takes query [B, T, H, K], key [B, S, H, K] and value.
-
-    Lengths are even because a mask reaches the kernel as a bias that has a gradient.
-    On several devices all operands would need the same sharding.
-    """
-    size, capability = value.shape[-1], cuda_capability()
-    return (
-        capability is not None
-        and capability >= (8, 0)  # Ampere
-        and jax.device_count() == 1
-        and query.dtype in (jnp.bfloat16, jnp.float16)
-        and query.dtype == key.dtype == value.dtype
-        and query.shape[-1] == size
-        and size % 8 == 0
-        and size <= 128  # the limit before Hopper
-        and query.shape[1] % 2 == key.shape[1] % 2 == 0
-    )
-
-
 def dot_product_attention(
     query: jax.Array,
     key: jax.Array,
@@ -88,9 +61,7 @@ def dot_product_attention(
     if isinstance(mask, Neighbourhood):
         return local_attention(query, key, value, mask)
     if may_fuse and fused_attention_fits(query, key, value):
-        return jax.nn.dot_product_attention(
-            query, key, value, mask=mask, implementation="cudnn"
-        )
+        return fused_attention(query, key, value, mask)
     return _attend(query, key, value, mask)
 
 
