@@ -47,7 +47,7 @@ class Linear(NamedTuple):
 class Weights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
-    params: Parameters
+    params: Parameters  # the encoder's matrices in the config's dtype
     embedding: jax.Array  # [V, D] in the config's dtype
     layers: list[dict[str, Any]]  # of each layer, see `TransformerDecoder._arranged`
 
@@ -71,9 +71,15 @@ class TransformerDecoder:
 
     def weights(self, params: Parameters) -> Weights:
         stack, layers = params["decoder"], range(self.config.decoder_layers)
-        embedding = params["embedding"].astype(self.config.dtype)
-        arranged = [self._arranged(stack[f"layer_{n}"]) for n in layers]
-        return Weights(params, embedding, arranged)
+
+        def cast(leaf: jax.Array) -> jax.Array:  # as the encoder multiplies it
+            return leaf.astype(self.config.dtype) if leaf.ndim > 1 else leaf
+
+        return Weights(
+            {**params, "encoder": jax.tree.map(cast, params["encoder"])},
+            cast(params["embedding"]),
+            [self._arranged(stack[f"layer_{n}"]) for n in layers],
+        )
 
     def _arranged(self, layer: Mapping[str, Any]) -> dict[str, Any]:
         """Return a layer's `Linear` maps, stacked where inputs are equal, and norms."""
