@@ -135,7 +135,7 @@ def top_candidates(
         # Without the barrier XLA for TPUs reads all logits once more for the maxima.
         blocks = jax.lax.optimization_barrier(_blocks(logits, size))
         maxima, largest = blocks.max(axis=1), logits.max(axis=0)  # [blocks, R], [R]
-        sums = jnp.exp(blocks - largest).sum(axis=(0, 1))
+        sums = jnp.exp(blocks - largest[None, None]).sum(axis=(0, 1))
         normaliser = largest + jnp.log(sums)
         free = rules.ban(logits)
         if rules.banned is not None:

@@ -99,8 +99,9 @@ class AllHeads:
         return mixed.reshape(batch * width, -1).T
 
     def _own(self, size: int, dtype: jnp.dtype) -> jax.Array:
-        """Mark the numbers of each head with one: [H, size]."""
-        return jnp.repeat(jnp.eye(self.heads, dtype=dtype), size // self.heads, axis=1)
+        """Mark the numbers of each head with one: [1, 1, H, size]."""
+        own = jnp.repeat(jnp.eye(self.heads, dtype=dtype), size // self.heads, axis=1)
+        return own[None, None]
 
 
 def cached_attention(heads: int) -> EachHead | AllHeads:
