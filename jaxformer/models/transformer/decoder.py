@@ -119,7 +119,7 @@ class TransformerDecoder:
         layers = []
         for layer in weights.layers:
             both = jnp.split(layer["cross_memory"](x), [self._query_size])
-            layers.append(self._attention.attended(*both, len(ids)))
+            layers.append(self._attention.attended(*both, ids.shape[0]))
         return self.resize_memory(Memory(layers, is_real), length=source.shape[1])
 
     def resize_memory(self, memory: Memory, *, length: int) -> Memory:
