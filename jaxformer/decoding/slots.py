@@ -43,9 +43,9 @@ class SlotPrograms:
 
         def jit(program: Callable[..., SearchState], **how: Any) -> Any:
             @functools.wraps(program)
-            def traced(*args: Any) -> SearchState:
+            def traced(*args: Any, **named: Any) -> SearchState:
                 with on_mesh():  # from which a model reads the platform
-                    return program(*args)
+                    return program(*args, **named)
 
             return jax.jit(traced, out_shardings=shardings, **how)
 

@@ -52,6 +52,7 @@ def assert_alike(found: Sequence[list], expected: Sequence[list]) -> None:
         np.testing.assert_allclose(numbers, others, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_sharded_rows_and_parameters_change_no_translation(beam):
     """Parameters are split over `tensor` as in training."""
     mesh = mesh_of((2, 1, 2))
