@@ -20,8 +20,9 @@ from jaxformer.batch import EOS, PAD
 from jaxformer.decoding.options import SearchOptions
 
 # Tokens in a block of the two-level selection, nearest to 32 first. All these sizes are
-# about as fast on a CPU; one that divides the vocabulary saves a copy of the logits.
-_BLOCKS = sorted(range(16, 65), key=lambda size: abs(size - 32))
+# about as fast on a CPU; one that divides the vocabulary saves a copy of the logits. A
+# TPU keeps 8 rows of the logits together.
+_BLOCKS = sorted(range(16, 65, 8), key=lambda size: abs(size - 32))
 
 
 class Requests(NamedTuple):
@@ -131,12 +132,14 @@ def top_candidates(
         if is_sorted:
             best, tokens = jax.lax.top_k(best, k)  # [R, k]
     else:
-        maxima = _block_maxima(logits, size)  # [blocks, R]
-        largest = maxima.max(axis=0)  # [R]
-        normaliser = largest + jnp.log(jnp.exp(logits - largest[None]).sum(axis=0))
+        # Without the barrier XLA for TPUs reads all logits once more for the maxima.
+        blocks = jax.lax.optimization_barrier(_blocks(logits, size))
+        maxima, largest = blocks.max(axis=1), logits.max(axis=0)  # [blocks, R], [R]
+        sums = jnp.exp(blocks - largest[None, None]).sum(axis=(0, 1))
+        normaliser = largest + jnp.log(sums)
         free = rules.ban(logits)
         if rules.banned is not None:
-            maxima = _block_maxima(free, size)
+            maxima = _blocks(free, size).max(axis=1)
         # All reserved ids are in the first block.
         offsets = jnp.arange(size, dtype=jnp.int32)
         first = rules.allow(free[:size], offsets[:, None])
@@ -155,14 +158,13 @@ def top_candidates(
     return best.reshape(shape), tokens.reshape(shape), normaliser.reshape(shape[:2])
 
 
-def _block_maxima(logits: jax.Array, size: int) -> jax.Array:
-    """The largest of each block of logits [V, R]: [blocks, R], the last one partial."""
+def _blocks(logits: jax.Array, size: int) -> jax.Array:
+    """Cut logits [V, R] into blocks [V / size, size, R], the last filled with -inf."""
     vocabulary, rows = logits.shape
-    whole = vocabulary // size * size
-    maxima = logits[:whole].reshape(-1, size, rows).max(axis=1)
-    if whole == vocabulary:
-        return maxima
-    return jnp.concatenate([maxima, logits[whole:].max(axis=0, keepdims=True)])
+    if vocabulary % size:
+        padding = ((0, -vocabulary % size), (0, 0))
+        logits = jnp.pad(logits, padding, constant_values=-jnp.inf)
+    return logits.reshape(-1, size, rows)
 
 
 def sampled_token(

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from jaxformer.batch import BOS, EOS, PAD, Batch
 from jaxformer.models.sequence_model import Newest, resize_ring
@@ -114,6 +115,18 @@ def test_a_step_has_the_logits_of_teacher_forcing(name, width):
     """For rows that begin at different steps, over several turns of the ring."""
     walk = Walk(MODELS[name], width=width, length=LONGEST).go(14)
     assert walk.ages.tolist() == [2, 2, 4]
+    walk.assert_like_teacher_forcing()
+
+
+@pytest.mark.parametrize("name", ["odd sizes", "window"])
+def test_the_layout_for_tpus_has_the_same_logits(name):
+    device = AbstractDevice("TPU v5 lite", num_cores=1, platform="tpu")
+    mesh = AbstractMesh((), (), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        walk = Walk(MODELS[name], width=3, length=LONGEST).go(5)
+        walk.resize(LONGEST + 2)
+        walk.go(3)
+    assert walk.cache[0].key.ndim == 3
     walk.assert_like_teacher_forcing()
 
 
