@@ -39,6 +39,10 @@ ROOMS = {
     "serving": ("serving", "contract decoding"),
     "reports": ("reports", "contract published data decoding evaluation"),
     "config_files": ("config_files", "contract models"),
+    "accelerators": (  # their compilers run in processes without TensorFlow
+        "accelerators",
+        "contract models optimizer update decoding config_files",
+    ),
     "workdir": ("workdir", "contract processes config_files data"),
     "run": (
         "run trainer estimates",
@@ -48,7 +52,8 @@ ROOMS = {
     "commands": (
         "commands",
         "contract published processes models optimizer update training data decoding "
-        "evaluation inspection export serving reports workdir config_files run",
+        "evaluation inspection export serving reports workdir config_files "
+        "accelerators run",
     ),
     "command_line": (
         "main cli flags __main__",
