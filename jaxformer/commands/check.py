@@ -30,7 +30,8 @@ def run(
     memory_gib: float | None,
     output: Path | None,
     topology: str | None = None,
-    **of_topology: Any,
+    mesh: str | None = None,
+    before: Path | None = None,
 ) -> dict:
     """Check a config, or the run of a workdir; return the figures of the report.
 
@@ -47,9 +48,11 @@ def run(
             )
         from jaxformer.commands import check_topology
 
-        given = {"config": config, "workdir": workdir, "output": output}
-        return check_topology.run(topology=topology, **given, **of_topology)
-    for name, value in of_topology.items():
+        return check_topology.run(
+            config=config, workdir=workdir, topology=topology, mesh=mesh,
+            before=before, output=output,
+        )  # fmt: skip
+    for name, value in (("mesh", mesh), ("before", before)):
         if value is not None:
             raise InputError(f"--{name} is for a check with --topology; add it")
     if workdir is not None:
