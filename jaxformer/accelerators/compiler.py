@@ -8,6 +8,7 @@ environment, so that the calling process stays on its own devices. Nothing is ex
 
 import functools
 import json
+import math
 import re
 import sys
 import time
@@ -143,8 +144,12 @@ def read_program(lowered: jax.stages.Lowered, devices: int) -> dict[str, Any]:
         parts[section(operation)] += cycles
     for each in program.collectives():
         key = each.kind, "+".join(sorted({dtype for dtype, _ in each.arrays}))
-        count, size = exchanged.get(key, (0, 0))
-        exchanged[key] = count + each.times, size + round(each.sent(devices))
+        count, size, most = exchanged.get(key, (0, 0, 0))
+        exchanged[key] = (
+            count + each.times,
+            size + round(each.sent(devices)),
+            max(most, *map(math.prod, each.shapes)),
+        )
     return {
         "compile_seconds": round(seconds, 1),
         "arguments": memory.argument_size_in_bytes,

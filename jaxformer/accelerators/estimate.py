@@ -120,24 +120,28 @@ def estimate(topology: Topology, work: Work, answer: dict[str, Any]) -> dict[str
     figures["fits"] = figures["bytes_per_device"] <= available
     if any("needed" in program for program in programs.values()):
         return figures | {"fits": False}
-    parts, collectives, kernels = Counter(), Counter(), Counter()
+    parts, collectives, kernels = Counter(), {}, Counter()
     for name, program in programs.items():
         times = work.microbatches if name == "microbatch" else 1
         for part, direction, cycles in program["parts"]:
             parts[part, direction] += times * cycles
-        for kind, dtype, count, size in program["collectives"]:
-            collectives[kind, dtype, "count"] += times * count
-            collectives[kind, dtype, "bytes"] += times * size
+        for kind, dtype, count, size, most in program["collectives"]:
+            key = kind, dtype
+            before = collectives.get(key, {"count": 0, "bytes": 0, "largest": 0})
+            collectives[key] = {
+                "count": before["count"] + times * count,
+                "bytes": before["bytes"] + times * size,
+                "largest": max(before["largest"], most),
+            }
         for name, count in program["kernels"].items():
             kernels[name] += times * count
-    sent = sum(n for (*_, what), n in collectives.items() if what == "bytes")
+    sent = sum(each["bytes"] for each in collectives.values())
     figures |= {
         "collective_bytes": sent,
         "collective_seconds": sent / (chip.link_rate / chip.cores),
         "collectives": [
-            {"kind": kind, "dtype": dtype, "count": n,
-             "bytes": collectives[kind, dtype, "bytes"]}
-            for (kind, dtype, what), n in collectives.items() if what == "count"
+            {"kind": kind, "dtype": dtype, **each}  # largest: numbers of an array
+            for (kind, dtype), each in collectives.items()
         ],
         "compile_seconds": sum(each["compile_seconds"] for each in programs.values()),
         "has_float64": any(each["has_float64"] for each in programs.values()),

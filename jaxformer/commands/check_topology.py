@@ -39,11 +39,12 @@ def run(
     """Estimate the programs of a config, or of a prepared workdir, on a topology."""
     target = parse_topology(topology)
     compiler = compiler_of(target)
-    if mesh and target.chip.clock is None:
-        raise InputError(
-            f"--mesh=auto ranks by estimated time, and the compiler for {topology} "
-            "estimates none; use a TPU topology"
-        )
+    for name, value in (("mesh", mesh), ("output", output), ("before", before)):
+        if value is not None and target.chip.clock is None:
+            raise InputError(
+                f"--{name} is for estimated times, and the compiler for {topology} "
+                "estimates none; leave it out, or use a TPU topology"
+            )
     earlier = [] if before is None else [read_figures(before)]
     # A library of TPUs may be installed where there is none.
     jax.config.update("jax_platforms", "cpu")
@@ -66,7 +67,7 @@ def run(
     if "decoder" in figures:
         beam_size = work.config.decoding.beam_size
         logger.info("%s", describe.decoder(figures["decoder"], beam_size))
-    if output is not None:
+    if output is not None and "parts" in figures:
         from jaxformer.reports import estimates
 
         estimates.write(output, [*earlier, figures])

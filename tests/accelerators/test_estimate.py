@@ -46,7 +46,13 @@ def test_microbatches_count_each_time_and_the_optimiser_once():
     assert figures["bytes_per_device"] == 523  # of the larger program
     assert figures["estimated_seconds_per_update"] == pytest.approx(3 * 0.003 + 0.001)
     assert figures["collectives"] == [
-        {"kind": "all-reduce", "dtype": "f32", "count": 6, "bytes": 150_000_000}
+        {
+            "kind": "all-reduce",
+            "dtype": "f32",
+            "count": 6,
+            "bytes": 150_000_000,
+            "largest": 10,
+        }
     ]
     assert figures["share_of_peak"] == pytest.approx(3 * 0.0025 / 0.010)
     assert figures["compile_seconds"] == 4.0

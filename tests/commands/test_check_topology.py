@@ -32,7 +32,7 @@ def compiled(monkeypatch):
     ("flags", "expected"),
     [
         (["--topology=v5e:3x3"], "there is no topology 'v5e:3x3'"),
-        (["--topology=h100", "--mesh=auto"], "estimates none; use a TPU topology"),
+        (["--topology=h100", "--mesh=auto"], "estimates none; leave it out"),
         (["--mesh=auto"], "--mesh is for a check with --topology"),
         (["--before=old.json"], "--before is for a check with --topology"),
         (["--topology=v5e:2x2", "--memory_gib=4"], "leave it out with --topology"),
