@@ -70,8 +70,12 @@ def update(figures: dict[str, Any], compiler: str) -> str:
         "overlap with nothing; then",
         f"            {figures['target_tokens_per_second']:,} target tokens a second, "
         f"{figures['hours']:.1f} hours for the whole run",
-        f"parts       the {LARGEST} largest, forward + backward",
     ]
+    if number := figures["kernels_without_estimate"]:
+        lines.append(
+            f"            without {number} Pallas kernels, which have no estimate"
+        )
+    lines.append(f"parts       the {LARGEST} largest, forward + backward")
     by_part: dict[str, Counter] = {}
     for each in figures["parts"]:
         by_part.setdefault(each["part"], Counter())[each["pass"]] += each["seconds"]

@@ -65,6 +65,13 @@ def test_a_program_that_does_not_fit_says_what_it_needs():
     assert "does NOT fit: 18.63 GiB of 14.90 GiB" in describe.update(figures, "X")
 
 
+def test_kernels_of_pallas_are_named_because_they_have_no_estimate():
+    kernels = {"fusion": 3, "tpu_custom_call": 12}
+    figures = estimate(V5E, work(), answer(update=program(kernels=kernels)))
+    assert figures["kernels_without_estimate"] == 12
+    assert "without 12 Pallas kernels" in describe.update(figures, "X")
+
+
 def test_a_core_of_a_v4_has_half_of_the_chip():
     figures = estimate(parse_topology("v4:2x2x1"), work(), answer(update=program()))
     assert figures["devices"] == 8
