@@ -132,7 +132,7 @@ def read_program(lowered: jax.stages.Lowered, devices: int) -> dict[str, Any]:
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        used = re.search(r"Used ([\d.]+)([KMGT]) of [\d.]+[KMGT] hbm", str(error))
+        used = re.search(r"([\d.]+)([KMGT])\b", str(error))  # what the chip has is next
         if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
             raise
         return {"needed": int(float(used[1]) * _UNITS[used[2]])}

@@ -117,9 +117,10 @@ def estimate(topology: Topology, work: Work, answer: dict[str, Any]) -> dict[str
         "memory": memory,
         "bytes_available": available,
     }
-    figures["fits"] = figures["bytes_per_device"] <= available
     if any("needed" in program for program in programs.values()):
         return figures | {"fits": False}
+    # The TPU compiler refuses what does not fit.
+    figures["fits"] = chip.is_tpu or figures["bytes_per_device"] <= available
     parts, collectives, kernels = Counter(), {}, Counter()
     for name, program in programs.items():
         times = work.microbatches if name == "microbatch" else 1
