@@ -23,9 +23,12 @@ def arrangement(figures: dict[str, Any]) -> str:
     mesh = " ".join(f"{axis}={n}" for axis, n in figures["mesh"].items() if n > 1)
     rows, *lengths = figures["shape"]
     count = figures["microbatches"]
-    again = ", rematerialised" if figures["rematerialise"] else ""
     size = f"{rows} x {' x '.join(map(str, lengths))}"
-    return f"{mesh or 'data=1'}, {count} microbatch(es) of {size}{again}"
+    if figures["empty_rows"]:
+        size += f", {figures['empty_rows']} rows empty"
+    if figures["rematerialise"]:
+        size += ", rematerialised"
+    return f"{mesh or 'data=1'}, {count} microbatch(es) of {size}"
 
 
 def flags(figures: dict[str, Any], row_tokens: int) -> str:

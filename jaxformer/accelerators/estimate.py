@@ -54,8 +54,7 @@ def compiler_of(topology: Topology) -> str:
     for module in modules:
         if importlib.util.find_spec(module) is not None:
             version = importlib.metadata.version(module.replace("_", "-"))
-            kind = "TPU compiler" if extra == "tpu" else "GPU compiler of JAX,"
-            return f"{kind} {version}"
+            return f"{'TPU' if extra == 'tpu' else 'GPU'} compiler {version}"
     raise InputError(
         f"the compiler for {topology.name} is not installed; run: "
         f"pip install 'jaxformer[{extra}]'"
@@ -111,6 +110,7 @@ def estimate(topology: Topology, work: Work, answer: dict[str, Any]) -> dict[str
         "devices": topology.devices,
         "mesh": answer["mesh"],
         "shape": answer["shape"],
+        "empty_rows": answer["shape"][0] - work.shape[0],  # that fill up the devices
         "microbatches": work.microbatches,
         "rematerialise": work.config.training.rematerialise,
         "bytes_per_device": memory.pop("all"),

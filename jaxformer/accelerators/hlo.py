@@ -131,12 +131,14 @@ class Program:
         return list(found.values())
 
     def kernels(self) -> Counter[str]:
-        """Count the kernels of a GPU's program: custom calls by target, and others."""
+        """Count the kernels of a GPU's program, those of libraries by their names."""
         found = Counter()
         for each, times, _ in self._run(self._entry):
             if each.opcode in ("fusion", "custom-call", "sort", "copy", "copy-start"):
-                target = each.attribute(r'custom_call_target="([^"]*)"')
-                found[target or each.opcode.removesuffix("-start")] += times
+                name = r'(?:custom_call_target="|"kind":"(?=__))([^"]*)"'
+                found[each.attribute(name) or each.opcode.removesuffix("-start")] += (
+                    times
+                )
         return found
 
     def _run(

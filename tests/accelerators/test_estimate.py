@@ -25,6 +25,7 @@ def test_one_program_is_an_update():
     assert figures["bytes_per_device"] == 123
     assert figures["bytes_available"] == 16_000_000_000
     assert figures["fits"] is True
+    assert figures["empty_rows"] == 0
     assert figures["estimated_seconds_per_update"] == pytest.approx(0.003)
     assert figures["seconds_at_peak"] == pytest.approx(0.0025)  # on four chips
     assert figures["share_of_peak"] == pytest.approx(0.0025 / 0.003)
@@ -132,7 +133,7 @@ def searched(seconds, bytes_of):
         tried.append(name)
         size = bytes_of(given.shape[0] / mesh.data / mesh.fsdp, training.rematerialise)
         return {
-            "mesh": vars(mesh), "shape": given.shape, "name": name,
+            "mesh": vars(mesh), "shape": given.shape, "name": name, "empty_rows": 0,
             "microbatches": given.microbatches, "bytes_available": 100,
             "rematerialise": training.rematerialise, "bytes_per_device": size,
             "fits": size <= 100, "seconds_with_collectives": seconds(*name),
@@ -174,6 +175,12 @@ def test_nothing_is_found_where_not_even_a_row_fits():
     found, tried = searched(lambda *_: math.inf, lambda *_: 1000)
     assert found == []
     assert len({name[:3] for name in tried}) == 6  # every mesh
+
+
+def test_rows_that_fill_up_devices_are_named():
+    few = work()._replace(shape=(5, 16, 16))
+    figures = estimate(V5E, few, answer(update=program()))
+    assert "of 8 x 16 x 16, 3 rows empty" in describe.arrangement(figures)
 
 
 def test_flags_choose_an_arrangement():

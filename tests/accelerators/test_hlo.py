@@ -131,10 +131,13 @@ def test_kernels_of_a_gpu_are_fusions_and_custom_calls():
 ENTRY %main (p: f32[4]) -> f32[4] {
   %loop = f32[4] while(%p), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"2"}}
   %b = f32[4] fusion(%x), kind=kLoop, calls=%f
+  %d = f32[4] fusion(%x), kind=kCustom, calls=%f, backend_config={"fusion_backend_config":{"kind":"__triton_gemm"}}
   ROOT %n = f32[4] negate(%b)
 }
 """  # noqa: E501
-    assert Program(text).kernels() == {"fusion": 3, "__cublas$gemm": 2}
+    assert Program(text).kernels() == {
+        "fusion": 3, "__cublas$gemm": 2, "__triton_gemm": 1
+    }  # fmt: skip
 
 
 FORWARD = "jit(update)/jvp(Net.features)/Net.hidden/"
