@@ -135,10 +135,9 @@ class Program:
         found = Counter()
         for each, times, _ in self._run(self._entry):
             if each.opcode in ("fusion", "custom-call", "sort", "copy", "copy-start"):
-                name = r'(?:custom_call_target="|"kind":"(?=__))([^"]*)"'
-                found[each.attribute(name) or each.opcode.removesuffix("-start")] += (
-                    times
-                )
+                library = r'(?:custom_call_target="|"kind":"(?=__))([^"]*)"'
+                kernel = each.attribute(library) or each.opcode.removesuffix("-start")
+                found[kernel] += times
         return found
 
     def _run(
