@@ -117,8 +117,9 @@ def decoder_program(
             seeds=array(jnp.uint32, sentences),
         )  # fmt: skip
         source = array(jnp.int32, sentences, DECODED)
-        begin = functools.partial(programs.begin, ring=DECODED)
-        state = placed(begin, weights, source, requests)
+        state = placed(
+            lambda *given: programs.begin(*given, DECODED), weights, source, requests
+        )
         number = array(jnp.int32)
         return sentences, programs.advance.lower(weights, state, number, number)
 
