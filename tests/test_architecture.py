@@ -39,15 +39,14 @@ ROOMS = {
     "serving": ("serving", "contract decoding"),
     "reports": ("reports", "contract published data decoding evaluation"),
     "config_files": ("config_files", "contract models"),
-    "accelerators": (  # their compilers run in processes without TensorFlow
-        "accelerators",
-        "contract models optimizer update decoding config_files",
-    ),
     "workdir": ("workdir", "contract processes config_files data"),
     "run": (
         "run trainer estimates",
         "contract processes models optimizer update training data decoding evaluation "
         "workdir config_files",
+    ),
+    "accelerators": (
+        "accelerators", "contract models update decoding config_files run",
     ),
     "commands": (
         "commands",

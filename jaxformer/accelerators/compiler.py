@@ -6,7 +6,6 @@
 environment, so that the calling process stays on its own devices. Nothing is executed.
 """
 
-import functools
 import json
 import math
 import re
@@ -18,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
-from jax.sharding import Mesh
 
 from jaxformer.accelerators.chips import KNOWN, Topology, parse_topology
 from jaxformer.accelerators.hlo import Program, section
@@ -33,9 +31,8 @@ from jaxformer.decoding.slots import SlotPrograms
 from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
+from jaxformer.run import Run, TrainingSetup, make_training_setup
 from jaxformer.training import sharding
-from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.step import TrainStep, init_state
 
 DECODED = 64  # tokens of a source, and of a translation at most, in the decoder's step
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -65,26 +62,23 @@ def devices_of(topology: Topology) -> list[jax.Device]:
 
 
 def train_programs(
-    config: Config, model: Model, mesh: Mesh, shape: tuple[int, int, int], many: bool
+    setup: TrainingSetup, shape: tuple[int, int, int], many: bool
 ) -> dict[str, jax.stages.Lowered]:
     """Lower an update or, if it has `many` microbatches, the programs that make it."""
-    optimizer, _ = make_optimizer(d_model=model.d_model, **vars(config.optimizer))
-    step = TrainStep(model, optimizer, config.training)
+    split = sharding.batch_sharding(setup.mesh)
+    rows, *lengths = shape
     source, target = (
-        jax.ShapeDtypeStruct(
-            (shape[0], length), jnp.int32, sharding=sharding.batch_sharding(mesh)
-        )
-        for length in shape[1:]
+        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=split)
+        for length in lengths
     )
-    batch = Batch(source, target, source, target)
-    with sharding.on_mesh(mesh):
-        init = functools.partial(init_state, model, optimizer, config.training)
-        state = sharding.abstract_state(mesh, init)
+    batch, lower = Batch(source, target, source, target), setup.train_step.lower
+    with sharding.on_mesh(setup.mesh):
+        state = sharding.abstract_state(setup.mesh, setup.init)
         if not many:
-            return {"update": step.lower(state, batch, accumulate=False)}
+            return {"update": lower(state, batch, accumulate=False)}
         return {
-            "microbatch": step.lower(state, batch, accumulate=True),
-            "optimizer": step.lower(state, None, accumulate=True),
+            "microbatch": lower(state, batch, accumulate=True),
+            "optimizer": lower(state, None, accumulate=True),
         }
 
 
@@ -173,15 +167,17 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         rematerialise=config.training.rematerialise,
     )
     devices = devices_of(topology)
-    mesh = sharding.make_mesh(**vars(config.mesh), devices=devices)
-    blocks = mesh.shape["data"] * mesh.shape["fsdp"]
+    run = Run(workdir=None, config=config, tokenizer=None, model=model)
+    setup = make_training_setup(run, devices)
+    mesh = setup.mesh.shape
+    blocks = mesh["data"] * mesh["fsdp"]
     rows, *lengths = request["shape"]
     shape = (-(-rows // blocks) * blocks, *lengths)  # filled up to divide evenly
-    lowered = train_programs(config, model, mesh, shape, request["microbatches"] > 1)
+    lowered = train_programs(setup, shape, request["microbatches"] > 1)
     programs = {
         name: read_program(each, topology.devices) for name, each in lowered.items()
     }
-    found = {"mesh": dict(mesh.shape), "shape": shape, "programs": programs}
+    found = {"mesh": dict(mesh), "shape": shape, "programs": programs}
     if request["decode"]:
         sentences, step = decoder_program(config, model, devices[0])
         found["decoder"] = {"sentences": sentences, **read_program(step, 1)}

@@ -12,9 +12,10 @@ from jaxformer.accelerators.compiler import (
     read_program,
     train_programs,
 )
+from jaxformer.config import MeshConfig
 from jaxformer.config_files import parse_config, read_config_file
 from jaxformer.models.architectures import make_model
-from jaxformer.training.sharding import make_mesh
+from jaxformer.run import Run, make_training_setup
 
 CONFIG = parse_config(read_config_file("demo"))
 SIZES = {
@@ -33,8 +34,10 @@ def model():
     ("many", "names"), [(False, {"update"}), (True, {"microbatch", "optimizer"})]
 )
 def test_an_update_of_several_microbatches_is_two_programs(model, many, names):
-    mesh = make_mesh(data=2, fsdp=2, tensor=1, devices=jax.devices()[:4])
-    programs = train_programs(CONFIG, model, mesh, (4, 8, 8), many)
+    config = replace(CONFIG, mesh=MeshConfig(data=2, fsdp=2, tensor=1))
+    run = Run(workdir=None, config=config, tokenizer=None, model=model)
+    setup = make_training_setup(run, jax.devices()[:4])
+    programs = train_programs(setup, (4, 8, 8), many)
     assert programs.keys() == names
     for program in programs.values():
         assert "num_partitions = 4" in program.as_text()
