@@ -24,6 +24,7 @@ import jax
 
 from benchmarks.harness import parse, print_table
 from benchmarks.models import SIZES, Sizes
+from jaxformer.accelerators.chips import CHIPS, Chip
 from jaxformer.models.sequence_model import parameter_count
 
 SHARE = 0.4  # of the peak, the goal: an assumption, not a measurement
@@ -43,36 +44,7 @@ MOVED_BYTES = 40
 LOGIT_BYTES = 16  # moved for a logit: it and its gradient are written and read
 
 
-class Hardware(NamedTuple):
-    """A chip and its links, by its maker. Rates are bytes a second out of one chip."""
-
-    name: str
-    peak: float  # bfloat16 operations a second, without sparsity
-    memory: float  # bytes
-    memory_rate: float
-    link_rate: float  # within a group: all links of the chip, one direction
-    group: int  # chips that these links join: a pod, or a box
-    network_rate: float | None  # between groups: the chip's part of the network
-    source: str
-
-
-# A TPU's link rate is its "interchip interconnect BW" in Gb/s over 8; its network rate
-# is the "data center network bandwidth per Pod" over the chips of the pod. A GPU's link
-# rate is half of the 900 GB/s that NVLink has in both directions, its peak half of the
-# 1,979 TFLOP/s that the datasheets print for sparse matrices.
-DGX = "DGX H100/H200 User Guide: a ConnectX-7 of 400 Gb/s for each GPU"
-TPU, NVIDIA = "Cloud TPU documentation, TPU", "NVIDIA {} datasheet; " + DGX
-HARDWARE = (
-    Hardware("TPU v5e", 197e12, 16e9, 819e9, 1600e9 / 8, 256, 6.4e12 / 8 / 256,
-             f"{TPU} v5e"),
-    Hardware("TPU v5p", 459e12, 95e9, 2765e9, 4800e9 / 8, 8960, None, f"{TPU} v5p"),
-    Hardware("TPU v6e", 918e12, 32e9, 1600e9, 3200e9 / 8, 256, 25.6e12 / 8 / 256,
-             f"{TPU} v6e"),
-    Hardware("H100 SXM", 1979e12 / 2, 80e9, 3350e9, 900e9 / 2, 8, 400e9 / 8,
-             NVIDIA.format("H100")),
-    Hardware("H200 SXM", 1979e12 / 2, 141e9, 4800e9, 900e9 / 2, 8, 400e9 / 8,
-             NVIDIA.format("H200")),
-)  # fmt: skip
+HARDWARE = [CHIPS[name] for name in ("v5e", "v5p", "v6e", "h100", "h200")]
 
 
 @dataclass(frozen=True)
@@ -124,7 +96,7 @@ class Step(NamedTuple):
         return max(self.compute, self.memory) + self.communication
 
 
-def one_pass(hardware: Hardware, chips: int, size: float, group: int) -> float:
+def one_pass(hardware: Chip, chips: int, size: float, group: int) -> float:
     """Compute seconds to gather, or to reduce and scatter, `size` bytes over `chips`.
 
     A ring within every group of `group` chips, and rings between the groups, each with
@@ -138,7 +110,7 @@ def one_pass(hardware: Hardware, chips: int, size: float, group: int) -> float:
     return seconds
 
 
-def communication(hardware: Hardware, model: Model, data: int, fsdp: int) -> float:
+def communication(hardware: Chip, model: Model, data: int, fsdp: int) -> float:
     """Compute seconds to reduce the gradients, and with fsdp to gather the parameters.
 
     fsdp takes three passes over all: it gathers forward and backward, and scatters the
@@ -150,7 +122,7 @@ def communication(hardware: Hardware, model: Model, data: int, fsdp: int) -> flo
     return 3 * gather + 2 * one_pass(hardware, data, size / fsdp, replicas)
 
 
-def step(hardware: Hardware, model: Model, rows: int, data: int, share: float) -> Step:
+def step(hardware: Chip, model: Model, rows: int, data: int, share: float) -> Step:
     """Compute seconds of an update with `rows` rows on each of `data` chips."""
     moved = 2 * model.row_activations() + ROW * model.sizes.vocabulary * LOGIT_BYTES
     return Step(
@@ -176,7 +148,7 @@ def chips_and_work() -> None:
     print("### The chips\n\nRates are of one chip, outwards.\n")
     header = "chip | bf16 TFLOP/s | memory, GB | memory, GB/s | link, GB/s | "
     rows = [
-        f"{h.name} | {h.peak / 1e12:,.4g} | {h.memory / 1e9:.0f} | "
+        f"{h.title} | {h.peak / 1e12:,.4g} | {h.memory / 1e9:.0f} | "
         f"{h.memory_rate / 1e9:,.0f} | {h.link_rate / 1e9:.0f} | {h.group:,} | "
         f"{f'{h.network_rate / 1e9:.4g}' if h.network_rate else '-'} | {h.source}"
         for h in HARDWARE
@@ -208,7 +180,7 @@ def fixed_batch(model: Model, share: float) -> None:
         n = math.ceil(ROWS / count)  # on the fullest chip
         s = step(hardware, model, n, count, share)
         mesh = f"{count:,} | data={count} | {n} | {count * n * ROW:,}"
-        rows.append(f"{hardware.name} | {mesh} | {ms(*s, s.best, s.worst)}")
+        rows.append(f"{hardware.title} | {mesh} | {ms(*s, s.best, s.worst)}")
     header = (
         "chip | chips | mesh | rows a chip | positions an update and microbatch, a side"
         " | compute, ms | memory, ms | communication, ms | step, all overlaps, ms"
@@ -232,7 +204,7 @@ def grown_batch(share: float) -> None:
         each = [step(hardware, model, ROWS, n, share) for n in COUNTS]
         spans = " | ".join(ms(s.best, s.worst, between=" - ") for s in each)
         alone = ms(each[0].compute, each[0].memory)
-        rows.append(f"{model.name} | {hardware.name} | {alone} | {spans}")
+        rows.append(f"{model.name} | {hardware.title} | {alone} | {spans}")
     header = " | ".join(f"step on {count:,}, ms" for count in COUNTS)
     print_table(f"model | chip | compute, ms | memory, ms | {header}", rows)
 
@@ -243,7 +215,7 @@ def dominated(share: float) -> None:
         "with mesh data=chips.\n"
     )
 
-    def first(model: Model, hardware: Hardware, sharing: int) -> str:
+    def first(model: Model, hardware: Chip, sharing: int) -> str:
         for power in range(1, 13):
             chips = 2**power
             rows = math.ceil(ROWS / min(chips, sharing))
@@ -254,7 +226,8 @@ def dominated(share: float) -> None:
 
     header = "model | chip | the paper's batch, from chips"
     rows = [
-        f"{m.name} | {h.name} | {first(m, h, ROWS)} | {first(m, h, 1)}" for m, h in EACH
+        f"{m.name} | {h.title} | {first(m, h, ROWS)} | {first(m, h, 1)}"
+        for m, h in EACH
     ]
     print_table(f"{header} | {ROWS} rows for every chip, from chips", rows)
 
@@ -264,7 +237,7 @@ def meshes() -> None:
     shapes = [(MESH_CHIPS // fsdp, fsdp) for fsdp in (1, 8, MESH_CHIPS)]
     header = " | ".join(f"data={data}, fsdp={fsdp}, ms" for data, fsdp in shapes)
     rows = [
-        f"{m.name} | {h.name} | {ms(*(communication(h, m, *s) for s in shapes))}"
+        f"{m.name} | {h.title} | {ms(*(communication(h, m, *s) for s in shapes))}"
         for m, h in EACH
     ]
     print_table(f"model | chip | {header}", rows)

@@ -110,14 +110,19 @@ class TrainingSetup(NamedTuple):
     schedule: Callable[[int], jax.Array]  # learning rate by updates already made
 
 
-def make_training_setup(run: Run) -> TrainingSetup:
-    """Build the objects of the sections `mesh`, `optimizer` and `training`."""
+def make_training_setup(
+    run: Run, devices: Sequence[jax.Device] | None = None
+) -> TrainingSetup:
+    """Build the objects of the sections `mesh`, `optimizer` and `training`.
+
+    `devices` None means all.
+    """
     training = run.config.training
     optimizer, schedule = make_optimizer(
         d_model=run.model.d_model, **vars(run.config.optimizer)
     )
     init = functools.partial(init_state, run.model, optimizer, training)
-    mesh = make_mesh(**vars(run.config.mesh))
+    mesh = make_mesh(**vars(run.config.mesh), devices=devices)
     shardings = batch_shardings(mesh, init)
     train_step = TrainStep(run.model, optimizer, training, shardings)
     return TrainingSetup(mesh, init, train_step, schedule)

@@ -45,10 +45,14 @@ ROOMS = {
         "contract processes models optimizer update training data decoding evaluation "
         "workdir config_files",
     ),
+    "accelerators": (
+        "accelerators", "contract models update decoding config_files run",
+    ),
     "commands": (
         "commands",
         "contract published processes models optimizer update training data decoding "
-        "evaluation inspection export serving reports workdir config_files run",
+        "evaluation inspection export serving reports workdir config_files "
+        "accelerators run",
     ),
     "command_line": (
         "main cli flags __main__",

@@ -7,7 +7,7 @@ has three axes: `data` splits the batch, `fsdp` splits the batch and the paramet
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -38,12 +38,15 @@ LOGICAL_AXES = {
 AXIS_RULES = tuple((name, axis) for name, (axis, _) in LOGICAL_AXES.items())
 
 
-def make_mesh(*, data: int, fsdp: int, tensor: int) -> Mesh:
-    """Arrange all devices as data x fsdp x tensor; one size may be -1, "the rest".
+def make_mesh(
+    *, data: int, fsdp: int, tensor: int, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
+    """Arrange devices as data x fsdp x tensor; one size may be -1, "the rest".
 
-    Raises InputError if the sizes do not multiply to the number of devices.
+    `devices` None means all. Raises InputError if the sizes do not multiply to the
+    number of devices.
     """
-    devices = jax.devices()
+    devices = jax.devices() if devices is None else devices
     try:
         shape = np.arange(len(devices)).reshape(data, fsdp, tensor).shape
     except ValueError:
@@ -60,7 +63,7 @@ def local_mesh() -> Mesh:
     return _mesh((jax.local_device_count(), 1, 1), jax.local_devices())
 
 
-def _mesh(shape: tuple[int, ...], devices: list[jax.Device]) -> Mesh:
+def _mesh(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> Mesh:
     return jax.make_mesh(shape, AXES, (AxisType.Auto,) * 3, devices=devices)
 
 

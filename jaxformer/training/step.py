@@ -193,13 +193,18 @@ class TrainStep:
         self._apply = jax.jit(apply, donate_argnums=0)
 
     def lower(
-        self, state: TrainState, batch: Batch, *, accumulate: bool
+        self, state: TrainState, batch: Batch | None, *, accumulate: bool
     ) -> jax.stages.Lowered:
-        """Lower the update or, if updates `accumulate`, the adding of a microbatch."""
+        """Lower the update or, if updates `accumulate`, the adding of a microbatch.
+
+        With batch None it is the optimiser's step on accumulated gradients.
+        """
         if not accumulate:
             return self._update.lower(state, batch)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
         total = Gradients(LossSums(*[scalar] * len(LossSums._fields)), state.params)
+        if batch is None:
+            return self._apply.lower(state, total)
         index = jax.ShapeDtypeStruct((), jnp.int32)
         return self._accumulate.lower(total, state, batch, index)
 

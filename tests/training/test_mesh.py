@@ -14,7 +14,8 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.collectives import Collective, collectives, shapes_in
+from jaxformer.accelerators import hlo
+from jaxformer.accelerators.hlo import Collective, shapes_in
 from jaxformer.batch import Batch
 from jaxformer.models import local_attention
 from jaxformer.models.sequence_model import parameter_count
@@ -37,31 +38,6 @@ CHUNK = 24  # tokens of the loss's chunks: there are several on each of the mesh
 OPTIMIZER, _ = optimizer_of(d_model=D)
 pytestmark = pytest.mark.slow
 with_tensor = pytest.mark.parametrize("sizes", [ALL, TENSOR])
-
-
-def test_a_program_is_read_right():
-    text = """\
-%body.1 (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
-  %g = f32[4]{0} all-gather(%x), channel_id=1, dimensions={0}
-}
-
-%add.2 (a: f32[], b: f32[]) -> f32[] {
-  ROOT %sum = f32[] add(%a, %b), metadata={op_name="all-reduce(me)"}
-}
-
-ENTRY %main.3 (p: f32[2,3], q: s32[]) -> f32[2] {
-  %r = (f32[2,3]{1,0}, /*index=1*/bf16[5]{0}) all-reduce(%p, %q), to_apply=%add.2
-  %s = f32[] all-reduce-start(%q), channel_id=3
-  %t = f32[] all-reduce-done(%s)
-  ROOT %get = f32[2]{0} get-tuple-element(%r), index=0
-}
-"""
-    assert collectives(text) == [
-        Collective("all-gather", False, ((4,),), 16),
-        Collective("all-reduce", True, ((2, 3), (5,)), 34),
-        Collective("all-reduce", True, ((),), 4),
-    ]
-    assert [each.elements for each in collectives(text)] == [4, 11, 1]
 
 
 def batches(sizes):
@@ -102,7 +78,7 @@ def program(sizes, *, has_biases=False, window=None):
         compiled = lowered.compile()
     rows = batch.source.sharding.shard_shape(batch.source.shape)[0]
     text = compiled.as_text()
-    return Program(compiled, text, collectives(text), state, rows)
+    return Program(compiled, text, hlo.Program(text).collectives(), state, rows)
 
 
 def counted(shapes):
