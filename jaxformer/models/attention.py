@@ -39,7 +39,7 @@ def attention_scores(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax
 
 
 def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax.Array:
-    """softmax of `attention_scores`, the weights of equation 1: float32 [B, H, T, S]."""
+    """Compute softmax(Q K^T / sqrt(d_k)) of equation 1: float32 [B, H, T, S]."""
     return jax.nn.softmax(attention_scores(query, key, mask), axis=-1)
 
 

@@ -25,8 +25,9 @@ def over_shards(
 ) -> Callable[..., tuple[Any, Parameters]]:
     """Return `differentiate(params, batch, rest)` for arrays split by `shardings`.
 
-    `differentiate` returns sums over its rows, and gradients. `rest` is not split. Kernels are gathered in
-    `dtype`, in which layers use them. Gradients are summed in float32.
+    `differentiate` returns sums over its rows, and gradients; `rest` is not split.
+    Kernels are gathered in `dtype`, in which layers use them. Gradients are summed in
+    float32.
     """
     splits = jax.tree.map(lambda sharding: _split(sharding.spec), shardings)
 

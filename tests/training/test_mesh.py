@@ -74,7 +74,9 @@ def program(sizes, *, has_biases=False, window=None):
         mock.patch.object(local_attention, "SMALLEST_BLOCK", BLOCK),
     ):
         state = abstract_state(mesh, init_of(model, OPTIMIZER))
-        lowered = step_of(model, OPTIMIZER, mesh=mesh).lower(state, batch, accumulate=False)
+        lowered = step_of(model, OPTIMIZER, mesh=mesh).lower(
+            state, batch, accumulate=False
+        )
         compiled = lowered.compile()
     rows = batch.source.sharding.shard_shape(batch.source.shape)[0]
     text = compiled.as_text()
