@@ -29,20 +29,34 @@ def over_shards(
     Kernels are gathered in `dtype`, in which layers use them. Gradients are summed in
     float32.
     """
-    splits = jax.tree.map(lambda sharding: _split(sharding.spec), shardings)
+    specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
+    splits = jax.tree.map(lambda spec: _part(spec, BATCH_AXES), specs)
+    tensor_splits = jax.tree.map(lambda spec: _part(spec, ("tensor",)), specs)
+
+    def manual(function: Callable[[Parameters], Parameters]) -> Callable:
+        """XLA would gather what `tensor` splits before it exchanges it otherwise."""
+        return jax.shard_map(
+            function, in_specs=(tensor_splits,), out_specs=tensor_splits,
+            axis_names={"tensor"}, check_vma=False,
+        )  # fmt: skip
+
+    @manual
+    def gather(params: Parameters) -> Parameters:
+        def cast(path: tuple, x: jax.Array) -> jax.Array:
+            return x.astype(dtype) if path[-1].key == "kernel" else x
+
+        return jax.tree.map(_gather, jax.tree.map_with_path(cast, params), splits)
+
+    @manual
+    def scatter(grads: Parameters) -> Parameters:
+        return jax.tree.map(_scatter, grads, splits)
 
     def of_shard(params: Parameters, batch: Any, rest: Any) -> tuple:
-        whole = jax.tree.map_with_path(
-            lambda path, x, split: _gather(
-                x.astype(dtype) if path[-1].key == "kernel" else x, split
-            ),
-            params,
-            splits,
-        )
+        whole = gather(params)
         rules = [rule for rule in nn.get_logical_axis_rules() if rule[0] != "batch"]
         with nn.logical_axis_rules(rules):
             sums, grads = differentiate(whole, batch, rest)
-        return jax.lax.psum(sums, BATCH_AXES), jax.tree.map(_scatter, grads, splits)
+        return jax.lax.psum(sums, BATCH_AXES), scatter(grads)
 
     return jax.shard_map(
         of_shard,
@@ -53,15 +67,15 @@ def over_shards(
     )
 
 
-def _split(spec: PartitionSpec) -> PartitionSpec:
-    """Keep the batch axes of a spec; at most one dimension has any."""
+def _part(spec: PartitionSpec, axes: tuple[str, ...]) -> PartitionSpec:
+    """Keep some axes of a spec."""
     parts = (part if isinstance(part, tuple) else (part,) for part in spec)
-    axes = (tuple(axis for axis in part if axis in BATCH_AXES) for part in parts)
-    return PartitionSpec(*(each or None for each in axes))
+    kept = (tuple(axis for axis in part if axis in axes) for part in parts)
+    return PartitionSpec(*(each or None for each in kept))
 
 
 def _gather(x: jax.Array, split: PartitionSpec) -> jax.Array:
-    """Concatenate the shares of all devices along the split dimension."""
+    """Concatenate the shares of all devices along the one dimension that is split."""
     for dimension, axes in enumerate(split):
         if axes:
             shape = list(x.shape)

@@ -18,7 +18,6 @@ from jaxformer.accelerators import hlo
 from jaxformer.accelerators.hlo import Collective, shapes_in
 from jaxformer.batch import Batch
 from jaxformer.models import local_attention
-from jaxformer.models.sequence_model import parameter_count
 from jaxformer.training import loss_kernel
 from jaxformer.training.sharding import abstract_state, on_mesh, put_batch
 from tests.models.tiny import model_of
@@ -86,14 +85,6 @@ def program(sizes, *, has_biases=False, window=None):
 def counted(shapes):
     """Shapes and how many there are, whichever way round an array lies."""
     return Counter(tuple(sorted(shape)) for shape in shapes)
-
-
-def as_matrix(leaf):
-    """The shape of a kernel, [D, H, K] or [H, U, D], as it is multiplied with."""
-    if leaf.ndim != 3:
-        return leaf.shape
-    first, *_, last = leaf.shape
-    return (D, leaf.size // D) if first == D else (leaf.size // last, last)
 
 
 def first_values(abstract):
@@ -168,32 +159,27 @@ def test_restricted_attention_is_the_same_on_a_mesh_and_moves_nothing():
 
 
 @pytest.mark.parametrize("has_biases", [False, True])
-def test_with_data_alone_gradients_and_sums_cross_once_and_nothing_else_does(
-    has_biases,
+@pytest.mark.parametrize("sizes", [DATA, FSDP])
+def test_each_parameter_is_gathered_once_and_its_gradient_is_summed_once(
+    sizes, has_biases
 ):
-    """One all-reduce of every parameter's gradient and of the four loss sums.
+    """The embedding is used three times and crosses once. Nothing is in a loop.
 
-    The embedding is used three times and crosses once. Nothing is in a loop.
+    Besides, scalars are summed: the loss sums and the parts of the gradient's norm.
     """
-    update = program(DATA, has_biases=has_biases)
-    (only,) = update.collectives
-    assert (only.kind, only.in_entry) == ("all-reduce", True)
-    params = [as_matrix(leaf) for leaf in jax.tree.leaves(update.state.params)]
-    assert counted(only.shapes) == counted([*params, *[()] * 4])
-    assert only.elements == parameter_count(update.state.params) + 4
-
-
-def test_with_fsdp_each_parameter_is_gathered_once_and_its_gradient_summed_once():
-    """Scalars aside: the loss sums and the parts of the gradient's norm."""
-    fsdp = program(FSDP)
-    assert all(each.in_entry for each in fsdp.collectives)
-    shapes = {"all-gather": [], "all-reduce": []}
-    for each in fsdp.collectives:
-        shapes[each.kind] += [shape for shape in each.shapes if shape]
-    leaves = jax.tree.leaves(fsdp.state.params)
-    split = [leaf for leaf in leaves if not leaf.sharding.is_fully_replicated]
-    assert Counter(shapes["all-gather"]) == Counter(map(as_matrix, split))
-    assert counted(shapes["all-reduce"]) == counted(map(as_matrix, leaves))
+    update = program(sizes, has_biases=has_biases)
+    assert all(each.in_entry for each in update.collectives)
+    crossing = {"all-gather": Counter(), "reduce-scatter": Counter()}
+    crossing["all-reduce"] = Counter()
+    for each in update.collectives:
+        crossing[each.kind].update(math.prod(shape) for shape in each.shapes if shape)
+    leaves = jax.tree.leaves(update.state.params)
+    split = [leaf.size for leaf in leaves if not leaf.sharding.is_fully_replicated]
+    assert crossing["all-gather"] == Counter(split)
+    assert crossing["reduce-scatter"] == Counter(size // 8 for size in split)
+    whole = Counter(leaf.size for leaf in leaves) - Counter(split)
+    assert crossing["all-reduce"] == whole
+    assert bool(whole) == (sizes == FSDP)  # layer norms
 
 
 @pytest.mark.parametrize("sizes", [FSDP, ALL, TENSOR])
@@ -215,8 +201,8 @@ def test_no_array_has_the_whole_vocabulary(sizes):
 @with_tensor
 def test_in_the_loss_only_sums_over_the_vocabulary_cross(sizes):
     """For each token of a chunk some numbers, and the gradient of its D inputs."""
-    rows = program(sizes).rows
-    tokens = rows * max(n for n in (1, 2, 4, 8, 16) if rows * n <= CHUNK)
+    tokens = program(sizes).rows * LENGTH
+    tokens = max(n for n in range(1, CHUNK + 1) if tokens % n == 0)
     in_loop = [each for each in program(sizes).collectives if not each.in_entry]
     assert {each.kind for each in in_loop} == {"all-reduce"}
     shapes = [shape for each in in_loop for shape in each.shapes]
