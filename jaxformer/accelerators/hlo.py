@@ -123,8 +123,9 @@ class Program:
                     arrays = arrays[1:2]  # operand, result, and two numbers
                 elif kind == "all-gather":
                     arrays = arrays[len(arrays) // 2 :]  # operands, then results
-            key = each.attribute(r"channel_id=(\d+)") or each.name
-            if key in found:  # a piece of it in another fusion
+            # Its pieces in several fusions are a chain; channels may be shared.
+            key = each.attribute(r'chain_id="(\d+)"') or each.name
+            if key in found:
                 times = min(times, found[key].times)
             group = _group_size(each)
             found[key] = Collective(kind, in_entry, tuple(arrays), group, times)

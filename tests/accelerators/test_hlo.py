@@ -64,12 +64,12 @@ def test_cycles_are_multiplied_by_trips_and_taken_from_the_larger_branch():
 
 COLLECTIVES = """\
 %gather (p: bf16[2,8]) -> bf16[16,8] {
-  %g = bf16[16,8]{1,0:T(8,128)(2,1)S(1)} all-gather(%p), channel_id=20, replica_groups=mesh['axis_0'=1,'axis_1'=4,'axis_2'=2] {'axis_1','axis_2'}, dimensions={0}
+  %g = bf16[16,8]{1,0:T(8,128)(2,1)S(1)} all-gather(%p), channel_id=20, replica_groups=mesh['axis_0'=1,'axis_1'=4,'axis_2'=2] {'axis_1','axis_2'}, dimensions={0}, frontend_attributes={chain_id="3"}
   ROOT %c = (bf16[2,8], bf16[16,8]) custom-call(%g), custom_call_target="AsyncCollectiveStart"
 }
 
 %go_on (p: bf16[2,8]) -> bf16[16,8] {
-  ROOT %h = bf16[16,8]{1,0} all-gather(%p), channel_id=20, replica_groups=[1,8]<=[8]
+  ROOT %h = bf16[16,8]{1,0} all-gather(%p), channel_id=20, replica_groups=[1,8]<=[8], frontend_attributes={chain_id="3"}
 }
 
 %body (arg: (s32[])) -> (s32[]) {
@@ -87,7 +87,7 @@ ENTRY %main (p: f32[2,3], q: s32[]) -> f32[2] {
   %sum = (f32[2,3]{1,0}, /*index=1*/bf16[5]{0}) all-reduce(%p, %q), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add
   %permute = (bf16[64]{0}, bf16[64]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%p), channel_id=5, source_target_pairs={{0,1},{1,0}}
   %done = bf16[64]{0} collective-permute-done(%permute)
-  %part = (f32[2], f32[16]) all-gather-start(%p), channel_id=6, replica_groups=[1,8]<=[8]
+  %part = (f32[2], f32[16]) all-gather-start(%p), channel_id=5, replica_groups=[1,8]<=[8]
   %s = f32[] all-reduce-start(%q), channel_id=7
   ROOT %t = f32[] all-reduce-done(%s)
 }
@@ -98,7 +98,8 @@ BF16, F32 = "bf16", "f32"
 def test_collectives_are_counted_once_with_their_bytes():
     """Kind, in the entry, arrays, devices of a group, times; bytes that a device sends.
 
-    The gather with channel 20 begins once; three trips of a loop work on it.
+    The gather of chain 3 begins once; three trips of a loop work on it. A channel may
+    be that of several collectives.
     """
     found = Program(COLLECTIVES).collectives()
     assert found == [
