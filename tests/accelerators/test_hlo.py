@@ -81,6 +81,11 @@ COLLECTIVES = """\
   ROOT %sum = f32[] add(%a, %b), metadata={op_name="all-reduce(me)"}
 }
 
+%all-reduce-scatter.1 (p: f32[32]) -> f32[8] {
+  %whole = f32[32]{0} all-reduce(%p), replica_groups=[2,4]<=[8], to_apply=%add
+  ROOT %mine = f32[8]{0} dynamic-slice(%whole, %i), dynamic_slice_sizes={8}
+}
+
 ENTRY %main (p: f32[2,3], q: s32[]) -> f32[2] {
   %begin = (bf16[2,8], bf16[16,8]) fusion(%p), kind=kCustom, calls=%gather
   %loop = (s32[]) while(%t), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"3"}}
@@ -88,6 +93,7 @@ ENTRY %main (p: f32[2,3], q: s32[]) -> f32[2] {
   %permute = (bf16[64]{0}, bf16[64]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%p), channel_id=5, source_target_pairs={{0,1},{1,0}}
   %done = bf16[64]{0} collective-permute-done(%permute)
   %part = (f32[2], f32[16]) all-gather-start(%p), channel_id=5, replica_groups=[1,8]<=[8]
+  %share = f32[8]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1
   %s = f32[] all-reduce-start(%q), channel_id=7
   ROOT %t = f32[] all-reduce-done(%s)
 }
@@ -108,16 +114,18 @@ def test_collectives_are_counted_once_with_their_bytes():
         Collective("all-reduce", True, ((F32, (2, 3)), (BF16, (5,))), 4, 1),
         Collective("collective-permute", True, ((BF16, (64,)),), 0, 1),
         Collective("all-gather", True, ((F32, (16,)),), 8, 1),
+        Collective("reduce-scatter", True, ((F32, (8,)),), 4, 1),
         Collective("all-reduce", True, ((F32, ()),), 0, 1),
     ]
-    assert [each.bytes for each in found] == [256, 16, 34, 128, 64, 4]
-    assert [each.elements for each in found] == [128, 4, 11, 64, 16, 1]
+    assert [each.bytes for each in found] == [256, 16, 34, 128, 64, 32, 4]
+    assert [each.elements for each in found] == [128, 4, 11, 64, 16, 8, 1]
     assert [each.sent(8) for each in found] == [
         256 * 7 / 8,
         3 * 16 * 1,
         34 * 2 * 3 / 4,
         128,
         64 * 7 / 8,
+        32 * 3,
         4 * 2 * 7 / 8,
     ]
 
