@@ -123,8 +123,9 @@ class Program:
                     arrays = arrays[1:2]  # operand, result, and two numbers
                 elif kind == "all-gather":
                     arrays = arrays[len(arrays) // 2 :]  # operands, then results
-            key = each.attribute(r"channel_id=(\d+)") or each.name
-            if key in found:  # a piece of it in another fusion
+            # Its pieces in several fusions are a chain; channels may be shared.
+            key = each.attribute(r'chain_id="(\d+)"') or each.name
+            if key in found:
                 times = min(times, found[key].times)
             group = _group_size(each)
             found[key] = Collective(kind, in_entry, tuple(arrays), group, times)
@@ -146,12 +147,21 @@ class Program:
         """Yield each instruction, the times that it runs, and if it is in the entry.
 
         An instruction without an operation has that of the loop `inside` which it is.
+        Within `fusions`, an all-reduce of which a share is kept is a reduce-scatter.
         """
         for each in self._computations[name]:
             if "/" not in each.operation:
                 each = each._replace(operation=inside)
             yield each, times, name == self._entry
             if each.opcode == "fusion" and not fusions:
+                continue
+            if re.search(r"calls=%?all-reduce-scatter", each.line):
+                for inner in self._computations[self._called(each)[0]]:
+                    if inner.opcode == "all-reduce":
+                        inner = inner._replace(
+                            opcode="reduce-scatter", result=each.result
+                        )
+                        yield inner, times, name == self._entry
                 continue
             repeats = times * (self._trips(each) if each.opcode == "while" else 1)
             for called in self._called(each):

@@ -64,12 +64,12 @@ def test_cycles_are_multiplied_by_trips_and_taken_from_the_larger_branch():
 
 COLLECTIVES = """\
 %gather (p: bf16[2,8]) -> bf16[16,8] {
-  %g = bf16[16,8]{1,0:T(8,128)(2,1)S(1)} all-gather(%p), channel_id=20, replica_groups=mesh['axis_0'=1,'axis_1'=4,'axis_2'=2] {'axis_1','axis_2'}, dimensions={0}
+  %g = bf16[16,8]{1,0:T(8,128)(2,1)S(1)} all-gather(%p), channel_id=20, replica_groups=mesh['axis_0'=1,'axis_1'=4,'axis_2'=2] {'axis_1','axis_2'}, dimensions={0}, frontend_attributes={chain_id="3"}
   ROOT %c = (bf16[2,8], bf16[16,8]) custom-call(%g), custom_call_target="AsyncCollectiveStart"
 }
 
 %go_on (p: bf16[2,8]) -> bf16[16,8] {
-  ROOT %h = bf16[16,8]{1,0} all-gather(%p), channel_id=20, replica_groups=[1,8]<=[8]
+  ROOT %h = bf16[16,8]{1,0} all-gather(%p), channel_id=20, replica_groups=[1,8]<=[8], frontend_attributes={chain_id="3"}
 }
 
 %body (arg: (s32[])) -> (s32[]) {
@@ -81,13 +81,19 @@ COLLECTIVES = """\
   ROOT %sum = f32[] add(%a, %b), metadata={op_name="all-reduce(me)"}
 }
 
+%all-reduce-scatter.1 (p: f32[32]) -> f32[8] {
+  %whole = f32[32]{0} all-reduce(%p), replica_groups=[2,4]<=[8], to_apply=%add
+  ROOT %mine = f32[8]{0} dynamic-slice(%whole, %i), dynamic_slice_sizes={8}
+}
+
 ENTRY %main (p: f32[2,3], q: s32[]) -> f32[2] {
   %begin = (bf16[2,8], bf16[16,8]) fusion(%p), kind=kCustom, calls=%gather
   %loop = (s32[]) while(%t), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"3"}}
   %sum = (f32[2,3]{1,0}, /*index=1*/bf16[5]{0}) all-reduce(%p, %q), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add
   %permute = (bf16[64]{0}, bf16[64]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%p), channel_id=5, source_target_pairs={{0,1},{1,0}}
   %done = bf16[64]{0} collective-permute-done(%permute)
-  %part = (f32[2], f32[16]) all-gather-start(%p), channel_id=6, replica_groups=[1,8]<=[8]
+  %part = (f32[2], f32[16]) all-gather-start(%p), channel_id=5, replica_groups=[1,8]<=[8]
+  %share = f32[8]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1
   %s = f32[] all-reduce-start(%q), channel_id=7
   ROOT %t = f32[] all-reduce-done(%s)
 }
@@ -98,7 +104,8 @@ BF16, F32 = "bf16", "f32"
 def test_collectives_are_counted_once_with_their_bytes():
     """Kind, in the entry, arrays, devices of a group, times; bytes that a device sends.
 
-    The gather with channel 20 begins once; three trips of a loop work on it.
+    The gather of chain 3 begins once; three trips of a loop work on it. A channel may
+    be that of several collectives.
     """
     found = Program(COLLECTIVES).collectives()
     assert found == [
@@ -107,16 +114,18 @@ def test_collectives_are_counted_once_with_their_bytes():
         Collective("all-reduce", True, ((F32, (2, 3)), (BF16, (5,))), 4, 1),
         Collective("collective-permute", True, ((BF16, (64,)),), 0, 1),
         Collective("all-gather", True, ((F32, (16,)),), 8, 1),
+        Collective("reduce-scatter", True, ((F32, (8,)),), 4, 1),
         Collective("all-reduce", True, ((F32, ()),), 0, 1),
     ]
-    assert [each.bytes for each in found] == [256, 16, 34, 128, 64, 4]
-    assert [each.elements for each in found] == [128, 4, 11, 64, 16, 1]
+    assert [each.bytes for each in found] == [256, 16, 34, 128, 64, 32, 4]
+    assert [each.elements for each in found] == [128, 4, 11, 64, 16, 8, 1]
     assert [each.sent(8) for each in found] == [
         256 * 7 / 8,
         3 * 16 * 1,
         34 * 2 * 3 / 4,
         128,
         64 * 7 / 8,
+        32 * 3,
         4 * 2 * 7 / 8,
     ]
 
