@@ -3,8 +3,8 @@
 `EachHead` multiplies head by head, with the operations of equation 1 and no more. TPUs
 pad the last two axes of an array to tiles of 8 x 128 or more, so a head of 64 numbers
 wastes half of its tiles, and they multiply few rows slowly. `AllHeads` keeps the heads
-of a position together and multiplies all of them at once: H times as many operations,
-which a TPU's matrix unit has to spare.
+of a position together and multiplies groups of heads at once: `GROUP` times as many
+operations, which a TPU's matrix unit has to spare.
 
 The letters are those of `jaxformer.models.attention`; M counts cached positions.
 """
@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.models.masks import MASKED
+
+GROUP = 8  # heads multiplied at once, if it divides their number; else all are
 
 
 class Attended(NamedTuple):
@@ -80,23 +82,33 @@ class AllHeads:
         return Attended(self.query(key, batch), self.query(value, batch))
 
     def attend(self, query: jax.Array, past: Attended, mask: jax.Array) -> jax.Array:
+        groups = self.heads // GROUP if self.heads % GROUP == 0 else 1
+        parts = (jnp.split(x, groups, axis=2) for x in (query, *past))
+        group = AllHeads(self.heads // groups)
+        mixed = [group._attend(*each, mask) for each in zip(*parts, strict=True)]
+        mixed = jnp.concatenate(mixed, axis=2)
+        return mixed.reshape(-1, mixed.shape[2]).T
+
+    def _attend(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array
+    ) -> jax.Array:
+        """Compute equation 1 for all heads at once: [B, W, H U]."""
         batch, width, size = query.shape
         query = query * ((size // self.heads) ** -0.5)
-        # The query of each head, with zeros for the others.
+        # The query of each head, with zeros for the other heads.
         spread = query[:, :, None] * self._own(size, query.dtype)
         scores = jnp.einsum(
-            "bqx,bmx->bqm", spread.reshape(batch, -1, size), past.key,
+            "bqx,bmx->bqm", spread.reshape(batch, -1, size), key,
             preferred_element_type=jnp.float32,
         )  # fmt: skip
         scores = scores.reshape(batch, width, self.heads, -1)
         scores = jnp.where(mask[:, :, None], scores, MASKED)
-        weights = jax.nn.softmax(scores, axis=-1).astype(past.value.dtype)
+        weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
         rows = weights.reshape(batch, width * self.heads, -1)
-        mixed = jnp.einsum("bqm,bmx->bqx", rows, past.value)
+        mixed = jnp.einsum("bqm,bmx->bqx", rows, value)
         # Of each head's mixture, the values of that head.
         mixed = mixed.reshape(batch, width, self.heads, -1)
-        mixed = (mixed * self._own(mixed.shape[-1], mixed.dtype)).sum(axis=2)
-        return mixed.reshape(batch * width, -1).T
+        return (mixed * self._own(mixed.shape[-1], mixed.dtype)).sum(axis=2)
 
     def _own(self, size: int, dtype: jnp.dtype) -> jax.Array:
         """Mark the numbers of each head with one: [1, 1, H, size]."""
