@@ -5,6 +5,7 @@ its rows it gathers the whole parameters; the gradients of all devices are then 
 and each device receives its share. The mesh axis `tensor` is left to XLA.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -31,40 +32,41 @@ def over_shards(
     """
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
     splits = jax.tree.map(lambda spec: _part(spec, BATCH_AXES), specs)
-    tensor_splits = jax.tree.map(lambda spec: _part(spec, ("tensor",)), specs)
+    wholes = jax.tree.map(lambda spec: _part(spec, ("tensor",)), specs)
+    rows = PartitionSpec(BATCH_AXES)
+    # check_vma=False: otherwise JAX sums the gradients of replicated parameters.
+    exchange = functools.partial(jax.shard_map, check_vma=False)
 
-    def manual(function: Callable[[Parameters], Parameters]) -> Callable:
-        """XLA would gather what `tensor` splits before it exchanges it otherwise."""
-        return jax.shard_map(
-            function, in_specs=(tensor_splits,), out_specs=tensor_splits,
-            axis_names={"tensor"}, check_vma=False,
-        )  # fmt: skip
-
-    @manual
     def gather(params: Parameters) -> Parameters:
         def cast(path: tuple, x: jax.Array) -> jax.Array:
             return x.astype(dtype) if path[-1].key == "kernel" else x
 
         return jax.tree.map(_gather, jax.tree.map_with_path(cast, params), splits)
 
-    @manual
-    def scatter(grads: Parameters) -> Parameters:
-        return jax.tree.map(_scatter, grads, splits)
-
-    def of_shard(params: Parameters, batch: Any, rest: Any) -> tuple:
-        whole = gather(params)
+    def of_rows(params: Parameters, batch: Any, rest: Any) -> tuple[Any, Parameters]:
         rules = [rule for rule in nn.get_logical_axis_rules() if rule[0] != "batch"]
         with nn.logical_axis_rules(rules):
-            sums, grads = differentiate(whole, batch, rest)
-        return jax.lax.psum(sums, BATCH_AXES), scatter(grads)
+            sums, grads = differentiate(params, batch, rest)
+        return jax.lax.psum(sums, BATCH_AXES), jax.tree.map(lambda x: x[None], grads)
 
-    return jax.shard_map(
-        of_shard,
-        in_specs=(splits, PartitionSpec(BATCH_AXES), PartitionSpec()),
-        out_specs=(PartitionSpec(), splits),
-        axis_names=set(BATCH_AXES),
-        check_vma=False,  # otherwise JAX sums the gradients of replicated parameters
-    )
+    def scatter(grads: Parameters) -> Parameters:
+        return jax.tree.map(lambda x, split: _scatter(x[0], split), grads, splits)
+
+    def of_batch(params: Parameters, batch: Any, rest: Any) -> tuple[Any, Parameters]:
+        whole = exchange(gather, in_specs=(specs,), out_specs=wholes)(params)
+        # XLA splits the work of `tensor`, and could not split exchanges by it as well.
+        sums, grads = exchange(
+            of_rows,
+            in_specs=(PartitionSpec(), rows, PartitionSpec()),
+            out_specs=(PartitionSpec(), rows),
+            axis_names=set(BATCH_AXES),
+        )(whole, batch, rest)
+        by_device = jax.tree.map(
+            lambda whole: PartitionSpec(BATCH_AXES, *whole), wholes
+        )
+        return sums, exchange(scatter, in_specs=(by_device,), out_specs=specs)(grads)
+
+    return of_batch
 
 
 def _part(spec: PartitionSpec, axes: tuple[str, ...]) -> PartitionSpec:
@@ -97,8 +99,10 @@ def _scatter(x: jax.Array, split: PartitionSpec) -> jax.Array:
             if not dimension:
                 x = x.reshape(-1, _columns(x.shape))
             x = jax.lax.psum_scatter(x, axes, scatter_dimension=dimension, tiled=True)
-            rest = tuple(axis for axis in BATCH_AXES if axis not in axes)
-            return jax.lax.psum(x, rest).reshape(shape)
+            for axis in set(BATCH_AXES) - set(axes):
+                if jax.lax.axis_size(axis) > 1:
+                    x = jax.lax.psum(x, axis)
+            return x.reshape(shape)
     return jax.lax.psum(x, BATCH_AXES)
 
 
