@@ -61,10 +61,8 @@ def over_shards(
             out_specs=(PartitionSpec(), rows),
             axis_names=set(BATCH_AXES),
         )(whole, batch, rest)
-        by_device = jax.tree.map(
-            lambda whole: PartitionSpec(BATCH_AXES, *whole), wholes
-        )
-        return sums, exchange(scatter, in_specs=(by_device,), out_specs=specs)(grads)
+        parts = jax.tree.map(lambda whole: PartitionSpec(BATCH_AXES, *whole), wholes)
+        return sums, exchange(scatter, in_specs=(parts,), out_specs=specs)(grads)
 
     return of_batch
 
@@ -99,10 +97,9 @@ def _scatter(x: jax.Array, split: PartitionSpec) -> jax.Array:
             if not dimension:
                 x = x.reshape(-1, _columns(x.shape))
             x = jax.lax.psum_scatter(x, axes, scatter_dimension=dimension, tiled=True)
-            for axis in set(BATCH_AXES) - set(axes):
-                if jax.lax.axis_size(axis) > 1:
-                    x = jax.lax.psum(x, axis)
-            return x.reshape(shape)
+            rest = [axis for axis in BATCH_AXES if axis not in axes]
+            rest = tuple(axis for axis in rest if jax.lax.axis_size(axis) > 1)
+            return (jax.lax.psum(x, rest) if rest else x).reshape(shape)
     return jax.lax.psum(x, BATCH_AXES)
 
 
