@@ -183,7 +183,11 @@ class TrainingConfig(Section, name="training"):
 class MeshConfig(Section, name="mesh"):
     """How devices are used; the sizes multiply to their number, -1 is the rest."""
 
-    data: int = setting("Replicas that split the batch.", least=-1, free=True)
+    data: int = setting(
+        "Devices that split the batch; each updates its share of the parameters.",
+        least=-1,
+        free=True,
+    )
     fsdp: int = setting(
         "Devices that split batch, parameters and optimiser state.", least=-1, free=True
     )

@@ -1,8 +1,9 @@
 """Where arrays live: the device mesh, and the table that maps axis names to it.
 
 Parameters and activations carry logical axis names (see `jaxformer.models`). The mesh
-has three axes: `data` splits the batch, `fsdp` splits the batch and the parameters'
-`embed` axis (ZeRO), `tensor` splits heads, feed-forward and vocabulary.
+has three axes. `data` splits the batch, and a dimension of each parameter that divides
+evenly; `fsdp` splits the batch and the parameters' `embed` axis; `tensor` splits heads,
+feed-forward and vocabulary. Moments are split like parameters.
 """
 
 import contextlib
@@ -138,6 +139,26 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
     boxed = jax.eval_shape(init)
     leaves = jax.eval_shape(nn.unbox, boxed)
     return jax.tree.map(place, leaves, nn.get_partition_spec(boxed))
+
+
+def batch_shardings(mesh: Mesh, init: Callable[[], Any]) -> Any:
+    """Shardings of the parameters of `init`'s state; None if nothing splits a batch."""
+    if mesh.shape["data"] * mesh.shape["fsdp"] == 1:
+        return None
+    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(mesh, init).params)
+
+
+def _share(mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec) -> PartitionSpec:
+    """Split over `data` too: the dimension of `fsdp`, else the first that divides."""
+    axes = [axis if mesh.shape.get(axis, 1) > 1 else None for axis in spec]
+    axes += [None] * (len(shape) - len(axes))
+    joined = "fsdp" if "fsdp" in axes else None
+    parts = mesh.shape["data"] * mesh.shape.get(joined, 1)
+    for index, size in enumerate(shape):
+        if parts > 1 and axes[index] == joined and size % parts == 0:
+            axes[index] = ("data", joined) if joined else "data"
+            break
+    return PartitionSpec(*axes)
 
 
 def batch_shardings(mesh: Mesh, init: Callable[[], Any]) -> Any:
