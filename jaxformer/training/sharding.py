@@ -141,13 +141,6 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
     return jax.tree.map(place, leaves, nn.get_partition_spec(boxed))
 
 
-def batch_shardings(mesh: Mesh, init: Callable[[], Any]) -> Any:
-    """Shardings of the parameters of `init`'s state; None if nothing splits a batch."""
-    if mesh.shape["data"] * mesh.shape["fsdp"] == 1:
-        return None
-    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(mesh, init).params)
-
-
 def _share(mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec) -> PartitionSpec:
     """Split over `data` too: the dimension of `fsdp`, else the first that divides."""
     axes = [axis if mesh.shape.get(axis, 1) > 1 else None for axis in spec]
