@@ -146,9 +146,9 @@ def _share(mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec) -> Partition
     axes = [axis if mesh.shape.get(axis, 1) > 1 else None for axis in spec]
     axes += [None] * (len(shape) - len(axes))
     joined = "fsdp" if "fsdp" in axes else None
-    parts = mesh.shape["data"] * mesh.shape.get(joined, 1)
+    data, parts = mesh.shape["data"], mesh.shape["data"] * mesh.shape.get(joined, 1)
     for index, size in enumerate(shape):
-        if parts > 1 and axes[index] == joined and size % parts == 0:
+        if data > 1 and axes[index] == joined and size % parts == 0:
             axes[index] = ("data", joined) if joined else "data"
             break
     return PartitionSpec(*axes)
@@ -159,20 +159,6 @@ def batch_shardings(mesh: Mesh, init: Callable[[], Any]) -> Any:
     if mesh.shape["data"] * mesh.shape["fsdp"] == 1:
         return None
     return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(mesh, init).params)
-
-
-def _share(mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec) -> PartitionSpec:
-    """Split one dimension over the replicas too: the first one that divides evenly."""
-    axes = [axis if mesh.shape.get(axis, 1) > 1 else None for axis in spec]
-    axes += [None] * (len(shape) - len(axes))
-    if mesh.shape["data"] > 1:
-        at = axes.index("fsdp") if "fsdp" in axes else None
-        for index, size in enumerate(shape):
-            parts = mesh.shape["data"] * (mesh.shape["fsdp"] if index == at else 1)
-            if (at in (None, index) and axes[index] != "tensor") and size % parts == 0:
-                axes[index] = "data" if at is None else ("data", "fsdp")
-                break
-    return PartitionSpec(*axes)
 
 
 def born_sharded(mesh: Mesh, init: Callable[[], Any]) -> Any:
