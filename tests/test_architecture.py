@@ -27,7 +27,7 @@ ROOMS = {
     "optimizer": ("training.optimizer", "contract"),  # equation 3, section 5.3
     "update": (  # pure functions of a model and a batch
         "training.divergence training.loss training.loss_kernel training.sharding "
-        "training.step",
+        "training.step training.zero",
         "contract models",
     ),
     "training": ("training", "contract processes update"),  # it is handed its batches
@@ -86,7 +86,7 @@ DOORS = {
     "tensorboardX": "training.board",
     "xxhash": "files",
     "ml_collections": "configs",
-    "flax": "models training.sharding export.parameters",
+    "flax": "models training.sharding training.zero export.parameters",
 }
 
 
