@@ -126,9 +126,15 @@ def apply_gradients(
             ema = optax.incremental_update(params, ema, 1.0 - config.ema_decay)
         return state._replace(params=params, opt_state=opt_state, ema=ema)
 
-    # A branch, because XLA would copy all parameters and moments to select between new
-    # and old ones.
-    state = jax.lax.cond(is_good, update, lambda state: state, state)
+    # XLA for CPUs would copy all parameters and moments to select between new and old
+    # ones. XLA for GPUs gathers on each device all that a branch returns.
+    state = jax.lax.platform_dependent(
+        state,
+        cuda=lambda state: jax.tree.map(
+            lambda new, old: jnp.where(is_good, new, old), update(state), state
+        ),
+        default=lambda state: jax.lax.cond(is_good, update, lambda state: state, state),
+    )
     is_bad = runs & ~is_good
     sums = jax.tree.map(lambda x: jnp.where(is_good, x, 0.0), total.sums)
     state = state._replace(

@@ -62,27 +62,28 @@ def figures(sizes):
 
 @pytest.mark.parametrize(
     ("sizes", "passes", "share"),
-    [(DATA, 2, 0.04), (FSDP, 3, 0.045), (BOTH, 3, 0.04), (TENSOR, 2, 0.033)],
+    [(DATA, 1.3, 0.06), (FSDP, 1.5, 0.06), (BOTH, 1.5, 0.057), (TENSOR, None, 0.043)],
     ids=["data=4", "fsdp=4", "data=2,fsdp=2", "data=2,tensor=2"],
 )
 def test_an_update_is_lean_on_every_mesh(sizes, passes, share):
-    """Gradients are summed once, and with fsdp parameters are gathered once.
+    """Parameters are gathered once, and gradients are summed once.
 
-    A device sends at most `passes` times the float32 parameters, and activations only
-    with tensor. The bounds of `share`, that of the peak, are just below what was found.
+    A device sends at most `passes` times the float32 parameters; with tensor also
+    activations. The bounds of `share`, that of the peak, are just below what was found.
     """
     found, _ = figures(sizes)
-    _, fsdp, tensor = sizes
+    *_, tensor = sizes
     assert found["has_float64"] is False
     assert found["fits"] is True
     assert found["share_of_peak"] > share
     kinds = {each["kind"] for each in found["collectives"]}
-    assert kinds <= {"all-reduce", "all-gather", "reduce-scatter"}
+    # Shares of the embedding are no whole tiles of the chip, so parts of them move.
+    assert kinds <= {"all-reduce", "all-gather", "reduce-scatter", "collective-permute"}
     if tensor == 1:
         assert found["collective_bytes"] < passes * 4 * PARAMETERS
-    if fsdp == 1:  # nothing of the embedding is gathered
-        gathered = (e for e in found["collectives"] if e["kind"] == "all-gather")
-        assert max((each["largest"] for each in gathered), default=0) < V * D
+    # What `tensor` splits stays split, first of all the embedding.
+    gathered = (e for e in found["collectives"] if e["kind"] == "all-gather")
+    assert max(each["largest"] for each in gathered) == V * D // tensor
 
 
 def test_a_step_of_the_decoder_is_estimated():

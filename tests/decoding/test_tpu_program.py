@@ -56,6 +56,15 @@ def _environment():
         compilation_cache.reset_cache()
 
 
+def split_by_tensor(leaf):
+    """A parameter as in training, but whole on each device of `data`."""
+    spec = PartitionSpec(
+        *(axis if axis == "tensor" else None for axis in leaf.sharding.spec)
+    )
+    sharding = NamedSharding(leaf.sharding.mesh, spec)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
 class Programs:
     """The programs of a search and their arguments, on devices of a v5e:2x4."""
 
@@ -73,7 +82,8 @@ class Programs:
         scorer = Scorer([model])
         self.programs = SlotPrograms(scorer, options, self.rows)
         init = functools.partial(model.init, jax.random.key(0))
-        arrange = jax.jit(scorer.weights).lower([abstract_state(mesh, init)]).compile()
+        params = jax.tree.map(split_by_tensor, abstract_state(mesh, init))
+        arrange = jax.jit(scorer.weights).lower([params]).compile()
         self.weights = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(
                 leaf.shape, leaf.dtype, sharding=sharding
