@@ -28,13 +28,19 @@ class Peers:
         self.name = ""  # put before messages: "process 1: "
         self.timeout = 0  # seconds after which a silent process counts as lost
         self.is_ending = threading.Event()  # this process is about to end normally
-        self.has_complained = False
+        self.has_complained = self.is_aborting = False
         self._handler: Any = None  # kept alive: C holds no reference
 
     @property
     def seconds_until_known(self) -> float:
         """How long after a failure JAX has reported a lost process; 0: no watch."""
         return self.timeout and self.timeout + 5 * WATCH_SECONDS
+
+    def await_news(self) -> None:
+        """Wait, after a failure, until JAX would have reported a lost process."""
+        time.sleep(self.seconds_until_known)
+        if self.is_aborting:  # which ends this process
+            time.sleep(self.seconds_until_known)
 
     def complain(self, what: object) -> None:
         """Print in one line what went wrong, and in which of several processes."""
@@ -88,6 +94,7 @@ class Peers:
 
         @ctypes.CFUNCTYPE(None, ctypes.c_int)
         def handler(_: int) -> None:
+            self.is_aborting = True
             # When this process is ending, process 0 has ended before it.
             if self.is_ending.wait(self.seconds_until_known):
                 os._exit(0)

@@ -114,11 +114,7 @@ def leave() -> None:
 
 
 complain = PEERS.complain
-
-
-def await_news_of_peers() -> None:
-    """Wait, after a failure, until JAX would have reported a lost process."""
-    time.sleep(PEERS.seconds_until_known)
+await_news_of_peers = PEERS.await_news
 
 
 def end_last() -> None:
