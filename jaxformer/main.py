@@ -61,11 +61,16 @@ def main(argv: Sequence[str]) -> int:
     code = 1
     try:
         code = _run(arguments, processes)
-    except Exception:
+    except Exception as error:
         if not processes.are_several():
             raise
-        traceback.print_exc()
+        # A collective fails as soon as a process is lost, which is reported later.
+        of_device = isinstance(error, RuntimeError)
+        if not of_device:
+            traceback.print_exc()
         processes.await_news_of_peers()
+        if of_device:
+            traceback.print_exc()
     if code == EXIT_MISTAKE:
         processes.end_last()
     return code
