@@ -1,15 +1,17 @@
 """Compare the speed of decoding with CTranslate2 and Hugging Face.
 
-    python benchmarks/decode.py [--quick] [--repeats=7] [--threads=2]
+    python benchmarks/decode.py [--quick] [--repeats=7] [--threads=2] [--dtype=float32]
         [--workdir=DIR --text=SOURCE [--reference=FILE]]
 
-First the paper's base model with random parameters, in float32 on CPU cores: 32
-sentences of 20 tokens, translations of exactly 30, by greedy search and with a beam of
-4; --layers, --d_model, --d_ff, --num_heads, --vocabulary, --rows, --source and
---target change the sizes. With --workdir and --text also a trained model on real text
-of mixed lengths, from lines to lines. The first turn of each is not counted; that of
-real text is reported as "first time". --threads are those of a peer, by default one a
-core. Packages that are not installed are left out, and named.
+First the paper's base model with random parameters: 32 sentences of 20 tokens,
+translations of exactly 30, by greedy search and with a beam of 4; --layers, --d_model,
+--d_ff, --num_heads, --vocabulary, --rows, --source and --target change the sizes. With
+--workdir and --text also a trained model on real text of mixed lengths, from lines to
+lines. The first turn of each is not counted; that of real text is reported as "first
+time". --threads are those of a peer, by default one a core. Packages that are not
+installed are left out, and named. All contestants run on the GPU if there is one.
+--dtype=bfloat16 is ours, and Hugging Face's: CTranslate2 takes float32 and int8 on a
+CPU, float16 and int8 with float16 on a GPU.
 """
 
 import argparse
@@ -21,10 +23,11 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# JAX would reserve most of the GPU's memory, which the peers need as well.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 from benchmarks import harness
-from benchmarks.models import Sizes, draw_endless, make_translator
+from benchmarks.models import Sizes, device_name, draw_endless, make_translator
 from benchmarks.peers import decoding as peers
 from benchmarks.peers.decoding import Translate
 from jaxformer.data.text import read_lines
@@ -32,12 +35,18 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.run import open_run, read_parameters
 
-OURS, CT2, CT2_INT8, HF = "ours", "CTranslate2 float32", "CTranslate2 int8", "HF"
-QUANTIZED = {CT2: "float32", CT2_INT8: "int8"}
+OURS, HF = "ours", "HF"
+# CTranslate2's types by device; ratios are to the first.
+QUANTIZED = {"cpu": ("float32", "int8"), "cuda": ("float16", "int8_float16")}
 BEAMS = {"beam 4": 4, "greedy": 1}
 SIZES = Sizes(source=20, target=30)
 SIZE_FLAGS = {name: value for name, value in vars(SIZES).items() if type(value) is int}
 CT2_BATCH = 2048  # source tokens; from 512 on the speed is the same
+
+
+def quantized() -> dict[str, str]:
+    """The types of CTranslate2 on this device, by contestant."""
+    return {f"CTranslate2 {kind}": kind for kind in QUANTIZED[device_name()]}
 
 
 def both(
@@ -47,7 +56,7 @@ def both(
     found = {OURS: make_translator(*model, decoding)}
     if harness.has("ctranslate2"):
         search["beam_size"] = decoding["beam_size"]
-        for name, kind in QUANTIZED.items():
+        for name, kind in quantized().items():
             peer = peers.ctranslate2(folder / kind, model, kind, threads, decoding)
             found[name] = functools.partial(peer, **search)
     return found
@@ -73,10 +82,11 @@ def same_as_ours(outputs: dict[str, list[str]], name: str, words: int | None) ->
 def forced_length(options: argparse.Namespace, folder: Path) -> dict:
     """Time translations of exactly `target` tokens by a model that never ends."""
     sizes = {name: getattr(options, name) for name in SIZE_FLAGS}
-    sizes = dataclasses.replace(SIZES, **sizes)
+    sizes = dataclasses.replace(SIZES, **sizes, dtype=options.dtype)
     model = sizes.model(dropout=0.0, logits_bias=True)
     params = draw_endless(model)
     tokenizer, found = peers.Numbers(sizes.vocabulary), {}
+    peer = next(iter(quantized()))
     lines = [tokenizer.decode(ids) for ids in sizes.sentences(sizes.source, 1)]
     exact = dict.fromkeys(("min_decoding_length", "max_decoding_length"), sizes.target)
     for search, beam_size in BEAMS.items():
@@ -98,11 +108,11 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
                 raise RuntimeError(f"{name} made translations of {lengths} tokens")
         rounds, _ = compare(translators, lines, options.repeats)
         tokens = dict.fromkeys(translators, sizes.rows * sizes.target)
-        found[search] = harness.figures(rounds, tokens, CT2)
-        for name in QUANTIZED.keys() & outputs:
+        found[search] = harness.figures(rounds, tokens, peer)
+        for name in quantized().keys() & outputs:
             same = same_as_ours(outputs, name, sizes.target - 1)
             found[search][name]["same_as_ours"] = same
-    harness.print_figures(found, "target tokens", CT2, {})
+    harness.print_figures(found, "target tokens", peer, {})
     return found
 
 
@@ -116,12 +126,12 @@ def real_text(options: argparse.Namespace, folder: Path) -> dict:
         max_batch_size=CT2_BATCH, batch_type="tokens", length_penalty=decoding["alpha"],
         disable_unk=True,
     )  # fmt: skip
-    lines = list(read_lines(options.text))
+    lines, peer = list(read_lines(options.text)), next(iter(quantized()))
     found, amounts = {}, dict.fromkeys(translators, len(lines))
     for label, repeats in (("first time", 1), ("again", options.repeats)):
         rounds, outputs = compare(translators, lines, repeats)
-        found[label] = harness.figures(rounds, amounts, CT2)
-    harness.print_figures(found, "sentences", CT2, {})
+        found[label] = harness.figures(rounds, amounts, peer)
+    harness.print_figures(found, "sentences", peer, {})
     for name, output in outputs.items():
         each = {"same_as_ours": same_as_ours(outputs, name, None)}
         if options.reference:
@@ -146,8 +156,9 @@ def measure(options: argparse.Namespace) -> dict:
 
 
 main = functools.partial(
-    harness.run, __doc__, measure, repeats=(7, 1), threads=len(os.sched_getaffinity(0)),
-    workdir=None, text=None, reference=None, **SIZE_FLAGS,
+    harness.run, __doc__, measure, repeats=(7, 1), dtype=("float32", "bfloat16"),
+    threads=len(os.sched_getaffinity(0)), workdir=None, text=None, reference=None,
+    **SIZE_FLAGS,
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
     AXES,
     batch_sharding,
+    batch_shardings,
     born_sharded,
     copy_to,
     local_mesh,
@@ -86,6 +87,11 @@ SIZES = {
 }  # fmt: skip
 
 
+def device_name() -> str:
+    """Name the device of this process as PyTorch and CTranslate2 do."""
+    return "cuda" if jax.default_backend() == "gpu" else "cpu"
+
+
 def one_device() -> Mesh:
     kinds = (AxisType.Auto,) * len(AXES)
     return jax.make_mesh((1, 1, 1), AXES, axis_types=kinds, devices=jax.devices()[:1])
@@ -102,9 +108,10 @@ class Trainer:
         )  # fmt: skip
         values = wmt_base.get_config().training.to_dict()
         config = TrainingConfig(**values | {"label_smoothing": LABEL_SMOOTHING})
-        self.step = TrainStep(model, optimizer, config)
         with on_mesh(mesh):
             init = functools.partial(init_state, model, optimizer, config)
+            shardings = batch_shardings(mesh, init)
+            self.step = TrainStep(model, optimizer, config, shardings)
             self.state = born_sharded(mesh, init)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
@@ -112,12 +119,17 @@ class Trainer:
             rows = put_batch(self.mesh, batch)
             return self.step.lower(self.state, rows, accumulate=False).compile()
 
-    def __call__(self, batch: Batch) -> float:
-        """Make an update with a batch of numpy arrays; returns its loss per token."""
+    def start(self, batch: Batch) -> jax.Array:
+        """Start an update with a batch of numpy arrays; returns its loss per token."""
         with on_mesh(self.mesh):
             self.state, report = self.step(self.state, (put_batch(self.mesh, batch),))
+        return report.sums.loss / report.sums.tokens
+
+    def __call__(self, batch: Batch) -> float:
+        """Make an update; returns its loss per token."""
+        loss = self.start(batch)
         jax.block_until_ready(self.state)
-        return float(report.sums.loss / report.sums.tokens)
+        return float(loss)
 
 
 def draw_endless(model: Model) -> dict:

@@ -24,6 +24,7 @@ import jax
 
 from benchmarks.harness import parse, print_table
 from benchmarks.models import SIZES, Sizes
+from jaxformer.accelerators.chips import CHIPS, Chip
 from jaxformer.models.sequence_model import parameter_count
 
 SHARE = 0.4  # of the peak, the goal: an assumption, not a measurement
@@ -33,46 +34,14 @@ ROW = 256  # positions of a packed row, a side, batches.row_length
 ROWS = math.ceil(TOKENS / ROW)
 REAL_SHARE = 0.98  # of the positions of packed rows that hold tokens
 COUNTS = (1, 8, 64, 512, 4096)
-MESH_CHIPS = 64  # of the table that compares meshes
 BFLOAT16 = 2  # bytes
-# Float32 bytes of a parameter: its gradient; that, the parameter and Adam's moments.
-GRADIENT_BYTES, STATE_BYTES = 4, 16
-# Float32 bytes moved for a parameter: it is read forward, backward and by Adam, and
-# written once; both moments are read and written; the gradient is written and read.
-MOVED_BYTES = 40
+# Float32 bytes of a parameter: its gradient; itself and Adam's moments, which the chips
+# share; those that Adam moves, since it reads and writes these.
+GRADIENT_BYTES, SHARED_BYTES, UPDATED_BYTES = 4, 12, 24
 LOGIT_BYTES = 16  # moved for a logit: it and its gradient are written and read
 
 
-class Hardware(NamedTuple):
-    """A chip and its links, by its maker. Rates are bytes a second out of one chip."""
-
-    name: str
-    peak: float  # bfloat16 operations a second, without sparsity
-    memory: float  # bytes
-    memory_rate: float
-    link_rate: float  # within a group: all links of the chip, one direction
-    group: int  # chips that these links join: a pod, or a box
-    network_rate: float | None  # between groups: the chip's part of the network
-    source: str
-
-
-# A TPU's link rate is its "interchip interconnect BW" in Gb/s over 8; its network rate
-# is the "data center network bandwidth per Pod" over the chips of the pod. A GPU's link
-# rate is half of the 900 GB/s that NVLink has in both directions, its peak half of the
-# 1,979 TFLOP/s that the datasheets print for sparse matrices.
-DGX = "DGX H100/H200 User Guide: a ConnectX-7 of 400 Gb/s for each GPU"
-TPU, NVIDIA = "Cloud TPU documentation, TPU", "NVIDIA {} datasheet; " + DGX
-HARDWARE = (
-    Hardware("TPU v5e", 197e12, 16e9, 819e9, 1600e9 / 8, 256, 6.4e12 / 8 / 256,
-             f"{TPU} v5e"),
-    Hardware("TPU v5p", 459e12, 95e9, 2765e9, 4800e9 / 8, 8960, None, f"{TPU} v5p"),
-    Hardware("TPU v6e", 918e12, 32e9, 1600e9, 3200e9 / 8, 256, 25.6e12 / 8 / 256,
-             f"{TPU} v6e"),
-    Hardware("H100 SXM", 1979e12 / 2, 80e9, 3350e9, 900e9 / 2, 8, 400e9 / 8,
-             NVIDIA.format("H100")),
-    Hardware("H200 SXM", 1979e12 / 2, 141e9, 4800e9, 900e9 / 2, 8, 400e9 / 8,
-             NVIDIA.format("H200")),
-)  # fmt: skip
+HARDWARE = [CHIPS[name] for name in ("v5e", "v5p", "v6e", "h100", "h200")]
 
 
 @dataclass(frozen=True)
@@ -86,6 +55,21 @@ class Model:
     def parameters(self) -> int:
         init = self.sizes.model().init
         return parameter_count(jax.eval_shape(init, jax.random.key(0)))
+
+    @functools.cached_property
+    def gathered(self) -> int:
+        """Bytes of the parameters that each chip gathers: kernels in bfloat16."""
+        table = self.sizes.vocabulary * self.sizes.d_model
+        return BFLOAT16 * (self.parameters - table) + GRADIENT_BYTES * table
+
+    def moved(self, chips: int) -> float:
+        """Bytes of parameters that a chip moves in an update.
+
+        Gathered ones are written, and read forward and backward; gradients are written
+        and read; a share is updated.
+        """
+        update = UPDATED_BYTES / chips + 2 * GRADIENT_BYTES
+        return 3 * self.gathered + update * self.parameters
 
     @functools.cached_property
     def row_flops(self) -> int:
@@ -124,7 +108,7 @@ class Step(NamedTuple):
         return max(self.compute, self.memory) + self.communication
 
 
-def one_pass(hardware: Hardware, chips: int, size: float, group: int) -> float:
+def one_pass(hardware: Chip, chips: int, size: float, group: int) -> float:
     """Compute seconds to gather, or to reduce and scatter, `size` bytes over `chips`.
 
     A ring within every group of `group` chips, and rings between the groups, each with
@@ -138,25 +122,19 @@ def one_pass(hardware: Hardware, chips: int, size: float, group: int) -> float:
     return seconds
 
 
-def communication(hardware: Hardware, model: Model, data: int, fsdp: int) -> float:
-    """Compute seconds to reduce the gradients, and with fsdp to gather the parameters.
-
-    fsdp takes three passes over all: it gathers forward and backward, and scatters the
-    reduced gradients. Then data takes two passes to reduce a chip's part of them.
-    """
-    size = GRADIENT_BYTES * model.parameters
-    replicas = max(1, hardware.group // fsdp)  # of the parameters, in a group
-    gather = one_pass(hardware, fsdp, size, hardware.group)
-    return 3 * gather + 2 * one_pass(hardware, data, size / fsdp, replicas)
+def communication(hardware: Chip, model: Model, chips: int) -> float:
+    """Compute seconds to gather parameters and to scatter the reduced gradients."""
+    size = model.gathered + GRADIENT_BYTES * model.parameters
+    return one_pass(hardware, chips, size, hardware.group)
 
 
-def step(hardware: Hardware, model: Model, rows: int, data: int, share: float) -> Step:
-    """Compute seconds of an update with `rows` rows on each of `data` chips."""
+def step(hardware: Chip, model: Model, rows: int, chips: int, share: float) -> Step:
+    """Compute seconds of an update with `rows` rows on each of `chips`."""
     moved = 2 * model.row_activations() + ROW * model.sizes.vocabulary * LOGIT_BYTES
     return Step(
         rows * model.row_flops / (share * hardware.peak),
-        (rows * moved + MOVED_BYTES * model.parameters) / hardware.memory_rate,
-        communication(hardware, model, data, 1),
+        (rows * moved + model.moved(chips)) / hardware.memory_rate,
+        communication(hardware, model, chips),
     )
 
 
@@ -176,7 +154,7 @@ def chips_and_work() -> None:
     print("### The chips\n\nRates are of one chip, outwards.\n")
     header = "chip | bf16 TFLOP/s | memory, GB | memory, GB/s | link, GB/s | "
     rows = [
-        f"{h.name} | {h.peak / 1e12:,.4g} | {h.memory / 1e9:.0f} | "
+        f"{h.title} | {h.peak / 1e12:,.4g} | {h.memory / 1e9:.0f} | "
         f"{h.memory_rate / 1e9:,.0f} | {h.link_rate / 1e9:.0f} | {h.group:,} | "
         f"{f'{h.network_rate / 1e9:.4g}' if h.network_rate else '-'} | {h.source}"
         for h in HARDWARE
@@ -188,14 +166,20 @@ def chips_and_work() -> None:
         f"{100 * REAL_SHARE:.0f} % hold tokens, {ROWS * ROW * REAL_SHARE:,.0f}.\n"
     )
     header = f"model | parameters | GFLOP a row | TFLOP for {ROWS} rows | activations a"
-    sizes = STATE_BYTES, MOVED_BYTES, GRADIENT_BYTES
     rows = [
         f"{m.name} | {m.parameters / 1e6:.2f} M | {m.row_flops / 1e9:.1f} | "
         f"{ROWS * m.row_flops / 1e12:.2f} | {m.row_activations() / 1e6:.1f} | "
-        f"{gb(*(size * m.parameters for size in sizes))}"
+        + gb(
+            SHARED_BYTES * m.parameters,
+            m.gathered,
+            GRADIENT_BYTES * m.parameters,
+            m.moved(1),
+            m.moved(8),
+        )
         for m in MODELS
     ]
-    print_table(f"{header} row, MB | state, GB | state moved, GB | gradient, GB", rows)
+    header += " row, MB | state, GB | gathered, GB | gradient, GB"
+    print_table(f"{header} | moved, 1 chip, GB | moved, 8 chips, GB", rows)
 
 
 def fixed_batch(model: Model, share: float) -> None:
@@ -208,7 +192,7 @@ def fixed_batch(model: Model, share: float) -> None:
         n = math.ceil(ROWS / count)  # on the fullest chip
         s = step(hardware, model, n, count, share)
         mesh = f"{count:,} | data={count} | {n} | {count * n * ROW:,}"
-        rows.append(f"{hardware.name} | {mesh} | {ms(*s, s.best, s.worst)}")
+        rows.append(f"{hardware.title} | {mesh} | {ms(*s, s.best, s.worst)}")
     header = (
         "chip | chips | mesh | rows a chip | positions an update and microbatch, a side"
         " | compute, ms | memory, ms | communication, ms | step, all overlaps, ms"
@@ -232,7 +216,7 @@ def grown_batch(share: float) -> None:
         each = [step(hardware, model, ROWS, n, share) for n in COUNTS]
         spans = " | ".join(ms(s.best, s.worst, between=" - ") for s in each)
         alone = ms(each[0].compute, each[0].memory)
-        rows.append(f"{model.name} | {hardware.name} | {alone} | {spans}")
+        rows.append(f"{model.name} | {hardware.title} | {alone} | {spans}")
     header = " | ".join(f"step on {count:,}, ms" for count in COUNTS)
     print_table(f"model | chip | compute, ms | memory, ms | {header}", rows)
 
@@ -243,7 +227,7 @@ def dominated(share: float) -> None:
         "with mesh data=chips.\n"
     )
 
-    def first(model: Model, hardware: Hardware, sharing: int) -> str:
+    def first(model: Model, hardware: Chip, sharing: int) -> str:
         for power in range(1, 13):
             chips = 2**power
             rows = math.ceil(ROWS / min(chips, sharing))
@@ -254,32 +238,28 @@ def dominated(share: float) -> None:
 
     header = "model | chip | the paper's batch, from chips"
     rows = [
-        f"{m.name} | {h.name} | {first(m, h, ROWS)} | {first(m, h, 1)}" for m, h in EACH
+        f"{m.name} | {h.title} | {first(m, h, ROWS)} | {first(m, h, 1)}"
+        for m, h in EACH
     ]
     print_table(f"{header} | {ROWS} rows for every chip, from chips", rows)
 
 
-def meshes() -> None:
-    print(f"### Communication by mesh, {MESH_CHIPS} chips\n")
-    shapes = [(MESH_CHIPS // fsdp, fsdp) for fsdp in (1, 8, MESH_CHIPS)]
-    header = " | ".join(f"data={data}, fsdp={fsdp}, ms" for data, fsdp in shapes)
-    rows = [
-        f"{m.name} | {h.name} | {ms(*(communication(h, m, *s) for s in shapes))}"
-        for m, h in EACH
-    ]
-    print_table(f"model | chip | {header}", rows)
+def memory() -> None:
     print(
-        "### Memory of a chip by mesh\n\nState is 16 bytes a parameter: parameters, "
-        "two moments, gradient.\n"
+        "### Memory of a chip\n\nState is 12 bytes a parameter, split over `data` x "
+        "`fsdp` chips. Gathered parameters and gradients are not split by these.\n"
     )
     rows = []
     for model in MODELS:
-        for fsdp, tensor in ((1, 1), (8, 1), (1, 8), (64, 1), (8, 8)):
-            state = STATE_BYTES * model.parameters / (fsdp * tensor)
-            kept = [state + n * model.row_activations(tensor) for n in (ROWS, 13, 1)]
-            mesh = f"fsdp={fsdp}, tensor={tensor}"
-            rows.append(f"{model.name} | {mesh} | {gb(state, *kept)}")
-    header = f"model | mesh | state, GB | with {ROWS} rows a chip, GB"
+        for chips, tensor in ((1, 1), (8, 1), (1, 8), (64, 1), (8, 8)):
+            state = SHARED_BYTES * model.parameters / chips
+            whole = model.gathered + GRADIENT_BYTES * model.parameters
+            held = (state + whole) / tensor
+            kept = [held + n * model.row_activations(tensor) for n in (ROWS, 13, 1)]
+            mesh = f"{chips} | {tensor}"
+            rows.append(f"{model.name} | {mesh} | {gb(held, *kept)}")
+    header = "model | data x fsdp | tensor | state, gathered and gradients, GB"
+    header += f" | with {ROWS} rows a chip, GB"
     print_table(f"{header} | with 13, GB | with 1, GB", rows)
 
 
@@ -290,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         fixed_batch(model, share)
     grown_batch(share)
     dominated(share)
-    meshes()
+    memory()
 
 
 if __name__ == "__main__":

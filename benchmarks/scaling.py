@@ -25,8 +25,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 
 from benchmarks import harness
-from benchmarks.collectives import collectives
 from benchmarks.models import Sizes, Trainer, one_device
+from jaxformer.accelerators.hlo import Program
 from jaxformer.errors import InputError
 from jaxformer.training.sharding import AXES, make_mesh
 
@@ -88,7 +88,7 @@ def exchanged(axis: str) -> dict[str, int]:
     trainer = Trainer(sizes.model(), mesh)
     parameters = jax.tree.leaves(trainer.state.params)
     found = {"parameters": sum(leaf.nbytes for leaf in parameters)}
-    for each in collectives(trainer.compile(sizes.batch()).as_text()):
+    for each in Program(trainer.compile(sizes.batch()).as_text()).collectives():
         found[each.kind] = found.get(each.kind, 0) + each.bytes
     return found
 

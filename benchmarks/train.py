@@ -1,6 +1,7 @@
 """Compare the speed of training with PyTorch and a usual Flax port.
 
     python benchmarks/train.py [--model=base|big|small|tiny] [--quick] [--repeats=7]
+        [--updates=1]
         [--rows=32 --length=32] [--only=ours,...] [--dtype=float32] [--fused_attention]
         [--workdir=DIR --tokens=4096 --batches=8 --layout=buckets --join=1]
 
@@ -11,17 +12,22 @@ alone, the limit; "share of products" is the part of their rate that is reached.
 in the layout of this repository, PyTorch's sorted by length, both of at most --tokens
 entries a side; the rate is then of target tokens that are not padding. --join=6 makes
 sentences long. The first turn of each is not counted. Packages that are not installed
-are left out, and named. All contestants run on the GPU if there is one.
+are left out, and named. All contestants run on the GPU if there is one. A turn makes
+--updates updates and waits for the last; one update of a GPU is too short to time.
 """
 
 import argparse
 import dataclasses
 import functools
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+# JAX would reserve most of the GPU's memory, which PyTorch needs as well.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 import numpy as np
@@ -37,14 +43,14 @@ from jaxformer.errors import InputError
 
 OURS, TORCH, COMPILED, FLAX = "ours", "PyTorch", "PyTorch compiled", "Flax port"
 PRODUCTS = "matrix products"
-Update = Callable[[Batch], float]  # make an update, wait for it and give its mean loss
+Update = Callable[[Batch], Any]  # start an update; float() waits for its mean loss
 
 
 def make_updates(sizes: Sizes, names: list[str], longest: int) -> dict[str, Update]:
     """Make the named contestants, for sentences of up to `longest` pieces."""
     torch = functools.partial(torch_update, sizes, longest=longest)
     makers = {
-        OURS: lambda: Trainer(sizes.model(), one_device()),
+        OURS: lambda: Trainer(sizes.model(), one_device()).start,
         TORCH: lambda: torch(compiled=False),
         COMPILED: lambda: torch(compiled=True),
         FLAX: lambda: flax_update(sizes, longest=longest),
@@ -56,23 +62,36 @@ def make_updates(sizes: Sizes, names: list[str], longest: int) -> dict[str, Upda
     return {name: makers[name]() for name in makers if name in names}
 
 
+def make(update: Update, work: Sequence[Batch]) -> float:
+    """Make updates and wait for the last; returns its mean loss."""
+    *_, loss = map(update, work)
+    return float(loss)
+
+
 def one_shape(sizes: Sizes, options: argparse.Namespace) -> dict:
     """Time updates with one full batch, and their matrix products alone."""
     updates = make_updates(sizes, options.only, max(sizes.source, sizes.target))
-    batch = sizes.batch()
-    turns = {name: functools.partial(update, batch) for name, update in updates.items()}
-    turns[PRODUCTS] = products_alone(sizes)
-    first = {name: turn() for name, turn in turns.items()}  # not counted: it compiles
+    batch, count = sizes.batch(), options.updates
+    turns = {
+        name: functools.partial(make, update, [batch] * count)
+        for name, update in updates.items()
+    }
+    products = products_alone(sizes)
+    turns[PRODUCTS] = lambda: [products() for _ in range(count)]
+    # Not counted: it compiles.
+    first = {name: make(update, [batch]) for name, update in updates.items()}
+    products()
     print({"first losses": first}, file=sys.stderr)
     rounds = harness.take_turns(turns, options.repeats)
-    amounts = dict.fromkeys(turns, sizes.rows * sizes.target)
+    amounts = dict.fromkeys(turns, count * sizes.rows * sizes.target)
     found = harness.figures(rounds, amounts, TORCH)
     shares = harness.figures(rounds, amounts, PRODUCTS)
-    flops = sizes.model().flops(sizes.rows, sizes.source, sizes.target)
+    flops = count * sizes.model().flops(sizes.rows, sizes.source, sizes.target)
     for name, each in found.items():
         each["gflops_per_second"] = flops / each["seconds"] / 1e9
         each["share_of_products"] = shares[name]["ratio"]
     label = f"{options.model}, {sizes.rows} x {sizes.target}"
+    label += f", {count} updates" if count > 1 else ""
     columns = {
         "GFLOP/s": "{gflops_per_second:,.0f}",
         "share of products": "{share_of_products:.0%}",
@@ -91,15 +110,15 @@ def real_text(sizes: Sizes, text: batches.Text, options: argparse.Namespace) -> 
     for name, update in updates.items():
         # Uncompiled PyTorch may have any number of shapes.
         is_free = name == TORCH
-        make = batches.sorted_by_length if is_free else batches.planned
-        epochs[name] = epoch = make(text, options.tokens)
+        planned = batches.sorted_by_length if is_free else batches.planned
+        epochs[name] = epoch = planned(text, options.tokens)
         parts[name] = batches.parts(epoch, options.repeats, options.batches)
         for batch in parts[name][0] if is_free else batches.by_shape(epoch).values():
-            update(batch)  # not counted
+            float(update(batch))  # not counted
     rounds = []
     for part in range(options.repeats):
         turns = {
-            name: functools.partial(list, map(update, parts[name][part]))
+            name: functools.partial(make, update, parts[name][part])
             for name, update in updates.items()
         }
         (seconds,) = harness.take_turns(turns, 1)
@@ -135,9 +154,9 @@ def measure(options: argparse.Namespace) -> dict:
 
 
 main = functools.partial(
-    harness.run, __doc__, measure, repeats=(7, 2), model=tuple(SIZES), rows=0, length=0,
-    dtype=("float32", "bfloat16"), fused_attention=False, only=[OURS, TORCH, FLAX],
-    workdir=None, layout="", tokens=4096, batches=8, join=1,
+    harness.run, __doc__, measure, repeats=(7, 2), updates=1, model=tuple(SIZES),
+    rows=0, length=0, dtype=("float32", "bfloat16"), fused_attention=False,
+    only=[OURS, TORCH, FLAX], workdir=None, layout="", tokens=4096, batches=8, join=1,
 )  # fmt: skip
 
 

@@ -103,6 +103,7 @@ def get_config() -> ConfigDict:
             "save_every": 1500,
             "keep": 5,
             "average": 5,
+            "profile_steps": config_dict.placeholder(int),
         }
     )
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})

@@ -148,6 +148,12 @@ class TrainingConfig(Section, name="training"):
     eval_every: int = setting("Updates between two evaluations.", least=1, free=True)
     save_every: int = setting("Updates between two checkpoints.", least=1, free=True)
     keep: int = setting("Newest checkpoints kept besides the best.", least=1, free=True)
+    profile_steps: int | None = setting(
+        "Updates of a trace in WORKDIR/profile, which each process of training starts "
+        "after 10 updates; None: no trace.",
+        least=1,
+        free=True,
+    )
     average: int = setting(
         "Last checkpoints averaged for translation (section 6.1).", least=1, free=True
     )
@@ -160,6 +166,12 @@ class TrainingConfig(Section, name="training"):
                 f"training.save_every={self.save_every}, since only what is saved is "
                 "evaluated"
             )
+        if (self.profile_steps or 0) > self.save_every:
+            raise InputError(
+                f"training.profile_steps is {self.profile_steps}; it must be at most "
+                f"training.save_every={self.save_every}, since no checkpoint is saved "
+                "during a trace"
+            )
         if self.average > self.keep:
             raise InputError(
                 f"training.average is {self.average}, and training.keep={self.keep} "
@@ -171,7 +183,11 @@ class TrainingConfig(Section, name="training"):
 class MeshConfig(Section, name="mesh"):
     """How devices are used; the sizes multiply to their number, -1 is the rest."""
 
-    data: int = setting("Replicas that split the batch.", least=-1, free=True)
+    data: int = setting(
+        "Devices that split the batch; each updates its share of the parameters.",
+        least=-1,
+        free=True,
+    )
     fsdp: int = setting(
         "Devices that split batch, parameters and optimiser state.", least=-1, free=True
     )

@@ -82,14 +82,20 @@ def sections_of(values: Mapping[str, Any]) -> dict[str, type[Section]]:
 
 
 def parse_config(values: Mapping[str, Mapping[str, Any]]) -> Config:
-    """Check values by section and key. Raises InputError that names what is wrong."""
+    """Check values by section and key; a key that may be None may be missing.
+
+    Raises InputError that names what is wrong.
+    """
     names = [field.name for field in dataclasses.fields(Config)]
     require_names("section", "", values, names)
     parts = {}
     for section, kind in sections_of(values).items():
-        keys = [field.name for field in dataclasses.fields(kind)]
-        require_names("key", f"{section}.", values[section], keys)
-        parts[section] = kind(**values[section])
+        fields = dataclasses.fields(kind)
+        # Configs of runs lack keys that are newer.
+        optional = {field.name: None for field in fields if kind_of(field)[1]}
+        given = {**optional, **values[section]}
+        require_names("key", f"{section}.", given, [field.name for field in fields])
+        parts[section] = kind(**given)
     return Config(**parts)
 
 

@@ -63,6 +63,12 @@ FLAG_LIST = (
          MOST_LENGTH),
     Flag("memory_gib", float, "Find the largest microbatch for devices of so much "
          "memory; 0: the memory that the device reports.", least=0, most=10**6),
+    Flag("topology", str, "Accelerators to estimate the run for, such as v5e:2x4, "
+         "v5p:2x2x1 or h200:8; needs none, only their compiler."),
+    Flag("mesh", str, "auto: search the mesh, the microbatch and rematerialisation "
+         "that --topology takes fastest, by the estimate.", choices=("auto",)),
+    Flag("before", Path, "The JSON line of an earlier check with --topology, in a "
+         "file; the page of --output shows both."),
     Flag("input", Path, "Folder of a Marian checkpoint of Hugging Face."),
     Flag("output", Path, "File or new folder to write."),
     Flag("attention", str, "Attention that is shown first.", "cross",
@@ -128,8 +134,9 @@ COMMANDS = {
     "train": Command("Prepare what is missing, then train or resume (default).", ()),
     "prepare": Command("Make the tokeniser and the tokenised corpus.", ()),
     "check": Command(
-        "Say what a run would do and what its text holds; trains nothing.",
-        ("memory_gib", "output"),
+        "Say what a run would do, here or on accelerators that are not here, and what "
+        "its text holds; trains nothing.",
+        ("memory_gib", "output", "topology", "mesh", "before"),
         needs_workdir=False,
     ),
     "translate": Command(

@@ -33,7 +33,13 @@ from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
 from jaxformer.training.log import read_scores
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.sharding import batch_sharding, copy_to, local_mesh, make_mesh
+from jaxformer.training.sharding import (
+    batch_sharding,
+    batch_shardings,
+    copy_to,
+    local_mesh,
+    make_mesh,
+)
 from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
 from jaxformer.workdir import Workdir
 
@@ -104,15 +110,22 @@ class TrainingSetup(NamedTuple):
     schedule: Callable[[int], jax.Array]  # learning rate by updates already made
 
 
-def make_training_setup(run: Run) -> TrainingSetup:
-    """Build the objects of the sections `mesh`, `optimizer` and `training`."""
+def make_training_setup(
+    run: Run, devices: Sequence[jax.Device] | None = None
+) -> TrainingSetup:
+    """Build the objects of the sections `mesh`, `optimizer` and `training`.
+
+    `devices` None means all.
+    """
     training = run.config.training
     optimizer, schedule = make_optimizer(
         d_model=run.model.d_model, **vars(run.config.optimizer)
     )
     init = functools.partial(init_state, run.model, optimizer, training)
-    train_step = TrainStep(run.model, optimizer, training)
-    return TrainingSetup(make_mesh(**vars(run.config.mesh)), init, train_step, schedule)
+    mesh = make_mesh(**vars(run.config.mesh), devices=devices)
+    shardings = batch_shardings(mesh, init)
+    train_step = TrainStep(run.model, optimizer, training, shardings)
+    return TrainingSetup(mesh, init, train_step, schedule)
 
 
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:

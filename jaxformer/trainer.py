@@ -35,6 +35,7 @@ from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.log import MetricsLog, read_scores
 from jaxformer.training.loop import DivergedError, Update, train
 from jaxformer.training.memory import require_memory
+from jaxformer.training.profile import profiled
 from jaxformer.training.step import Parameters, Report, TrainState
 
 logger = logging.getLogger(__name__)
@@ -110,15 +111,19 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
     run, training = job.run, job.run.config.training
     if processes.is_first():
         run.workdir.write_record(run.config, run.tokenizer)
-    with MetricsLog(
-        run.workdir.path,
-        start_step=int(state.step),
-        total_steps=training.steps,
-        tokens_before=float(state.window.tokens),
-    ) as log:
+    folder = run.workdir.path / "profile"
+    with (
+        MetricsLog(
+            run.workdir.path,
+            start_step=int(state.step),
+            total_steps=training.steps,
+            tokens_before=float(state.window.tokens),
+        ) as log,
+        profiled(job.train_step, int(state.step), training, folder) as train_step,
+    ):
         state = train(
             state,
-            job.train_step,
+            train_step,
             log.track(job.updates(int(state.data_position))),
             config=training,
             schedule=job.setup.schedule,

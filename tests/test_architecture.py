@@ -27,7 +27,7 @@ ROOMS = {
     "optimizer": ("training.optimizer", "contract"),  # equation 3, section 5.3
     "update": (  # pure functions of a model and a batch
         "training.divergence training.loss training.loss_kernel training.sharding "
-        "training.step",
+        "training.step training.zero",
         "contract models",
     ),
     "training": ("training", "contract processes update"),  # it is handed its batches
@@ -45,10 +45,14 @@ ROOMS = {
         "contract processes models optimizer update training data decoding evaluation "
         "workdir config_files",
     ),
+    "accelerators": (
+        "accelerators", "contract models update decoding config_files run",
+    ),
     "commands": (
         "commands",
         "contract published processes models optimizer update training data decoding "
-        "evaluation inspection export serving reports workdir config_files run",
+        "evaluation inspection export serving reports workdir config_files "
+        "accelerators run",
     ),
     "command_line": (
         "main cli flags __main__",
@@ -82,7 +86,7 @@ DOORS = {
     "tensorboardX": "training.board",
     "xxhash": "files",
     "ml_collections": "configs",
-    "flax": "models training.sharding export.parameters",
+    "flax": "models training.sharding training.zero export.parameters",
 }
 
 

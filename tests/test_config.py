@@ -21,6 +21,7 @@ def values():
         ("training.ema_decay", "1", "training.ema_decay is 1.0; it must be at least"),
         ("training.average", "6", "training.average is 6, and training.keep=5"),
         ("training.save_every", "7", "must be a multiple of training.save_every=7"),
+        ("training.profile_steps", "61", "be at most training.save_every=60, since"),
         ("training.on_divergence", "wait", "use one of stop, rollback"),
         ("optimizer.epsilon", "nan", "optimizer.epsilon is nan; it must be above 0"),
         ("optimizer.epsilon", "1e-45", "1e-45; it must be above 0 in float32"),
@@ -59,6 +60,12 @@ def test_a_wrong_config_is_refused_in_one_line(name, value, said):
         parse_config(ConfigRequest(given, overrides).resolve(None))
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_key_that_may_be_none_may_be_missing():
+    given = values()
+    del given["training"]["profile_steps"]
+    assert parse_config(given) == parse_config(values())
 
 
 def test_every_key_has_a_meaning_a_least_number_and_no_default():

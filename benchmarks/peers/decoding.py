@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.models import Sizes
+from benchmarks.models import Sizes, device_name
 from jaxformer.batch import BOS, EOS, PAD
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.export.ctranslate2 import write_ctranslate2
@@ -56,7 +56,10 @@ def ctranslate2(
         folder, SimpleNamespace(model=network.config, data=data), params, tokenizer,
         TranslateOptions(**decoding), quantization=quantization,
     )  # fmt: skip
-    translator = package.Translator(str(folder), device="cpu", intra_threads=threads)
+    translator = package.Translator(
+        str(folder), device=device_name(), compute_type=quantization,
+        intra_threads=threads,
+    )  # fmt: skip
     pieces = tokenizer.pieces()
     ids = {piece: i for i, piece in enumerate(pieces)}
 
@@ -91,10 +94,11 @@ def huggingface(sizes: Sizes, beam_size: int, threads: int) -> Translate:
             max_position_embeddings=512, eos_token_id=EOS, decoder_start_token_id=BOS,
             forced_eos_token_id=None,
         )
-    ).eval()  # fmt: skip
+    ).eval().to(device_name(), getattr(torch, sizes.dtype))  # fmt: skip
 
     def translate(lines: Sequence[str]) -> list[str]:
-        ids = torch.tensor(Numbers(sizes.vocabulary).encode(lines))
+        ids = Numbers(sizes.vocabulary).encode(lines)
+        ids = torch.tensor(ids, device=device_name())
         with torch.inference_mode():
             found = model.generate(
                 ids, attention_mask=torch.ones_like(ids), num_beams=beam_size,

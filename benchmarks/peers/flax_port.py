@@ -80,7 +80,7 @@ class Model(nn.Module):
         return embedding.attend(x) / np.sqrt(sizes.d_model)
 
 
-def flax_update(sizes: Sizes, *, longest: int) -> Callable[[Batch], float]:
+def flax_update(sizes: Sizes, *, longest: int) -> Callable[[Batch], jax.Array]:
     """Draw parameters and give the update."""
     model = Model(sizes, longest)
     optimizer = optax.adamw(
@@ -115,11 +115,10 @@ def flax_update(sizes: Sizes, *, longest: int) -> Callable[[Batch], float]:
     compiled = jax.jit(step, donate_argnums=(0, 1))
     state, number = init(jax.random.key(0)), 0
 
-    def update(batch: Batch) -> float:
+    def update(batch: Batch) -> jax.Array:
         nonlocal state, number
         *state, loss, _ = compiled(*state, batch, np.int32(number))
         number += 1
-        jax.block_until_ready(state)
-        return float(loss)
+        return loss
 
     return update

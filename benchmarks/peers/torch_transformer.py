@@ -7,10 +7,17 @@ feed-forward layer.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
-import jax
-
-from benchmarks.models import BETA1, BETA2, DROPOUT, EPSILON, LABEL_SMOOTHING, Sizes
+from benchmarks.models import (
+    BETA1,
+    BETA2,
+    DROPOUT,
+    EPSILON,
+    LABEL_SMOOTHING,
+    Sizes,
+    device_name,
+)
 from benchmarks.peers.flax_port import LEARNING_RATE
 from jaxformer.batch import BOS, PAD, Batch
 from jaxformer.models.layers import sinusoidal_positions
@@ -18,7 +25,7 @@ from jaxformer.models.layers import sinusoidal_positions
 
 def torch_update(
     sizes: Sizes, *, compiled: bool, longest: int
-) -> Callable[[Batch], float]:
+) -> Callable[[Batch], Any]:
     """Draw parameters and give the update, on a GPU if there is one.
 
     `compiled` by torch.compile. Sentences have at most `longest` pieces. Masks of
@@ -28,7 +35,7 @@ def torch_update(
     import torch
     from torch import nn
 
-    device = "cuda" if jax.default_backend() == "gpu" else "cpu"
+    device = device_name()
     torch.manual_seed(0)
 
     class Model(nn.Module):
@@ -76,7 +83,7 @@ def torch_update(
     if compiled:
         forward_loss = torch.compile(forward_loss)
 
-    def update(batch: Batch) -> float:
+    def update(batch: Batch) -> torch.Tensor:
         sides = [
             torch.from_numpy(ids).to(device, torch.long)
             for ids in (batch.source, batch.target)
@@ -87,6 +94,6 @@ def torch_update(
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-        return loss.item()
+        return loss.detach()
 
     return update

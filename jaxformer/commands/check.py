@@ -29,11 +29,32 @@ def run(
     workdir: Path | None,
     memory_gib: float | None,
     output: Path | None,
+    topology: str | None = None,
+    mesh: str | None = None,
+    before: Path | None = None,
 ) -> dict:
-    """Check a config, or the run of a workdir; return the figures of the report."""
+    """Check a config, or the run of a workdir; return the figures of the report.
+
+    With a `topology` the programs alone are checked, for these accelerators.
+    """
     if output is not None:  # fails early if a package is missing
         import jaxformer.reports.page  # noqa: F401
     require_output(output, [".html"])
+    if topology is not None:
+        if memory_gib is not None:
+            raise InputError(
+                "--memory_gib is for the devices of this machine; leave it out with "
+                "--topology"
+            )
+        from jaxformer.commands import check_topology
+
+        return check_topology.run(
+            config=config, workdir=workdir, topology=topology, mesh=mesh,
+            before=before, output=output,
+        )  # fmt: skip
+    for name, value in (("mesh", mesh), ("before", before)):
+        if value is not None:
+            raise InputError(f"--{name} is for a check with --topology; add it")
     if workdir is not None:
         return check(config, Workdir(workdir), memory_gib, output)
     if config.values is None:

@@ -5,7 +5,9 @@ decides when each runs. The `cache` of a `SearchState` is a pair here: the memor
 sources, and the cache of the decoder.
 """
 
+import contextlib
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -32,11 +34,21 @@ class SlotPrograms:
         rows: jax.sharding.NamedSharding | None,
     ) -> None:
         self._scorer, self._options = scorer, options
-        shardings = None
+        shardings, on_mesh = None, contextlib.nullcontext
         if rows is not None:
             clock = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec())
             shardings = SearchState(clock, *[rows] * (len(SearchState._fields) - 1))
-        jit = functools.partial(jax.jit, out_shardings=shardings)
+            mesh = rows.mesh.abstract_mesh
+            on_mesh = functools.partial(jax.sharding.use_abstract_mesh, mesh)
+
+        def jit(program: Callable[..., SearchState], **how: Any) -> Any:
+            @functools.wraps(program)
+            def traced(*args: Any, **named: Any) -> SearchState:
+                with on_mesh():  # from which a model reads the platform
+                    return program(*args, **named)
+
+            return jax.jit(traced, out_shardings=shardings, **how)
+
         self.begin = jit(self._begin, static_argnums=3)
         self.insert = jit(self._insert, donate_argnums=1)
         self.advance = jit(self._advance, donate_argnums=1)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxformer.models.fused_attention import fused_attention, fused_attention_fits
 from jaxformer.models.linear import Projection
 from jaxformer.models.local_attention import Neighbourhood, local_attention
 from jaxformer.models.masks import MASKED
@@ -22,8 +23,8 @@ from jaxformer.models.masks import MASKED
 Mask = jax.Array | Neighbourhood  # bool broadcastable to [B, H, T, S], or a rule
 
 
-def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax.Array:
-    """softmax(Q K^T / sqrt(d_k)), the weights of equation 1, in float32.
+def attention_scores(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax.Array:
+    """Q K^T / sqrt(d_k), `MASKED` where a query may not see a key, in float32.
 
     query [B, T, H, K], key [B, S, H, K], mask bool broadcastable to [B, H, T, S]
     (True = may see) or a neighbourhood; returns float32 [B, H, T, S].
@@ -34,37 +35,12 @@ def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> ja
     scores = jnp.einsum(
         "bthk,bshk->bhts", query, key, preferred_element_type=jnp.float32
     )
-    if mask is not None:
-        scores = jnp.where(mask, scores, MASKED)
-    return jax.nn.softmax(scores, axis=-1)
+    return scores if mask is None else jnp.where(mask, scores, MASKED)
 
 
-def cuda_capability() -> tuple[int, int] | None:
-    """The compute capability of this process's first device; None without CUDA."""
-    device = jax.local_devices()[0]
-    if device.platform != "gpu" or "cuda" not in device.client.platform_version:
-        return None
-    return tuple(map(int, device.compute_capability.split(".")))
-
-
-def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
-    """Whether cuDNN's kernel takes query [B, T, H, K], key [B, S, H, K] and value.
-
-    Lengths are even because a mask reaches the kernel as a bias that has a gradient.
-    On several devices all operands would need the same sharding.
-    """
-    size, capability = value.shape[-1], cuda_capability()
-    return (
-        capability is not None
-        and capability >= (8, 0)  # Ampere
-        and jax.device_count() == 1
-        and query.dtype in (jnp.bfloat16, jnp.float16)
-        and query.dtype == key.dtype == value.dtype
-        and query.shape[-1] == size
-        and size % 8 == 0
-        and size <= 128  # the limit before Hopper
-        and query.shape[1] % 2 == key.shape[1] % 2 == 0
-    )
+def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax.Array:
+    """Compute softmax(Q K^T / sqrt(d_k)) of equation 1: float32 [B, H, T, S]."""
+    return jax.nn.softmax(attention_scores(query, key, mask), axis=-1)
 
 
 def dot_product_attention(
@@ -85,11 +61,51 @@ def dot_product_attention(
     if isinstance(mask, Neighbourhood):
         return local_attention(query, key, value, mask)
     if may_fuse and fused_attention_fits(query, key, value):
-        return jax.nn.dot_product_attention(
-            query, key, value, mask=mask, implementation="cudnn"
-        )
-    weights = attention_weights(query, key, mask).astype(value.dtype)  # [B, H, T, S]
-    return jnp.einsum("bhts,bshu->bthu", weights, value)
+        return fused_attention(query, key, value, mask)
+    return _attend(query, key, value, mask)
+
+
+@jax.custom_vjp
+def _attend(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+) -> jax.Array:
+    """Equation 1 with a gradient that rounds no array [B, H, T, S] to bfloat16.
+
+    XLA then computes these arrays within the products that use them; for TPUs it writes
+    rounded ones in loops of their own.
+    """
+    return _attend_forward(query, key, value, mask)[0]
+
+
+def _attend_forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+) -> tuple[jax.Array, tuple]:
+    scores = attention_scores(query, key, mask)
+    exponentials = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+    inverse = 1.0 / exponentials.sum(axis=-1, keepdims=True)  # [B, H, T, 1]
+    weights = (exponentials * inverse).astype(value.dtype)
+    heads = jnp.einsum("bhts,bshu->bthu", weights, value)
+    return heads, (query, key, value, mask, exponentials, inverse)
+
+
+def _attend_backward(kept: tuple, gradient: jax.Array) -> tuple:
+    query, key, value, mask, exponentials, inverse = kept
+    weights, scale = exponentials * inverse, query.shape[-1] ** -0.5
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    grad_weights = product("bthu,bshu->bhts", gradient, value)
+    mean = (grad_weights * weights).sum(axis=-1, keepdims=True)
+    grad_scores = weights * (grad_weights - mean)
+    if mask is not None:  # a query without keys has weights
+        grad_scores = jnp.where(mask, grad_scores, 0.0)
+    return (
+        (scale * product("bhts,bshk->bthk", grad_scores, key)).astype(query.dtype),
+        product("bhts,bthk->bshk", grad_scores, query * scale).astype(key.dtype),
+        jnp.einsum("bhts,bthu->bshu", weights.astype(value.dtype), gradient),
+        None,
+    )
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
 
 
 class MultiHeadAttention(nn.Module):

@@ -9,9 +9,22 @@ import numpy as np
 from flax import linen as nn
 
 from jaxformer.models.linear import Projection
+from jaxformer.models.shards import batch_shard
 
 Function = Callable[[jax.Array], jax.Array]
-ACTIVATIONS = {"relu": jax.nn.relu, "swish": jax.nn.swish}
+
+
+@jax.custom_vjp
+def relu(x: jax.Array) -> jax.Array:
+    """max(0, x); the gradient needs the result alone, which the next product keeps."""
+    return jnp.maximum(x, 0)
+
+
+relu.defvjp(
+    lambda x: (relu(x),) * 2,
+    lambda y, gradient: (jnp.where(y > 0, gradient, jnp.zeros_like(gradient)),),
+)
+ACTIVATIONS = {"relu": relu, "swish": jax.nn.swish}
 
 
 def sinusoidal_positions(length: int, d_model: int) -> np.ndarray:
@@ -27,19 +40,64 @@ def sinusoidal_positions(length: int, d_model: int) -> np.ndarray:
     return table.reshape(length, -1)[:, :d_model].astype(np.float32)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_norm(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, *, epsilon: float
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
 ) -> jax.Array:
-    """Normalise x [..., D] over its last axis in float32; returns x's dtype."""
+    """Normalise x [..., D] over its last axis in float32; returns x's dtype.
+
+    Its gradient reads x once; that of the formula has sums that are zero.
+    """
+    return _layer_norm(x, scale, bias, epsilon)[0]
+
+
+def _layer_norm(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
+) -> tuple[jax.Array, tuple]:
     wide = x.astype(jnp.float32)
     mean = wide.mean(axis=-1, keepdims=True)
     variance = jnp.square(wide - mean).mean(axis=-1, keepdims=True)
-    normal = (wide - mean) * jax.lax.rsqrt(variance + epsilon)
+    inverse = jax.lax.rsqrt(variance + epsilon)
     shape = (1,) * (x.ndim - 1) + (-1,)
-    return (normal * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype)
+    y = (wide - mean) * inverse * scale.reshape(shape) + bias.reshape(shape)
+    return y.astype(x.dtype), (x, mean, inverse, scale)
 
 
-def random_bits(seeds: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _layer_norm_gradient(epsilon: float, kept: tuple, gradient: jax.Array) -> tuple:
+    x, mean, inverse, scale = kept
+    wide = gradient.astype(jnp.float32)
+    normal = (x.astype(jnp.float32) - mean) * inverse
+    others = tuple(range(x.ndim - 1))
+    scaled = wide * scale.reshape((1,) * len(others) + (-1,))
+    even = scaled.mean(axis=-1, keepdims=True)
+    along = (scaled * normal).mean(axis=-1, keepdims=True)
+    grad_x = inverse * (scaled - even - normal * along)
+    return grad_x.astype(x.dtype), (wide * normal).sum(others), wide.sum(others)
+
+
+layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
+
+
+@jax.custom_vjp
+def look_up(table: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Look up rows of a table [V, D] by ids [B, L]; return [B, L, D] and the table.
+
+    If later uses of the table take the one returned here, the gradient of the rows is
+    added to theirs in place. Otherwise XLA would fill an array [V, D] for each use and
+    add them up.
+    """
+    return jnp.take(table, ids, axis=0), table
+
+
+look_up.defvjp(
+    lambda table, ids: (look_up(table, ids), ids),
+    lambda ids, grads: (grads[1].at[ids].add(grads[0]), None),
+)
+
+
+def random_bits(
+    seeds: jax.Array, shape: tuple[int, ...], first_row: jax.Array | int = 0
+) -> jax.Array:
     """Hash each element's index with two uint32 seeds: uint32 of `shape`.
 
     Two rounds of the murmur3 finaliser, which XLA fuses into the loop that uses them,
@@ -48,7 +106,10 @@ def random_bits(seeds: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """
     bits, stride = jnp.zeros(shape, jnp.uint32), 1  # each element's index
     for axis in reversed(range(len(shape))):
-        bits += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(stride)
+        index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        if axis == 0:
+            index += jnp.uint32(first_row)
+        bits += index * np.uint32(stride)
         stride = stride * shape[axis] % 2**32
     for seed in (seeds[0], seeds[1]):
         bits = (bits ^ seed) * np.uint32(0x85EBCA6B)
@@ -59,7 +120,7 @@ def random_bits(seeds: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 def dropout(x: jax.Array, *, rate: float, key: jax.Array) -> jax.Array:
     """Section 5.4: zero each element with probability `rate`, scale the others up."""
-    bits = random_bits(jax.random.bits(key, (2,)), x.shape)
+    bits = random_bits(jax.random.bits(key, (2,)), x.shape, batch_shard() * len(x))
     keep = bits >= np.uint32(rate * 2**32)
     return jnp.where(keep, x * (1.0 / (1.0 - rate)), jnp.zeros_like(x))
 
@@ -87,7 +148,7 @@ class LayerNorm(nn.Module):
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("norm",))
         scale = self.param("scale", ones, x.shape[-1:])
         bias = self.param("bias", zeros, x.shape[-1:])
-        return layer_norm(x, scale, bias, epsilon=self.epsilon)
+        return layer_norm(x, scale, bias, self.epsilon)
 
 
 def residual_gain(sublayers: int) -> float:

@@ -16,14 +16,11 @@ Weights = Memory = Cache = Any  # pytrees of a decoder's own
 
 
 class Features(NamedTuple):
-    """The factors of the logits, hidden x table^T + bias, by shard of the batch.
+    """The factors of the logits, hidden x table^T + bias."""
 
-    N is `jaxformer.models.shards.batch_shards()`; each shard has its own copies.
-    """
-
-    hidden: jax.Array  # [N, B/N, T, D]
-    table: jax.Array  # float32 [N, V, D]
-    bias: jax.Array | None  # float32 [N, V]
+    hidden: jax.Array  # [B, T, D]
+    table: jax.Array  # float32 [V, D]
+    bias: jax.Array | None  # float32 [V]
 
 
 class AttentionMaps(NamedTuple):

@@ -5,14 +5,25 @@ loss and their gradient a few positions at a time.
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.training.loss import LossSums, sums_of_rows
 
-CHUNK_TOKENS = 512  # whose logits are held at a time; as fast on a CPU as 256 or 1,024
+
+class Plan(NamedTuple):
+    """How the program of a platform computes the loss."""
+
+    chunk_tokens: int  # whose logits are held at a time
+    sums_by_product: bool  # a product sums exponentials, which are in its dtype
+
+
+# On a CPU 512 tokens are as fast as 256 or 1,024. On accelerators the gradient of the
+# matrix, which each chunk adds to, takes longer to read and write than such products.
+# A TPU would take twice as long to sum exponentials as to multiply with them.
+PLANS = {"cpu": Plan(512, False), "tpu": Plan(4096, True), "default": Plan(4096, False)}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnames=("label_smoothing",))
@@ -26,10 +37,8 @@ def projected_loss_sums(
 ) -> LossSums:
     """Compute `loss_sums` of the logits x E^T + bias, a few positions at a time.
 
-    x [N, B/N, T, D], embedding float32 [N, V, D], bias float32 [N, V] or None, target
-    and segments int [N, B/N, T] for N shards of the batch, each with an embedding and
-    a bias of its own (`jaxformer.models.shards`): nothing crosses shards but the sums.
-    Only `loss` is differentiable, in x, the embedding and the bias.
+    x [B, T, D], embedding float32 [V, D], bias float32 [V] or None, target and segments
+    int [B, T]. Only `loss` is differentiable, in x, the embedding and the bias.
     """
     return _forward(x, embedding, bias, target, segments, label_smoothing)[0]
 
@@ -37,54 +46,60 @@ def projected_loss_sums(
 def _forward(*arguments: Any) -> tuple[LossSums, Any]:
     """The sums, and the gradients of the loss for the backward pass."""
     *arrays, label_smoothing = arguments
-    sums, grads = jax.vmap(_forward_of_shard, (0, None))(arrays, label_smoothing)
-    return jax.tree.map(jnp.sum, sums), grads
+    branches = {
+        platform: functools.partial(_in_chunks, plan, label_smoothing)
+        for platform, plan in PLANS.items()
+    }
+    return jax.lax.platform_dependent(*arrays, **branches)
 
 
-def _forward_of_shard(arrays: Any, label_smoothing: float) -> tuple[LossSums, Any]:
-    """Loss sums of x [B, T, D], and their gradients; embedding [V, D], bias [V].
+def _in_chunks(
+    plan: Plan,
+    label_smoothing: float,
+    x: jax.Array,
+    embedding: jax.Array,
+    bias: jax.Array | None,
+    target: jax.Array,
+    segments: jax.Array,
+) -> tuple[LossSums, Any]:
+    """Compute loss sums and gradients, a chunk of tokens at a time.
 
     d loss / d logits = softmax(logits) - smoothed target. Chunks give the part of the
     softmax; the part of the target is added here.
     """
-    x, embedding, bias, target, segments = arrays
-    b, t, d = x.shape
-    # Chunks run along the length, so that every device of a shard works on each.
-    most = max(1, CHUNK_TOKENS // b)
-    size = max(n for n in range(1, min(most, t) + 1) if t % n == 0)
-
-    def chunks(array: jax.Array) -> jax.Array:  # [B, T, ...] -> [T/size, B size, ...]
-        split = array.reshape(b, t // size, size, *array.shape[2:])
-        return jnp.moveaxis(split, 1, 0).reshape(-1, b * size, *array.shape[2:])
-
+    shape, d = x.shape, x.shape[-1]
+    x, target, segments = x.reshape(-1, d), target.ravel(), segments.ravel()  # [N, D]
+    size = max(n for n in range(1, plan.chunk_tokens + 1) if len(x) % n == 0)
     matrix = embedding.astype(x.dtype)  # [V, D]
     row_sum = matrix.sum(axis=0, dtype=jnp.float32)  # [D]
     output = (matrix, row_sum, bias, 0.0 if bias is None else bias.sum())
     (grad_matrix, grad_bias), (grad_x, sums) = jax.lax.scan(
-        functools.partial(_chunk, output, label_smoothing),
+        functools.partial(_chunk, plan, output, label_smoothing),
         jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (embedding, bias)),
-        (chunks(x), chunks(target), chunks(segments)),
+        [each.reshape(-1, size, *each.shape[1:]) for each in (x, target, segments)],
     )
-    grad_x = jnp.moveaxis(grad_x.reshape(-1, b, size, d), 0, 1).reshape(b, t, d)
-    real = (segments != 0).astype(jnp.float32)[:, :, None]  # [B, T, 1]
+    real = (segments != 0).astype(jnp.float32)[:, None]  # [N, 1]
     # Smoothing's even share is one row of the gradient, the same for every piece.
-    even = label_smoothing / embedding.shape[0]
-    grad_matrix -= even * (real * x).sum((0, 1), dtype=jnp.float32)[None]
+    even = label_smoothing / len(matrix)
+    grad_matrix -= even * (real * x).sum(axis=0, dtype=jnp.float32)[None]
     # The right piece's share of the smoothed target touches one row a token.
     share = (1.0 - label_smoothing) * real
-    grad_x = (grad_x - share * jnp.take(matrix, target, axis=0)).astype(x.dtype)
+    grad_x = grad_x.reshape(-1, d) - share * jnp.take(matrix, target, axis=0)
     grad_matrix = grad_matrix.at[target].add(-share * x)
     if bias is not None:
-        grad_bias = (grad_bias - even * real.sum()).at[target].add(-share[:, :, 0])
+        grad_bias = (grad_bias - even * real.sum()).at[target].add(-share[:, 0])
+    grad_x = grad_x.astype(x.dtype).reshape(shape)
     return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix, grad_bias)
 
 
-def _chunk(output: tuple, label_smoothing: float, totals: tuple, chunk: tuple) -> tuple:
-    """Add a chunk of M positions to the totals; returns its own gradient and sums.
+def _chunk(
+    plan: Plan, output: tuple, label_smoothing: float, totals: tuple, chunk: tuple
+) -> tuple:
+    """Add a chunk of M tokens to the totals; returns its own gradient and sums.
 
-    Arrays as large as the logits are read seldom, so the exponentials enter the
-    products unscaled: the D numbers of a row are scaled instead of its V. The mean of
-    a row of logits is a product with the mean of the embedding's rows.
+    Arrays as large as the logits are read seldom. The exponentials enter the products
+    unscaled: the D numbers of a row are scaled instead of its V. The mean of a row of
+    logits is a product with the mean of the embedding's rows.
     """
     matrix, row_sum, bias, bias_sum = output  # [V, D], [D], [V], []
     grad_matrix, grad_bias = totals
@@ -96,17 +111,21 @@ def _chunk(output: tuple, label_smoothing: float, totals: tuple, chunk: tuple) -
     highest = logits.max(axis=-1)
     exponentials = jnp.exp(logits - highest[:, None])
     normaliser = exponentials.sum(axis=-1)  # [M]
+    exponentials = exponentials.astype(x.dtype)
+    if plan.sums_by_product:
+        matrix = jnp.append(matrix, jnp.ones((len(matrix), 1), matrix.dtype), axis=1)
+    grad_x = product("mv,vd->md", exponentials, matrix)  # [M, D], or [M, D + 1]
+    if plan.sums_by_product:
+        grad_x, normaliser = grad_x[:, :-1], grad_x[:, -1]
     mean = jnp.einsum("md,d->m", x, row_sum, precision="highest")
     mean = (mean + bias_sum) / len(matrix)
     rows = (highest, highest + jnp.log(normaliser), mean)
     sums = sums_of_rows(logits, *rows, target, segments, label_smoothing)
     real = (segments != 0).astype(jnp.float32)
     scale = (real / normaliser)[:, None]  # [M, 1]
-    exponentials = exponentials.astype(x.dtype)
-    grad_x = scale * product("mv,vd->md", exponentials, matrix)
+    grad_x = scale * grad_x
     grad_x -= label_smoothing / len(matrix) * real[:, None] * row_sum[None]
-    scaled = (scale * x).astype(x.dtype)
-    grad_matrix += product("mv,md->vd", exponentials, scaled)
+    grad_matrix += product("mv,md->vd", exponentials, (scale * x).astype(x.dtype))
     if bias is not None:
         grad_bias += jnp.einsum("mv,m->v", exponentials, scale[:, 0])
     return (grad_matrix, grad_bias), (grad_x, sums)

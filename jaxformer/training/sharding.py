@@ -1,13 +1,14 @@
 """Where arrays live: the device mesh, and the table that maps axis names to it.
 
 Parameters and activations carry logical axis names (see `jaxformer.models`). The mesh
-has three axes: `data` splits the batch, `fsdp` splits the batch and the parameters'
-`embed` axis (ZeRO), `tensor` splits heads, feed-forward and vocabulary.
+has three axes. `data` splits the batch, and a dimension of each parameter that divides
+evenly; `fsdp` splits the batch and the parameters' `embed` axis; `tensor` splits heads,
+feed-forward and vocabulary. Moments are split like parameters.
 """
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -38,12 +39,15 @@ LOGICAL_AXES = {
 AXIS_RULES = tuple((name, axis) for name, (axis, _) in LOGICAL_AXES.items())
 
 
-def make_mesh(*, data: int, fsdp: int, tensor: int) -> Mesh:
-    """Arrange all devices as data x fsdp x tensor; one size may be -1, "the rest".
+def make_mesh(
+    *, data: int, fsdp: int, tensor: int, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
+    """Arrange devices as data x fsdp x tensor; one size may be -1, "the rest".
 
-    Raises InputError if the sizes do not multiply to the number of devices.
+    `devices` None means all. Raises InputError if the sizes do not multiply to the
+    number of devices.
     """
-    devices = jax.devices()
+    devices = jax.devices() if devices is None else devices
     try:
         shape = np.arange(len(devices)).reshape(data, fsdp, tensor).shape
     except ValueError:
@@ -60,7 +64,7 @@ def local_mesh() -> Mesh:
     return _mesh((jax.local_device_count(), 1, 1), jax.local_devices())
 
 
-def _mesh(shape: tuple[int, ...], devices: list[jax.Device]) -> Mesh:
+def _mesh(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> Mesh:
     return jax.make_mesh(shape, AXES, (AxisType.Auto,) * 3, devices=devices)
 
 
@@ -129,12 +133,32 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
                     f"{key}={size + -size % split}"
                 )
         axes = nn.logical_to_mesh_axes(names, AXIS_RULES)
-        sharding = NamedSharding(mesh, axes)
+        sharding = NamedSharding(mesh, _share(mesh, leaf.shape, axes))
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     boxed = jax.eval_shape(init)
     leaves = jax.eval_shape(nn.unbox, boxed)
     return jax.tree.map(place, leaves, nn.get_partition_spec(boxed))
+
+
+def _share(mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec) -> PartitionSpec:
+    """Split over `data` too: the dimension of `fsdp`, else the first that divides."""
+    axes = [axis if mesh.shape.get(axis, 1) > 1 else None for axis in spec]
+    axes += [None] * (len(shape) - len(axes))
+    joined = "fsdp" if "fsdp" in axes else None
+    data, parts = mesh.shape["data"], mesh.shape["data"] * mesh.shape.get(joined, 1)
+    for index, size in enumerate(shape):
+        if data > 1 and axes[index] == joined and size % parts == 0:
+            axes[index] = ("data", joined) if joined else "data"
+            break
+    return PartitionSpec(*axes)
+
+
+def batch_shardings(mesh: Mesh, init: Callable[[], Any]) -> Any:
+    """Shardings of the parameters of `init`'s state; None if nothing splits a batch."""
+    if mesh.shape["data"] * mesh.shape["fsdp"] == 1:
+        return None
+    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(mesh, init).params)
 
 
 def born_sharded(mesh: Mesh, init: Callable[[], Any]) -> Any:

@@ -15,9 +15,9 @@ import optax
 from jaxformer.batch import Batch
 from jaxformer.config import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
-from jaxformer.models.shards import by_shard
 from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
+from jaxformer.training.zero import over_shards
 
 
 class TrainState(NamedTuple):
@@ -91,7 +91,7 @@ def gradients(
 
     def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
         features = model.features(params, batch, dropout_key(state, microbatch))
-        targets = by_shard(batch.target), by_shard(batch.target_segments)
+        targets = batch.target, batch.target_segments
         sums = projected_loss_sums(*features, *targets, label_smoothing)
         return sums.loss, sums
 
@@ -126,9 +126,15 @@ def apply_gradients(
             ema = optax.incremental_update(params, ema, 1.0 - config.ema_decay)
         return state._replace(params=params, opt_state=opt_state, ema=ema)
 
-    # A branch, because XLA would copy all parameters and moments to select between new
-    # and old ones.
-    state = jax.lax.cond(is_good, update, lambda state: state, state)
+    # XLA for CPUs would copy all parameters and moments to select between new and old
+    # ones. XLA for GPUs gathers on each device all that a branch returns.
+    state = jax.lax.platform_dependent(
+        state,
+        cuda=lambda state: jax.tree.map(
+            lambda new, old: jnp.where(is_good, new, old), update(state), state
+        ),
+        default=lambda state: jax.lax.cond(is_good, update, lambda state: state, state),
+    )
     is_bad = runs & ~is_good
     sums = jax.tree.map(lambda x: jnp.where(is_good, x, 0.0), total.sums)
     state = state._replace(
@@ -153,7 +159,8 @@ class TrainStep:
     """The compiled update: call it with the state and the update's microbatches.
 
     An update of one microbatch is one program. Of several, gradients are accumulated,
-    and each shape is compiled once. The state is donated.
+    and each shape is compiled once. The state is donated. `shardings` of the parameters
+    are for a mesh that splits the batch: see `jaxformer.training.zero`.
     """
 
     def __init__(
@@ -161,11 +168,22 @@ class TrainStep:
         model: Model,
         optimizer: optax.GradientTransformation,
         config: TrainingConfig,
+        shardings: Parameters | None = None,
     ) -> None:
-        differentiate = functools.partial(
-            gradients, model, label_smoothing=config.label_smoothing
-        )
+        def of_batch(params: Parameters, batch: Batch, rest: tuple) -> Gradients:
+            state, index = rest
+            state, smoothing = state._replace(params=params), config.label_smoothing
+            return gradients(model, state, batch, index, label_smoothing=smoothing)
+
+        if shardings is not None:
+            of_batch = over_shards(of_batch, shardings, model.dtype)
         apply = functools.partial(apply_gradients, optimizer, config=config)
+
+        def differentiate(
+            state: TrainState, batch: Batch, index: jax.Array
+        ) -> Gradients:
+            rest = state._replace(params=None, opt_state=None, ema=None)
+            return Gradients(*of_batch(state.params, batch, (rest, index)))
 
         def update(state: TrainState, batch: Batch) -> tuple[TrainState, Report]:
             return apply(state, differentiate(state, batch, jnp.int32(0)))
@@ -181,13 +199,18 @@ class TrainStep:
         self._apply = jax.jit(apply, donate_argnums=0)
 
     def lower(
-        self, state: TrainState, batch: Batch, *, accumulate: bool
+        self, state: TrainState, batch: Batch | None, *, accumulate: bool
     ) -> jax.stages.Lowered:
-        """Lower the update or, if updates `accumulate`, the adding of a microbatch."""
+        """Lower the update or, if updates `accumulate`, the adding of a microbatch.
+
+        With batch None it is the optimiser's step on accumulated gradients.
+        """
         if not accumulate:
             return self._update.lower(state, batch)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
         total = Gradients(LossSums(*[scalar] * len(LossSums._fields)), state.params)
+        if batch is None:
+            return self._apply.lower(state, total)
         index = jax.ShapeDtypeStruct((), jnp.int32)
         return self._accumulate.lower(total, state, batch, index)
 

@@ -40,7 +40,7 @@ def get_config():
     config.batches.update(layout="packed", row_length=32, executor="python")
     config.model.update(
         encoder_layers=1, decoder_layers=1, d_model=32, d_ff=64, num_heads=2, d_k=16,
-        d_v=16, dropout=0.02, dtype="float32",
+        d_v=16, dropout=0.03, dtype="float32",
     )
     config.optimizer.update(warmup_steps=40, learning_rate_scale=0.5)
     config.training.update(

@@ -1,5 +1,7 @@
 """--mode=train: what it reports, saves and resumes."""
 
+import gzip
+import json
 import re
 import signal
 
@@ -73,7 +75,10 @@ def test_each_evaluation_is_logged_once_with_samples(trained, toy):
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
     command, toy, tmp_path, monkeypatch
 ):
-    """Bit for bit, in the middle of an epoch, dropout on; and so is its log."""
+    """Bit for bit, in the middle of an epoch, dropout on; and so is its log.
+
+    The uninterrupted run alone writes a trace of its last updates.
+    """
     parts, undisturbed = tmp_path / "parts", tmp_path / "undisturbed"
     before = signal.getsignal(signal.SIGTERM)
     report = MetricsLog.train
@@ -92,8 +97,9 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
     assert saved_steps(parts) == [5, 7]
     assert steps_of(parts, "final") == []
 
-    for workdir in (parts, undisturbed):
-        result = command("train", *toy.flags, *SHORT, workdir=workdir).result
+    for workdir, traced in ((parts, None), (undisturbed, 2)):
+        flags = *SHORT, f"--config.training.profile_steps={traced}"
+        result = command("train", *toy.flags, *flags, workdir=workdir).result
         assert result["step"] == 12
         assert saved_steps(workdir) == [5, 10, 12]
         assert steps_of(workdir, "eval") == [10]
@@ -102,6 +108,11 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
     assert list(losses(parts)) == [2, 4, 6, 8, 10, 12]
     ours, theirs = map(timeless, (parts, undisturbed))
     assert ours == theirs
+    (trace,) = undisturbed.glob("profile/**/*.trace.json.gz")
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    numbers = [int(e["args"]["step_num"]) for e in events if e.get("name") == "update"]
+    assert numbers == [11, 12]
+    assert not (parts / "profile").exists()
 
 
 def test_a_stop_in_the_save_of_the_first_update_loses_nothing(

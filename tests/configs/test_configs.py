@@ -53,6 +53,7 @@ def test_what_is_not_set_can_be_set(name):
         ("model", "attention_window"): int,
         ("optimizer", "clip_norm"): float,
         ("training", "ema_decay"): float,
+        ("training", "profile_steps"): int,
     }
 
 

@@ -12,6 +12,7 @@ from jaxformer.batch import EOS
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.scorer import search_translations
 from jaxformer.decoding.translate import Translator
+from jaxformer.training.sharding import abstract_state, batch_sharding
 from tests.decoding.tables import hypotheses_of
 from tests.decoding.tiny import (
     EXTRA,
@@ -26,6 +27,7 @@ from tests.decoding.tiny import (
     teacher_forced,
 )
 from tests.models.tiny import model_of
+from tests.training.setups import mesh_of
 
 LONG = random_sentences(2, longest=22, seed=1)[1]  # of another bucket
 LEARNED = model_of(positions="learned", max_positions=20)
@@ -48,6 +50,20 @@ def assert_alike(found: Sequence[list], expected: Sequence[list]) -> None:
         ]
         numbers, others = ([h[1:4] for h in each] for each in (ours, theirs))
         np.testing.assert_allclose(numbers, others, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_sharded_rows_and_parameters_change_no_translation(beam):
+    """Parameters are split over `tensor` as in training."""
+    mesh = mesh_of((2, 1, 2))
+    split = abstract_state(mesh, lambda: MODEL.init(jax.random.key(0)))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, split)
+    translator = open_translator(n_best=3, rows=batch_sharding(mesh))
+    translator.params = [jax.device_put(params_of(MODEL), shardings)]
+    (weights,) = translator._engine.weights
+    assert not weights.embedding.is_fully_replicated
+    sentences = SENTENCES[:4]
+    assert_alike(translator.translate(sentences), beam.translate(sentences))
 
 
 # The engine and a plain search ----------------------------------------------------

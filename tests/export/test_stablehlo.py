@@ -50,9 +50,8 @@ def test_the_program_has_no_kernel_of_one_platform(make_model):
     model, params = make_model(dtype="bfloat16", fused_attention=True)
     program = translation_program(model.config, OPTIONS)
     with (
-        mock.patch.object(attention, "cuda_capability", return_value=(9, 0)),
-        mock.patch.object(jax, "device_count", return_value=1),
-        mock.patch.object(jax.nn, "dot_product_attention") as kernel,
+        mock.patch.object(attention, "fused_attention_fits", return_value=True),
+        mock.patch.object(attention, "fused_attention") as kernel,
     ):
         jax.eval_shape(program, flat(params), np.zeros((1, 8), np.int32))
     kernel.assert_not_called()

@@ -13,10 +13,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.batch import PAD, shift_right, starts_of_segments
-from jaxformer.models.layers import dropout
+from jaxformer.models.layers import dropout, look_up
 from jaxformer.models.masks import MASKED, segment_mask
 from jaxformer.models.sequence_model import AttentionMaps, Features, pad
-from jaxformer.models.shards import by_shard, copy_for_shards, look_up
 from jaxformer.settings import Section, setting
 
 
@@ -102,10 +101,10 @@ class RecurrentModel:
         }
 
     def _run(self, params, batch, key=None):
-        """Compute outputs by layer, copies of the embedding, and attention weights."""
-        table = copy_for_shards(params["embedding"])
+        """Compute outputs by layer, the output table, and attention weights."""
         inputs = shift_right(batch.target, batch.target_segments)
-        source, target = look_up(table, batch.source), look_up(table, inputs)
+        source, table = look_up(params["embedding"], batch.source)
+        target, table = look_up(table, inputs)
         if key is not None and self.config.dropout:
             drop = functools.partial(dropout, rate=self.config.dropout)
             of_source, of_target = jax.random.split(key)
@@ -120,7 +119,7 @@ class RecurrentModel:
 
     def features(self, params, batch, key):
         outputs, table, _ = self._run(params, batch, key)
-        return Features(by_shard(outputs["output"]), table, None)
+        return Features(outputs["output"], table, None)
 
     def logits(self, params, batch):
         return self._run(params, batch)[0]["output"] @ params["embedding"].T

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from jaxformer.batch import BOS, EOS, PAD, Batch
 from jaxformer.models.sequence_model import Newest, resize_ring
@@ -13,6 +14,7 @@ PUBLISHED = {"attention_bias": True, "activation": "swish", "logits_bias": True}
 MODELS = {
     "paper": model_of(layers=2, d_v=4),  # d_k is d_model / h, d_v another
     "odd sizes": model_of(num_heads=3, d_k=4, d_v=6, d_ff=20, encoder_layers=2),
+    "many heads": model_of(num_heads=16, d_k=2, d_v=3),
     "published": model_of(layers=2, **PUBLISHED),
     "all others": model_of(
         num_heads=1, positions="learned", norm_first=True, layer_norm_epsilon=1e-2,
@@ -114,6 +116,18 @@ def test_a_step_has_the_logits_of_teacher_forcing(name, width):
     """For rows that begin at different steps, over several turns of the ring."""
     walk = Walk(MODELS[name], width=width, length=LONGEST).go(14)
     assert walk.ages.tolist() == [2, 2, 4]
+    walk.assert_like_teacher_forcing()
+
+
+@pytest.mark.parametrize("name", ["odd sizes", "many heads", "window"])
+def test_the_layout_for_tpus_has_the_same_logits(name):
+    device = AbstractDevice("TPU v5 lite", num_cores=1, platform="tpu")
+    mesh = AbstractMesh((), (), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        walk = Walk(MODELS[name], width=3, length=LONGEST).go(5)
+        walk.resize(LONGEST + 2)
+        walk.go(3)
+    assert walk.cache[0].key.ndim == 3
     walk.assert_like_teacher_forcing()
 
 

@@ -1,5 +1,8 @@
 """cuDNN's kernel for equation 1: when it is used, and that it computes the same."""
 
+import contextlib
+import importlib.util
+import re
 from functools import partial
 from types import SimpleNamespace
 from unittest import mock
@@ -8,56 +11,92 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
+from jax.experimental import topologies
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from jaxformer.models import attention
+from jaxformer.batch import Batch
 from jaxformer.models.attention import dot_product_attention
+from jaxformer.models.fused_attention import cuda_capability, fused_attention_fits
 from jaxformer.models.masks import causal_mask, segment_mask
+from jaxformer.training.sharding import AXES, AXIS_RULES, on_mesh
 from tests.models.test_transformer import BATCH
-from tests.models.tiny import model_of, params_of
+from tests.models.tiny import model_of, shapes_of
 
 
-def pretend_gpus(monkeypatch, capability=(9, 0), devices=1):
-    monkeypatch.setattr(attention, "cuda_capability", lambda: capability)
-    monkeypatch.setattr(jax, "device_count", lambda: devices)
+def mesh_of(kind="NVIDIA H200", platform="gpu", **sizes):
+    """A mesh of devices that this machine lacks."""
+    sizes = dict.fromkeys(AXES, 1) | sizes
+    return AbstractMesh(
+        tuple(sizes.values()),
+        tuple(sizes),
+        (AxisType.Auto,) * len(sizes),
+        abstract_device=AbstractDevice(kind, None, platform),
+    )
+
+
+@contextlib.contextmanager
+def compiling_for(mesh, rules=AXIS_RULES):
+    with jax.sharding.use_abstract_mesh(mesh), nn.logical_axis_rules(rules):
+        yield
 
 
 @pytest.mark.parametrize(
-    ("fits", "sizes"),
+    ("fits", "changes"),
     [
-        *((True, sizes) for sizes in (
+        *((True, changes) for changes in (
             {}, {"dtypes": ("float16",) * 3}, {"d_k": 128, "d_v": 128},
-            {"d_k": 8, "d_v": 8}, {"capability": (8, 0)}, {"capability": (12, 1)},
+            {"d_k": 8, "d_v": 8}, {"mesh": mesh_of(data=8)},
+            {"mesh": mesh_of(fsdp=2, data=2, tensor=2)}, {"mesh": mesh_of(tensor=4)},
+            {"mesh": mesh_of(), "rules": ()},
         )),
-        *((False, sizes) for sizes in (
-            {"capability": None}, {"capability": (7, 5)}, {"devices": 2}, {"t": 15},
-            {"dtypes": ("float32",) * 3}, {"d_k": 136, "d_v": 136}, {"s": 31},
+        *((False, changes) for changes in (
+            {"mesh": mesh_of("AMD Instinct MI300X")}, {"mesh": mesh_of("cpu", "cpu")},
+            {"mesh": mesh_of("TPU v5 lite", "tpu")}, {"mesh": AbstractMesh((), ())},
+            {"mesh": mesh_of(data=3)}, {"mesh": mesh_of(tensor=8)},
+            {"mesh": mesh_of(data=2), "rules": ()}, {"t": 15}, {"s": 31},
+            {"dtypes": ("float32",) * 3}, {"d_k": 136, "d_v": 136},
             {"dtypes": ("bfloat16", "bfloat16", "float16")}, {"d_k": 20, "d_v": 20},
             {"d_v": 32},
         )),
     ],
     ids=str,
 )  # fmt: skip
-def test_what_fits(monkeypatch, fits, sizes):
+def test_what_fits(fits, changes):
     defaults = {
         "t": 16, "s": 32, "d_k": 64, "d_v": 64, "dtypes": ("bfloat16",) * 3,
-        "capability": (9, 0), "devices": 1,
+        "mesh": mesh_of(), "rules": AXIS_RULES,
     }  # fmt: skip
-    t, s, d_k, d_v, dtypes, capability, devices = (defaults | sizes).values()
-    shapes = (2, t, 4, d_k), (2, s, 4, d_k), (2, s, 4, d_v)
+    t, s, d_k, d_v, dtypes, mesh, rules = (defaults | changes).values()
+    shapes = (8, t, 4, d_k), (8, s, 4, d_k), (8, s, 4, d_v)
     qkv = map(jax.ShapeDtypeStruct, shapes, map(jnp.dtype, dtypes))
-    pretend_gpus(monkeypatch, capability, devices)
-    assert attention.fused_attention_fits(*qkv) == fits
+    with compiling_for(mesh, rules):
+        assert fused_attention_fits(*qkv) == fits
 
 
-def test_the_capability_is_that_of_a_cuda_device():
-    assert attention.cuda_capability() is None
-    client = SimpleNamespace(platform_version="PJRT C API\ncuda 12090")
-    card = SimpleNamespace(platform="gpu", client=client, compute_capability="12.0")
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [("NVIDIA B200", "10.0"), ("NVIDIA A100", "8.0"), ("NVIDIA TITAN V", "7.0")],
+)
+def test_the_capability_is_that_of_the_devices_here(name, capability):
+    card = SimpleNamespace(device_kind=name, compute_capability=capability)
+    device = AbstractDevice(name, None, "gpu")
     with mock.patch.object(jax, "local_devices", return_value=[card]):
-        assert attention.cuda_capability() == (12, 0)
-        client.platform_version = "rocm 6.2"
-        assert attention.cuda_capability() is None
+        found = cuda_capability(device)
+    assert found == tuple(map(int, capability.split(".")))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_without_a_mesh_it_is_the_only_device(count):
+    cards = [AbstractDevice("NVIDIA H200", None, "gpu")] * count
+    qkv = [jax.ShapeDtypeStruct((2, 4, 1, 8), jnp.bfloat16)] * 3
+    with (
+        mock.patch.object(jax, "devices", return_value=cards),
+        mock.patch.object(jax, "device_count", return_value=count),
+    ):
+        assert fused_attention_fits(*qkv) == (count == 1)
 
 
 SEGMENTS = jnp.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1]])
@@ -82,7 +121,25 @@ def test_the_call_without_the_kernel_has_our_values_and_gradients(name):
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-6), ours, theirs)
 
 
-def test_a_program_for_cuda_has_the_kernel_if_it_is_allowed_and_fits(monkeypatch):
+HALF = {"layers": 2, "dtype": "bfloat16"}
+ALLOWED = {**HALF, "fused_attention": True}
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes", "calls"),
+    [
+        (ALLOWED, {}, 2),
+        (ALLOWED, {"data": 2, "fsdp": 2}, 2),
+        (ALLOWED, {"tensor": 2}, 2),
+        (ALLOWED, None, 2),
+        (HALF, {}, 0),
+        ({**ALLOWED, "dtype": "float32"}, {}, 0),
+    ],
+    ids=str,
+)
+def test_a_program_for_cuda_has_the_kernel_if_it_is_allowed_and_fits(
+    monkeypatch, config, sizes, calls
+):
     """In the decoder of each of two layers; sources of five pieces do not fit.
 
     A machine without a GPU makes the program of the gradient. JAX has no public way to
@@ -90,19 +147,101 @@ def test_a_program_for_cuda_has_the_kernel_if_it_is_allowed_and_fits(monkeypatch
     """
     version = SimpleNamespace(cudnn_get_version=lambda: 91000)
     monkeypatch.setattr(cudnn, "cuda_versions", version)
+    model = model_of(**config)
+    batch = Batch(*(np.tile(each, (2, 1)) for each in BATCH))
+    gradient = jax.grad(lambda params, batch: model.logits(params, batch).var())
+    params = shapes_of(model)
+    if sizes is None:  # no mesh, one device
+        context = contextlib.nullcontext()
+        cards = [AbstractDevice("NVIDIA H200", None, "gpu")]
+        monkeypatch.setattr(jax, "devices", lambda: cards)
+        monkeypatch.setattr(jax, "device_count", lambda: 1)
+    else:
+        context = compiling_for(mesh_of(**sizes))
+    with context:
+        traced = jax.jit(gradient).trace(params, batch)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmax(") == calls
+    assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmaxBackward(") == calls
+    assert ("fmha_scale\\22: 0.35355" in text) == bool(calls)  # 1 / sqrt(8)
 
-    def lowered_for_cuda(config, devices):
-        pretend_gpus(monkeypatch, devices=devices)
-        model = model_of(**config)
-        gradient = jax.grad(lambda params: model.logits(params, BATCH).var())
-        traced = jax.jit(gradient).trace(params_of(model))
-        return traced.lower(lowering_platforms=("cuda",)).as_text()
 
-    half = {"layers": 2, "dtype": "bfloat16"}
-    allowed = {**half, "fused_attention": True}
-    text = lowered_for_cuda(allowed, 1)
-    assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmax(") == 2
-    assert text.count("custom_call @__cudnn$fmhaScaleBiasSoftmaxBackward(") == 2
-    assert "fmha_scale\\22: 0.35355" in text  # 1 / sqrt(8)
-    for config, devices in ((half, 1), (allowed, 2), ({"layers": 2}, 1)):
-        assert "cudnn" not in lowered_for_cuda(config, devices)
+H200 = """
+gpu_device_info {
+  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  cuda_compute_capability { major: 9 }
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  registers_per_block_limit: 65536 registers_per_core_limit: 65536
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448
+  shared_memory_per_core: 233472 l2_cache_size: 52428800
+  device_memory_size: 141000000000 memory_bandwidth: 4800000000000
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 }
+device_description_str: "NVIDIA H200"
+"""
+EIGHT = {"data": 2, "fsdp": 2, "tensor": 2}
+has_compiler = any(
+    importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)
+)
+
+
+@pytest.fixture
+def not_cached():
+    """Write no compiled program to the cache: only a device can read it again."""
+    key = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(jax.config, key)
+    jax.config.update(key, 1e9)
+    yield
+    jax.config.update(key, before)
+
+
+@pytest.mark.skipif(not has_compiler, reason="pip install 'jax[cuda12]' compiles it")
+@pytest.mark.parametrize(
+    ("sizes", "in_shard_map"), [({}, False), (EIGHT, False), (EIGHT, True)], ids=str
+)
+def test_the_compiled_program_stores_no_scores(not_cached, sizes, in_shard_map):
+    """Forward and backward for one H200 and for eight, without a GPU.
+
+    Rows may be those of the device already, in a `shard_map` around attention.
+    """
+    topology = topologies.get_topology_desc(
+        platform="cuda", topology_name="", target_config=H200, topology="1x1x8"
+    )
+    shape = tuple((dict.fromkeys(AXES, 1) | sizes).values())
+    devices = np.array(topology.devices[: np.prod(shape)]).reshape(shape)
+    mesh = Mesh(devices, AXES, axis_types=(AxisType.Auto,) * 3)
+    rows, b, t, s, h, k = ("data", "fsdp"), 8, 128, 96, 4, 64
+
+    def array(dtype, *sizes, axes):
+        sharding = NamedSharding(mesh, P(*axes))
+        return jax.ShapeDtypeStruct(sizes, dtype, sharding=sharding)
+
+    def heads(length):
+        return array(jnp.bfloat16, b, length, h, k, axes=(rows, None, "tensor"))
+
+    def gradients(query, key, value, cotangent, *segments):
+        def attend(*qkv):
+            return dot_product_attention(*qkv, segment_mask(*segments), may_fuse=True)
+
+        output, pull = jax.vjp(attend, query, key, value)
+        return output, pull(cotangent)
+
+    if in_shard_map:
+        gradients = jax.shard_map(
+            gradients, in_specs=P(rows), out_specs=P(rows), axis_names=set(rows),
+            mesh=mesh,
+        )  # fmt: skip
+    segments = (array(jnp.int32, b, length, axes=(rows,)) for length in (t, s))
+    with on_mesh(mesh):
+        lowered = jax.jit(gradients).lower(
+            heads(t), heads(s), heads(s), heads(t), *segments
+        )
+        text = lowered.compile().as_text()
+    assert text.count('"__cudnn$fmhaScaleBiasSoftmax"') == 1
+    assert text.count('"__cudnn$fmhaScaleBiasSoftmaxBackward"') == 1
+    own = f"{b // shape[0] // shape[1]},{h // shape[2]}"
+    assert f"bf16[{own},{t},{k}]" in text
+    assert f"[{own},{t},{s}]" not in text
+    assert not re.search("all-(gather|reduce|to-all)|collective-permute", text)

@@ -56,9 +56,9 @@ def test_a_mesh_makes_the_update_of_one_device(axis):
     mesh = make_mesh(**{"data": 1, "fsdp": 1, "tensor": 1, axis: 8})
     with on_mesh(mesh):
         state = born_sharded(mesh, INIT)
-        kernel = state.params["encoder"]["state"]
-        assert kernel.is_fully_replicated == (axis == "data")
-        found = STEP(state, (put_batch(mesh, copies(16)),))
+        assert not state.params["encoder"]["state"].is_fully_replicated
+        step = step_of(MODEL, OPTIMIZER, mesh=mesh)
+        found = step(state, (put_batch(mesh, copies(16)),))
     np.testing.assert_allclose(found[1].sums, whole[1].sums, rtol=1e-5)
     for ours, theirs in zip(*map(jax.tree.leaves, (found[0], whole[0])), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=0.01 * float(SCHEDULE(0)))

@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 
 from jaxformer.batch import Batch
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.sharding import AXES
+from jaxformer.training.sharding import AXES, batch_shardings
 from jaxformer.training.step import TrainStep, init_state
 
 
@@ -34,9 +34,11 @@ def init_of(model, optimizer, **changes):
     return functools.partial(init_state, model, optimizer, training_of(**changes))
 
 
-def step_of(model, optimizer, **changes):
-    """The compiled update."""
-    return TrainStep(model, optimizer, training_of(**changes))
+def step_of(model, optimizer, *, mesh=None, **changes):
+    """The compiled update, on a mesh that splits the batch if it is given."""
+    init = init_of(model, optimizer, **changes)
+    shardings = mesh and batch_shardings(mesh, init)
+    return TrainStep(model, optimizer, training_of(**changes), shardings)
 
 
 def random_batch(rows, length, *, vocabulary=16, seed=0):

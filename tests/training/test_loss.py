@@ -17,15 +17,15 @@ from jaxformer.training.loss_kernel import projected_loss_sums
 VOCABULARY, WIDTH = 11, 8
 
 
-def example(shards=1, rows=3, length=6):
-    """Decoder output, embedding and bias by shard, targets, and segments, some 0."""
+def example(rows=3, length=6):
+    """Decoder output, embedding and bias, targets, and segments, some 0."""
     rng = np.random.default_rng(rows)
-    x = rng.normal(size=(shards, rows, length, WIDTH)).astype(np.float32)
-    embedding = rng.normal(size=(shards, VOCABULARY, WIDTH)).astype(np.float32)
-    bias = rng.normal(size=(shards, VOCABULARY)).astype(np.float32)
-    target = rng.integers(0, VOCABULARY, (shards, rows, length), np.int32)
-    segments = rng.integers(0, 3, (shards, rows, length), np.int32)
-    segments[:, 0, 0] = 1  # never all padding
+    x = rng.normal(size=(rows, length, WIDTH)).astype(np.float32)
+    embedding = rng.normal(size=(VOCABULARY, WIDTH)).astype(np.float32)
+    bias = rng.normal(size=VOCABULARY).astype(np.float32)
+    target = rng.integers(0, VOCABULARY, (rows, length), np.int32)
+    segments = rng.integers(0, 3, (rows, length), np.int32)
+    segments[0, 0] = 1  # never all padding
     return x, embedding, bias, target, segments
 
 
@@ -46,7 +46,7 @@ def definition(logits, target, segments, label_smoothing):
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.6])
 def test_the_loss_is_the_cross_entropy_to_the_smoothed_target(label_smoothing):
     """Padding changes nothing."""
-    x, embedding, _, target, segments = (array[0] for array in example())
+    x, embedding, _, target, segments = example(rows=1)
     logits = x @ embedding.T
     sums = sums_of(logits, target, segments, label_smoothing)
     expected = [
@@ -68,10 +68,10 @@ def test_the_loss_is_the_cross_entropy_to_the_smoothed_target(label_smoothing):
 
 
 def by_formula(x, embedding, bias, target, segments, label_smoothing):
-    """The sums of all shards, from their logits."""
+    """The sums, from the logits."""
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-    logits = product("nbtd,nvd->nbtv", x, embedding.astype(x.dtype))
-    logits += 0.0 if bias is None else bias[:, None, None]
+    logits = product("btd,vd->btv", x, embedding.astype(x.dtype))
+    logits += 0.0 if bias is None else bias[None, None]
     return loss_sums(logits, target, segments, label_smoothing=label_smoothing)
 
 
@@ -95,22 +95,23 @@ def assert_near(found, expected, bound):
         assert np.linalg.norm(got - wanted) < bound * np.linalg.norm(wanted)
 
 
+@pytest.mark.parametrize("sums_by_product", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(
-    ("shards", "rows", "length", "chunk_tokens"),
+    ("rows", "length", "chunk_tokens"),
     [
-        (1, 3, 8, 256),  # everything in one chunk
-        (1, 3, 8, 12),  # two chunks of four positions
-        (1, 2, 7, 4),  # a prime length divides into single positions only
-        (1, 5, 6, 4),  # more rows than a chunk has tokens
-        (3, 2, 8, 8),  # three shards, each with its own embedding, in two chunks
+        (3, 8, 256),  # everything in one chunk
+        (3, 8, 12),  # two chunks of half of the tokens
+        (2, 7, 4),  # the largest divisor of 14 that fits is 2
+        (5, 6, 1),  # single tokens
     ],
 )
 def test_the_kernel_has_the_sums_and_gradients_of_the_formula(
-    shards, rows, length, chunk_tokens, has_bias, monkeypatch
+    rows, length, chunk_tokens, has_bias, sums_by_product, monkeypatch
 ):
-    monkeypatch.setattr(loss_kernel, "CHUNK_TOKENS", chunk_tokens)
-    x, embedding, bias, *others = example(shards, rows, length)
+    plan = loss_kernel.Plan(chunk_tokens, sums_by_product)
+    monkeypatch.setitem(loss_kernel.PLANS, "cpu", plan)
+    x, embedding, bias, *others = example(rows, length)
     arrays = (x, embedding, bias if has_bias else None, *others)
     found = sums_and_gradients(projected_loss_sums, *arrays)
     assert_near(found, sums_and_gradients(by_formula, *arrays), 1e-5)

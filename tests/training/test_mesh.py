@@ -14,10 +14,10 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.collectives import Collective, collectives, shapes_in
+from jaxformer.accelerators import hlo
+from jaxformer.accelerators.hlo import Collective, shapes_in
 from jaxformer.batch import Batch
 from jaxformer.models import local_attention
-from jaxformer.models.sequence_model import parameter_count
 from jaxformer.training import loss_kernel
 from jaxformer.training.sharding import abstract_state, on_mesh, put_batch
 from tests.models.tiny import model_of
@@ -37,31 +37,6 @@ CHUNK = 24  # tokens of the loss's chunks: there are several on each of the mesh
 OPTIMIZER, _ = optimizer_of(d_model=D)
 pytestmark = pytest.mark.slow
 with_tensor = pytest.mark.parametrize("sizes", [ALL, TENSOR])
-
-
-def test_a_program_is_read_right():
-    text = """\
-%body.1 (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
-  %g = f32[4]{0} all-gather(%x), channel_id=1, dimensions={0}
-}
-
-%add.2 (a: f32[], b: f32[]) -> f32[] {
-  ROOT %sum = f32[] add(%a, %b), metadata={op_name="all-reduce(me)"}
-}
-
-ENTRY %main.3 (p: f32[2,3], q: s32[]) -> f32[2] {
-  %r = (f32[2,3]{1,0}, /*index=1*/bf16[5]{0}) all-reduce(%p, %q), to_apply=%add.2
-  %s = f32[] all-reduce-start(%q), channel_id=3
-  %t = f32[] all-reduce-done(%s)
-  ROOT %get = f32[2]{0} get-tuple-element(%r), index=0
-}
-"""
-    assert collectives(text) == [
-        Collective("all-gather", False, ((4,),), 16),
-        Collective("all-reduce", True, ((2, 3), (5,)), 34),
-        Collective("all-reduce", True, ((),), 4),
-    ]
-    assert [each.elements for each in collectives(text)] == [4, 11, 1]
 
 
 def batches(sizes):
@@ -94,28 +69,22 @@ def program(sizes, *, has_biases=False, window=None):
     batch = next(batches(sizes))
     with (
         on_mesh(mesh),
-        mock.patch.object(loss_kernel, "CHUNK_TOKENS", CHUNK),
+        mock.patch.dict(loss_kernel.PLANS, cpu=loss_kernel.Plan(CHUNK, False)),
         mock.patch.object(local_attention, "SMALLEST_BLOCK", BLOCK),
     ):
         state = abstract_state(mesh, init_of(model, OPTIMIZER))
-        lowered = step_of(model, OPTIMIZER).lower(state, batch, accumulate=False)
+        lowered = step_of(model, OPTIMIZER, mesh=mesh).lower(
+            state, batch, accumulate=False
+        )
         compiled = lowered.compile()
     rows = batch.source.sharding.shard_shape(batch.source.shape)[0]
     text = compiled.as_text()
-    return Program(compiled, text, collectives(text), state, rows)
+    return Program(compiled, text, hlo.Program(text).collectives(), state, rows)
 
 
 def counted(shapes):
     """Shapes and how many there are, whichever way round an array lies."""
     return Counter(tuple(sorted(shape)) for shape in shapes)
-
-
-def as_matrix(leaf):
-    """The shape of a kernel, [D, H, K] or [H, U, D], as it is multiplied with."""
-    if leaf.ndim != 3:
-        return leaf.shape
-    first, *_, last = leaf.shape
-    return (D, leaf.size // D) if first == D else (leaf.size // last, last)
 
 
 def first_values(abstract):
@@ -190,32 +159,27 @@ def test_restricted_attention_is_the_same_on_a_mesh_and_moves_nothing():
 
 
 @pytest.mark.parametrize("has_biases", [False, True])
-def test_with_data_alone_gradients_and_sums_cross_once_and_nothing_else_does(
-    has_biases,
+@pytest.mark.parametrize("sizes", [DATA, FSDP])
+def test_each_parameter_is_gathered_once_and_its_gradient_is_summed_once(
+    sizes, has_biases
 ):
-    """One all-reduce of every parameter's gradient and of the four loss sums.
+    """The embedding is used three times and crosses once. Nothing is in a loop.
 
-    The embedding is used three times and crosses once. Nothing is in a loop.
+    Besides, scalars are summed: the loss sums and the parts of the gradient's norm.
     """
-    update = program(DATA, has_biases=has_biases)
-    (only,) = update.collectives
-    assert (only.kind, only.in_entry) == ("all-reduce", True)
-    params = [as_matrix(leaf) for leaf in jax.tree.leaves(update.state.params)]
-    assert counted(only.shapes) == counted([*params, *[()] * 4])
-    assert only.elements == parameter_count(update.state.params) + 4
-
-
-def test_with_fsdp_each_parameter_is_gathered_once_and_its_gradient_summed_once():
-    """Scalars aside: the loss sums and the parts of the gradient's norm."""
-    fsdp = program(FSDP)
-    assert all(each.in_entry for each in fsdp.collectives)
-    shapes = {"all-gather": [], "all-reduce": []}
-    for each in fsdp.collectives:
-        shapes[each.kind] += [shape for shape in each.shapes if shape]
-    leaves = jax.tree.leaves(fsdp.state.params)
-    split = [leaf for leaf in leaves if not leaf.sharding.is_fully_replicated]
-    assert Counter(shapes["all-gather"]) == Counter(map(as_matrix, split))
-    assert counted(shapes["all-reduce"]) == counted(map(as_matrix, leaves))
+    update = program(sizes, has_biases=has_biases)
+    assert all(each.in_entry for each in update.collectives)
+    crossing = {"all-gather": Counter(), "reduce-scatter": Counter()}
+    crossing["all-reduce"] = Counter()
+    for each in update.collectives:
+        crossing[each.kind].update(math.prod(shape) for shape in each.shapes if shape)
+    leaves = jax.tree.leaves(update.state.params)
+    split = [leaf.size for leaf in leaves if not leaf.sharding.is_fully_replicated]
+    assert crossing["all-gather"] == Counter(split)
+    assert crossing["reduce-scatter"] == Counter(size // 8 for size in split)
+    whole = Counter(leaf.size for leaf in leaves) - Counter(split)
+    assert crossing["all-reduce"] == whole
+    assert bool(whole) == (sizes == FSDP)  # layer norms
 
 
 @pytest.mark.parametrize("sizes", [FSDP, ALL, TENSOR])
@@ -237,8 +201,8 @@ def test_no_array_has_the_whole_vocabulary(sizes):
 @with_tensor
 def test_in_the_loss_only_sums_over_the_vocabulary_cross(sizes):
     """For each token of a chunk some numbers, and the gradient of its D inputs."""
-    rows = program(sizes).rows
-    tokens = rows * max(n for n in (1, 2, 4, 8, 16) if rows * n <= CHUNK)
+    tokens = program(sizes).rows * LENGTH
+    tokens = max(n for n in range(1, CHUNK + 1) if tokens % n == 0)
     in_loop = [each for each in program(sizes).collectives if not each.in_entry]
     assert {each.kind for each in in_loop} == {"all-reduce"}
     shapes = [shape for each in in_loop for shape in each.shapes]

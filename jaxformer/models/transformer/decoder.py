@@ -6,6 +6,7 @@ Training multiplies many rows by a matrix, decoding few. Therefore:
   [out, in], so a step is W @ x (with 32 rows twice as fast on a CPU as x @ W).
 - Queries, keys and values of self-attention are one product; keys and values of the
   source are projected once per sentence.
+- The layouts of keys, values and queries are those of `cached_attention`.
 - The cache is not re-ordered. All W hypotheses attend to the keys of all W, and a mask
   from `ancestors` keeps those of the hypothesis's own past.
 - The cache is a ring of P slots, with an attention window r at most r // 2 + 1.
@@ -21,39 +22,36 @@ import jax.numpy as jnp
 
 from jaxformer.batch import PAD
 from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
-from jaxformer.models.masks import MASKED
 from jaxformer.models.sequence_model import Newest, Parameters, pad, resize_ring
+from jaxformer.models.transformer.cached_attention import (
+    AllHeads,
+    Attended,
+    EachHead,
+    cached_attention,
+)
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.transformer import SUBLAYERS, Transformer
 
 
 class Linear(NamedTuple):
-    """A linear map with features first."""
+    """A linear map with features first, in the config's dtype."""
 
-    weight: jax.Array  # [out, in] in the config's dtype
-    bias: jax.Array | None  # float32 [out]
+    weight: jax.Array  # [out, in]
+    bias: jax.Array | None  # [out]
 
     def __call__(self, x: jax.Array) -> jax.Array:  # [in, R] -> [out, R]
         y = self.weight @ x
-        return y if self.bias is None else y + self.bias.astype(y.dtype)[:, None]
+        return y if self.bias is None else y + self.bias[:, None]
 
 
 class Weights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
-    params: Parameters
+    params: Parameters  # the encoder's matrices in the config's dtype
     embedding: jax.Array  # [V, D] in the config's dtype
     layers: list[dict[str, Any]]  # of each layer, see `TransformerDecoder._arranged`
 
 
-class Attended(NamedTuple):
-    """Keys and values in the layout of batched products."""
-
-    key: jax.Array  # [B, H, K, M]
-    value: jax.Array  # [B, H, M, U]
-
-
-AXES = 3, 2  # M of keys and values
 Cache = list[Attended]  # of each layer; M = P x W, slot first, then hypothesis
 
 
@@ -73,9 +71,15 @@ class TransformerDecoder:
 
     def weights(self, params: Parameters) -> Weights:
         stack, layers = params["decoder"], range(self.config.decoder_layers)
-        embedding = params["embedding"].astype(self.config.dtype)
-        arranged = [self._arranged(stack[f"layer_{n}"]) for n in layers]
-        return Weights(params, embedding, arranged)
+
+        def cast(leaf: jax.Array) -> jax.Array:  # as the encoder multiplies it
+            return leaf.astype(self.config.dtype) if leaf.ndim > 1 else leaf
+
+        return Weights(
+            {**params, "encoder": jax.tree.map(cast, params["encoder"])},
+            cast(params["embedding"]),
+            [self._arranged(stack[f"layer_{n}"]) for n in layers],
+        )
 
     def _arranged(self, layer: Mapping[str, Any]) -> dict[str, Any]:
         """Return a layer's `Linear` maps, stacked where inputs are equal, and norms."""
@@ -86,7 +90,9 @@ class TransformerDecoder:
             kernels = [p["kernel"].reshape(inputs, -1).T for p in projections]
             biases = [p["bias"].reshape(-1) for p in projections if "bias" in p]
             weight = jnp.concatenate(kernels).astype(self.config.dtype)
-            return Linear(weight, jnp.concatenate(biases) if biases else None)
+            if not biases:
+                return Linear(weight, None)
+            return Linear(weight, jnp.concatenate(biases).astype(self.config.dtype))
 
         return {
             "self_input": linear(d_model, own["query"], own["key"], own["value"]),
@@ -110,23 +116,23 @@ class TransformerDecoder:
             {"params": weights.params}, ids, is_real.astype(jnp.int32), method="encode"
         )
         x = encoded.reshape(-1, self.config.d_model).T  # [D, B S]
-        layers = [
-            Attended(*self._heads(layer["cross_memory"](x), ids.shape, "kv"))
-            for layer in weights.layers
-        ]
+        layers = []
+        for layer in weights.layers:
+            both = jnp.split(layer["cross_memory"](x), [self._query_size])
+            layers.append(self._attention.attended(*both, ids.shape[0]))
         return self.resize_memory(Memory(layers, is_real), length=source.shape[1])
 
     def resize_memory(self, memory: Memory, *, length: int) -> Memory:
         def resize(leaf: jax.Array, axis: int) -> jax.Array:
             return pad(leaf, 0, length - leaf.shape[axis], axis=axis)
 
-        return Memory(_each(memory.layers, resize), resize(memory.is_real, 1))
+        return Memory(self._each(memory.layers, resize), resize(memory.is_real, 1))
 
     def empty_cache(self, *, batch: int, width: int, length: int) -> Cache:
         config, size = self.config, self._slots(length) * width
-        key = jnp.zeros((batch, config.num_heads, config.d_k, size), config.dtype)
-        value = jnp.zeros((batch, config.num_heads, size, config.d_v), config.dtype)
-        return [Attended(key, value)] * config.decoder_layers
+        empty = self._attention.empty(batch, size, config.d_k, config.d_v)
+        empty = jax.tree.map(lambda leaf: leaf.astype(config.dtype), empty)
+        return [empty] * config.decoder_layers
 
     def resize_cache(
         self, cache: Cache, clock: jax.Array, *, width: int, length: int
@@ -137,7 +143,7 @@ class TransformerDecoder:
             leaf = resize_ring(leaf, clock * width, axis=axis, length=slots * width)
             return jnp.roll(leaf, length % slots * width, axis=axis)
 
-        return _each(cache, resize)
+        return self._each(cache, resize)
 
     def step(
         self, weights: Weights, memory: Memory, cache: Cache, newest: Newest
@@ -146,7 +152,8 @@ class TransformerDecoder:
         batch, width, length = newest.ancestors.shape
         index = newest.clock % self._slots(length) * width  # of the cache
         self_mask = self._self_mask(newest)
-        cross_mask = memory.is_real[:, None, None, :]  # [B, 1, 1, S]
+        cross_mask = memory.is_real[:, None, :]  # [B, 1, S]
+        attention, cut = self._attention, self._query_size
 
         def apply(
             x: jax.Array, layer: Mapping[str, Any], source: Attended, past: Attended
@@ -155,14 +162,17 @@ class TransformerDecoder:
 
             def self_attention(y: jax.Array) -> jax.Array:
                 nonlocal past
-                query, *new = self._heads(layer["self_input"](y), (batch, width), "qkv")
+                query, *new = jnp.split(layer["self_input"](y), [cut, 2 * cut])
+                new = attention.attended(*new, batch)
                 put = jax.lax.dynamic_update_slice_in_dim
-                past = Attended(*map(put, past, new, (index, index), AXES))
-                return layer["self_output"](_attend(query, past, self_mask))
+                past = Attended(*map(put, past, new, (index, index), attention.axes))
+                query = attention.query(query, batch)
+                return layer["self_output"](attention.attend(query, past, self_mask))
 
             def cross_attention(y: jax.Array) -> jax.Array:
-                (query,) = self._heads(layer["cross_query"](y), (batch, width), "q")
-                return layer["cross_output"](_attend(query, source, cross_mask))
+                query = attention.query(layer["cross_query"](y), batch)
+                heads = attention.attend(query, source, cross_mask)
+                return layer["cross_output"](heads)
 
             def feed_forward(y: jax.Array) -> jax.Array:
                 hidden = ACTIVATIONS[config.activation](layer["hidden"](y))
@@ -191,13 +201,30 @@ class TransformerDecoder:
             logits = logits + params["logits_bias"][:, None]
         return logits.reshape(-1, batch, width), new_cache
 
+    @property
+    def _attention(self) -> EachHead | AllHeads:
+        return cached_attention(self.config.num_heads)
+
+    @property
+    def _query_size(self) -> int:
+        return self.config.num_heads * self.config.d_k
+
+    def _each(
+        self,
+        layers: Sequence[Attended],
+        function: Callable[[jax.Array, int], jax.Array],
+    ) -> list[Attended]:
+        """Apply a function of a leaf and its axis M."""
+        axes = self._attention.axes
+        return [Attended(*map(function, layer, axes)) for layer in layers]
+
     def _slots(self, length: int) -> int:
         """P, the number of the last L = `length` positions that the newest one sees."""
         window = self.config.attention_window
         return length if window is None else min(length, window // 2 + 1)
 
     def _self_mask(self, newest: Newest) -> jax.Array:
-        """Mask the slots that each hypothesis may see: bool [B, 1, W, P W]."""
+        """Mask the slots that each hypothesis may see: bool [B, W, P W]."""
         _, ages, clock, ancestors = newest
         batch, width, length = ancestors.shape
         slots = self._slots(length)
@@ -208,49 +235,25 @@ class TransformerDecoder:
         writers = jnp.arange(width)[None, None, None]
         is_own = ancestors[..., None] == writers  # [B, W, P, W]
         mask = is_own & is_past[:, None, :, None]
-        return mask.reshape(batch, 1, width, slots * width)
-
-    def _heads(
-        self, x: jax.Array, rows: tuple[int, int], parts: str
-    ) -> list[jax.Array]:
-        """Cut x [sum(H size), B L] into heads for each of `parts`, "q", "k" and "v".
-
-        Returns queries [B, H, L, K], keys [B, H, K, L] and values [B, H, L, U].
-        """
-        heads, start, cut = self.config.num_heads, 0, []
-        for part in parts:
-            size = self.config.d_v if part == "v" else self.config.d_k
-            piece = x[start : start + heads * size].reshape(heads, size, *rows)
-            cut.append(piece.transpose((2, 0, 1, 3) if part == "k" else (2, 0, 3, 1)))
-            start += heads * size
-        return cut
+        return mask.reshape(batch, width, slots * width)
 
     def _norm(self, x: jax.Array, norm: Mapping[str, jax.Array]) -> jax.Array:
         """Compute `layers.layer_norm` over the first axis of x [D, R]."""
         wide = x.astype(jnp.float32)
-        # A product with ones sums faster on a CPU than a reduction of the first axis.
-        average = jnp.full((1, len(wide)), 1 / len(wide), jnp.float32)
-        mean = average @ wide  # [1, R]
-        variance = average @ jnp.square(wide - mean)
+        mean = _mean(wide)
+        variance = _mean(jnp.square(wide - mean))
         epsilon = self.config.layer_norm_epsilon
         normal = (wide - mean) * jax.lax.rsqrt(variance + epsilon)
         return (normal * norm["scale"][:, None] + norm["bias"][:, None]).astype(x.dtype)
 
 
-def _each(
-    layers: Sequence[Attended], function: Callable[[jax.Array, int], jax.Array]
-) -> list[Attended]:
-    """Apply a function of a leaf and its axis M."""
-    return [Attended(*map(function, layer, AXES)) for layer in layers]
+def _mean(x: jax.Array) -> jax.Array:
+    """The mean over the first axis of x float32 [D, R]: [1, R]."""
 
+    def by_product(x: jax.Array) -> jax.Array:  # faster on a CPU
+        return jnp.full((1, len(x)), 1 / len(x), jnp.float32) @ x
 
-def _attend(query: jax.Array, past: Attended, mask: jax.Array) -> jax.Array:
-    """Equation 1 for queries [B, H, W, K]: [H U, B W], features first."""
-    query = query * (query.shape[-1] ** -0.5)
-    scores = jnp.einsum(
-        "bhwk,bhkm->bhwm", query, past.key, preferred_element_type=jnp.float32
-    )
-    weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
-    heads = jnp.einsum("bhwm,bhmu->bhwu", weights.astype(past.value.dtype), past.value)
-    batch, count, width, size = heads.shape
-    return heads.transpose(1, 3, 0, 2).reshape(count * size, batch * width)
+    def by_sum(x: jax.Array) -> jax.Array:  # elsewhere a product rounds to bfloat16
+        return (x * (1 / len(x))).sum(axis=0, keepdims=True)
+
+    return jax.lax.platform_dependent(x, cpu=by_product, default=by_sum)

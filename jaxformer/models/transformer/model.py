@@ -11,7 +11,6 @@ from jaxformer.batch import Batch
 from jaxformer.models.layers import LayerNorm, Sublayer
 from jaxformer.models.local_attention import keys_computed
 from jaxformer.models.sequence_model import AttentionMaps, Features, Parameters
-from jaxformer.models.shards import batch_shards
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.decoder import TransformerDecoder
 from jaxformer.models.transformer.transformer import Transformer
@@ -50,7 +49,7 @@ class TransformerModel:
         return self.network.apply({"params": params}, *inputs, **options)
 
     def init(self, key: jax.Array) -> Parameters:
-        row = jnp.ones((batch_shards(), 2), jnp.int32)  # has no effect on parameters
+        row = jnp.ones((1, 2), jnp.int32)  # has no effect on parameters
         return self.network.init(key, Batch(row, row, row, row))["params"]
 
     def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:

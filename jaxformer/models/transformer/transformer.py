@@ -14,13 +14,13 @@ from jaxformer.models.layers import (
     FeedForward,
     LayerNorm,
     Sublayer,
+    look_up,
     residual_gain,
     sinusoidal_positions,
 )
 from jaxformer.models.local_attention import self_attention_mask
 from jaxformer.models.masks import segment_mask
 from jaxformer.models.sequence_model import Features
-from jaxformer.models.shards import by_shard, copy_for_shards, look_up
 from jaxformer.models.transformer.config import TransformerConfig
 
 SUBLAYERS = {  # of a layer, in the order of Figure 1
@@ -117,7 +117,6 @@ class Transformer(nn.Module):
         init = named(init, ("vocab", "embed"))
         shape = self.vocab_size, config.d_model
         self.embedding = self.param("embedding", init, shape)
-        self.embedding_copies = copy_for_shards(self.embedding)
         if config.logits_bias:
             zeros = named(nn.initializers.zeros, ("vocab",))
             self.logits_bias = self.param("logits_bias", zeros, shape[:1])
@@ -140,41 +139,49 @@ class Transformer(nn.Module):
             )
         return self.position_embedding[:length]
 
-    def _embed(self, ids: jax.Array, segments: jax.Array) -> jax.Array:
-        """Embedding times sqrt(d_model) (3.4), plus position: [B, L] -> [B, L, D]."""
-        table = self._position_table(ids.shape[1])
-        positions = jnp.take(table, positions_in_segments(segments), axis=0)
-        x = look_up(self.embedding_copies, ids) * self.config.d_model**0.5
-        x = self.dropout((x + positions).astype(self.config.dtype))
-        return nn.with_logical_constraint(x, ("batch", "length", "activation"))
+    def _embed(
+        self, table: jax.Array, ids: jax.Array, segments: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Embedding times sqrt(d_model) (3.4), plus position: [B, L] -> [B, L, D].
+
+        Also returns the table [V, D], for the next use: see `look_up`.
+        """
+        numbers = positions_in_segments(segments)
+        positions = jnp.take(self._position_table(ids.shape[1]), numbers, axis=0)
+        rows, table = look_up(table, ids)
+        x = rows * self.config.d_model**0.5 + positions
+        x = self.dropout(x.astype(self.config.dtype))
+        return nn.with_logical_constraint(x, ("batch", "length", "activation")), table
 
     def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
         """Encode source ids int [B, S]: memory [B, S, D]."""
-        x = self._embed(source, segments)
+        return self._encode(self._embed(self.embedding, source, segments)[0], segments)
+
+    def _encode(self, x: jax.Array, segments: jax.Array) -> jax.Array:
         window = self.config.attention_window
         mask = self_attention_mask(segments, window=window, is_causal=False)
         return self.encoder(x, mask)
 
-    def hidden(self, batch: Batch) -> jax.Array:
-        """Run both stacks on a whole target: [B, T, D]."""
-        memory = self.encode(batch.source, batch.source_segments)
+    def hidden(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Run both stacks on a whole target: [B, T, D]; also the output table."""
+        x, table = self._embed(self.embedding, batch.source, batch.source_segments)
+        memory = self._encode(x, batch.source_segments)
         segments = batch.target_segments
-        x = self._embed(shift_right(batch.target, segments), segments)
+        x, table = self._embed(table, shift_right(batch.target, segments), segments)
         window = self.config.attention_window
         self_mask = self_attention_mask(segments, window=window, is_causal=True)
         cross_mask = segment_mask(segments, batch.source_segments)
-        return self.decoder(x, self_mask, memory, cross_mask)
+        return self.decoder(x, self_mask, memory, cross_mask), table
 
     def features(self, batch: Batch) -> Features:
-        """Return `hidden` and the output table by shard of the batch."""
-        hidden = by_shard(self.hidden(batch))
-        bias = copy_for_shards(self.logits_bias) if self.config.logits_bias else None
-        return Features(hidden, self.embedding_copies, bias)
+        """Return `hidden` and the output table."""
+        bias = self.logits_bias if self.config.logits_bias else None
+        return Features(*self.hidden(batch), bias)
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Score every next target token: float32 logits [B, T, V]."""
-        hidden = self.hidden(batch)
-        table = self.embedding.astype(hidden.dtype)
+        hidden, table = self.hidden(batch)
+        table = table.astype(hidden.dtype)
         scores = jnp.einsum(
             "btd,vd->btv", hidden, table, preferred_element_type=jnp.float32
         )

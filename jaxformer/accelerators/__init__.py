@@ -1,0 +1,1 @@
+"""What a program would do on an accelerator, by the accelerator's own compiler."""

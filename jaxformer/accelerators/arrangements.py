@@ -1,0 +1,123 @@
+"""Search the mesh, the microbatch and the rematerialisation of a run on a topology."""
+
+import itertools
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from jaxformer.accelerators import describe
+from jaxformer.accelerators.chips import Topology
+from jaxformer.accelerators.estimate import Work
+from jaxformer.config import Config, MeshConfig
+from jaxformer.training.sharding import LOGICAL_AXES
+
+logger = logging.getLogger(__name__)
+
+Figures = dict[str, Any]
+TRIES = 4  # compiles of one mesh for a microbatch that fits
+STATE_BYTES = 16  # of a parameter: it, its gradient and Adam's moments, float32
+
+
+def meshes(devices: int, config: Config, vocab_size: int) -> list[MeshConfig]:
+    """List the meshes of `devices` that divide the model, least `tensor` first."""
+    found = []
+    sizes = [n for n in range(1, devices + 1) if devices % n == 0]
+    for tensor in sizes:
+        for fsdp in (n for n in sizes if devices % (tensor * n) == 0):
+            mesh = MeshConfig(data=devices // tensor // fsdp, fsdp=fsdp, tensor=tensor)
+            if _divides(mesh, config, vocab_size):
+                found.append(mesh)
+    return found
+
+
+def _divides(mesh: MeshConfig, config: Config, vocab_size: int) -> bool:
+    for axis, name in LOGICAL_AXES.values():
+        section, _, key = (name or "").partition(".")
+        size = getattr(getattr(config, section, None), key, None)
+        size = vocab_size if key == "vocab_size" else size
+        if isinstance(size, int) and size % getattr(mesh, axis):
+            return False
+    return True
+
+
+def search(
+    topology: Topology,
+    work: Work,
+    parameters: int,
+    compile_one: Callable[[Work], Figures],
+) -> list[Figures]:
+    """Return the figures of the arrangements that fit, fastest first.
+
+    A mesh with more `fsdp`, and then one with more `tensor`, is tried as long as the
+    estimate improves. `work` has an update as one microbatch, of a model with so many
+    `parameters`; `compile_one` takes a Work and returns the figures of an update.
+    """
+    listed = meshes(topology.devices, work.config, work.vocab_size)
+    logger.info("search      %d meshes divide the devices and the model", len(listed))
+    found: list[Figures] = []
+    best, left = math.inf, len(listed)
+    for _, alike in itertools.groupby(listed, key=lambda mesh: mesh.tensor):
+        best_here = math.inf  # of this `tensor`
+        for mesh in alike:
+            left -= 1
+            logger.info("            at most %d more meshes after this one ...", left)
+            fitting = _of_mesh(topology, work, mesh, parameters, compile_one)
+            found += fitting
+            seconds = min(map(_seconds, fitting), default=math.inf)
+            if seconds > best_here:
+                break
+            best_here = seconds
+        left = len([each for each in listed if each.tensor > mesh.tensor])
+        if best_here > best:
+            break
+        best = min(best, best_here)
+    return sorted(found, key=_seconds)
+
+
+def _seconds(figures: Figures) -> float:
+    return figures["seconds_with_collectives"]
+
+
+def _of_mesh(
+    topology: Topology,
+    work: Work,
+    mesh: MeshConfig,
+    parameters: int,
+    compile_one: Callable[[Work], Figures],
+) -> list[Figures]:
+    """Find the largest microbatches of a mesh that fit, plain and rematerialised.
+
+    If a whole update fits, recomputing saves nothing that is needed.
+    """
+    blocks = mesh.data * mesh.fsdp
+    rows, *lengths = work.shape
+    most = -(-rows // blocks)  # rows of a device
+    state = STATE_BYTES * parameters // (mesh.fsdp * mesh.tensor)
+    found = []
+    for again in (False, True):
+        training = replace(work.config.training, rematerialise=again)
+        config = replace(work.config, mesh=mesh, training=training)
+        count = 1
+        for _ in range(TRIES):
+            height = -(-most // count) * blocks
+            figures = compile_one(work._replace(
+                config=config, shape=(height, *lengths), microbatches=count,
+                flops=work.flops * height // rows,
+            ))  # fmt: skip
+            fits, name = figures["fits"], describe.arrangement(figures)
+            size = describe.in_gib(figures["bytes_per_device"])
+            time = describe.in_ms(_seconds(figures)) if fits else "does NOT fit"
+            logger.info("            %s: %s, %s", name, size, time)
+            if fits:
+                found.append(figures)
+                break
+            spare = figures["bytes_available"] - state
+            if count == most or spare <= 0:
+                break
+            needed = figures["bytes_per_device"] - state
+            count = min(most, max(count + 1, math.ceil(count * needed / spare)))
+        if found and count == 1:
+            break
+    return found

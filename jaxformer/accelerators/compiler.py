@@ -1,0 +1,197 @@
+"""Compile the programs of a run for a topology that this machine does not have.
+
+    python -m jaxformer.accelerators.compiler < request.json > answer.json
+
+`jaxformer.accelerators.estimate` starts it as a process of its own, with the compiler's
+environment, so that the calling process stays on its own devices. Nothing is executed.
+"""
+
+import json
+import math
+import re
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+
+from jaxformer.accelerators.chips import KNOWN, Topology, parse_topology
+from jaxformer.accelerators.hlo import Program, section
+from jaxformer.batch import Batch
+from jaxformer.config import Config
+from jaxformer.config_files import parse_config
+from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.rules import Requests
+from jaxformer.decoding.scorer import Scorer
+from jaxformer.decoding.shapes import Shapes
+from jaxformer.decoding.slots import SlotPrograms
+from jaxformer.errors import InputError
+from jaxformer.models.architectures import make_model
+from jaxformer.models.sequence_model import Model
+from jaxformer.run import Run, TrainingSetup, make_training_setup
+from jaxformer.training import sharding
+
+DECODED = 64  # tokens of a source, and of a translation at most, in the decoder's step
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def devices_of(topology: Topology) -> list[jax.Device]:
+    """Describe the devices of a topology. Raises InputError if there is none such."""
+    if topology.chip.is_tpu:
+        options = {"platform": "tpu", "topology_name": topology.name}
+        if topology.devices == 1:
+            options["chips_per_host_bounds"] = [1, 1, 1]
+    else:
+        options = {
+            "platform": "cuda",
+            "topology_name": "",
+            "target_config": topology.chip.target_config,
+            "topology": f"1x1x{topology.devices}",
+        }
+    try:
+        return list(topologies.get_topology_desc(**options).devices)
+    except jax.errors.JaxRuntimeError as error:
+        if "INVALID_ARGUMENT" not in str(error):
+            raise
+        raise InputError(
+            f"the compiler has no topology {topology.name} ({error}); {KNOWN}"
+        ) from error
+
+
+def train_programs(
+    setup: TrainingSetup, shape: tuple[int, int, int], many: bool
+) -> dict[str, jax.stages.Lowered]:
+    """Lower an update or, if it has `many` microbatches, the programs that make it."""
+    split = sharding.batch_sharding(setup.mesh)
+    rows, *lengths = shape
+    source, target = (
+        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=split)
+        for length in lengths
+    )
+    batch, lower = Batch(source, target, source, target), setup.train_step.lower
+    with sharding.on_mesh(setup.mesh):
+        state = sharding.abstract_state(setup.mesh, setup.init)
+        if not many:
+            return {"update": lower(state, batch, accumulate=False)}
+        return {
+            "microbatch": lower(state, batch, accumulate=True),
+            "optimizer": lower(state, None, accumulate=True),
+        }
+
+
+def decoder_program(
+    config: Config, model: Model, device: jax.Device
+) -> tuple[int, jax.stages.Lowered]:
+    """Lower the engine's steps on one device; returns also the number of sentences."""
+    mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1, devices=[device])
+    scorer, rows = Scorer([model]), sharding.batch_sharding(mesh)
+    options = SearchOptions(
+        beam_size=config.decoding.beam_size, alpha=config.decoding.alpha
+    )
+    programs = SlotPrograms(scorer, options, rows)
+    sentences = Shapes(config.decoding.batch_tokens, 1).most_slots(DECODED)
+
+    def array(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=rows if shape else None)
+
+    def placed(function: Any, *arguments: Any) -> Any:
+        found = jax.eval_shape(function, *arguments)
+        return jax.tree.map(lambda leaf: array(leaf.dtype, *leaf.shape), found)
+
+    with jax.set_mesh(mesh):
+        params = sharding.abstract_state(mesh, lambda: model.init(jax.random.key(0)))
+        weights = placed(scorer.weights, [params])
+        lengths = array(jnp.int32, sentences)
+        requests = Requests(
+            max_lengths=lengths, min_lengths=lengths,
+            prefixes=array(jnp.int32, sentences, DECODED),
+            seeds=array(jnp.uint32, sentences),
+        )  # fmt: skip
+        source = array(jnp.int32, sentences, DECODED)
+        state = placed(
+            lambda *given: programs.begin(*given, DECODED), weights, source, requests
+        )
+        number = array(jnp.int32)
+        return sentences, programs.advance.lower(weights, state, number, number)
+
+
+def read_program(lowered: jax.stages.Lowered, devices: int) -> dict[str, Any]:
+    """Compile a program and return what its text and its compiler say of it.
+
+    A program that does not fit has the key `needed`, in bytes, and no other.
+    """
+    start = time.monotonic()
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        used = re.search(r"([\d.]+)([KMGT])\b", str(error))  # what the chip has is next
+        if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
+            raise
+        return {"needed": int(float(used[1]) * _UNITS[used[2]])}
+    seconds, memory = time.monotonic() - start, compiled.memory_analysis()
+    text = compiled.as_text()
+    program = Program(text)
+    parts, exchanged = Counter(), {}
+    for operation, cycles in program.cycles().items():
+        parts[section(operation)] += cycles
+    for each in program.collectives():
+        key = each.kind, "+".join(sorted({dtype for dtype, _ in each.arrays}))
+        count, size, most = exchanged.get(key, (0, 0, 0))
+        exchanged[key] = (
+            count + each.times,
+            size + round(each.sent(devices)),
+            max(most, *map(math.prod, each.shapes)),
+        )
+    return {
+        "compile_seconds": round(seconds, 1),
+        "arguments": memory.argument_size_in_bytes,
+        "temporary": memory.temp_size_in_bytes,
+        "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "parts": [[*key, cycles] for key, cycles in parts.most_common()],
+        "collectives": [[*key, *sums] for key, sums in exchanged.items()],
+        "kernels": program.kernels(),
+        "has_float64": "f64[" in text,
+    }
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Compile what a request asks for; see `jaxformer.accelerators.estimate`."""
+    topology, config = parse_topology(request["topology"]), request["config"]
+    config = parse_config(config)
+    model = make_model(
+        config.model,
+        vocab_size=request["vocab_size"],
+        rematerialise=config.training.rematerialise,
+    )
+    devices = devices_of(topology)
+    run = Run(workdir=None, config=config, tokenizer=None, model=model)
+    setup = make_training_setup(run, devices)
+    mesh = setup.mesh.shape
+    blocks = mesh["data"] * mesh["fsdp"]
+    rows, *lengths = request["shape"]
+    shape = (-(-rows // blocks) * blocks, *lengths)  # filled up to divide evenly
+    lowered = train_programs(setup, shape, request["microbatches"] > 1)
+    programs = {
+        name: read_program(each, topology.devices) for name, each in lowered.items()
+    }
+    found = {"mesh": dict(mesh), "shape": shape, "programs": programs}
+    if request["decode"]:
+        sentences, step = decoder_program(config, model, devices[0])
+        found["decoder"] = {"sentences": sentences, **read_program(step, 1)}
+    return found
+
+
+def main() -> None:
+    """Answer the request on standard input."""
+    try:
+        found = answer(json.load(sys.stdin))
+    except InputError as error:
+        found = {"refused": str(error)}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

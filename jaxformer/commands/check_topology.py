@@ -1,0 +1,171 @@
+"""--mode=check --topology=NAME: what a run would do on accelerators, without one."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxformer.accelerators import arrangements, describe
+from jaxformer.accelerators.chips import Topology, parse_topology
+from jaxformer.accelerators.estimate import (
+    Work,
+    compile_programs,
+    compiler_of,
+    estimate,
+    estimate_decoder,
+)
+from jaxformer.config import Config
+from jaxformer.config_files import ConfigRequest, parse_config
+from jaxformer.data.corpus import open_prepared
+from jaxformer.errors import InputError
+from jaxformer.models.architectures import make_model
+from jaxformer.models.sequence_model import parameter_count
+from jaxformer.run import open_run, plan_training
+
+logger = logging.getLogger(__name__)
+
+
+def run(
+    *,
+    config: ConfigRequest,
+    workdir: Path | None,
+    topology: str,
+    mesh: str | None,
+    output: Path | None,
+    before: Path | None,
+) -> dict[str, Any]:
+    """Estimate the programs of a config, or of a prepared workdir, on a topology."""
+    target = parse_topology(topology)
+    compiler = compiler_of(target)
+    for name, value in (("mesh", mesh), ("output", output), ("before", before)):
+        if value is not None and target.chip.clock is None:
+            raise InputError(
+                f"--{name} is for estimated times, and the compiler for {topology} "
+                "estimates none; leave it out, or use a TPU topology"
+            )
+    earlier = [] if before is None else [read_figures(before)]
+    # A library of TPUs may be installed where there is none.
+    jax.config.update("jax_platforms", "cpu")
+    work = work_of(config, workdir)
+
+    def compile_one(work: Work, decode: bool = False) -> dict[str, Any]:
+        answer = compile_programs(target, work, decode=decode)
+        figures = estimate(target, work, answer)
+        if decode:
+            figures["decoder"] = estimate_decoder(target, answer["decoder"])
+        return figures
+
+    if mesh:
+        figures = best_arrangement(target, work, compile_one)
+    else:
+        logger.info("compiling   for %s; a minute or more ...", topology)
+        figures = compile_one(work, decode=True)
+    figures = {"compiler": compiler, **figures}
+    logger.info("%s", describe.update(figures, compiler))
+    if "decoder" in figures:
+        beam_size = work.config.decoding.beam_size
+        logger.info("%s", describe.decoder(figures["decoder"], beam_size))
+    if output is not None and "parts" in figures:
+        from jaxformer.reports import estimates
+
+        estimates.write(output, [*earlier, figures])
+        logger.info("page        %s", output)
+    return figures
+
+
+def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
+    """Read what a prepared run computes; of a config alone, assume the longest rows."""
+    share, text = 1.0, "no text is read: "
+    if workdir is not None:
+        checked = open_run(workdir, request)
+        plan = plan_training(checked, open_prepared(workdir))
+        config, vocab_size = checked.config, checked.tokenizer.vocab_size
+        model = checked.model
+        shape = tuple(max(plan.shapes, key=lambda shape: model.activations(*shape)))
+        share, text = plan.real_token_share, ""
+        count = plan.microbatches_per_update
+    elif request.values is None:
+        raise InputError(
+            "there is nothing to check: give --config=... or --workdir=..."
+        )
+    else:
+        config = parse_config(request.resolve(None))
+        vocab_size = config.data.vocab_size
+        model = make_model(config.model, vocab_size=vocab_size, rematerialise=False)
+        shape, count = longest_rows(config)
+    rows, source, target = shape
+    logger.info(
+        "batches     %sa vocabulary of %s pieces, %d microbatch(es) of %d x %d x %d%s",
+        text, f"{vocab_size:,}", count, rows, source, target,
+        ", the largest bucket" if config.batches.layout == "buckets" else "",
+    )  # fmt: skip
+    tokens = share * count * rows * target
+    return Work(config, vocab_size, shape, count, model.flops(*shape), tokens)
+
+
+def longest_rows(config: Config) -> tuple[tuple[int, int, int], int]:
+    """Return the largest shape that a config allows, and the microbatches of an update.
+
+    Raises InputError if a microbatch does not hold `row_multiple` rows.
+    """
+    batches, training = config.batches, config.training
+    is_packed = batches.layout == "packed"
+    length = batches.row_length if is_packed else config.data.max_length
+    tokens = training.tokens_per_microbatch
+    rows = tokens // length // batches.row_multiple * batches.row_multiple
+    if not rows:
+        raise InputError(
+            f"training.tokens_per_microbatch={tokens} does not hold "
+            f"{batches.row_multiple} row(s) of {length} tokens; raise it or lower the "
+            "length of a row"
+        )
+    return (rows, length, length), max(1, round(training.tokens_per_update / tokens))
+
+
+def best_arrangement(
+    topology: Topology, work: Work, compile_one: Any
+) -> dict[str, Any]:
+    """Search arrangements, log them by rank, and return the first with the others."""
+    rows, *lengths = work.shape
+    update = work._replace(
+        shape=(rows * work.microbatches, *lengths), microbatches=1,
+        flops=work.flops * work.microbatches,
+    )  # fmt: skip
+    model = make_model(
+        work.config.model, vocab_size=work.vocab_size, rematerialise=False
+    )
+    parameters = parameter_count(jax.eval_shape(model.init, jax.random.key(0)))
+    ranked = arrangements.search(topology, update, parameters, compile_one)
+    if not ranked:
+        raise InputError(
+            f"not even one row fits {topology.name} with any mesh; use more chips or "
+            "a smaller model"
+        )
+    lines = [
+        f"{'ranked' * (rank == 1):<12}{rank}. "
+        f"{describe.in_ms(each['seconds_with_collectives'])}: "
+        f"{describe.arrangement(each)}\n            "
+        f"{describe.flags(each, max(lengths))}"
+        for rank, each in enumerate(ranked, start=1)
+    ]
+    logger.info("%s", "\n".join(lines))
+    keys = "mesh", "shape", "microbatches", "rematerialise", "bytes_per_device"
+    keys += "seconds_with_collectives", "share_of_peak", "collective_bytes"
+    others = [{key: each[key] for key in keys} for each in ranked]
+    return {**ranked[0], "ranked": others}
+
+
+def read_figures(path: Path) -> dict[str, Any]:
+    """Read the saved JSON line of an earlier check. Raises InputError."""
+    try:
+        figures = json.loads(path.read_text("utf-8"))
+        if figures["parts"]:
+            return figures
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    raise InputError(
+        f"{path} is not the JSON line of a check with a TPU's --topology; save its "
+        "standard output in a file"
+    )

@@ -1,0 +1,123 @@
+"""Attention of a decoding step to cached keys and values, in the layout of a platform.
+
+`EachHead` multiplies head by head, with the operations of equation 1 and no more. TPUs
+pad the last two axes of an array to tiles of 8 x 128 or more, so a head of 64 numbers
+wastes half of its tiles, and they multiply few rows slowly. `AllHeads` keeps the heads
+of a position together and multiplies groups of heads at once: `GROUP` times as many
+operations, which a TPU's matrix unit has to spare.
+
+The letters are those of `jaxformer.models.attention`; M counts cached positions.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.models.masks import MASKED
+
+GROUP = 8  # heads multiplied at once, if it divides their number; else all are
+
+
+class Attended(NamedTuple):
+    """Keys and values in the layout of one of the classes below."""
+
+    key: jax.Array
+    value: jax.Array
+
+
+@dataclass(frozen=True)
+class EachHead:
+    """Keys are [B, H, K, M], values [B, H, M, U]."""
+
+    heads: int
+    axes: ClassVar = (3, 2)  # M of keys and values
+
+    def empty(self, batch: int, length: int, d_k: int, d_v: int) -> Attended:
+        """Return zeros, in float32."""
+        key = jnp.zeros((batch, self.heads, d_k, length))
+        return Attended(key, jnp.zeros((batch, self.heads, length, d_v)))
+
+    def query(self, x: jax.Array, batch: int) -> jax.Array:
+        """Cut x [H K, B W] into the queries for `attend`."""
+        return self._cut(x, batch).transpose(2, 0, 3, 1)  # [B, H, W, K]
+
+    def attended(self, key: jax.Array, value: jax.Array, batch: int) -> Attended:
+        """Cut keys [H K, B L] and values [H U, B L] into those of L positions."""
+        key = self._cut(key, batch).transpose(2, 0, 1, 3)
+        return Attended(key, self._cut(value, batch).transpose(2, 0, 3, 1))
+
+    def attend(self, query: jax.Array, past: Attended, mask: jax.Array) -> jax.Array:
+        """Compute equation 1: [H U, B W]; mask bool [B, W, M] or [B, 1, M]."""
+        query = query * (query.shape[-1] ** -0.5)
+        scores = jnp.einsum(
+            "bhwk,bhkm->bhwm", query, past.key, preferred_element_type=jnp.float32
+        )
+        scores = jnp.where(mask[:, None], scores, MASKED)
+        weights = jax.nn.softmax(scores, axis=-1).astype(past.value.dtype)
+        heads = jnp.einsum("bhwm,bhmu->bhwu", weights, past.value)
+        batch, count, width, size = heads.shape
+        return heads.transpose(1, 3, 0, 2).reshape(count * size, batch * width)
+
+    def _cut(self, x: jax.Array, batch: int) -> jax.Array:
+        return x.reshape(self.heads, len(x) // self.heads, batch, -1)
+
+
+@dataclass(frozen=True)
+class AllHeads:
+    """Keys are [B, M, H K], values [B, M, H U]; has the methods of `EachHead`."""
+
+    heads: int
+    axes: ClassVar = (1, 1)
+
+    def empty(self, batch: int, length: int, d_k: int, d_v: int) -> Attended:
+        key = jnp.zeros((batch, length, self.heads * d_k))
+        return Attended(key, jnp.zeros((batch, length, self.heads * d_v)))
+
+    def query(self, x: jax.Array, batch: int) -> jax.Array:
+        return x.T.reshape(batch, -1, len(x))  # [B, W, H K]
+
+    def attended(self, key: jax.Array, value: jax.Array, batch: int) -> Attended:
+        return Attended(self.query(key, batch), self.query(value, batch))
+
+    def attend(self, query: jax.Array, past: Attended, mask: jax.Array) -> jax.Array:
+        groups = self.heads // GROUP if self.heads % GROUP == 0 else 1
+        parts = (jnp.split(x, groups, axis=2) for x in (query, *past))
+        group = AllHeads(self.heads // groups)
+        mixed = [group._attend(*each, mask) for each in zip(*parts, strict=True)]
+        mixed = jnp.concatenate(mixed, axis=2)
+        return mixed.reshape(-1, mixed.shape[2]).T
+
+    def _attend(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array
+    ) -> jax.Array:
+        """Compute equation 1 for all heads at once: [B, W, H U]."""
+        batch, width, size = query.shape
+        query = query * ((size // self.heads) ** -0.5)
+        # The query of each head, with zeros for the other heads.
+        spread = query[:, :, None] * self._own(size, query.dtype)
+        scores = jnp.einsum(
+            "bqx,bmx->bqm", spread.reshape(batch, -1, size), key,
+            preferred_element_type=jnp.float32,
+        )  # fmt: skip
+        scores = scores.reshape(batch, width, self.heads, -1)
+        scores = jnp.where(mask[:, :, None], scores, MASKED)
+        weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+        rows = weights.reshape(batch, width * self.heads, -1)
+        mixed = jnp.einsum("bqm,bmx->bqx", rows, value)
+        # Of each head's mixture, the values of that head.
+        mixed = mixed.reshape(batch, width, self.heads, -1)
+        return (mixed * self._own(mixed.shape[-1], mixed.dtype)).sum(axis=2)
+
+    def _own(self, size: int, dtype: jnp.dtype) -> jax.Array:
+        """Mark the numbers of each head with one: [1, 1, H, size]."""
+        own = jnp.repeat(jnp.eye(self.heads, dtype=dtype), size // self.heads, axis=1)
+        return own[None, None]
+
+
+def cached_attention(heads: int) -> EachHead | AllHeads:
+    """Choose the layout for the devices of the mesh in context."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    is_tpu = device is not None and device.platform == "tpu"
+    return AllHeads(heads) if is_tpu else EachHead(heads)

@@ -1,0 +1,77 @@
+"""Trace some updates with JAX's profiler, for XProf and Perfetto."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+
+from jaxformer import processes
+from jaxformer.batch import Batch
+from jaxformer.config import TrainingConfig
+from jaxformer.training.step import Report, TrainState
+
+logger = logging.getLogger(__name__)
+
+WARM_UP = 10  # updates of a process before its trace, which compile the programs
+
+Step = Callable[[TrainState, tuple[Batch, ...]], tuple[TrainState, Report]]
+
+
+def first_traced(step: int, config: TrainingConfig) -> int:
+    """The step from which a process that starts at `step` traces its updates.
+
+    No checkpoint is saved, and so nothing is evaluated, between the traced updates.
+    """
+    step += WARM_UP
+    before_save = -step % config.save_every
+    return step + (before_save if before_save < config.profile_steps else 0)
+
+
+@contextlib.contextmanager
+def profiled(
+    train_step: Step, step: int, config: TrainingConfig, folder: Path
+) -> Iterator[Step]:
+    """Give a train step that writes a trace of `config.profile_steps` updates.
+
+    `step` updates have been made. Of several processes the first one writes, its own
+    devices and threads. A run that ends earlier writes the updates that it made.
+    """
+    if config.profile_steps is None or not processes.is_first():
+        yield train_step
+        return
+    first = first_traced(step, config)
+    end = min(first + config.profile_steps, config.steps)
+    if first >= end:
+        logger.warning("no profile: it would start after the last update")
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # calls of Python would be most of the file
+
+    def finish() -> None:
+        jax.profiler.stop_trace()
+        logger.info(
+            "profile of updates %s to %s: xprof --logdir=%s, or open the newest "
+            ".trace.json.gz there in https://ui.perfetto.dev",
+            *(f"{first + 1:,}", f"{step:,}", folder),
+        )
+
+    with contextlib.ExitStack() as trace:
+
+        def traced(
+            state: TrainState, update: tuple[Batch, ...]
+        ) -> tuple[TrainState, Report]:
+            nonlocal step
+            if step == first and first < end:
+                jax.block_until_ready(state)
+                jax.profiler.start_trace(folder, profiler_options=options)
+                trace.callback(finish)
+            step += 1
+            with jax.profiler.StepTraceAnnotation("update", step_num=step):
+                made = train_step(state, update)
+            if step == end:
+                jax.block_until_ready(made)
+                trace.close()
+            return made
+
+        yield traced

@@ -1,0 +1,113 @@
+"""ZeRO (Rajbhandari et al. 2020): devices that split a batch also split the state.
+
+Each device stores and updates its share of parameters and moments. For the gradient of
+its rows it gathers the whole parameters; the gradients of all devices are then summed,
+and each device receives its share. The mesh axis `tensor` is left to XLA.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.sharding import PartitionSpec
+
+from jaxformer.models.sequence_model import Parameters
+from jaxformer.models.shards import BATCH_AXES
+
+
+def over_shards(
+    differentiate: Callable[..., tuple[Any, Parameters]],
+    shardings: Parameters,
+    dtype: str,
+) -> Callable[..., tuple[Any, Parameters]]:
+    """Return `differentiate(params, batch, rest)` for arrays split by `shardings`.
+
+    `differentiate` returns sums over its rows, and gradients; `rest` is not split.
+    Kernels are gathered in `dtype`, in which layers use them. Gradients are summed in
+    float32.
+    """
+    specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
+    splits = jax.tree.map(lambda spec: _part(spec, BATCH_AXES), specs)
+    wholes = jax.tree.map(lambda spec: _part(spec, ("tensor",)), specs)
+    rows = PartitionSpec(BATCH_AXES)
+    # check_vma=False: otherwise JAX sums the gradients of replicated parameters.
+    exchange = functools.partial(jax.shard_map, check_vma=False)
+
+    def gather(params: Parameters) -> Parameters:
+        def cast(path: tuple, x: jax.Array) -> jax.Array:
+            return x.astype(dtype) if path[-1].key == "kernel" else x
+
+        return jax.tree.map(_gather, jax.tree.map_with_path(cast, params), splits)
+
+    def of_rows(params: Parameters, batch: Any, rest: Any) -> tuple[Any, Parameters]:
+        rules = [rule for rule in nn.get_logical_axis_rules() if rule[0] != "batch"]
+        with nn.logical_axis_rules(rules):
+            sums, grads = differentiate(params, batch, rest)
+        return jax.lax.psum(sums, BATCH_AXES), jax.tree.map(lambda x: x[None], grads)
+
+    def scatter(grads: Parameters) -> Parameters:
+        return jax.tree.map(lambda x, split: _scatter(x[0], split), grads, splits)
+
+    def of_batch(params: Parameters, batch: Any, rest: Any) -> tuple[Any, Parameters]:
+        whole = exchange(gather, in_specs=(specs,), out_specs=wholes)(params)
+        # XLA splits the work of `tensor`, and could not split exchanges by it as well.
+        sums, grads = exchange(
+            of_rows,
+            in_specs=(PartitionSpec(), rows, PartitionSpec()),
+            out_specs=(PartitionSpec(), rows),
+            axis_names=set(BATCH_AXES),
+        )(whole, batch, rest)
+        parts = jax.tree.map(lambda whole: PartitionSpec(BATCH_AXES, *whole), wholes)
+        return sums, exchange(scatter, in_specs=(parts,), out_specs=specs)(grads)
+
+    return of_batch
+
+
+def _part(spec: PartitionSpec, axes: tuple[str, ...]) -> PartitionSpec:
+    """Keep some axes of a spec."""
+    parts = (part if isinstance(part, tuple) else (part,) for part in spec)
+    kept = (tuple(axis for axis in part if axis in axes) for part in parts)
+    return PartitionSpec(*(each or None for each in kept))
+
+
+def _gather(x: jax.Array, split: PartitionSpec) -> jax.Array:
+    """Concatenate the shares of all devices along the one dimension that is split."""
+    for dimension, axes in enumerate(split):
+        if axes:
+            shape = list(x.shape)
+            shape[dimension] *= jax.lax.axis_size(axes)
+            if dimension:
+                return jax.lax.all_gather(x, axes, axis=dimension, tiled=True)
+            x = x.reshape(-1, _columns(shape))
+            return jax.lax.all_gather(x, axes, tiled=True).reshape(shape)
+    return x
+
+
+def _scatter(x: jax.Array, split: PartitionSpec) -> jax.Array:
+    """Sum x over all devices; each keeps its share along the split dimension."""
+    x = x.astype(jnp.float32)
+    for dimension, axes in enumerate(split):
+        if axes:
+            shape = list(x.shape)
+            shape[dimension] //= jax.lax.axis_size(axes)
+            if not dimension:
+                x = x.reshape(-1, _columns(x.shape))
+            x = jax.lax.psum_scatter(x, axes, scatter_dimension=dimension, tiled=True)
+            rest = [axis for axis in BATCH_AXES if axis not in axes]
+            rest = tuple(axis for axis in rest if jax.lax.axis_size(axis) > 1)
+            return (jax.lax.psum(x, rest) if rest else x).reshape(shape)
+    return jax.lax.psum(x, BATCH_AXES)
+
+
+def _columns(shape: tuple[int, ...] | list[int]) -> int:
+    """Choose the columns of an array as a matrix, about as many as its rows.
+
+    A TPU stores the last two dimensions in tiles of 8 x 128. [512, 8, 64], the kernel
+    of 8 heads, would take and send twice its bytes.
+    """
+    cuts = (math.prod(shape[n:]) for n in range(1, len(shape) + 1))
+    return min(cuts, key=lambda columns: abs(math.log(columns**2 / math.prod(shape))))

@@ -1,0 +1,121 @@
+"""The programs of a tiny run, compiled for a slice of four TPUs that is not here.
+
+Needs libtpu, without a TPU: `pip install 'jaxformer[tpu]'`.
+"""
+
+import functools
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from jaxformer.accelerators.chips import parse_topology
+from jaxformer.accelerators.estimate import (
+    Work,
+    compile_programs,
+    estimate,
+    estimate_decoder,
+)
+from jaxformer.config import MeshConfig
+from jaxformer.config_files import parse_config, read_config_file
+from jaxformer.models.architectures import make_model
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None, reason="needs libtpu"
+    ),
+]
+V, D, F, ROWS, LENGTH = 1032, 256, 512, 16, 128
+SIZES = {
+    "encoder_layers": 1, "decoder_layers": 1, "d_model": D, "d_ff": F, "num_heads": 4,
+}  # fmt: skip
+# Three attentions, two feed-forward layers with biases, and five norms.
+PARAMETERS = V * D + 3 * 4 * D * D + 2 * (2 * D * F + F + D) + 5 * 2 * D
+TOPOLOGY = parse_topology("v5e:2x2")
+DATA, FSDP, BOTH, TENSOR = (4, 1, 1), (1, 4, 1), (2, 2, 1), (2, 1, 2)
+
+
+@functools.cache
+def figures(sizes):
+    """Of an update on a mesh, and of a step of the decoder."""
+    config = parse_config(read_config_file("wmt_base"))
+    config = replace(
+        config,
+        model=replace(config.model, **SIZES),
+        mesh=MeshConfig(**dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))),
+    )
+    model = make_model(config.model, vocab_size=V, rematerialise=False)
+    shape = (ROWS, LENGTH, LENGTH)
+    work = Work(config, V, shape, 1, model.flops(*shape), ROWS * LENGTH)
+    answer = compile_programs(TOPOLOGY, work, decode=sizes == DATA)
+    decoder = answer.get("decoder")
+    return (
+        estimate(TOPOLOGY, work, answer),
+        decoder and estimate_decoder(TOPOLOGY, decoder),
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "passes", "share"),
+    [(DATA, 1.3, 0.06), (FSDP, 1.5, 0.06), (BOTH, 1.5, 0.057), (TENSOR, None, 0.043)],
+    ids=["data=4", "fsdp=4", "data=2,fsdp=2", "data=2,tensor=2"],
+)
+def test_an_update_is_lean_on_every_mesh(sizes, passes, share):
+    """Parameters are gathered once, and gradients are summed once.
+
+    A device sends at most `passes` times the float32 parameters; with tensor also
+    activations. The bounds of `share`, that of the peak, are just below what was found.
+    """
+    found, _ = figures(sizes)
+    *_, tensor = sizes
+    assert found["has_float64"] is False
+    assert found["fits"] is True
+    assert found["share_of_peak"] > share
+    kinds = {each["kind"] for each in found["collectives"]}
+    # Shares of the embedding are no whole tiles of the chip, so parts of them move.
+    assert kinds <= {"all-reduce", "all-gather", "reduce-scatter", "collective-permute"}
+    if tensor == 1:
+        assert found["collective_bytes"] < passes * 4 * PARAMETERS
+    # What `tensor` splits stays split, first of all the embedding.
+    gathered = (e for e in found["collectives"] if e["kind"] == "all-gather")
+    assert max(each["largest"] for each in gathered) == V * D // tensor
+
+
+def test_a_step_of_the_decoder_is_estimated():
+    _, found = figures(DATA)
+    assert found["has_float64"] is False
+    assert found["sentences"] == 64
+    ratio = found["estimated_seconds_per_step"] / found["seconds_to_read_memory"]
+    assert 1 < ratio < 10
+
+
+COMMAND = (
+    "--mode=check", "--config=demo", "--topology=v5e:1x1",
+    "--config.model.encoder_layers=1", "--config.model.decoder_layers=1",
+)  # fmt: skip
+
+
+def test_the_command_needs_no_network():
+    """It runs in a namespace without one, and says that nothing was run."""
+    isolate = ["unshare", "--net", "--map-root-user"]
+    if (
+        not shutil.which("unshare")
+        or subprocess.run([*isolate, "true"], capture_output=True).returncode
+    ):
+        pytest.skip("this machine makes no network namespaces")
+    done = subprocess.run(
+        [*isolate, sys.executable, "-m", "jaxformer.main", *COMMAND],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "estimated by the TPU compiler" in done.stderr
+    assert "libtpu" not in done.stderr  # nor the noise of the library
+    found = json.loads(done.stdout)
+    assert found["topology"] == "v5e:1x1"
+    assert found["collective_bytes"] == 0
+    assert found["estimated_seconds_per_update"] > 0

@@ -1,0 +1,195 @@
+"""Figures from a compiler's answers: small ones, computed by hand."""
+
+import math
+
+import pytest
+
+from jaxformer.accelerators import describe
+from jaxformer.accelerators.arrangements import meshes, search
+from jaxformer.accelerators.chips import parse_topology
+from jaxformer.accelerators.estimate import Work, estimate, estimate_decoder
+from jaxformer.config_files import parse_config, read_config_file
+from tests.accelerators.answers import answer, program
+
+CONFIG = parse_config(read_config_file("wmt_base"))  # 100,000 updates
+V5E = parse_topology("v5e:2x2")  # 1.5 GHz, 197 TFLOP/s, 200 GB/s a chip, 16 GB
+
+
+def work(microbatches=1, flops=197 * 10**10):
+    tokens = microbatches * 8 * 16
+    return Work(CONFIG, 100, (8, 16, 16), microbatches, flops, tokens)
+
+
+def test_one_program_is_an_update():
+    figures = estimate(V5E, work(), answer(update=program()))
+    assert figures["bytes_per_device"] == 123
+    assert figures["bytes_available"] == 16_000_000_000
+    assert figures["fits"] is True
+    assert figures["empty_rows"] == 0
+    assert figures["estimated_seconds_per_update"] == pytest.approx(0.003)
+    assert figures["seconds_at_peak"] == pytest.approx(0.0025)  # on four chips
+    assert figures["share_of_peak"] == pytest.approx(0.0025 / 0.003)
+    assert figures["collective_bytes"] == 50_000_000
+    assert figures["collective_seconds"] == pytest.approx(0.00025)
+    assert figures["seconds_with_collectives"] == pytest.approx(0.00325)
+    assert figures["target_tokens_per_second"] == round(128 / 0.00325)
+    assert figures["hours"] == pytest.approx(0.00325 * 100_000 / 3600)
+    assert figures["parts"] == [
+        {"part": "loss", "pass": "forward", "seconds": pytest.approx(0.002)},
+        {"part": "loss", "pass": "backward", "seconds": pytest.approx(0.001)},
+    ]
+
+
+def test_microbatches_count_each_time_and_the_optimiser_once():
+    step = program(arguments=500, parts=[["optimizer", "", 1_500_000]], collectives=[])
+    found = answer(microbatch=program(), optimizer=step)
+    figures = estimate(V5E, work(microbatches=3), found)
+    assert figures["bytes_per_device"] == 523  # of the larger program
+    assert figures["estimated_seconds_per_update"] == pytest.approx(3 * 0.003 + 0.001)
+    assert figures["collectives"] == [
+        {
+            "kind": "all-reduce",
+            "dtype": "f32",
+            "count": 6,
+            "bytes": 150_000_000,
+            "largest": 10,
+        }
+    ]
+    assert figures["share_of_peak"] == pytest.approx(3 * 0.0025 / 0.010)
+    assert figures["compile_seconds"] == 4.0
+
+
+def test_a_program_that_does_not_fit_says_what_it_needs():
+    figures = estimate(V5E, work(), answer(update={"needed": 20 * 10**9}))
+    assert (figures["fits"], figures["bytes_per_device"]) == (False, 20 * 10**9)
+    assert "estimated_seconds_per_update" not in figures
+    assert "does NOT fit: 18.63 GiB of 14.90 GiB" in describe.update(figures, "X")
+
+
+def test_kernels_of_pallas_are_named_because_they_have_no_estimate():
+    kernels = {"fusion": 3, "tpu_custom_call": 12}
+    figures = estimate(V5E, work(), answer(update=program(kernels=kernels)))
+    assert figures["kernels_without_estimate"] == 12
+    assert "without 12 Pallas kernels" in describe.update(figures, "X")
+
+
+def test_a_core_of_a_v4_has_half_of_the_chip():
+    figures = estimate(parse_topology("v4:2x2x1"), work(), answer(update=program()))
+    assert figures["devices"] == 8
+    assert figures["bytes_available"] == 16_000_000_000
+    assert figures["seconds_at_peak"] == pytest.approx(1.97e12 / (4 * 275e12))
+    assert figures["collective_seconds"] == pytest.approx(5e7 / 150e9)
+
+
+def test_gpus_have_kernels_and_no_time():
+    found = answer(update=program(parts=[]))
+    figures = estimate(parse_topology("h200:4"), work(), found)
+    assert figures["kernels"] == {"fusion": 7}
+    assert "estimated_seconds_per_update" not in figures
+    assert "7 x fusion" in describe.update(figures, "GPU compiler")
+
+
+def test_a_step_of_the_decoder_is_compared_with_reading_its_memory():
+    step = {"sentences": 64, **program(arguments=819_000)}
+    figures = estimate_decoder(V5E, step)
+    assert figures["seconds_to_read_memory"] == pytest.approx(1e-6)
+    assert figures["estimated_seconds_per_step"] == pytest.approx(0.003)
+    assert "64 sentences, beam 4" in describe.decoder(figures, 4)
+
+
+def test_the_text_names_compiler_share_and_largest_parts():
+    figures = estimate(V5E, work(), answer(update=program()))
+    text = describe.update(figures, "TPU compiler 1.2")
+    for said in (
+        "v5e:2x2: 4 devices, estimated by the TPU compiler 1.2, nothing was run",
+        "data=4, 1 microbatch(es) of 8 x 16 x 16",
+        "3 ms on the chip; products alone take 2.5 ms at peak: 83.3%",
+        "50.0 MB in     2 x all-reduce of f32",
+        "100.0%     3 ms  loss (2 ms + 1 ms)",
+    ):
+        assert said in text
+
+
+# The search of an arrangement --------------------------------------------------------
+
+
+def test_meshes_divide_devices_and_model():
+    """Eight heads, 2,048 hidden units, d_model 512, and a vocabulary of 12."""
+    found = [tuple(vars(mesh).values()) for mesh in meshes(16, CONFIG, 12)]
+    assert found == [
+        (16, 1, 1), (8, 2, 1), (4, 4, 1), (2, 8, 1), (1, 16, 1),
+        (8, 1, 2), (4, 2, 2), (2, 4, 2), (1, 8, 2),
+        (4, 1, 4), (2, 2, 4), (1, 4, 4),
+    ]  # fmt: skip
+
+
+def searched(seconds, bytes_of):
+    """Search with made-up figures; returns the arrangements found, and those tried."""
+    tried = []
+
+    def compile_one(given):
+        mesh, training = given.config.mesh, given.config.training
+        name = (*vars(mesh).values(), given.microbatches, training.rematerialise)
+        tried.append(name)
+        size = bytes_of(given.shape[0] / mesh.data / mesh.fsdp, training.rematerialise)
+        return {
+            "mesh": vars(mesh), "shape": given.shape, "name": name, "empty_rows": 0,
+            "microbatches": given.microbatches, "bytes_available": 100,
+            "rematerialise": training.rematerialise, "bytes_per_device": size,
+            "fits": size <= 100, "seconds_with_collectives": seconds(*name),
+        }  # fmt: skip
+
+    update = work()._replace(shape=(32, 16, 16), vocab_size=12)
+    found = search(V5E, update, parameters=1, compile_one=compile_one)
+    assert [f["seconds_with_collectives"] for f in found] == sorted(
+        f["seconds_with_collectives"] for f in found
+    )
+    return [f["name"] for f in found], tried
+
+
+def test_more_fsdp_and_tensor_are_tried_while_the_estimate_improves():
+    found, tried = searched(
+        lambda data, fsdp, tensor, *_: abs(fsdp - 2) + 2 * tensor, lambda *_: 50
+    )
+    assert [name[:3] for name in tried] == [
+        (4, 1, 1), (2, 2, 1), (1, 4, 1),  # worse than before
+        (2, 1, 2), (1, 2, 2),  # the best of tensor=2 is worse: tensor=4 is left out
+    ]  # fmt: skip
+    assert found[0] == (2, 2, 1, 1, False)
+
+
+def test_an_update_that_does_not_fit_is_cut_and_also_rematerialised():
+    """Eight rows a device, of 30 bytes each, or 12 if they are rematerialised."""
+    found, tried = searched(
+        lambda *name: 10 + name[3], lambda rows, again: rows * (12 if again else 30)
+    )
+    tried, found = (
+        [name[3:] for name in names if name[:3] == (4, 1, 1)]
+        for names in (tried, found)
+    )
+    assert tried == [(1, False), (3, False), (1, True)]
+    assert found == [(1, True), (3, False)]
+
+
+def test_nothing_is_found_where_not_even_a_row_fits():
+    found, tried = searched(lambda *_: math.inf, lambda *_: 1000)
+    assert found == []
+    assert len({name[:3] for name in tried}) == 6  # every mesh
+
+
+def test_rows_that_fill_up_devices_are_named():
+    few = work()._replace(shape=(5, 16, 16))
+    figures = estimate(V5E, few, answer(update=program()))
+    assert "of 8 x 16 x 16, 3 rows empty" in describe.arrangement(figures)
+
+
+def test_flags_choose_an_arrangement():
+    figures = {
+        "mesh": {"data": 2, "fsdp": 2, "tensor": 1}, "shape": [8, 16, 16],
+        "microbatches": 2, "rematerialise": True,
+    }  # fmt: skip
+    assert describe.flags(figures, 16) == (
+        "--config.mesh.data=2 --config.mesh.fsdp=2 --config.mesh.tensor=1 "
+        "--config.training.tokens_per_microbatch=128 "
+        "--config.training.rematerialise=True"
+    )
