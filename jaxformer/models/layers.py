@@ -78,20 +78,22 @@ def _layer_norm_gradient(epsilon: float, kept: tuple, gradient: jax.Array) -> tu
 layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
 
 
-@jax.custom_vjp
-def look_up(table: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def look_up(
+    table: jax.Array, ids: jax.Array, dtype: jnp.dtype
+) -> tuple[jax.Array, jax.Array]:
     """Look up rows of a table [V, D] by ids [B, L]; return [B, L, D] and the table.
 
-    If later uses of the table take the one returned here, the gradient of the rows is
-    added to theirs in place. Otherwise XLA would fill an array [V, D] for each use and
-    add them up.
+    The rows are those of the table in `dtype`. If later uses of the table take the one
+    returned here, the gradient of the rows is added to theirs in place. Otherwise XLA
+    would fill an array [V, D] for each use and add them up.
     """
-    return jnp.take(table, ids, axis=0), table
+    return jnp.take(table.astype(dtype), ids, axis=0), table
 
 
 look_up.defvjp(
-    lambda table, ids: (look_up(table, ids), ids),
-    lambda ids, grads: (grads[1].at[ids].add(grads[0]), None),
+    lambda table, ids, dtype: (look_up(table, ids, dtype), ids),
+    lambda _, ids, grads: (grads[1].at[ids].add(grads[0]), None),
 )
 
 

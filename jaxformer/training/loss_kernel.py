@@ -71,7 +71,7 @@ def _in_chunks(
     x, target, segments = x.reshape(-1, d), target.ravel(), segments.ravel()  # [N, D]
     size = max(n for n in range(1, plan.chunk_tokens + 1) if len(x) % n == 0)
     matrix = embedding.astype(x.dtype)  # [V, D]
-    row_sum = matrix.sum(axis=0, dtype=jnp.float32)  # [D]
+    row_sum = _sum_of_rows(plan, matrix)  # [D]
     output = (matrix, row_sum, bias, 0.0 if bias is None else bias.sum())
     (grad_matrix, grad_bias), (grad_x, sums) = jax.lax.scan(
         functools.partial(_chunk, plan, output, label_smoothing),
@@ -90,6 +90,14 @@ def _in_chunks(
         grad_bias = (grad_bias - even * real.sum()).at[target].add(-share[:, 0])
     grad_x = grad_x.astype(x.dtype).reshape(shape)
     return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix, grad_bias)
+
+
+def _sum_of_rows(plan: Plan, matrix: jax.Array) -> jax.Array:
+    """Sum a matrix [V, D] over its rows in float32: [D]."""
+    if not plan.sums_by_product:
+        return matrix.sum(axis=0, dtype=jnp.float32)
+    ones = jnp.ones((8, len(matrix)), matrix.dtype)  # XLA would not multiply by one row
+    return jnp.matmul(ones, matrix, preferred_element_type=jnp.float32)[0]
 
 
 def _chunk(

@@ -148,7 +148,7 @@ def _share(mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec) -> Partition
     joined = "fsdp" if "fsdp" in axes else None
     data, parts = mesh.shape["data"], mesh.shape["data"] * mesh.shape.get(joined, 1)
     for index, size in enumerate(shape):
-        if data > 1 and axes[index] == joined and size % parts == 0:
+        if data > 1 and len(shape) > 1 and axes[index] == joined and size % parts == 0:
             axes[index] = ("data", joined) if joined else "data"
             break
     return PartitionSpec(*axes)

@@ -38,10 +38,14 @@ def over_shards(
     exchange = functools.partial(jax.shard_map, check_vma=False)
 
     def gather(params: Parameters) -> Parameters:
-        def cast(path: tuple, x: jax.Array) -> jax.Array:
-            return x.astype(dtype) if path[-1].key == "kernel" else x
+        def gather_one(path: tuple, x: jax.Array, split: PartitionSpec) -> jax.Array:
+            if path[-1].key == "kernel":
+                return _gather(x.astype(dtype), split)
+            if path[-1].key == "embedding":
+                return _gather(x.astype(dtype), split).astype(x.dtype)
+            return _gather(x, split)
 
-        return jax.tree.map(_gather, jax.tree.map_with_path(cast, params), splits)
+        return jax.tree.map_with_path(gather_one, params, splits)
 
     def of_rows(params: Parameters, batch: Any, rest: Any) -> tuple[Any, Parameters]:
         rules = [rule for rule in nn.get_logical_axis_rules() if rule[0] != "batch"]

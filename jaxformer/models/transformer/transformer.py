@@ -148,8 +148,8 @@ class Transformer(nn.Module):
         """
         numbers = positions_in_segments(segments)
         positions = jnp.take(self._position_table(ids.shape[1]), numbers, axis=0)
-        rows, table = look_up(table, ids)
-        x = rows * self.config.d_model**0.5 + positions
+        rows, table = look_up(table, ids, self.config.dtype)
+        x = rows * jnp.float32(self.config.d_model**0.5) + positions
         x = self.dropout(x.astype(self.config.dtype))
         return nn.with_logical_constraint(x, ("batch", "length", "activation")), table
 
