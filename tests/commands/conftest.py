@@ -40,12 +40,12 @@ def get_config():
     config.batches.update(layout="packed", row_length=32, executor="python")
     config.model.update(
         encoder_layers=1, decoder_layers=1, d_model=32, d_ff=64, num_heads=2, d_k=16,
-        d_v=16, dropout=0.03, dtype="float32",
+        d_v=16, dropout=0.02, dtype="float32",
     )
     config.optimizer.update(warmup_steps=40, learning_rate_scale=0.5)
     config.training.update(
-        steps=100, tokens_per_update=768, tokens_per_microbatch=768, log_every=20,
-        eval_every=50, save_every=25, keep=3, average=2, label_smoothing=0.0,
+        steps=100, tokens_per_update=3072, tokens_per_microbatch=3072,
+        log_every=20, eval_every=50, save_every=25, keep=3, average=2, label_smoothing=0.0,
     )
     config.decoding.update(beam_size=2, extra_length=8, batch_tokens=512)
     return config
@@ -148,7 +148,7 @@ def toy(tmp_path_factory) -> Toy:
     directory = tmp_path_factory.mktemp("toy")
     draw = random.Random(0)
     sentences = {
-        " ".join(draw.choices(SOURCE, k=draw.randint(1, 6))) for _ in range(1000)
+        " ".join(draw.choices(SOURCE, k=draw.randint(1, 6))) for _ in range(4000)
     }
     order = sorted(sentences)
     draw.shuffle(order)

@@ -100,7 +100,7 @@ def test_no_matrix_nor_a_moment_of_one_is_whole_on_a_mesh(sizes):
         if leaf.ndim > 1:
             assert part * np.prod(sizes) == leaf.size, name
         if name.endswith("hidden/bias"):
-            assert part * (sizes[0] if sizes[2] == 1 else sizes[2]) == leaf.size
+            assert part * sizes[2] == leaf.size
 
 
 def test_state_is_born_where_it_belongs_with_the_same_values_on_every_mesh():
