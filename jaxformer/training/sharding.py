@@ -1,7 +1,7 @@
 """Where arrays live: the device mesh, and the table that maps axis names to it.
 
 Parameters and activations carry logical axis names (see `jaxformer.models`). The mesh
-has three axes. `data` splits the batch, and a dimension of each parameter that divides
+has three axes. `data` splits the batch, and a dimension of each matrix that divides
 evenly; `fsdp` splits the batch and the parameters' `embed` axis; `tensor` splits heads,
 feed-forward and vocabulary. Moments are split like parameters.
 """
@@ -142,15 +142,19 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
 
 
 def _share(mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec) -> PartitionSpec:
-    """Split over `data` too: the dimension of `fsdp`, else the first that divides."""
+    """Split over `data` too: the dimension of `fsdp`, else the first that divides.
+
+    Vectors stay whole: exchanging them takes longer than updating them.
+    """
     axes = [axis if mesh.shape.get(axis, 1) > 1 else None for axis in spec]
     axes += [None] * (len(shape) - len(axes))
     joined = "fsdp" if "fsdp" in axes else None
-    data, parts = mesh.shape["data"], mesh.shape["data"] * mesh.shape.get(joined, 1)
-    for index, size in enumerate(shape):
-        if data > 1 and len(shape) > 1 and axes[index] == joined and size % parts == 0:
-            axes[index] = ("data", joined) if joined else "data"
-            break
+    parts = mesh.shape["data"] * mesh.shape.get(joined, 1)
+    if mesh.shape["data"] > 1 and len(shape) > 1:
+        for index, size in enumerate(shape):
+            if axes[index] == joined and size % parts == 0:
+                axes[index] = ("data", joined) if joined else "data"
+                break
     return PartitionSpec(*axes)
 
 

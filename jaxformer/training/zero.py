@@ -18,6 +18,8 @@ from jax.sharding import PartitionSpec
 from jaxformer.models.sequence_model import Parameters
 from jaxformer.models.shards import BATCH_AXES
 
+IN_MODEL_DTYPE = ("kernel", "embedding")  # parameters that the model casts before use
+
 
 def over_shards(
     differentiate: Callable[..., tuple[Any, Parameters]],
@@ -27,8 +29,8 @@ def over_shards(
     """Return `differentiate(params, batch, rest)` for arrays split by `shardings`.
 
     `differentiate` returns sums over its rows, and gradients; `rest` is not split.
-    Kernels are gathered in `dtype`, in which layers use them. Gradients are summed in
-    float32.
+    Matrices are gathered in `dtype`, in which layers use them; the embedding is float32
+    again for its gradient, which all tokens add to. Gradients are summed in float32.
     """
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
     splits = jax.tree.map(lambda spec: _part(spec, BATCH_AXES), specs)
@@ -38,14 +40,12 @@ def over_shards(
     exchange = functools.partial(jax.shard_map, check_vma=False)
 
     def gather(params: Parameters) -> Parameters:
-        def gather_one(path: tuple, x: jax.Array, split: PartitionSpec) -> jax.Array:
-            if path[-1].key == "kernel":
-                return _gather(x.astype(dtype), split)
-            if path[-1].key == "embedding":
-                return _gather(x.astype(dtype), split).astype(x.dtype)
-            return _gather(x, split)
+        def gather_leaf(path: tuple, x: jax.Array, split: PartitionSpec) -> jax.Array:
+            name = path[-1].key
+            whole = _gather(x.astype(dtype) if name in IN_MODEL_DTYPE else x, split)
+            return whole.astype(x.dtype) if name == "embedding" else whole
 
-        return jax.tree.map_with_path(gather_one, params, splits)
+        return jax.tree.map_with_path(gather_leaf, params, splits)
 
     def of_rows(params: Parameters, batch: Any, rest: Any) -> tuple[Any, Parameters]:
         rules = [rule for rule in nn.get_logical_axis_rules() if rule[0] != "batch"]

@@ -44,8 +44,8 @@ def get_config():
     )
     config.optimizer.update(warmup_steps=40, learning_rate_scale=0.5)
     config.training.update(
-        steps=100, tokens_per_update=3072, tokens_per_microbatch=3072,
-        log_every=20, eval_every=50, save_every=25, keep=3, average=2, label_smoothing=0.0,
+        steps=100, tokens_per_update=3072, tokens_per_microbatch=3072, log_every=20,
+        eval_every=50, save_every=25, keep=3, average=2, label_smoothing=0.0,
     )
     config.decoding.update(beam_size=2, extra_length=8, batch_tokens=512)
     return config
