@@ -103,8 +103,8 @@ class RecurrentModel:
     def _run(self, params, batch, key=None):
         """Compute outputs by layer, the output table, and attention weights."""
         inputs = shift_right(batch.target, batch.target_segments)
-        source, table = look_up(params["embedding"], batch.source)
-        target, table = look_up(table, inputs)
+        source, table = look_up(params["embedding"], batch.source, jnp.float32)
+        target, table = look_up(table, inputs, jnp.float32)
         if key is not None and self.config.dropout:
             drop = functools.partial(dropout, rate=self.config.dropout)
             of_source, of_target = jax.random.split(key)
