@@ -121,7 +121,7 @@ class Program:
             if each.opcode.endswith("-start") and each.result.startswith("("):
                 if kind == "collective-permute":
                     arrays = arrays[1:2]  # operand, result, and two numbers
-                elif kind == "all-gather":
+                elif kind in ("all-gather", "reduce-scatter"):
                     arrays = arrays[len(arrays) // 2 :]  # operands, then results
             # Its pieces in several fusions are a chain; channels may be shared.
             key = each.attribute(r'chain_id="(\d+)"') or each.name
