@@ -121,7 +121,7 @@ class Program:
             if each.opcode.endswith("-start") and each.result.startswith("("):
                 if kind == "collective-permute":
                     arrays = arrays[1:2]  # operand, result, and two numbers
-                elif kind == "all-gather":
+                elif kind in ("all-gather", "reduce-scatter"):
                     arrays = arrays[len(arrays) // 2 :]  # operands, then results
             # Its pieces in several fusions are a chain; channels may be shared.
             key = each.attribute(r'chain_id="(\d+)"') or each.name
@@ -228,21 +228,16 @@ def section(operation: str) -> tuple[str, str]:
     """
     if not operation:
         return "copies without a name", ""
-    *scopes, primitive = operation.split("/")
-    derived = "jvp(" in operation
-    direction = "backward" if "transpose(" in operation else "forward" * derived
+    *scopes, _ = operation.split("/")
+    is_backward, is_forward = "transpose(" in operation, "jvp(" in operation
+    direction = "backward" if is_backward else "forward" * is_forward
     path: list[str] = []
     for scope in scopes:
-        name = "embedding" if re.search(r"\._embed|_take\b", scope) else scope
+        name = re.sub(r"^(?:transpose\()?jvp\((\w+)\)+$", r"\1", scope)
+        name = "embedding" if re.search(r"\._embed|_take\b", scope) else name
         name = name.removesuffix("_sublayer")
         if name not in path and not _NO_SCOPE.fullmatch(name):
             path.append(name)
     if "embedding" in path:
         path = ["embedding"]
-    elif derived and not path:
-        path = ["loss"]
-    elif not path and "cond" in (*scopes, primitive):  # an update may be skipped
-        path = ["optimizer"]
-    elif not path and primitive in ("square", "reduce_sum"):
-        path = ["gradient norm"]
     return "/".join(path[:3]) or "other", direction

@@ -92,7 +92,8 @@ def gradients(
     def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
         features = model.features(params, batch, dropout_key(state, microbatch))
         targets = batch.target, batch.target_segments
-        sums = projected_loss_sums(*features, *targets, label_smoothing)
+        with jax.named_scope("loss"):
+            sums = projected_loss_sums(*features, *targets, label_smoothing)
         return sums.loss, sums
 
     grads, sums = jax.grad(summed_loss, has_aux=True)(state.params)
@@ -112,7 +113,8 @@ def apply_gradients(
     it is, so that the host can find the first.
     """
     share = 1.0 / total.sums.tokens
-    norm = optax.tree.norm(total.grads) * share
+    with jax.named_scope("gradient_norm"):
+        norm = optax.tree.norm(total.grads) * share
     runs = state.bad_steps < config.max_bad_steps
     is_good = runs & jnp.isfinite(norm) & jnp.isfinite(total.sums.loss)
 
@@ -128,13 +130,16 @@ def apply_gradients(
 
     # XLA for CPUs would copy all parameters and moments to select between new and old
     # ones. XLA for GPUs gathers on each device all that a branch returns.
-    state = jax.lax.platform_dependent(
-        state,
-        cuda=lambda state: jax.tree.map(
-            lambda new, old: jnp.where(is_good, new, old), update(state), state
-        ),
-        default=lambda state: jax.lax.cond(is_good, update, lambda state: state, state),
-    )
+    with jax.named_scope("optimizer"):
+        state = jax.lax.platform_dependent(
+            state,
+            cuda=lambda state: jax.tree.map(
+                lambda new, old: jnp.where(is_good, new, old), update(state), state
+            ),
+            default=lambda state: jax.lax.cond(
+                is_good, update, lambda state: state, state
+            ),
+        )
     is_bad = runs & ~is_good
     sums = jax.tree.map(lambda x: jnp.where(is_good, x, 0.0), total.sums)
     state = state._replace(

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from jaxformer.models.sequence_model import Parameters
@@ -57,7 +58,8 @@ def over_shards(
         return jax.tree.map(lambda x, split: _scatter(x[0], split), grads, splits)
 
     def of_batch(params: Parameters, batch: Any, rest: Any) -> tuple[Any, Parameters]:
-        whole = exchange(gather, in_specs=(specs,), out_specs=wholes)(params)
+        with jax.named_scope("exchange"):
+            whole = exchange(gather, in_specs=(specs,), out_specs=wholes)(params)
         # XLA splits the work of `tensor`, and could not split exchanges by it as well.
         sums, grads = exchange(
             of_rows,
@@ -66,7 +68,8 @@ def over_shards(
             axis_names=set(BATCH_AXES),
         )(whole, batch, rest)
         parts = jax.tree.map(lambda whole: PartitionSpec(BATCH_AXES, *whole), wholes)
-        return sums, exchange(scatter, in_specs=(parts,), out_specs=specs)(grads)
+        with jax.named_scope("exchange"):
+            return sums, exchange(scatter, in_specs=(parts,), out_specs=specs)(grads)
 
     return of_batch
 
@@ -82,12 +85,9 @@ def _gather(x: jax.Array, split: PartitionSpec) -> jax.Array:
     """Concatenate the shares of all devices along the one dimension that is split."""
     for dimension, axes in enumerate(split):
         if axes:
-            shape = list(x.shape)
-            shape[dimension] *= jax.lax.axis_size(axes)
-            if dimension:
-                return jax.lax.all_gather(x, axes, axis=dimension, tiled=True)
-            x = x.reshape(-1, _columns(shape))
-            return jax.lax.all_gather(x, axes, tiled=True).reshape(shape)
+            x = jnp.moveaxis(x, dimension, 0)
+            whole = jax.lax.all_gather(_as_matrix(x), axes, tiled=True)
+            return jnp.moveaxis(whole.reshape(-1, *x.shape[1:]), 0, dimension)
     return x
 
 
@@ -96,22 +96,24 @@ def _scatter(x: jax.Array, split: PartitionSpec) -> jax.Array:
     x = x.astype(jnp.float32)
     for dimension, axes in enumerate(split):
         if axes:
-            shape = list(x.shape)
-            shape[dimension] //= jax.lax.axis_size(axes)
-            if not dimension:
-                x = x.reshape(-1, _columns(x.shape))
-            x = jax.lax.psum_scatter(x, axes, scatter_dimension=dimension, tiled=True)
+            x = jnp.moveaxis(x, dimension, 0)
+            share = jax.lax.psum_scatter(_as_matrix(x), axes, tiled=True)
             rest = [axis for axis in BATCH_AXES if axis not in axes]
             rest = tuple(axis for axis in rest if jax.lax.axis_size(axis) > 1)
-            return (jax.lax.psum(x, rest) if rest else x).reshape(shape)
+            share = jax.lax.psum(share, rest) if rest else share
+            return jnp.moveaxis(share.reshape(-1, *x.shape[1:]), 0, dimension)
     return jax.lax.psum(x, BATCH_AXES)
 
 
-def _columns(shape: tuple[int, ...] | list[int]) -> int:
-    """Choose the columns of an array as a matrix, about as many as its rows.
+def _as_matrix(x: jax.Array) -> jax.Array:
+    """Merge dimensions into two, about equal, of which the first has major strides.
 
     A TPU stores the last two dimensions in tiles of 8 x 128. [512, 8, 64], the kernel
-    of 8 heads, would take and send twice its bytes.
+    of 8 heads, would take and send twice its bytes. It scatters only along a major
+    dimension, and otherwise sums whole arrays on every device.
     """
-    cuts = (math.prod(shape[n:]) for n in range(1, len(shape) + 1))
-    return min(cuts, key=lambda columns: abs(math.log(columns**2 / math.prod(shape))))
+    if x.ndim == 1:
+        return x
+    cuts = (math.prod(x.shape[n:]) for n in range(1, x.ndim))
+    columns = min(cuts, key=lambda columns: abs(math.log(columns**2 / x.size)))
+    return with_layout_constraint(x.reshape(-1, columns), Layout((0, 1)))

@@ -34,8 +34,8 @@ V, D, F, ROWS, LENGTH = 1032, 256, 512, 16, 128
 SIZES = {
     "encoder_layers": 1, "decoder_layers": 1, "d_model": D, "d_ff": F, "num_heads": 4,
 }  # fmt: skip
-# Three attentions, two feed-forward layers with biases, and five norms.
-PARAMETERS = V * D + 3 * 4 * D * D + 2 * (2 * D * F + F + D) + 5 * 2 * D
+KERNELS = 3 * 4 * D * D + 2 * 2 * D * F  # three attentions, two feed-forward layers
+PARAMETERS = V * D + KERNELS + 2 * (F + D) + 5 * 2 * D  # biases and five norms
 TOPOLOGY = parse_topology("v5e:2x2")
 DATA, FSDP, BOTH, TENSOR = (4, 1, 1), (1, 4, 1), (2, 2, 1), (2, 1, 2)
 
@@ -61,29 +61,34 @@ def figures(sizes):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "passes", "share"),
-    [(DATA, 1.3, 0.06), (FSDP, 1.5, 0.06), (BOTH, 1.5, 0.057), (TENSOR, None, 0.043)],
+    ("sizes", "share"),
+    [(DATA, 0.06), (FSDP, 0.06), (BOTH, 0.057), (TENSOR, 0.043)],
     ids=["data=4", "fsdp=4", "data=2,fsdp=2", "data=2,tensor=2"],
 )
-def test_an_update_is_lean_on_every_mesh(sizes, passes, share):
+def test_an_update_is_lean_on_every_mesh(sizes, share):
     """Parameters are gathered once, and gradients are summed once.
 
-    A device sends at most `passes` times the float32 parameters; with tensor also
-    activations. The bounds of `share`, that of the peak, are just below what was found.
+    A device sends 3/4 of each: kernels in bfloat16, the rest in float32; with tensor
+    also activations. Aligning shares to tiles may add 1 %. The bounds of `share`, that
+    of the peak, are just below what was found.
     """
     found, _ = figures(sizes)
     *_, tensor = sizes
     assert found["has_float64"] is False
     assert found["fits"] is True
     assert found["share_of_peak"] > share
-    kinds = {each["kind"] for each in found["collectives"]}
+    largest = {}  # array, by kind
+    for each in found["collectives"]:
+        kind = each["kind"]
+        largest[kind] = max(largest.get(kind, 0), each["largest"])
     # Shares of the embedding are no whole tiles of the chip, so parts of them move.
-    assert kinds <= {"all-reduce", "all-gather", "reduce-scatter", "collective-permute"}
+    allowed = {"all-reduce", "all-gather", "reduce-scatter", "collective-permute"}
+    assert largest.keys() <= allowed
     if tensor == 1:
-        assert found["collective_bytes"] < passes * 4 * PARAMETERS
+        assert found["collective_bytes"] < 1.01 * 3 / 4 * (8 * PARAMETERS - 2 * KERNELS)
+        assert largest["all-reduce"] <= F  # vectors: a matrix is scattered
     # What `tensor` splits stays split, first of all the embedding.
-    gathered = (e for e in found["collectives"] if e["kind"] == "all-gather")
-    assert max(each["largest"] for each in gathered) == V * D // tensor
+    assert largest["all-gather"] == V * D // tensor
 
 
 def test_a_step_of_the_decoder_is_estimated():

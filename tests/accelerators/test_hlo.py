@@ -94,6 +94,7 @@ ENTRY %main (p: f32[2,3], q: s32[]) -> f32[2] {
   %done = bf16[64]{0} collective-permute-done(%permute)
   %part = (f32[2], f32[16]) all-gather-start(%p), channel_id=5, replica_groups=[1,8]<=[8]
   %share = f32[8]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1
+  %sums = ((f32[16], f32[8]), (f32[4], f32[2])) reduce-scatter-start(%p, %p), channel_id=6, replica_groups=[1,4]<=[4]
   %s = f32[] all-reduce-start(%q), channel_id=7
   ROOT %t = f32[] all-reduce-done(%s)
 }
@@ -115,10 +116,11 @@ def test_collectives_are_counted_once_with_their_bytes():
         Collective("collective-permute", True, ((BF16, (64,)),), 0, 1),
         Collective("all-gather", True, ((F32, (16,)),), 8, 1),
         Collective("reduce-scatter", True, ((F32, (8,)),), 4, 1),
+        Collective("reduce-scatter", True, ((F32, (4,)), (F32, (2,))), 4, 1),
         Collective("all-reduce", True, ((F32, ()),), 0, 1),
     ]
-    assert [each.bytes for each in found] == [256, 16, 34, 128, 64, 32, 4]
-    assert [each.elements for each in found] == [128, 4, 11, 64, 16, 8, 1]
+    assert [each.bytes for each in found] == [256, 16, 34, 128, 64, 32, 24, 4]
+    assert [each.elements for each in found] == [128, 4, 11, 64, 16, 8, 6, 1]
     assert [each.sent(8) for each in found] == [
         256 * 7 / 8,
         3 * 16 * 1,
@@ -126,6 +128,7 @@ def test_collectives_are_counted_once_with_their_bytes():
         128,
         64 * 7 / 8,
         32 * 3,
+        24 * 3,
         4 * 2 * 7 / 8,
     ]
 
@@ -166,11 +169,12 @@ ATTENTION = "encoder/layer_3/self_attention_sublayer/self_attention"
         (f"{FORWARD}Net.encode/Net._embed/dropout/xor", ("embedding", "forward")),
         ("jit(update)/transpose(jvp(vmap(jit(_take))))/scatter-add",
          ("embedding", "backward")),
-        ("jit(update)/jvp(vmap())/while/body/closed_call/mv,md->vd/dot_general",
+        ("jit(update)/jvp(loss)/while/body/closed_call/mv,md->vd/dot_general",
          ("loss", "forward")),
-        ("jit(update)/cond/branch_1_fun/add", ("optimizer", "")),
-        ("jit(update)/cond", ("optimizer", "")),
-        ("jit(update)/reduce_sum", ("gradient norm", "")),
+        ("jit(update)/transpose(jvp(loss))/mul", ("loss", "backward")),
+        ("jit(update)/optimizer/cond/branch_1_fun/add", ("optimizer", "")),
+        ("jit(update)/optimizer/cond", ("optimizer", "")),
+        ("jit(update)/exchange/shard_map/all_gather", ("exchange", "")),
         ("jit(_advance)/while/body/top_k", ("other", "")),
         ("", ("copies without a name", "")),
     ],
