@@ -240,20 +240,29 @@ class TransformerDecoder:
     def _norm(self, x: jax.Array, norm: Mapping[str, jax.Array]) -> jax.Array:
         """Compute `layers.layer_norm` over the first axis of x [D, R]."""
         wide = x.astype(jnp.float32)
-        mean = _mean(wide)
-        variance = _mean(jnp.square(wide - mean))
+        mean, variance = _mean_and_variance(wide)
         epsilon = self.config.layer_norm_epsilon
         normal = (wide - mean) * jax.lax.rsqrt(variance + epsilon)
         return (normal * norm["scale"][:, None] + norm["bias"][:, None]).astype(x.dtype)
 
 
-def _mean(x: jax.Array) -> jax.Array:
-    """The mean over the first axis of x float32 [D, R]: [1, R]."""
+def _mean_and_variance(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Those over the first axis of x float32 [D, R]: [1, R] each."""
 
-    def by_product(x: jax.Array) -> jax.Array:  # faster on a CPU
-        return jnp.full((1, len(x)), 1 / len(x), jnp.float32) @ x
-
-    def by_sum(x: jax.Array) -> jax.Array:  # elsewhere a product rounds to bfloat16
+    def by_sum(x: jax.Array) -> jax.Array:
         return (x * (1 / len(x))).sum(axis=0, keepdims=True)
 
-    return jax.lax.platform_dependent(x, cpu=by_product, default=by_sum)
+    def by_product(x: jax.Array, rows: int = 1) -> jax.Array:
+        shares = jnp.full((rows, len(x)), 1 / len(x), jnp.float32)
+        return jnp.matmul(shares, x, precision="highest")[:1]
+
+    # A TPU adds the sum to the product before it. For the squares its matrix unit is
+    # faster; XLA would make a product with one row a sum.
+    mean = jax.lax.platform_dependent(x, cpu=by_product, default=by_sum)
+    variance = jax.lax.platform_dependent(
+        jnp.square(x - mean),
+        cpu=by_product,
+        tpu=functools.partial(by_product, rows=2),
+        default=by_sum,
+    )
+    return mean, variance
