@@ -22,7 +22,13 @@ import jax.numpy as jnp
 
 from jaxformer.batch import PAD
 from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
-from jaxformer.models.sequence_model import Newest, Parameters, pad, resize_ring
+from jaxformer.models.sequence_model import (
+    Newest,
+    Parameters,
+    pad,
+    product_blocks,
+    resize_ring,
+)
 from jaxformer.models.transformer.cached_attention import (
     AllHeads,
     Attended,
@@ -196,10 +202,17 @@ class TransformerDecoder:
             new_cache.append(past)
         if config.norm_first:
             x = self._norm(x, params["decoder"]["norm"])
-        logits = jnp.matmul(weights.embedding, x, preferred_element_type=jnp.float32)
-        if config.logits_bias:
-            logits = logits + params["logits_bias"][:, None]
+        logits = self._logits(weights, x)
         return logits.reshape(-1, batch, width), new_cache
+
+    def _logits(self, weights: Weights, x: jax.Array) -> jax.Array:
+        """Map x [D, R] to logits [N, V / N, R] of N blocks of the vocabulary."""
+        blocks = product_blocks(len(weights.embedding))
+        table = weights.embedding.reshape(blocks, -1, self.config.d_model)
+        logits = jnp.einsum("nvd,dr->nvr", table, x, preferred_element_type=jnp.float32)
+        if self.config.logits_bias:
+            logits = logits + weights.params["logits_bias"].reshape(blocks, -1, 1)
+        return logits
 
     @property
     def _attention(self) -> EachHead | AllHeads:
