@@ -42,3 +42,13 @@ def _own_logging():
 @pytest.fixture(scope="session")
 def own_logging():
     return _own_logging
+
+
+@pytest.fixture
+def branches_of_tpu(monkeypatch):
+    """Trace the operations that `platform_dependent` has for TPUs, on the CPU."""
+
+    def choose(*args, default=None, tpu=None, **_others):
+        return (tpu or default)(*args)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", choose)

@@ -19,11 +19,7 @@ import jax.numpy as jnp
 
 from jaxformer.batch import EOS, PAD
 from jaxformer.decoding.options import SearchOptions
-
-# Tokens in a block of the two-level selection, nearest to 32 first. All these sizes are
-# about as fast on a CPU; one that divides the vocabulary saves a copy of the logits. A
-# TPU keeps 8 rows of the logits together.
-_BLOCKS = sorted(range(16, 65), key=lambda size: (size % 8 > 0, abs(size - 32)))
+from jaxformer.models.sequence_model import block_size, product_blocks
 
 
 class Requests(NamedTuple):
@@ -124,7 +120,7 @@ def top_candidates(
     vocabulary, batch, width = logits.shape
     rows = batch * width
     logits = logits.reshape(vocabulary, rows)
-    size = next((n for n in _BLOCKS if vocabulary % n == 0), _BLOCKS[0])
+    size = block_size(vocabulary)
     if vocabulary <= 2 * k * size:
         normaliser = jax.nn.logsumexp(logits, axis=0)
         ids = jnp.arange(vocabulary, dtype=jnp.int32)
@@ -133,9 +129,11 @@ def top_candidates(
         if is_sorted:
             best, tokens = jax.lax.top_k(best, k)  # [R, k]
     else:
+        in_blocks = product_blocks(vocabulary) > 1
+        tpu = _by_product if in_blocks else _in_one_pass
         maxima, normaliser = jax.lax.platform_dependent(
             logits,
-            tpu=functools.partial(_in_one_pass, size=size),
+            tpu=functools.partial(tpu, size=size),
             default=functools.partial(_in_two_passes, size=size),
         )
         free = rules.ban(logits)
@@ -176,6 +174,16 @@ def _in_one_pass(logits: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     largest = logits.max(axis=0)  # [R]
     sums = jnp.exp(blocks - largest[None, None]).sum(axis=(0, 1))
     return blocks.max(axis=1), largest + jnp.log(sums)
+
+
+def _by_product(logits: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """Compute `_in_two_passes` of logits that a TPU computes in blocks, to 1e-5."""
+    # Without the barrier XLA searches all logits, not the maxima, for the largest.
+    maxima = jax.lax.optimization_barrier(_block_maxima(logits, size))
+    largest = maxima.max(axis=0)  # [R]
+    ones = jnp.ones((2, len(logits)))  # XLA would make a product with one row a sum
+    sums = jnp.matmul(ones, jnp.exp(logits - largest[None]), precision="high")
+    return maxima, largest + jnp.log(sums[0])
 
 
 def _block_maxima(logits: jax.Array, size: int) -> jax.Array:

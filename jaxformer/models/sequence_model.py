@@ -14,6 +14,11 @@ from jaxformer.batch import Batch
 Parameters = Any  # nested dicts of arrays, float32
 Weights = Memory = Cache = Any  # pytrees of a decoder's own
 
+# Tokens in a block of the logits in which a search finds the largest, nearest to 32
+# first. All these sizes are about as fast on a CPU; one that divides the vocabulary
+# saves a copy of the logits. A TPU keeps 8 rows of the logits together.
+_BLOCKS = sorted(range(16, 65), key=lambda size: (size % 8 > 0, abs(size - 32)))
+
 
 class Features(NamedTuple):
     """The factors of the logits, hidden x table^T + bias."""
@@ -117,6 +122,23 @@ class Model(Protocol):
 
     def activations(self, rows: int, source: int, target: int) -> int:
         """Estimate how many numbers the backward pass keeps, to compare shapes."""
+
+
+def block_size(vocabulary: int) -> int:
+    """Return the number of tokens in a block of logits; the last may be partial."""
+    return next((n for n in _BLOCKS if vocabulary % n == 0), _BLOCKS[0])
+
+
+def product_blocks(vocabulary: int) -> int:
+    """Count the blocks that are an axis of the product of a step's logits; 1: none are.
+
+    XLA for TPUs then finds the largest logit of each block during the product. Devices
+    of the axis `tensor` split the vocabulary; each must have whole blocks.
+    """
+    size = block_size(vocabulary)
+    devices = jax.sharding.get_abstract_mesh().shape.get("tensor", 1)
+    is_whole = size % 8 == 0 and vocabulary % (size * devices) == 0
+    return vocabulary // size if is_whole else 1
 
 
 def parameter_count(params: Parameters) -> int:

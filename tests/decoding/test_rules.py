@@ -42,7 +42,7 @@ def draw_rules(rng, logits, has_banned: bool) -> Rules:
     return Rules(*(np.repeat(each, WIDTH) for each in rows), banned)
 
 
-def assert_best(logits, rules, k):
+def assert_best(logits, rules, k, best_of=best_of):
     """Compare with `top_k` of the allowed logits [V, R]; return the normaliser [R]."""
     wide = logits.reshape(len(logits), -1, WIDTH)
     found = jax.tree.map(np.asarray, best_of(wide, rules, k))
@@ -70,6 +70,17 @@ def test_top_candidates_is_top_k_of_the_allowed(vocabulary, levels, has_banned):
     logits = rng.integers(levels, size=(vocabulary, 4 * WIDTH)).astype(np.float32)
     logits[:EOS] = 2.0 * levels  # PAD, UNK and BOS are the largest
     normaliser = assert_best(logits, draw_rules(rng, logits, has_banned), 8)
+    expected = logsumexp(logits.astype(np.float64), axis=0)
+    np.testing.assert_allclose(normaliser, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("vocabulary", [544, 1000, 1009])
+@pytest.mark.parametrize("has_banned", [False, True])
+def test_the_operations_for_tpus_find_the_same(vocabulary, has_banned, branches_of_tpu):
+    rng = np.random.default_rng(vocabulary)
+    logits = rng.normal(-90, 9, size=(vocabulary, 4 * WIDTH)).astype(np.float32)
+    own = jax.jit(lambda *args: top_candidates(*args), static_argnums=2)
+    normaliser = assert_best(logits, draw_rules(rng, logits, has_banned), 8, own)
     expected = logsumexp(logits.astype(np.float64), axis=0)
     np.testing.assert_allclose(normaliser, expected, rtol=1e-6)
 

@@ -120,7 +120,7 @@ def test_a_step_has_the_logits_of_teacher_forcing(name, width):
 
 
 @pytest.mark.parametrize("name", ["odd sizes", "many heads", "window"])
-def test_the_layout_for_tpus_has_the_same_logits(name):
+def test_the_operations_for_tpus_have_the_same_logits(name, branches_of_tpu):
     device = AbstractDevice("TPU v5 lite", num_cores=1, platform="tpu")
     mesh = AbstractMesh((), (), abstract_device=device)
     with jax.sharding.use_abstract_mesh(mesh):

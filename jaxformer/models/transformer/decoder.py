@@ -22,7 +22,13 @@ import jax.numpy as jnp
 
 from jaxformer.batch import PAD
 from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
-from jaxformer.models.sequence_model import Newest, Parameters, pad, resize_ring
+from jaxformer.models.sequence_model import (
+    Newest,
+    Parameters,
+    pad,
+    product_blocks,
+    resize_ring,
+)
 from jaxformer.models.transformer.cached_attention import (
     AllHeads,
     Attended,
@@ -196,10 +202,17 @@ class TransformerDecoder:
             new_cache.append(past)
         if config.norm_first:
             x = self._norm(x, params["decoder"]["norm"])
-        logits = jnp.matmul(weights.embedding, x, preferred_element_type=jnp.float32)
-        if config.logits_bias:
-            logits = logits + params["logits_bias"][:, None]
+        logits = self._logits(weights, x)
         return logits.reshape(-1, batch, width), new_cache
+
+    def _logits(self, weights: Weights, x: jax.Array) -> jax.Array:
+        """Map x [D, R] to logits [N, V / N, R] of N blocks of the vocabulary."""
+        blocks = product_blocks(len(weights.embedding))
+        table = weights.embedding.reshape(blocks, -1, self.config.d_model)
+        logits = jnp.einsum("nvd,dr->nvr", table, x, preferred_element_type=jnp.float32)
+        if self.config.logits_bias:
+            logits = logits + weights.params["logits_bias"].reshape(blocks, -1, 1)
+        return logits
 
     @property
     def _attention(self) -> EachHead | AllHeads:
@@ -240,20 +253,29 @@ class TransformerDecoder:
     def _norm(self, x: jax.Array, norm: Mapping[str, jax.Array]) -> jax.Array:
         """Compute `layers.layer_norm` over the first axis of x [D, R]."""
         wide = x.astype(jnp.float32)
-        mean = _mean(wide)
-        variance = _mean(jnp.square(wide - mean))
+        mean, variance = _mean_and_variance(wide)
         epsilon = self.config.layer_norm_epsilon
         normal = (wide - mean) * jax.lax.rsqrt(variance + epsilon)
         return (normal * norm["scale"][:, None] + norm["bias"][:, None]).astype(x.dtype)
 
 
-def _mean(x: jax.Array) -> jax.Array:
-    """The mean over the first axis of x float32 [D, R]: [1, R]."""
+def _mean_and_variance(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Those over the first axis of x float32 [D, R]: [1, R] each."""
 
-    def by_product(x: jax.Array) -> jax.Array:  # faster on a CPU
-        return jnp.full((1, len(x)), 1 / len(x), jnp.float32) @ x
-
-    def by_sum(x: jax.Array) -> jax.Array:  # elsewhere a product rounds to bfloat16
+    def by_sum(x: jax.Array) -> jax.Array:
         return (x * (1 / len(x))).sum(axis=0, keepdims=True)
 
-    return jax.lax.platform_dependent(x, cpu=by_product, default=by_sum)
+    def by_product(x: jax.Array, rows: int = 1) -> jax.Array:
+        shares = jnp.full((rows, len(x)), 1 / len(x), jnp.float32)
+        return jnp.matmul(shares, x, precision="highest")[:1]
+
+    # A TPU adds the sum to the product before it. For the squares its matrix unit is
+    # faster; XLA would make a product with one row a sum.
+    mean = jax.lax.platform_dependent(x, cpu=by_product, default=by_sum)
+    variance = jax.lax.platform_dependent(
+        jnp.square(x - mean),
+        cpu=by_product,
+        tpu=functools.partial(by_product, rows=2),
+        default=by_sum,
+    )
+    return mean, variance
