@@ -66,7 +66,7 @@ def test_a_config_alone_is_checked_with_its_longest_rows(command, toy, compiled)
     with mock.patch.object(jax, "devices", side_effect=AssertionError):
         found = command("check", toy.flags[0], "--topology=v5e:2x2")
     (work,) = compiled
-    assert (work.shape, work.microbatches, work.vocab_size) == ((24, 32, 32), 1, 96)
+    assert (work.shape, work.microbatches, work.vocab_size) == ((96, 32, 32), 1, 96)
     assert work.tokens == 24 * 32
     assert found.result["compiler"] == "TPU compiler 1.2"
     assert found.result["decoder"]["sentences"] == 4
@@ -77,7 +77,7 @@ def test_a_config_alone_is_checked_with_its_longest_rows(command, toy, compiled)
 def test_of_buckets_the_largest_is_checked(command, toy, compiled):
     flag = "--config.batches.layout=buckets"
     found = command("check", toy.flags[0], flag, "--topology=v5e:2x2")
-    assert compiled[0].shape == (24, 32, 32)
+    assert compiled[0].shape == (96, 32, 32)
     assert "24 x 32 x 32, the largest bucket" in found.err
 
 

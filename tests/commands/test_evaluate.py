@@ -63,7 +63,7 @@ def test_sacrebleu_gives_the_same_scores_for_evaluate_and_translate(use, toy, tm
     output = tmp_path / "evaluated"
     scored = use("evaluate", *pair_flags(tmp_path, pairs), f"--output={output}").result
     translated = use("translate", stdin=sources)
-    assert "line 14 has 101 pieces, more than 32: translated in" in translated.err
+    assert "line 14 has 121 pieces, more than 32: translated in" in translated.err
     assert output.read_bytes() == translated.out
     done = subprocess.run(
         [sys.executable, "-m", "sacrebleu", str(tmp_path / "reference"),

@@ -35,7 +35,10 @@ def test_layer_norm_by_hand():
     np.testing.assert_allclose(out, [[-1.5, 2.0]], atol=1e-5)
 
 
-def test_layer_norm_of_bfloat16_is_computed_in_float32():
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_layer_norm_of_bfloat16_is_computed_in_float32(platform, request):
+    if platform == "tpu":
+        request.getfixturevalue("branches_of_tpu")
     x = (1000 + jax.random.normal(jax.random.key(0), (4, 512))).astype(jnp.bfloat16)
     out = layer_norm(x, jnp.ones(512), jnp.zeros(512), epsilon=1e-6)
     assert out.dtype == jnp.bfloat16
