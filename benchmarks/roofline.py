@@ -56,11 +56,10 @@ class Model:
         init = self.sizes.model().init
         return parameter_count(jax.eval_shape(init, jax.random.key(0)))
 
-    @functools.cached_property
+    @property
     def gathered(self) -> int:
-        """Bytes of the parameters that each chip gathers: kernels in bfloat16."""
-        table = self.sizes.vocabulary * self.sizes.d_model
-        return BFLOAT16 * (self.parameters - table) + GRADIENT_BYTES * table
+        """Bytes of the parameters that each chip gathers, in bfloat16."""
+        return BFLOAT16 * self.parameters
 
     def moved(self, chips: int) -> float:
         """Bytes of parameters that a chip moves in an update.
