@@ -43,11 +43,11 @@ def train(toy, command, tmp_path_factory):
 def workdir(train):
     """A run that stopped at update 20, then resumed."""
     train("run", 20)
-    return train("run", 40)
+    return train("run", 100)
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(workdir, train):
-    runs = workdir, train("uninterrupted", 40)
+    runs = workdir, train("uninterrupted", 100)
     states = (last_state(each, "params", "opt_state") for each in runs)
     jax.tree.map(np.testing.assert_array_equal, *states)
 
