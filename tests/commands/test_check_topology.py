@@ -67,7 +67,7 @@ def test_a_config_alone_is_checked_with_its_longest_rows(command, toy, compiled)
         found = command("check", toy.flags[0], "--topology=v5e:2x2")
     (work,) = compiled
     assert (work.shape, work.microbatches, work.vocab_size) == ((96, 32, 32), 1, 96)
-    assert work.tokens == 24 * 32
+    assert work.tokens == 96 * 32
     assert found.result["compiler"] == "TPU compiler 1.2"
     assert found.result["decoder"]["sentences"] == 4
     assert "no text is read: a vocabulary of 96 pieces" in found.err
@@ -78,7 +78,7 @@ def test_of_buckets_the_largest_is_checked(command, toy, compiled):
     flag = "--config.batches.layout=buckets"
     found = command("check", toy.flags[0], flag, "--topology=v5e:2x2")
     assert compiled[0].shape == (96, 32, 32)
-    assert "24 x 32 x 32, the largest bucket" in found.err
+    assert "96 x 32 x 32, the largest bucket" in found.err
 
 
 def test_a_run_is_checked_with_its_own_batches(use, compiled, trained):
