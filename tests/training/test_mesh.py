@@ -179,7 +179,7 @@ def test_each_parameter_is_gathered_once_and_its_gradient_is_summed_once(
     assert crossing["reduce-scatter"] == Counter(size // 8 for size in split)
     whole = Counter(leaf.size for leaf in leaves) - Counter(split)
     assert crossing["all-reduce"] == whole
-    assert all(leaf.ndim == 1 for leaf in leaves if leaf.sharding.is_fully_replicated)
+    assert max(whole) <= V  # norms and biases: every matrix is larger
 
 
 @pytest.mark.parametrize("sizes", [FSDP, ALL, TENSOR])
