@@ -265,8 +265,11 @@ def _mean_and_variance(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     def by_sum(x: jax.Array) -> jax.Array:
         return (x * (1 / len(x))).sum(axis=0, keepdims=True)
 
-    def by_product(x: jax.Array, rows: int = 1) -> jax.Array:
-        shares = jnp.full((rows, len(x)), 1 / len(x), jnp.float32)
+    def by_product(x: jax.Array) -> jax.Array:
+        return jnp.full((1, len(x)), 1 / len(x), jnp.float32) @ x
+
+    def on_tpu(x: jax.Array) -> jax.Array:
+        shares = jnp.full((2, len(x)), 1 / len(x), jnp.float32)
         return jnp.matmul(shares, x, precision="highest")[:1]
 
     # A TPU adds the sum to the product before it. For the squares its matrix unit is
@@ -275,7 +278,7 @@ def _mean_and_variance(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     variance = jax.lax.platform_dependent(
         jnp.square(x - mean),
         cpu=by_product,
-        tpu=functools.partial(by_product, rows=2),
+        tpu=on_tpu,
         default=by_sum,
     )
     return mean, variance
