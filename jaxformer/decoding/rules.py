@@ -129,8 +129,7 @@ def top_candidates(
         if is_sorted:
             best, tokens = jax.lax.top_k(best, k)  # [R, k]
     else:
-        in_blocks = product_blocks(vocabulary) > 1
-        tpu = _by_product if in_blocks else _in_one_pass
+        tpu = _by_product if product_blocks(vocabulary) > 1 else _in_one_pass
         maxima, normaliser = jax.lax.platform_dependent(
             logits,
             tpu=functools.partial(tpu, size=size),

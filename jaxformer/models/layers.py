@@ -67,16 +67,14 @@ def _mean_square(x: jax.Array) -> jax.Array:
     """Average the squares of x float32 [..., D] over its last axis: [..., 1]."""
 
     def by_product(squares: jax.Array) -> jax.Array:
-        columns = 2  # XLA would make a product with one column a sum
-        shares = jnp.full((squares.shape[-1], columns), 1 / squares.shape[-1])
+        size = squares.shape[-1]
+        shares = jnp.full((size, 2), 1 / size)  # XLA would sum for a single column
         return jnp.matmul(squares, shares, precision="highest")[..., :1]
 
     # A TPU adds the mean to the product before the norm. For the squares, which need a
     # pass of their own, its matrix unit is faster than sums, and as exact.
     return jax.lax.platform_dependent(
-        jnp.square(x),
-        tpu=by_product,
-        default=partial(jnp.mean, axis=-1, keepdims=True),
+        jnp.square(x), tpu=by_product, default=partial(jnp.mean, axis=-1, keepdims=True)
     )
 
 
@@ -97,7 +95,7 @@ layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def look_up(
-    table: jax.Array, ids: jax.Array, dtype: jnp.dtype
+    table: jax.Array, ids: jax.Array, dtype: jax.typing.DTypeLike
 ) -> tuple[jax.Array, jax.Array]:
     """Look up rows of a table [V, D] by ids [B, L]; return [B, L, D] and the table.
 

@@ -260,7 +260,7 @@ class TransformerDecoder:
 
 
 def _mean_and_variance(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Those over the first axis of x float32 [D, R]: [1, R] each."""
+    """Compute both over the first axis of x float32 [D, R]: [1, R] each."""
 
     def by_sum(x: jax.Array) -> jax.Array:
         return (x * (1 / len(x))).sum(axis=0, keepdims=True)
@@ -276,9 +276,6 @@ def _mean_and_variance(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     # faster; XLA would make a product with one row a sum.
     mean = jax.lax.platform_dependent(x, cpu=by_product, default=by_sum)
     variance = jax.lax.platform_dependent(
-        jnp.square(x - mean),
-        cpu=by_product,
-        tpu=on_tpu,
-        default=by_sum,
+        jnp.square(x - mean), cpu=by_product, tpu=on_tpu, default=by_sum
     )
     return mean, variance
