@@ -205,6 +205,20 @@ def test_a_dilated_layer_reaches_as_far_as_its_offsets():
     assert differs.tolist() == list(range(16 - 7, 16 + 8))
 
 
+def test_an_output_that_overflows_is_named():
+    """A large direction has no effect, by weight normalisation; a large norm has."""
+    model = MODELS["published"]
+    params = jax.tree.map(jnp.asarray, params_of(model))
+    watch = jax.jit(lambda params: model.watch(params, BATCH, jax.random.key(0)))
+    layer = params["decoder"]["layer_0"]["convolution"]
+    layer["kernel"] *= 1e15
+    assert all(watch(params).values())
+    layer["scale"] = jnp.full_like(layer["scale"], 3e38)
+    found = [name for name, is_finite in watch(params).items() if not is_finite]
+    assert "decoder/layer_0/convolution" in found
+    assert not any(name.startswith("encoder") for name in found)
+
+
 def test_an_even_width_is_refused():
     with pytest.raises(InputError, match=r"model\.kernel_width is 4; it must be odd"):
         config_of("convolutional", kernel_width=4)
