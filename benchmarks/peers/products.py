@@ -26,6 +26,20 @@ def products(sizes: Sizes) -> Counter[Product]:
 
     y = x w costs three: itself, dx = dy w^T and dw = x^T dy.
     """
+    is_convolutional = sizes.architecture == "convolutional"
+    forward = (_of_convs2s if is_convolutional else _of_transformer)(sizes)
+    tokens = sizes.rows * sizes.target
+    forward[Product(1, tokens, sizes.d_model, sizes.vocabulary)] += 1
+    found: Counter[Product] = Counter()
+    for (batch, rows, inner, columns), count in forward.items():
+        found[Product(batch, rows, inner, columns)] += count
+        found[Product(batch, rows, columns, inner)] += count
+        found[Product(batch, inner, rows, columns)] += count
+    return found
+
+
+def _of_transformer(sizes: Sizes) -> Counter[Product]:
+    """Count the products of the layers, forward."""
     d, f, n = sizes.d_model, sizes.d_ff, sizes.layers
     lengths = sizes.source, sizes.target
     forward: Counter[Product] = Counter()
@@ -36,17 +50,25 @@ def products(sizes: Sizes) -> Counter[Product]:
         forward[Product(1, tokens, d, d)] += 6 * n
         forward[Product(1, tokens, d, f)] += n
         forward[Product(1, tokens, f, d)] += n
-    forward[Product(1, sizes.rows * sizes.target, d, sizes.vocabulary)] += 1
     heads, head = sizes.rows * sizes.num_heads, d // sizes.num_heads
     for queries, keys in (lengths[:1] * 2, lengths[1:] * 2, lengths[::-1]):
         forward[Product(heads, queries, head, keys)] += n
         forward[Product(heads, queries, keys, head)] += n
-    found: Counter[Product] = Counter()
-    for (batch, rows, inner, columns), count in forward.items():
-        found[Product(batch, rows, inner, columns)] += count
-        found[Product(batch, rows, columns, inner)] += count
-        found[Product(batch, inner, rows, columns)] += count
-    return found
+    return forward
+
+
+def _of_convs2s(sizes: Sizes) -> Counter[Product]:
+    d, n, rows = sizes.d_model, sizes.layers, sizes.rows
+    width = sizes.model().config.kernel_width
+    forward: Counter[Product] = Counter()
+    for length in (sizes.source, sizes.target):
+        forward[Product(1, rows * length, d, d)] += 2
+        forward[Product(1, rows * length, width * d, 2 * d)] += n
+    # Attention: a query and an output of each target token, scores and means.
+    forward[Product(1, rows * sizes.target, d, d)] += 2 * n
+    forward[Product(rows, sizes.target, d, sizes.source)] += n
+    forward[Product(rows, sizes.target, sizes.source, d)] += n
+    return forward
 
 
 def products_alone(sizes: Sizes) -> Callable[[], None]:

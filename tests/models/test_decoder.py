@@ -23,6 +23,11 @@ MODELS = {
     "window": model_of(layers=2, attention_window=4),
     "itself": model_of(layers=2, attention_window=1, norm_first=True),
     "wide window": model_of(layers=2, attention_window=30),
+    "convolutional": model_of(architecture="convolutional", layers=3),
+    "dilated": model_of(
+        architecture="convolutional", layers=4, kernel_width=5, max_dilation=2
+    ),
+    "narrow": model_of(architecture="convolutional", kernel_width=1),
 }  # fmt: skip
 SOURCES = np.array(
     [[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD], [11, 12, 13, EOS, PAD]], np.int32
@@ -131,14 +136,23 @@ def test_the_operations_for_tpus_have_the_same_logits(name, branches_of_tpu):
     walk.assert_like_teacher_forcing()
 
 
-@pytest.mark.parametrize(("window", "slots"), [(None, 11), (4, 3)])
-def test_a_ring_may_grow_and_shrink_between_two_steps(window, slots):
-    walk = Walk(model_of(layers=2, attention_window=window), width=3, length=8)
+@pytest.mark.parametrize(
+    ("model", "slots"),
+    [
+        (model_of(layers=2), 11),
+        (model_of(layers=2, attention_window=4), 3),  # a window keeps what it sees
+        (MODELS["convolutional"], 3),
+        (model_of(architecture="convolutional", kernel_width=11), 11),
+    ],
+)
+def test_a_ring_may_grow_and_shrink_between_two_steps(model, slots):
+    walk = Walk(model, width=3, length=8)
     for length in (8, 6, 8, 11):
         walk.resize(length)
         walk.go(4)
     walk.assert_like_teacher_forcing()
-    assert walk.cache[0].key.shape[3] == 3 * slots  # a window keeps what it sees
+    key = jax.tree.leaves(walk.cache)[0]
+    assert key.size == 3 * 3 * slots * model.d_model
 
 
 def test_a_memory_may_grow_and_shrink_by_padding():

@@ -1,4 +1,4 @@
-"""The Transformer: masks, padding, packing, and names of parameters."""
+"""Masks, padding and packing; the names of the Transformer's parameters."""
 
 from dataclasses import replace
 
@@ -9,8 +9,9 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import EOS, PAD, Batch
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.model import TransformerModel
+from jaxformer.models.architectures import make_model
+from jaxformer.models.sequence_model import Model
+from jaxformer.settings import Section
 from tests.models.tiny import config_of, model_of
 
 V = 23
@@ -22,6 +23,8 @@ VARIANTS = {
     "published": replace(
         CONFIG, attention_bias=True, activation="swish", logits_bias=True
     ),
+    "convolutional": config_of("convolutional", layers=2),
+    "dilated": config_of("convolutional", layers=3, max_dilation=4),
 }
 
 
@@ -32,8 +35,8 @@ BATCH = Batch(
 )
 
 
-def init(config: TransformerConfig) -> tuple[TransformerModel, dict]:
-    model = TransformerModel(config, V, rematerialise=False)
+def init(config: Section) -> tuple[Model, dict]:
+    model = make_model(config, vocab_size=V, rematerialise=False)
     return model, nn.unbox(model.init(jax.random.key(0)))
 
 
@@ -48,7 +51,7 @@ def draw_biases(params: dict) -> dict:
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
-def variant(request) -> tuple[TransformerModel, dict]:
+def variant(request) -> tuple[Model, dict]:
     model, params = init(VARIANTS[request.param])
     return model, draw_biases(params)
 

@@ -20,6 +20,7 @@ SIZES = {  # matrices that outweigh the rest
     "vocab_size": 512, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32,
     "d_v": 32,
 }  # fmt: skip
+CONVOLUTIONAL = {"architecture": "convolutional", "vocab_size": 512, "d_model": 128}
 
 
 def setup_of(model, sizes):
@@ -123,11 +124,16 @@ def test_the_microbatch_found_fits_and_twice_as_much_does_not():
 
 
 @pytest.mark.parametrize(
-    ("shape", "window"), [(Shape(8, 24, 32), None), (Shape(1, 512, 256), 16)]
+    ("shape", "changes"),
+    [
+        (Shape(8, 24, 32), SIZES),
+        (Shape(1, 512, 256), SIZES | {"attention_window": 16}),
+        (Shape(8, 24, 32), CONVOLUTIONAL),
+    ],
 )
-def test_operations_are_those_that_xla_counts(shape, window):
+def test_operations_are_those_that_xla_counts(shape, changes):
     """At 256 target positions the loop over the logits runs once, as XLA assumes."""
-    model = model_of(**SIZES, attention_window=window)
+    model = model_of(**changes)
     counted = lower(model, shape, accumulate=False).cost_analysis()["flops"]
     assert model.flops(*shape) == pytest.approx(counted, rel=0.1)
 

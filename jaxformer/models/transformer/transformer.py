@@ -1,7 +1,6 @@
 """Section 3: the encoder-decoder Transformer on whole targets, as a Linen module."""
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from jaxformer.models.layers import (
 )
 from jaxformer.models.local_attention import self_attention_mask
 from jaxformer.models.masks import segment_mask
+from jaxformer.models.rematerialise import rematerialised
 from jaxformer.models.sequence_model import Features
 from jaxformer.models.transformer.config import TransformerConfig
 
@@ -76,30 +76,12 @@ class Stack(nn.Module):
         """Map x [B, L, D] to [B, L, D]; `inputs` are the other inputs of a layer."""
         config, apply = self.config, Layer.__call__
         if self.rematerialise and self.has_rng("dropout"):  # in training
-            apply = _rematerialised
+            apply = rematerialised
         for n in range(config.layers(self.stack)):
             x = apply(Layer(config, self.stack, name=f"layer_{n}"), x, *inputs)
         if config.norm_first:
             x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
         return x
-
-
-def _rematerialised(layer: nn.Module, *inputs: jax.Array | Mask) -> jax.Array:
-    """Apply a layer; keep only its inputs, from which the backward pass repeats it."""
-
-    def forward(layer: nn.Module, *inputs: jax.Array | Mask) -> tuple:
-        return nn.vjp(nn.remat(Layer.__call__), layer, *inputs)
-
-    def backward(pullback: Callable, gradient: jax.Array) -> tuple:
-        # On CPUs XLA ignores `nn.remat`: it merges the second computation with the
-        # first. A dependence on the gradient prevents this.
-        late = 0.0 * gradient[:1, :1, :1]
-        pullback = jax.tree.map(
-            lambda kept: kept + late if kept.shape == gradient.shape else kept, pullback
-        )
-        return pullback(gradient)
-
-    return nn.custom_vjp(Layer.__call__, forward, backward)(layer, *inputs)
 
 
 class Transformer(nn.Module):

@@ -1,0 +1,45 @@
+"""The hyper-parameters of a convolutional model: the config section `model`."""
+
+from dataclasses import dataclass
+
+from jaxformer.errors import InputError
+from jaxformer.settings import Section, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionalConfig(Section, name="model"):
+    """The hyper-parameters of Gehring et al. (2017), with one width for all layers."""
+
+    architecture: str = setting("Kind of model.", choices=("convolutional",))
+    encoder_layers: int = setting("Layers of the encoder.", least=1, most=1000)
+    decoder_layers: int = setting("Layers of the decoder.", least=1, most=1000)
+    d_model: int = setting("Width of embeddings and layers.", least=1, most=2**16)
+    kernel_width: int = setting(
+        "Positions of a convolution, k; odd.", least=1, most=2**10
+    )
+    max_dilation: int = setting(
+        "Bound of the distance of these positions, which doubles by layer and then "
+        "starts at 1 again (ByteNet: 16); ConvS2S: 1.",
+        least=1, most=2**10,
+    )  # fmt: skip
+    dropout: float = setting(
+        "Of embeddings, of inputs of convolutions and of the decoder's output.",
+        least=0, below=1,
+    )  # fmt: skip
+    max_positions: int = setting(
+        "Tokens of a sequence that the learned positions hold.", least=1, most=2**20
+    )
+    dtype: str = setting(
+        "Activations' type; parameters are float32.", choices=("float32", "bfloat16")
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel_width % 2 == 0:
+            raise InputError(
+                f"model.kernel_width is {self.kernel_width}; it must be odd"
+            )
+
+    def dilation(self, layer: int) -> int:
+        """Return the distance of the positions in a layer: 1, 2, 4, ..."""
+        return 2 ** (layer % self.max_dilation.bit_length())

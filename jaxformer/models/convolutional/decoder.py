@@ -1,0 +1,180 @@
+"""The decoder of `network.py` one position at a time.
+
+Features are the first axis: x is [D, R] for R = B x W hypotheses, and weights are
+[out, in] (see `jaxformer.models.transformer.decoder`). The cache of a layer is a ring
+of the newest inputs of its convolution. It is not re-ordered: `ancestors` says which
+hypothesis wrote the inputs of each one's past.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.batch import PAD
+from jaxformer.models.convolutional.config import ConvolutionalConfig
+from jaxformer.models.convolutional.layers import HALF, normalise_weight, offsets_of
+from jaxformer.models.convolutional.network import ConvS2S
+from jaxformer.models.masks import MASKED
+from jaxformer.models.sequence_model import (
+    Newest,
+    Parameters,
+    pad,
+    product_blocks,
+    resize_ring,
+)
+
+
+class Affine(NamedTuple):
+    """A linear map with features first, in the config's dtype."""
+
+    weight: jax.Array  # [out, in]
+    bias: jax.Array  # [out]
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # [in, R] -> [out, R]
+        return self.weight @ x + self.bias[:, None]
+
+
+class Weights(NamedTuple):
+    """Parameters, and the matrices of decoding."""
+
+    params: Parameters
+    embedding: jax.Array  # [V, D] in the config's dtype
+    maps: Mapping  # of the decoder, `Affine` by the names of its parameters
+
+
+class Memory(NamedTuple):
+    """Keys and values of B sources, which all layers share."""
+
+    key: jax.Array  # [B, S, D]
+    value: jax.Array  # [B, S, D]
+    is_real: jax.Array  # bool [B, S]
+
+
+Cache = list[jax.Array]  # of each layer: [B, P, W, D], P slots
+
+
+@dataclass(frozen=True)
+class ConvolutionalDecoder:
+    """The `jaxformer.models.sequence_model.Decoder` of a convolutional model."""
+
+    config: ConvolutionalConfig
+    network: ConvS2S
+
+    def weights(self, params: Parameters) -> Weights:
+        dtype = self.config.dtype
+
+        def arrange(node: Mapping) -> Mapping:
+            if "kernel" not in node:
+                return {name: arrange(child) for name, child in node.items()}
+            weight = normalise_weight(node["kernel"], node["scale"], dtype)
+            return Affine(weight.T, node["bias"].astype(dtype))
+
+        maps = {k: v for k, v in params["decoder"].items() if k != "position_embedding"}
+        return Weights(params, params["embedding"].astype(dtype), arrange(maps))
+
+    def encode(self, weights: Weights, source: jax.Array) -> Memory:
+        ids = source[:, : self.config.max_positions]  # the rest is padding
+        is_real = ids != PAD
+        key, value = self.network.apply(
+            {"params": weights.params}, ids, is_real.astype(jnp.int32), method="encode"
+        )
+        memory = Memory(key, value, is_real)
+        return self.resize_memory(memory, length=source.shape[1])
+
+    def resize_memory(self, memory: Memory, *, length: int) -> Memory:
+        return jax.tree.map(
+            lambda leaf: pad(leaf, 0, length - leaf.shape[1], axis=1), memory
+        )
+
+    def empty_cache(self, *, batch: int, width: int, length: int) -> Cache:
+        d, dtype = self.config.d_model, self.config.dtype
+        return [
+            jnp.zeros((batch, slots, width, d), dtype) for slots in self._slots(length)
+        ]
+
+    def resize_cache(
+        self, cache: Cache, clock: jax.Array, *, width: int, length: int
+    ) -> Cache:
+        def resize(ring: jax.Array, slots: int) -> jax.Array:
+            ring = resize_ring(ring, clock, axis=1, length=slots)
+            return jnp.roll(ring, length % slots, axis=1)
+
+        return list(map(resize, cache, self._slots(length)))
+
+    def step(
+        self, weights: Weights, memory: Memory, cache: Cache, newest: Newest
+    ) -> tuple[jax.Array, Cache]:
+        batch, width = newest.tokens.shape
+        positions = weights.params["decoder"]["position_embedding"][newest.ages]
+        embedded = weights.embedding[newest.tokens] + positions[:, None]  # [B, W, D]
+        embedded = embedded.astype(self.config.dtype).reshape(batch * width, -1).T
+        x, rings = weights.maps["input"](embedded), []
+        for number, ring in enumerate(cache):
+            layer = weights.maps[f"layer_{number}"]
+            offsets = offsets_of(self.config, "decoder", number)
+            window, ring = _windows(x, ring, offsets, newest)
+            y = nn.glu(layer["convolution"](window), axis=0)
+            maps = layer["attention"]
+            query = (maps["query"](y) + embedded) * HALF
+            y = (y + maps["output"](_attend(query, memory))) * HALF
+            x = (x + y) * HALF
+            rings.append(ring)
+        logits = _logits(weights, weights.maps["output"](x))
+        return logits.reshape(-1, batch, width), rings
+
+    def _slots(self, length: int) -> list[int]:
+        """P of each layer: the steps, of L = `length`, that its convolution sees."""
+        layers = range(self.config.decoder_layers)
+        firsts = [offsets_of(self.config, "decoder", number)[0] for number in layers]
+        return [min(1 - first, length) for first in firsts]
+
+
+def _windows(
+    x: jax.Array, ring: jax.Array, offsets: list[int], newest: Newest
+) -> tuple[jax.Array, jax.Array]:
+    """Add x [D, R] to a ring; return the inputs at the offsets [k D, R], and the ring.
+
+    Inputs before a hypothesis began are zeros.
+    """
+    _, ages, clock, ancestors = newest
+    batch, slots, width, size = ring.shape
+    rows = x.T.reshape(batch, width, size)
+    ring = jax.lax.dynamic_update_index_in_dim(ring, rows, clock % slots, axis=1)
+
+    def at(offset: int) -> jax.Array:
+        if offset == 0:
+            return rows
+        if -offset >= slots:  # before every hypothesis of a ring so short
+            return jnp.zeros_like(rows)
+        slot = (clock + offset) % slots
+        past = jax.lax.dynamic_index_in_dim(ring, slot, axis=1, keepdims=False)
+        own = ancestors[:, :, (clock + offset) % ancestors.shape[2]]  # [B, W]
+        past = jnp.take_along_axis(past, own[..., None], axis=1)
+        is_past = (ages >= -offset)[:, None, None]
+        return jnp.where(is_past, past, jnp.zeros_like(past))
+
+    window = jnp.concatenate([at(offset) for offset in offsets], axis=-1)
+    return window.reshape(batch * width, -1).T, ring
+
+
+def _attend(query: jax.Array, memory: Memory) -> jax.Array:
+    """Return the contexts [D, R] of queries [D, R]."""
+    rows = query.T.reshape(len(memory.key), -1, len(query))  # [B, W, D]
+    scores = jnp.einsum(
+        "bwd,bsd->bws", rows, memory.key, preferred_element_type=jnp.float32
+    )
+    scores = jnp.where(memory.is_real[:, None], scores, MASKED)
+    shares = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+    return jnp.einsum("bws,bsd->bwd", shares, memory.value).reshape(-1, len(query)).T
+
+
+def _logits(weights: Weights, x: jax.Array) -> jax.Array:
+    """Map x [D, R] to float32 logits [N, V / N, R] of N blocks of the vocabulary."""
+    count = product_blocks(len(weights.embedding))
+    table = weights.embedding.reshape(count, -1, len(x))
+    logits = jnp.einsum("nvd,dr->nvr", table, x, preferred_element_type=jnp.float32)
+    return logits + weights.params["logits_bias"].reshape(count, -1, 1)

@@ -1,0 +1,100 @@
+"""ConvS2S as a `jaxformer.models.sequence_model.Model`."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.batch import Batch
+from jaxformer.models.convolutional.config import ConvolutionalConfig
+from jaxformer.models.convolutional.decoder import ConvolutionalDecoder
+from jaxformer.models.convolutional.layers import Linear
+from jaxformer.models.convolutional.network import ConvS2S
+from jaxformer.models.sequence_model import AttentionMaps, Features, Parameters
+
+
+@dataclass(frozen=True)
+class ConvolutionalModel:
+    """Gehring et al. (2017), also with dilated convolutions."""
+
+    config: ConvolutionalConfig
+    vocab_size: int
+    rematerialise: bool
+
+    @property
+    def d_model(self) -> int:
+        return self.config.d_model
+
+    @property
+    def dtype(self) -> str:
+        return self.config.dtype
+
+    @property
+    def longest(self) -> int:
+        return self.config.max_positions
+
+    @property
+    def network(self) -> ConvS2S:
+        return ConvS2S(self.config, self.vocab_size, self.rematerialise)
+
+    @property
+    def decoder(self) -> ConvolutionalDecoder:
+        return ConvolutionalDecoder(self.config, self.network)
+
+    def _apply(self, params: Parameters, *inputs: Any, **options: Any) -> Any:
+        return self.network.apply({"params": params}, *inputs, **options)
+
+    def init(self, key: jax.Array) -> Parameters:
+        row = jnp.ones((1, 1), jnp.int32)  # has no effect on parameters
+        return self.network.init(key, Batch(row, row, row, row))["params"]
+
+    def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
+        return self._apply(params, batch, rngs={"dropout": key}, method="features")
+
+    def logits(self, params: Parameters, batch: Batch) -> jax.Array:
+        return self._apply(params, batch)
+
+    def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
+        """Attention of the decoder layers to the source, each with one head."""
+        _, found = self._apply(params, batch, method="hidden", mutable="intermediates")
+        layers = found["intermediates"]["decoder"]
+        names = [f"layer_{n}" for n in range(self.config.decoder_layers)]
+        cross = jnp.stack([layers[name]["attention"]["weights"][0] for name in names])
+        rows, _, target, source = cross.shape[1:]
+        none = (jnp.zeros((0, rows, 1, size, size)) for size in (source, target))
+        return AttentionMaps(*none, cross)
+
+    def watch(
+        self, params: Parameters, batch: Batch, key: jax.Array
+    ) -> dict[str, jax.Array]:
+        """Names are as "decoder/layer_0/attention/query" and "encoder/input"."""
+        found = {}
+
+        def keep(function, args, kwargs, context):
+            output = function(*args, **kwargs)
+            if isinstance(context.module, Linear):
+                found["/".join(context.module.path)] = jnp.isfinite(output).all()
+            return output
+
+        with nn.intercept_methods(keep):  # no array can leave a rematerialised layer
+            replace(self, rematerialise=False).features(params, batch, key)
+        return found
+
+    def flops(self, rows: int, source: int, target: int) -> int:
+        """Count two operations for each weight and position forward, four backward."""
+        config, square = self.config, self.d_model**2
+        of_source = 2 * config.kernel_width * config.encoder_layers + 2
+        of_target = (2 * config.kernel_width + 2) * config.decoder_layers + 2
+        scores = 2 * config.decoder_layers * target * source * self.d_model
+        logits = target * self.d_model * self.vocab_size
+        weights = square * (source * of_source + target * of_target) + logits
+        return 6 * rows * (weights + scores)
+
+    def activations(self, rows: int, source: int, target: int) -> int:
+        config, scores = self.config, target * source
+        of_source = (config.kernel_width + 4) * config.encoder_layers
+        of_target = (config.kernel_width + 7) * config.decoder_layers
+        numbers = self.d_model * (source * of_source + target * of_target)
+        return rows * (numbers + config.decoder_layers * scores)

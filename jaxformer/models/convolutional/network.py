@@ -1,0 +1,129 @@
+"""ConvS2S on whole targets, as a Linen module (Gehring et al. 2017, section 3)."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.batch import Batch, positions_in_segments, shift_right
+from jaxformer.models.convolutional.config import ConvolutionalConfig
+from jaxformer.models.convolutional.layers import HALF, Layer, Linear, scale_gradient
+from jaxformer.models.layers import Dropout, look_up
+from jaxformer.models.masks import segment_mask
+from jaxformer.models.rematerialise import rematerialised
+from jaxformer.models.sequence_model import Features
+
+
+class Stack(nn.Module):
+    """The encoder or the decoder: positions, and layers between two linear maps."""
+
+    config: ConvolutionalConfig
+    stack: str  # "encoder" or "decoder"
+    rematerialise: bool
+
+    def setup(self) -> None:
+        config = self.config
+        init = nn.with_logical_partitioning(
+            nn.initializers.normal(0.1), ("position", "embed")
+        )
+        d, dtype = config.d_model, jnp.dtype(config.dtype)
+        shape = config.max_positions, d
+        self.position_embedding = self.param("position_embedding", init, shape)
+        self.dropout = Dropout(config.dropout)
+        self.input = Linear((d, d), 1 - config.dropout, dtype)
+        count = getattr(config, f"{self.stack}_layers")
+        layers = [Layer(config, self.stack, n, name=f"layer_{n}") for n in range(count)]
+        self.layers = layers
+        self.output = Linear((d, d), 1.0, dtype)
+
+    def embed(self, rows: jax.Array, segments: jax.Array) -> jax.Array:
+        """Add positions to rows of the embedding (section 3.1): [B, L, D]."""
+        if rows.shape[1] > self.config.max_positions:
+            raise ValueError(
+                f"a sequence of {rows.shape[1]} tokens is longer than "
+                f"model.max_positions = {self.config.max_positions}"
+            )
+        numbers = positions_in_segments(segments)
+        x = rows + jnp.take(self.position_embedding, numbers, axis=0)
+        x = self.dropout(x.astype(self.config.dtype))
+        return nn.with_logical_constraint(x, ("batch", "length", "activation"))
+
+    def __call__(
+        self, x: jax.Array, segments: jax.Array, *source: jax.Array
+    ) -> jax.Array:
+        """Map embedded x [B, L, D] to [B, L, D]; `source` are inputs of `Attention`."""
+        apply = Layer.__call__
+        if self.rematerialise and self.has_rng("dropout"):  # in training
+            apply = rematerialised
+        x = self.input(x)
+        for layer in self.layers:
+            x = apply(layer, x, segments, *source)
+        return self.output(x)
+
+
+class ConvS2S(nn.Module):
+    """Both stacks. One matrix embeds both languages and makes the logits.
+
+    The paper has one for each of the three uses.
+    """
+
+    config: ConvolutionalConfig
+    vocab_size: int
+    rematerialise: bool
+
+    def setup(self) -> None:
+        init = nn.with_logical_partitioning(
+            nn.initializers.normal(0.1), ("vocab", "embed")
+        )
+        shape = self.vocab_size, self.config.d_model
+        self.embedding = self.param("embedding", init, shape)
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        self.logits_bias = self.param("logits_bias", zeros, shape[:1])
+        self.dropout = Dropout(self.config.dropout)
+        self.encoder = Stack(self.config, "encoder", self.rematerialise)
+        self.decoder = Stack(self.config, "decoder", self.rematerialise)
+
+    def encode(
+        self, source: jax.Array, segments: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Encode source ids int [B, S]: keys and values [B, S, D] of the attention."""
+        return self._encode(
+            look_up(self.embedding, source, self.config.dtype)[0], segments
+        )
+
+    def _encode(
+        self, rows: jax.Array, segments: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        x = self.encoder.embed(rows, segments)
+        # Each attention adds a gradient to keys and to values. The paper divides by the
+        # number of attentions (section 3.4), its implementation by twice that number.
+        key = scale_gradient(
+            self.encoder(x, segments), 0.5 / self.config.decoder_layers
+        )
+        # The mean of m values has the variance of one after a factor m^0.5.
+        is_own = segment_mask(segments, segments)[:, 0]  # [B, S, S]
+        count = is_own.sum(axis=-1)[..., None].astype(jnp.float32)  # [B, S, 1]
+        return key, (key + x) * (HALF * jnp.sqrt(count)).astype(x.dtype)
+
+    def hidden(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Run both stacks on a whole target: [B, T, D]; also the output table."""
+        dtype, segments = self.config.dtype, batch.target_segments
+        rows, table = look_up(self.embedding, batch.source, dtype)
+        source = self._encode(rows, batch.source_segments)
+        rows, table = look_up(table, shift_right(batch.target, segments), dtype)
+        x = self.decoder.embed(rows, segments)
+        mask = segment_mask(segments, batch.source_segments)
+        return self.dropout(self.decoder(x, segments, x, source, mask)), table
+
+    def features(self, batch: Batch) -> Features:
+        """Return `hidden`, the output table and its bias."""
+        return Features(*self.hidden(batch), self.logits_bias)
+
+    def __call__(self, batch: Batch) -> jax.Array:
+        """Score every next target token: float32 logits [B, T, V]."""
+        hidden, table, bias = self.features(batch)
+        scores = jnp.einsum(
+            "btd,vd->btv", hidden, table.astype(hidden.dtype),
+            preferred_element_type=jnp.float32,
+        )  # fmt: skip
+        scores += bias[None, None]
+        return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
