@@ -1,13 +1,18 @@
 """The architectures that a config may name."""
 
 from jaxformer.errors import InputError
+from jaxformer.models.recurrent.config import RecurrentConfig
+from jaxformer.models.recurrent.model import RecurrentModel
 from jaxformer.models.sequence_model import Model
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.model import TransformerModel
 from jaxformer.settings import Section
 
 # The config section and the model of each `model.architecture`.
-ARCHITECTURES = {"transformer": (TransformerConfig, TransformerModel)}
+ARCHITECTURES = {
+    "transformer": (TransformerConfig, TransformerModel),
+    "recurrent": (RecurrentConfig, RecurrentModel),
+}
 
 
 def config_type(architecture: str) -> type[Section]:

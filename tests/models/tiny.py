@@ -1,4 +1,4 @@
-"""Tiny Transformers for the tests of every room."""
+"""Tiny models of every architecture for the tests of every room."""
 
 from functools import cache
 
@@ -6,39 +6,45 @@ import jax
 import numpy as np
 from flax import linen as nn
 
-from jaxformer.models.architectures import make_model
-from jaxformer.models.sequence_model import Parameters
-from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.model import TransformerModel
+from jaxformer.models.architectures import config_type, make_model
+from jaxformer.models.sequence_model import Model, Parameters
+from jaxformer.settings import Section
 
 VOCABULARY = 24
 VALUES = {
-    "architecture": "transformer", "encoder_layers": 1, "decoder_layers": 1,
-    "d_model": 16, "d_ff": 32, "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.0,
-    "positions": "sinusoidal", "max_positions": 64, "norm_first": False,
-    "dtype": "float32", "attention_window": None, "fused_attention": False,
-    "attention_bias": False, "activation": "relu", "logits_bias": False,
-    "layer_norm_epsilon": 1e-6,
+    "transformer": {
+        "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32,
+        "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.0, "positions": "sinusoidal",
+        "max_positions": 64, "norm_first": False, "dtype": "float32",
+        "attention_window": None, "fused_attention": False, "attention_bias": False,
+        "activation": "relu", "logits_bias": False, "layer_norm_epsilon": 1e-6,
+    },
+    "recurrent": {
+        "cell": "lstm", "encoder_layers": 1, "decoder_layers": 1, "d_model": 16,
+        "attention": "none", "attention_window": None, "feeding": "none",
+        "dropout": 0.0, "dtype": "float32",
+    },
 }  # fmt: skip
 
 
-def config_of(**changes) -> TransformerConfig:
+def config_of(architecture: str = "transformer", **changes) -> Section:
     """A config of tiny sizes; `layers` is the number of layers in each stack."""
     if "layers" in changes:
         changes["encoder_layers"] = changes["decoder_layers"] = changes.pop("layers")
-    return TransformerConfig(**VALUES | changes)
+    values = {"architecture": architecture} | VALUES[architecture] | changes
+    return config_type(architecture)(**values)
 
 
 def model_of(
     vocab_size: int = VOCABULARY, *, rematerialise: bool = False, **changes
-) -> TransformerModel:
+) -> Model:
     """A model of `config_of(**changes)`."""
     return make_model(
         config_of(**changes), vocab_size=vocab_size, rematerialise=rematerialise
     )
 
 
-def shapes_of(model) -> Parameters:
+def shapes_of(model: Model) -> Parameters:
     """The parameters' shapes."""
     return nn.unbox(jax.eval_shape(model.init, jax.random.key(0)))
 
