@@ -3,6 +3,8 @@
 from jaxformer.errors import InputError
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.model import ConvolutionalModel
+from jaxformer.models.recurrent.config import RecurrentConfig
+from jaxformer.models.recurrent.model import RecurrentModel
 from jaxformer.models.sequence_model import Model
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.model import TransformerModel
@@ -10,8 +12,9 @@ from jaxformer.settings import Section
 
 # The config section and the model of each `model.architecture`.
 ARCHITECTURES = {
-    "convolutional": (ConvolutionalConfig, ConvolutionalModel),
     "transformer": (TransformerConfig, TransformerModel),
+    "recurrent": (RecurrentConfig, RecurrentModel),
+    "convolutional": (ConvolutionalConfig, ConvolutionalModel),
 }
 
 

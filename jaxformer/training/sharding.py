@@ -30,6 +30,7 @@ LOGICAL_AXES = {
     "head_size": (None, None),
     "mlp": ("tensor", "model.d_ff"),
     "norm": (None, None),
+    "gates": (None, None),
     "position": (None, None),
     # activations
     "batch": (("data", "fsdp"), None),

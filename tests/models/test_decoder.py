@@ -1,5 +1,7 @@
 """Decoding one token at a time against the forward pass of training."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from jaxformer.models.sequence_model import Newest, resize_ring
 from tests.models.tiny import VOCABULARY, model_of, params_of
 
 PUBLISHED = {"attention_bias": True, "activation": "swish", "logits_bias": True}
+recurrent_of = functools.partial(model_of, architecture="recurrent")
 MODELS = {
     "paper": model_of(layers=2, d_v=4),  # d_k is d_model / h, d_v another
     "odd sizes": model_of(num_heads=3, d_k=4, d_v=6, d_ff=20, encoder_layers=2),
@@ -28,6 +31,12 @@ MODELS = {
         architecture="convolutional", layers=4, kernel_width=5, max_dilation=2
     ),
     "narrow": model_of(architecture="convolutional", kernel_width=1),
+    "fixed context": recurrent_of(cell="gru", feeding="context"),
+    "deep and local": recurrent_of(layers=2, attention="local", attention_window=2),
+    "attentional": recurrent_of(layers=2, attention="general", feeding="attentional"),
+    "context first": recurrent_of(
+        layers=2, cell="gru", attention="additive", feeding="context"
+    ),
 }  # fmt: skip
 SOURCES = np.array(
     [[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD], [11, 12, 13, EOS, PAD]], np.int32

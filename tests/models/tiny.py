@@ -23,6 +23,11 @@ VALUES = {
         "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "kernel_width": 3,
         "max_dilation": 1, "dropout": 0.0, "max_positions": 64, "dtype": "float32",
     },
+    "recurrent": {
+        "cell": "lstm", "encoder_layers": 1, "decoder_layers": 1, "d_model": 16,
+        "attention": "none", "attention_window": None, "feeding": "none",
+        "dropout": 0.0, "dtype": "float32",
+    },
 }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Recurrent translation models, with attention and without."""

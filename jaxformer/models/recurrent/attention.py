@@ -1,0 +1,116 @@
+"""Attention of a recurrent decoder: Bahdanau et al. 2015 and Luong et al. 2015."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.models.masks import MASKED
+from jaxformer.models.recurrent.cells import Matrix
+
+CHUNK = 4  # queries whose additive scores are computed at a time
+
+
+class Attention(nn.Module):
+    """The parameters of attention by name, in the type of products.
+
+    The two vectors are 0 at first (Bahdanau et al. 2015, B.1), the matrices Xavier's.
+    """
+
+    kind: str  # model.attention
+    d_model: int
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        names = {
+            "additive": ("query", "key", "score"),  # W_a, U_a, v_a of A.1.2
+            "general": ("key",),  # W_a of Luong's equation 8
+            "local": ("key", "position", "position_score"),  # W_a, W_p, v_p
+        }
+
+        def parameter(name: str) -> jax.Array:
+            if not name.endswith("score"):
+                shape, axes = (self.d_model,) * 2, ("embed", "gates")
+                return Matrix(shape, axes, self.dtype, name=name)()
+            init = nn.with_logical_partitioning(nn.initializers.zeros, ("gates",))
+            return self.param(name, init, (self.d_model,)).astype(self.dtype)
+
+        return {name: parameter(name) for name in names.get(self.kind, ())}
+
+
+class Source(NamedTuple):
+    """What queries attend to."""
+
+    states: jax.Array  # [B, S, D], of the encoder
+    keys: jax.Array  # [B, S, D], of which queries make scores
+
+
+def source_of(weights: dict[str, jax.Array], states: jax.Array) -> Source:
+    """Compute the keys once for all queries."""
+    return Source(states, states @ weights["key"] if "key" in weights else states)
+
+
+def attend(
+    weights: dict[str, jax.Array],
+    query: jax.Array,
+    source: Source,
+    mask: jax.Array,
+    window: int | None,
+) -> tuple[jax.Array, jax.Array]:
+    """Average the source's states, each query [B, T, D] by its own weights.
+
+    mask bool [B, T or 1, S]. Returns [B, T, D] in the source's type, and the weights,
+    float32 [B, T, S]. They sum to less than one where a `window` has a Gaussian.
+    """
+    query = query.astype(source.keys.dtype)
+    if "score" in weights:
+        scores = _additive(query @ weights["query"], source.keys, weights["score"])
+    else:
+        scores = jnp.einsum(
+            "btd,bsd->bts", query, source.keys, preferred_element_type=jnp.float32
+        )
+    distance = None
+    if window is not None:
+        distance = _distance(weights, query, mask)
+        mask = mask & (jnp.abs(distance) <= window)
+    shares = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
+    if distance is not None:  # equation 10
+        shares *= jnp.exp(-jnp.square(distance) / (2 * (window / 2) ** 2))
+    return shares.astype(source.states.dtype) @ source.states, shares
+
+
+def _additive(query: jax.Array, keys: jax.Array, vector: jax.Array) -> jax.Array:
+    """Compute v tanh(query + key) for all pairs: float32 [B, T, S].
+
+    The sums [B, T, S, D] exist for a few queries at a time, also for the gradient.
+    """
+
+    @jax.checkpoint
+    def scores(query: jax.Array) -> jax.Array:  # [B, D] -> [B, S]
+        return jnp.einsum(
+            "bsd,d->bs", jnp.tanh(query[:, None] + keys), vector,
+            preferred_element_type=jnp.float32,
+        )  # fmt: skip
+
+    queries = query.swapaxes(0, 1)
+    if len(queries) <= CHUNK:
+        return jax.vmap(scores)(queries).swapaxes(0, 1)
+    return jax.lax.map(scores, queries, batch_size=CHUNK).swapaxes(0, 1)
+
+
+def _distance(
+    weights: dict[str, jax.Array], query: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """Subtract the position that each query predicts, equation 9: float32 [B, T, S].
+
+    Positions are those of the source that the query may see, whose length is S.
+    """
+    hidden = jnp.tanh(query @ weights["position"])
+    place = jnp.einsum(
+        "btd,d->bt", hidden, weights["position_score"],
+        preferred_element_type=jnp.float32,
+    )  # fmt: skip
+    centre = mask.argmax(axis=-1) + mask.sum(axis=-1) * nn.sigmoid(place)
+    return jnp.arange(mask.shape[-1])[None, None] - centre[..., None]

@@ -1,0 +1,98 @@
+"""The decoder of `recurrent.py` one position at a time."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.batch import PAD
+from jaxformer.models.recurrent.attention import Source, source_of
+from jaxformer.models.recurrent.cells import along
+from jaxformer.models.recurrent.config import RecurrentConfig
+from jaxformer.models.recurrent.recurrent import Recurrent, restart, start_of
+from jaxformer.models.recurrent.step import DecoderWeights, Past, advance, first_past
+from jaxformer.models.sequence_model import Newest, Parameters, pad, product_blocks
+
+
+class Weights(NamedTuple):
+    """Parameters, and the matrices of decoding."""
+
+    params: Parameters
+    embedding: jax.Array  # [V, D] in the config's dtype
+    decoder: DecoderWeights
+
+
+class Memory(NamedTuple):
+    """B encoded sources, constant while they are decoded."""
+
+    source: Source
+    is_real: jax.Array  # bool [B, S]
+    start: jax.Array  # float32 [B, 1, D], the decoder's first state
+
+
+@dataclass(frozen=True)
+class RecurrentDecoder:
+    """A recurrent `Decoder`; its cache is the newest state of each hypothesis."""
+
+    config: RecurrentConfig
+    network: Recurrent
+
+    def weights(self, params: Parameters) -> Weights:
+        decoder = self.network.apply({"params": params}, method="decoder_weights")
+        return Weights(params, params["embedding"].astype(self.config.dtype), decoder)
+
+    def encode(self, weights: Weights, source: jax.Array) -> Memory:
+        is_real = source != PAD
+        memory = self.network.apply(
+            {"params": weights.params}, source, is_real.astype(jnp.int32),
+            method="encode",
+        )  # fmt: skip
+        start = start_of(weights.decoder, memory, is_real[:, None])
+        return Memory(source_of(weights.decoder.attention, memory), is_real, start)
+
+    def resize_memory(self, memory: Memory, *, length: int) -> Memory:
+        after = length - memory.is_real.shape[1]
+        source, is_real = jax.tree.map(
+            lambda leaf: pad(leaf, 0, after, axis=1), memory[:2]
+        )
+        return Memory(source, is_real, memory.start)
+
+    def empty_cache(self, *, batch: int, width: int, length: int) -> Past:
+        layers = range(self.config.decoder_layers)
+        zeros = jnp.zeros((batch, width, self.config.d_model))
+        states = (zeros,) * (2 if self.config.cell == "lstm" else 1)
+        fed = None if self.config.feeding == "none" else zeros
+        return Past([states for _ in layers], fed)
+
+    def resize_cache(
+        self, cache: Past, clock: jax.Array, *, width: int, length: int
+    ) -> Past:
+        return cache
+
+    def step(
+        self, weights: Weights, memory: Memory, cache: Past, newest: Newest
+    ) -> tuple[jax.Array, Past]:
+        tokens, ages, clock, ancestors = newest
+        decoder, config = weights.decoder, self.config
+        parents = ancestors[:, :, (clock - 1) % ancestors.shape[2]]  # [B, W]
+        past = jax.tree.map(
+            lambda leaf: jnp.take_along_axis(leaf, parents[..., None], axis=1), cache
+        )
+        first = first_past(config, decoder, memory.start)
+        past = restart(past, (ages == 0)[:, None], first)
+        cell, rows = decoder.layers[0], jnp.take(weights.embedding, tokens, axis=0)
+        gates = rows @ cell.input + along(cell.bias, rows)
+        mask = memory.is_real[:, None]
+        past, found = advance(config, decoder, memory.source, mask, gates, past)
+        return self._logits(weights, found.hidden), past
+
+    def _logits(self, weights: Weights, hidden: jax.Array) -> jax.Array:
+        """Map hidden [B, W, D] to logits [V, B, W], a product of blocks."""
+        blocks, size = product_blocks(len(weights.embedding)), hidden.shape[-1]
+        table = weights.embedding.reshape(blocks, -1, size)
+        logits = jnp.einsum(
+            "nvd,dr->nvr", table, hidden.reshape(-1, size).T,
+            preferred_element_type=jnp.float32,
+        )  # fmt: skip
+        return logits.reshape(-1, *hidden.shape[:2])

@@ -1,0 +1,197 @@
+"""Recurrent encoder and decoder on whole targets, as a Linen module.
+
+The encoder's layers are bidirectional. From the second layer on, inputs are added to
+outputs (Wu et al. 2016). State begins anew at each segment of a packed row.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.batch import Batch, shift_right, starts_of_segments
+from jaxformer.models.layers import Dropout, look_up
+from jaxformer.models.linear import multiply
+from jaxformer.models.masks import segment_mask
+from jaxformer.models.recurrent.attention import Source, attend, source_of
+from jaxformer.models.recurrent.cells import Cell, along, recur
+from jaxformer.models.recurrent.config import RecurrentConfig
+from jaxformer.models.recurrent.step import (
+    Decoder,
+    DecoderWeights,
+    Outputs,
+    Past,
+    advance,
+    attentional,
+    first_past,
+)
+
+
+class EncoderLayer(nn.Module):
+    """Two layers side by side, of which one reads backwards."""
+
+    config: RecurrentConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
+        """Map x [B, S, D] to the outputs of both directions, [B, S, D]."""
+        config, d = self.config, x.shape[-1]
+        is_end = jnp.flip(starts_of_segments(jnp.flip(segments, 1)), 1)
+        starts = {"forward": starts_of_segments(segments), "backward": is_end}
+        zeros, outputs = jnp.zeros((len(x), 1, d // 2)), []
+        for name, is_start in starts.items():
+            cell = Cell(config.cell, d, d // 2, jnp.dtype(config.dtype), name=name)()
+            is_reverse = name == "backward"
+            outputs.append(recur(cell, x, is_start, zeros, is_reverse=is_reverse))
+        return jnp.concatenate(outputs, axis=-1)
+
+
+class Encoder(nn.Module):
+    """The encoder's layers."""
+
+    config: RecurrentConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array, segments: jax.Array) -> list[jax.Array]:
+        """Map embeddings [B, S, D] to the outputs of all layers, [B, S, D]."""
+        outputs, drop = [], Dropout(self.config.dropout, name="dropout")
+        for n in range(self.config.encoder_layers):
+            layer = EncoderLayer(self.config, name=f"layer_{n}")
+            y = layer(drop(x), segments)
+            outputs.append(x := x + y if n else y)
+        return outputs
+
+
+class Recurrent(nn.Module):
+    """Both stacks. One matrix embeds both languages and makes the logits."""
+
+    config: RecurrentConfig
+    vocab_size: int
+    rematerialise: bool
+
+    def setup(self) -> None:
+        # At d_model 512 as wide as the uniform [-0.08, 0.08] of Sutskever et al. 2014.
+        init = nn.initializers.normal(self.config.d_model**-0.5)
+        init = nn.with_logical_partitioning(init, ("vocab", "embed"))
+        shape = self.vocab_size, self.config.d_model
+        self.embedding = self.param("embedding", init, shape)
+        self.encoder, self.decoder = Encoder(self.config), Decoder(self.config)
+        self.dropout = Dropout(self.config.dropout)
+
+    def decoder_weights(self) -> DecoderWeights:
+        return self.decoder()
+
+    def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
+        """Encode source ids int [B, S]: memory [B, S, D]."""
+        rows, _ = look_up(self.embedding, source, self.config.dtype)
+        return self.encoder(rows, segments)[-1]
+
+    def run(self, batch: Batch) -> tuple[dict, jax.Array, Outputs]:
+        """Run both stacks; return outputs by name, the output table, and the decoder's.
+
+        Names are in forward order.
+        """
+        config, dtype = self.config, self.config.dtype
+        rows, table = look_up(self.embedding, batch.source, dtype)
+        encoded = self.encoder(rows, batch.source_segments)
+        inputs = shift_right(batch.target, batch.target_segments)
+        rows, table = look_up(table, inputs, dtype)
+        mask = segment_mask(batch.target_segments, batch.source_segments)[:, 0]
+        weights = self.decoder()
+        start = start_of(weights, encoded[-1], mask)
+        source = source_of(weights.attention, encoded[-1])
+        decode = self._step_by_step if config.loops_over_attention else self._by_layers
+        is_start = starts_of_segments(batch.target_segments)
+        found = decode(weights, source, mask, self.dropout(rows), is_start, start)
+        named = {f"encoder/layer_{n}": x for n, x in enumerate(encoded)}
+        named["decoder/start"] = start
+        named |= {f"decoder/layer_{n}": x for n, x in enumerate(found.layers)}
+        named["decoder/output"] = found.hidden
+        return named, table, found._replace(hidden=self.dropout(found.hidden))
+
+    def _by_layers(
+        self,
+        weights: DecoderWeights,
+        source: Source,
+        mask: jax.Array,
+        x: jax.Array,
+        is_start: jax.Array,
+        start: jax.Array,
+    ) -> Outputs:
+        """Compute layer by layer, then attention, each for all positions."""
+        config, outputs = self.config, []
+        for n, cell in enumerate(weights.layers):
+            more = None
+            if n == 0 and weights.feed is not None:  # the same context at each step
+                more = multiply(start.astype(x.dtype), weights.feed)
+            y = recur(cell, x if n == 0 else self.dropout(x), is_start, start, more)
+            outputs.append(x := x + y if n else y)
+        if config.attention == "none":
+            return Outputs(outputs, x, None)
+        window = config.attention_window
+        context, shares = attend(weights.attention, x, source, mask, window)
+        return Outputs(outputs, attentional(weights, context, x), shares)
+
+    def _step_by_step(
+        self,
+        weights: DecoderWeights,
+        source: Source,
+        mask: jax.Array,
+        x: jax.Array,
+        is_start: jax.Array,
+        start: jax.Array,
+    ) -> Outputs:
+        """Compute position by position, because each is fed the one before."""
+        config = self.config
+        gates = multiply(x, weights.layers[0].input)
+        gates += along(weights.layers[0].bias, x)
+        factors = [self.dropout(jnp.ones_like(x)) for _ in weights.layers[1:]]
+
+        def step(past: Past, inputs: tuple) -> tuple[Past, Outputs]:
+            inputs = jax.tree.map(lambda leaf: leaf[:, None], inputs)  # N = 1
+            mask, gates, is_start, start, factors = inputs
+            past = restart(past, is_start, first_past(config, weights, start))
+            return advance(config, weights, source, mask, gates, past, factors)
+
+        inputs = mask, gates, is_start, start, factors
+        inputs = jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), inputs)
+        first = first_past(config, weights, jnp.zeros_like(start[:, :1]))
+        _, found = jax.lax.scan(step, first, inputs)
+        return jax.tree.map(lambda leaf: leaf[:, :, 0].swapaxes(0, 1), found)
+
+    def features(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Return the factors of the logits."""
+        _, table, found = self.run(batch)
+        return found.hidden, table
+
+    def __call__(self, batch: Batch) -> jax.Array:
+        """Score every next target token: float32 logits [B, T, V]."""
+        hidden, table = self.features(batch)
+        scores = jnp.einsum(
+            "btd,vd->btv", hidden, table.astype(hidden.dtype),
+            preferred_element_type=jnp.float32,
+        )  # fmt: skip
+        return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
+
+
+def restart(past: Past, is_start: jax.Array, first: Past) -> Past:
+    """Take `first` where a sentence begins, bool [B, N]."""
+    return jax.tree.map(
+        lambda new, old: jnp.where(is_start[..., None], new, old), first, past
+    )
+
+
+def start_of(weights: DecoderWeights, memory: jax.Array, mask: jax.Array) -> jax.Array:
+    """Compute the decoder's first state of each target position's sentence.
+
+    memory [B, S, D], mask bool [B, T, S]; returns float32 [B, T, D]: tanh(W h + b) of
+    the encoder's final states in both directions (Bahdanau et al. 2015, A.2.2).
+    """
+    length, half = memory.shape[1], memory.shape[2] // 2
+    first = mask.argmax(axis=-1)
+    last = length - 1 - jnp.flip(mask, -1).argmax(axis=-1)
+    finals = [
+        jax.nn.one_hot(index, length, dtype=memory.dtype) @ part
+        for index, part in ((last, memory[..., :half]), (first, memory[..., half:]))
+    ]
+    start = multiply(jnp.concatenate(finals, axis=-1), weights.start)
+    return jnp.tanh(start.astype(jnp.float32) + weights.start_bias[None, None])

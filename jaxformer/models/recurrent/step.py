@@ -1,0 +1,131 @@
+"""One step of a recurrent decoder, which training may have to repeat in a loop too."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.models.recurrent.attention import Attention, Source, attend
+from jaxformer.models.recurrent.cells import (
+    GATES,
+    Cell,
+    CellWeights,
+    Matrix,
+    State,
+    along,
+    begin,
+    update,
+)
+from jaxformer.models.recurrent.config import RecurrentConfig
+
+
+class DecoderWeights(NamedTuple):
+    """The decoder's parameters; matrices are in the type of products."""
+
+    start: jax.Array  # [D, D]
+    start_bias: jax.Array  # [D]
+    layers: list[CellWeights]
+    feed: jax.Array | None  # [D, G D], from what is fed to the first layer
+    attention: dict[str, jax.Array]
+    output: jax.Array | None  # [2 D, D], W_c of Luong's equation 5
+
+
+class Decoder(nn.Module):
+    """The decoder's parameters."""
+
+    config: RecurrentConfig
+
+    @nn.compact
+    def __call__(self) -> DecoderWeights:
+        config, d = self.config, self.config.d_model
+        dtype, axes = jnp.dtype(config.dtype), ("embed", "gates")
+
+        def matrix(name: str, rows: int, columns: int) -> jax.Array:
+            return Matrix((rows, columns), axes, dtype, name=name)()
+
+        def layer(n: int) -> CellWeights:
+            return Cell(config.cell, d, d, dtype, name=f"layer_{n}")()
+
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("gates",))
+        is_fed, has_attention = config.feeding != "none", config.attention != "none"
+        return DecoderWeights(
+            matrix("start", d, d),
+            self.param("start_bias", zeros, (d,)),
+            [layer(n) for n in range(config.decoder_layers)],
+            matrix("feed", d, GATES[config.cell] * d) if is_fed else None,
+            Attention(config.attention, d, dtype, name="attention")(),
+            matrix("output", 2 * d, d) if has_attention else None,
+        )
+
+
+class Past(NamedTuple):
+    """What a step needs of the one before; arrays are float32 [B, N, D]."""
+
+    states: list[State]  # of the layers
+    fed: jax.Array | None
+
+
+class Outputs(NamedTuple):
+    """What T positions, or one step of T hypotheses, compute."""
+
+    layers: list[jax.Array]  # [B, T, D]
+    hidden: jax.Array  # [B, T, D], of which logits are made
+    shares: jax.Array | None  # the weights of attention, float32 [B, T, S]
+
+
+def first_past(
+    config: RecurrentConfig, weights: DecoderWeights, start: jax.Array
+) -> Past:
+    """Begin sentences; `start` [B, N, D] is the first state of all layers."""
+    fed = {"none": None, "attentional": jnp.zeros_like(start), "context": start}
+    states = [begin(cell, start) for cell in weights.layers]
+    return Past(states, fed[config.feeding])
+
+
+def attentional(
+    weights: DecoderWeights, context: jax.Array, state: jax.Array
+) -> jax.Array:
+    """Compute Luong's equation 5, tanh(W_c [c; h]): [B, N, D]."""
+    return jnp.tanh(jnp.concatenate([context, state], axis=-1) @ weights.output)
+
+
+def advance(
+    config: RecurrentConfig,
+    weights: DecoderWeights,
+    source: Source,
+    mask: jax.Array,
+    gates: jax.Array,
+    past: Past,
+    factors: list[jax.Array] | None = None,
+) -> tuple[Past, Outputs]:
+    """Make one step of N hypotheses of each of B sentences.
+
+    mask bool [B, N or 1, S]; gates [B, N, G D] are the first layer's products of the
+    newest tokens. `factors` [B, N, D] are dropout of the inputs of the other layers.
+    """
+    dtype, window = weights.start.dtype, config.attention_window
+    looks, looks_first = config.attention != "none", config.feeding == "context"
+    fed, shares = past.fed, None
+    if looks and looks_first:
+        fed, shares = attend(weights.attention, fed, source, mask, window)
+    context = fed
+    if fed is not None:
+        gates = gates + fed.astype(dtype) @ weights.feed
+    states, outputs = [], []
+    for n, (cell, state) in enumerate(zip(weights.layers, past.states, strict=True)):
+        if n:
+            x = outputs[-1] * factors[n - 1] if factors else outputs[-1]
+            gates = x @ cell.input + along(cell.bias, x)
+        states.append(update(cell, gates, state))
+        output = states[-1][0].astype(dtype)
+        outputs.append(outputs[-1] + output if n else output)
+    top = outputs[-1]
+    if not looks:
+        return Past(states, past.fed), Outputs(outputs, top, None)
+    if not looks_first:
+        context, shares = attend(weights.attention, top, source, mask, window)
+    hidden = attentional(weights, context, top)
+    fed = {"none": None, "attentional": hidden, "context": top}[config.feeding]
+    fed = None if fed is None else fed.astype(jnp.float32)
+    return Past(states, fed), Outputs(outputs, hidden, shares)
