@@ -122,7 +122,7 @@ class Layer(nn.Module):
     ) -> jax.Array:
         """Map x [B, L, D] to [B, L, D]; `source` are further inputs of `Attention`."""
         config, d = self.config, x.shape[-1]
-        y = Dropout(config.dropout)(x)
+        y = Dropout(config.dropout, name="dropout")(x)
         y = windows(y, segments, offsets_of(config, self.stack, self.number))
         # A gate passes a fourth of the variance; dropout has raised it (section 3.5).
         gain = 4 * (1 - config.dropout)
