@@ -23,8 +23,8 @@ from jaxformer.models.sequence_model import (
     Newest,
     Parameters,
     pad,
-    product_blocks,
     resize_ring,
+    step_logits,
 )
 
 
@@ -123,7 +123,8 @@ class ConvolutionalDecoder:
             y = (y + maps["output"](_attend(query, memory))) * HALF
             x = (x + y) * HALF
             rings.append(ring)
-        logits = _logits(weights, weights.maps["output"](x))
+        x = weights.maps["output"](x)
+        logits = step_logits(weights.embedding, x, weights.params["logits_bias"])
         return logits.reshape(-1, batch, width), rings
 
     def _slots(self, length: int) -> list[int]:
@@ -170,11 +171,3 @@ def _attend(query: jax.Array, memory: Memory) -> jax.Array:
     scores = jnp.where(memory.is_real[:, None], scores, MASKED)
     shares = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
     return jnp.einsum("bws,bsd->bwd", shares, memory.value).reshape(-1, len(query)).T
-
-
-def _logits(weights: Weights, x: jax.Array) -> jax.Array:
-    """Map x [D, R] to float32 logits [N, V / N, R] of N blocks of the vocabulary."""
-    count = product_blocks(len(weights.embedding))
-    table = weights.embedding.reshape(count, -1, len(x))
-    logits = jnp.einsum("nvd,dr->nvr", table, x, preferred_element_type=jnp.float32)
-    return logits + weights.params["logits_bias"].reshape(count, -1, 1)
