@@ -16,7 +16,7 @@ from flax import linen as nn
 
 from jaxformer.batch import PAD
 from jaxformer.models.convolutional.config import ConvolutionalConfig
-from jaxformer.models.convolutional.layers import HALF, normalise_weight, offsets_of
+from jaxformer.models.convolutional.layers import HALF, normalise_weight
 from jaxformer.models.convolutional.network import ConvS2S
 from jaxformer.models.masks import MASKED
 from jaxformer.models.sequence_model import (
@@ -115,7 +115,7 @@ class ConvolutionalDecoder:
         x, rings = weights.maps["input"](embedded), []
         for number, ring in enumerate(cache):
             layer = weights.maps[f"layer_{number}"]
-            offsets = offsets_of(self.config, "decoder", number)
+            offsets = self.config.offsets("decoder", number)
             window, ring = _windows(x, ring, offsets, newest)
             y = nn.glu(layer["convolution"](window), axis=0)
             maps = layer["attention"]
@@ -130,8 +130,8 @@ class ConvolutionalDecoder:
     def _slots(self, length: int) -> list[int]:
         """P of each layer: the steps, of L = `length`, that its convolution sees."""
         layers = range(self.config.decoder_layers)
-        firsts = [offsets_of(self.config, "decoder", number)[0] for number in layers]
-        return [min(1 - first, length) for first in firsts]
+        oldest = [self.config.offsets("decoder", number)[0] for number in layers]
+        return [min(1 - offset, length) for offset in oldest]
 
 
 def _windows(
