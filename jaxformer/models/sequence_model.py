@@ -141,6 +141,20 @@ def product_blocks(vocabulary: int) -> int:
     return vocabulary // size if is_whole else 1
 
 
+def step_logits(
+    table: jax.Array, x: jax.Array, bias: jax.Array | None = None
+) -> jax.Array:
+    """Map x [D, R] to float32 logits [V, R], computed in the `product_blocks`.
+
+    table [V, D] has the type of x, bias is float32 [V].
+    """
+    blocks = table.reshape(product_blocks(len(table)), -1, len(x))
+    logits = jnp.einsum("nvd,dr->nvr", blocks, x, preferred_element_type=jnp.float32)
+    if bias is not None:
+        logits = logits + bias.reshape(*logits.shape[:2], 1)
+    return logits.reshape(len(table), -1)
+
+
 def parameter_count(params: Parameters) -> int:
     """Count the numbers in a pytree of arrays or abstract arrays."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

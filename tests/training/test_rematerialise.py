@@ -38,7 +38,9 @@ def compiled_gradients(model):
     ("changes", "atol"),
     [
         ({}, 1e-6),
-        ({"architecture": "convolutional"}, 4e-6),  # scores not divided by d^0.5
+        pytest.param(  # scores are not divided by d^0.5
+            {"architecture": "convolutional"}, 4e-6, marks=pytest.mark.slow
+        ),
         pytest.param({"norm_first": True}, 1e-6, marks=pytest.mark.slow),
         pytest.param({"attention_window": 4}, 1e-6, marks=pytest.mark.slow),
     ],

@@ -16,15 +16,15 @@ from flax import linen as nn
 
 from jaxformer.batch import PAD
 from jaxformer.models.convolutional.config import ConvolutionalConfig
-from jaxformer.models.convolutional.layers import HALF, normalise_weight, offsets_of
+from jaxformer.models.convolutional.layers import HALF, normalise_weight
 from jaxformer.models.convolutional.network import ConvS2S
 from jaxformer.models.masks import MASKED
 from jaxformer.models.sequence_model import (
     Newest,
     Parameters,
     pad,
-    product_blocks,
     resize_ring,
+    step_logits,
 )
 
 
@@ -115,7 +115,7 @@ class ConvolutionalDecoder:
         x, rings = weights.maps["input"](embedded), []
         for number, ring in enumerate(cache):
             layer = weights.maps[f"layer_{number}"]
-            offsets = offsets_of(self.config, "decoder", number)
+            offsets = self.config.offsets("decoder", number)
             window, ring = _windows(x, ring, offsets, newest)
             y = nn.glu(layer["convolution"](window), axis=0)
             maps = layer["attention"]
@@ -123,14 +123,15 @@ class ConvolutionalDecoder:
             y = (y + maps["output"](_attend(query, memory))) * HALF
             x = (x + y) * HALF
             rings.append(ring)
-        logits = _logits(weights, weights.maps["output"](x))
+        x = weights.maps["output"](x)
+        logits = step_logits(weights.embedding, x, weights.params["logits_bias"])
         return logits.reshape(-1, batch, width), rings
 
     def _slots(self, length: int) -> list[int]:
         """P of each layer: the steps, of L = `length`, that its convolution sees."""
         layers = range(self.config.decoder_layers)
-        firsts = [offsets_of(self.config, "decoder", number)[0] for number in layers]
-        return [min(1 - first, length) for first in firsts]
+        oldest = [self.config.offsets("decoder", number)[0] for number in layers]
+        return [min(1 - offset, length) for offset in oldest]
 
 
 def _windows(
@@ -170,11 +171,3 @@ def _attend(query: jax.Array, memory: Memory) -> jax.Array:
     scores = jnp.where(memory.is_real[:, None], scores, MASKED)
     shares = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
     return jnp.einsum("bws,bsd->bwd", shares, memory.value).reshape(-1, len(query)).T
-
-
-def _logits(weights: Weights, x: jax.Array) -> jax.Array:
-    """Map x [D, R] to float32 logits [N, V / N, R] of N blocks of the vocabulary."""
-    count = product_blocks(len(weights.embedding))
-    table = weights.embedding.reshape(count, -1, len(x))
-    logits = jnp.einsum("nvd,dr->nvr", table, x, preferred_element_type=jnp.float32)
-    return logits + weights.params["logits_bias"].reshape(count, -1, 1)

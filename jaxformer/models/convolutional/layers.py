@@ -35,13 +35,6 @@ def windows(x: jax.Array, segments: jax.Array, offsets: Sequence[int]) -> jax.Ar
     return jnp.concatenate(parts, axis=-1)
 
 
-def offsets_of(config: ConvolutionalConfig, stack: str, layer: int) -> list[int]:
-    """Return the offsets of a layer's inputs: around 0, in the decoder up to 0."""
-    last = 0 if stack == "decoder" else config.kernel_width // 2
-    first = last - config.kernel_width + 1
-    return [config.dilation(layer) * n for n in range(first, last + 1)]
-
-
 def normalise_weight(
     kernel: jax.Array, scale: jax.Array, dtype: jax.typing.DTypeLike
 ) -> jax.Array:
@@ -122,8 +115,8 @@ class Layer(nn.Module):
     ) -> jax.Array:
         """Map x [B, L, D] to [B, L, D]; `source` are further inputs of `Attention`."""
         config, d = self.config, x.shape[-1]
-        y = Dropout(config.dropout)(x)
-        y = windows(y, segments, offsets_of(config, self.stack, self.number))
+        y = Dropout(config.dropout, name="dropout")(x)
+        y = windows(y, segments, config.offsets(self.stack, self.number))
         # A gate passes a fourth of the variance; dropout has raised it (section 3.5).
         gain = 4 * (1 - config.dropout)
         shape, dtype = (config.kernel_width, d, 2 * d), jnp.dtype(config.dtype)

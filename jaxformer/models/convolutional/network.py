@@ -22,17 +22,17 @@ class Stack(nn.Module):
 
     def setup(self) -> None:
         config = self.config
-        init = nn.with_logical_partitioning(
-            nn.initializers.normal(0.1), ("position", "embed")
-        )
         d, dtype = config.d_model, jnp.dtype(config.dtype)
+        init = nn.initializers.normal(0.1)
+        init = nn.with_logical_partitioning(init, ("position", "embed"))
         shape = config.max_positions, d
         self.position_embedding = self.param("position_embedding", init, shape)
         self.dropout = Dropout(config.dropout)
         self.input = Linear((d, d), 1 - config.dropout, dtype)
         count = getattr(config, f"{self.stack}_layers")
-        layers = [Layer(config, self.stack, n, name=f"layer_{n}") for n in range(count)]
-        self.layers = layers
+        self.layers = [
+            Layer(config, self.stack, n, name=f"layer_{n}") for n in range(count)
+        ]
         self.output = Linear((d, d), 1.0, dtype)
 
     def embed(self, rows: jax.Array, segments: jax.Array) -> jax.Array:
@@ -71,9 +71,8 @@ class ConvS2S(nn.Module):
     rematerialise: bool
 
     def setup(self) -> None:
-        init = nn.with_logical_partitioning(
-            nn.initializers.normal(0.1), ("vocab", "embed")
-        )
+        init = nn.initializers.normal(0.1)
+        init = nn.with_logical_partitioning(init, ("vocab", "embed"))
         shape = self.vocab_size, self.config.d_model
         self.embedding = self.param("embedding", init, shape)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
@@ -86,9 +85,8 @@ class ConvS2S(nn.Module):
         self, source: jax.Array, segments: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Encode source ids int [B, S]: keys and values [B, S, D] of the attention."""
-        return self._encode(
-            look_up(self.embedding, source, self.config.dtype)[0], segments
-        )
+        rows, _ = look_up(self.embedding, source, self.config.dtype)
+        return self._encode(rows, segments)
 
     def _encode(
         self, rows: jax.Array, segments: jax.Array
@@ -96,9 +94,8 @@ class ConvS2S(nn.Module):
         x = self.encoder.embed(rows, segments)
         # Each attention adds a gradient to keys and to values. The paper divides by the
         # number of attentions (section 3.4), its implementation by twice that number.
-        key = scale_gradient(
-            self.encoder(x, segments), 0.5 / self.config.decoder_layers
-        )
+        factor = 0.5 / self.config.decoder_layers
+        key = scale_gradient(self.encoder(x, segments), factor)
         # The mean of m values has the variance of one after a factor m^0.5.
         is_own = segment_mask(segments, segments)[:, 0]  # [B, S, S]
         count = is_own.sum(axis=-1)[..., None].astype(jnp.float32)  # [B, S, 1]

@@ -26,8 +26,8 @@ from jaxformer.models.sequence_model import (
     Newest,
     Parameters,
     pad,
-    product_blocks,
     resize_ring,
+    step_logits,
 )
 from jaxformer.models.transformer.cached_attention import (
     AllHeads,
@@ -202,17 +202,8 @@ class TransformerDecoder:
             new_cache.append(past)
         if config.norm_first:
             x = self._norm(x, params["decoder"]["norm"])
-        logits = self._logits(weights, x)
+        logits = step_logits(weights.embedding, x, params.get("logits_bias"))
         return logits.reshape(-1, batch, width), new_cache
-
-    def _logits(self, weights: Weights, x: jax.Array) -> jax.Array:
-        """Map x [D, R] to logits [N, V / N, R] of N blocks of the vocabulary."""
-        blocks = product_blocks(len(weights.embedding))
-        table = weights.embedding.reshape(blocks, -1, self.config.d_model)
-        logits = jnp.einsum("nvd,dr->nvr", table, x, preferred_element_type=jnp.float32)
-        if self.config.logits_bias:
-            logits = logits + weights.params["logits_bias"].reshape(blocks, -1, 1)
-        return logits
 
     @property
     def _attention(self) -> EachHead | AllHeads:
