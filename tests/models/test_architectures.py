@@ -1,0 +1,136 @@
+"""Architectures besides the Transformer: updates, diagnosis and searches."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from jaxformer.batch import EOS, PAD, Batch
+from jaxformer.decoding import shapes
+from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.translate import Translator
+from jaxformer.training.divergence import diagnose_update
+from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
+from tests.decoding.tables import VOCABULARY, WORDS, Wanted, assert_same, plain_search
+from tests.decoding.tiny import Numbers, teacher_forced
+from tests.models import tiny
+from tests.models.tiny import model_of
+from tests.training.setups import init_of, optimizer_of, step_of
+
+MODELS = {
+    "recurrent": model_of(VOCABULARY, architecture="recurrent", attention="dot"),
+}
+OPTIMIZER, SCHEDULE = optimizer_of(learning_rate_scale=2.0, epsilon=1e-4)
+every_architecture = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+
+
+@functools.cache
+def params_of(model, seed: int) -> dict:
+    """Parameters of which different sentences get different translations."""
+    params = jax.tree.map(
+        lambda leaf: 4 * leaf if leaf.ndim > 1 else leaf, tiny.params_of(model, seed)
+    )
+    return {**params, "embedding": 2 * params["embedding"]}
+
+
+def first_state(model):
+    return nn.unbox(jax.jit(init_of(model, OPTIMIZER))())
+
+
+def copies(rows: int) -> Batch:
+    """Sentences of 1 to 5 words, EOS included, to be copied."""
+    draw = np.random.default_rng(0)
+    is_real = np.arange(5)[None] < draw.integers(1, 6, (rows, 1))
+    ids = np.where(is_real, draw.choice(WORDS, (rows, 5)), PAD).astype(np.int32)
+    ids[np.arange(rows), is_real.sum(axis=1) - 1] = EOS
+    return Batch(ids, ids, *[is_real.astype(np.int32)] * 2)
+
+
+# Training -------------------------------------------------------------------------
+
+
+@every_architecture
+@pytest.mark.parametrize("axis", ["data", "fsdp"])
+def test_a_mesh_makes_the_update_of_one_device(model, axis):
+    whole = step_of(model, OPTIMIZER)(first_state(model), (copies(16),))
+    mesh = make_mesh(**{"data": 1, "fsdp": 1, "tensor": 1, axis: 8})
+    with on_mesh(mesh):
+        state = born_sharded(mesh, init_of(model, OPTIMIZER))
+        for leaf in jax.tree.leaves(state.params):
+            assert leaf.ndim == 1 or not leaf.is_fully_replicated
+        step = step_of(model, OPTIMIZER, mesh=mesh)
+        found = step(state, (put_batch(mesh, copies(16)),))
+    np.testing.assert_allclose(found[1].sums, whole[1].sums, rtol=1e-5)
+    for ours, theirs in zip(*map(jax.tree.leaves, (found[0], whole[0])), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=0.01 * float(SCHEDULE(0)))
+
+
+@every_architecture
+def test_a_layer_that_overflows_is_named(model):
+    state = first_state(model)
+    layer = state.params["decoder"]["layer_0"]
+    largest = max(jax.tree.leaves(layer), key=jnp.size)
+    state.params["decoder"]["layer_0"] = jax.tree.map(
+        lambda leaf: leaf.at[0, 0].set(jnp.inf) if leaf is largest else leaf, layer
+    )
+    finding = diagnose_update(model, state, (copies(4),), label_smoothing=0.1)
+    assert finding.parameter == "decoder/layer_0"
+
+
+# Decoding -------------------------------------------------------------------------
+
+
+def score_of(model, seeds: tuple[int, ...], source: str):
+    """Log-probabilities of the next token by teacher forcing, the members' mean."""
+
+    @functools.cache
+    def score(tokens):
+        target = " ".join(map(str, tokens))
+        each = [
+            teacher_forced(model, params_of(model, seed), source, target, 12)[-1]
+            for seed in seeds
+        ]
+        return np.log(np.exp(each).mean(axis=0))
+
+    return score
+
+
+BEAM = {"beam_size": 3, "n_best": 3}
+
+
+@every_architecture
+@pytest.mark.parametrize(
+    ("seeds", "search"),
+    [
+        ((2,), {"beam_size": 1}),
+        ((2,), BEAM),
+        ((2,), {"beam_size": 2, "n_best": 2, "temperature": 0.8, "seed": 1}),
+        ((2, 0), BEAM),
+    ],
+    ids=["greedy", "beam", "samples", "ensemble"],
+)
+def test_continuous_batching_finds_what_a_plain_search_finds(
+    model, seeds, search, monkeypatch
+):
+    """For three times as many sentences as slots, of several lengths."""
+    monkeypatch.setattr(shapes, "SHORTEST_BUCKET", 4)
+    options = TranslateOptions(alpha=1.0, extra_length=3, batch_tokens=16, **search)
+    models, params = [model] * len(seeds), [params_of(model, n) for n in seeds]
+    translator = Translator(
+        models, params, Numbers(), language="en", options=options, rows=None
+    )
+    draw = np.random.default_rng(2)
+    lengths = draw.integers(1, 8, 12)
+    sentences = [" ".join(map(str, draw.choice(WORDS, n))) for n in lengths]
+    found = translator.translate(sentences)
+    assert len({each[0].text for each in found}) > 4
+    for number, (sentence, hypotheses) in enumerate(zip(sentences, found, strict=True)):
+        limit = len(sentence.split()) + 1 + options.extra_length
+        wanted = Wanted(limit, seed=options.seed * 1_000_003 + number)
+        expected = plain_search(score_of(model, seeds, sentence), wanted, options)
+        expected = sorted(expected, reverse=True)[: options.n_best]
+        ours = [(h.score, (*map(int, h.text.split()), EOS)) for h in hypotheses]
+        assert_same(ours, expected)
