@@ -24,7 +24,8 @@ SOURCE = "https://github.com/jaxformer/jaxformer/blob/main"
 PUBLIC_MODULES = (
     "config", "decoding.options", "decoding.translate", "reports.attention",
     "models.sequence_model", "models.architectures", "models.transformer.config",
-    "models.attention", "models.masks", "models.layers", "batch",
+    "models.recurrent.config", "models.attention", "models.masks",
+    "models.layers", "batch",
     "training.optimizer", "training.loss", "training.sharding", "training.loop",
     "evaluation.metrics", "evaluation.significance", "data.sources", "errors",
 )  # fmt: skip
@@ -118,29 +119,35 @@ def flag_table(flags: Iterable[Flag]) -> list[str]:
 def config_keys_page() -> str:
     """List each key of a config, from the dataclasses of its sections."""
     values = read_config_file("wmt_base")
+    sections = [(kind, values[name]) for name, kind in sections_of(values).items()]
+    for name in ("lstm",):  # other architectures
+        values = read_config_file(name)
+        sections.append((sections_of(values)["model"], values["model"]))
     lines = [
         "# Config keys",
         "",
         "A config file's `get_config` returns a value for every key. "
         "`--config.SECTION.KEY=VALUE` replaces one. The examples are the values of "
         f"[`configs/wmt_base.py`]({SOURCE}/configs/wmt_base.py), the paper's base "
-        "model. The last column says whether a value may change when a run "
-        "[resumes](resume.md). Integers are at most 2147483647 where the table names "
-        "no other bound; numbers are finite in float32, which they are rounded to.",
+        "model, or of another architecture's config. The last column says whether a "
+        "value may change when a run [resumes](resume.md). Integers are at most "
+        "2147483647 where the table names no other bound; numbers are finite in "
+        "float32, which they are rounded to.",
         "",
     ]
-    for section, kind in sections_of(values).items():
-        lines += [f"## {section}", "", inspect.getdoc(kind) or "", ""]
+    for kind, values in sections:
+        title = f"## {kind.section} {values.get('architecture', '')}".rstrip()
+        lines += [title, "", inspect.getdoc(kind) or "", ""]
         lines += ["| key | value | example | meaning | may change |"]
         lines += ["|---|---|---|---|---|"]
         for field in dataclasses.fields(kind):
             rule = field.metadata
             type_, may_be_none = kind_of(field)
             allowed = value_of(type_, rule) + (" or None" if may_be_none else "")
-            example = cell(f"`{values[section][field.name]!r}`")
+            example = cell(f"`{values[field.name]!r}`")
             change = "yes" if rule["free"] else ""
             lines.append(
-                f"| `{section}.{field.name}` | {allowed} | {example} "
+                f"| `{kind.section}.{field.name}` | {allowed} | {example} "
                 f"| {cell(rule['meaning'])} | {change} |"
             )
         lines.append("")

@@ -52,7 +52,8 @@ def parameters_by_part(params: Parameters) -> dict[str, int]:
     for path, leaf in jax.tree.leaves_with_path(params):
         stack, *inner = [key.key for key in path]
         if inner:  # encoder/layer_0/feed_forward_sublayer/norm/scale and the like
-            stack += "/norm" if "norm" in inner else f"/{inner[:2][-1]}"
+            part = next(name for name in inner if not name.startswith("layer_"))
+            stack += "/norm" if "norm" in inner else f"/{part}"
         counts[stack] += leaf.size
     return dict(sorted(counts.items()))
 

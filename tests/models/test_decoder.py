@@ -26,7 +26,9 @@ MODELS = {
     "window": model_of(layers=2, attention_window=4),
     "itself": model_of(layers=2, attention_window=1, norm_first=True),
     "wide window": model_of(layers=2, attention_window=30),
-    "fixed context": recurrent_of(cell="gru", feeding="context"),
+    "fixed context": recurrent_of(
+        cell="gru", attention="none", feeding="context"
+    ),
     "deep and local": recurrent_of(layers=2, attention="local", attention_window=2),
     "attentional": recurrent_of(layers=2, attention="general", feeding="attentional"),
     "context first": recurrent_of(

@@ -22,7 +22,7 @@ D, H, ROWS, LENGTH = 6, 5, 3, 7
 DRAW = np.random.default_rng(0)
 MODELS = {
     "deep": model_of(layers=2, attention="general"),
-    "fixed context": model_of(cell="gru", feeding="context"),
+    "fixed context": model_of(cell="gru", attention="none", feeding="context"),
     "local": model_of(attention="local", attention_window=2, encoder_layers=3),
     "attentional": model_of(layers=2, attention="dot", feeding="attentional"),
     "context first": model_of(
@@ -38,7 +38,9 @@ def cell_of(kind: str) -> cells.CellWeights:
     size = cells.GATES[kind] * H
     shapes = (D, size), (H, size), (size,), (H,)
     matrices = [np.float32(DRAW.normal(0.0, 0.5, shape)) for shape in shapes]
-    return cells.CellWeights(*matrices[:3], matrices[3] if kind == "gru" else None)
+    return cells.CellWeights(
+        *matrices[:3], matrices[3] if kind == "gru" else None, None
+    )
 
 
 def torch_layer(torch, kind: str, cell: cells.CellWeights):
@@ -235,7 +237,7 @@ def test_maps_are_of_the_decoder_and_sum_to_one():
         ({"d_model": 15}, "it must be even"),
         ({"attention": "local"}, "local attention needs a window"),
         ({"attention": "dot", "attention_window": 2}, "others have none"),
-        ({"feeding": "attentional"}, "choose an attention"),
+        ({"attention": "none", "feeding": "attentional"}, "choose an attention"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(changes, words):

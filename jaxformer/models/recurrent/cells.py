@@ -25,6 +25,7 @@ class CellWeights(NamedTuple):
     recurrent: jax.Array  # [H, G H]
     bias: jax.Array  # float32 [G H]
     new_bias: jax.Array | None  # float32 [H], of the GRU's product that is reset
+    feed: jax.Array | None  # [H, G H], of what a decoder is fed besides tokens
 
 
 class Matrix(nn.Module):
@@ -53,6 +54,7 @@ class Cell(nn.Module):
     inputs: int
     width: int
     dtype: jnp.dtype
+    is_fed: bool = False
 
     @nn.compact
     def __call__(self) -> CellWeights:
@@ -71,14 +73,17 @@ class Cell(nn.Module):
             init = nn.with_logical_partitioning(init, ("gates",))
             return self.param(name, init, (size,))
 
-        shape, size = (self.inputs, count * self.width), self.width
+        def matrix(name: str, rows: int, *init: nn.initializers.Initializer):
+            shape = rows, count * self.width
+            return Matrix(shape, axes, self.dtype, *init, name=name)()
+
+        is_gru, zeros = self.kind == "gru", nn.initializers.zeros
         return CellWeights(
-            Matrix(shape, axes, self.dtype, name="input")(),
-            Matrix((size, shape[1]), axes, self.dtype, orthogonal, name="recurrent")(),
-            vector("bias", remember, shape[1]),
-            vector("new_bias", nn.initializers.zeros, size)
-            if self.kind == "gru"
-            else None,
+            matrix("input", self.inputs),
+            matrix("recurrent", self.width, orthogonal),
+            vector("bias", remember, count * self.width),
+            vector("new_bias", zeros, self.width) if is_gru else None,
+            matrix("feed", self.width) if self.is_fed else None,
         )
 
 

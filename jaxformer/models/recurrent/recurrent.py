@@ -111,7 +111,8 @@ class Recurrent(nn.Module):
         named = {f"encoder/layer_{n}": x for n, x in enumerate(encoded)}
         named["decoder/start"] = start
         named |= {f"decoder/layer_{n}": x for n, x in enumerate(found.layers)}
-        named["decoder/output"] = found.hidden
+        if found.shares is not None:
+            named |= {"decoder/attention": found.shares, "decoder/output": found.hidden}
         return named, table, found._replace(hidden=self.dropout(found.hidden))
 
     def _by_layers(
@@ -128,8 +129,8 @@ class Recurrent(nn.Module):
         layer = recurrence(self.rematerialise)
         for n, cell in enumerate(weights.layers):
             fixed = None
-            if n == 0 and weights.feed is not None:  # the same context at each step
-                fixed = multiply(start.astype(x.dtype), weights.feed)
+            if cell.feed is not None:  # the same context at each step
+                fixed = multiply(start.astype(x.dtype), cell.feed)
             y = layer(cell, x if n == 0 else self.dropout(x), is_start, start, fixed)
             outputs.append(x := x + y if n else y)
         if config.attention == "none":
