@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh
 
 from jaxformer.batch import EOS, Batch
 from jaxformer.config import TrainingConfig
-from jaxformer.configs import wmt_base
+from jaxformer.configs import lstm, wmt_base
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
 from jaxformer.models.architectures import config_type, make_model
@@ -32,12 +32,17 @@ from jaxformer.training.step import TrainStep, init_state
 DROPOUT, LABEL_SMOOTHING = 0.1, 0.1  # section 5.4
 BETA1, BETA2, EPSILON = 0.9, 0.98, 1e-9  # section 5.3
 NEVER = -1e9  # a logit
+CONFIGS = {"transformer": wmt_base, "recurrent": lstm}  # by architecture
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """A model and a batch of full rows; by default the paper's base model."""
+    """A model and a batch of full rows; by default the paper's base model.
 
+    An architecture has the sizes that are keys of its config.
+    """
+
+    architecture: str = "transformer"
     layers: int = 6
     d_model: int = 512
     d_ff: int = 2048
@@ -51,13 +56,13 @@ class Sizes:
     fused_attention: bool = False
 
     def model(self, **changes: Any) -> Model:
-        """Make the base model of these sizes, with further fields of it changed."""
-        own = "d_model d_ff num_heads dtype attention_window fused_attention"
-        values = wmt_base.get_config().model.to_dict() | {"dropout": DROPOUT}
-        values |= {name: getattr(self, name) for name in own.split()}
-        values["encoder_layers"] = values["decoder_layers"] = self.layers
-        values["d_k"] = values["d_v"] = self.d_model // self.num_heads
-        section = config_type(values["architecture"])(**(values | changes))
+        """Make a model of these sizes, with further keys of its config changed."""
+        values = CONFIGS[self.architecture].get_config().model.to_dict()
+        sizes = vars(self) | {"dropout": DROPOUT}
+        sizes |= dict.fromkeys(("encoder_layers", "decoder_layers"), self.layers)
+        sizes |= dict.fromkeys(("d_k", "d_v"), self.d_model // self.num_heads)
+        values |= {key: size for key, size in sizes.items() if key in values}
+        section = config_type(self.architecture)(**(values | changes))
         return make_model(section, vocab_size=self.vocabulary, rematerialise=False)
 
     def sentences(self, length: int, seed: int) -> np.ndarray:
@@ -80,6 +85,7 @@ SIZES = {
         layers=4, d_model=128, d_ff=256, num_heads=4, vocabulary=10_000, rows=256,
         source=16, target=16,
     ),
+    "lstm": Sizes(architecture="recurrent", layers=2, vocabulary=10_000, rows=64),
     "tiny": Sizes(
         layers=1, d_model=16, d_ff=32, num_heads=2, vocabulary=64, rows=8, source=8,
         target=8,

@@ -1,7 +1,7 @@
 """Compare the speed of training with PyTorch and a usual Flax port.
 
-    python benchmarks/train.py [--model=base|big|small|tiny] [--quick] [--repeats=7]
-        [--updates=1]
+    python benchmarks/train.py [--model=base|big|small|lstm|tiny] [--quick]
+        [--repeats=7] [--updates=1]
         [--rows=32 --length=32] [--only=ours,...] [--dtype=float32] [--fused_attention]
         [--workdir=DIR --tokens=4096 --batches=8 --layout=buckets --join=1]
 
@@ -57,6 +57,8 @@ def make_updates(sizes: Sizes, names: list[str], longest: int) -> dict[str, Upda
     }
     if unknown := set(names) - makers.keys():
         raise InputError(f"there is no contestant {', '.join(sorted(unknown))}")
+    if sizes.architecture != "transformer":
+        names = [name for name in names if name != FLAX]
     if not harness.has("torch"):
         names = [name for name in names if name not in (TORCH, COMPILED)]
     return {name: makers[name]() for name in makers if name in names}

@@ -26,6 +26,20 @@ def products(sizes: Sizes) -> Counter[Product]:
 
     y = x w costs three: itself, dx = dy w^T and dw = x^T dy.
     """
+    is_recurrent = sizes.architecture == "recurrent"
+    forward = (_of_lstm if is_recurrent else _of_transformer)(sizes)
+    tokens = sizes.rows * sizes.target
+    forward[Product(1, tokens, sizes.d_model, sizes.vocabulary)] += 1
+    found: Counter[Product] = Counter()
+    for (batch, rows, inner, columns), count in forward.items():
+        found[Product(batch, rows, inner, columns)] += count
+        found[Product(batch, rows, columns, inner)] += count
+        found[Product(batch, inner, rows, columns)] += count
+    return found
+
+
+def _of_transformer(sizes: Sizes) -> Counter[Product]:
+    """Count the products of the layers, forward."""
     d, f, n = sizes.d_model, sizes.d_ff, sizes.layers
     lengths = sizes.source, sizes.target
     forward: Counter[Product] = Counter()
@@ -36,17 +50,29 @@ def products(sizes: Sizes) -> Counter[Product]:
         forward[Product(1, tokens, d, d)] += 6 * n
         forward[Product(1, tokens, d, f)] += n
         forward[Product(1, tokens, f, d)] += n
-    forward[Product(1, sizes.rows * sizes.target, d, sizes.vocabulary)] += 1
     heads, head = sizes.rows * sizes.num_heads, d // sizes.num_heads
     for queries, keys in (lengths[:1] * 2, lengths[1:] * 2, lengths[::-1]):
         forward[Product(heads, queries, head, keys)] += n
         forward[Product(heads, queries, keys, head)] += n
-    found: Counter[Product] = Counter()
-    for (batch, rows, inner, columns), count in forward.items():
-        found[Product(batch, rows, inner, columns)] += count
-        found[Product(batch, rows, columns, inner)] += count
-        found[Product(batch, inner, rows, columns)] += count
-    return found
+    return forward
+
+
+def _of_lstm(sizes: Sizes) -> Counter[Product]:
+    """Count those of LSTM layers and general attention; states follow one another."""
+    d, n, rows = sizes.d_model, sizes.layers, sizes.rows
+    source, target = rows * sizes.source, rows * sizes.target
+    forward: Counter[Product] = Counter()
+    forward[Product(1, source, d, 2 * d)] += 2 * n
+    forward[Product(1, rows, d // 2, 2 * d)] += 2 * n * sizes.source
+    forward[Product(1, target, d, 4 * d)] += n
+    forward[Product(1, rows, d, 4 * d)] += n * sizes.target
+    forward[Product(rows, sizes.target, sizes.source, d // 2)] += 2  # final states
+    forward[Product(1, target, d, d)] += 1  # of which the decoder starts
+    forward[Product(1, source, d, d)] += 1
+    forward[Product(1, target, 2 * d, d)] += 1
+    forward[Product(rows, sizes.target, d, sizes.source)] += 1
+    forward[Product(rows, sizes.target, sizes.source, d)] += 1
+    return forward
 
 
 def products_alone(sizes: Sizes) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""PyTorch's own Transformer as a contestant: `torch.nn.Transformer` and its habits.
+"""PyTorch as a contestant: `torch.nn.Transformer` and its habits.
 
 One matrix for embeddings and logits; label smoothing, Adam and dropout are PyTorch's.
 Unlike the paper, `nn.Transformer` has dropout also on attention weights and inside the
@@ -67,7 +67,13 @@ def torch_update(
             )  # fmt: skip
             return hidden @ self.embedding.weight.T
 
-    model = Model().to(device).train()
+    if sizes.architecture == "recurrent":
+        from benchmarks.peers.torch_lstm import AttentionalLSTM
+
+        model = AttentionalLSTM(sizes.model().config, sizes.vocabulary)
+    else:
+        model = Model()
+    model = model.to(device).train()
     optimizer = torch.optim.Adam(
         model.parameters(), lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON,
         fused=device == "cuda" or None,

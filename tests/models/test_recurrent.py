@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from jaxformer.batch import EOS, Batch
+from jaxformer.batch import EOS, PAD, Batch, shift_right
 from jaxformer.errors import InputError
 from jaxformer.models.recurrent import attention, cells
 from jaxformer.models.sequence_model import parameter_count
@@ -169,6 +169,42 @@ def test_packed_pairs_get_the_logits_they_get_alone(name):
     found = logits(params, changed)[0]
     np.testing.assert_allclose(found[:4], packed[:4], atol=1e-6)
     assert (jnp.abs(found[4:8] - packed[4:8]).max(axis=-1) > 1e-4).all()
+
+
+def test_a_deep_model_has_the_logits_of_the_same_one_in_torch():
+    """PyTorch packs sequences, and has layers and attention of its own."""
+    torch = pytest.importorskip("torch", reason="extra `torch` is not installed")
+    from benchmarks.peers.torch_lstm import AttentionalLSTM
+
+    model = MODELS["deep"]
+    params, theirs = params_of(model), AttentionalLSTM(model.config, tiny.VOCABULARY)
+
+    def put(parameter, value):
+        parameter.data = torch.from_numpy(np.array(value))
+
+    def copy(layer, **cells):
+        for suffix, cell in cells.items():
+            put(getattr(layer, f"weight_ih_l0{suffix}"), cell["input"]["kernel"].T)
+            put(getattr(layer, f"weight_hh_l0{suffix}"), cell["recurrent"]["kernel"].T)
+            put(getattr(layer, f"bias_ih_l0{suffix}"), cell["bias"])
+            getattr(layer, f"bias_hh_l0{suffix}").data.zero_()
+
+    for n in range(2):
+        encoder = params["encoder"][f"layer_{n}"]
+        pair = {"": encoder["forward"], "_reverse": encoder["backward"]}
+        copy(theirs.encoder[n], **pair)
+        copy(theirs.decoder[n], **{"": params["decoder"][f"layer_{n}"]})
+    put(theirs.embedding.weight, params["embedding"])
+    put(theirs.start.weight, params["decoder"]["start"]["kernel"].T)
+    put(theirs.start.bias, params["decoder"]["start_bias"])
+    put(theirs.key.weight, params["decoder"]["attention"]["key"]["kernel"].T)
+    put(theirs.output.weight, params["decoder"]["output"]["kernel"].T)
+    ids = BATCH.source, shift_right(BATCH.target, BATCH.target_segments)
+    source, target = (torch.from_numpy(np.array(each)).long() for each in ids)
+    with torch.no_grad():
+        expected = theirs.eval()(source, target, source == PAD)
+    found = jax.jit(model.logits)(params, BATCH)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def count_of(config) -> int:
