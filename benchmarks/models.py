@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh
 
 from jaxformer.batch import EOS, Batch
 from jaxformer.config import TrainingConfig
-from jaxformer.configs import convs2s, wmt_base
+from jaxformer.configs import convs2s, lstm, wmt_base
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
 from jaxformer.models.architectures import config_type, make_model
@@ -32,7 +32,9 @@ from jaxformer.training.step import TrainStep, init_state
 DROPOUT, LABEL_SMOOTHING = 0.1, 0.1  # section 5.4
 BETA1, BETA2, EPSILON = 0.9, 0.98, 1e-9  # section 5.3
 NEVER = -1e9  # a logit
-CONFIGS = {"transformer": wmt_base, "convolutional": convs2s}  # by architecture
+CONFIGS = {  # by architecture
+    "transformer": wmt_base, "recurrent": lstm, "convolutional": convs2s,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,7 @@ SIZES = {
     "convs2s": Sizes(
         architecture="convolutional", layers=4, d_model=256, vocabulary=10_000, rows=64,
     ),
+    "lstm": Sizes(architecture="recurrent", layers=2, vocabulary=10_000, rows=64),
     "tiny": Sizes(
         layers=1, d_model=16, d_ff=32, num_heads=2, vocabulary=64, rows=8, source=8,
         target=8,

@@ -1,6 +1,6 @@
 """Compare the speed of training with PyTorch and a usual Flax port.
 
-    python benchmarks/train.py [--model=base|big|small|convs2s|tiny] [--quick]
+    python benchmarks/train.py [--model=base|big|small|lstm|convs2s|tiny] [--quick]
         [--repeats=7] [--updates=1]
         [--rows=32 --length=32] [--only=ours,...] [--dtype=float32] [--fused_attention]
         [--workdir=DIR --tokens=4096 --batches=8 --layout=buckets --join=1]

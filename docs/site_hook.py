@@ -24,7 +24,8 @@ SOURCE = "https://github.com/jaxformer/jaxformer/blob/main"
 PUBLIC_MODULES = (
     "config", "decoding.options", "decoding.translate", "reports.attention",
     "models.sequence_model", "models.architectures", "models.transformer.config",
-    "models.convolutional.config", "models.attention", "models.masks",
+    "models.recurrent.config", "models.convolutional.config", "models.attention",
+    "models.masks",
     "models.layers", "batch",
     "training.optimizer", "training.loss", "training.sharding", "training.loop",
     "evaluation.metrics", "evaluation.significance", "data.sources", "errors",
@@ -120,7 +121,7 @@ def config_keys_page() -> str:
     """List each key of a config, from the dataclasses of its sections."""
     values = read_config_file("wmt_base")
     sections = [(kind, values[name]) for name, kind in sections_of(values).items()]
-    for name in ("convs2s",):  # other architectures
+    for name in ("lstm", "convs2s"):  # other architectures
         values = read_config_file(name)
         sections.append((sections_of(values)["model"], values["model"]))
     lines = [

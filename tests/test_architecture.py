@@ -245,7 +245,7 @@ import pytest
 import jaxformer.commands.train
 import jaxformer.commands.translate
 
-tests = ["tests/models/test_recurrent.py", "-k", "device or greedy"]
+tests = ["tests/models/test_architectures.py", "-k", "device or greedy"]
 sys.exit(pytest.main([*tests, "-p", "no:cacheprovider"]))
 """
 

@@ -26,8 +26,8 @@ def products(sizes: Sizes) -> Counter[Product]:
 
     y = x w costs three: itself, dx = dy w^T and dw = x^T dy.
     """
-    is_convolutional = sizes.architecture == "convolutional"
-    forward = (_of_convs2s if is_convolutional else _of_transformer)(sizes)
+    count = {"convolutional": _of_convs2s, "recurrent": _of_lstm}
+    forward = count.get(sizes.architecture, _of_transformer)(sizes)
     tokens = sizes.rows * sizes.target
     forward[Product(1, tokens, sizes.d_model, sizes.vocabulary)] += 1
     found: Counter[Product] = Counter()
@@ -68,6 +68,24 @@ def _of_convs2s(sizes: Sizes) -> Counter[Product]:
     forward[Product(1, rows * sizes.target, d, d)] += 2 * n
     forward[Product(rows, sizes.target, d, sizes.source)] += n
     forward[Product(rows, sizes.target, sizes.source, d)] += n
+    return forward
+
+
+def _of_lstm(sizes: Sizes) -> Counter[Product]:
+    """Count those of LSTM layers and general attention; states follow one another."""
+    d, n, rows = sizes.d_model, sizes.layers, sizes.rows
+    source, target = rows * sizes.source, rows * sizes.target
+    forward: Counter[Product] = Counter()
+    forward[Product(1, source, d, 2 * d)] += 2 * n
+    forward[Product(1, rows, d // 2, 2 * d)] += 2 * n * sizes.source
+    forward[Product(1, target, d, 4 * d)] += n
+    forward[Product(1, rows, d, 4 * d)] += n * sizes.target
+    forward[Product(rows, sizes.target, sizes.source, d // 2)] += 2  # final states
+    forward[Product(1, target, d, d)] += 1  # of which the decoder starts
+    forward[Product(1, source, d, d)] += 1
+    forward[Product(1, target, 2 * d, d)] += 1
+    forward[Product(rows, sizes.target, d, sizes.source)] += 1
+    forward[Product(rows, sizes.target, sizes.source, d)] += 1
     return forward
 
 

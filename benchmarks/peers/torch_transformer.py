@@ -71,6 +71,10 @@ def torch_update(
         from benchmarks.peers.torch_convs2s import ConvS2S
 
         model = ConvS2S(sizes.model().config, sizes.vocabulary)
+    elif sizes.architecture == "recurrent":
+        from benchmarks.peers.torch_lstm import AttentionalLSTM
+
+        model = AttentionalLSTM(sizes.model().config, sizes.vocabulary)
     else:
         model = Model()
     model = model.to(device).train()

@@ -12,7 +12,7 @@ from jaxformer.batch import EOS, PAD
 from jaxformer.data.store import Ragged, TokenizedCorpus
 
 
-@pytest.mark.parametrize("name", ["base", "small", "convs2s", "tiny"])
+@pytest.mark.parametrize("name", ["base", "small", "lstm", "convs2s", "tiny"])
 def test_products_are_those_that_a_run_counts(name):
     sizes = SIZES[name]
     counted = sum(2 * n * math.prod(product) for product, n in products(sizes).items())

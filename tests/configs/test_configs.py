@@ -164,5 +164,11 @@ def test_counts_are_near_the_printed_ones(row):
     )
 
 
-def test_convs2s_has_the_parameters_that_its_docstring_states():
-    assert round(parameters("convs2s", 40_000) / 1e6) == 78
+@pytest.mark.parametrize(
+    ("name", "vocab_size", "millions"),
+    [("lstm", 37_000, 101), ("rnnsearch", 32_000, 51), ("convs2s", 40_000, 78)],
+)
+def test_other_architectures_have_the_parameters_that_their_docstrings_state(
+    name, vocab_size, millions
+):
+    assert round(parameters(name, vocab_size) / 1e6) == millions

@@ -19,7 +19,8 @@ from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
 from tests.decoding.tables import VOCABULARY, WORDS, Wanted, assert_same, plain_search
 from tests.decoding.tiny import Numbers, teacher_forced
-from tests.models.tiny import VALUES, model_of, params_of
+from tests.models import tiny
+from tests.models.tiny import VALUES, model_of
 from tests.training.setups import init_of, optimizer_of, step_of
 
 OPTIMIZER, SCHEDULE = optimizer_of(learning_rate_scale=2.0, epsilon=1e-4)
@@ -28,6 +29,15 @@ OPTIMIZER, SCHEDULE = optimizer_of(learning_rate_scale=2.0, epsilon=1e-4)
 @pytest.fixture(scope="module", params=sorted(VALUES.keys() - {"transformer"}))
 def model(request):
     return model_of(VOCABULARY, architecture=request.param)
+
+
+def params_of(model, seed: int) -> dict:
+    """Parameters with which different sentences have different translations."""
+    if model.config.architecture != "recurrent":
+        return tiny.params_of(model, seed)
+    params = tiny.params_of(model, seed + 1)
+    larger = jax.tree.map(lambda leaf: 4 * leaf if leaf.ndim > 1 else leaf, params)
+    return {**larger, "embedding": 8 * params["embedding"]}
 
 
 def copies(rows: int) -> Batch:

@@ -31,7 +31,9 @@ MODELS = {
         architecture="convolutional", layers=4, kernel_width=5, max_dilation=2
     ),
     "narrow": model_of(architecture="convolutional", kernel_width=1),
-    "fixed context": recurrent_of(cell="gru", feeding="context"),
+    "fixed context": recurrent_of(
+        cell="gru", attention="none", feeding="context"
+    ),
     "deep and local": recurrent_of(layers=2, attention="local", attention_window=2),
     "attentional": recurrent_of(layers=2, attention="general", feeding="attentional"),
     "context first": recurrent_of(

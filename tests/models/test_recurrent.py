@@ -1,127 +1,281 @@
-"""A second architecture: its updates, its diagnosis and its searches."""
+"""Recurrent models: cells, attention, packing, sizes and operations."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
+from jax.extend.core import jaxprs_in_params
 
-from jaxformer.batch import EOS, PAD, Batch
-from jaxformer.decoding import shapes
-from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.translate import Translator
-from jaxformer.training.divergence import diagnose_update
-from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
-from tests.decoding.tables import VOCABULARY, WORDS, Wanted, assert_same, plain_search
-from tests.decoding.tiny import Numbers, teacher_forced
-from tests.models.recurrent import RecurrentConfig, RecurrentModel
-from tests.training.setups import init_of, optimizer_of, step_of
+from jaxformer.batch import EOS, PAD, Batch, shift_right
+from jaxformer.errors import InputError
+from jaxformer.models.recurrent import attention, cells
+from jaxformer.models.sequence_model import parameter_count
+from tests.models import tiny
+from tests.models.test_transformer import BATCH
+from tests.models.tiny import params_of, shapes_of
 
-CONFIG = RecurrentConfig(architecture="recurrent", d_model=16, dropout=0.0)
-MODEL = RecurrentModel(CONFIG, VOCABULARY, rematerialise=False)
-OPTIMIZER, SCHEDULE = optimizer_of(learning_rate_scale=2.0, epsilon=1e-4)
-STEP = step_of(MODEL, OPTIMIZER)
-INIT = init_of(MODEL, OPTIMIZER)
-
-
-@functools.cache
-def params_of(seed: int) -> dict:
-    """Initial parameters, scaled up so that different sentences differ."""
-    params = nn.unbox(MODEL.init(jax.random.key(seed)))
-    params = jax.tree.map(lambda leaf: 10 * leaf, params)
-    return {**params, "embedding": 0.3 * params["embedding"]}
+model_of = functools.partial(tiny.model_of, architecture="recurrent")
+D, H, ROWS, LENGTH = 6, 5, 3, 7
+DRAW = np.random.default_rng(0)
+MODELS = {
+    "deep": model_of(layers=2, attention="general"),
+    "fixed context": model_of(cell="gru", attention="none", feeding="context"),
+    "local": model_of(attention="local", attention_window=2, encoder_layers=3),
+    "attentional": model_of(layers=2, attention="dot", feeding="attentional"),
+    "context first": model_of(
+        layers=2, cell="gru", attention="additive", feeding="context"
+    ),
+}  # fmt: skip
 
 
-def first_state():
-    return nn.unbox(jax.jit(INIT)())
+# Cells against PyTorch ----------------------------------------------------------------
 
 
-def copies(rows: int) -> Batch:
-    """Sentences of 1 to 5 words, EOS included, to be copied."""
-    draw = np.random.default_rng(0)
-    is_real = np.arange(5)[None] < draw.integers(1, 6, (rows, 1))
-    ids = np.where(is_real, draw.choice(WORDS, (rows, 5)), PAD).astype(np.int32)
-    ids[np.arange(rows), is_real.sum(axis=1) - 1] = EOS
-    return Batch(ids, ids, *[is_real.astype(np.int32)] * 2)
+def cell_of(kind: str) -> cells.CellWeights:
+    size = cells.GATES[kind] * H
+    shapes = (D, size), (H, size), (size,), (H,)
+    matrices = [np.float32(DRAW.normal(0.0, 0.5, shape)) for shape in shapes]
+    return cells.CellWeights(
+        *matrices[:3], matrices[3] if kind == "gru" else None, None
+    )
 
 
-# Training -------------------------------------------------------------------------
+def torch_layer(torch, kind: str, cell: cells.CellWeights):
+    layer = (torch.nn.LSTM if kind == "lstm" else torch.nn.GRU)(D, H, batch_first=True)
+    own_bias = np.zeros_like(cell.bias)
+    if kind == "gru":
+        own_bias[2 * H :] = cell.new_bias
+    values = cell.input.T, cell.recurrent.T, cell.bias, own_bias
+    for parameter, value in zip(layer.parameters(), values, strict=True):
+        parameter.data = torch.from_numpy(np.array(value))
+    return layer.double()
 
 
-@pytest.mark.parametrize("axis", ["data", "fsdp"])
-def test_a_mesh_makes_the_update_of_one_device(axis):
-    whole = STEP(first_state(), (copies(16),))
-    mesh = make_mesh(**{"data": 1, "fsdp": 1, "tensor": 1, axis: 8})
-    with on_mesh(mesh):
-        state = born_sharded(mesh, INIT)
-        assert not state.params["encoder"]["state"].is_fully_replicated
-        step = step_of(MODEL, OPTIMIZER, mesh=mesh)
-        found = step(state, (put_batch(mesh, copies(16)),))
-    np.testing.assert_allclose(found[1].sums, whole[1].sums, rtol=1e-5)
-    for ours, theirs in zip(*map(jax.tree.leaves, (found[0], whole[0])), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=0.01 * float(SCHEDULE(0)))
+@pytest.mark.parametrize("is_reverse", [False, True])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_layer_and_its_gradients_are_those_of_torch(kind, is_reverse):
+    """For two sentences in a row, each of which begins with a state of its own."""
+    torch = pytest.importorskip("torch", reason="extra `torch` is not installed")
+    cell, cut = cell_of(kind), 3
+    x = np.float32(DRAW.normal(size=(ROWS, LENGTH, D)))
+    start = np.float32(DRAW.normal(size=(ROWS, LENGTH, H)))
+    weight = np.float32(DRAW.normal(size=(ROWS, LENGTH, H)))
+    is_start = np.zeros((ROWS, LENGTH), bool)
+    begins = (cut - 1, LENGTH - 1) if is_reverse else (0, cut)
+    is_start[:, begins] = True
+
+    def loss(cell, x, start):
+        y = cells.recur(cell, x, is_start, start, is_reverse=is_reverse)
+        return (y * weight).sum(), y
+
+    (_, found), grads = jax.jit(
+        jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+    )(cell, x, start)  # fmt: skip
+    layer = torch_layer(torch, kind, cell)
+    inputs = torch.from_numpy(x).double().requires_grad_()
+    starts = torch.from_numpy(start).double().requires_grad_()
+    parts = []
+    for part, begin in zip((inputs[:, :cut], inputs[:, cut:]), begins, strict=True):
+        part = part.flip(1) if is_reverse else part
+        first = starts[None, :, begin].contiguous()
+        y, _ = layer(part.contiguous(), (first, first) if kind == "lstm" else first)
+        parts.append(y.flip(1) if is_reverse else y)
+    expected = torch.cat(parts, 1)
+    (expected * torch.from_numpy(weight)).sum().backward()
+    np.testing.assert_allclose(found, expected.detach(), atol=2e-6)
+    matrix, own, bias, own_bias = (each.grad.numpy() for each in layer.parameters())
+    theirs = [matrix.T, own.T, bias]
+    if kind == "gru":
+        theirs.append(own_bias[2 * H :])
+    theirs += [inputs.grad.numpy(), starts.grad.numpy()]
+    for ours, each in zip(jax.tree.leaves(grads), theirs, strict=True):
+        np.testing.assert_allclose(ours, each, atol=2e-5)
 
 
-def test_a_layer_that_overflows_is_named():
-    state = first_state()
-    kernel = state.params["output"]["kernel"]
-    state.params["output"]["kernel"] = kernel.at[0, 0].set(jnp.inf)
-    finding = diagnose_update(MODEL, state, (copies(4),), label_smoothing=0.1)
-    assert (finding.parameter, finding.output) == ("output", None)
+# Attention against the formulas of the papers -----------------------------------------
 
 
-# Decoding -------------------------------------------------------------------------
+def by_formula(weights, query, states, mask, window):
+    """Contexts in float64, query by query: Bahdanau A.1.2, Luong 3.1 and 3.2."""
+    w = {name: np.float64(each) for name, each in weights.items()}
+    contexts = np.zeros_like(query, np.float64)
+    for row, t in np.ndindex(query.shape[:2]):
+        h, places = np.float64(query[row, t]), np.flatnonzero(mask[row, t])
+        source = np.float64(states[row, places])
+        if "score" in w:
+            scores = [
+                w["score"] @ np.tanh(h @ w["query"] + s @ w["key"]) for s in source
+            ]
+        else:
+            scores = [h @ (s @ w["key"] if "key" in w else s) for s in source]
+        factor = np.ones(len(places))
+        if window is not None:
+            place = w["position_score"] @ np.tanh(h @ w["position"])
+            centre = len(places) / (1 + np.exp(-place))
+            distance = np.arange(len(places)) - centre
+            factor = np.exp(-(distance**2) / (2 * (window / 2) ** 2))
+            scores = np.where(np.abs(distance) <= window, scores, -np.inf)
+        exponentials = np.exp(scores - np.max(scores))
+        shares = exponentials / exponentials.sum() * factor
+        contexts[row, t] = shares @ source
+    return contexts
 
 
-def score_of(seeds: tuple[int, ...], source: str):
-    """Log-probabilities of the next token by teacher forcing, the members' mean."""
+@pytest.mark.parametrize("queries", [2, 2 * attention.CHUNK + 1])
+@pytest.mark.parametrize("kind", ["dot", "additive", "general", "local"])
+def test_attention_is_that_of_the_papers(kind, queries):
+    window = 2 if kind == "local" else None
+    module = attention.Attention(kind, D, jnp.float32)
+    shapes = jax.eval_shape(module.init_with_output, jax.random.key(0))[0]
+    weights = {k: np.float32(DRAW.normal(size=v.shape)) for k, v in shapes.items()}
+    query = np.float32(DRAW.normal(size=(ROWS, queries, D)))
+    states = np.float32(DRAW.normal(size=(ROWS, LENGTH, D)))
+    mask = np.zeros((ROWS, queries, LENGTH), bool)
+    for row, t in np.ndindex(ROWS, queries):  # segments of several lengths
+        mask[row, t, (t + row) % 3 : LENGTH - row] = True
+    source = attention.source_of(weights, states)
+    found, shares = jax.jit(attention.attend, static_argnums=4)(
+        weights, query, source, mask, window
+    )
+    np.testing.assert_array_equal(shares * ~mask, 0.0)
+    expected = by_formula(weights, query, states, mask, window)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
-    @functools.cache
-    def score(tokens):
-        target = " ".join(map(str, tokens))
-        each = [
-            teacher_forced(MODEL, params_of(seed), source, target, 12)[-1]
-            for seed in seeds
-        ]
-        return np.log(np.exp(each).mean(axis=0))
 
-    return score
+# Whole models -------------------------------------------------------------------------
+
+PACKED = Batch(
+    source=jnp.array([[5, 6, 7, 8, EOS, 9, 10, EOS, 0]]),
+    target=jnp.array([[11, 12, 13, EOS, 14, 15, 16, EOS, 0]]),
+    source_segments=jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]]),
+    target_segments=jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 0]]),
+)
 
 
-BEAM = {"beam_size": 3, "n_best": 3}
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_pairs_get_the_logits_they_get_alone(name):
+    """Also whatever stands beside them, in the row or in the batch."""
+    model, params = MODELS[name], params_of(MODELS[name])
+    logits = jax.jit(model.logits)
+    alone, packed = logits(params, BATCH), logits(params, PACKED)[0]
+    np.testing.assert_allclose(packed[:4], alone[0], atol=2e-5)
+    np.testing.assert_allclose(packed[4:8], alone[1], atol=2e-5)
+    changed = PACKED._replace(
+        source=PACKED.source.at[0, 6].set(20), target=PACKED.target.at[0, 6].set(20)
+    )
+    found = logits(params, changed)[0]
+    np.testing.assert_allclose(found[:4], packed[:4], atol=1e-6)
+    assert (jnp.abs(found[4:8] - packed[4:8]).max(axis=-1) > 1e-4).all()
+
+
+def test_a_deep_model_has_the_logits_of_the_same_one_in_torch():
+    """PyTorch packs sequences, and has layers and attention of its own."""
+    torch = pytest.importorskip("torch", reason="extra `torch` is not installed")
+    from benchmarks.peers.torch_lstm import AttentionalLSTM
+
+    model = MODELS["deep"]
+    params, theirs = params_of(model), AttentionalLSTM(model.config, tiny.VOCABULARY)
+
+    def put(parameter, value):
+        parameter.data = torch.from_numpy(np.array(value))
+
+    def copy(layer, **cells):
+        for suffix, cell in cells.items():
+            put(getattr(layer, f"weight_ih_l0{suffix}"), cell["input"]["kernel"].T)
+            put(getattr(layer, f"weight_hh_l0{suffix}"), cell["recurrent"]["kernel"].T)
+            put(getattr(layer, f"bias_ih_l0{suffix}"), cell["bias"])
+            getattr(layer, f"bias_hh_l0{suffix}").data.zero_()
+
+    for n in range(2):
+        encoder = params["encoder"][f"layer_{n}"]
+        pair = {"": encoder["forward"], "_reverse": encoder["backward"]}
+        copy(theirs.encoder[n], **pair)
+        copy(theirs.decoder[n], **{"": params["decoder"][f"layer_{n}"]})
+    put(theirs.embedding.weight, params["embedding"])
+    put(theirs.start.weight, params["decoder"]["start"]["kernel"].T)
+    put(theirs.start.bias, params["decoder"]["start_bias"])
+    put(theirs.key.weight, params["decoder"]["attention"]["key"]["kernel"].T)
+    put(theirs.output.weight, params["decoder"]["output"]["kernel"].T)
+    ids = BATCH.source, shift_right(BATCH.target, BATCH.target_segments)
+    source, target = (torch.from_numpy(np.array(each)).long() for each in ids)
+    with torch.no_grad():
+        expected = theirs.eval()(source, target, source == PAD)
+    found = jax.jit(model.logits)(params, BATCH)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def count_of(config) -> int:
+    """Parameters by formula, without the embedding."""
+    d, gates = config.d_model, cells.GATES[config.cell]
+    is_gru, is_fed = config.cell == "gru", config.feeding != "none"
+
+    def layer(inputs, width):
+        return gates * width * (inputs + width + 1) + is_gru * width
+
+    matrices = {"none": 0, "dot": 2, "general": 3, "additive": 4, "local": 4}
+    vectors = 1 + (config.attention in ("additive", "local"))
+    return (
+        config.encoder_layers * 2 * layer(d, d // 2)
+        + config.decoder_layers * layer(d, d)
+        + (1 + matrices[config.attention] + is_fed * gates) * d * d
+        + vectors * d
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_those_of_arithmetic(name):
+    model = MODELS[name]
+    found = parameter_count(shapes_of(model))
+    assert found == count_of(model.config) + tiny.VOCABULARY * model.d_model
+
+
+def operations(jaxpr) -> int:
+    """Two for each multiplication of a product; a loop's as often as it runs."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (inner, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            contracted = math.prod(left[axis] for axis in inner)
+            total += 2 * contracted * math.prod(equation.outvars[0].aval.shape)
+        repeats = equation.params.get("length", 1)
+        for inside in jaxprs_in_params(equation.params):
+            total += repeats * operations(inside)
+    return total
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_operations_are_those_of_the_program(name):
+    """The backward pass has twice as many as the forward pass."""
+    model, rows, source, target = MODELS[name], 2, 7, 5
+    sides = [jnp.ones((rows, length), jnp.int32) for length in (source, target)]
+    program = jax.make_jaxpr(model.logits)(params_of(model), Batch(*sides, *sides))
+    assert model.flops(rows, source, target) == 3 * operations(program.jaxpr)
+
+
+def test_maps_are_of_the_decoder_and_sum_to_one():
+    model = MODELS["local"]
+    maps = jax.jit(model.attention)(params_of(model), PACKED)
+    assert maps.encoder.shape == (0, 1, 1, 9, 9)
+    assert maps.cross.shape == (1, 1, 1, 9, 9)
+    np.testing.assert_allclose(maps.cross[0, 0, 0, :8].sum(axis=-1), 1.0, rtol=1e-5)
+    assert not maps.cross[0, 0, 0, :4, 5:].any()
+    fixed = MODELS["fixed context"]
+    assert fixed.attention(params_of(fixed), PACKED) is None
 
 
 @pytest.mark.parametrize(
-    ("seeds", "search"),
+    ("changes", "words"),
     [
-        ((2,), {"beam_size": 1}),
-        ((2,), BEAM),
-        ((2,), {"beam_size": 2, "n_best": 2, "temperature": 0.8, "seed": 1}),
-        ((2, 3), BEAM),
+        ({"d_model": 15}, "it must be even"),
+        ({"attention": "local"}, "local attention needs a window"),
+        ({"attention": "dot", "attention_window": 2}, "others have none"),
+        ({"attention": "none", "feeding": "attentional"}, "choose an attention"),
     ],
-    ids=["greedy", "beam", "samples", "ensemble"],
 )
-def test_continuous_batching_finds_what_a_plain_search_finds(
-    seeds, search, monkeypatch
-):
-    """For three times as many sentences as slots, of several lengths."""
-    monkeypatch.setattr(shapes, "SHORTEST_BUCKET", 4)
-    options = TranslateOptions(alpha=1.0, extra_length=3, batch_tokens=16, **search)
-    models, params = [MODEL] * len(seeds), list(map(params_of, seeds))
-    translator = Translator(
-        models, params, Numbers(), language="en", options=options, rows=None
-    )
-    draw = np.random.default_rng(2)
-    lengths = draw.integers(1, 8, 12)
-    sentences = [" ".join(map(str, draw.choice(WORDS, n))) for n in lengths]
-    found = translator.translate(sentences)
-    assert len({each[0].text for each in found}) > 4
-    for number, (sentence, hypotheses) in enumerate(zip(sentences, found, strict=True)):
-        limit = len(sentence.split()) + 1 + options.extra_length
-        wanted = Wanted(limit, seed=options.seed * 1_000_003 + number)
-        expected = plain_search(score_of(seeds, sentence), wanted, options)
-        expected = sorted(expected, reverse=True)[: options.n_best]
-        ours = [(h.score, (*map(int, h.text.split()), EOS)) for h in hypotheses]
-        assert_same(ours, expected)
+def test_keys_that_contradict_each_other_are_refused(changes, words):
+    with pytest.raises(InputError, match=words):
+        model_of(**changes)

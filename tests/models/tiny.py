@@ -25,7 +25,7 @@ VALUES = {
     },
     "recurrent": {
         "cell": "lstm", "encoder_layers": 1, "decoder_layers": 1, "d_model": 16,
-        "attention": "none", "attention_window": None, "feeding": "none",
+        "attention": "dot", "attention_window": None, "feeding": "none",
         "dropout": 0.0, "dtype": "float32",
     },
 }  # fmt: skip

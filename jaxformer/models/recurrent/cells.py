@@ -4,7 +4,9 @@ Gates have the order of PyTorch. A layer's input products are computed for all p
 at once; its loop multiplies states only. G counts gates and H is the width of a state.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,7 @@ class CellWeights(NamedTuple):
     recurrent: jax.Array  # [H, G H]
     bias: jax.Array  # float32 [G H]
     new_bias: jax.Array | None  # float32 [H], of the GRU's product that is reset
+    feed: jax.Array | None  # [H, G H], of what a decoder is fed besides tokens
 
 
 class Matrix(nn.Module):
@@ -51,16 +54,16 @@ class Cell(nn.Module):
     inputs: int
     width: int
     dtype: jnp.dtype
+    is_fed: bool = False
 
     @nn.compact
     def __call__(self) -> CellWeights:
         count, axes = GATES[self.kind], ("embed", "gates")
 
         def orthogonal(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-            square = nn.initializers.orthogonal()
-            keys = jax.random.split(key, count)
-            each = [square(key, (self.width, self.width)) for key in keys]
-            return jnp.concatenate(each, axis=1)
+            square = partial(nn.initializers.orthogonal(), shape=(shape[0],) * 2)
+            gates = jax.vmap(square)(jax.random.split(key, count))  # [G, H, H]
+            return gates.swapaxes(0, 1).reshape(shape)
 
         def remember(key: jax.Array, shape: tuple[int]) -> jax.Array:
             is_second = jnp.arange(shape[0]) // self.width == 1
@@ -70,37 +73,46 @@ class Cell(nn.Module):
             init = nn.with_logical_partitioning(init, ("gates",))
             return self.param(name, init, (size,))
 
-        shape, size = (self.inputs, count * self.width), self.width
+        def matrix(name: str, rows: int, *init: nn.initializers.Initializer):
+            shape = rows, count * self.width
+            return Matrix(shape, axes, self.dtype, *init, name=name)()
+
+        is_gru, zeros = self.kind == "gru", nn.initializers.zeros
         return CellWeights(
-            Matrix(shape, axes, self.dtype, name="input")(),
-            Matrix((size, shape[1]), axes, self.dtype, orthogonal, name="recurrent")(),
-            vector("bias", remember, shape[1]),
-            vector("new_bias", nn.initializers.zeros, size)
-            if self.kind == "gru"
-            else None,
+            matrix("input", self.inputs),
+            matrix("recurrent", self.width, orthogonal),
+            vector("bias", remember, count * self.width),
+            vector("new_bias", zeros, self.width) if is_gru else None,
+            matrix("feed", self.width) if self.is_fed else None,
         )
 
 
 def update(cell: CellWeights, x: jax.Array, state: State) -> State:
-    """Make one step of a cell, torch.nn.LSTM's or torch.nn.GRU's.
+    """Make one step of a cell; x [..., G H] is the product of its input, with bias."""
+    return gate(x, _own(cell.recurrent, state), state, cell.new_bias)
 
-    x [..., G H] is the product of the input, with the bias.
+
+def _own(recurrent: jax.Array, state: State) -> jax.Array:
+    """Multiply the output of the step before: float32 [..., G H]."""
+    output = state[0].astype(recurrent.dtype)
+    return jnp.matmul(output, recurrent, preferred_element_type=jnp.float32)
+
+
+def gate(x: jax.Array, own: jax.Array, state: State, bias: jax.Array | None) -> State:
+    """Compute a cell of torch.nn.LSTM or, with the bias of its reset part, nn.GRU.
+
+    x and own [..., G H] are the products of the input and of the state.
     """
-    output, *rest = state
-    own = jnp.matmul(
-        output.astype(cell.recurrent.dtype), cell.recurrent,
-        preferred_element_type=jnp.float32,
-    )  # fmt: skip
-    if cell.new_bias is None:
+    x, own = x.astype(jnp.float32), own.astype(jnp.float32)
+    if bias is None:
         into, forget, new, out = jnp.split(x + own, 4, axis=-1)
-        (memory,) = rest
-        memory = nn.sigmoid(forget) * memory + nn.sigmoid(into) * jnp.tanh(new)
+        memory = nn.sigmoid(forget) * state[1] + nn.sigmoid(into) * jnp.tanh(new)
         return nn.sigmoid(out) * jnp.tanh(memory), memory
     reset, keep, new = jnp.split(x, 3, axis=-1)
     own_reset, own_keep, own_new = jnp.split(own, 3, axis=-1)
     reset, keep = nn.sigmoid(reset + own_reset), nn.sigmoid(keep + own_keep)
-    new = jnp.tanh(new + reset * (own_new + along(cell.new_bias, own)))
-    return ((1 - keep) * new + keep * output,)
+    new = jnp.tanh(new + reset * (own_new + along(bias, own)))
+    return ((1 - keep) * new + keep * state[0],)
 
 
 def along(vector: jax.Array, x: jax.Array) -> jax.Array:
@@ -117,35 +129,102 @@ def recur(
     cell: CellWeights,
     x: jax.Array,
     is_start: jax.Array,
-    start: jax.Array,
-    more: jax.Array | None = None,
+    start: jax.Array | None = None,
+    fixed: jax.Array | None = None,
     *,
     is_reverse: bool = False,
 ) -> jax.Array:
     """Compute a layer's outputs [B, L, H] for inputs x [B, L, D], in x's type.
 
     Where `is_start`, bool [B, L], the state before the step is `start`, float32
-    [B, L, H], or [B, 1, H] at all positions. `more` [B, L, G H] is added to the inputs'
-    products.
+    [B, L, H], or zeros. `fixed` [B, L, G H] is added to the products of the inputs.
     """
-    x = x.swapaxes(0, 1)
-    gates = multiply(x, cell.input) + along(cell.bias, x)
-    if more is not None:
-        gates += more.swapaxes(0, 1)
-    start = start.swapaxes(0, 1)
-    if len(start) == 1:
-        start = jnp.broadcast_to(start, (len(x), *start.shape[1:]))
+    products = multiply(x.swapaxes(0, 1), cell.input)
+    products += along(cell.bias, products)
+    if fixed is not None:
+        products += fixed.swapaxes(0, 1)
+    start = None if start is None else start.swapaxes(0, 1)
+    starts = is_start.swapaxes(0, 1)[..., None], start
+    output = _loop(cell.recurrent, cell.new_bias, products, starts, is_reverse)
+    return output.swapaxes(0, 1)
 
-    def step(state: State, inputs: tuple) -> tuple[State, jax.Array]:
-        gates, is_start, start = inputs
-        begun = begin(cell, start)
-        state = tuple(
-            jnp.where(is_start[:, None], new, old)
-            for new, old in zip(begun, state, strict=True)
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _loop(
+    recurrent: jax.Array,
+    bias: jax.Array | None,
+    x: jax.Array,
+    starts: tuple[jax.Array, jax.Array | None],
+    is_reverse: bool,
+) -> jax.Array:
+    """Compute the outputs [L, B, H] for products of inputs x [L, B, G H].
+
+    The gradient of the recurrent matrix is one product after the loop; JAX's would add
+    one of few rows at each step.
+    """
+    return _scan(recurrent, bias, x, starts, is_reverse, lambda output, *_: output)
+
+
+def _scan(
+    recurrent: jax.Array,
+    bias: jax.Array | None,
+    x: jax.Array,
+    starts: tuple,
+    is_reverse: bool,
+    keep: Callable,
+) -> Any:
+    """Stack `keep(output, own, state before)` of all steps."""
+
+    def step(state: State, inputs: tuple) -> tuple[State, Any]:
+        x, (is_start, start) = inputs
+        start = 0.0 if start is None else start
+        before = tuple(jnp.where(is_start, start, each) for each in state)
+        own = _own(recurrent, before)
+        state = gate(x, own, before, bias)
+        return state, keep(state[0].astype(x.dtype), own.astype(x.dtype), before)
+
+    zeros = jnp.zeros((x.shape[1], len(recurrent)))
+    first = (zeros,) * (2 if bias is None else 1)
+    return jax.lax.scan(step, first, (x, starts), reverse=is_reverse)[1]
+
+
+def _forward(*arguments: Any) -> tuple[jax.Array, tuple]:
+    outputs, own, before = _scan(*arguments, lambda *kept: kept)
+    return outputs, (*arguments[:-1], own, before)
+
+
+def _backward(is_reverse: bool, kept: tuple, gradient: jax.Array) -> tuple:
+    recurrent, bias, x, starts, own, before = kept
+    is_start, start = starts
+
+    def step(grads: State, inputs: tuple) -> tuple[State, tuple]:
+        gradient, x, own, before, is_start = inputs
+        _, pullback = jax.vjp(partial(gate, bias=bias), x, own, before)
+        grads = (grads[0] + gradient.astype(jnp.float32), *grads[1:])
+        grad_x, grad_own, (grad, *rest) = pullback(grads)
+        grad += jnp.einsum(
+            "bg,hg->bh", grad_own, recurrent, preferred_element_type=jnp.float32
         )
-        state = update(cell, gates, state)
-        return state, state[0].astype(x.dtype)
+        grads = (grad, *rest)
+        grad_start = None if start is None else jnp.where(is_start, sum(grads), 0.0)
+        grads = tuple(jnp.where(is_start, 0.0, each) for each in grads)
+        return grads, (grad_x if bias is not None else None, grad_own, grad_start)
 
-    first = begin(cell, jnp.zeros_like(start[0]))
-    inputs = gates, is_start.swapaxes(0, 1), start
-    return jax.lax.scan(step, first, inputs, reverse=is_reverse)[1].swapaxes(0, 1)
+    last = tuple(jnp.zeros_like(each[0]) for each in before)
+    inputs = gradient, x, own, before, is_start
+    _, (grad_x, grad_own, grad_start) = jax.lax.scan(
+        step, last, inputs, reverse=not is_reverse
+    )
+    outputs = before[0].astype(recurrent.dtype)
+    grad_recurrent = jax.lax.dot_general(
+        outputs, grad_own, (((0, 1), (0, 1)), ((), ()))
+    )
+    grad_bias = None
+    if bias is not None:
+        grad_bias = grad_own[..., -len(bias) :].sum((0, 1), dtype=bias.dtype)
+    else:
+        grad_x = grad_own  # both are added
+    return grad_recurrent, grad_bias, grad_x, (None, grad_start)
+
+
+_loop.defvjp(_forward, _backward)

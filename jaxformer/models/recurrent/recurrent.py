@@ -4,6 +4,9 @@ The encoder's layers are bidirectional. From the second layer on, inputs are add
 outputs (Wu et al. 2016). State begins anew at each segment of a packed row.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -30,6 +33,7 @@ class EncoderLayer(nn.Module):
     """Two layers side by side, of which one reads backwards."""
 
     config: RecurrentConfig
+    rematerialise: bool
 
     @nn.compact
     def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
@@ -37,11 +41,11 @@ class EncoderLayer(nn.Module):
         config, d = self.config, x.shape[-1]
         is_end = jnp.flip(starts_of_segments(jnp.flip(segments, 1)), 1)
         starts = {"forward": starts_of_segments(segments), "backward": is_end}
-        zeros, outputs = jnp.zeros((len(x), 1, d // 2)), []
+        outputs = []
         for name, is_start in starts.items():
             cell = Cell(config.cell, d, d // 2, jnp.dtype(config.dtype), name=name)()
-            is_reverse = name == "backward"
-            outputs.append(recur(cell, x, is_start, zeros, is_reverse=is_reverse))
+            layer = recurrence(self.rematerialise, is_reverse=name == "backward")
+            outputs.append(layer(cell, x, is_start))
         return jnp.concatenate(outputs, axis=-1)
 
 
@@ -49,13 +53,14 @@ class Encoder(nn.Module):
     """The encoder's layers."""
 
     config: RecurrentConfig
+    rematerialise: bool
 
     @nn.compact
     def __call__(self, x: jax.Array, segments: jax.Array) -> list[jax.Array]:
         """Map embeddings [B, S, D] to the outputs of all layers, [B, S, D]."""
         outputs, drop = [], Dropout(self.config.dropout, name="dropout")
         for n in range(self.config.encoder_layers):
-            layer = EncoderLayer(self.config, name=f"layer_{n}")
+            layer = EncoderLayer(self.config, self.rematerialise, name=f"layer_{n}")
             y = layer(drop(x), segments)
             outputs.append(x := x + y if n else y)
         return outputs
@@ -74,7 +79,8 @@ class Recurrent(nn.Module):
         init = nn.with_logical_partitioning(init, ("vocab", "embed"))
         shape = self.vocab_size, self.config.d_model
         self.embedding = self.param("embedding", init, shape)
-        self.encoder, self.decoder = Encoder(self.config), Decoder(self.config)
+        self.encoder = Encoder(self.config, self.rematerialise)
+        self.decoder = Decoder(self.config)
         self.dropout = Dropout(self.config.dropout)
 
     def decoder_weights(self) -> DecoderWeights:
@@ -105,7 +111,8 @@ class Recurrent(nn.Module):
         named = {f"encoder/layer_{n}": x for n, x in enumerate(encoded)}
         named["decoder/start"] = start
         named |= {f"decoder/layer_{n}": x for n, x in enumerate(found.layers)}
-        named["decoder/output"] = found.hidden
+        if found.shares is not None:
+            named |= {"decoder/attention": found.shares, "decoder/output": found.hidden}
         return named, table, found._replace(hidden=self.dropout(found.hidden))
 
     def _by_layers(
@@ -119,11 +126,12 @@ class Recurrent(nn.Module):
     ) -> Outputs:
         """Compute layer by layer, then attention, each for all positions."""
         config, outputs = self.config, []
+        layer = recurrence(self.rematerialise)
         for n, cell in enumerate(weights.layers):
-            more = None
-            if n == 0 and weights.feed is not None:  # the same context at each step
-                more = multiply(start.astype(x.dtype), weights.feed)
-            y = recur(cell, x if n == 0 else self.dropout(x), is_start, start, more)
+            fixed = None
+            if cell.feed is not None:  # the same context at each step
+                fixed = multiply(start.astype(x.dtype), cell.feed)
+            y = layer(cell, x if n == 0 else self.dropout(x), is_start, start, fixed)
             outputs.append(x := x + y if n else y)
         if config.attention == "none":
             return Outputs(outputs, x, None)
@@ -152,6 +160,7 @@ class Recurrent(nn.Module):
             past = restart(past, is_start, first_past(config, weights, start))
             return advance(config, weights, source, mask, gates, past, factors)
 
+        step = jax.checkpoint(step) if self.rematerialise else step
         inputs = mask, gates, is_start, start, factors
         inputs = jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), inputs)
         first = first_past(config, weights, jnp.zeros_like(start[:, :1]))
@@ -171,6 +180,12 @@ class Recurrent(nn.Module):
             preferred_element_type=jnp.float32,
         )  # fmt: skip
         return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
+
+
+def recurrence(rematerialise: bool, *, is_reverse: bool = False) -> Callable:
+    """Return `recur`, which may keep its inputs alone for the backward pass."""
+    layer = functools.partial(recur, is_reverse=is_reverse)
+    return jax.checkpoint(layer) if rematerialise else layer
 
 
 def restart(past: Past, is_start: jax.Array, first: Past) -> Past:

@@ -8,7 +8,6 @@ from flax import linen as nn
 
 from jaxformer.models.recurrent.attention import Attention, Source, attend
 from jaxformer.models.recurrent.cells import (
-    GATES,
     Cell,
     CellWeights,
     Matrix,
@@ -26,7 +25,6 @@ class DecoderWeights(NamedTuple):
     start: jax.Array  # [D, D]
     start_bias: jax.Array  # [D]
     layers: list[CellWeights]
-    feed: jax.Array | None  # [D, G D], from what is fed to the first layer
     attention: dict[str, jax.Array]
     output: jax.Array | None  # [2 D, D], W_c of Luong's equation 5
 
@@ -45,15 +43,15 @@ class Decoder(nn.Module):
             return Matrix((rows, columns), axes, dtype, name=name)()
 
         def layer(n: int) -> CellWeights:
-            return Cell(config.cell, d, d, dtype, name=f"layer_{n}")()
+            is_fed = n == 0 and config.feeding != "none"
+            return Cell(config.cell, d, d, dtype, is_fed, name=f"layer_{n}")()
 
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("gates",))
-        is_fed, has_attention = config.feeding != "none", config.attention != "none"
+        has_attention = config.attention != "none"
         return DecoderWeights(
             matrix("start", d, d),
             self.param("start_bias", zeros, (d,)),
             [layer(n) for n in range(config.decoder_layers)],
-            matrix("feed", d, GATES[config.cell] * d) if is_fed else None,
             Attention(config.attention, d, dtype, name="attention")(),
             matrix("output", 2 * d, d) if has_attention else None,
         )
@@ -111,7 +109,7 @@ def advance(
         fed, shares = attend(weights.attention, fed, source, mask, window)
     context = fed
     if fed is not None:
-        gates = gates + fed.astype(dtype) @ weights.feed
+        gates = gates + fed.astype(dtype) @ weights.layers[0].feed
     states, outputs = [], []
     for n, (cell, state) in enumerate(zip(weights.layers, past.states, strict=True)):
         if n:
