@@ -12,7 +12,7 @@ from jaxformer.models.recurrent.cells import along
 from jaxformer.models.recurrent.config import RecurrentConfig
 from jaxformer.models.recurrent.recurrent import Recurrent, restart, start_of
 from jaxformer.models.recurrent.step import DecoderWeights, Past, advance, first_past
-from jaxformer.models.sequence_model import Newest, Parameters, pad, product_blocks
+from jaxformer.models.sequence_model import Newest, Parameters, pad, step_logits
 
 
 class Weights(NamedTuple):
@@ -85,14 +85,6 @@ class RecurrentDecoder:
         gates = rows @ cell.input + along(cell.bias, rows)
         mask = memory.is_real[:, None]
         past, found = advance(config, decoder, memory.source, mask, gates, past)
-        return self._logits(weights, found.hidden), past
-
-    def _logits(self, weights: Weights, hidden: jax.Array) -> jax.Array:
-        """Map hidden [B, W, D] to logits [V, B, W], a product of blocks."""
-        blocks, size = product_blocks(len(weights.embedding)), hidden.shape[-1]
-        table = weights.embedding.reshape(blocks, -1, size)
-        logits = jnp.einsum(
-            "nvd,dr->nvr", table, hidden.reshape(-1, size).T,
-            preferred_element_type=jnp.float32,
-        )  # fmt: skip
-        return logits.reshape(-1, *hidden.shape[:2])
+        hidden = found.hidden.reshape(-1, config.d_model).T  # [D, B W]
+        logits = step_logits(weights.embedding, hidden)
+        return logits.reshape(-1, *tokens.shape), past
