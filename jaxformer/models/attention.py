@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.models.fused_attention import fused_attention, fused_attention_fits
+from jaxformer.models.layers import rotate, rotations
 from jaxformer.models.linear import Projection
 from jaxformer.models.local_attention import Neighbourhood, local_attention
 from jaxformer.models.masks import MASKED
@@ -120,10 +121,17 @@ class MultiHeadAttention(nn.Module):
     may_fuse: bool = False  # cuDNN's kernel, see `fused_attention_fits`
 
     @nn.compact
-    def __call__(self, x: jax.Array, memory: jax.Array, mask: Mask) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        memory: jax.Array,
+        mask: Mask,
+        positions: jax.Array | None = None,
+    ) -> jax.Array:
         """Attend from x [B, T, D] to memory [B, S, D]; x itself for self-attention.
 
-        mask as in `dot_product_attention`; returns [B, T, D].
+        mask as in `dot_product_attention`. Positions int [B, T], for self-attention,
+        rotate queries and keys (Su et al. 2021). Returns [B, T, D].
         """
         d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
         linear = partial(Projection, dtype=self.dtype, has_bias=self.has_bias)
@@ -131,6 +139,10 @@ class MultiHeadAttention(nn.Module):
         key = project((d, h, self.d_k), name="key")(memory)
         value = project((d, h, self.d_v), name="value")(memory)
         query = project((d, h, self.d_k), name="query")(x)
+        if positions is not None:
+            turns = rotations(positions, x.shape[1], self.d_k)
+            turns = [each[:, :, None] for each in turns]  # [B, T, 1, K / 2]
+            query, key = (rotate(each, *turns, axis=3) for each in (query, key))
         if self.is_mutable_collection("intermediates"):  # asked for
             self.sow("intermediates", "weights", attention_weights(query, key, mask))
         heads = dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)

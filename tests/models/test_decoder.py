@@ -23,6 +23,8 @@ MODELS = {
     "window": model_of(layers=2, attention_window=4),
     "itself": model_of(layers=2, attention_window=1, norm_first=True),
     "wide window": model_of(layers=2, attention_window=30),
+    "rotary": model_of(layers=2, positions="rotary", d_k=6),
+    "rotary window": model_of(positions="rotary", attention_window=4, norm_first=True),
 }  # fmt: skip
 SOURCES = np.array(
     [[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD], [11, 12, 13, EOS, PAD]], np.int32
@@ -119,7 +121,7 @@ def test_a_step_has_the_logits_of_teacher_forcing(name, width):
     walk.assert_like_teacher_forcing()
 
 
-@pytest.mark.parametrize("name", ["odd sizes", "many heads", "window"])
+@pytest.mark.parametrize("name", ["odd sizes", "many heads", "window", "rotary"])
 def test_the_operations_for_tpus_have_the_same_logits(name, branches_of_tpu):
     device = AbstractDevice("TPU v5 lite", num_cores=1, platform="tpu")
     mesh = AbstractMesh((), (), abstract_device=device)

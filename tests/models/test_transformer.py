@@ -1,6 +1,7 @@
 """The Transformer: masks, padding, packing, and names of parameters."""
 
 from dataclasses import replace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,11 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import EOS, PAD, Batch
+from jaxformer.errors import InputError
+from jaxformer.models import local_attention
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.model import TransformerModel
-from tests.models.tiny import config_of, model_of
+from tests.models.tiny import config_of, model_of, params_of
 
 V = 23
 CONFIG = config_of(layers=2, d_v=4, dropout=0.1, max_positions=32)
@@ -19,6 +22,7 @@ VARIANTS = {
     "paper": CONFIG,
     "learned positions": replace(CONFIG, positions="learned"),
     "pre-norm": replace(CONFIG, norm_first=True),
+    "rotary": replace(CONFIG, positions="rotary"),
     "published": replace(
         CONFIG, attention_bias=True, activation="swish", logits_bias=True
     ),
@@ -130,6 +134,29 @@ def test_bfloat16_activations_keep_float32_parameters_and_logits():
     assert logits.dtype == jnp.float32
     np.testing.assert_allclose(logits, exact, atol=0.15)
     assert (logits != exact).any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"positions": "rotary", "d_k": 15}, "an even model.d_k, and it is 15")],
+)
+def test_what_cannot_be_is_refused_in_one_line(changes, said):
+    with pytest.raises(InputError, match=said) as refused:
+        config_of(**changes)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("changes", [{"positions": "rotary"}])
+def test_blocks_of_a_window_are_its_mask(changes):
+    """In a row of several blocks, as in one block."""
+    model = model_of(layers=2, attention_window=4, **changes)
+    sides = jnp.tile(SOURCE[:1], (1, 3)), jnp.tile(TARGET[:1], (1, 4))
+    batch = Batch(*sides, *map(jnp.ones_like, sides))
+    found = []
+    for block in (local_attention.SMALLEST_BLOCK, 1):
+        with mock.patch.object(local_attention, "SMALLEST_BLOCK", block):
+            found.append(jax.jit(lambda: model.logits(params_of(model), batch))())
+    np.testing.assert_allclose(*found, atol=1e-5)
 
 
 def test_learned_positions_refuse_what_their_table_does_not_hold():

@@ -22,8 +22,9 @@ class TransformerConfig(Section, name="model"):
         "P_drop, of sub-layer outputs and embeddings with position.", least=0, below=1
     )
     positions: str = setting(
-        "Positional encoding: sinusoids (section 3.5) or a learned table (Table 3, E).",
-        choices=("sinusoidal", "learned"),
+        "Positional encoding: sinusoids (section 3.5) or a learned table (Table 3, E), "
+        "added to embeddings; or rotary, of queries and keys (Su et al. 2021).",
+        choices=("sinusoidal", "learned", "rotary"),
     )
     max_positions: int = setting(
         "Tokens of a sequence that a learned table can hold.", least=1, most=2**20
@@ -49,6 +50,15 @@ class TransformerConfig(Section, name="model"):
         super().__post_init__()
         if self.d_model % 2:
             raise InputError(f"model.d_model is {self.d_model}; it must be even")
+        if self.positions == "rotary" and self.d_k % 2:
+            raise InputError(
+                f"model.positions=rotary needs an even model.d_k, and it is {self.d_k}"
+            )
+
+    @property
+    def adds_positions(self) -> bool:
+        """Whether embeddings have a position added (section 3.5)."""
+        return self.positions in ("sinusoidal", "learned")
 
     def layers(self, stack: str) -> int:
         """Return N of a stack, "encoder" or "decoder"."""

@@ -21,7 +21,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.batch import PAD
-from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
+from jaxformer.models.layers import (
+    ACTIVATIONS,
+    residual,
+    rotate,
+    rotations,
+    sinusoidal_positions,
+)
 from jaxformer.models.sequence_model import (
     Newest,
     Parameters,
@@ -168,8 +174,10 @@ class TransformerDecoder:
 
             def self_attention(y: jax.Array) -> jax.Array:
                 nonlocal past
-                query, *new = jnp.split(layer["self_input"](y), [cut, 2 * cut])
-                new = attention.attended(*new, batch)
+                query, key, value = jnp.split(layer["self_input"](y), [cut, 2 * cut])
+                if config.positions == "rotary":  # keys stay valid: ages are fixed
+                    query, key = (self._rotated(each, newest) for each in (query, key))
+                new = attention.attended(key, value, batch)
                 put = jax.lax.dynamic_update_slice_in_dim
                 past = Attended(*map(put, past, new, (index, index), attention.axes))
                 query = attention.query(query, batch)
@@ -190,11 +198,12 @@ class TransformerDecoder:
                 x = residual(x, function, norm=norm, norm_first=config.norm_first)
             return x, past
 
-        positions = params.get("position_embedding")
-        if positions is None:
-            positions = jnp.asarray(sinusoidal_positions(length, config.d_model))
         x = jnp.take(weights.embedding, newest.tokens, axis=0) * config.d_model**0.5
-        x = x + positions[newest.ages][:, None]  # [B, W, D]
+        if config.adds_positions:
+            positions = params.get("position_embedding")
+            if positions is None:
+                positions = jnp.asarray(sinusoidal_positions(length, config.d_model))
+            x = x + positions[newest.ages][:, None]  # [B, W, D]
         x = x.reshape(batch * width, -1).T.astype(config.dtype)  # [D, R]
         new_cache = []
         for each in zip(weights.layers, memory.layers, cache, strict=True):
@@ -213,6 +222,15 @@ class TransformerDecoder:
         if self.config.logits_bias:
             logits = logits + weights.params["logits_bias"].reshape(blocks, -1, 1)
         return logits
+
+    def _rotated(self, x: jax.Array, newest: Newest) -> jax.Array:
+        """Rotate queries or keys x [H K, B W] by the ages of their tokens."""
+        batch, width, length = newest.ancestors.shape
+        size = self.config.d_k
+        heads = x.reshape(-1, size, batch, width)
+        turns = rotations(newest.ages, length, size)  # [B, K / 2]
+        turns = [each.T[None, :, :, None] for each in turns]
+        return rotate(heads, *turns, axis=1).reshape(x.shape)
 
     @property
     def _attention(self) -> EachHead | AllHeads:

@@ -36,8 +36,18 @@ class Layer(nn.Module):
     stack: str  # a key of SUBLAYERS
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: Mask, *source: jax.Array) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D]; `source` is memory [B, S, D] and its mask."""
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: Mask,
+        positions: jax.Array | None,
+        *source: jax.Array,
+    ) -> jax.Array:
+        """Map x [B, L, D] to [B, L, D].
+
+        `positions` int [B, L] are those that self-attention rotates by, `source` is
+        memory [B, S, D] and its mask.
+        """
         config, names = self.config, SUBLAYERS[self.stack]
         dtype = jnp.dtype(config.dtype)
         gain = residual_gain(len(names) * config.layers(self.stack))
@@ -48,7 +58,7 @@ class Layer(nn.Module):
         own = attention(name="self_attention")
         cross = attention(name="cross_attention")  # without parameters until called
         functions = {
-            "self_attention": lambda y: own(y, y, mask),
+            "self_attention": lambda y: own(y, y, mask, positions),
             "cross_attention": lambda y: cross(y, *source),
             "feed_forward": FeedForward(
                 config.d_model, config.d_ff, config.activation, dtype, gain,
@@ -139,6 +149,10 @@ class Transformer(nn.Module):
             )
         return self.position_embedding[:length]
 
+    def _rotary_positions(self, segments: jax.Array) -> jax.Array | None:
+        is_rotary = self.config.positions == "rotary"
+        return positions_in_segments(segments) if is_rotary else None
+
     def _embed(
         self, table: jax.Array, ids: jax.Array, segments: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
@@ -146,11 +160,14 @@ class Transformer(nn.Module):
 
         Also returns the table [V, D], for the next use: see `look_up`.
         """
-        numbers = positions_in_segments(segments)
-        positions = jnp.take(self._position_table(ids.shape[1]), numbers, axis=0)
-        rows, table = look_up(table, ids, self.config.dtype)
-        x = rows * jnp.float32(self.config.d_model**0.5) + positions
-        x = self.dropout(x.astype(self.config.dtype))
+        config, positions = self.config, None
+        if config.adds_positions:
+            numbers = positions_in_segments(segments)
+            positions = jnp.take(self._position_table(ids.shape[1]), numbers, axis=0)
+        rows, table = look_up(table, ids, config.dtype)
+        x = rows * jnp.float32(config.d_model**0.5)
+        x = x if positions is None else x + positions
+        x = self.dropout(x.astype(config.dtype))
         return nn.with_logical_constraint(x, ("batch", "length", "activation")), table
 
     def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
@@ -160,7 +177,7 @@ class Transformer(nn.Module):
     def _encode(self, x: jax.Array, segments: jax.Array) -> jax.Array:
         window = self.config.attention_window
         mask = self_attention_mask(segments, window=window, is_causal=False)
-        return self.encoder(x, mask)
+        return self.encoder(x, mask, self._rotary_positions(segments))
 
     def hidden(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Run both stacks on a whole target: [B, T, D]; also the output table."""
@@ -171,7 +188,8 @@ class Transformer(nn.Module):
         window = self.config.attention_window
         self_mask = self_attention_mask(segments, window=window, is_causal=True)
         cross_mask = segment_mask(segments, batch.source_segments)
-        return self.decoder(x, self_mask, memory, cross_mask), table
+        positions = self._rotary_positions(segments)
+        return self.decoder(x, self_mask, positions, memory, cross_mask), table
 
     def features(self, batch: Batch) -> Features:
         """Return `hidden` and the output table."""
