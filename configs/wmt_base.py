@@ -64,6 +64,7 @@ def get_config() -> ConfigDict:
             "d_v": 64,
             "dropout": 0.1,
             "positions": "sinusoidal",
+            "relative_distance": config_dict.placeholder(int),
             "max_positions": 1024,
             "norm_first": False,
             "dtype": "bfloat16",

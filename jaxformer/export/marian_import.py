@@ -70,6 +70,7 @@ def _model(settings: dict[str, Any]) -> dict[str, Any]:
             raise _fault(settings, key, f"not {value!r}")
     model: dict[str, Any] = {"architecture": "transformer", "norm_first": False}
     model |= {"attention_window": None, "positions": "sinusoidal"}
+    model["relative_distance"] = None
     for key, field in marian.SIZES.items():
         size = _integer(settings, key)
         if model.setdefault(field, size) != size:

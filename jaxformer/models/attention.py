@@ -143,8 +143,14 @@ class MultiHeadAttention(nn.Module):
             turns = rotations(positions, x.shape[1], self.d_k)
             turns = [each[:, :, None] for each in turns]  # [B, T, 1, K / 2]
             query, key = (rotate(each, *turns, axis=3) for each in (query, key))
-        if self.is_mutable_collection("intermediates"):  # asked for
-            self.sow("intermediates", "weights", attention_weights(query, key, mask))
-        heads = dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)
+        heads = self.attend(query, key, value, mask)
         shape, axes, gain = (h, self.d_v, d), (*axes[1:], axes[0]), self.output_gain
         return linear(shape, axes, contracted=2, gain=gain, name="output")(heads)
+
+    def attend(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask
+    ) -> jax.Array:
+        """Compute the heads [B, T, H, U], as `dot_product_attention` does."""
+        if self.is_mutable_collection("intermediates"):  # asked for
+            self.sow("intermediates", "weights", attention_weights(query, key, mask))
+        return dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)

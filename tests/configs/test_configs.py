@@ -51,6 +51,7 @@ def test_what_is_not_set_can_be_set(name):
     }
     assert empty == {
         ("model", "attention_window"): int,
+        ("model", "relative_distance"): int,
         ("optimizer", "clip_norm"): float,
         ("training", "ema_decay"): float,
         ("training", "profile_steps"): int,

@@ -24,6 +24,8 @@ MODELS = {
     "itself": model_of(layers=2, attention_window=1, norm_first=True),
     "wide window": model_of(layers=2, attention_window=30),
     "rotary": model_of(layers=2, positions="rotary", d_k=6),
+    "relative": model_of(layers=2, positions="relative", relative_distance=2, d_v=4),
+    "far relative": model_of(positions="relative", relative_distance=40, num_heads=1),
     "rotary window": model_of(positions="rotary", attention_window=4, norm_first=True),
 }  # fmt: skip
 SOURCES = np.array(

@@ -17,12 +17,14 @@ from jaxformer.models.transformer.model import TransformerModel
 from tests.models.tiny import config_of, model_of, params_of
 
 V = 23
+RELATIVE = {"positions": "relative", "relative_distance": 16}
 CONFIG = config_of(layers=2, d_v=4, dropout=0.1, max_positions=32)
 VARIANTS = {
     "paper": CONFIG,
     "learned positions": replace(CONFIG, positions="learned"),
     "pre-norm": replace(CONFIG, norm_first=True),
     "rotary": replace(CONFIG, positions="rotary"),
+    "relative": replace(CONFIG, positions="relative", relative_distance=2),
     "published": replace(
         CONFIG, attention_bias=True, activation="swish", logits_bias=True
     ),
@@ -138,7 +140,12 @@ def test_bfloat16_activations_keep_float32_parameters_and_logits():
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"positions": "rotary", "d_k": 15}, "an even model.d_k, and it is 15")],
+    [
+        ({"positions": "rotary", "d_k": 15}, "an even model.d_k, and it is 15"),
+        ({"positions": "relative"}, "a distance, such as 16, and others None"),
+        ({"relative_distance": 16}, "positions is sinusoidal and .*_distance 16;"),
+        ({**RELATIVE, "attention_window": 8}, "set model.attention_window=None"),
+    ],
 )
 def test_what_cannot_be_is_refused_in_one_line(changes, said):
     with pytest.raises(InputError, match=said) as refused:

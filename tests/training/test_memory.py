@@ -123,11 +123,16 @@ def test_the_microbatch_found_fits_and_twice_as_much_does_not():
 
 
 @pytest.mark.parametrize(
-    ("shape", "window"), [(Shape(8, 24, 32), None), (Shape(1, 512, 256), 16)]
+    ("shape", "changes"),
+    [
+        (Shape(8, 24, 32), {}),
+        (Shape(1, 512, 256), {"attention_window": 16}),
+        (Shape(8, 32, 32), {"positions": "relative", "relative_distance": 16}),
+    ],
 )
-def test_operations_are_those_that_xla_counts(shape, window):
+def test_operations_are_those_that_xla_counts(shape, changes):
     """At 256 target positions the loop over the logits runs once, as XLA assumes."""
-    model = model_of(**SIZES, attention_window=window)
+    model = model_of(**SIZES, **changes)
     counted = lower(model, shape, accumulate=False).cost_analysis()["flops"]
     assert model.flops(*shape) == pytest.approx(counted, rel=0.1)
 

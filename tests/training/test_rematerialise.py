@@ -38,6 +38,7 @@ def compiled_gradients(model):
         {},
         pytest.param({"norm_first": True}, marks=pytest.mark.slow),
         pytest.param({"attention_window": 4}, marks=pytest.mark.slow),
+        pytest.param({"positions": "rotary"}, marks=pytest.mark.slow),
     ],
 )
 def test_losses_and_gradients_are_the_same(changes):

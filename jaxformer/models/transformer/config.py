@@ -23,8 +23,14 @@ class TransformerConfig(Section, name="model"):
     )
     positions: str = setting(
         "Positional encoding: sinusoids (section 3.5) or a learned table (Table 3, E), "
-        "added to embeddings; or rotary, of queries and keys (Su et al. 2021).",
-        choices=("sinusoidal", "learned", "rotary"),
+        "added to embeddings; or, in self-attention, rotary (Su et al. 2021) or "
+        "relative (Shaw et al. 2018).",
+        choices=("sinusoidal", "learned", "rotary", "relative"),
+    )
+    relative_distance: int | None = setting(
+        "Largest distance, k, that relative positions tell apart; Shaw et al.: 16.",
+        least=1,
+        most=2**16,
     )
     max_positions: int = setting(
         "Tokens of a sequence that a learned table can hold.", least=1, most=2**20
@@ -53,6 +59,18 @@ class TransformerConfig(Section, name="model"):
         if self.positions == "rotary" and self.d_k % 2:
             raise InputError(
                 f"model.positions=rotary needs an even model.d_k, and it is {self.d_k}"
+            )
+        is_relative = self.positions == "relative"
+        if is_relative == (self.relative_distance is None):
+            raise InputError(
+                f"model.positions is {self.positions} and model.relative_distance "
+                f"{self.relative_distance}; relative positions need a distance, such "
+                "as 16, and others None"
+            )
+        if is_relative and self.attention_window is not None:
+            raise InputError(
+                "model.positions=relative and model.attention_window cannot be "
+                "combined; set model.attention_window=None"
             )
 
     @property

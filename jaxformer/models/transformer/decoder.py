@@ -21,13 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.batch import PAD
-from jaxformer.models.layers import (
-    ACTIVATIONS,
-    residual,
-    rotate,
-    rotations,
-    sinusoidal_positions,
-)
+from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
 from jaxformer.models.sequence_model import (
     Newest,
     Parameters,
@@ -42,6 +36,11 @@ from jaxformer.models.transformer.cached_attention import (
     cached_attention,
 )
 from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.ring import (
+    rotate_newest,
+    self_mask,
+    vectors_of_slots,
+)
 from jaxformer.models.transformer.transformer import SUBLAYERS, Transformer
 
 
@@ -97,6 +96,7 @@ class TransformerDecoder:
         """Return a layer's `Linear` maps, stacked where inputs are equal, and norms."""
         d_model, heads = self.config.d_model, self.config.num_heads * self.config.d_v
         own, cross, feed = (layer[name] for name in SUBLAYERS["decoder"])
+        tables = own.get("relative_key"), own.get("relative_value")
 
         def linear(inputs: int, *projections: Mapping[str, jax.Array]) -> Linear:
             kernels = [p["kernel"].reshape(inputs, -1).T for p in projections]
@@ -114,6 +114,9 @@ class TransformerDecoder:
             "cross_output": linear(heads, cross["output"]),
             "hidden": linear(d_model, feed["hidden"]),
             "output": linear(self.config.d_ff, feed["output"]),
+            "relative": jax.tree.map(
+                lambda table: table.astype(self.config.dtype), Attended(*tables)
+            ),
             "norms": {
                 name: layer[f"{name}_sublayer"]["norm"] for name in SUBLAYERS["decoder"]
             },
@@ -162,8 +165,9 @@ class TransformerDecoder:
     ) -> tuple[jax.Array, Cache]:
         config, params = self.config, weights.params
         batch, width, length = newest.ancestors.shape
-        index = newest.clock % self._slots(length) * width  # of the cache
-        self_mask = self._self_mask(newest)
+        slots = self._slots(length)
+        index = newest.clock % slots * width  # of the cache
+        past_mask = self_mask(newest, slots)
         cross_mask = memory.is_real[:, None, :]  # [B, 1, S]
         attention, cut = self._attention, self._query_size
 
@@ -175,13 +179,18 @@ class TransformerDecoder:
             def self_attention(y: jax.Array) -> jax.Array:
                 nonlocal past
                 query, key, value = jnp.split(layer["self_input"](y), [cut, 2 * cut])
-                if config.positions == "rotary":  # keys stay valid: ages are fixed
-                    query, key = (self._rotated(each, newest) for each in (query, key))
+                if config.positions == "rotary":
+                    query, key = (
+                        rotate_newest(each, newest, config.d_k) for each in (query, key)
+                    )
                 new = attention.attended(key, value, batch)
                 put = jax.lax.dynamic_update_slice_in_dim
                 past = Attended(*map(put, past, new, (index, index), attention.axes))
-                query = attention.query(query, batch)
-                return layer["self_output"](attention.attend(query, past, self_mask))
+                operands = attention.query(query, batch), past, past_mask
+                if config.positions == "relative":
+                    of_slots = vectors_of_slots(layer["relative"], newest, slots)
+                    return layer["self_output"](attention.attend(*operands, of_slots))
+                return layer["self_output"](attention.attend(*operands))
 
             def cross_attention(y: jax.Array) -> jax.Array:
                 query = attention.query(layer["cross_query"](y), batch)
@@ -223,18 +232,11 @@ class TransformerDecoder:
             logits = logits + weights.params["logits_bias"].reshape(blocks, -1, 1)
         return logits
 
-    def _rotated(self, x: jax.Array, newest: Newest) -> jax.Array:
-        """Rotate queries or keys x [H K, B W] by the ages of their tokens."""
-        batch, width, length = newest.ancestors.shape
-        size = self.config.d_k
-        heads = x.reshape(-1, size, batch, width)
-        turns = rotations(newest.ages, length, size)  # [B, K / 2]
-        turns = [each.T[None, :, :, None] for each in turns]
-        return rotate(heads, *turns, axis=1).reshape(x.shape)
-
     @property
     def _attention(self) -> EachHead | AllHeads:
-        return cached_attention(self.config.num_heads)
+        heads = self.config.num_heads
+        is_relative = self.config.positions == "relative"
+        return EachHead(heads) if is_relative else cached_attention(heads)
 
     @property
     def _query_size(self) -> int:
@@ -253,20 +255,6 @@ class TransformerDecoder:
         """P, the number of the last L = `length` positions that the newest one sees."""
         window = self.config.attention_window
         return length if window is None else min(length, window // 2 + 1)
-
-    def _self_mask(self, newest: Newest) -> jax.Array:
-        """Mask the slots that each hypothesis may see: bool [B, W, P W]."""
-        _, ages, clock, ancestors = newest
-        batch, width, length = ancestors.shape
-        slots = self._slots(length)
-        steps_ago = (clock - jnp.arange(slots)) % slots  # [P]
-        if slots != length:
-            ancestors = jnp.take(ancestors, (clock - steps_ago) % length, axis=2)
-        is_past = steps_ago[None, :] <= ages[:, None]  # [B, P]
-        writers = jnp.arange(width)[None, None, None]
-        is_own = ancestors[..., None] == writers  # [B, W, P, W]
-        mask = is_own & is_past[:, None, :, None]
-        return mask.reshape(batch, width, slots * width)
 
     def _norm(self, x: jax.Array, norm: Mapping[str, jax.Array]) -> jax.Array:
         """Compute `layers.layer_norm` over the first axis of x [D, R]."""

@@ -102,6 +102,9 @@ class TransformerModel:
         read = encoder * keys_computed(source, window=window, is_causal=False)
         written = decoder * keys_computed(target, window=window, is_causal=True)
         scores = source * read + target * (written + decoder * source)
+        if config.relative_distance is not None:  # vectors for each query
+            vectors = 2 * config.relative_distance + 1
+            scores += (encoder * source + decoder * target) * vectors
         return 6 * rows * (source * of_source + target * of_target + head_pair * scores)
 
     def activations(self, rows: int, source: int, target: int) -> int:

@@ -20,6 +20,7 @@ from jaxformer.models.layers import (
 )
 from jaxformer.models.local_attention import self_attention_mask
 from jaxformer.models.masks import segment_mask
+from jaxformer.models.relative_attention import RelativeAttention
 from jaxformer.models.sequence_model import Features
 from jaxformer.models.transformer.config import TransformerConfig
 
@@ -27,6 +28,13 @@ SUBLAYERS = {  # of a layer, in the order of Figure 1
     "encoder": ("self_attention", "feed_forward"),
     "decoder": ("self_attention", "cross_attention", "feed_forward"),
 }
+
+
+def self_attention(config: TransformerConfig) -> Callable[..., MultiHeadAttention]:
+    """Choose the kind of self-attention."""
+    if config.positions == "relative":
+        return functools.partial(RelativeAttention, distance=config.relative_distance)
+    return MultiHeadAttention
 
 
 class Layer(nn.Module):
@@ -51,12 +59,13 @@ class Layer(nn.Module):
         config, names = self.config, SUBLAYERS[self.stack]
         dtype = jnp.dtype(config.dtype)
         gain = residual_gain(len(names) * config.layers(self.stack))
-        attention = functools.partial(
-            MultiHeadAttention, config.num_heads, config.d_k, config.d_v, dtype,
-            config.attention_bias, gain, config.fused_attention,
+        sizes = (
+            config.num_heads, config.d_k, config.d_v, dtype, config.attention_bias,
+            gain, config.fused_attention,
         )  # fmt: skip
-        own = attention(name="self_attention")
-        cross = attention(name="cross_attention")  # without parameters until called
+        own = self_attention(config)(*sizes, name="self_attention")
+        # Without parameters until called.
+        cross = MultiHeadAttention(*sizes, name="cross_attention")
         functions = {
             "self_attention": lambda y: own(y, y, mask, positions),
             "cross_attention": lambda y: cross(y, *source),
