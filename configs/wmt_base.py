@@ -69,6 +69,8 @@ def get_config() -> ConfigDict:
             "norm_first": False,
             "dtype": "bfloat16",
             "attention_window": config_dict.placeholder(int),  # all positions
+            "encoder_projected_keys": config_dict.placeholder(int),
+            "encoder_global_positions": config_dict.placeholder(int),
             "fused_attention": False,  # True: cuDNN's kernel where it fits
             "attention_bias": False,
             "activation": "relu",

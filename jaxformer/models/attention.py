@@ -10,6 +10,7 @@ repository writes shapes in one alphabet:
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -130,27 +131,47 @@ class MultiHeadAttention(nn.Module):
     ) -> jax.Array:
         """Attend from x [B, T, D] to memory [B, S, D]; x itself for self-attention.
 
-        mask as in `dot_product_attention`. Positions int [B, T], for self-attention,
+        mask as in `dot_product_attention`. Positions int [B, S], for self-attention,
         rotate queries and keys (Su et al. 2021). Returns [B, T, D].
         """
         d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
-        linear = partial(Projection, dtype=self.dtype, has_bias=self.has_bias)
-        project = partial(linear, axes=axes, contracted=1, gain=1.0)
-        key = project((d, h, self.d_k), name="key")(memory)
-        value = project((d, h, self.d_v), name="value")(memory)
-        query = project((d, h, self.d_k), name="query")(x)
-        if positions is not None:
-            turns = rotations(positions, x.shape[1], self.d_k)
-            turns = [each[:, :, None] for each in turns]  # [B, T, 1, K / 2]
-            query, key = (rotate(each, *turns, axis=3) for each in (query, key))
-        heads = self.attend(query, key, value, mask)
+        heads = self.attend(x, memory, mask, positions)
         shape, axes, gain = (h, self.d_v, d), (*axes[1:], axes[0]), self.output_gain
-        return linear(shape, axes, contracted=2, gain=gain, name="output")(heads)
+        return self._linear(shape, axes, contracted=2, gain=gain, name="output")(heads)
 
     def attend(
-        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask
+        self, x: jax.Array, memory: jax.Array, mask: Mask, positions: jax.Array | None
     ) -> jax.Array:
-        """Compute the heads [B, T, H, U], as `dot_product_attention` does."""
+        """Compute the heads [B, T, H, U]; another kind of attention replaces this."""
+        query, key, value = self.projected(x, memory, positions)
         if self.is_mutable_collection("intermediates"):  # asked for
             self.sow("intermediates", "weights", attention_weights(query, key, mask))
         return dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)
+
+    def projected(
+        self,
+        x: jax.Array,
+        memory: jax.Array,
+        positions: jax.Array | None,
+        *,
+        prefix: str = "",
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Project to queries [B, T, H, K], keys [B, S, H, K] and values [B, S, H, U].
+
+        With positions x has the first T tokens of memory. `prefix` is that of the
+        projections' names.
+        """
+        d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
+        project = partial(self._linear, axes=axes, contracted=1, gain=1.0)
+        key = project((d, h, self.d_k), name=f"{prefix}key")(memory)
+        value = project((d, h, self.d_v), name=f"{prefix}value")(memory)
+        query = project((d, h, self.d_k), name=f"{prefix}query")(x)
+        if positions is not None:
+            turns = rotations(positions, memory.shape[1], self.d_k)
+            turns = [each[:, :, None] for each in turns]  # [B, S, 1, K / 2]
+            key = rotate(key, *turns, axis=3)
+            query = rotate(query, *(each[:, : x.shape[1]] for each in turns), axis=3)
+        return query, key, value
+
+    def _linear(self, *args: Any, **options: Any) -> Projection:
+        return Projection(*args, dtype=self.dtype, has_bias=self.has_bias, **options)

@@ -83,8 +83,13 @@ class RelativeAttention(MultiHeadAttention, kw_only=True):
     distance: int  # k
 
     def attend(
-        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array
+        self,
+        x: jax.Array,
+        memory: jax.Array,
+        mask: jax.Array,
+        positions: jax.Array | None,
     ) -> jax.Array:
+        query, key, value = self.projected(x, memory, positions)
         init = nn.initializers.xavier_uniform()
         init = nn.with_logical_partitioning(init, (None, "head_size"))
         of_key, of_value = (

@@ -51,6 +51,8 @@ def test_what_is_not_set_can_be_set(name):
     }
     assert empty == {
         ("model", "attention_window"): int,
+        ("model", "encoder_global_positions"): int,
+        ("model", "encoder_projected_keys"): int,
         ("model", "relative_distance"): int,
         ("optimizer", "clip_norm"): float,
         ("training", "ema_decay"): float,

@@ -26,6 +26,8 @@ MODELS = {
     "rotary": model_of(layers=2, positions="rotary", d_k=6),
     "relative": model_of(layers=2, positions="relative", relative_distance=2, d_v=4),
     "far relative": model_of(positions="relative", relative_distance=40, num_heads=1),
+    "projected keys": model_of(encoder_layers=2, encoder_projected_keys=3),
+    "global": model_of(attention_window=2, encoder_global_positions=2),
     "rotary window": model_of(positions="rotary", attention_window=4, norm_first=True),
 }  # fmt: skip
 SOURCES = np.array(

@@ -38,16 +38,21 @@ OPTIMIZER, _ = optimizer_of(d_model=D)
 VARIANTS = {
     "rotary": {"positions": "rotary"},
     "relative": {"positions": "relative", "relative_distance": 3},
+    "projected keys": {"encoder_projected_keys": 5, "max_positions": 24},
+    "global": {"attention_window": 4, "encoder_global_positions": 2},
 }
 pytestmark = pytest.mark.slow
 with_tensor = pytest.mark.parametrize("sizes", [ALL, TENSOR])
 
 
-def batches(sizes):
+def batches(sizes, *, packed=True):
     """The batches of a run; rows that the mesh does not divide are filled up."""
     widths = ((0, -ROWS % (sizes[0] * sizes[1])), (0, 0))
     for seed in itertools.count():
         batch = random_batch(ROWS, LENGTH, vocabulary=V, seed=seed)
+        if not packed:
+            one = np.minimum(batch.source_segments, 1)
+            batch = batch._replace(source_segments=one, target_segments=one)
         padded = Batch(*(np.pad(array, widths) for array in batch))
         yield put_batch(mesh_of(sizes), padded)
 
@@ -120,7 +125,8 @@ def reports(sizes, count, **options):
     """Loss, NLL, correct, tokens and gradient norm of the first `count` updates."""
     update, numbers = program(sizes, **options), []
     state = first_values(update.state)
-    for batch in itertools.islice(batches(sizes), count):
+    packed = model_of(**VARIANTS.get(options.get("variant"), {})).config.packs
+    for batch in itertools.islice(batches(sizes, packed=packed), count):
         state, report = update.run(state, batch)
         numbers.append([*report.sums, report.gradient_norm])
     return np.array(jax.device_get(numbers))

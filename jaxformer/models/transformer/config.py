@@ -33,7 +33,9 @@ class TransformerConfig(Section, name="model"):
         most=2**16,
     )
     max_positions: int = setting(
-        "Tokens of a sequence that a learned table can hold.", least=1, most=2**20
+        "Tokens of a sequence that a learned table, or projected keys, can hold.",
+        least=1,
+        most=2**20,
     )
     norm_first: bool = setting("Pre-norm instead of the paper's post-norm.")
     dtype: str = setting(
@@ -41,6 +43,18 @@ class TransformerConfig(Section, name="model"):
     )
     attention_window: int | None = setting(
         "Positions that self-attention sees, r (section 4); None: all.", least=1
+    )
+    encoder_projected_keys: int | None = setting(
+        "Keys that the encoder's self-attention projects a sentence to, k (Linformer, "
+        "Wang et al. 2020); None: no projection. Needs batches.layout=buckets.",
+        least=1,
+        most=2**16,
+    )
+    encoder_global_positions: int | None = setting(
+        "First positions of a source that see all and that all see beside the window "
+        "(Longformer, Beltagy et al. 2020). Needs batches.layout=buckets.",
+        least=1,
+        most=2**16,
     )
     fused_attention: bool = setting(
         "Use cuDNN's attention kernel on GPUs for the sizes it accepts.", free=True
@@ -67,11 +81,35 @@ class TransformerConfig(Section, name="model"):
                 f"{self.relative_distance}; relative positions need a distance, such "
                 "as 16, and others None"
             )
-        if is_relative and self.attention_window is not None:
+        for is_used, key in (
+            (is_relative, "attention_window"),
+            (is_relative, "encoder_projected_keys"),
+            (self.encoder_projected_keys is not None, "attention_window"),
+        ):
+            if is_used and getattr(self, key) is not None:
+                other = (
+                    "positions=relative" if is_relative else "encoder_projected_keys"
+                )
+                raise InputError(
+                    f"model.{other} and model.{key} cannot be combined; set "
+                    f"model.{key}=None"
+                )
+        if self.encoder_global_positions is not None and self.attention_window is None:
             raise InputError(
-                "model.positions=relative and model.attention_window cannot be "
-                "combined; set model.attention_window=None"
+                "model.encoder_global_positions is for a window; set "
+                "model.attention_window"
             )
+
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of a sequence; None: no limit."""
+        is_learned = self.positions == "learned"
+        has_limit = is_learned or self.encoder_projected_keys is not None
+        return self.max_positions if has_limit else None
+
+    @property
+    def packs(self) -> bool:
+        return self.encoder_projected_keys is self.encoder_global_positions is None
 
     @property
     def adds_positions(self) -> bool:

@@ -124,8 +124,8 @@ class TransformerDecoder:
 
     def encode(self, weights: Weights, source: jax.Array) -> Memory:
         ids = source
-        if self.config.positions == "learned":  # padding may exceed the table
-            ids = source[:, : self.config.max_positions]
+        if self.config.longest is not None:  # padding may exceed it
+            ids = source[:, : self.config.longest]
         is_real = ids != PAD
         encoded = self.network.apply(
             {"params": weights.params}, ids, is_real.astype(jnp.int32), method="encode"

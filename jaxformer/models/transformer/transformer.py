@@ -9,6 +9,7 @@ from flax import linen as nn
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
 from jaxformer.models.attention import Mask, MultiHeadAttention
+from jaxformer.models.global_attention import GlobalAttention
 from jaxformer.models.layers import (
     Dropout,
     FeedForward,
@@ -20,6 +21,7 @@ from jaxformer.models.layers import (
 )
 from jaxformer.models.local_attention import self_attention_mask
 from jaxformer.models.masks import segment_mask
+from jaxformer.models.projected_attention import ProjectedAttention
 from jaxformer.models.relative_attention import RelativeAttention
 from jaxformer.models.sequence_model import Features
 from jaxformer.models.transformer.config import TransformerConfig
@@ -30,10 +32,20 @@ SUBLAYERS = {  # of a layer, in the order of Figure 1
 }
 
 
-def self_attention(config: TransformerConfig) -> Callable[..., MultiHeadAttention]:
-    """Choose the kind of self-attention."""
+def self_attention(
+    config: TransformerConfig, stack: str
+) -> Callable[..., MultiHeadAttention]:
+    """Choose the kind of self-attention of a stack."""
     if config.positions == "relative":
         return functools.partial(RelativeAttention, distance=config.relative_distance)
+    if stack == "encoder" and config.encoder_projected_keys is not None:
+        return functools.partial(
+            ProjectedAttention,
+            count=config.encoder_projected_keys,
+            longest=config.max_positions,
+        )
+    if stack == "encoder" and config.encoder_global_positions is not None:
+        return functools.partial(GlobalAttention, first=config.encoder_global_positions)
     return MultiHeadAttention
 
 
@@ -63,7 +75,7 @@ class Layer(nn.Module):
             config.num_heads, config.d_k, config.d_v, dtype, config.attention_bias,
             gain, config.fused_attention,
         )  # fmt: skip
-        own = self_attention(config)(*sizes, name="self_attention")
+        own = self_attention(config, self.stack)(*sizes, name="self_attention")
         # Without parameters until called.
         cross = MultiHeadAttention(*sizes, name="cross_attention")
         functions = {
@@ -184,8 +196,14 @@ class Transformer(nn.Module):
         return self._encode(self._embed(self.embedding, source, segments)[0], segments)
 
     def _encode(self, x: jax.Array, segments: jax.Array) -> jax.Array:
-        window = self.config.attention_window
-        mask = self_attention_mask(segments, window=window, is_causal=False)
+        config = self.config
+        if config.encoder_projected_keys is not None:
+            mask = (segments != 0)[:, None, None]
+        else:
+            mask = self_attention_mask(
+                segments, window=config.attention_window, is_causal=False,
+                first=config.encoder_global_positions or 0,
+            )  # fmt: skip
         return self.encoder(x, mask, self._rotary_positions(segments))
 
     def hidden(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
