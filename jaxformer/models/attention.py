@@ -134,10 +134,12 @@ class MultiHeadAttention(nn.Module):
         mask as in `dot_product_attention`. Positions int [B, S], for self-attention,
         rotate queries and keys (Su et al. 2021). Returns [B, T, D].
         """
-        d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
         heads = self.attend(x, memory, mask, positions)
-        shape, axes, gain = (h, self.d_v, d), (*axes[1:], axes[0]), self.output_gain
-        return self._linear(shape, axes, contracted=2, gain=gain, name="output")(heads)
+        shape, axes = (*heads.shape[2:], x.shape[-1]), ("heads", "head_size", "embed")
+        output = self._linear(
+            shape, axes, contracted=2, gain=self.output_gain, name="output"
+        )
+        return output(heads)
 
     def attend(
         self, x: jax.Array, memory: jax.Array, mask: Mask, positions: jax.Array | None

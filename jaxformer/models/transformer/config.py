@@ -81,19 +81,12 @@ class TransformerConfig(Section, name="model"):
                 f"{self.relative_distance}; relative positions need a distance, such "
                 "as 16, and others None"
             )
-        for is_used, key in (
-            (is_relative, "attention_window"),
-            (is_relative, "encoder_projected_keys"),
-            (self.encoder_projected_keys is not None, "attention_window"),
-        ):
-            if is_used and getattr(self, key) is not None:
-                other = (
-                    "positions=relative" if is_relative else "encoder_projected_keys"
-                )
-                raise InputError(
-                    f"model.{other} and model.{key} cannot be combined; set "
-                    f"model.{key}=None"
-                )
+        chosen = (self.attention_window, self.encoder_projected_keys)
+        if is_relative + sum(each is not None for each in chosen) > 1:
+            raise InputError(
+                "model.positions=relative, model.attention_window and "
+                "model.encoder_projected_keys exclude each other; choose one"
+            )
         if self.encoder_global_positions is not None and self.attention_window is None:
             raise InputError(
                 "model.encoder_global_positions is for a window; set "
