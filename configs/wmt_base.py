@@ -64,10 +64,13 @@ def get_config() -> ConfigDict:
             "d_v": 64,
             "dropout": 0.1,
             "positions": "sinusoidal",
+            "relative_distance": config_dict.placeholder(int),
             "max_positions": 1024,
             "norm_first": False,
             "dtype": "bfloat16",
             "attention_window": config_dict.placeholder(int),  # all positions
+            "encoder_projected_keys": config_dict.placeholder(int),
+            "encoder_global_positions": config_dict.placeholder(int),
             "fused_attention": False,  # True: cuDNN's kernel where it fits
             "attention_bias": False,
             "activation": "relu",

@@ -238,6 +238,14 @@ class Config:
     mesh: MeshConfig
     decoding: DecodingConfig
 
+    def __post_init__(self) -> None:
+        """Raise InputError for a layout of batches that the model cannot use."""
+        if self.batches.layout == "packed" and not self.model.packs:
+            raise InputError(
+                "this model cannot keep the sentence pairs of a packed row apart; set "
+                "batches.layout=buckets"
+            )
+
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """The values by section and key, as `parse_config` takes them."""
         return dataclasses.asdict(self)

@@ -42,6 +42,8 @@ def setting(
 class Section:
     """Base of the sections; refuses a value of a wrong type or out of bounds."""
 
+    packs = True  # of the section `model`: rows may hold several sentence pairs
+
     def __init_subclass__(cls, name: str | None = None) -> None:
         cls.section = name or cls.section
 

@@ -84,6 +84,7 @@ def _spec(specs: ModuleType, config: TransformerConfig, params: dict) -> tuple:
     """Return a `TransformerSpec` without vocabulary, and its table of positions."""
     parameters.require_fields("CTranslate2", config, {
         "attention_window": (None,),
+        "encoder_projected_keys": (None,),
         "positions": ("sinusoidal", "learned"),
         "activation": ("relu", "swish"),
     })  # fmt: skip

@@ -127,6 +127,7 @@ def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
         "positions": ("sinusoidal",),
         "norm_first": (False,),
         "attention_window": (None,),
+        "encoder_projected_keys": (None,),
         "activation": ("relu", "swish"),
         "d_k": (head_size,),
         "d_v": (head_size,),

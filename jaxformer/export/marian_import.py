@@ -69,7 +69,9 @@ def _model(settings: dict[str, Any]) -> dict[str, Any]:
         if settings.get(key, missing) != value:
             raise _fault(settings, key, f"not {value!r}")
     model: dict[str, Any] = {"architecture": "transformer", "norm_first": False}
-    model |= {"attention_window": None, "positions": "sinusoidal"}
+    unused = ("attention_window", "relative_distance", "encoder_projected_keys")
+    model |= dict.fromkeys((*unused, "encoder_global_positions"))
+    model["positions"] = "sinusoidal"
     for key, field in marian.SIZES.items():
         size = _integer(settings, key)
         if model.setdefault(field, size) != size:

@@ -10,12 +10,14 @@ repository writes shapes in one alphabet:
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.models.fused_attention import fused_attention, fused_attention_fits
+from jaxformer.models.layers import rotate, rotations
 from jaxformer.models.linear import Projection
 from jaxformer.models.local_attention import Neighbourhood, local_attention
 from jaxformer.models.masks import MASKED
@@ -120,19 +122,58 @@ class MultiHeadAttention(nn.Module):
     may_fuse: bool = False  # cuDNN's kernel, see `fused_attention_fits`
 
     @nn.compact
-    def __call__(self, x: jax.Array, memory: jax.Array, mask: Mask) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        memory: jax.Array,
+        mask: Mask,
+        positions: jax.Array | None = None,
+    ) -> jax.Array:
         """Attend from x [B, T, D] to memory [B, S, D]; x itself for self-attention.
 
-        mask as in `dot_product_attention`; returns [B, T, D].
+        mask as in `dot_product_attention`. Positions int [B, S], for self-attention,
+        rotate queries and keys (Su et al. 2021). Returns [B, T, D].
         """
-        d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
-        linear = partial(Projection, dtype=self.dtype, has_bias=self.has_bias)
-        project = partial(linear, axes=axes, contracted=1, gain=1.0)
-        key = project((d, h, self.d_k), name="key")(memory)
-        value = project((d, h, self.d_v), name="value")(memory)
-        query = project((d, h, self.d_k), name="query")(x)
+        heads = self.attend(x, memory, mask, positions)
+        shape, axes = (*heads.shape[2:], x.shape[-1]), ("heads", "head_size", "embed")
+        output = self._linear(
+            shape, axes, contracted=2, gain=self.output_gain, name="output"
+        )
+        return output(heads)
+
+    def attend(
+        self, x: jax.Array, memory: jax.Array, mask: Mask, positions: jax.Array | None
+    ) -> jax.Array:
+        """Compute the heads [B, T, H, U]; another kind of attention replaces this."""
+        query, key, value = self.projected(x, memory, positions)
         if self.is_mutable_collection("intermediates"):  # asked for
             self.sow("intermediates", "weights", attention_weights(query, key, mask))
-        heads = dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)
-        shape, axes, gain = (h, self.d_v, d), (*axes[1:], axes[0]), self.output_gain
-        return linear(shape, axes, contracted=2, gain=gain, name="output")(heads)
+        return dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)
+
+    def projected(
+        self,
+        x: jax.Array,
+        memory: jax.Array,
+        positions: jax.Array | None,
+        *,
+        prefix: str = "",
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Project to queries [B, T, H, K], keys [B, S, H, K] and values [B, S, H, U].
+
+        With positions x has the first T tokens of memory. `prefix` is that of the
+        projections' names.
+        """
+        d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
+        project = partial(self._linear, axes=axes, contracted=1, gain=1.0)
+        key = project((d, h, self.d_k), name=f"{prefix}key")(memory)
+        value = project((d, h, self.d_v), name=f"{prefix}value")(memory)
+        query = project((d, h, self.d_k), name=f"{prefix}query")(x)
+        if positions is not None:
+            turns = rotations(positions, memory.shape[1], self.d_k)
+            turns = [each[:, :, None] for each in turns]  # [B, S, 1, K / 2]
+            key = rotate(key, *turns, axis=3)
+            query = rotate(query, *(each[:, : x.shape[1]] for each in turns), axis=3)
+        return query, key, value
+
+    def _linear(self, *args: Any, **options: Any) -> Projection:
+        return Projection(*args, dtype=self.dtype, has_bias=self.has_bias, **options)

@@ -40,6 +40,33 @@ def sinusoidal_positions(length: int, d_model: int) -> np.ndarray:
     return table.reshape(length, -1)[:, :d_model].astype(np.float32)
 
 
+def rotations(
+    positions: jax.Array, length: int, size: int
+) -> tuple[jax.Array, jax.Array]:
+    """Sines and cosines of the angles by which `rotate` turns heads of even `size` K.
+
+    positions int [...], below `length`; returns float32 [..., K / 2] twice. The angles
+    p / 10000^(2i/K) are those of the sinusoids (Su et al. 2021, section 3.2.2).
+    """
+    table = jnp.asarray(sinusoidal_positions(length, size)).reshape(length, -1, 2)
+    rows = table[positions]
+    return rows[..., 0], rows[..., 1]
+
+
+def rotate(
+    x: jax.Array, sines: jax.Array, cosines: jax.Array, *, axis: int
+) -> jax.Array:
+    """Turn pairs of numbers of queries or keys by angles (Su et al. 2021, equation 34).
+
+    Along `axis`, of size K, number i and number i + K / 2 are a pair. The paper pairs
+    neighbours; learned projections make the order arbitrary, and halves need no
+    transposition. Sines and cosines broadcast to halves of x; returns x's dtype.
+    """
+    first, second = jnp.split(x, 2, axis)
+    turned = first * cosines - second * sines, first * sines + second * cosines
+    return jnp.concatenate(turned, axis).astype(x.dtype)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_norm(
     x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float

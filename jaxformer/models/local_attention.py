@@ -30,6 +30,8 @@ class Neighbourhood:
     segments: jax.Array  # int [B, L], 0 = padding
     reach: int = field(metadata={"static": True})  # positions on either side
     is_causal: bool = field(metadata={"static": True})  # the right side is hidden
+    # Positions of a row with one sentence that all see, and that see all.
+    first: int = field(default=0, metadata={"static": True})
 
     def as_mask(self) -> jax.Array:
         """Write it out: bool [B, 1, L, L]."""
@@ -38,20 +40,24 @@ class Neighbourhood:
         if self.reach < length - 1:
             index = jnp.arange(length)
             distance = jnp.abs(index[:, None] - index[None, :])  # [L, L]
-            mask &= (distance <= self.reach)[None, None]
+            is_seen = distance <= self.reach
+            if self.first:
+                is_seen |= jnp.minimum(index[:, None], index[None, :]) < self.first
+            mask &= is_seen[None, None]
         return mask & causal_mask(length) if self.is_causal else mask
 
 
 def self_attention_mask(
-    segments: jax.Array, *, window: int | None, is_causal: bool
+    segments: jax.Array, *, window: int | None, is_causal: bool, first: int = 0
 ) -> jax.Array | Neighbourhood:
     """Make the mask of self-attention; segments int [B, L], 0 = padding.
 
-    `window` is r, None for all positions. Returns a Neighbourhood for rows much longer
-    than the window, else a mask bool [B, 1, L, L].
+    `window` is r, None for all positions; `first` is that of Neighbourhood. Returns a
+    Neighbourhood for rows much longer than the window, else a mask bool [B, 1, L, L].
     """
     length = segments.shape[1]
-    near = Neighbourhood(segments, length if window is None else window // 2, is_causal)
+    reach = length if window is None else window // 2
+    near = Neighbourhood(segments, reach, is_causal, first)
     in_blocks = keys_computed(length, window=window, is_causal=is_causal) < length
     return near if in_blocks else near.as_mask()
 
@@ -74,7 +80,8 @@ def local_attention(
     """Equation 1 within neighbourhoods, block by block.
 
     query and key [B, L, H, K], value [B, L, H, U]; returns [B, L, H, U] in value's
-    dtype. The result at padding is finite and has no meaning.
+    dtype. The result at padding is finite and has no meaning, and so is that of the
+    `first` positions, which do not see all here.
     """
     length, reach, size = query.shape[1], near.reach, max(near.reach, SMALLEST_BLOCK)
 
@@ -91,8 +98,16 @@ def local_attention(
         right = pad(x[:, 1:, :reach], 0, 1, axis=1)
         return jnp.concatenate([left, x, right], axis=2)
 
+    def with_first(extended: jax.Array, x: jax.Array) -> jax.Array:
+        """Append the positions that all see: [B, N, E, ...] -> [B, N, E + g, ...]."""
+        x = x[:, None, : near.first]
+        x = jnp.broadcast_to(x, (*extended.shape[:2], *x.shape[2:]))
+        return jnp.concatenate([extended, x], axis=2)
+
     queries = blocks(query * (query.shape[-1] ** -0.5))  # [B, N, C, H, K]
     keys, values = extend(blocks(key)), extend(blocks(value))  # [B, N, E, H, K or U]
+    if near.first:
+        keys, values = with_first(keys, key), with_first(values, value)
     scores = jnp.einsum(
         "bnchk,bnehk->bnhce", queries, keys, preferred_element_type=jnp.float32
     )
@@ -103,7 +118,22 @@ def local_attention(
     is_near = jnp.abs(distance) <= reach
     if near.is_causal:
         is_near &= distance >= 0
-    mask = (mask & is_near[None, None])[:, :, None]  # [B, N, 1, C, E]
+    mask = mask & is_near[None, None]
+    if near.first:
+        mask = jnp.concatenate([mask, _mask_of_first(near, own)], axis=3)
+    mask = mask[:, :, None]  # [B, N, 1, C, E]
     weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
     heads = jnp.einsum("bnhce,bnehu->bnchu", weights.astype(value.dtype), values)
     return heads.reshape(len(heads), -1, *heads.shape[3:])[:, :length]
+
+
+def _mask_of_first(near: Neighbourhood, own: jax.Array) -> jax.Array:
+    """Mask the first positions for those that they are not near to: [B, N, C, g].
+
+    `own` are the segments in blocks [B, N, C].
+    """
+    first = near.segments[:, : near.first]
+    same = (own[..., None] == first[:, None, None]) & (first != 0)[:, None, None]
+    index = jnp.arange(own[0].size).reshape(*own.shape[1:], 1)
+    distance = index - jnp.arange(first.shape[1])[None, None]  # [N, C, g]
+    return same & (distance > near.reach)[None]

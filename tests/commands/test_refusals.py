@@ -35,6 +35,10 @@ MISTAKES = {
             "--config.model.max_positions=20",
             "model.max_positions=20 does not hold a row of 32 tokens",
         ),
+        (
+            "--workdir=new --config=toy --config.model.encoder_projected_keys=9",
+            "the sentence pairs of a packed row apart; set batches.layout=buckets",
+        ),
         EDITED,
         ("--workdir=torn", TORN),
         ("--config.data.directory=elsewhere", "elsewhere cannot be compared"),

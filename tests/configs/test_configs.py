@@ -52,6 +52,9 @@ def test_what_is_not_set_can_be_set(name):
     }
     expected = {
         ("model", "attention_window"): int,  # of the Transformer
+        ("model", "encoder_global_positions"): int,
+        ("model", "encoder_projected_keys"): int,
+        ("model", "relative_distance"): int,
         ("optimizer", "clip_norm"): float,
         ("training", "ema_decay"): float,
         ("training", "profile_steps"): int,

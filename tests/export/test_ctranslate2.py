@@ -89,6 +89,7 @@ def test_what_cannot_be_expressed_is_refused(make_model, export, tmp_path):
             make_model(attention_window=9),
             r"window=9, only with None; export",
         ),
+        ("float16", make_model(positions="rotary"), r"positions=rotary, only with"),
         ("int3", (model, params), r"cannot write int3 weights here .* float16"),
         ("int8", (model, more), r"parameter gate/kernel; export to another"),
     ):

@@ -88,9 +88,11 @@ def test_ids_and_text_are_equal(make_model, export_to_marian, transformers):
     ("changes", "said"),
     [
         ({"positions": "learned"}, r"model\.positions=learned, only with sinusoidal"),
+        ({"positions": "rotary"}, r"model\.positions=rotary, only with sinusoidal"),
         ({"norm_first": True}, r"model\.norm_first=True, only with False"),
         ({"d_v": 4}, r"model\.d_v=4, only with 8"),
         ({"d_model": 18, "num_heads": 4}, r"model\.d_k=8, only with 9/2"),
+        ({"encoder_projected_keys": 9}, r"encoder_projected_keys=9, only with None"),
         ({"attention_window": 9}, r"model\.attention_window=9, only with None"),
     ],
 )

@@ -19,9 +19,26 @@ from tests.export.conftest import make_batch
 OPTIONS = TranslateOptions(beam_size=2, alpha=0.6, extra_length=5, batch_tokens=64)
 
 
-def test_the_program_finds_what_the_search_finds(make_model, words, tmp_path):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention_window": 4},
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (
+                {"positions": "relative", "relative_distance": 2},
+                {"encoder_projected_keys": 3},
+                {
+                    "attention_window": 4, "encoder_global_positions": 1,
+                    "positions": "rotary",
+                },
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_the_program_finds_what_the_search_finds(changes, make_model, words, tmp_path):
     """From the written files alone, whose batch size is not fixed."""
-    model, params = make_model(attention_window=4, layers=1, logits_bias=True)
+    model, params = make_model(**changes, layers=1, logits_bias=True)
     params["logits_bias"][EOS] = 5.0  # so that some translations end
     config = mock.Mock(model=model.config)
     write_stablehlo(tmp_path, config, params, words, OPTIONS, source_length=8)

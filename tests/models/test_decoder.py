@@ -39,6 +39,12 @@ MODELS = {
     "context first": recurrent_of(
         layers=2, cell="gru", attention="additive", feeding="context"
     ),
+    "rotary": model_of(layers=2, positions="rotary", d_k=6),
+    "relative": model_of(layers=2, positions="relative", relative_distance=2, d_v=4),
+    "far relative": model_of(positions="relative", relative_distance=40, num_heads=1),
+    "projected keys": model_of(encoder_layers=2, encoder_projected_keys=3),
+    "global": model_of(attention_window=2, encoder_global_positions=2),
+    "rotary window": model_of(positions="rotary", attention_window=4, norm_first=True),
 }  # fmt: skip
 SOURCES = np.array(
     [[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD], [11, 12, 13, EOS, PAD]], np.int32
@@ -135,7 +141,7 @@ def test_a_step_has_the_logits_of_teacher_forcing(name, width):
     walk.assert_like_teacher_forcing()
 
 
-@pytest.mark.parametrize("name", ["odd sizes", "many heads", "window"])
+@pytest.mark.parametrize("name", ["odd sizes", "many heads", "window", "rotary"])
 def test_the_operations_for_tpus_have_the_same_logits(name, branches_of_tpu):
     device = AbstractDevice("TPU v5 lite", num_cores=1, platform="tpu")
     mesh = AbstractMesh((), (), abstract_device=device)

@@ -12,6 +12,8 @@ from jaxformer.models.layers import (
     FeedForward,
     Sublayer,
     layer_norm,
+    rotate,
+    rotations,
     sinusoidal_positions,
 )
 
@@ -27,6 +29,33 @@ def test_wavelengths_run_from_two_pi_to_almost_10000_two_pi():
     quarter = round(2 * np.pi * 10000 ** (510 / 512) / 4)
     assert table[quarter, -2] == pytest.approx(1.0, abs=1e-6)
     assert table[quarter, -1] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_rotation_is_a_product_of_complex_numbers():
+    """Su et al. 2021, section 3.2: i and i + K / 2 are a complex number."""
+    draw, positions = np.random.default_rng(0), np.array([[0, 1, 500], [7, 7, 3]])
+    x = draw.normal(size=(2, 3, 2, 6))
+    turns = [each[:, :, None] for each in rotations(positions, 501, 6)]
+    found = np.asarray(rotate(jnp.float32(x), *turns, axis=3))
+    angles = positions[..., None] * 10000.0 ** (-2 * np.arange(3) / 6)
+    expected = (x[..., :3] + 1j * x[..., 3:]) * np.exp(1j * angles)[:, :, None]
+    np.testing.assert_allclose(found[..., :3], expected.real, atol=1e-5)
+    np.testing.assert_allclose(found[..., 3:], expected.imag, atol=1e-5)
+
+
+def test_scores_of_rotated_queries_and_keys_depend_on_the_distance_alone():
+    query, key = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)
+
+    def score(at, other):
+        sides = zip((query, key), (at, other), strict=True)
+        return np.dot(*(
+            rotate(x, *rotations(jnp.int32(p), 64, 8), axis=0) for x, p in sides
+        ))  # fmt: skip
+
+    for distance in (-5, 0, 9):
+        scores = [score(p + distance, p) for p in (5, 12, 40)]
+        np.testing.assert_allclose(scores, scores[0], atol=1e-5)
+    assert abs(score(9, 5) - score(5, 5)) > 0.1
 
 
 def test_layer_norm_by_hand():

@@ -1,6 +1,7 @@
 """Masks, padding and packing; the names of the Transformer's parameters."""
 
 from dataclasses import replace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +10,30 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import EOS, PAD, Batch
+from jaxformer.config_files import parse_config
+from jaxformer.configs import demo
+from jaxformer.errors import InputError
+from jaxformer.models import local_attention
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.settings import Section
-from tests.models.tiny import config_of, model_of
+from tests.models.tiny import config_of, model_of, params_of
 
 V = 23
+RELATIVE = {"positions": "relative", "relative_distance": 16}
+PROJECTED = {"encoder_projected_keys": 4}
+GLOBAL = {"attention_window": 4, "encoder_global_positions": 2}
 CONFIG = config_of(layers=2, d_v=4, dropout=0.1, max_positions=32)
 VARIANTS = {
     "paper": CONFIG,
     "learned positions": replace(CONFIG, positions="learned"),
     "pre-norm": replace(CONFIG, norm_first=True),
+    "rotary": replace(CONFIG, positions="rotary"),
+    "relative": replace(CONFIG, positions="relative", relative_distance=2),
+    "projected keys": replace(CONFIG, encoder_projected_keys=3),
+    "global positions": replace(
+        CONFIG, attention_window=2, encoder_global_positions=1, positions="rotary"
+    ),
     "published": replace(
         CONFIG, attention_bias=True, activation="swish", logits_bias=True
     ),
@@ -83,6 +97,8 @@ def test_the_first_memory_tells_sources_and_their_tokens_apart():
 
 def test_packed_pairs_get_the_logits_they_get_alone(variant):
     model, params = variant
+    if not model.config.packs:
+        return
     alone = model.logits(params, BATCH)
     packed = Batch(
         source=jnp.array([[5, 6, 7, 8, EOS, 9, 10, EOS, PAD]]),
@@ -133,6 +149,53 @@ def test_bfloat16_activations_keep_float32_parameters_and_logits():
     assert logits.dtype == jnp.float32
     np.testing.assert_allclose(logits, exact, atol=0.15)
     assert (logits != exact).any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"positions": "rotary", "d_k": 15}, "an even model.d_k, and it is 15"),
+        ({"positions": "relative"}, "a distance, such as 16, and others None"),
+        ({"relative_distance": 16}, "positions is sinusoidal and .*_distance 16;"),
+        ({**RELATIVE, "attention_window": 8}, "exclude each other; choose one"),
+        ({**RELATIVE, **PROJECTED}, "exclude each other; choose one"),
+        ({**PROJECTED, "attention_window": 8}, "exclude each other; choose one"),
+        ({"encoder_global_positions": 1}, "for a window; set model.attention_window"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(changes, said):
+    with pytest.raises(InputError, match=said) as refused:
+        config_of(**changes)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("changes", [{"positions": "rotary"}, GLOBAL])
+def test_blocks_of_a_window_are_its_mask(changes):
+    """In a row of several blocks, as in one block."""
+    model = model_of(layers=2, **{"attention_window": 4, **changes})
+    sides = jnp.tile(SOURCE[:1], (1, 3)), jnp.tile(TARGET[:1], (1, 4))
+    batch = Batch(*sides, *map(jnp.ones_like, sides))
+    found = []
+    for block in (local_attention.SMALLEST_BLOCK, 1):
+        with mock.patch.object(local_attention, "SMALLEST_BLOCK", block):
+            found.append(jax.jit(lambda: model.logits(params_of(model), batch))())
+    np.testing.assert_allclose(*found, atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [PROJECTED, GLOBAL])
+def test_what_cannot_be_packed_is_refused_in_one_line(changes):
+    values = demo.get_config().to_dict()
+    values["model"] |= changes
+    with pytest.raises(InputError, match=r"apart; set batches\.layout=buckets$"):
+        parse_config(values)
+    values["batches"]["layout"] = "buckets"
+    assert not parse_config(values).model.packs
+
+
+def test_projected_keys_and_learned_positions_have_a_longest_sequence():
+    for changes in (PROJECTED, {"positions": "learned"}):
+        assert model_of(**changes, max_positions=9).longest == 9
+    assert model_of(**GLOBAL).longest is None
 
 
 def test_learned_positions_refuse_what_their_table_does_not_hold():

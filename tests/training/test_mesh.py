@@ -35,15 +35,24 @@ ROWS, LENGTH = 9, 16  # of a batch; 9 rows fill up to 16 on 8 shards, to 12 on 4
 BLOCK = 4  # positions, of restricted self-attention
 CHUNK = 24  # tokens of the loss's chunks: there are several on each of the meshes
 OPTIMIZER, _ = optimizer_of(d_model=D)
+VARIANTS = {
+    "rotary": {"positions": "rotary"},
+    "relative": {"positions": "relative", "relative_distance": 3},
+    "projected keys": {"encoder_projected_keys": 5, "max_positions": 24},
+    "global": {"attention_window": 4, "encoder_global_positions": 2},
+}
 pytestmark = pytest.mark.slow
 with_tensor = pytest.mark.parametrize("sizes", [ALL, TENSOR])
 
 
-def batches(sizes):
+def batches(sizes, *, packed=True):
     """The batches of a run; rows that the mesh does not divide are filled up."""
     widths = ((0, -ROWS % (sizes[0] * sizes[1])), (0, 0))
     for seed in itertools.count():
         batch = random_batch(ROWS, LENGTH, vocabulary=V, seed=seed)
+        if not packed:
+            one = np.minimum(batch.source_segments, 1)
+            batch = batch._replace(source_segments=one, target_segments=one)
         padded = Batch(*(np.pad(array, widths) for array in batch))
         yield put_batch(mesh_of(sizes), padded)
 
@@ -59,12 +68,15 @@ class Program(NamedTuple):
 
 
 @functools.cache
-def program(sizes, *, has_biases=False, window=None):
-    """Of the paper's model, or with biases as published models have, or a window."""
+def program(sizes, *, has_biases=False, window=None, variant=None):
+    """Of the paper's model, or with biases as published models have, or a window.
+
+    Or one of VARIANTS.
+    """
     mesh = mesh_of(sizes)
     model = model_of(
         **SIZES, dropout=0.1, attention_bias=has_biases, logits_bias=has_biases,
-        attention_window=window,
+        **{"attention_window": window, **VARIANTS.get(variant, {})},
     )  # fmt: skip
     batch = next(batches(sizes))
     with (
@@ -113,7 +125,8 @@ def reports(sizes, count, **options):
     """Loss, NLL, correct, tokens and gradient norm of the first `count` updates."""
     update, numbers = program(sizes, **options), []
     state = first_values(update.state)
-    for batch in itertools.islice(batches(sizes), count):
+    packed = model_of(**VARIANTS.get(options.get("variant"), {})).config.packs
+    for batch in itertools.islice(batches(sizes, packed=packed), count):
         state, report = update.run(state, batch)
         numbers.append([*report.sums, report.gradient_norm])
     return np.array(jax.device_get(numbers))
@@ -140,6 +153,13 @@ def test_twenty_losses_are_the_same_on_every_mesh(sizes):
 def test_biases_of_published_models_add_up_on_every_mesh(sizes):
     found, expected = (reports(each, 1, has_biases=True) for each in (sizes, ONE))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_make_the_same_updates_on_a_mesh(variant):
+    found, expected = (reports(each, 3, variant=variant) for each in (ALL, ONE))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert np.abs(expected[:, 0] / reports(ONE, 3)[:, 0] - 1).max() > 1e-4
 
 
 def test_restricted_attention_is_the_same_on_a_mesh_and_moves_nothing():

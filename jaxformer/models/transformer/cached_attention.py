@@ -48,15 +48,34 @@ class EachHead:
         key = self._cut(key, batch).transpose(2, 0, 1, 3)
         return Attended(key, self._cut(value, batch).transpose(2, 0, 3, 1))
 
-    def attend(self, query: jax.Array, past: Attended, mask: jax.Array) -> jax.Array:
-        """Compute equation 1: [H U, B W]; mask bool [B, W, M] or [B, 1, M]."""
+    def attend(
+        self,
+        query: jax.Array,
+        past: Attended,
+        mask: jax.Array,
+        of_slots: Attended | None = None,
+    ) -> jax.Array:
+        """Compute equation 1: [H U, B W]; mask bool [B, W, M] or [B, 1, M].
+
+        With relative positions `of_slots` are vectors of the P slots, [P, K] and
+        [P, U], for the M / P keys and values of each.
+        """
         query = query * (query.shape[-1] ** -0.5)
         scores = jnp.einsum(
             "bhwk,bhkm->bhwm", query, past.key, preferred_element_type=jnp.float32
         )
+        if of_slots is not None:
+            of_query = jnp.einsum(
+                "bhwk,pk->bhwp", query, of_slots.key, preferred_element_type=jnp.float32
+            )
+            count = scores.shape[3] // of_query.shape[3]
+            scores += jnp.repeat(of_query, count, axis=3)
         scores = jnp.where(mask[:, None], scores, MASKED)
         weights = jax.nn.softmax(scores, axis=-1).astype(past.value.dtype)
         heads = jnp.einsum("bhwm,bhmu->bhwu", weights, past.value)
+        if of_slots is not None:
+            of_slot = weights.reshape(*weights.shape[:3], -1, count).sum(axis=4)
+            heads += jnp.einsum("bhwp,pu->bhwu", of_slot, of_slots.value)
         batch, count, width, size = heads.shape
         return heads.transpose(1, 3, 0, 2).reshape(count * size, batch * width)
 

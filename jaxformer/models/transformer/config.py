@@ -22,11 +22,20 @@ class TransformerConfig(Section, name="model"):
         "P_drop, of sub-layer outputs and embeddings with position.", least=0, below=1
     )
     positions: str = setting(
-        "Positional encoding: sinusoids (section 3.5) or a learned table (Table 3, E).",
-        choices=("sinusoidal", "learned"),
+        "Positional encoding: sinusoids (section 3.5) or a learned table (Table 3, E), "
+        "added to embeddings; or, in self-attention, rotary (Su et al. 2021) or "
+        "relative (Shaw et al. 2018).",
+        choices=("sinusoidal", "learned", "rotary", "relative"),
+    )
+    relative_distance: int | None = setting(
+        "Largest distance, k, that relative positions tell apart; Shaw et al.: 16.",
+        least=1,
+        most=2**16,
     )
     max_positions: int = setting(
-        "Tokens of a sequence that a learned table can hold.", least=1, most=2**20
+        "Tokens of a sequence that a learned table, or projected keys, can hold.",
+        least=1,
+        most=2**20,
     )
     norm_first: bool = setting("Pre-norm instead of the paper's post-norm.")
     dtype: str = setting(
@@ -34,6 +43,18 @@ class TransformerConfig(Section, name="model"):
     )
     attention_window: int | None = setting(
         "Positions that self-attention sees, r (section 4); None: all.", least=1
+    )
+    encoder_projected_keys: int | None = setting(
+        "Keys that the encoder's self-attention projects a sentence to, k (Linformer, "
+        "Wang et al. 2020); None: no projection. Needs batches.layout=buckets.",
+        least=1,
+        most=2**16,
+    )
+    encoder_global_positions: int | None = setting(
+        "First positions of a source that see all and that all see beside the window "
+        "(Longformer, Beltagy et al. 2020). Needs batches.layout=buckets.",
+        least=1,
+        most=2**16,
     )
     fused_attention: bool = setting(
         "Use cuDNN's attention kernel on GPUs for the sizes it accepts.", free=True
@@ -49,6 +70,44 @@ class TransformerConfig(Section, name="model"):
         super().__post_init__()
         if self.d_model % 2:
             raise InputError(f"model.d_model is {self.d_model}; it must be even")
+        if self.positions == "rotary" and self.d_k % 2:
+            raise InputError(
+                f"model.positions=rotary needs an even model.d_k, and it is {self.d_k}"
+            )
+        is_relative = self.positions == "relative"
+        if is_relative == (self.relative_distance is None):
+            raise InputError(
+                f"model.positions is {self.positions} and model.relative_distance "
+                f"{self.relative_distance}; relative positions need a distance, such "
+                "as 16, and others None"
+            )
+        chosen = (self.attention_window, self.encoder_projected_keys)
+        if is_relative + sum(each is not None for each in chosen) > 1:
+            raise InputError(
+                "model.positions=relative, model.attention_window and "
+                "model.encoder_projected_keys exclude each other; choose one"
+            )
+        if self.encoder_global_positions is not None and self.attention_window is None:
+            raise InputError(
+                "model.encoder_global_positions is for a window; set "
+                "model.attention_window"
+            )
+
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of a sequence; None: no limit."""
+        is_learned = self.positions == "learned"
+        has_limit = is_learned or self.encoder_projected_keys is not None
+        return self.max_positions if has_limit else None
+
+    @property
+    def packs(self) -> bool:
+        return self.encoder_projected_keys is self.encoder_global_positions is None
+
+    @property
+    def adds_positions(self) -> bool:
+        """Whether embeddings have a position added (section 3.5)."""
+        return self.positions in ("sinusoidal", "learned")
 
     def layers(self, stack: str) -> int:
         """Return N of a stack, "encoder" or "decoder"."""

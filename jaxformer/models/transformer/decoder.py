@@ -36,6 +36,11 @@ from jaxformer.models.transformer.cached_attention import (
     cached_attention,
 )
 from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.ring import (
+    rotate_newest,
+    self_mask,
+    vectors_of_slots,
+)
 from jaxformer.models.transformer.transformer import SUBLAYERS, Transformer
 
 
@@ -91,6 +96,7 @@ class TransformerDecoder:
         """Return a layer's `Linear` maps, stacked where inputs are equal, and norms."""
         d_model, heads = self.config.d_model, self.config.num_heads * self.config.d_v
         own, cross, feed = (layer[name] for name in SUBLAYERS["decoder"])
+        tables = own.get("relative_key"), own.get("relative_value")
 
         def linear(inputs: int, *projections: Mapping[str, jax.Array]) -> Linear:
             kernels = [p["kernel"].reshape(inputs, -1).T for p in projections]
@@ -108,6 +114,9 @@ class TransformerDecoder:
             "cross_output": linear(heads, cross["output"]),
             "hidden": linear(d_model, feed["hidden"]),
             "output": linear(self.config.d_ff, feed["output"]),
+            "relative": jax.tree.map(
+                lambda table: table.astype(self.config.dtype), Attended(*tables)
+            ),
             "norms": {
                 name: layer[f"{name}_sublayer"]["norm"] for name in SUBLAYERS["decoder"]
             },
@@ -115,8 +124,8 @@ class TransformerDecoder:
 
     def encode(self, weights: Weights, source: jax.Array) -> Memory:
         ids = source
-        if self.config.positions == "learned":  # padding may exceed the table
-            ids = source[:, : self.config.max_positions]
+        if self.config.longest is not None:  # padding may exceed it
+            ids = source[:, : self.config.longest]
         is_real = ids != PAD
         encoded = self.network.apply(
             {"params": weights.params}, ids, is_real.astype(jnp.int32), method="encode"
@@ -156,8 +165,9 @@ class TransformerDecoder:
     ) -> tuple[jax.Array, Cache]:
         config, params = self.config, weights.params
         batch, width, length = newest.ancestors.shape
-        index = newest.clock % self._slots(length) * width  # of the cache
-        self_mask = self._self_mask(newest)
+        slots = self._slots(length)
+        index = newest.clock % slots * width  # of the cache
+        past_mask = self_mask(newest, slots)
         cross_mask = memory.is_real[:, None, :]  # [B, 1, S]
         attention, cut = self._attention, self._query_size
 
@@ -168,12 +178,19 @@ class TransformerDecoder:
 
             def self_attention(y: jax.Array) -> jax.Array:
                 nonlocal past
-                query, *new = jnp.split(layer["self_input"](y), [cut, 2 * cut])
-                new = attention.attended(*new, batch)
+                query, key, value = jnp.split(layer["self_input"](y), [cut, 2 * cut])
+                if config.positions == "rotary":
+                    query, key = (
+                        rotate_newest(each, newest, config.d_k) for each in (query, key)
+                    )
+                new = attention.attended(key, value, batch)
                 put = jax.lax.dynamic_update_slice_in_dim
                 past = Attended(*map(put, past, new, (index, index), attention.axes))
-                query = attention.query(query, batch)
-                return layer["self_output"](attention.attend(query, past, self_mask))
+                operands = attention.query(query, batch), past, past_mask
+                if config.positions == "relative":
+                    of_slots = vectors_of_slots(layer["relative"], newest, slots)
+                    return layer["self_output"](attention.attend(*operands, of_slots))
+                return layer["self_output"](attention.attend(*operands))
 
             def cross_attention(y: jax.Array) -> jax.Array:
                 query = attention.query(layer["cross_query"](y), batch)
@@ -190,11 +207,12 @@ class TransformerDecoder:
                 x = residual(x, function, norm=norm, norm_first=config.norm_first)
             return x, past
 
-        positions = params.get("position_embedding")
-        if positions is None:
-            positions = jnp.asarray(sinusoidal_positions(length, config.d_model))
         x = jnp.take(weights.embedding, newest.tokens, axis=0) * config.d_model**0.5
-        x = x + positions[newest.ages][:, None]  # [B, W, D]
+        if config.adds_positions:
+            positions = params.get("position_embedding")
+            if positions is None:
+                positions = jnp.asarray(sinusoidal_positions(length, config.d_model))
+            x = x + positions[newest.ages][:, None]  # [B, W, D]
         x = x.reshape(batch * width, -1).T.astype(config.dtype)  # [D, R]
         new_cache = []
         for each in zip(weights.layers, memory.layers, cache, strict=True):
@@ -207,7 +225,9 @@ class TransformerDecoder:
 
     @property
     def _attention(self) -> EachHead | AllHeads:
-        return cached_attention(self.config.num_heads)
+        heads = self.config.num_heads
+        is_relative = self.config.positions == "relative"
+        return EachHead(heads) if is_relative else cached_attention(heads)
 
     @property
     def _query_size(self) -> int:
@@ -226,20 +246,6 @@ class TransformerDecoder:
         """P, the number of the last L = `length` positions that the newest one sees."""
         window = self.config.attention_window
         return length if window is None else min(length, window // 2 + 1)
-
-    def _self_mask(self, newest: Newest) -> jax.Array:
-        """Mask the slots that each hypothesis may see: bool [B, W, P W]."""
-        _, ages, clock, ancestors = newest
-        batch, width, length = ancestors.shape
-        slots = self._slots(length)
-        steps_ago = (clock - jnp.arange(slots)) % slots  # [P]
-        if slots != length:
-            ancestors = jnp.take(ancestors, (clock - steps_ago) % length, axis=2)
-        is_past = steps_ago[None, :] <= ages[:, None]  # [B, P]
-        writers = jnp.arange(width)[None, None, None]
-        is_own = ancestors[..., None] == writers  # [B, W, P, W]
-        mask = is_own & is_past[:, None, :, None]
-        return mask.reshape(batch, width, slots * width)
 
     def _norm(self, x: jax.Array, norm: Mapping[str, jax.Array]) -> jax.Array:
         """Compute `layers.layer_norm` over the first axis of x [D, R]."""

@@ -34,8 +34,7 @@ class TransformerModel:
 
     @property
     def longest(self) -> int | None:
-        is_learned = self.config.positions == "learned"
-        return self.config.max_positions if is_learned else None
+        return self.config.longest
 
     @property
     def network(self) -> Transformer:
@@ -62,9 +61,12 @@ class TransformerModel:
         _, found = self._apply(params, batch, method="hidden", mutable="intermediates")
 
         def maps(stack: str, attention: str) -> jax.Array:
-            layers = found["intermediates"][stack]
             names = [f"layer_{n}" for n in range(self.config.layers(stack))]
-            return jnp.stack([layers[name][attention]["weights"][0] for name in names])
+            if stack == "encoder" and self.config.encoder_projected_keys is not None:
+                rows, length = batch.source.shape
+                return jnp.zeros((0, rows, self.config.num_heads, length, length))
+            layers = (found["intermediates"][stack][name] for name in names)
+            return jnp.stack([layer[attention]["weights"][0] for layer in layers])
 
         kinds = ("encoder", "self"), ("decoder", "self"), ("decoder", "cross")
         return AttentionMaps(
@@ -99,9 +101,18 @@ class TransformerModel:
         of_source = encoder * (attention + feed_forward) + decoder * attention // 2
         of_target = decoder * (3 * attention // 2 + feed_forward) + d * self.vocab_size
         window = config.attention_window
-        read = encoder * keys_computed(source, window=window, is_causal=False)
-        written = decoder * keys_computed(target, window=window, is_causal=True)
-        scores = source * read + target * (written + decoder * source)
+        read = keys_computed(source, window=window, is_causal=False)
+        written = keys_computed(target, window=window, is_causal=True)
+        if config.encoder_projected_keys is not None:
+            read = 2 * config.encoder_projected_keys  # mixed, and multiplied with
+        if config.encoder_global_positions is not None:
+            first = min(config.encoder_global_positions, source)
+            read += first if read == source else 2 * first  # they see, and are seen
+            of_source += encoder * attention // 2  # keys and values of their own
+        if config.relative_distance is not None:
+            read += 2 * config.relative_distance + 1
+            written += 2 * config.relative_distance + 1
+        scores = source * encoder * read + target * decoder * (written + source)
         return 6 * rows * (source * of_source + target * of_target + head_pair * scores)
 
     def activations(self, rows: int, source: int, target: int) -> int:
@@ -109,6 +120,7 @@ class TransformerModel:
         encoder, decoder = config.encoder_layers, config.decoder_layers
         projected = config.num_heads * (config.d_k + config.d_v)
         width = 4 * config.d_model + 2 * projected + 2 * config.d_ff
-        scores = encoder * source**2 + decoder * target * (target + source)
+        keys = config.encoder_projected_keys or source
+        scores = encoder * source * keys + decoder * target * (target + source)
         positions = encoder * source + decoder * target
         return rows * (positions * width + config.num_heads * scores)

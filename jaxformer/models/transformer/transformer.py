@@ -1,6 +1,7 @@
 """Section 3: the encoder-decoder Transformer on whole targets, as a Linen module."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ from flax import linen as nn
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
 from jaxformer.models.attention import Mask, MultiHeadAttention
+from jaxformer.models.global_attention import GlobalAttention
 from jaxformer.models.layers import (
     Dropout,
     FeedForward,
@@ -19,6 +21,8 @@ from jaxformer.models.layers import (
 )
 from jaxformer.models.local_attention import self_attention_mask
 from jaxformer.models.masks import segment_mask
+from jaxformer.models.projected_attention import ProjectedAttention
+from jaxformer.models.relative_attention import RelativeAttention
 from jaxformer.models.rematerialise import rematerialised
 from jaxformer.models.sequence_model import Features
 from jaxformer.models.transformer.config import TransformerConfig
@@ -29,6 +33,23 @@ SUBLAYERS = {  # of a layer, in the order of Figure 1
 }
 
 
+def self_attention(
+    config: TransformerConfig, stack: str
+) -> Callable[..., MultiHeadAttention]:
+    """Choose the kind of self-attention of a stack."""
+    if config.positions == "relative":
+        return functools.partial(RelativeAttention, distance=config.relative_distance)
+    if stack == "encoder" and config.encoder_projected_keys is not None:
+        return functools.partial(
+            ProjectedAttention,
+            count=config.encoder_projected_keys,
+            longest=config.max_positions,
+        )
+    if stack == "encoder" and config.encoder_global_positions is not None:
+        return functools.partial(GlobalAttention, first=config.encoder_global_positions)
+    return MultiHeadAttention
+
+
 class Layer(nn.Module):
     """A layer of the encoder or the decoder (Figure 1)."""
 
@@ -36,19 +57,30 @@ class Layer(nn.Module):
     stack: str  # a key of SUBLAYERS
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: Mask, *source: jax.Array) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D]; `source` is memory [B, S, D] and its mask."""
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: Mask,
+        positions: jax.Array | None,
+        *source: jax.Array,
+    ) -> jax.Array:
+        """Map x [B, L, D] to [B, L, D].
+
+        `positions` int [B, L] are those that self-attention rotates by, `source` is
+        memory [B, S, D] and its mask.
+        """
         config, names = self.config, SUBLAYERS[self.stack]
         dtype = jnp.dtype(config.dtype)
         gain = residual_gain(len(names) * config.layers(self.stack))
-        attention = functools.partial(
-            MultiHeadAttention, config.num_heads, config.d_k, config.d_v, dtype,
-            config.attention_bias, gain, config.fused_attention,
+        sizes = (
+            config.num_heads, config.d_k, config.d_v, dtype, config.attention_bias,
+            gain, config.fused_attention,
         )  # fmt: skip
-        own = attention(name="self_attention")
-        cross = attention(name="cross_attention")  # without parameters until called
+        own = self_attention(config, self.stack)(*sizes, name="self_attention")
+        # Without parameters until called.
+        cross = MultiHeadAttention(*sizes, name="cross_attention")
         functions = {
-            "self_attention": lambda y: own(y, y, mask),
+            "self_attention": lambda y: own(y, y, mask, positions),
             "cross_attention": lambda y: cross(y, *source),
             "feed_forward": FeedForward(
                 config.d_model, config.d_ff, config.activation, dtype, gain,
@@ -121,6 +153,10 @@ class Transformer(nn.Module):
             )
         return self.position_embedding[:length]
 
+    def _rotary_positions(self, segments: jax.Array) -> jax.Array | None:
+        is_rotary = self.config.positions == "rotary"
+        return positions_in_segments(segments) if is_rotary else None
+
     def _embed(
         self, table: jax.Array, ids: jax.Array, segments: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
@@ -128,11 +164,14 @@ class Transformer(nn.Module):
 
         Also returns the table [V, D], for the next use: see `look_up`.
         """
-        numbers = positions_in_segments(segments)
-        positions = jnp.take(self._position_table(ids.shape[1]), numbers, axis=0)
-        rows, table = look_up(table, ids, self.config.dtype)
-        x = rows * jnp.float32(self.config.d_model**0.5) + positions
-        x = self.dropout(x.astype(self.config.dtype))
+        config, positions = self.config, None
+        if config.adds_positions:
+            numbers = positions_in_segments(segments)
+            positions = jnp.take(self._position_table(ids.shape[1]), numbers, axis=0)
+        rows, table = look_up(table, ids, config.dtype)
+        x = rows * jnp.float32(config.d_model**0.5)
+        x = x if positions is None else x + positions
+        x = self.dropout(x.astype(config.dtype))
         return nn.with_logical_constraint(x, ("batch", "length", "activation")), table
 
     def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
@@ -140,9 +179,15 @@ class Transformer(nn.Module):
         return self._encode(self._embed(self.embedding, source, segments)[0], segments)
 
     def _encode(self, x: jax.Array, segments: jax.Array) -> jax.Array:
-        window = self.config.attention_window
-        mask = self_attention_mask(segments, window=window, is_causal=False)
-        return self.encoder(x, mask)
+        config = self.config
+        if config.encoder_projected_keys is not None:
+            mask = (segments != 0)[:, None, None]
+        else:
+            mask = self_attention_mask(
+                segments, window=config.attention_window, is_causal=False,
+                first=config.encoder_global_positions or 0,
+            )  # fmt: skip
+        return self.encoder(x, mask, self._rotary_positions(segments))
 
     def hidden(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Run both stacks on a whole target: [B, T, D]; also the output table."""
@@ -153,7 +198,8 @@ class Transformer(nn.Module):
         window = self.config.attention_window
         self_mask = self_attention_mask(segments, window=window, is_causal=True)
         cross_mask = segment_mask(segments, batch.source_segments)
-        return self.decoder(x, self_mask, memory, cross_mask), table
+        positions = self._rotary_positions(segments)
+        return self.decoder(x, self_mask, positions, memory, cross_mask), table
 
     def features(self, batch: Batch) -> Features:
         """Return `hidden` and the output table."""

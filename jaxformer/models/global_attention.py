@@ -1,0 +1,41 @@
+"""Longformer's self-attention (Beltagy et al. 2020): a window and global positions.
+
+Global positions, here the first g of a sentence, see all tokens and are seen by all.
+As in section 3.1 of the paper their own attention has queries, keys and values of its
+own projections; other tokens see them by the projections of the window.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.models.attention import (
+    Mask,
+    MultiHeadAttention,
+    attention_weights,
+    dot_product_attention,
+)
+from jaxformer.models.local_attention import Neighbourhood
+
+
+class GlobalAttention(MultiHeadAttention, kw_only=True):
+    """Self-attention under a mask with `first` global positions, one sentence a row."""
+
+    first: int  # g
+
+    def attend(
+        self, x: jax.Array, memory: jax.Array, mask: Mask, positions: jax.Array | None
+    ) -> jax.Array:
+        near = self.projected(x, memory, positions)
+        far = self.projected(x[:, : self.first], memory, positions, prefix="global_")
+        if isinstance(mask, Neighbourhood):
+            of_first = (mask.segments != 0)[:, None, None]
+        else:
+            of_first = mask[:, :, : self.first]
+        if self.is_mutable_collection("intermediates"):
+            weights = attention_weights(*far[:2], of_first)
+            others = attention_weights(*near[:2], mask)[:, :, self.first :]
+            weights = jnp.concatenate([weights, others], axis=2)
+            self.sow("intermediates", "weights", weights)
+        heads = dot_product_attention(*far, of_first, may_fuse=self.may_fuse)
+        others = dot_product_attention(*near, mask, may_fuse=self.may_fuse)
+        return jnp.concatenate([heads, others[:, self.first :]], axis=1)

@@ -1,0 +1,52 @@
+"""What a decoding step derives from clock, ages and ancestors of its ring buffer.
+
+P counts the slots that are cached, H heads, K and U their sizes.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.models.layers import rotate, rotations
+from jaxformer.models.sequence_model import Newest
+from jaxformer.models.transformer.cached_attention import Attended
+
+
+def steps_ago(newest: Newest, slots: int) -> jax.Array:
+    """Count the steps since each slot was written, 0 in this one: int32 [P]."""
+    return (newest.clock - jnp.arange(slots)) % slots
+
+
+def self_mask(newest: Newest, slots: int) -> jax.Array:
+    """Mask the slots that each hypothesis may see: bool [B, W, P W]."""
+    _, ages, clock, ancestors = newest
+    batch, width, length = ancestors.shape
+    ago = steps_ago(newest, slots)
+    if slots != length:
+        ancestors = jnp.take(ancestors, (clock - ago) % length, axis=2)
+    is_past = ago[None, :] <= ages[:, None]  # [B, P]
+    writers = jnp.arange(width)[None, None, None]
+    is_own = ancestors[..., None] == writers  # [B, W, P, W]
+    mask = is_own & is_past[:, None, :, None]
+    return mask.reshape(batch, width, slots * width)
+
+
+def rotate_newest(x: jax.Array, newest: Newest, size: int) -> jax.Array:
+    """Rotate queries or keys x [H K, B W] of head size K by the ages of their tokens.
+
+    Ages of cached keys do not change, so their rotations stay valid.
+    """
+    batch, width, length = newest.ancestors.shape
+    turns = rotations(newest.ages, length, size)  # [B, K / 2]
+    turns = [each.T[None, :, :, None] for each in turns]
+    heads = x.reshape(-1, size, batch, width)
+    return rotate(heads, *turns, axis=1).reshape(x.shape)
+
+
+def vectors_of_slots(tables: Attended, newest: Newest, slots: int) -> Attended:
+    """Choose the vectors of `relative_attention` by the age of each slot.
+
+    Tables are [2k + 1, K] and [2k + 1, U], results [P, K] and [P, U].
+    """
+    reach = len(tables.key) // 2
+    rows = reach - jnp.minimum(steps_ago(newest, slots), reach)
+    return Attended(*(table[rows] for table in tables))
