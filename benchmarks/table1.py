@@ -11,114 +11,26 @@ backward pass on this machine; with --topology, the TPU compiler's estimate of i
 
 import argparse
 import functools
-import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from benchmarks import harness
+from benchmarks.counting import count
 from benchmarks.table1_layers import LAYERS, Layer
 
 LENGTHS = 16, 64, 256, 1024, 4096  # n
 WIDTHS = 64, 128, 256, 512  # d
 PATHS = 9, 27, 81  # n of the paths
-
-
-class Counts(NamedTuple):
-    """What a program multiplies."""
-
-    operations: int  # of matrix products, two for each multiplication
-    chain: int  # products that depend on each other, in the longest chain
-
-
-def count(function: Callable, *arguments: Any) -> Counts:
-    """Count the products of a function, which is traced and not run."""
-    program = jax.make_jaxpr(function)(*arguments)
-    inputs = [0] * len(program.jaxpr.invars)
-    return Counts(_operations(program.jaxpr), max(_chains(program.jaxpr, inputs)))
-
-
-def _size(product: Any) -> int:
-    """Count the operations of one equation: 0 if it is no product."""
-    output = product.outvars[0].aval
-    if product.primitive.name == "dot_general":
-        left, ((summed, _), _) = (
-            product.invars[0].aval,
-            product.params["dimension_numbers"],
-        )
-        return 2 * output.size * math.prod(left.shape[axis] for axis in summed)
-    if product.primitive.name == "conv_general_dilated":
-        kernel, numbers = product.invars[1].aval, product.params["dimension_numbers"]
-        return 2 * output.size * kernel.size // kernel.shape[numbers.rhs_spec[0]]
-    return 0
-
-
-def _inner(equation: Any) -> list[Jaxpr]:
-    """Return the programs that an equation calls."""
-    found = jax.tree.leaves(
-        list(equation.params.values()),
-        is_leaf=lambda x: isinstance(x, Jaxpr | ClosedJaxpr),
-    )
-    programs = [
-        x.jaxpr if isinstance(x, ClosedJaxpr) else x
-        for x in found
-        if isinstance(x, Jaxpr | ClosedJaxpr)
-    ]
-    if programs and equation.primitive.name == "while":
-        raise ValueError("the trips of a while loop are not known; use lax.scan")
-    return programs
-
-
-def _operations(program: Jaxpr) -> int:
-    total = 0
-    for equation in program.eqns:
-        times = equation.params["length"] if equation.primitive.name == "scan" else 1
-        inner = [_operations(each) for each in _inner(equation)]
-        total += _size(equation) + times * max(inner, default=0)
-    return total
-
-
-def _chains(program: Jaxpr, inputs: Sequence[int]) -> list[int]:
-    """Return the longest chain that ends in each output, given those of the inputs."""
-    chains = dict(zip(program.invars, inputs, strict=True))
-
-    def of(variable: Any) -> int:
-        return 0 if isinstance(variable, Literal) else chains.get(variable, 0)
-
-    for equation in program.eqns:
-        given = [of(each) for each in equation.invars]
-        if equation.primitive.name == "scan":
-            found = _scan_chains(equation, given)
-        elif inner := _inner(equation):
-            each = [_chains(body, given[-len(body.invars) :]) for body in inner]
-            found = list(map(max, *each)) if len(each) > 1 else each[0]
-        else:
-            found = [max(given, default=0) + (_size(equation) > 0)]
-            found *= len(equation.outvars)
-        chains |= zip(equation.outvars, found, strict=True)
-    return [of(each) for each in program.outvars]
-
-
-def _scan_chains(equation: Any, given: Sequence[int]) -> list[int]:
-    params = equation.params
-    constants, carried = params["num_consts"], params["num_carry"]
-    fixed, carry = given[:constants], given[constants : constants + carried]
-    rest = given[constants + carried :]
-    stacked: list[int] = []
-    for _ in range(params["length"]):
-        found = _chains(params["jaxpr"].jaxpr, [*fixed, *carry, *rest])
-        carry, stacked = found[:carried], found[carried:]
-    return [*carry, *stacked]
 
 
 def reached(layer: Layer, n: int, depth: int) -> np.ndarray:
@@ -194,14 +106,14 @@ def table(
     """Make the rows of Table 1: the paper's cells beside what was measured.
 
     Exponents are those between the two largest n at the smallest d, and between the two
-    largest d at the smallest n.
+    largest d at the largest n.
     """
     rows = []
     for name, cells in found.items():
         layer = LAYERS[name]
         lengths, widths = (sorted(set(sizes)) for sizes in zip(*cells, strict=True))
         by_n = slope({n: cells[n, widths[0]]["operations"] for n in lengths[-2:]})
-        by_d = slope({d: cells[lengths[0], d]["operations"] for d in widths[-2:]})
+        by_d = slope({d: cells[lengths[-1], d]["operations"] for d in widths[-2:]})
         chains = [cells[n, widths[0]]["chain"] for n in (lengths[0], lengths[-1])]
         row = [
             name, layer.complexity, f"n^{by_n:.2f}, d^{by_d:.2f}",
@@ -226,6 +138,15 @@ def print_costs(found: dict[str, dict[tuple[int, int], dict[str, float]]]) -> No
             rows.append(" | ".join([name, *costs]))
         lengths = [f"n = {n:,}" for n, each in cells if each == d]
         harness.print_table(" | ".join([f"d = {d}", *lengths]), rows)
+
+
+def crossings(found: dict[str, dict], measure: str) -> dict[int, int]:
+    """By width, find the first n for which self-attention exceeds the LSTM."""
+    crossed: dict[int, int] = {}
+    for (n, d), cell in sorted(found["self-attention"].items()):
+        if cell[measure] > found["LSTM"][n, d][measure]:
+            crossed.setdefault(d, n)
+    return crossed
 
 
 def draw(cells: list[dict[str, Any]], measure: str, output: Path) -> None:
@@ -285,12 +206,14 @@ def measure(options: argparse.Namespace) -> dict:
         for name, each in found.items()
         for (n, d), cell in each.items()
     ]
+    crossed = {each: crossings(found, each) for each in ("operations", "seconds")}
+    print("self-attention exceeds the LSTM from n, by d:", crossed, end="\n\n")
     if options.output:
         for kind in ("seconds", "estimate"):
             if kind in cells[0]:
                 path = options.output.with_stem(f"{options.output.stem}_{kind}")
                 draw(cells, kind, path)
-    return {"cells": cells, "paths": paths}
+    return {"cells": cells, "paths": paths, "crossings": crossed}
 
 
 main = functools.partial(

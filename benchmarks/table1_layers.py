@@ -11,11 +11,13 @@ from flax import linen as nn
 from jaxformer.models.attention import MultiHeadAttention
 from jaxformer.models.convolutional.layers import Linear, windows
 from jaxformer.models.local_attention import self_attention_mask
+from jaxformer.models.projected_attention import ProjectedAttention
 from jaxformer.models.recurrent.cells import Cell, recur
 
 HEADS = 8
 WINDOW = 64  # r: positions that restricted self-attention sees
 KERNEL = 3  # k: positions of a convolution
+KEYS, LONGEST = 64, 4096  # of Linformer: k and n
 Apply = Callable[[Any, jax.Array], jax.Array]
 
 
@@ -48,14 +50,26 @@ def self_attention(
     return _made(module, depth, dtype, x, x, mask), apply
 
 
+def linear_attention(d: int, depth: int, dtype: Any) -> tuple[Any, Apply]:
+    """Self-attention to `KEYS` mixtures of all positions (Linformer)."""
+    module = ProjectedAttention(
+        HEADS, d // HEADS, d // HEADS, dtype, False, 1.0, count=KEYS, longest=LONGEST
+    )
+
+    def apply(params: Any, x: jax.Array) -> jax.Array:
+        return module.apply(params, x, x, jnp.ones((1, 1, 1, x.shape[1]), bool))
+
+    x, mask = jnp.zeros((1, 2, d), dtype), jnp.ones((1, 1, 1, 2), bool)
+    return _made(module, depth, dtype, x, x, mask), apply
+
+
 def recurrent(d: int, depth: int, dtype: Any) -> tuple[Any, Apply]:
     """An LSTM in one direction."""
     module = Cell("lstm", d, d, dtype)
 
     def apply(params: Any, x: jax.Array) -> jax.Array:
         is_start = jnp.arange(x.shape[1])[None] == 0
-        zeros = jnp.zeros((1, 1, d))
-        return recur(module.apply(params), x, is_start, zeros)
+        return recur(module.apply(params), x, is_start)
 
     return _made(module, depth, dtype), apply
 
@@ -80,6 +94,7 @@ LAYERS = {
     f"self-attention, r = {WINDOW}": Layer(
         "r n d", "1", "n / r", partial(self_attention, window=WINDOW)
     ),
+    f"linear attention, {KEYS} keys": Layer("not in it", "", "", linear_attention),
     "LSTM": Layer("n d²", "n", "n", recurrent),
     f"convolution, k = {KERNEL}": Layer("k n d²", "1", "n / k", convolution),
     f"dilated convolution, k = {KERNEL}": Layer(

@@ -8,21 +8,24 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import table1
-from benchmarks.table1_layers import HEADS, KERNEL, LAYERS
+from benchmarks.counting import count
+from benchmarks.table1_layers import HEADS, KERNEL, KEYS, LAYERS
 
 N, D = 32, 16
+LINEAR = f"linear attention, {KEYS} keys"
 RESTRICTED = "self-attention, r = 64"
 
 
 def counted(name):
     params, apply = LAYERS[name].make(D, 0, jnp.float32)
-    return table1.count(apply, params, jnp.zeros((1, N, D)))
+    return count(apply, params, jnp.zeros((1, N, D)))
 
 
 @pytest.mark.parametrize(
     ("name", "multiplications", "chain"),
     [
         ("self-attention", 4 * N * D * D + 2 * N * N * D, 4),
+        (LINEAR, 4 * N * D * D + 4 * N * KEYS * D, 5),
         ("LSTM", 2 * N * D * 4 * D, N),
         (f"convolution, k = {KERNEL}", KERNEL * N * D * D, 1),
         (f"dilated convolution, k = {KERNEL}", KERNEL * N * D * D, 1),
@@ -38,12 +41,12 @@ def test_a_loop_counts_by_its_length_and_a_call_by_its_largest_program():
     def loop(x):
         return jax.lax.scan(lambda x, _: (jax.jit(jnp.matmul)(x, x), None), x, length=5)
 
-    assert table1.count(loop, square) == (5 * 2 * 4**3, 5)
+    assert count(loop, square) == (5 * 2 * 4**3, 5)
 
     def branches(x):
         return jax.lax.cond(x.sum() > 0, lambda x: x @ x @ x, lambda x: x, x)
 
-    assert table1.count(branches, square) == (2 * 2 * 4**3, 2)
+    assert count(branches, square) == (2 * 2 * 4**3, 2)
 
 
 def test_a_loop_of_unknown_length_is_refused():
@@ -51,12 +54,13 @@ def test_a_loop_of_unknown_length_is_refused():
         return jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x @ x, x)
 
     with pytest.raises(ValueError, match="trips"):
-        table1.count(loop, jnp.ones((4, 4)))
+        count(loop, jnp.ones((4, 4)))
 
 
 PATHS = {
     "self-attention": 1, "LSTM": 27, f"convolution, k = {KERNEL}": 26 / (KERNEL - 1),
     f"dilated convolution, k = {KERNEL}": math.log(27, KERNEL), RESTRICTED: 1,
+    LINEAR: 1,
 }  # fmt: skip
 
 
@@ -67,6 +71,14 @@ def test_paths_are_those_of_table_1(name):
 
 def test_the_exponent_of_a_power_is_found():
     assert table1.slope({n: 3 * n**2 for n in (2, 4, 8)}) == pytest.approx(2)
+
+
+def test_a_crossing_is_the_first_length_at_which_attention_exceeds():
+    found = {
+        "self-attention": {(8, 4): {"it": 1}, (16, 4): {"it": 5}, (32, 4): {"it": 9}},
+        "LSTM": {(8, 4): {"it": 2}, (16, 4): {"it": 4}, (32, 4): {"it": 8}},
+    }
+    assert table1.crossings(found, "it") == {4: 16}
 
 
 def test_it_prints_tables_and_draws(tmp_path, monkeypatch, capsys):
