@@ -93,15 +93,15 @@ def test_what_is_not_finite_is_named(model):
 # Decoding -------------------------------------------------------------------------
 
 
-def score_of(model, seeds: tuple[int, ...], source: str):
+def score_of(members, source: str):
     """Log-probabilities of the next token by teacher forcing, the members' mean."""
 
     @functools.cache
     def score(tokens):
         target = " ".join(map(str, tokens))
         each = [
-            teacher_forced(model, params_of(model, seed), source, target, 12)[-1]
-            for seed in seeds
+            teacher_forced(model, params, source, target, 12)[-1]
+            for model, params in members
         ]
         return np.log(np.exp(each).mean(axis=0))
 
@@ -112,25 +112,27 @@ BEAM = {"beam_size": 3, "n_best": 3}
 
 
 @pytest.mark.parametrize(
-    ("seeds", "search"),
+    ("others", "search"),
     [
-        ((0,), {"beam_size": 1}),
-        ((0,), BEAM),
-        ((0,), {"beam_size": 2, "n_best": 2, "temperature": 0.8, "seed": 1}),
-        ((0, 3), BEAM),
+        ([], {"beam_size": 1}),
+        ([], BEAM),
+        ([], {"beam_size": 2, "n_best": 2, "temperature": 0.8, "seed": 1}),
+        ([model_of(VOCABULARY)], BEAM),
     ],
-    ids=["greedy", "beam", "samples", "ensemble"],
+    ids=["greedy", "beam", "samples", "ensemble with a Transformer"],
 )
 def test_continuous_batching_finds_what_a_plain_search_finds(
-    model, seeds, search, monkeypatch
+    model, others, search, monkeypatch
 ):
     """For three times as many sentences as slots, of several lengths."""
     monkeypatch.setattr(shapes, "SHORTEST_BUCKET", 4)
     options = TranslateOptions(alpha=1.0, extra_length=3, batch_tokens=16, **search)
+    members = [(model, params_of(model, 0))]
+    members += [(other, params_of(other, 3)) for other in others]
+    models, params = zip(*members, strict=True)
     translator = Translator(
-        [model] * len(seeds), [params_of(model, seed) for seed in seeds], Numbers(),
-        language="en", options=options, rows=None,
-    )  # fmt: skip
+        models, params, Numbers(), language="en", options=options, rows=None
+    )
     draw = np.random.default_rng(2)
     lengths = draw.integers(1, 8, 12)
     sentences = [" ".join(map(str, draw.choice(WORDS, n))) for n in lengths]
@@ -139,7 +141,7 @@ def test_continuous_batching_finds_what_a_plain_search_finds(
     for number, (sentence, hypotheses) in enumerate(zip(sentences, found, strict=True)):
         limit = len(sentence.split()) + 1 + options.extra_length
         wanted = Wanted(limit, seed=options.seed * 1_000_003 + number)
-        expected = plain_search(score_of(model, seeds, sentence), wanted, options)
+        expected = plain_search(score_of(members, sentence), wanted, options)
         expected = sorted(expected, reverse=True)[: options.n_best]
         ours = [(h.score, (*map(int, h.text.split()), EOS)) for h in hypotheses]
         assert_same(ours, expected)

@@ -45,7 +45,7 @@ class ConvolutionalConfig(Section, name="model"):
         return 2 ** (layer % self.max_dilation.bit_length())
 
     def offsets(self, stack: str, layer: int) -> list[int]:
-        """List the inputs of an output, relative to it; in the decoder none follows."""
+        """List where the inputs of an output are, relative to it."""
         last = 0 if stack == "decoder" else self.kernel_width // 2
         first = last - self.kernel_width + 1
         return [self.dilation(layer) * n for n in range(first, last + 1)]
