@@ -34,6 +34,15 @@ CASES = {
         learning_rate_scale=4.0,
         parameters=96 * 32 + 2 * 64 * 49 + 128 * 65 + 3 * 32 * 32 + 32,
     ),
+    "convolutional": Case(
+        {
+            "architecture": "convolutional", "encoder_layers": 1, "decoder_layers": 1,
+            "d_model": 32, "kernel_width": 3, "max_dilation": 1, "dropout": 0.1,
+            "max_positions": 64, "dtype": "float32",
+        },
+        learning_rate_scale=2.0,
+        parameters=96 * 33 + 2 * 64 * 32 + 6 * 32 * 34 + 2 * (32 * 64 * 3 + 2 * 64),
+    ),
 }  # fmt: skip
 CHANGES = """\
     config.model = type(config)({model})
