@@ -107,7 +107,8 @@ class Recurrent(nn.Module):
         source = source_of(weights.attention, encoded[-1])
         decode = self._step_by_step if config.loops_over_attention else self._by_layers
         is_start = starts_of_segments(batch.target_segments)
-        found = decode(weights, source, mask, self.dropout(rows), is_start, start)
+        with jax.named_scope("decoder"):
+            found = decode(weights, source, mask, self.dropout(rows), is_start, start)
         named = {f"encoder/layer_{n}": x for n, x in enumerate(encoded)}
         named["decoder/start"] = start
         named |= {f"decoder/layer_{n}": x for n, x in enumerate(found.layers)}
