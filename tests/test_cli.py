@@ -95,7 +95,7 @@ ROW = ("--mode=reproduce", "--row=table3/E")
         (["--config.training.steps"], "--config.training.steps=VALUE"),
         (["--mode=reproduce", "--row=table3/E_"], "did you mean table3/E?"),
         ([*ROW, CONFIG], "--row=table3/E stands for --config=table3:E already"),
-        (["--config=gone.py"], "no config file gone.py; there are demo, "),
+        (["--config=gone.py"], "no config file gone.py; there are convs2s, demo, "),
         (["--config=dmo"], "no config file dmo; did you mean demo?"),
         (["--config=elsewhere/demo.py"], "no config file elsewhere/demo.py"),
         (["--config=demo:big"], "demo has no rows; leave out :big"),
