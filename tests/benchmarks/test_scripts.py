@@ -49,22 +49,6 @@ def test_train():
 
 
 @pytest.mark.slow
-def test_table1():
-    """Products by formula fit exactly; times only have to be there."""
-    outcome, printed = run("table1.py --quick")
-    fitted = {name: each["operations"] for name, each in outcome["exponents"].items()}
-    assert fitted["self-attention"] == [2, 1]
-    assert fitted["recurrent"] == fitted["convolutional"] == [1, 2]
-    assert fitted["restricted"] == fitted["linear"] == [1, 1]
-    assert all(
-        layer["seconds"] > 0
-        for size in outcome["sizes"].values()
-        for layer in size.values()
-    )
-    assert "| self-attention | n^2 d | (2.0, 1.0) | 1 |" in printed
-
-
-@pytest.mark.slow
 def test_checkpoints():
     outcome, printed = run("checkpoints.py --quick --megabytes=4")
     assert 0 < outcome["seconds"]["verify"] < outcome["seconds"]["open"]

@@ -81,6 +81,7 @@ def test_a_crossing_is_the_first_length_at_which_attention_exceeds():
     assert table1.crossings(found, "it") == {4: 16}
 
 
+@pytest.mark.slow
 def test_it_prints_tables_and_draws(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(table1, "LENGTHS", (8, 16))
     monkeypatch.setattr(table1, "WIDTHS", (HEADS, 2 * HEADS))

@@ -102,6 +102,7 @@ def test_it_shows_its_cross_attention_alone(workdir, command, toy, tmp_path):
     assert "attention='encoder' is none of: cross" in complaint
 
 
+@pytest.mark.parametrize("train", ["recurrent"], indirect=True, scope="module")
 def test_it_is_served(workdir, start):
     server = start(1, "--mode=serve", "--port=0", f"--workdir={workdir}")
     server.until(lambda: "serving: en-de on http://127.0.0.1:" in server.stderr())

@@ -26,11 +26,9 @@ MODELS = {
     "window": model_of(layers=2, attention_window=4),
     "itself": model_of(layers=2, attention_window=1, norm_first=True),
     "wide window": model_of(layers=2, attention_window=30),
-    "convolutional": model_of(architecture="convolutional", layers=3),
     "dilated": model_of(
         architecture="convolutional", layers=4, kernel_width=5, max_dilation=2
     ),
-    "narrow": model_of(architecture="convolutional", kernel_width=1),
     "fixed context": recurrent_of(
         cell="gru", attention="none", feeding="context"
     ),
@@ -39,12 +37,13 @@ MODELS = {
     "context first": recurrent_of(
         layers=2, cell="gru", attention="additive", feeding="context"
     ),
-    "rotary": model_of(layers=2, positions="rotary", d_k=6),
     "relative": model_of(layers=2, positions="relative", relative_distance=2, d_v=4),
     "far relative": model_of(positions="relative", relative_distance=40, num_heads=1),
     "projected keys": model_of(encoder_layers=2, encoder_projected_keys=3),
     "global": model_of(attention_window=2, encoder_global_positions=2),
-    "rotary window": model_of(positions="rotary", attention_window=4, norm_first=True),
+    "rotary window": model_of(
+        layers=2, positions="rotary", d_k=6, attention_window=4, norm_first=True
+    ),
 }  # fmt: skip
 SOURCES = np.array(
     [[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD], [11, 12, 13, EOS, PAD]], np.int32
@@ -141,7 +140,7 @@ def test_a_step_has_the_logits_of_teacher_forcing(name, width):
     walk.assert_like_teacher_forcing()
 
 
-@pytest.mark.parametrize("name", ["odd sizes", "many heads", "window", "rotary"])
+@pytest.mark.parametrize("name", ["odd sizes", "many heads", "window", "rotary window"])
 def test_the_operations_for_tpus_have_the_same_logits(name, branches_of_tpu):
     device = AbstractDevice("TPU v5 lite", num_cores=1, platform="tpu")
     mesh = AbstractMesh((), (), abstract_device=device)
@@ -158,7 +157,7 @@ def test_the_operations_for_tpus_have_the_same_logits(name, branches_of_tpu):
     [
         (model_of(layers=2), 11),
         (model_of(layers=2, attention_window=4), 3),  # a window keeps what it sees
-        (MODELS["convolutional"], 3),
+        (model_of(architecture="convolutional", layers=3), 3),
         (model_of(architecture="convolutional", kernel_width=11), 11),
     ],
 )
