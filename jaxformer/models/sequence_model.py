@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from jaxformer.batch import Batch
 
@@ -38,6 +39,15 @@ class AttentionMaps(NamedTuple):
     encoder: jax.Array  # [N, B, H, S, S]
     decoder: jax.Array  # [N, B, H, T, T]
     cross: jax.Array  # [N, B, H, T, S]
+
+
+def cross_maps(cross: jax.Array) -> AttentionMaps:
+    """Make the maps of a model without self-attention; cross is [N, B, H, T, S]."""
+    _, rows, heads, target, source = cross.shape
+    encoder, decoder = (
+        jnp.zeros((0, rows, heads, size, size)) for size in (source, target)
+    )
+    return AttentionMaps(encoder, decoder, cross)
 
 
 class Newest(NamedTuple):
@@ -139,6 +149,18 @@ def product_blocks(vocabulary: int) -> int:
     devices = jax.sharding.get_abstract_mesh().shape.get("tensor", 1)
     is_whole = size % 8 == 0 and vocabulary % (size * devices) == 0
     return vocabulary // size if is_whole else 1
+
+
+def batch_logits(features: Features) -> jax.Array:
+    """Score every next target token: float32 logits [B, T, V]."""
+    hidden, table, bias = features
+    logits = jnp.einsum(
+        "btd,vd->btv", hidden, table.astype(hidden.dtype),
+        preferred_element_type=jnp.float32,
+    )  # fmt: skip
+    if bias is not None:
+        logits += bias[None, None]
+    return nn.with_logical_constraint(logits, ("batch", "length", "vocab"))
 
 
 def step_logits(

@@ -1,7 +1,7 @@
 """ConvS2S as a `jaxformer.models.sequence_model.Model`."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,59 +12,29 @@ from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.decoder import ConvolutionalDecoder
 from jaxformer.models.convolutional.layers import Linear
 from jaxformer.models.convolutional.network import ConvS2S
-from jaxformer.models.sequence_model import AttentionMaps, Features, Parameters
+from jaxformer.models.linen_model import LinenModel
+from jaxformer.models.sequence_model import AttentionMaps, Parameters, cross_maps
 
 
 @dataclass(frozen=True)
-class ConvolutionalModel:
+class ConvolutionalModel(LinenModel):
     """Gehring et al. (2017), also with dilated convolutions."""
 
     config: ConvolutionalConfig
-    vocab_size: int
-    rematerialise: bool
-
-    @property
-    def d_model(self) -> int:
-        return self.config.d_model
-
-    @property
-    def dtype(self) -> str:
-        return self.config.dtype
+    network_type: ClassVar = ConvS2S
+    decoder_type: ClassVar = ConvolutionalDecoder
 
     @property
     def longest(self) -> int:
         return self.config.max_positions
 
-    @property
-    def network(self) -> ConvS2S:
-        return ConvS2S(self.config, self.vocab_size, self.rematerialise)
-
-    @property
-    def decoder(self) -> ConvolutionalDecoder:
-        return ConvolutionalDecoder(self.config, self.network)
-
-    def _apply(self, params: Parameters, *inputs: Any, **options: Any) -> Any:
-        return self.network.apply({"params": params}, *inputs, **options)
-
-    def init(self, key: jax.Array) -> Parameters:
-        row = jnp.ones((1, 1), jnp.int32)  # has no effect on parameters
-        return self.network.init(key, Batch(row, row, row, row))["params"]
-
-    def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
-        return self._apply(params, batch, rngs={"dropout": key}, method="features")
-
-    def logits(self, params: Parameters, batch: Batch) -> jax.Array:
-        return self._apply(params, batch)
-
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
         """Attention of the decoder layers to the source, each with one head."""
-        _, found = self._apply(params, batch, method="hidden", mutable="intermediates")
+        _, found = self.apply(params, batch, method="hidden", mutable="intermediates")
         layers = found["intermediates"]["decoder"]
         names = [f"layer_{n}" for n in range(self.config.decoder_layers)]
         cross = jnp.stack([layers[name]["attention"]["weights"][0] for name in names])
-        rows, _, target, source = cross.shape[1:]
-        none = (jnp.zeros((0, rows, 1, size, size)) for size in (source, target))
-        return AttentionMaps(*none, cross)
+        return cross_maps(cross)
 
     def watch(
         self, params: Parameters, batch: Batch, key: jax.Array

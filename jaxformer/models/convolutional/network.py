@@ -10,7 +10,7 @@ from jaxformer.models.convolutional.layers import HALF, Layer, Linear, scale_gra
 from jaxformer.models.layers import Dropout, look_up
 from jaxformer.models.masks import segment_mask
 from jaxformer.models.rematerialise import rematerialised
-from jaxformer.models.sequence_model import Features
+from jaxformer.models.sequence_model import Features, batch_logits
 
 
 class Stack(nn.Module):
@@ -117,10 +117,4 @@ class ConvS2S(nn.Module):
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Score every next target token: float32 logits [B, T, V]."""
-        hidden, table, bias = self.features(batch)
-        scores = jnp.einsum(
-            "btd,vd->btv", hidden, table.astype(hidden.dtype),
-            preferred_element_type=jnp.float32,
-        )  # fmt: skip
-        scores += bias[None, None]
-        return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
+        return batch_logits(self.features(batch))

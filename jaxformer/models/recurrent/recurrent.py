@@ -27,6 +27,7 @@ from jaxformer.models.recurrent.step import (
     attentional,
     first_past,
 )
+from jaxformer.models.sequence_model import Features, batch_logits
 
 
 class EncoderLayer(nn.Module):
@@ -168,19 +169,14 @@ class Recurrent(nn.Module):
         _, found = jax.lax.scan(step, first, inputs)
         return jax.tree.map(lambda leaf: leaf[:, :, 0].swapaxes(0, 1), found)
 
-    def features(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def features(self, batch: Batch) -> Features:
         """Return the factors of the logits."""
         _, table, found = self.run(batch)
-        return found.hidden, table
+        return Features(found.hidden, table, None)
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Score every next target token: float32 logits [B, T, V]."""
-        hidden, table = self.features(batch)
-        scores = jnp.einsum(
-            "btd,vd->btv", hidden, table.astype(hidden.dtype),
-            preferred_element_type=jnp.float32,
-        )  # fmt: skip
-        return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
+        return batch_logits(self.features(batch))
 
 
 def recurrence(rematerialise: bool, *, is_reverse: bool = False) -> Callable:

@@ -1,7 +1,7 @@
 """The Transformer as a `jaxformer.models.sequence_model.Model`."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,56 +9,28 @@ from flax import linen as nn
 
 from jaxformer.batch import Batch
 from jaxformer.models.layers import LayerNorm, Sublayer
+from jaxformer.models.linen_model import LinenModel
 from jaxformer.models.local_attention import keys_computed
-from jaxformer.models.sequence_model import AttentionMaps, Features, Parameters
+from jaxformer.models.sequence_model import AttentionMaps, Parameters
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.decoder import TransformerDecoder
 from jaxformer.models.transformer.transformer import Transformer
 
 
 @dataclass(frozen=True)
-class TransformerModel:
+class TransformerModel(LinenModel):
     """The paper's model, and its variants."""
 
     config: TransformerConfig
-    vocab_size: int
-    rematerialise: bool
-
-    @property
-    def d_model(self) -> int:
-        return self.config.d_model
-
-    @property
-    def dtype(self) -> str:
-        return self.config.dtype
+    network_type: ClassVar = Transformer
+    decoder_type: ClassVar = TransformerDecoder
 
     @property
     def longest(self) -> int | None:
         return self.config.longest
 
-    @property
-    def network(self) -> Transformer:
-        return Transformer(self.config, self.vocab_size, self.rematerialise)
-
-    @property
-    def decoder(self) -> TransformerDecoder:
-        return TransformerDecoder(self.config, self.network)
-
-    def _apply(self, params: Parameters, *inputs: Any, **options: Any) -> Any:
-        return self.network.apply({"params": params}, *inputs, **options)
-
-    def init(self, key: jax.Array) -> Parameters:
-        row = jnp.ones((1, 2), jnp.int32)  # has no effect on parameters
-        return self.network.init(key, Batch(row, row, row, row))["params"]
-
-    def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
-        return self._apply(params, batch, rngs={"dropout": key}, method="features")
-
-    def logits(self, params: Parameters, batch: Batch) -> jax.Array:
-        return self._apply(params, batch)
-
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
-        _, found = self._apply(params, batch, method="hidden", mutable="intermediates")
+        _, found = self.apply(params, batch, method="hidden", mutable="intermediates")
 
         def maps(stack: str, attention: str) -> jax.Array:
             names = [f"layer_{n}" for n in range(self.config.layers(stack))]

@@ -24,7 +24,7 @@ from jaxformer.models.masks import segment_mask
 from jaxformer.models.projected_attention import ProjectedAttention
 from jaxformer.models.relative_attention import RelativeAttention
 from jaxformer.models.rematerialise import rematerialised
-from jaxformer.models.sequence_model import Features
+from jaxformer.models.sequence_model import Features, batch_logits
 from jaxformer.models.transformer.config import TransformerConfig
 
 SUBLAYERS = {  # of a layer, in the order of Figure 1
@@ -208,11 +208,4 @@ class Transformer(nn.Module):
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Score every next target token: float32 logits [B, T, V]."""
-        hidden, table = self.hidden(batch)
-        table = table.astype(hidden.dtype)
-        scores = jnp.einsum(
-            "btd,vd->btv", hidden, table, preferred_element_type=jnp.float32
-        )
-        if self.config.logits_bias:
-            scores += self.logits_bias[None, None]
-        return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
+        return batch_logits(self.features(batch))

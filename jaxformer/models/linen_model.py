@@ -1,0 +1,56 @@
+"""The part of a model that passes its arguments to a Linen module."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.batch import Batch
+from jaxformer.models.sequence_model import Decoder, Features, Parameters
+
+
+@dataclass(frozen=True)
+class LinenModel:
+    """A base of models; see `jaxformer.models.sequence_model.Model`.
+
+    The module has the three fields of a model. Its `__call__` returns logits, and its
+    method `features` returns their factors.
+    """
+
+    config: Any
+    vocab_size: int
+    rematerialise: bool
+    network_type: ClassVar[type[nn.Module]]
+    decoder_type: ClassVar[type]  # made from the config and the module
+
+    @property
+    def d_model(self) -> int:
+        return self.config.d_model
+
+    @property
+    def dtype(self) -> str:
+        return self.config.dtype
+
+    @property
+    def network(self) -> nn.Module:
+        return self.network_type(self.config, self.vocab_size, self.rematerialise)
+
+    @property
+    def decoder(self) -> Decoder:
+        return self.decoder_type(self.config, self.network)
+
+    def apply(self, params: Parameters, *inputs: Any, **options: Any) -> Any:
+        """Apply the module; `options` are those of its `apply`."""
+        return self.network.apply({"params": params}, *inputs, **options)
+
+    def init(self, key: jax.Array) -> Parameters:
+        row = jnp.ones((1, 2), jnp.int32)  # has no effect on parameters
+        return self.network.init(key, Batch(row, row, row, row))["params"]
+
+    def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
+        return self.apply(params, batch, rngs={"dropout": key}, method="features")
+
+    def logits(self, params: Parameters, batch: Batch) -> jax.Array:
+        return self.apply(params, batch)
