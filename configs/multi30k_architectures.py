@@ -1,0 +1,60 @@
+"""The systems that the paper compares itself with, on Multi30k English-German.
+
+Reproduces  the comparison of sections 1, 2 and 4 with models of 1.1 to 1.2 million
+            parameters: same text, pieces, batches, updates, averaging and search; a
+            learning rate of its own for each kind. Results: docs/architectures.md.
+Hardware    one CPU core (AMD EPYC) for each run.
+Data        as configs/multi30k.py.
+
+    python -m jaxformer.main --config=configs/multi30k_architectures.py:lstm_dot \\
+        --config.training.seed=1 --config.data.directory=data/multi30k \\
+        --workdir=runs/lstm_dot_1
+"""
+
+from ml_collections import ConfigDict
+
+from jaxformer.configs import convs2s, lstm, multi30k_rows
+from jaxformer.errors import InputError
+
+RECURRENT = lstm.get_config().model.to_dict() | {
+    "encoder_layers": 1, "decoder_layers": 1, "d_model": 160, "dtype": "float32",
+}  # fmt: skip
+CONVOLUTIONAL = convs2s.get_config().model.to_dict() | {
+    "encoder_layers": 3, "decoder_layers": 2, "d_model": 128, "dropout": 0.1,
+    "dtype": "float32",
+}  # fmt: skip
+# Name of the row: what differs from the Transformer's section `model`, or all of it.
+ROWS = {
+    "transformer": {},
+    "relative": {"positions": "relative", "relative_distance": 16},
+    "rotary": {"positions": "rotary"},
+    "lstm_additive": RECURRENT | {"attention": "additive", "feeding": "context"},
+    "lstm_dot": RECURRENT | {"attention": "dot", "feeding": "attentional"},
+    "lstm_fixed": RECURRENT | {"attention": "none", "feeding": "context"},
+    "gru_additive": RECURRENT
+    | {"cell": "gru", "attention": "additive", "feeding": "context"},
+    "convs2s": CONVOLUTIONAL,
+}
+# Factors of equation 3: the best of 0.5, 1 and 2 on the validation split, seed 1.
+LEARNING_RATE_SCALES = {}
+
+
+def get_config(row: str = "") -> ConfigDict:
+    """The config of one row. Raises InputError, naming the rows, for any other word."""
+    if row not in ROWS:
+        raise InputError(
+            f"there is no row {row!r}: give one of {', '.join(ROWS)} after a colon, as "
+            "in --config=configs/multi30k_architectures.py:convs2s"
+        )
+    config = multi30k_rows.get_config("base")
+    if "architecture" in ROWS[row]:
+        config.model = ConfigDict(ROWS[row])
+    else:
+        config.model.update(ROWS[row])
+    if config.model.architecture == "recurrent":
+        config.optimizer.clip_norm = 5.0
+    config.optimizer.learning_rate_scale = LEARNING_RATE_SCALES.get(row, 1.0)
+    config.training.update(
+        steps=6000, eval_every=6000, save_every=300, keep=5, average=5
+    )
+    return config
