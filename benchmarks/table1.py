@@ -160,15 +160,19 @@ def draw(cells: list[dict[str, Any]], measure: str, output: Path) -> None:
         "estimate": "estimated seconds, forward and backward",
     }
     base = alt.Chart(alt.Data(values=cells)).properties(width=220, height=200)
-    log = alt.Scale(type="log")
+    log, powers = alt.Scale(type="log"), [10.0**power for power in range(-7, 2)]
+    lengths = alt.Axis(values=LENGTHS, format=",d")
     colour = alt.Color(
         "layer:N", sort=list(LAYERS), scale=alt.Scale(range=list(page.COLOURS[:6]))
     )
     lines = base.mark_line(point=True).encode(
-        x=alt.X("n:Q", scale=alt.Scale(type="log", base=2), title="positions n"),
-        y=alt.Y(f"{measure}:Q", scale=log, title=titles[measure]),
+        x=alt.X("n:Q", scale=log, axis=lengths, title="positions n"),
+        y=alt.Y(
+            f"{measure}:Q", scale=log, axis=alt.Axis(values=powers),
+            title=titles[measure],
+        ),
         color=colour,
-    )
+    )  # fmt: skip
     width = base.mark_rule(strokeDash=[4, 4], color="gray").encode(x="d:Q")
     facet = alt.Facet("d:O", title="width d")
     chart = alt.layer(lines, width).facet(facet=facet, columns=2)
