@@ -176,6 +176,10 @@ class Translator:
         translator._language = None
         return translator
 
+    def require_fit(self, sources: Sequence[Side], targets: Sequence[Side]) -> None:
+        """Raise InputError for a pair that `attention` and `score` cannot take."""
+        self._forced.pairs(sources, targets)
+
     def attention(self, source: Side, target: Side) -> Attention:
         """Return the attention maps of the first member for one pair.
 
