@@ -1,6 +1,7 @@
 """Decoding one token at a time against the forward pass of training."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -117,8 +118,8 @@ class Walk:
         )
         self.ancestors, self.clock = np.array(ancestors), length
 
-    def assert_like_teacher_forcing(self, model=None, atol=2e-5) -> None:
-        """Each logit that was seen, from one forward pass of a model over all paths."""
+    def batch(self) -> Batch:
+        """The paths that were seen, one a row."""
         rows = np.zeros(MOST, np.int32)
         target = np.full((MOST, LONGEST), EOS, np.int32)
         for index, (row, path, _) in enumerate(self.seen):
@@ -126,10 +127,15 @@ class Walk:
             target[index, : len(path)] = path
         source = SOURCES[rows]
         segments = (source != PAD).astype(np.int32)
-        batch = Batch(source, target, segments, np.ones_like(target))
-        expected = np.asarray(teach(model or self.model, self.params, batch))
-        for own, (_, path, logits) in zip(expected, self.seen, strict=False):
+        return Batch(source, target, segments, np.ones_like(target))
+
+    def assert_like(self, forced, atol) -> None:
+        """Each logit that was seen, by the logits [MOST, T, V] of `batch`."""
+        for own, (_, path, logits) in zip(np.asarray(forced), self.seen, strict=False):
             np.testing.assert_allclose(logits, own[len(path)], 0, atol, equal_nan=False)
+
+    def assert_like_teacher_forcing(self) -> None:
+        self.assert_like(teach(self.model, self.params, self.batch()), 2e-5)
 
 
 @pytest.mark.parametrize(("name", "width"), [("paper", 1), *((n, 3) for n in MODELS)])
@@ -190,17 +196,47 @@ def test_a_memory_may_grow_and_shrink_by_padding():
     assert (difference[1:] < 1e-5).all()
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def forced_and_gradients(model, params, batch):
+    """Logits, and the gradient of the sum of log-probabilities of the targets."""
+
+    def loss(params):
+        logits = model.logits(params, batch)
+        scores = jax.nn.log_softmax(logits)
+        return jnp.take_along_axis(scores, batch.target[..., None], -1).sum(), logits
+
+    grads, logits = jax.grad(loss, has_aux=True)(params)
+    return logits, grads
+
+
 @pytest.mark.parametrize(
-    "changes", [PUBLISHED, {"architecture": "convolutional"}], ids=str
-)
-def test_bfloat16_decodes_nearly_the_same(changes):
-    exact, model = (
-        model_of(layers=2, dtype=dtype, **changes) for dtype in ("float32", "bfloat16")
-    )
+    "name",
+    [
+        "published", "relative", "rotary window", "projected keys", "global",
+        "dilated", "deep and local", "context first",
+    ],
+)  # fmt: skip
+def test_bfloat16_decodes_and_trains_nearly_the_same(name):
+    """Logits are within 0.06 of their standard deviation, 15 times 2^-8.
+
+    A number in bfloat16 is within 2^-9 of what it rounds. The largest difference
+    measured is 0.036 of the deviation, that of "global".
+    """
+    exact = MODELS[name]
+    model = replace(exact, config=replace(exact.config, dtype="bfloat16"))
     walk = Walk(model, width=3, length=LONGEST).go(6)
-    held = jax.tree.leaves((walk.weights.embedding, walk.memory, walk.cache))
-    assert {str(leaf.dtype) for leaf in held} - {"bool"} == {"bfloat16"}
-    walk.assert_like_teacher_forcing(atol=0.15)
-    walk.assert_like_teacher_forcing(exact, atol=0.2)
+    held = {str(leaf.dtype) for leaf in jax.tree.leaves((walk.memory, walk.cache))}
+    is_recurrent = exact.config.architecture == "recurrent"  # its states are float32
+    assert held - {"bool"} == {"bfloat16"} | ({"float32"} if is_recurrent else set())
+    assert walk.weights.embedding.dtype == jnp.bfloat16
+    forced, grads = forced_and_gradients(model, walk.params, walk.batch())
+    expected = teach(exact, walk.params, walk.batch())
+    atol = 0.06 * np.std(expected)
+    walk.assert_like(forced, atol)
+    walk.assert_like(expected, atol)
     with pytest.raises(AssertionError):
-        walk.assert_like_teacher_forcing(exact, atol=1e-4)
+        walk.assert_like(expected, 1e-4)
+    for leaf in jax.tree.leaves(grads):
+        assert leaf.dtype == jnp.float32
+        assert np.isfinite(leaf).all()
+        assert np.any(leaf)
