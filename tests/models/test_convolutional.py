@@ -129,11 +129,12 @@ def test_attention_follows_section_3_3():
         found[row] = weights
         outputs[row] = h @ params["embedding"].T + params["logits_bias"]
 
-    maps = model.attention(params_of(model), BATCH)
+    maps, logits = jax.jit(
+        lambda params: (model.attention(params, BATCH), model.logits(params, BATCH))
+    )(params_of(model))
     assert maps.encoder.shape == (0, 2, 1, 5, 5)
     assert maps.decoder.shape == (0, 2, 1, 4, 4)
     assert maps.cross.shape == (1, 2, 1, 4, 5)
-    logits = model.logits(params_of(model), BATCH)
     for row, weights in found.items():
         expected = np.pad(weights, ((0, 0), (0, 5 - weights.shape[1])))
         np.testing.assert_allclose(maps.cross[0, row, 0], expected, atol=1e-5)
