@@ -103,6 +103,11 @@ class TeacherForcing:
         rows = np.full((1, size), PAD, np.int32)
         self._maps(params, Batch(*[rows] * 4))
 
+    def has_attention(self, params: Any) -> bool:
+        """Whether the model has maps of attention."""
+        rows = np.full((1, 2), PAD, np.int32)
+        return jax.eval_shape(self._maps, params, Batch(*[rows] * 4)) is not None
+
     def pairs(
         self, sources: Sequence[Side], targets: Sequence[Side]
     ) -> list[list[Part]]:

@@ -160,7 +160,7 @@ def test_exports_that_cannot_express_it_are_refused(workdir, train, command, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_without_attention_has_neither_pictures_nor_links(
+def test_a_model_without_attention_has_a_report_without_links(
     workdir, train, command, tmp_path, monkeypatch
 ):
     model = ARCHITECTURES[train.case.model["architecture"]][1]
@@ -173,3 +173,5 @@ def test_a_model_without_attention_has_neither_pictures_nor_links(
         complaint = command(mode, *others, workdir=workdir, stdin=["bo"]).complaint
         assert complaint == "this model has no attention to show"
     assert {path.name for path in tmp_path.iterdir()} == {"source", "reference"}
+    flags += (f"--output={tmp_path / 'report.html'}", "--examples=1")
+    assert command("report", *flags, workdir=workdir).result["sentences"] == 1
