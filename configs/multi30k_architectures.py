@@ -47,10 +47,10 @@ def get_config(row: str = "") -> ConfigDict:
             "in --config=configs/multi30k_architectures.py:convs2s"
         )
     config = multi30k_rows.get_config("base")
-    if "architecture" in ROWS[row]:
-        config.model = ConfigDict(ROWS[row])
-    else:
-        config.model.update(ROWS[row])
+    others = {"recurrent": lstm, "convolutional": convs2s}
+    if ROWS[row].get("architecture") in others:
+        config.model = others[ROWS[row]["architecture"]].get_config().model
+    config.model.update(ROWS[row])
     if config.model.architecture == "recurrent":
         config.optimizer.clip_norm = 5.0
     config.optimizer.learning_rate_scale = LEARNING_RATE_SCALES.get(row, 1.0)

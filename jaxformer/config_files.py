@@ -73,12 +73,17 @@ def _find(file: str) -> Path:
 
 
 def sections_of(values: Mapping[str, Any]) -> dict[str, type[Section]]:
-    """The dataclass of each section of a config."""
-    from jaxformer.models.architectures import config_type
+    """The dataclass of each section of a config.
+
+    Raises InputError for an unknown architecture, and for a key of another one.
+    """
+    from jaxformer.models.architectures import config_type, require_own_keys
 
     types = {field.name: field.type for field in dataclasses.fields(Config)}
-    architecture = values.get("model", {}).get("architecture", "")
-    return {**types, "model": config_type(architecture)}
+    given = values.get("model", {})
+    model = config_type(given.get("architecture", ""))
+    require_own_keys(given)
+    return {**types, "model": model}
 
 
 def parse_config(values: Mapping[str, Mapping[str, Any]]) -> Config:
@@ -117,9 +122,11 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
         for field in dataclasses.fields(kind)
     }
     for name, text in overrides:
-        if name not in known:
-            raise InputError(f"the config has no key {name}{did_you_mean(name, known)}")
         section, _, key = name.partition(".")
+        if name not in known:
+            if section == "model":
+                sections_of({"model": {**values["model"], key: text}})  # whose key?
+            raise InputError(f"the config has no key {name}{did_you_mean(name, known)}")
         values[section][key] = read_value(f"config.{name}", text, kind_of(known[name]))
     return values
 

@@ -42,7 +42,9 @@ def setting(
 class Section:
     """Base of the sections; refuses a value of a wrong type or out of bounds."""
 
-    packs = True  # of the section `model`: rows may hold several sentence pairs
+    # Of the section `model`:
+    packs = True  # whether rows may hold several sentence pairs
+    halves = False  # whether mesh.fsdp must divide half of d_model
 
     def __init_subclass__(cls, name: str | None = None) -> None:
         cls.section = name or cls.section

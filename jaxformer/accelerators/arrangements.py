@@ -11,7 +11,7 @@ from jaxformer.accelerators import describe
 from jaxformer.accelerators.chips import Topology
 from jaxformer.accelerators.estimate import Work
 from jaxformer.config import Config, MeshConfig
-from jaxformer.training.sharding import LOGICAL_AXES
+from jaxformer.training.sharding import LOGICAL_AXES, PARTS
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +33,13 @@ def meshes(devices: int, config: Config, vocab_size: int) -> list[MeshConfig]:
 
 
 def _divides(mesh: MeshConfig, config: Config, vocab_size: int) -> bool:
-    for axis, name in LOGICAL_AXES.values():
+    for logical, (axis, name) in LOGICAL_AXES.items():
+        if logical in PARTS and not config.model.halves:
+            continue
         section, _, key = (name or "").partition(".")
         size = getattr(getattr(config, section, None), key, None)
         size = vocab_size if key == "vocab_size" else size
+        size = size and size // PARTS.get(logical, 1)
         if isinstance(size, int) and size % getattr(mesh, axis):
             return False
     return True

@@ -43,6 +43,7 @@ def run(
     require_output(output)
     this, translator = open_translator(workdir, config, **options)
     text = read_text(this, source, reference, split)
+    translator.require_fit(*text)
     if not processes.is_first():
         return
     arrays = {}

@@ -109,7 +109,8 @@ def describe(
         facts["checkpoint"] = options["checkpoint"]  # None: as the config says
         facts["parameters"] = parameter_count(translator.params[0])
         if processes.is_first():
-            facts |= describe_translations(done, text, translator.attention, examples)
+            align = translator.attention if translator.has_attention else None
+            facts |= describe_translations(done, text, align, examples)
     metrics = read_metrics(folder)
     if run.workdir.corpus.exists():  # an imported model has none
         prepared = open_prepared(folder)

@@ -17,7 +17,7 @@ from jaxformer.batch import EOS, PAD, Batch, Tokenizer
 from jaxformer.decoding.engine import pad_rows
 from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
 from jaxformer.errors import InputError
-from jaxformer.models.sequence_model import Model
+from jaxformer.models.sequence_model import Model, require_positions
 
 Side = str | Sequence[str]  # a text, or the pieces of its parts
 Part = tuple[list[int], list[int]]  # ids of a source and of its translation
@@ -103,6 +103,11 @@ class TeacherForcing:
         rows = np.full((1, size), PAD, np.int32)
         self._maps(params, Batch(*[rows] * 4))
 
+    def has_attention(self, params: Any) -> bool:
+        """Whether the model has maps of attention."""
+        rows = np.full((1, 2), PAD, np.int32)
+        return jax.eval_shape(self._maps, params, Batch(*[rows] * 4)) is not None
+
     def pairs(
         self, sources: Sequence[Side], targets: Sequence[Side]
     ) -> list[list[Part]]:
@@ -123,6 +128,8 @@ class TeacherForcing:
                 )
             parts = zip(source, target, strict=True)
             found.append([part for part in parts if part != _BLANK])
+            length = max([len(side) for part in found[-1] for side in part], default=0)
+            require_positions(self._longest, f"pair {number}", length)
         return found
 
     def score(

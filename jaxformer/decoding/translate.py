@@ -176,6 +176,15 @@ class Translator:
         translator._language = None
         return translator
 
+    @property
+    def has_attention(self) -> bool:
+        """Whether the first member has attention to show."""
+        return self._forced.has_attention(self.params[0])
+
+    def require_fit(self, sources: Sequence[Side], targets: Sequence[Side]) -> None:
+        """Raise InputError for a pair that `attention` and `score` cannot take."""
+        self._forced.pairs(sources, targets)
+
     def attention(self, source: Side, target: Side) -> Attention:
         """Return the attention maps of the first member for one pair.
 

@@ -19,7 +19,7 @@ from jaxformer.data.plan import make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.decoding.translate import Translator, best_texts
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
-from jaxformer.models.sequence_model import Model
+from jaxformer.models.sequence_model import Model, require_positions
 from jaxformer.progress import track
 from jaxformer.training.loss import LossSums, averages
 from jaxformer.training.sharding import local_mesh, on_mesh, put_batch, rows_here
@@ -69,6 +69,9 @@ class PairScorer:
         self._pairs = pairs
         training = config.training
         lengths = [side.lengths for side in pairs]
+        for number, length in enumerate(np.maximum(*lengths).tolist(), start=1):
+            what = f"pair {number} of the text to evaluate"
+            require_positions(model.longest, what, length)
         tokens = max(training.tokens_per_microbatch, int(np.max(lengths)))
         layout = {"layout": "buckets", "max_shapes": MAX_SHAPES, "row_multiple": 1}
         self._plan = make_plan(

@@ -1,5 +1,9 @@
 """The architectures that a config may name."""
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
 from jaxformer.errors import InputError
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.model import ConvolutionalModel
@@ -24,6 +28,22 @@ def config_type(architecture: str) -> type[Section]:
         names = " or ".join(map(repr, ARCHITECTURES))
         raise InputError(f"model.architecture is {architecture!r}; use {names}")
     return ARCHITECTURES[architecture][0]
+
+
+def require_own_keys(given: Mapping[str, Any]) -> None:
+    """Raise InputError if a section `model` has a key of another architecture."""
+    keys_of = {
+        name: {field.name for field in dataclasses.fields(config)}
+        for name, (config, _) in ARCHITECTURES.items()
+    }
+    for key in given:
+        owners = [name for name, known in keys_of.items() if key in known]
+        if owners and given["architecture"] not in owners:
+            raise InputError(
+                f"model.{key} is a key of the architecture {' or '.join(owners)}, and "
+                f"model.architecture is {given['architecture']}; use a config of one "
+                "architecture"
+            )
 
 
 def make_model(config: Section, *, vocab_size: int, rematerialise: bool) -> Model:

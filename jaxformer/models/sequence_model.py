@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.batch import Batch
+from jaxformer.errors import InputError
 
 Parameters = Any  # nested dicts of arrays, float32
 Weights = Memory = Cache = Any  # pytrees of a decoder's own
@@ -39,6 +40,15 @@ class AttentionMaps(NamedTuple):
     encoder: jax.Array  # [N, B, H, S, S]
     decoder: jax.Array  # [N, B, H, T, T]
     cross: jax.Array  # [N, B, H, T, S]
+
+
+def require_positions(longest: int | None, what: str, length: int) -> None:
+    """Raise InputError for a side of more pieces than the positions of a model."""
+    if longest is not None and length > longest:
+        raise InputError(
+            f"{what} has {length} pieces on a side, end included, more than "
+            f"model.max_positions={longest}; shorten it"
+        )
 
 
 def cross_maps(cross: jax.Array) -> AttentionMaps:

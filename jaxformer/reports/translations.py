@@ -32,12 +32,13 @@ class Text(NamedTuple):
 def describe_translations(
     found: Evaluation,
     text: Text,
-    align: Callable[[str, str], Attention],
+    align: Callable[[str, str], Attention] | None,
     examples: int,
 ) -> dict[str, Any]:
     """Return scores, by_length, and the `examples` worst and best sentences.
 
-    `found` has BLEU under every scorer; `align` takes a source and its translation.
+    `found` has BLEU under every scorer; `align` takes a source and its translation,
+    and is None for a model without attention.
     """
     pair = found.translations, text.references
     confidence = significance.estimate_confidence(
@@ -47,13 +48,16 @@ def describe_translations(
 
     def example(at: int) -> dict[str, Any]:
         translation = found.translations[at]
-        aligned = align(text.sources[at], translation)
-        pieces = {"source": aligned.source[:-1], "target": aligned.target[:-1]}
+        alignment = {"source": [], "target": [], "links": []}
+        if align is not None:
+            aligned = align(text.sources[at], translation)
+            pieces = {"source": aligned.source[:-1], "target": aligned.target[:-1]}
+            alignment = {**pieces, "links": aligned.alignment()}
         return {
             **text.pair(at),
             "chrf": chrf[at],
             "translation": translation,
-            "alignment": {**pieces, "links": aligned.alignment()},
+            "alignment": alignment,
         }
 
     order = sorted(range(len(chrf)), key=chrf.__getitem__)

@@ -26,6 +26,7 @@ LOGICAL_AXES = {
     # parameters
     "vocab": ("tensor", "data.vocab_size"),
     "embed": ("fsdp", "model.d_model"),
+    "half_embed": ("fsdp", "model.d_model"),
     "heads": ("tensor", "model.num_heads"),
     "head_size": (None, None),
     "mlp": ("tensor", "model.d_ff"),
@@ -37,6 +38,7 @@ LOGICAL_AXES = {
     "length": (None, None),
     "activation": (None, None),
 }
+PARTS = {"half_embed": 2}  # how many times such a size makes the value of its key
 AXIS_RULES = tuple((name, axis) for name, (axis, _) in LOGICAL_AXES.items())
 
 
@@ -121,25 +123,35 @@ def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
     The axis names of its parameters give the shardings. Raises InputError if a size
     cannot be split evenly.
     """
+    boxed = jax.eval_shape(init)
+    specs = nn.get_partition_spec(boxed)
+    is_spec = {"is_leaf": lambda leaf: isinstance(leaf, PartitionSpec)}
+    used = {name for spec in jax.tree.leaves(specs, **is_spec) for name in spec}
+    parts_of: dict[str, int] = {}  # into how many parts the model cuts a key's value
+    for name in used & LOGICAL_AXES.keys():
+        key = LOGICAL_AXES[name][1]
+        parts_of[key] = max(parts_of.get(key, 1), PARTS.get(name, 1))
 
     def place(leaf: jax.ShapeDtypeStruct, names: PartitionSpec) -> jax.ShapeDtypeStruct:
         for size, name in zip(leaf.shape, names, strict=False):
             axis, key = LOGICAL_AXES.get(name, (None, None))
-            split = mesh.shape.get(axis, 1)
-            if size % split:
-                divisor = max(n for n in range(1, split) if size % n == split % n == 0)
+            split, parts = mesh.shape.get(axis, 1), parts_of.get(key, 1)
+            value = size * PARTS.get(name, 1)
+            part = value // parts
+            if part % split:
+                divisor = max(n for n in range(1, split) if part % n == split % n == 0)
+                what = "half of " * (parts == 2) + f"{key}={value}"
                 raise InputError(
-                    f"mesh.{axis}={split} does not divide {key}={size}; choose "
-                    f"mesh.{axis}={divisor}, or a multiple of {split} such as "
-                    f"{key}={size + -size % split}"
+                    f"mesh.{axis}={split} does not divide {what}; choose "
+                    f"mesh.{axis}={divisor}, or a multiple of {parts * split} such as "
+                    f"{key}={parts * (part + -part % split)}"
                 )
         axes = nn.logical_to_mesh_axes(names, AXIS_RULES)
         sharding = NamedSharding(mesh, _share(mesh, leaf.shape, axes))
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    boxed = jax.eval_shape(init)
     leaves = jax.eval_shape(nn.unbox, boxed)
-    return jax.tree.map(place, leaves, nn.get_partition_spec(boxed))
+    return jax.tree.map(place, leaves, specs)
 
 
 def _share(mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec) -> PartitionSpec:

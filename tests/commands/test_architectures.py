@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from jaxformer.models.architectures import ARCHITECTURES
-from tests.commands.runs import last_state, page_data
+from tests.commands.runs import last_state, page_data, pair_flags
 
 pytestmark = pytest.mark.slow
+
+STEPS = 60
 
 
 class Case(NamedTuple):
@@ -74,11 +76,11 @@ def train(request, toy, command, tmp_path_factory):
 def workdir(train):
     """A run that stopped at update 20, then resumed."""
     train("run", 20)
-    return train("run", 100)
+    return train("run", STEPS)
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(workdir, train):
-    runs = workdir, train("uninterrupted", 100)
+    runs = workdir, train("uninterrupted", STEPS)
     states = (last_state(each, "params", "opt_state") for each in runs)
     jax.tree.map(np.testing.assert_array_equal, *states)
 
@@ -102,9 +104,41 @@ def test_it_shows_its_cross_attention_alone(workdir, command, toy, tmp_path):
     assert "attention='encoder' is none of: cross" in complaint
 
 
+def test_it_aligns_by_its_cross_attention(workdir, command, toy, tmp_path):
+    pairs = [(source, toy.translate(source)) for source in toy.test[:3]]
+    flags, output = pair_flags(tmp_path, pairs), tmp_path / "attention.npz"
+    lines = command("align", *flags, f"--output={output}", workdir=workdir).lines
+    with np.load(output) as arrays:
+        for number, (line, (source, _)) in enumerate(zip(lines, pairs, strict=True)):
+            words = source.split()
+            links = [tuple(map(int, link.split("-"))) for link in line.split()]
+            assert [t for _, t in links] == [*range(len(words))]
+            assert {s for s, _ in links} <= {*range(len(words))}
+            target, of_source = (
+                arrays[f"{number}/{key}"] for key in ("target", "source")
+            )
+            for kind, size in (("encoder", of_source), ("decoder", target)):
+                assert arrays[f"{number}/{kind}"].shape == (0, 1, len(size), len(size))
+            cross = arrays[f"{number}/cross"]
+            assert cross.shape == (1, 1, len(target), len(of_source))
+            np.testing.assert_allclose(cross.sum(axis=-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("train", ["convolutional"], indirect=True, scope="module")
+def test_pairs_longer_than_its_positions_are_refused(workdir, command, tmp_path):
+    """By number, in one line; it has 64 positions."""
+    flags = pair_flags(tmp_path, [("bo da", "SU RI"), ("bo", "SU " * 64)])
+    for mode, *others in (["align"], ["score"], ["score", "--details"], ["evaluate"]):
+        complaint = command(mode, *flags, *others, workdir=workdir).complaint
+        assert "pair 2" in complaint
+        assert "65 pieces on a side" in complaint
+        assert "model.max_positions=64; shorten it" in complaint
+
+
 @pytest.mark.parametrize("train", ["recurrent"], indirect=True, scope="module")
 def test_it_is_served(workdir, start):
-    server = start(1, "--mode=serve", "--port=0", f"--workdir={workdir}")
+    few = "--max_batch=1", "--max_source_length=8"  # programs to compile
+    server = start(1, "--mode=serve", "--port=0", f"--workdir={workdir}", *few)
     server.until(lambda: "serving: en-de on http://127.0.0.1:" in server.stderr())
     port = int(re.search(r"127\.0\.0\.1:(\d+)/", server.stderr())[1])
 
@@ -126,12 +160,18 @@ def test_exports_that_cannot_express_it_are_refused(workdir, train, command, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_without_attention_has_no_pictures(
+def test_a_model_without_attention_has_a_report_without_links(
     workdir, train, command, tmp_path, monkeypatch
 ):
     model = ARCHITECTURES[train.case.model["architecture"]][1]
     monkeypatch.setattr(model, "attention", lambda *_: None)
-    flags = "visualize", f"--output={tmp_path / 'page.html'}"
-    complaint = command(*flags, workdir=workdir, stdin=["bo"]).complaint
-    assert "model has no attention" in complaint
-    assert list(tmp_path.iterdir()) == []
+    flags = pair_flags(tmp_path, [("bo", "SU")])
+    for mode, *others in (
+        ["visualize", f"--output={tmp_path / 'page.html'}"],
+        ["align", *flags, f"--output={tmp_path / 'attention.npz'}"],
+    ):
+        complaint = command(mode, *others, workdir=workdir, stdin=["bo"]).complaint
+        assert complaint == "this model has no attention to show"
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "reference"}
+    flags += (f"--output={tmp_path / 'report.html'}", "--examples=1")
+    assert command("report", *flags, workdir=workdir).result["sentences"] == 1

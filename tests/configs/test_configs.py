@@ -8,22 +8,26 @@ import pytest
 
 from jaxformer import configs
 from jaxformer.config_files import parse_config
-from jaxformer.configs import multi30k_rows, table3, wmt_base
+from jaxformer.configs import multi30k_architectures, multi30k_rows, table3, wmt_base
 from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import parameter_count
 from tests.models.tiny import shapes_of
 
 V = 37_000  # of section 5.1
+TABLES = {
+    table.__name__.rpartition(".")[2]: table
+    for table in (multi30k_architectures, multi30k_rows, table3)
+}
 ROWS = {
-    f"{table.__name__.rpartition('.')[2]}:{row}": table.get_config(row)
-    for table in (multi30k_rows, table3)
+    f"{name}:{row}": table.get_config(row)
+    for name, table in TABLES.items()
     for row in table.ROWS
 }
 CONFIGS = ROWS | {
     path.stem: importlib.import_module(f"jaxformer.configs.{path.stem}").get_config()
     for path in Path(configs.__path__[0]).glob("[a-z]*.py")
-    if path.stem not in ("multi30k_rows", "table3")
+    if path.stem not in TABLES
 }
 
 

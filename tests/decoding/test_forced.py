@@ -72,6 +72,19 @@ def test_pieces_of_another_tokeniser_or_hypothesis_are_refused(source, target, m
         forcing.score(params_of(MODEL), [source], [target])
 
 
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_a_pair_longer_than_the_positions_is_refused(is_limited):
+    """Also where few lengths are used, as in a server."""
+    forcing = TeacherForcing(LEARNED, Numbers(), batch_tokens=64)
+    if is_limited:
+        assert forcing.limit(128)[-1] == 20
+    said = "has 21 pieces on a side, .* model.max_positions=20; shorten it"
+    with pytest.raises(InputError, match=f"pair 2 {said}"):
+        forcing.score(None, [FULL, "4"], ["6", f"{FULL} 5"])
+    with pytest.raises(InputError, match=f"pair 1 {said}"):
+        forcing.attention(None, f"5 {FULL}", "6")
+
+
 def test_attention_is_that_of_the_pair_without_padding():
     forcing = TeacherForcing(MODEL, Numbers(), batch_tokens=64)
     (maps,) = forcing.attention(params_of(MODEL), "4 5 6 7", "8 9")

@@ -8,7 +8,8 @@ import pytest
 
 from jaxformer.batch import shift_right
 from jaxformer.models.layers import sinusoidal_positions
-from tests.models.test_transformer import BATCH, CONFIG, draw_biases, init
+from tests.models.test_transformer import BATCH, CONFIG, logits_of, make
+from tests.models.tiny import params_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: extra `torch`")
 
@@ -63,8 +64,8 @@ def test_logits_equal_those_of_torch(norm_first, is_published):
             config, attention_bias=True, activation="swish", logits_bias=True,
             layer_norm_epsilon=1e-2,
         )  # fmt: skip
-    model, params = init(config)
-    params = draw_biases(params)
+    model = make(config)
+    params = params_of(model)
     theirs = torch.nn.Transformer(
         config.d_model, config.num_heads, config.encoder_layers, config.decoder_layers,
         config.d_ff, dropout=0.0, batch_first=True, norm_first=norm_first,
@@ -98,5 +99,5 @@ def test_logits_equal_those_of_torch(norm_first, is_published):
         )
         bias = np.asarray(params.get("logits_bias", 0.0))
         expected = (hidden @ embedding.T).numpy() + bias
-    logits = model.logits(params, BATCH)
+    logits = logits_of(model, params, BATCH)
     np.testing.assert_allclose(logits, expected, atol=1e-5)

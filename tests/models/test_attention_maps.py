@@ -49,11 +49,11 @@ def test_relative_and_global_weights_sum_to_one_and_projected_keys_have_none():
         {"attention_window": 2, "encoder_global_positions": 1},
         {"encoder_projected_keys": 3},
     ):
-        model = model_of(layers=2, **changes)
+        model = model_of(**changes)
         maps = jax.jit(model.attention)(params_of(model), BATCH)
-        layers = 0 if "encoder_projected_keys" in changes else 2
+        layers = 0 if "encoder_projected_keys" in changes else 1
         assert maps.encoder.shape == (layers, 2, 2, 5, 5)
-        assert maps.decoder.shape == (2, 2, 2, 4, 4)
+        assert maps.decoder.shape == (1, 2, 2, 4, 4)
         for each in maps:
             np.testing.assert_allclose(each.sum(axis=-1), 1.0, rtol=1e-5)
 

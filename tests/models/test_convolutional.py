@@ -129,11 +129,12 @@ def test_attention_follows_section_3_3():
         found[row] = weights
         outputs[row] = h @ params["embedding"].T + params["logits_bias"]
 
-    maps = model.attention(params_of(model), BATCH)
+    maps, logits = jax.jit(
+        lambda params: (model.attention(params, BATCH), model.logits(params, BATCH))
+    )(params_of(model))
     assert maps.encoder.shape == (0, 2, 1, 5, 5)
     assert maps.decoder.shape == (0, 2, 1, 4, 4)
     assert maps.cross.shape == (1, 2, 1, 4, 5)
-    logits = model.logits(params_of(model), BATCH)
     for row, weights in found.items():
         expected = np.pad(weights, ((0, 0), (0, 5 - weights.shape[1])))
         np.testing.assert_allclose(maps.cross[0, row, 0], expected, atol=1e-5)
@@ -219,9 +220,24 @@ def test_an_output_that_overflows_is_named():
     assert not any(name.startswith("encoder") for name in found)
 
 
-def test_an_even_width_is_refused():
-    with pytest.raises(InputError, match=r"model\.kernel_width is 4; it must be odd"):
-        config_of("convolutional", kernel_width=4)
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("kernel_width", 4, "kernel_width is 4; it must be odd"),
+        ("kernel_width", 0, "kernel_width is 0; it must be at least 1"),
+        ("kernel_width", 1025, "kernel_width is 1025; .* at most 1024"),
+        ("max_dilation", 0, "max_dilation is 0; it must be at least 1"),
+        ("d_model", 0, "d_model is 0; it must be at least 1"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(key, value, said):
+    with pytest.raises(InputError, match=rf"^model\.{said}"):
+        config_of("convolutional", **{key: value})
+
+
+def test_a_bound_of_the_dilation_need_not_be_a_power_of_two():
+    config = config_of("convolutional", max_dilation=7)
+    assert [config.dilation(layer) for layer in range(5)] == [1, 2, 4, 1, 2]
 
 
 def test_a_sequence_longer_than_its_positions_is_refused():

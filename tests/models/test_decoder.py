@@ -1,6 +1,7 @@
 """Decoding one token at a time against the forward pass of training."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -16,33 +17,37 @@ PUBLISHED = {"attention_bias": True, "activation": "swish", "logits_bias": True}
 recurrent_of = functools.partial(model_of, architecture="recurrent")
 MODELS = {
     "paper": model_of(layers=2, d_v=4),  # d_k is d_model / h, d_v another
-    "odd sizes": model_of(num_heads=3, d_k=4, d_v=6, d_ff=20, encoder_layers=2),
+    "odd sizes": model_of(num_heads=3, d_k=4, d_v=6, d_ff=20),
     "many heads": model_of(num_heads=16, d_k=2, d_v=3),
-    "published": model_of(layers=2, **PUBLISHED),
+    "published": model_of(**PUBLISHED),
     "all others": model_of(
         num_heads=1, positions="learned", norm_first=True, layer_norm_epsilon=1e-2,
-        decoder_layers=3, **PUBLISHED,
+        decoder_layers=2, **PUBLISHED,
     ),
-    "window": model_of(layers=2, attention_window=4),
-    "itself": model_of(layers=2, attention_window=1, norm_first=True),
-    "wide window": model_of(layers=2, attention_window=30),
+    "window": model_of(decoder_layers=2, attention_window=4),
+    "itself": model_of(attention_window=1, norm_first=True),
+    "wide window": model_of(attention_window=30),
     "dilated": model_of(
-        architecture="convolutional", layers=4, kernel_width=5, max_dilation=2
+        architecture="convolutional", decoder_layers=2, kernel_width=5, max_dilation=2
     ),
     "fixed context": recurrent_of(
         cell="gru", attention="none", feeding="context"
     ),
-    "deep and local": recurrent_of(layers=2, attention="local", attention_window=2),
-    "attentional": recurrent_of(layers=2, attention="general", feeding="attentional"),
-    "context first": recurrent_of(
-        layers=2, cell="gru", attention="additive", feeding="context"
+    "deep and local": recurrent_of(
+        decoder_layers=2, attention="local", attention_window=2
     ),
-    "relative": model_of(layers=2, positions="relative", relative_distance=2, d_v=4),
+    "attentional": recurrent_of(attention="general", feeding="attentional"),
+    "context first": recurrent_of(
+        decoder_layers=2, cell="gru", attention="additive", feeding="context"
+    ),
+    "relative": model_of(positions="relative", relative_distance=2, d_v=4),
     "far relative": model_of(positions="relative", relative_distance=40, num_heads=1),
-    "projected keys": model_of(encoder_layers=2, encoder_projected_keys=3),
-    "global": model_of(attention_window=2, encoder_global_positions=2),
+    "projected keys": model_of(encoder_projected_keys=3),
+    "global": model_of(
+        attention_window=2, encoder_global_positions=2, positions="rotary", **PUBLISHED
+    ),
     "rotary window": model_of(
-        layers=2, positions="rotary", d_k=6, attention_window=4, norm_first=True
+        positions="rotary", d_k=6, attention_window=4, norm_first=True
     ),
 }  # fmt: skip
 SOURCES = np.array(
@@ -117,8 +122,8 @@ class Walk:
         )
         self.ancestors, self.clock = np.array(ancestors), length
 
-    def assert_like_teacher_forcing(self, model=None, atol=2e-5) -> None:
-        """Each logit that was seen, from one forward pass of a model over all paths."""
+    def batch(self) -> Batch:
+        """The paths that were seen, one a row."""
         rows = np.zeros(MOST, np.int32)
         target = np.full((MOST, LONGEST), EOS, np.int32)
         for index, (row, path, _) in enumerate(self.seen):
@@ -126,10 +131,15 @@ class Walk:
             target[index, : len(path)] = path
         source = SOURCES[rows]
         segments = (source != PAD).astype(np.int32)
-        batch = Batch(source, target, segments, np.ones_like(target))
-        expected = np.asarray(teach(model or self.model, self.params, batch))
-        for own, (_, path, logits) in zip(expected, self.seen, strict=False):
+        return Batch(source, target, segments, np.ones_like(target))
+
+    def assert_like(self, forced, atol) -> None:
+        """Each logit that was seen, by the logits [MOST, T, V] of `batch`."""
+        for own, (_, path, logits) in zip(np.asarray(forced), self.seen, strict=False):
             np.testing.assert_allclose(logits, own[len(path)], 0, atol, equal_nan=False)
+
+    def assert_like_teacher_forcing(self) -> None:
+        self.assert_like(teach(self.model, self.params, self.batch()), 2e-5)
 
 
 @pytest.mark.parametrize(("name", "width"), [("paper", 1), *((n, 3) for n in MODELS)])
@@ -155,9 +165,12 @@ def test_the_operations_for_tpus_have_the_same_logits(name, branches_of_tpu):
 @pytest.mark.parametrize(
     ("model", "slots"),
     [
-        (model_of(layers=2), 11),
-        (model_of(layers=2, attention_window=4), 3),  # a window keeps what it sees
-        (model_of(architecture="convolutional", layers=3), 3),
+        (model_of(decoder_layers=2), 11),
+        (model_of(attention_window=4), 3),  # a window keeps what it sees
+        (
+            model_of(architecture="convolutional", decoder_layers=2, max_dilation=2),
+            3,  # and 5 of the second layer
+        ),
         (model_of(architecture="convolutional", kernel_width=11), 11),
     ],
 )
@@ -190,17 +203,47 @@ def test_a_memory_may_grow_and_shrink_by_padding():
     assert (difference[1:] < 1e-5).all()
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def forced_and_gradients(model, params, batch):
+    """Logits, and the gradient of the sum of log-probabilities of the targets."""
+
+    def loss(params):
+        logits = model.logits(params, batch)
+        scores = jax.nn.log_softmax(logits)
+        return jnp.take_along_axis(scores, batch.target[..., None], -1).sum(), logits
+
+    grads, logits = jax.grad(loss, has_aux=True)(params)
+    return logits, grads
+
+
 @pytest.mark.parametrize(
-    "changes", [PUBLISHED, {"architecture": "convolutional"}], ids=str
-)
-def test_bfloat16_decodes_nearly_the_same(changes):
-    exact, model = (
-        model_of(layers=2, dtype=dtype, **changes) for dtype in ("float32", "bfloat16")
-    )
+    "name",
+    [
+        "relative", "projected keys", "global", "dilated", "deep and local",
+        "context first",
+    ],
+)  # fmt: skip
+def test_bfloat16_decodes_and_trains_nearly_the_same(name):
+    """Logits are within 0.06 of their standard deviation, 15 times 2^-8.
+
+    A number in bfloat16 is within 2^-9 of what it rounds. The largest difference
+    measured is 0.036 of the deviation, that of "global".
+    """
+    exact = MODELS[name]
+    model = replace(exact, config=replace(exact.config, dtype="bfloat16"))
     walk = Walk(model, width=3, length=LONGEST).go(6)
-    held = jax.tree.leaves((walk.weights.embedding, walk.memory, walk.cache))
-    assert {str(leaf.dtype) for leaf in held} - {"bool"} == {"bfloat16"}
-    walk.assert_like_teacher_forcing(atol=0.15)
-    walk.assert_like_teacher_forcing(exact, atol=0.2)
+    held = {str(leaf.dtype) for leaf in jax.tree.leaves((walk.memory, walk.cache))}
+    is_recurrent = exact.config.architecture == "recurrent"  # its states are float32
+    assert held - {"bool"} == {"bfloat16"} | ({"float32"} if is_recurrent else set())
+    assert walk.weights.embedding.dtype == jnp.bfloat16
+    forced, grads = forced_and_gradients(model, walk.params, walk.batch())
+    expected = teach(exact, walk.params, walk.batch())
+    atol = 0.06 * np.std(expected)
+    walk.assert_like(forced, atol)
+    walk.assert_like(expected, atol)
     with pytest.raises(AssertionError):
-        walk.assert_like_teacher_forcing(exact, atol=1e-4)
+        walk.assert_like(expected, 1e-4)
+    for leaf in jax.tree.leaves(grads):
+        assert leaf.dtype == jnp.float32
+        assert np.isfinite(leaf).all()
+        assert np.any(leaf)

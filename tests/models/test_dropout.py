@@ -6,6 +6,7 @@ vary; a good generator exceeds four standard deviations once in 16,000 counts.
 
 import functools
 import math
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer.models.layers import Dropout, dropout, random_bits
 from jaxformer.training.sharding import make_mesh
+from tests.models.test_transformer import BATCH
+from tests.models.tiny import model_of, shapes_of
 
 SHAPE = (32, 16, 64)
 COUNT = math.prod(SHAPE)
@@ -92,3 +95,33 @@ def test_each_module_draws_its_own_mask_and_none_without_a_key():
     assert set(np.asarray(y, np.float32).tolist()) == {0.0, 4.0}
     assert_as_likely_as(0.25, np.asarray(y != 0))
     np.testing.assert_array_equal(two.apply({}, x), x)
+
+
+FED = {"feeding": "attentional"}  # its decoder is a loop over positions
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "of_source", "of_target"),
+    [
+        ("transformer", {}, 1 + 2 * 3, 1 + 3 * 2),  # embeddings, outputs of sub-layers
+        ("recurrent", {}, 3, 2 + 1),  # inputs of layers, and the output
+        ("recurrent", FED, 3, 2 + 1),
+        ("convolutional", {}, 1 + 3, 1 + 2 + 1),  # embeddings, inputs, and the output
+    ],
+)
+def test_each_architecture_drops_what_its_paper_drops(
+    architecture, changes, of_source, of_target
+):
+    """With three layers in the encoder and two in the decoder."""
+    sizes = {"encoder_layers": 3, "decoder_layers": 2, "dropout": 0.1}
+    model = model_of(architecture=architecture, **sizes, **changes)
+    params, shapes = shapes_of(model), []
+
+    def keep(function, args, kwargs, context):
+        if isinstance(context.module, Dropout) and context.method_name == "__call__":
+            shapes.append(args[0].shape)
+        return function(*args, **kwargs)
+
+    with nn.intercept_methods(keep):
+        jax.eval_shape(model.features, params, BATCH, jax.random.key(0))
+    assert Counter(shapes) == {(2, 5, 16): of_source, (2, 4, 16): of_target}

@@ -34,12 +34,9 @@ def test_outputs_are_those_of_each_positions_own_projections():
     draw, mask = np.random.default_rng(0), np.array(SEES, bool)
     x = draw.normal(size=(1, 5, 8))
     module = module_of(1)
-    mask_given = jnp.asarray(mask)[None, None]
-    variables = module.init(
-        jax.random.key(1), jnp.float32(x), jnp.float32(x), mask_given
-    )
-    params = nn.unbox(variables)["params"]
-    found = module.apply({"params": params}, jnp.float32(x), jnp.float32(x), mask_given)
+    given = jnp.float32(x), jnp.float32(x), jnp.asarray(mask)[None, None]
+    params = nn.unbox(jax.jit(module.init)(jax.random.key(1), *given))["params"]
+    found = jax.jit(module.apply)({"params": params}, *given)
     kernels = {name: np.float64(leaf["kernel"]) for name, leaf in params.items()}
     for i in range(4):
         expected = np.zeros(8)

@@ -272,6 +272,7 @@ def test_maps_are_of_the_decoder_and_sum_to_one():
     [
         ({"d_model": 15}, "it must be even"),
         ({"attention": "local"}, "local attention needs a window"),
+        ({"attention": "local", "attention_window": 0}, "_window is 0; .* at least 1"),
         ({"attention": "dot", "attention_window": 2}, "others have none"),
         ({"attention": "none", "feeding": "attentional"}, "choose an attention"),
     ],

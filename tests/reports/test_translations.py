@@ -53,14 +53,18 @@ def test_each_bucket_is_scored_as_a_text_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("text", "examples", "count"),
-    [(TEXT, 3, 3), (Text("", "en", "de", ["a"] * 3, ["b"] * 3), 5, 1)],
+    ("text", "align", "examples", "count"),
+    [
+        (TEXT, attention, 3, 3),
+        (Text("", "en", "de", ["a"] * 3, ["b"] * 3), None, 5, 1),
+    ],
+    ids=["many", "few, of a model without attention"],
 )
 def test_the_worst_are_worse_than_the_best_and_are_the_lines_they_say(
-    text, examples, count
+    text, align, examples, count
 ):
     evaluation = evaluate(text, 0.3)
-    found = translations.describe_translations(evaluation, text, attention, examples)
+    found = translations.describe_translations(evaluation, text, align, examples)
     lines = zip(text.sources, text.references, evaluation.translations, strict=True)
     chrf = significance.sentence_scores(evaluation.translations, text.references)
     rows = [(*line, score) for line, score in zip(lines, chrf, strict=True)]
@@ -71,7 +75,9 @@ def test_the_worst_are_worse_than_the_best_and_are_the_lines_they_say(
     for each in shown:
         told = [each[key] for key in ("source", "reference", "translation", "chrf")]
         assert tuple(told) == rows[each["line"] - 1]
-        assert "</s>" not in each["alignment"]["source"] + each["alignment"]["target"]
+        alignment = each["alignment"]
+        assert "</s>" not in alignment["source"] + alignment["target"]
+        assert all(map(bool, alignment.values())) == (align is not None)
 
 
 def test_sentences_that_differ_most_come_first_and_equal_ones_are_left_out():

@@ -25,7 +25,7 @@ from jaxformer.training.sharding import (
     put_batch,
     rows_here,
 )
-from tests.models.tiny import model_of
+from tests.models.tiny import VALUES, model_of
 from tests.training.setups import (
     assert_same,
     init_of,
@@ -41,12 +41,24 @@ EVERYTHING = {
     "positions": "learned", "norm_first": True, "attention_bias": True,
     "logits_bias": True,
 }  # fmt: skip
+PROJECTED = {"encoder_projected_keys": 8}
+CONVOLUTIONAL, RECURRENT = (
+    {"architecture": name} for name in ("convolutional", "recurrent")
+)
+WIDE = (  # one dimension of each matrix is d_model or half of it
+    {"encoder_global_positions": 2, "attention_window": 4},
+    CONVOLUTIONAL,
+    RECURRENT | {"cell": "gru", "attention": "additive", "feeding": "context"},
+    RECURRENT | {"attention": "local", "attention_window": 2},
+)
+OTHERS = ({"positions": "relative", "relative_distance": 16}, PROJECTED, *WIDE)
 
 
 def make_model(**changes):
     """Every size that an axis may be split over is a multiple of eight."""
     values = {"num_heads": 8, "d_k": 4, "d_v": 4, "dropout": 0.1, "max_positions": 16}
-    return model_of(**values | changes)
+    keys = VALUES[changes.get("architecture", "transformer")]
+    return model_of(**{k: v for k, v in values.items() if k in keys} | changes)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +79,7 @@ def test_sizes_that_do_not_fit_are_refused_with_the_number_of_devices(sizes):
         make_mesh(**dict(zip(AXES, sizes, strict=True)))
 
 
-@pytest.mark.parametrize("changes", [{}, EVERYTHING])
+@pytest.mark.parametrize("changes", [{}, EVERYTHING, *OTHERS], ids=str)
 def test_every_dimension_in_the_model_has_a_name_of_the_table(changes, monkeypatch):
     """An unknown name would silently mean "on every device"."""
     names = set()
@@ -86,13 +98,20 @@ def test_every_dimension_in_the_model_has_a_name_of_the_table(changes, monkeypat
     for box in jax.tree.leaves(params, is_leaf=lambda leaf: hasattr(leaf, "names")):
         assert len(box.names) == len(box.value.shape)
         names.update(box.names)
-    assert ("position" in names) == bool(changes)
+    assert ("position" in names) == (changes in (EVERYTHING, PROJECTED, CONVOLUTIONAL))
     assert names - {None} <= LOGICAL_AXES.keys()
 
 
-@pytest.mark.parametrize("sizes", MESHES)
-def test_no_matrix_nor_a_moment_of_one_is_whole_on_a_mesh(sizes):
-    init = init_of(make_model(), OPTIMIZER, ema_decay=0.9)
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        *(({}, sizes) for sizes in MESHES),
+        *((changes, sizes) for changes in WIDE for sizes in (DATA, FSDP)),
+    ],
+    ids=str,
+)
+def test_no_matrix_nor_a_moment_of_one_is_whole_on_a_mesh(changes, sizes):
+    init = init_of(make_model(**changes), OPTIMIZER, ema_decay=0.9)
     state = abstract_state(mesh_of(sizes), init)
     for path, leaf in jax.tree.leaves_with_path(state):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -124,35 +143,43 @@ def test_state_is_born_where_it_belongs_with_the_same_values_on_every_mesh():
 
 
 @pytest.mark.parametrize(
-    ("axis", "key", "size"),
+    ("architecture", "axis", "split", "what", "size"),
     [
-        ("tensor", "data.vocab_size", 20),
-        ("fsdp", "model.d_model", 20),
-        ("tensor", "model.num_heads", 6),
-        ("tensor", "model.d_ff", 36),
+        ("transformer", "tensor", 8, "data.vocab_size", 20),
+        ("transformer", "fsdp", 8, "model.d_model", 20),
+        ("transformer", "tensor", 8, "model.num_heads", 6),
+        ("transformer", "tensor", 8, "model.d_ff", 36),
+        ("convolutional", "fsdp", 8, "model.d_model", 20),
+        ("recurrent", "fsdp", 8, "half of model.d_model", 20),
+        ("recurrent", "fsdp", 4, "half of model.d_model", 20),
     ],
 )
 def test_a_size_that_does_not_divide_is_refused_with_values_that_would_do(
-    axis, key, size
+    architecture, axis, split, what, size
 ):
-    """One sentence; each half of its advice is followed."""
+    """One sentence; each half of its advice is followed.
+
+    Each direction of a recurrent encoder has half of d_model.
+    """
+    key = what.removeprefix("half of ")
 
     def place(size, **axes):
-        model = make_model(**{key.partition(".")[2]: size})
-        mesh = make_mesh(**{"data": 1, "fsdp": 1, "tensor": 1, **axes})
+        model = make_model(architecture=architecture, **{key.partition(".")[2]: size})
+        mesh = make_mesh(**{"data": -1, "fsdp": 1, "tensor": 1, **axes})
         abstract_state(mesh, init_of(model, OPTIMIZER))
 
     with pytest.raises(InputError) as refusal:
-        place(size, **{axis: 8})
+        place(size, **{axis: split})
     said = re.fullmatch(
-        rf"mesh\.{axis}=8 does not divide {key}={size}; choose mesh\.{axis}=(\d+), "
-        rf"or a multiple of 8 such as {key}=(\d+)",
+        rf"mesh\.{axis}={split} does not divide {what}={size}; choose "
+        rf"mesh\.{axis}=(\d+), or a multiple of (\d+) such as {key}=(\d+)",
         str(refusal.value),
     )
     assert said, refusal.value
-    split, better = map(int, said.groups())
-    place(better, **{axis: 8})
-    place(size, **{axis: split, "data": -1})
+    fewer, multiple, better = map(int, said.groups())
+    place(better, **{axis: split})
+    place(3 * multiple, **{axis: split})
+    place(size, **{axis: fewer})
 
 
 @pytest.mark.parametrize("sizes", MESHES)

@@ -57,10 +57,11 @@ class Cell(nn.Module):
     width: int
     dtype: jnp.dtype
     is_fed: bool = False
+    state_axis: str = "embed"  # the name of the axis of H
 
     @nn.compact
     def __call__(self) -> CellWeights:
-        count, axes = GATES[self.kind], ("embed", "gates")
+        count = GATES[self.kind]
 
         def remember(key: jax.Array, shape: tuple[int]) -> jax.Array:
             is_second = jnp.arange(shape[0]) // self.width == 1
@@ -70,18 +71,18 @@ class Cell(nn.Module):
             init = nn.with_logical_partitioning(init, ("gates",))
             return self.param(name, init, (size,))
 
-        def matrix(name: str, rows: int, *init: nn.initializers.Initializer):
-            shape = rows, count * self.width
+        def matrix(name: str, rows: int, axis: str, *init: nn.initializers.Initializer):
+            shape, axes = (rows, count * self.width), (axis, "gates")
             return Matrix(shape, axes, self.dtype, *init, name=name)()
 
         uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
         is_gru, zeros = self.kind == "gru", nn.initializers.zeros
         return CellWeights(
-            matrix("input", self.inputs),
-            matrix("recurrent", self.width, uniform),
+            matrix("input", self.inputs, "embed"),
+            matrix("recurrent", self.width, self.state_axis, uniform),
             vector("bias", remember, count * self.width),
             vector("new_bias", zeros, self.width) if is_gru else None,
-            matrix("feed", self.width) if self.is_fed else None,
+            matrix("feed", self.width, self.state_axis) if self.is_fed else None,
         )
 
 

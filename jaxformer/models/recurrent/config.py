@@ -10,6 +10,7 @@ from jaxformer.settings import Section, setting
 class RecurrentConfig(Section, name="model"):
     """The choices by which published recurrent models differ."""
 
+    halves = True  # each direction of the encoder has half of d_model
     architecture: str = setting("Kind of model.", choices=("recurrent",))
     cell: str = setting("Cell of all layers.", choices=("lstm", "gru"))
     encoder_layers: int = setting("Layers of the encoder.", least=1, most=100)

@@ -44,7 +44,8 @@ class EncoderLayer(nn.Module):
         starts = {"forward": starts_of_segments(segments), "backward": is_end}
         outputs = []
         for name, is_start in starts.items():
-            cell = Cell(config.cell, d, d // 2, jnp.dtype(config.dtype), name=name)()
+            size = d, d // 2, jnp.dtype(config.dtype)
+            cell = Cell(config.cell, *size, state_axis="half_embed", name=name)()
             layer = recurrence(self.rematerialise, is_reverse=name == "backward")
             outputs.append(layer(cell, x, is_start))
         return jnp.concatenate(outputs, axis=-1)
