@@ -36,11 +36,12 @@ BLOCK = 4  # positions, of restricted self-attention
 CHUNK = 24  # tokens of the loss's chunks: there are several on each of the meshes
 OPTIMIZER, _ = optimizer_of(d_model=D)
 VARIANTS = {
-    "rotary": {"positions": "rotary"},
     "relative": {"positions": "relative", "relative_distance": 3},
     "projected keys": {"encoder_projected_keys": 5, "max_positions": 24},
-    "global": {"attention_window": 4, "encoder_global_positions": 2},
-}
+    "rotary, global": {
+        "positions": "rotary", "attention_window": 4, "encoder_global_positions": 2,
+    },
+}  # fmt: skip
 pytestmark = pytest.mark.slow
 with_tensor = pytest.mark.parametrize("sizes", [ALL, TENSOR])
 
