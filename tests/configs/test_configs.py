@@ -179,3 +179,17 @@ def test_other_architectures_have_the_parameters_that_their_docstrings_state(
     name, vocab_size, millions
 ):
     assert round(parameters(name, vocab_size) / 1e6) == millions
+
+
+@pytest.mark.parametrize("row", multi30k_architectures.ROWS)
+def test_models_on_multi30k_have_nearly_as_many_parameters_as_the_transformer(row):
+    of_row, of_transformer = (
+        parameters(f"multi30k_architectures:{name}", 4000)
+        for name in (row, "transformer")
+    )
+    assert of_row == pytest.approx(of_transformer, rel=0.1)
+    kept = changes(
+        f"multi30k_architectures:{row}", "multi30k_architectures:transformer"
+    )
+    of_training = {key for key in kept if not key.startswith("model.")}
+    assert of_training <= {"optimizer.learning_rate_scale", "optimizer.clip_norm"}
