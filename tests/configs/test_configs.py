@@ -78,7 +78,7 @@ def changes(name, base):
         f"{section}.{key}": value
         for section, values in CONFIGS[name].items()
         for key, value in values.items()
-        if value != CONFIGS[base][section][key]
+        if value != CONFIGS[base][section].get(key, ...)
     }
 
 
