@@ -59,7 +59,7 @@ def commands_of(page):
     for block in BLOCK.findall(text_of(page)):
         for command in re.split(r"&&|\||\n", block.replace("\\\n", " ")):
             if found := re.search(start, command):
-                words = shlex.split(found[1].split(" < ")[0], comments=True)
+                words = shlex.split(re.split(" [<>] ", found[1])[0], comments=True)
                 yield [word for word in words if word not in ("...", "&")]
 
 
