@@ -16,14 +16,17 @@ from ml_collections import ConfigDict
 from jaxformer.configs import convs2s, lstm, multi30k_rows
 from jaxformer.errors import InputError
 
-RECURRENT = lstm.get_config().model.to_dict() | {
-    "encoder_layers": 1, "decoder_layers": 1, "d_model": 160, "dtype": "float32",
+OTHERS = {"recurrent": lstm, "convolutional": convs2s}
+RECURRENT = {
+    "architecture": "recurrent", "encoder_layers": 1, "decoder_layers": 1,
+    "d_model": 160, "dtype": "float32",
 }  # fmt: skip
-CONVOLUTIONAL = convs2s.get_config().model.to_dict() | {
-    "encoder_layers": 3, "decoder_layers": 2, "d_model": 128, "dropout": 0.1,
-    "max_positions": 128, "dtype": "float32",
+CONVOLUTIONAL = {
+    "architecture": "convolutional", "encoder_layers": 3, "decoder_layers": 2,
+    "d_model": 128, "dropout": 0.1, "max_positions": 128, "dtype": "float32",
 }  # fmt: skip
-# Name of the row: what differs from the Transformer's section `model`, or all of it.
+# Name of the row: what differs from the section `model` of configs/multi30k_rows.py, or
+# of the config in OTHERS.
 ROWS = {
     "transformer": {},
     "relative": {"positions": "relative", "relative_distance": 16},
@@ -35,8 +38,8 @@ ROWS = {
     | {"cell": "gru", "attention": "additive", "feeding": "context"},
     "convs2s": CONVOLUTIONAL,
 }
-# Factors of equation 3, the others' is 1: those with the lowest perplexity of the
-# validation split after 2,000 updates (docs/architectures.md).
+# Factors of equation 3 with the lowest validation perplexity after 2,000 updates
+# (docs/architectures.md); 1 for the other rows.
 LEARNING_RATE_SCALES = {
     "lstm_additive": 4.0, "lstm_dot": 4.0, "lstm_fixed": 4.0, "gru_additive": 2.0,
     "convs2s": 8.0,
@@ -51,9 +54,8 @@ def get_config(row: str = "") -> ConfigDict:
             "in --config=configs/multi30k_architectures.py:convs2s"
         )
     config = multi30k_rows.get_config("base")
-    others = {"recurrent": lstm, "convolutional": convs2s}
-    if ROWS[row].get("architecture") in others:
-        config.model = others[ROWS[row]["architecture"]].get_config().model
+    if "architecture" in ROWS[row]:
+        config.model = OTHERS[ROWS[row]["architecture"]].get_config().model
     config.model.update(ROWS[row])
     if config.model.architecture == "recurrent":
         config.optimizer.clip_norm = 5.0

@@ -109,6 +109,8 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
 
     Raises InputError for an unknown key or a wrong type.
     """
+    from jaxformer.models.architectures import require_own_keys
+
     if not overrides:
         return values
     values = {section: dict(keys) for section, keys in values.items()}
@@ -125,7 +127,7 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
         section, _, key = name.partition(".")
         if name not in known:
             if section == "model":
-                sections_of({"model": {**values["model"], key: text}})  # whose key?
+                require_own_keys({**values["model"], key: text})
             raise InputError(f"the config has no key {name}{did_you_mean(name, known)}")
         values[section][key] = read_value(f"config.{name}", text, kind_of(known[name]))
     return values

@@ -107,17 +107,22 @@ def score_of(members, source: str):
     return score
 
 
-def test_continuous_batching_finds_what_a_plain_search_finds(model, monkeypatch):
-    """By a beam of an ensemble with a Transformer.
-
-    For three times as many sentences as slots, of several lengths.
-    """
+@pytest.mark.parametrize(
+    ("others", "search"),
+    [
+        ([], {"beam_size": 1, "temperature": 0.8, "seed": 1}),
+        ([model_of(VOCABULARY)], {"beam_size": 3, "n_best": 3}),
+    ],
+    ids=["samples", "beam of an ensemble with a Transformer"],
+)
+def test_continuous_batching_finds_what_a_plain_search_finds(
+    model, others, search, monkeypatch
+):
+    """For three times as many sentences as slots, of several lengths."""
     monkeypatch.setattr(shapes, "SHORTEST_BUCKET", 4)
-    options = TranslateOptions(
-        alpha=1.0, extra_length=3, batch_tokens=16, beam_size=3, n_best=3
-    )
-    other = model_of(VOCABULARY)
-    members = [(model, params_of(model, 0)), (other, params_of(other, 3))]
+    options = TranslateOptions(alpha=1.0, extra_length=3, batch_tokens=16, **search)
+    members = [(model, params_of(model, 0))]
+    members += [(other, params_of(other, 3)) for other in others]
     models, params = zip(*members, strict=True)
     translator = Translator(
         models, params, Numbers(), language="en", options=options, rows=None
