@@ -29,8 +29,6 @@ CONVOLUTIONAL = {
 # of the config in OTHERS.
 ROWS = {
     "transformer": {},
-    "relative": {"positions": "relative", "relative_distance": 16},
-    "rotary": {"positions": "rotary"},
     "lstm_additive": RECURRENT | {"attention": "additive", "feeding": "context"},
     "lstm_dot": RECURRENT | {"attention": "dot", "feeding": "attentional"},
     "lstm_fixed": RECURRENT | {"attention": "none", "feeding": "context"},
@@ -39,10 +37,10 @@ ROWS = {
     "convs2s": CONVOLUTIONAL,
 }
 # Factors of equation 3 with the lowest validation perplexity after 2,000 updates
-# (docs/architectures.md); 1 for the other rows.
+# (docs/architectures.md).
 LEARNING_RATE_SCALES = {
-    "lstm_additive": 4.0, "lstm_dot": 4.0, "lstm_fixed": 4.0, "gru_additive": 2.0,
-    "convs2s": 8.0,
+    "transformer": 1.0, "lstm_additive": 4.0, "lstm_dot": 4.0, "lstm_fixed": 4.0,
+    "gru_additive": 2.0, "convs2s": 8.0,
 }  # fmt: skip
 
 
@@ -59,7 +57,7 @@ def get_config(row: str = "") -> ConfigDict:
     config.model.update(ROWS[row])
     if config.model.architecture == "recurrent":
         config.optimizer.clip_norm = 5.0
-    config.optimizer.learning_rate_scale = LEARNING_RATE_SCALES.get(row, 1.0)
+    config.optimizer.learning_rate_scale = LEARNING_RATE_SCALES[row]
     config.training.update(
         steps=6000, eval_every=6000, save_every=300, keep=5, average=5
     )

@@ -3,8 +3,9 @@
 Reproduces  the sign of each row's difference from the base row: one head is worse than
             eight (rows A), a small d_k is worse (rows B), no dropout is worse (rows D),
             without label smoothing perplexity is better and BLEU worse (rows D, section
-            5.4), learned positions are equal (row E); and equation 3 without its
-            warm-up (section 5.3, which gives no figure). Results: docs/claims.md.
+            5.4), learned positions are equal (row E); equation 3 without its warm-up
+            (section 5.3, which gives no figure); and later kinds of positions, rotary
+            (Su et al. 2021) and relative (Shaw et al. 2018). Results: docs/claims.md.
 Hardware    one CPU core (AMD EPYC) for each run.
 Data        as configs/multi30k.py.
 
@@ -24,6 +25,8 @@ ROWS = {
     "one_head": {"model": {"num_heads": 1, "d_k": 128, "d_v": 128}},
     "small_d_k": {"model": {"d_k": 2}},
     "learned_positions": {"model": {"positions": "learned"}},
+    "rotary_positions": {"model": {"positions": "rotary"}},
+    "relative_positions": {"model": {"positions": "relative", "relative_distance": 16}},
     "no_smoothing": {"training": {"label_smoothing": 0.0}},
     "no_dropout": {"model": {"dropout": 0.0}},
     "no_warmup": {"optimizer": {"warmup_steps": 1}},
