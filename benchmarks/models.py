@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.sharding import AxisType, Mesh
 
 from jaxformer.batch import EOS, Batch
-from jaxformer.config import TrainingConfig
+from jaxformer.config import OptimizerConfig, TrainingConfig
 from jaxformer.configs import convs2s, lstm, wmt_base
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
@@ -113,12 +113,15 @@ class Trainer:
 
     def __init__(self, model: Model, mesh: Mesh) -> None:
         self.mesh = mesh
+        values = wmt_base.get_config()
+        smoothing = {"label_smoothing": LABEL_SMOOTHING}
+        config = TrainingConfig(**values.training.to_dict() | smoothing)
+        rule = {"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON}
         optimizer, _ = make_optimizer(
-            d_model=model.d_model, warmup_steps=4000, learning_rate_scale=1.0,
-            beta1=BETA1, beta2=BETA2, epsilon=EPSILON, clip_norm=None,
-        )  # fmt: skip
-        values = wmt_base.get_config().training.to_dict()
-        config = TrainingConfig(**values | {"label_smoothing": LABEL_SMOOTHING})
+            OptimizerConfig(**values.optimizer.to_dict() | rule),
+            d_model=model.d_model,
+            steps=config.steps,
+        )
         with on_mesh(mesh):
             init = functools.partial(init_state, model, optimizer, config)
             shardings = batch_shardings(mesh, init)

@@ -80,8 +80,12 @@ def get_config() -> ConfigDict:
     )
     config.optimizer = ConfigDict(
         {
+            "algorithm": "adam",
+            "schedule": "inverse_sqrt",  # equation 3
+            "peak_learning_rate": config_dict.placeholder(float),
             "warmup_steps": 4000,
             "learning_rate_scale": 1.0,
+            "weight_decay": 0.0,
             "beta1": 0.9,
             "beta2": 0.98,
             "epsilon": 1e-9,
@@ -97,6 +101,7 @@ def get_config() -> ConfigDict:
             "rematerialise": False,  # True: less memory for a third more work
             "label_smoothing": 0.1,
             "initial_embeddings": "",
+            "freeze": (),
             "max_bad_steps": 10,
             "on_divergence": "stop",
             "ema_decay": config_dict.placeholder(float),

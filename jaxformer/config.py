@@ -7,7 +7,7 @@ only. `--help`, the reference page and every check of a value are made from here
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,11 +102,41 @@ class BatchesConfig(Section, name="batches"):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Section, name="optimizer"):
-    """Adam and its learning rate (section 5.3)."""
+    """The rule of the updates and its learning rate (section 5.3)."""
 
-    warmup_steps: int = setting("Updates of the warm-up (equation 3).", least=1)
+    algorithm: str = setting(
+        "The paper: adam; with weight_decay it is AdamW (Loshchilov and Hutter 2019). "
+        "adafactor (Shazeer and Stern 2018) keeps one number for each row and column "
+        "of a matrix, and its rate is relative to the size of a parameter.",
+        choices=("adam", "adafactor"),
+        absent="adam",
+    )
+    schedule: str = setting(
+        "Learning rate after the warm-up: inverse_sqrt (equation 3), constant, or "
+        "linear or cosine, which fall to 0 at training.steps.",
+        choices=("inverse_sqrt", "constant", "linear", "cosine"),
+        free=True,
+        absent="inverse_sqrt",
+    )
+    peak_learning_rate: float | None = setting(
+        "Learning rate at the end of the warm-up; None: that of equation 3, "
+        "(d_model * warmup_steps)^-0.5.",
+        above=0,
+        most=1000,
+        free=True,
+    )
+    warmup_steps: int = setting(
+        "Updates of the warm-up (equation 3).", least=1, free=True
+    )
     learning_rate_scale: float = setting(
-        "Factor of equation 3; the paper's is 1.", above=0, most=1000
+        "Factor of the learning rate; the paper's is 1.", above=0, most=1000, free=True
+    )
+    weight_decay: float = setting(
+        "Share of each matrix that is subtracted, times the learning rate; none of "
+        "biases and norms.",
+        least=0,
+        below=1,
+        absent=0.0,
     )
     beta1: float = setting("Decay of Adam's first moment.", least=0, below=1)
     beta2: float = setting("Decay of Adam's second moment.", least=0, below=1)
@@ -133,6 +163,11 @@ class TrainingConfig(Section, name="training"):
     )
     label_smoothing: float = setting("Epsilon of section 5.4.", least=0, below=1)
     initial_embeddings: str = setting("word2vec file to start from; empty: none.")
+    freeze: tuple[str, ...] = setting(
+        "Parameters that stay as they begin, by name or by the first parts of the "
+        "name: embedding, encoder, decoder/layer_0.",
+        absent=(),
+    )
     max_bad_steps: int = setting(
         "Non-finite updates in a row that end a run.", least=1, free=True
     )
@@ -250,12 +285,10 @@ class Config:
         """The values by section and key, as `parse_config` takes them."""
         return dataclasses.asdict(self)
 
-    def changes(
-        self, before: Mapping[str, Mapping[str, Any]]
-    ) -> Iterator[tuple[str, Any, Any]]:
+    def changes(self, before: "Config") -> Iterator[tuple[str, Any, Any]]:
         """Yield name, old and new value of each key that is not free and differs."""
         for part, section in vars(self).items():
             for key, new in section.fixed().items():
-                old = before.get(part, {}).get(key)
+                old = getattr(getattr(before, part), key, None)
                 if old != new:
                     yield f"{part}.{key}", old, new

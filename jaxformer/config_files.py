@@ -87,7 +87,7 @@ def sections_of(values: Mapping[str, Any]) -> dict[str, type[Section]]:
 
 
 def parse_config(values: Mapping[str, Mapping[str, Any]]) -> Config:
-    """Check values by section and key; a key that may be None may be missing.
+    """Check values by section and key; newer keys may be missing.
 
     Raises InputError that names what is wrong.
     """
@@ -97,8 +97,12 @@ def parse_config(values: Mapping[str, Mapping[str, Any]]) -> Config:
     for section, kind in sections_of(values).items():
         fields = dataclasses.fields(kind)
         # Configs of runs lack keys that are newer.
-        optional = {field.name: None for field in fields if kind_of(field)[1]}
-        given = {**optional, **values[section]}
+        newer = {
+            field.name: field.metadata["absent"]
+            for field in fields
+            if kind_of(field)[1] or field.metadata["absent"] is not None
+        }
+        given = {**newer, **values[section]}
         require_names("key", f"{section}.", given, [field.name for field in fields])
         parts[section] = kind(**given)
     return Config(**parts)

@@ -118,9 +118,8 @@ def make_training_setup(
     `devices` None means all.
     """
     training = run.config.training
-    optimizer, schedule = make_optimizer(
-        d_model=run.model.d_model, **vars(run.config.optimizer)
-    )
+    sizes = {"d_model": run.model.d_model, "steps": training.steps}
+    optimizer, schedule = make_optimizer(run.config.optimizer, **sizes)
     init = functools.partial(init_state, run.model, optimizer, training)
     mesh = make_mesh(**vars(run.config.mesh), devices=devices)
     shardings = batch_shardings(mesh, init)

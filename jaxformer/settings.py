@@ -7,6 +7,7 @@ options of a translation (`jaxformer.decoding.options`).
 import dataclasses
 import math
 import operator
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -25,15 +26,17 @@ def setting(
     most: float | None = None,
     below: float | None = None,
     free: bool = False,
+    absent: Any = None,
 ) -> Any:
     """Declare a key: what it means, with its unit, and the values it may have.
 
     Numbers are at `least` or `above` one bound, at `most` or `below` the other, and
     numbers of int32 (seeds: uint32) or float32; text is one of `choices`. The value of
-    a `free` key may change when a run is resumed.
+    a `free` key may change when a run is resumed. `absent` is the value of runs that
+    were made before the key existed.
     """
     metadata = {
-        "meaning": meaning, "choices": tuple(choices), "free": free,
+        "meaning": meaning, "choices": tuple(choices), "free": free, "absent": absent,
         "least": least, "above": above, "most": most, "below": below,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
@@ -64,13 +67,16 @@ class Section:
 
 
 def kind_of(field: dataclasses.Field) -> tuple[type, bool]:
-    """The type of a key, and whether None is a value of it."""
+    """The type of a key, and whether None is a value of it; a tuple is of texts."""
     if isinstance(field.type, types.UnionType):
         return typing.get_args(field.type)[0], True
-    return field.type, False
+    return typing.get_origin(field.type) or field.type, False
 
 
-_NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
+_NAMES = {
+    int: "a whole number", float: "a number", bool: "True or False", str: "text",
+    tuple: "a list of texts",
+}  # fmt: skip
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _BOUNDS = {
     "least": ("at least", operator.ge), "above": ("above", operator.gt),
@@ -93,6 +99,8 @@ def read_value(name: str, text: str, kind: tuple[type, bool]) -> Any:
     type_, may_be_none = kind
     if text == "None" and may_be_none:
         return None
+    if type_ is tuple:  # a,b or ["a", "b"]
+        return tuple(re.findall(r"[^\s,\[\]\"']+", text))
     try:
         return _BOOLEANS[text.lower()] if type_ is bool else type_(text)
     except (ValueError, KeyError):
@@ -106,7 +114,9 @@ def check_type(name: str, value: Any, kind: tuple[type, bool]) -> Any:
         return None
     if type_ is float and type(value) is int:
         return float(value) if abs(value) < 2**1000 else math.inf
-    if type(value) is not type_:
+    if type_ is tuple and type(value) is list:  # of JSON and config files
+        value = tuple(value)
+    if type(value) is not type_ or (type_ is tuple and set(map(type, value)) - {str}):
         raise InputError(f"{name} is {value!r}; it must be {_describe(kind)}")
     return value
 

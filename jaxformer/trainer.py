@@ -245,8 +245,7 @@ def describe_divergence(job: Job, state: TrainState) -> str:
         step=state.step - bad, data_position=state.data_position - bad
     )
     step, position = int(state.step) + 1, int(state.data_position)
-    update, smoothing = next(job.updates(position)), training.label_smoothing
-    finding = diagnose_update(run.model, state, update, label_smoothing=smoothing)
+    finding = diagnose_update(run.model, state, next(job.updates(position)), training)
     file = run.workdir.path / f"diverged_at_step_{step}.tsv"
     if processes.is_first():
         corpus, decode = job.prepared.train, run.tokenizer.decode

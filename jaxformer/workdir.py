@@ -108,7 +108,8 @@ class Workdir:
 
     def require_same_run(self, config: Config) -> None:
         """Raise InputError if a key of `config` that is not free was changed."""
-        for name, before, value in config.changes(self.read_record()["config"]):
+        recorded = parse_config(self.read_record()["config"])
+        for name, before, value in config.changes(recorded):
             raise InputError(
                 f"{self.path} holds a run with {name}={before!r}, and this config says "
                 f"{value!r}; use the run's value or another workdir"

@@ -46,12 +46,11 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     imported = parse_config(
         {**values, "model": {**values["model"], **checkpoint.model}}
     )
-    optimizer, _ = make_optimizer(
-        d_model=imported.model.d_model, **vars(imported.optimizer)
-    )
+    training = imported.training
+    sizes = {"d_model": imported.model.d_model, "steps": training.steps}
+    optimizer, _ = make_optimizer(imported.optimizer, **sizes)
     params = jax.tree.map(jnp.asarray, checkpoint.params)
-    ema = imported.training.ema_decay is not None
-    state = fresh_state(params, optimizer, seed=imported.training.seed, ema=ema)
+    state = fresh_state(params, optimizer, training)
     tokenizer = pack_tokenizer(
         checkpoint.source_model, checkpoint.target_model, checkpoint.pieces
     )

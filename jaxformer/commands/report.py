@@ -21,7 +21,7 @@ from jaxformer.reports.translations import Text, describe_translations
 from jaxformer.run import Run, open_run, plan_training
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import METRICS_FILE, read_metrics
-from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.optimizer import make_schedule
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,9 @@ def describe(
         facts,
         config.as_dict(),
         metrics,
-        make_optimizer(d_model=run.model.d_model, **vars(config.optimizer))[1],
+        make_schedule(
+            config.optimizer, d_model=run.model.d_model, steps=config.training.steps
+        ),
         prepared and prepared.report,
         prepared and plan_training(run, prepared),
     )

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import Batch
+from jaxformer.config import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.training.step import TrainState, dropout_key, gradients
 
@@ -43,15 +44,14 @@ def diagnose_update(
     model: Model,
     state: TrainState,
     update: tuple[Batch, ...],
-    *,
-    label_smoothing: float,
+    config: TrainingConfig,
 ) -> Finding:
     """Compute an update again and find what in it is first not finite."""
     layers: list[str] = []  # in forward order, which dicts lose in `jax.jit`
 
     @jax.jit
     def probe(state: TrainState, batch: Batch, index: jax.Array) -> tuple:
-        found = gradients(model, state, batch, index, label_smoothing=label_smoothing)
+        found = gradients(model, state, batch, index, config)
         outputs = model.watch(state.params, batch, dropout_key(state, index))
         layers[:] = outputs
         are_finite = jax.tree.map(

@@ -1,46 +1,136 @@
 """Section 5.3: Adam and the warm-up, inverse-square-root learning rate, by optax."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
+from flax import linen as nn
+
+from jaxformer.config import OptimizerConfig
+from jaxformer.errors import InputError
+
+Parameters = Any  # nested dicts of arrays
+_WITHOUT_DECAY = "bias", "scale"  # ends of the names of biases and norms
 
 
-def inverse_square_root_schedule(
-    *, d_model: int, warmup_steps: int, learning_rate_scale: float
+def make_schedule(
+    config: OptimizerConfig, *, d_model: int, steps: int
 ) -> optax.Schedule:
-    """Equation 3: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
+    """Make the learning rate as a function of the number of updates already made.
 
-    Returns a function of the number of updates already made, so the first update
-    (count 0) uses step 1. The scale is 1 in the paper.
+    The first update (count 0) is step 1. Equation 3 is the schedule "inverse_sqrt"
+    without a peak: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
+    With a peak p the factor is scale * p * warmup_steps^0.5. Other schedules have the
+    same warm-up and peak; "linear" and "cosine" would reach 0 at step `steps` + 1.
     """
+    warmup, peak = config.warmup_steps, config.peak_learning_rate
+    level = d_model**-0.5 if peak is None else peak * warmup**0.5
+    level *= config.learning_rate_scale
+    after_warmup = max(1, steps + 1 - warmup)
 
     def schedule(count: jax.Array | int) -> jax.Array:
         step = jnp.asarray(count, jnp.float32) + 1.0
-        warming, decaying = step * warmup_steps**-1.5, step**-0.5
-        return learning_rate_scale * d_model**-0.5 * jnp.minimum(warming, decaying)
+        left = jnp.clip((steps + 1 - step) / after_warmup, 0.0, 1.0)
+        match config.schedule:
+            case "inverse_sqrt":
+                rate = step**-0.5
+            case "constant":
+                rate = warmup**-0.5
+            case "linear":
+                rate = warmup**-0.5 * left
+            case "cosine":
+                rate = warmup**-0.5 * jnp.sin(jnp.pi / 2 * left) ** 2
+        return level * jnp.minimum(step * warmup**-1.5, rate)
 
     return schedule
 
 
 def make_optimizer(
-    *,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    clip_norm: float | None,
-    **rate: float,
+    config: OptimizerConfig, *, d_model: int, steps: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Make Adam with the paper's schedule, and the schedule itself for the log.
+    """Make the rule of the updates, and its schedule for the log.
 
-    `rate` is as for `inverse_square_root_schedule`. Gradients are first clipped to the
-    global norm `clip_norm`, if it is given. The paper uses beta1 0.9, beta2 0.98,
-    epsilon 1e-9 and no clipping.
+    `steps` are those of the whole run. Gradients are first clipped to the global norm
+    `clip_norm`, if it is given. The paper uses Adam with beta1 0.9, beta2 0.98, epsilon
+    1e-9, no clipping and no weight decay.
     """
-    schedule = inverse_square_root_schedule(**rate)
-    clip = [] if clip_norm is None else [optax.clip_by_global_norm(clip_norm)]
+    schedule = make_schedule(config, d_model=d_model, steps=steps)
+    clip, decay = [], []
+    if config.clip_norm is not None:
+        clip = [optax.clip_by_global_norm(config.clip_norm)]
+    if config.weight_decay:
+        decay = [optax.add_decayed_weights(config.weight_decay, mask=has_decay)]
+    if config.algorithm == "adam":
+        rule = [
+            optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
+        ]
+    else:  # without a first moment
+        rule = [
+            _without_names(optax.scale_by_factored_rms()),
+            optax.clip_by_block_rms(1.0),
+            optax.scale_by_param_block_rms(),
+        ]
     optimizer = optax.chain(
-        *clip,
-        optax.scale_by_adam(b1=beta1, b2=beta2, eps=epsilon),
-        optax.scale_by_learning_rate(schedule),
+        *clip, *rule, *decay, optax.scale_by_learning_rate(schedule)
     )
     return optimizer, schedule
+
+
+def _without_names(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Leave out the names of axes, which the rows and columns of a matrix lose."""
+    return optax.GradientTransformation(
+        lambda params: rule.init(nn.unbox(params)), rule.update
+    )
+
+
+def name_of(path: tuple) -> str:
+    """The name of a parameter from its path, such as "encoder/norm/scale"."""
+    keys = (key.key for key in path if isinstance(key, jax.tree_util.DictKey))
+    return "/".join(keys)
+
+
+def has_decay(params: Parameters) -> Parameters:
+    """Whether each parameter has weight decay: all but biases and norms."""
+    return jax.tree.map_with_path(
+        lambda path, _: not name_of(path).endswith(_WITHOUT_DECAY), params
+    )
+
+
+def trained(params: Parameters, freeze: tuple[str, ...]) -> Parameters:
+    """Return the parameters that updates change, with None for the others.
+
+    Frozen ones are those whose name is in `freeze` or begins with one of its parts.
+    Raises InputError for a name that no parameter has, and if nothing is left.
+    """
+    is_leaf = {"is_leaf": lambda leaf: isinstance(leaf, nn.meta.AxisMetadata)}
+    names = [name_of(path) for path, _ in jax.tree.leaves_with_path(params, **is_leaf)]
+
+    def begins(name: str, part: str) -> bool:
+        return f"{name}/".startswith(f"{part.rstrip('/')}/")
+
+    for part in freeze:
+        if not any(begins(name, part) for name in names):
+            tops = dict.fromkeys(name.partition("/")[0] for name in names)
+            raise InputError(
+                f"training.freeze names {part!r}, which is no parameter; the names "
+                f"begin with {', '.join(tops)}"
+            )
+    is_frozen = {name: any(begins(name, part) for part in freeze) for name in names}
+    if all(is_frozen.values()):
+        raise InputError("training.freeze leaves no parameter to train")
+    return jax.tree.map_with_path(
+        lambda path, leaf: None if is_frozen[name_of(path)] else leaf,
+        params,
+        **is_leaf,
+    )
+
+
+def merged(changed: Parameters, params: Parameters) -> Parameters:
+    """Return `params` with the leaves of `changed` that are not None."""
+    return jax.tree.map(
+        lambda new, old: old if new is None else new,
+        changed,
+        params,
+        is_leaf=lambda leaf: leaf is None,
+    )

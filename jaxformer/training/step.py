@@ -17,6 +17,7 @@ from jaxformer.config import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
+from jaxformer.training.optimizer import merged, trained
 from jaxformer.training.zero import over_shards
 
 
@@ -38,7 +39,7 @@ class Gradients(NamedTuple):
     """Gradients of a summed loss, and the sums they belong to."""
 
     sums: LossSums
-    grads: Parameters
+    grads: Parameters  # None for frozen ones
 
 
 class Report(NamedTuple):
@@ -52,21 +53,20 @@ def init_state(
     model: Model, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> TrainState:
     """Draw the first state, boxed with the logical names of its axes."""
-    params, ema = model.init(jax.random.key(config.seed)), config.ema_decay is not None
-    return fresh_state(params, optimizer, seed=config.seed, ema=ema)
+    return fresh_state(model.init(jax.random.key(config.seed)), optimizer, config)
 
 
 def fresh_state(
-    params: Parameters, optimizer: optax.GradientTransformation, *, seed: int, ema: bool
+    params: Parameters, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> TrainState:
     """Make the state before the first update of `params`."""
     return TrainState(
         step=jnp.int32(0),
         data_position=jnp.int32(0),
-        seed=jnp.uint32(seed),
+        seed=jnp.uint32(config.seed),
         params=params,
-        opt_state=optimizer.init(params),
-        ema=jax.tree.map(jnp.copy, params) if ema else None,
+        opt_state=optimizer.init(trained(params, config.freeze)),
+        ema=None if config.ema_decay is None else jax.tree.map(jnp.copy, params),
         bad_steps=jnp.int32(0),
         skipped=jnp.int32(0),
         window=LossSums(*jnp.zeros((len(LossSums._fields),))),
@@ -84,19 +84,20 @@ def gradients(
     state: TrainState,
     batch: Batch,
     microbatch: jax.Array,
-    *,
-    label_smoothing: float,
+    config: TrainingConfig,
 ) -> Gradients:
     """Differentiate the summed loss of one microbatch, dropout on."""
 
-    def summed_loss(params: Parameters) -> tuple[jax.Array, LossSums]:
+    def summed_loss(changed: Parameters) -> tuple[jax.Array, LossSums]:
+        params = merged(changed, state.params)
         features = model.features(params, batch, dropout_key(state, microbatch))
         targets = batch.target, batch.target_segments
         with jax.named_scope("loss"):
-            sums = projected_loss_sums(*features, *targets, label_smoothing)
+            sums = projected_loss_sums(*features, *targets, config.label_smoothing)
         return sums.loss, sums
 
-    grads, sums = jax.grad(summed_loss, has_aux=True)(state.params)
+    changed = trained(state.params, config.freeze)
+    grads, sums = jax.grad(summed_loss, has_aux=True)(changed)
     return Gradients(sums, grads)
 
 
@@ -121,8 +122,9 @@ def apply_gradients(
     def update(state: TrainState) -> TrainState:
         # XLA would keep a quotient in an array of its own.
         grads = jax.tree.map(lambda grad: grad * share, total.grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        changed = trained(state.params, config.freeze)
+        updates, opt_state = optimizer.update(grads, state.opt_state, changed)
+        params = merged(optax.apply_updates(changed, updates), state.params)
         ema = state.ema
         if config.ema_decay is not None:
             ema = optax.incremental_update(params, ema, 1.0 - config.ema_decay)
@@ -177,11 +179,12 @@ class TrainStep:
     ) -> None:
         def of_batch(params: Parameters, batch: Batch, rest: tuple) -> Gradients:
             state, index = rest
-            state, smoothing = state._replace(params=params), config.label_smoothing
-            return gradients(model, state, batch, index, label_smoothing=smoothing)
+            state = state._replace(params=params)
+            return gradients(model, state, batch, index, config)
 
         if shardings is not None:
-            of_batch = over_shards(of_batch, shardings, model.dtype)
+            kept = functools.partial(trained, freeze=config.freeze)
+            of_batch = over_shards(of_batch, shardings, model.dtype, kept)
         apply = functools.partial(apply_gradients, optimizer, config=config)
 
         def differentiate(
@@ -198,6 +201,7 @@ class TrainStep:
         ) -> Gradients:
             return jax.tree.map(jnp.add, total, differentiate(state, batch, index))
 
+        self._freeze = config.freeze
         self._update = jax.jit(update, donate_argnums=0)
         self._differentiate = jax.jit(differentiate)
         self._accumulate = jax.jit(accumulate, donate_argnums=0)
@@ -213,7 +217,8 @@ class TrainStep:
         if not accumulate:
             return self._update.lower(state, batch)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
-        total = Gradients(LossSums(*[scalar] * len(LossSums._fields)), state.params)
+        changed = trained(state.params, self._freeze)
+        total = Gradients(LossSums(*[scalar] * len(LossSums._fields)), changed)
         if batch is None:
             return self._apply.lower(state, total)
         index = jax.ShapeDtypeStruct((), jnp.int32)

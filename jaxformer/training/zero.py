@@ -26,12 +26,14 @@ def over_shards(
     differentiate: Callable[..., tuple[Any, Parameters]],
     shardings: Parameters,
     dtype: str,
+    trained: Callable[[Parameters], Parameters],
 ) -> Callable[..., tuple[Any, Parameters]]:
     """Return `differentiate(params, batch, rest)` for arrays split by `shardings`.
 
     `differentiate` returns sums over its rows, and gradients; `rest` is not split.
-    Matrices are gathered in `dtype`, in which layers use them; the embedding is float32
-    again for its gradient, which all tokens add to. Gradients are summed in float32.
+    `trained` keeps the leaves of a tree that have gradients. Matrices are gathered in
+    `dtype`, in which layers use them; the embedding is float32 again for its gradient,
+    which all tokens add to. Gradients are summed in float32.
     """
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
     splits = jax.tree.map(lambda spec: _part(spec, BATCH_AXES), specs)
@@ -55,7 +57,9 @@ def over_shards(
         return jax.lax.psum(sums, BATCH_AXES), jax.tree.map(lambda x: x[None], grads)
 
     def scatter(grads: Parameters) -> Parameters:
-        return jax.tree.map(lambda x, split: _scatter(x[0], split), grads, splits)
+        return jax.tree.map(
+            lambda x, split: _scatter(x[0], split), grads, trained(splits)
+        )
 
     def of_batch(params: Parameters, batch: Any, rest: Any) -> tuple[Any, Parameters]:
         with jax.named_scope("exchange"):
@@ -67,9 +71,12 @@ def over_shards(
             out_specs=(PartitionSpec(), rows),
             axis_names=set(BATCH_AXES),
         )(whole, batch, rest)
-        parts = jax.tree.map(lambda whole: PartitionSpec(BATCH_AXES, *whole), wholes)
+        parts = jax.tree.map(
+            lambda whole: PartitionSpec(BATCH_AXES, *whole), trained(wholes)
+        )
+        summed = exchange(scatter, in_specs=(parts,), out_specs=trained(specs))
         with jax.named_scope("exchange"):
-            return sums, exchange(scatter, in_specs=(parts,), out_specs=specs)(grads)
+            return sums, summed(grads)
 
     return of_batch
 

@@ -21,7 +21,7 @@ from tests.decoding.tables import VOCABULARY, WORDS, Wanted, assert_same, plain_
 from tests.decoding.tiny import Numbers, teacher_forced
 from tests.models import tiny
 from tests.models.tiny import VALUES, model_of
-from tests.training.setups import init_of, optimizer_of, step_of
+from tests.training.setups import init_of, optimizer_of, step_of, training_of
 
 OPTIMIZER, SCHEDULE = optimizer_of(learning_rate_scale=2.0, epsilon=1e-4)
 
@@ -85,7 +85,7 @@ def test_what_is_not_finite_is_named(model):
     path, leaf = leaves[0]
     owner = functools.reduce(dict.__getitem__, (k.key for k in path[:-1]), state.params)
     owner[path[-1].key] = leaf.at[..., 0].set(jnp.inf)
-    finding = diagnose_update(model, state, (batch,), label_smoothing=0.1)
+    finding = diagnose_update(model, state, (batch,), training_of())
     assert finding.parameter in "/".join(key.key for key in path)
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from jaxformer.config import OptimizerConfig
+from jaxformer.configs import wmt_base
 from jaxformer.evaluation.evaluator import Evaluation
 from jaxformer.evaluation.metrics import every_bleu
 from jaxformer.reports import run as report
 from jaxformer.reports.translations import Text, describe_translations
-from jaxformer.training.optimizer import inverse_square_root_schedule
+from jaxformer.training.optimizer import make_schedule
 
 from .synthetic_attention import attention
 
@@ -20,7 +22,8 @@ WORDS = {
     "sleeps": "schläft", "waits": "wartet", "sings": "singt", "today": "heute",
 }  # fmt: skip
 RATE = {"warmup_steps": 200, "learning_rate_scale": 0.5}
-SCHEDULE = inverse_square_root_schedule(d_model=64, **RATE)
+VALUES = wmt_base.get_config().optimizer.to_dict()
+SCHEDULE = make_schedule(OptimizerConfig(**VALUES | RATE), d_model=64, steps=1000)
 SIDE = {"tokens": 900, "unknown": 1, "longest": 12}
 COUNTS = {
     "pairs": 110, "kept": 100, "dropped": {"empty": 0, "too_long": 10},

@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.step import fresh_state
 from tests.damage import files_of
-from tests.training.setups import mesh_of, optimizer_of
+from tests.training.setups import mesh_of, optimizer_of, training_of
 
 OPTIMIZER, _ = optimizer_of(clip_norm=1.0)
 
@@ -19,7 +19,7 @@ def make_state(fill, *, width=4):
         "embedding": jax.random.normal(jax.random.key(fill), (16, width)),
         "encoder": {"layer_0": {"bias": jnp.full((width,), fill, jnp.float32)}},
     }
-    return fresh_state(params, OPTIMIZER, seed=fill, ema=False)
+    return fresh_state(params, OPTIMIZER, training_of(seed=fill))
 
 
 def abstract(state, sizes=(1, 1, 1), *axes):

@@ -9,23 +9,26 @@ import numpy as np
 from jax.sharding import AxisType
 
 from jaxformer.batch import Batch
+from jaxformer.config import OptimizerConfig
+from jaxformer.configs import wmt_base
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import AXES, batch_shardings
 from jaxformer.training.step import TrainStep, init_state
 
 
-def optimizer_of(**changes):
-    """Adam of the paper for d_model 16 and a short warm-up, and its schedule."""
-    values = {
-        "d_model": 16, "warmup_steps": 20, "learning_rate_scale": 1.0, "beta1": 0.9,
-        "beta2": 0.98, "epsilon": 1e-9, "clip_norm": None,
-    }  # fmt: skip
-    return make_optimizer(**values | changes)
+def optimizer_of(*, d_model=16, **changes):
+    """Adam of the paper and a short warm-up, and its schedule."""
+    values = wmt_base.get_config().optimizer.to_dict()
+    config = OptimizerConfig(**values | {"warmup_steps": 20} | changes)
+    return make_optimizer(config, d_model=d_model, steps=100)
 
 
 def training_of(**changes):
     """The keys of the section `training` that the update needs; no moving average."""
-    values = {"seed": 0, "label_smoothing": 0.1, "ema_decay": None, "max_bad_steps": 3}
+    values = {
+        "seed": 0, "label_smoothing": 0.1, "ema_decay": None, "max_bad_steps": 3,
+        "freeze": (),
+    }  # fmt: skip
     return SimpleNamespace(**values | changes)
 
 

@@ -11,14 +11,14 @@ from jaxformer.training.divergence import Finding, diagnose_update
 from jaxformer.training.loss import LossSums
 from jaxformer.training.step import Gradients, fresh_state
 from tests.models.tiny import model_of, params_of
-from tests.training.setups import optimizer_of, random_batch
+from tests.training.setups import optimizer_of, random_batch, training_of
 
 NAN, INF = float("nan"), float("inf")
 
 
 def diagnose(model, params, *update):
-    state = fresh_state(params, optimizer_of()[0], seed=0, ema=False)
-    return diagnose_update(model, state, update, label_smoothing=0.1)
+    state = fresh_state(params, optimizer_of()[0], training_of())
+    return diagnose_update(model, state, update, training_of())
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def diagnose_numbers(monkeypatch):
     in `spoilt` have the value `value`.
     """
 
-    def gradients(model, state, batch, microbatch, *, label_smoothing):
+    def gradients(model, state, batch, microbatch, config):
         number = batch.source.sum()
         grads = jax.tree.map(jnp.ones_like, state.params)
         grads["encoder"]["layer_3"]["feed_forward"]["bias"] = number * jnp.ones(2)

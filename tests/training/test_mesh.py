@@ -69,7 +69,7 @@ class Program(NamedTuple):
 
 
 @functools.cache
-def program(sizes, *, has_biases=False, window=None, variant=None):
+def program(sizes, *, has_biases=False, window=None, variant=None, freeze=()):
     """Of the paper's model, or with biases as published models have, or a window.
 
     Or one of VARIANTS.
@@ -85,10 +85,9 @@ def program(sizes, *, has_biases=False, window=None, variant=None):
         mock.patch.dict(loss_kernel.PLANS, cpu=loss_kernel.Plan(CHUNK, False)),
         mock.patch.object(local_attention, "SMALLEST_BLOCK", BLOCK),
     ):
-        state = abstract_state(mesh, init_of(model, OPTIMIZER))
-        lowered = step_of(model, OPTIMIZER, mesh=mesh).lower(
-            state, batch, accumulate=False
-        )
+        state = abstract_state(mesh, init_of(model, OPTIMIZER, freeze=freeze))
+        step = step_of(model, OPTIMIZER, mesh=mesh, freeze=freeze)
+        lowered = step.lower(state, batch, accumulate=False)
         compiled = lowered.compile()
     rows = batch.source.sharding.shard_shape(batch.source.shape)[0]
     text = compiled.as_text()
@@ -161,6 +160,18 @@ def test_variants_make_the_same_updates_on_a_mesh(variant):
     found, expected = (reports(each, 3, variant=variant) for each in (ALL, ONE))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert np.abs(expected[:, 0] / reports(ONE, 3)[:, 0] - 1).max() > 1e-4
+
+
+def test_frozen_parameters_are_the_same_on_a_mesh_and_exchange_no_gradients():
+    frozen = ("embedding", "encoder")
+    found, expected = (reports(each, 3, freeze=frozen) for each in (ALL, ONE))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert (expected[:, -1] < reports(ONE, 3)[:, -1]).all()  # gradient norms
+    reduced, all_reduced = (
+        sum(each.elements for each in update.collectives if "reduce" in each.kind)
+        for update in (program(ALL, freeze=frozen), program(ALL))
+    )
+    assert reduced < 0.7 * all_reduced
 
 
 def test_restricted_attention_is_the_same_on_a_mesh_and_moves_nothing():

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer.training.step import fresh_state, gradients
 from tests.models import tiny
-from tests.training.setups import assert_same, optimizer_of, random_batch
+from tests.training.setups import assert_same, optimizer_of, random_batch, training_of
 
 BATCH = random_batch(4, 64, vocabulary=40)
 
@@ -28,9 +28,11 @@ def models(**changes):
 @functools.cache
 def compiled_gradients(model):
     """The compiled function of a state, and such a state."""
-    state = fresh_state(tiny.params_of(model), optimizer_of()[0], seed=1, ema=False)
-    found = functools.partial(gradients, model, label_smoothing=0.1)
-    program = jax.jit(lambda state: found(state, BATCH, jnp.int32(0)))
+    config = training_of(seed=1)
+    state = fresh_state(tiny.params_of(model), optimizer_of()[0], config)
+    program = jax.jit(
+        lambda state: gradients(model, state, BATCH, jnp.int32(0), config)
+    )
     return program.lower(state).compile(), state
 
 

@@ -32,13 +32,13 @@ STEP = step_of(MODEL, OPTIMIZER, ema_decay=EMA_DECAY)
 NOTHING = LossSums(0.0, 0.0, 0.0, 0.0)
 
 evaluate = jax.jit(functools.partial(evaluate_batch, MODEL, label_smoothing=0.1))
-config = training_of(ema_decay=EMA_DECAY)
+config = training_of(seed=3, ema_decay=EMA_DECAY)
 apply = jax.jit(functools.partial(apply_gradients, OPTIMIZER, config=config))
 
 
 def first_state(params=PARAMS):
     """A state on the device, to be donated to an update."""
-    return jax.tree.map(jnp.array, fresh_state(params, OPTIMIZER, seed=3, ema=True))
+    return jax.tree.map(jnp.array, fresh_state(params, OPTIMIZER, config))
 
 
 def random_pairs(count):
@@ -220,14 +220,46 @@ def test_neither_padding_nor_packing_changes_the_loss(rows, one_update):
 
 
 def test_dropout_is_a_function_of_seed_step_and_microbatch():
-    dropping = functools.partial(gradients, model_of(dropout=0.3), label_smoothing=0.1)
+    dropping = functools.partial(gradients, model_of(dropout=0.3), config=config)
 
     @jax.jit
     def loss(seed, step, microbatch, position=0):  # without its gradient
-        state = fresh_state(PARAMS, OPTIMIZER, seed=0, ema=False)
+        state = fresh_state(PARAMS, OPTIMIZER, training_of())
         state = state._replace(seed=seed, step=step, data_position=position)
         return dropping(state, pack(ROWS), microbatch).sums.loss
 
     losses = [float(loss(*each)) for each in itertools.product((0, 1), repeat=3)]
     assert len(set(losses)) == 8
     assert float(loss(0, 0, 0, 9)) == losses[0]
+
+
+@pytest.fixture(scope="module")
+def half_frozen():
+    """An update of the decoder and the embedding, and its report."""
+    step = step_of(MODEL, OPTIMIZER, ema_decay=EMA_DECAY, freeze=("encoder",))
+    frozen = training_of(seed=3, ema_decay=EMA_DECAY, freeze=("encoder",))
+    state = jax.tree.map(jnp.array, fresh_state(PARAMS, OPTIMIZER, frozen))
+    return step(state, (pack(ROWS),))
+
+
+def test_frozen_parameters_stay_and_the_others_are_updated_as_ever(
+    half_frozen, one_update
+):
+    frozen, all_trained = half_frozen[0], one_update[0]
+    assert_same(frozen.params["encoder"], PARAMS["encoder"])
+    for part in ("embedding", "decoder"):
+        jax.tree.map(
+            functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-9),
+            frozen.params[part],
+            all_trained.params[part],
+        )
+    assert half_frozen[1].gradient_norm < one_update[1].gradient_norm
+
+
+def test_frozen_parameters_take_no_memory_of_the_optimizer(half_frozen, one_update):
+    frozen, whole = (
+        sum(leaf.size for leaf in jax.tree.leaves(state.opt_state))
+        for state in (half_frozen[0], one_update[0])
+    )
+    size = sum(leaf.size for leaf in jax.tree.leaves(PARAMS["encoder"]))
+    assert whole - frozen == 2 * size  # Adam's moments
