@@ -100,6 +100,7 @@ def get_config() -> ConfigDict:
             "tokens_per_microbatch": 25_000,
             "rematerialise": False,  # True: less memory for a third more work
             "label_smoothing": 0.1,
+            "init_from": "",
             "initial_embeddings": "",
             "freeze": (),
             "max_bad_steps": 10,

@@ -74,8 +74,9 @@ def parse(argv: Sequence[str]) -> Arguments:
     if given["workdir"] is None and command.needs_workdir:
         raise InputError(f"--workdir is missing; for example: {USAGE}")
     values = None if chosen.config is None else read_config_file(chosen.config)
-    flags = {"config": ConfigRequest(values, tuple(overrides))}
-    for name in ("workdir", *command.flags):
+    request = ConfigRequest(values, tuple(overrides), given.pop("init_from", None))
+    flags = {"config": request}
+    for name in given.keys() & {"workdir", *command.flags}:
         # TranslateOptions has the defaults of a translation's flags.
         if given[name] is not None or name not in TRANSLATION:
             flags[name] = given[name]

@@ -162,6 +162,11 @@ class TrainingConfig(Section, name="training"):
         "Recompute layers in the backward pass: less memory, 1/3 more work.", free=True
     )
     label_smoothing: float = setting("Epsilon of section 5.4.", least=0, below=1)
+    init_from: str = setting(
+        "Run to begin with, by --init_from: the parameters that translate would use, "
+        "and the tokeniser; empty: none.",
+        absent="",
+    )
     initial_embeddings: str = setting("word2vec file to start from; empty: none.")
     freeze: tuple[str, ...] = setting(
         "Parameters that stay as they begin, by name or by the first parts of the "

@@ -19,9 +19,10 @@ class ConfigRequest(NamedTuple):
 
     values: Values | None = None  # of a config file; None: those of the run
     overrides: tuple[tuple[str, str], ...] = ()  # ("training.steps", "100"), ...
+    init_from: Path | None = None  # the run to begin with
 
     def resolve(self, recorded: Values | None) -> Values:
-        """Return the config's values; `recorded` are those of the run, if any.
+        """Return the config's values; `recorded` are those of a run, if any.
 
         Raises InputError for a section without keys, an unknown key or a wrong type.
         """
@@ -32,7 +33,11 @@ class ConfigRequest(NamedTuple):
                 raise InputError(
                     f"config section {name} is a {kind}; write it as keys with values"
                 )
-        return override(values, self.overrides)
+        values = override(values, self.overrides)
+        if self.init_from is None:
+            return values
+        begun = {"init_from": str(self.init_from)}
+        return {**values, "training": {**values["training"], **begun}}
 
 
 RECORDED = ConfigRequest()  # nothing but what the run recorded

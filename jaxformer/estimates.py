@@ -15,6 +15,7 @@ from jaxformer.data.store import SIDES
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.run import Run, make_training_setup
+from jaxformer.training.frozen import trained
 from jaxformer.training.memory import GIB, largest_microbatch, step_memory
 from jaxformer.training.sharding import abstract_state, rows_here
 from jaxformer.training.step import Parameters
@@ -61,7 +62,10 @@ def parameters_by_part(params: Parameters) -> dict[str, int]:
 def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, Any]:
     """Log the model's parameters and what an update consists of; return figures."""
     setup = make_training_setup(checked)
-    parts = parameters_by_part(abstract_state(setup.mesh, setup.init).params)
+    params = abstract_state(setup.mesh, setup.init).params
+    parts = parameters_by_part(params)
+    changed = jax.tree.leaves(trained(params, checked.config.training.freeze))
+    frozen = sum(parts.values()) - sum(leaf.size for leaf in changed)
     updates = plan.updates_per_epoch
     shape_of = plan.row_shapes[plan.microbatch_starts[:-1]]
     counts = np.bincount(shape_of, minlength=len(plan.shapes))  # microbatches an epoch
@@ -74,6 +78,7 @@ def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, An
         f"{checked.tokenizer.vocab_size:,} pieces",
         f"model       {sum(parts.values()):>13,} parameters",
         *(f"            {count:>13,} {part}" for part, count in parts.items()),
+        *([f"            {frozen:>13,} of all are frozen"] if frozen else []),
         f"batches     up to {plan.microbatches_per_update} microbatch(es) an update; "
         f"{positions[0]:,} source and {positions[1]:,} target positions,",
         f"            of which {real[0]:,} and {real[1]:,} hold tokens "
@@ -93,6 +98,7 @@ def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, An
         "dropped": train["dropped"],
         "parameters": sum(parts.values()),
         "parameters_by_part": parts,
+        "frozen_parameters": frozen,
         "tokens_per_update": real[1],
         "source_tokens_per_update": real[0],
         "positions_per_update": dict(zip(SIDES, positions, strict=True)),

@@ -39,6 +39,8 @@ class Command(NamedTuple):
 
 FLAG_LIST = (
     Flag("workdir", Path, "Folder of the run."),
+    Flag("init_from", Path, "Run to begin with: its parameters, its tokeniser and, "
+         "without --config, its config."),
     Flag("source", Path, "File of source sentences."),
     Flag("reference", Path, "File of reference translations, one for each source."),
     Flag("split", str, "Split of the run's data to use, without --source.", "test"),
@@ -131,12 +133,16 @@ COMMON = ("workdir", *CLUSTER)
 _BEST = tuple(name for name in TRANSLATION if name != "n_best")  # one translation each
 _PAIRS = ("source", "reference", "split")
 COMMANDS = {
-    "train": Command("Prepare what is missing, then train or resume (default).", ()),
-    "prepare": Command("Make the tokeniser and the tokenised corpus.", ()),
+    "train": Command(
+        "Prepare what is missing, then train or resume (default).", ("init_from",)
+    ),
+    "prepare": Command(
+        "Make the tokeniser and the tokenised corpus.", ("init_from",)
+    ),
     "check": Command(
         "Say what a run would do, here or on accelerators that are not here, and what "
         "its text holds; trains nothing.",
-        ("memory_gib", "output", "topology", "mesh", "before"),
+        ("init_from", "memory_gib", "output", "topology", "mesh", "before"),
         needs_workdir=False,
     ),
     "translate": Command(

@@ -69,7 +69,7 @@ def prepare_run(
         config = _resolve(folder, request)  # another process may have ended meanwhile
         with processes.sharing_mistakes():
             if processes.is_first():  # it writes what the others then open
-                tokenizer = folder.given_tokenizer(config.data.vocab_size)
+                tokenizer = folder.given_tokenizer(config)
                 prepared = prepare(config.data, folder.path, tokenizer=tokenizer)
                 if not folder.has_checkpoints():  # else training does when it resumes
                     folder.write_record(config, prepared.tokenizer)
@@ -81,6 +81,8 @@ def prepare_run(
 def _resolve(folder: Workdir, request: ConfigRequest) -> Config:
     """Return the config of a run that is trained or prepared. Raises InputError."""
     config = folder.resolve(request)
+    if config.training.init_from and not folder.has_checkpoints():
+        Workdir(Path(config.training.init_from)).require_same_model(config)
     one = np.ones(1, np.int32)
     _plan(config, one, one)  # refuses contradictions
     return config

@@ -7,7 +7,6 @@ ends with a report, or resumes before the divergence and skips its data.
 import logging
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,15 +14,14 @@ import jax.numpy as jnp
 
 from jaxformer import processes
 from jaxformer.data.corpus import PreparedCorpus
-from jaxformer.data.embeddings import read_word_vectors
 from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluation, Text, report_phenomena
+from jaxformer.initial import new_state
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.processes import StoppedError, StopRequests
 from jaxformer.run import (
     Run,
-    TrainingSetup,
     load_parameters,
     make_evaluator,
     make_training_setup,
@@ -182,26 +180,6 @@ def first_state(
         jax.devices()[0].device_kind,
     )
     return state
-
-
-def new_state(this: Run, setup: TrainingSetup) -> TrainState:
-    """Draw a state; the file `training.initial_embeddings` replaces rows of it."""
-    state = sharding.born_sharded(setup.mesh, setup.init)
-    file, d_model = this.config.training.initial_embeddings, this.model.d_model
-    if not file:
-        return state
-    pieces = this.tokenizer.pieces()
-    vectors, is_found = read_word_vectors(Path(file), pieces, d_model=d_model)
-    found = f"{is_found.sum():,} of {len(pieces):,} pieces start from {file}"
-    logger.info("embeddings: %s, the others at random", found)
-
-    def replace(params: Parameters) -> Parameters:
-        drawn = params["embedding"]
-        choose = jax.jit(jnp.where, out_shardings=drawn.sharding)
-        return {**params, "embedding": choose(is_found[:, None], vectors, drawn)}
-
-    ema = None if state.ema is None else replace(state.ema)
-    return state._replace(params=replace(state.params), ema=ema)
 
 
 def validate(

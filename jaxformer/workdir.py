@@ -98,9 +98,14 @@ class Workdir:
     def resolve(self, request: ConfigRequest) -> Config:
         """Return the config of a file, or the recorded one, with values replaced.
 
+        A new run that begins with another has that one's config, if no file is given.
         Raises InputError for a wrong value, and if the folder holds another run.
         """
-        recorded = self.read_record()["config"] if request.values is None else None
+        recorded, run = None, self
+        if request.init_from is not None and not self.config_file.exists():
+            run = Workdir(request.init_from)
+        if request.values is None:
+            recorded = run.read_record()["config"]
         config = parse_config(request.resolve(recorded))
         if self.has_checkpoints():
             self.require_same_run(config)
@@ -115,25 +120,49 @@ class Workdir:
                 f"{value!r}; use the run's value or another workdir"
             )
 
+    def require_same_model(self, config: Config) -> None:
+        """Raise InputError if a run with `config` cannot begin with this one."""
+        recorded = parse_config(self.read_record()["config"]).model.fixed()
+        own = config.model.fixed()
+        for key in recorded | own:
+            if recorded.get(key) != own.get(key):
+                raise InputError(
+                    f"{self.path} has model.{key}={recorded.get(key)!r}, and this "
+                    f"config says {own.get(key)!r}; use the run's value, or leave out "
+                    "--config to use all its values"
+                )
+
     def read_tokenizer(self) -> Tokenizer:
         """Load the run's tokeniser. Raises InputError if it is not the recorded one."""
         expected = self.read_record()["tokenizer"]["sha256"]
         return Tokenizer.load(self.tokenizer_file, expected)
 
-    def given_tokenizer(self, vocab_size: int) -> Tokenizer | None:
+    def given_tokenizer(self, config: Config) -> Tokenizer | None:
         """Load the tokeniser to prepare the text with; None: a new one, or it is done.
 
-        It is that of the checkpoints, or a file that was put into the folder. Raises
-        InputError if the model that is to be trained cannot use it.
+        It is that of the checkpoints, of the run to begin with, or a file that was put
+        into the folder. Raises InputError if the model that is to be trained cannot use
+        it.
         """
         if self.has_checkpoints():
             return self.read_tokenizer()
         file = self.tokenizer_file
+        if config.training.init_from:
+            run = Workdir(Path(config.training.init_from))
+            tokenizer, content = run.read_tokenizer(), run.tokenizer_file.read_bytes()
+            if not file.exists():
+                write_atomically(file, content)
+            elif file.read_bytes() != content:
+                raise InputError(
+                    f"{self.path} has another tokeniser than {run.path}, with which "
+                    "training is to begin; use another workdir"
+                )
+            return tokenizer
         if self.corpus.exists() or not file.exists():
             return None
         is_known = self.config_file.exists()
         tokenizer = self.read_tokenizer() if is_known else Tokenizer.load(file)
-        require_usable(tokenizer, file, vocab_size)
+        require_usable(tokenizer, file, config.data.vocab_size)
         return tokenizer
 
 

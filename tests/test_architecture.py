@@ -26,8 +26,8 @@ ROOMS = {
     "models": ("models", "contract"),
     "optimizer": ("training.optimizer", "contract"),  # equation 3, section 5.3
     "update": (  # pure functions of a model and a batch
-        "training.divergence training.loss training.loss_kernel training.sharding "
-        "training.step training.zero",
+        "training.divergence training.frozen training.loss training.loss_kernel "
+        "training.sharding training.step training.zero",
         "contract models",
     ),
     "training": ("training", "contract processes update"),  # it is handed its batches
@@ -41,7 +41,7 @@ ROOMS = {
     "config_files": ("config_files", "contract models"),
     "workdir": ("workdir", "contract processes config_files data"),
     "run": (
-        "run trainer estimates",
+        "run initial trainer estimates",
         "contract processes models optimizer update training data decoding evaluation "
         "workdir config_files",
     ),
@@ -86,7 +86,8 @@ DOORS = {
     "tensorboardX": "training.board",
     "xxhash": "files",
     "ml_collections": "configs",
-    "flax": "models training.sharding training.zero export.parameters",
+    "flax": "models training.frozen training.optimizer training.sharding training.zero "
+    "export.parameters",
 }
 
 

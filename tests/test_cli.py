@@ -30,7 +30,8 @@ def test_every_flag_is_read_or_refused(mode):
         argv = [f"--mode={mode}", WORKDIR, given(name)]
         if name in (*COMMANDS[mode].flags, *CLUSTER):
             arguments = cli.parse(argv)
-            assert name in {**arguments.flags, **arguments.cluster}
+            named = {**arguments.flags, **arguments.cluster}
+            assert name in {**named, "init_from": named["config"].init_from}
         else:
             users = [each for each in COMMANDS if name in COMMANDS[each].flags]
             said = f"not used by --mode={mode}; it is for {', '.join(users)}"
@@ -43,7 +44,7 @@ def test_a_command_takes_exactly_its_flags(mode):
     """Flags of a translation, and of the server's limits, are passed on."""
     parameters = inspect.signature(command(mode).run).parameters.values()
     named = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
-    passed_on = {*COMMANDS[mode].flags} - named
+    passed_on = {*COMMANDS[mode].flags} - named - {"init_from"}  # in `config`
     assert named <= {"config", "workdir", *COMMANDS[mode].flags}
     limits = Limits.__annotations__.keys()
     assert passed_on <= {*TRANSLATION, "checkpoint", "ensemble", *limits}

@@ -57,7 +57,7 @@ def run(
             raise InputError(f"--{name} is for a check with --topology; add it")
     if workdir is not None:
         return check(config, Workdir(workdir), memory_gib, output)
-    if config.values is None:
+    if config.values is config.init_from is None:
         raise InputError(
             "there is nothing to check: give --config=..., --workdir=... or both"
         )

@@ -8,7 +8,6 @@ import optax
 from flax import linen as nn
 
 from jaxformer.config import OptimizerConfig
-from jaxformer.errors import InputError
 
 Parameters = Any  # nested dicts of arrays
 _WITHOUT_DECAY = "bias", "scale"  # ends of the names of biases and norms
@@ -84,53 +83,10 @@ def _without_names(rule: optax.GradientTransformation) -> optax.GradientTransfor
     )
 
 
-def name_of(path: tuple) -> str:
-    """The name of a parameter from its path, such as "encoder/norm/scale"."""
-    keys = (key.key for key in path if isinstance(key, jax.tree_util.DictKey))
-    return "/".join(keys)
-
-
 def has_decay(params: Parameters) -> Parameters:
     """Whether each parameter has weight decay: all but biases and norms."""
-    return jax.tree.map_with_path(
-        lambda path, _: not name_of(path).endswith(_WITHOUT_DECAY), params
-    )
 
+    def of_leaf(path: tuple, _: jax.Array) -> bool:
+        return not jax.tree_util.keystr(path, simple=True).endswith(_WITHOUT_DECAY)
 
-def trained(params: Parameters, freeze: tuple[str, ...]) -> Parameters:
-    """Return the parameters that updates change, with None for the others.
-
-    Frozen ones are those whose name is in `freeze` or begins with one of its parts.
-    Raises InputError for a name that no parameter has, and if nothing is left.
-    """
-    is_leaf = {"is_leaf": lambda leaf: isinstance(leaf, nn.meta.AxisMetadata)}
-    names = [name_of(path) for path, _ in jax.tree.leaves_with_path(params, **is_leaf)]
-
-    def begins(name: str, part: str) -> bool:
-        return f"{name}/".startswith(f"{part.rstrip('/')}/")
-
-    for part in freeze:
-        if not any(begins(name, part) for name in names):
-            tops = dict.fromkeys(name.partition("/")[0] for name in names)
-            raise InputError(
-                f"training.freeze names {part!r}, which is no parameter; the names "
-                f"begin with {', '.join(tops)}"
-            )
-    is_frozen = {name: any(begins(name, part) for part in freeze) for name in names}
-    if all(is_frozen.values()):
-        raise InputError("training.freeze leaves no parameter to train")
-    return jax.tree.map_with_path(
-        lambda path, leaf: None if is_frozen[name_of(path)] else leaf,
-        params,
-        **is_leaf,
-    )
-
-
-def merged(changed: Parameters, params: Parameters) -> Parameters:
-    """Return `params` with the leaves of `changed` that are not None."""
-    return jax.tree.map(
-        lambda new, old: old if new is None else new,
-        changed,
-        params,
-        is_leaf=lambda leaf: leaf is None,
-    )
+    return jax.tree.map_with_path(of_leaf, params)

@@ -15,9 +15,9 @@ import optax
 from jaxformer.batch import Batch
 from jaxformer.config import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
+from jaxformer.training.frozen import merged, trained
 from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
-from jaxformer.training.optimizer import merged, trained
 from jaxformer.training.zero import over_shards
 
 

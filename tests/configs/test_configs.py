@@ -60,6 +60,7 @@ def test_what_is_not_set_can_be_set(name):
         ("model", "encoder_projected_keys"): int,
         ("model", "relative_distance"): int,
         ("optimizer", "clip_norm"): float,
+        ("optimizer", "peak_learning_rate"): float,
         ("training", "ema_decay"): float,
         ("training", "profile_steps"): int,
     }

@@ -11,7 +11,8 @@ import pytest
 from jaxformer.config import OptimizerConfig
 from jaxformer.configs import wmt_base
 from jaxformer.errors import InputError
-from jaxformer.training.optimizer import make_optimizer, merged, trained
+from jaxformer.training.frozen import merged, trained
+from jaxformer.training.optimizer import make_optimizer
 
 VALUES = wmt_base.get_config().optimizer.to_dict()
 STEPS = 100_000

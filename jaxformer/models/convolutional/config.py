@@ -24,13 +24,15 @@ class ConvolutionalConfig(Section, name="model"):
     )  # fmt: skip
     dropout: float = setting(
         "Of embeddings, of inputs of convolutions and of the decoder's output.",
-        least=0, below=1,
+        least=0, below=1, free=True,
     )  # fmt: skip
     max_positions: int = setting(
         "Tokens of a sequence that the learned positions hold.", least=1, most=2**20
     )
     dtype: str = setting(
-        "Activations' type; parameters are float32.", choices=("float32", "bfloat16")
+        "Activations' type; parameters are float32.",
+        choices=("float32", "bfloat16"),
+        free=True,
     )
 
     def __post_init__(self) -> None:

@@ -36,11 +36,12 @@ class RecurrentConfig(Section, name="model"):
     )
     dropout: float = setting(
         "Of the inputs of layers and of outputs (Zaremba et al. 2014).",
-        least=0, below=1,
+        least=0, below=1, free=True,
     )  # fmt: skip
     dtype: str = setting(
         "Type of products; parameters and cells are float32.",
         choices=("float32", "bfloat16"),
+        free=True,
     )
 
     def __post_init__(self) -> None:

@@ -19,8 +19,9 @@ class TransformerConfig(Section, name="model"):
     d_k: int = setting("Head size of queries and keys.", least=1, most=2**16)
     d_v: int = setting("Head size of values.", least=1, most=2**16)
     dropout: float = setting(
-        "P_drop, of sub-layer outputs and embeddings with position.", least=0, below=1
-    )
+        "P_drop, of sub-layer outputs and embeddings with position.",
+        least=0, below=1, free=True,
+    )  # fmt: skip
     positions: str = setting(
         "Positional encoding: sinusoids (section 3.5) or a learned table (Table 3, E), "
         "added to embeddings; or, in self-attention, rotary (Su et al. 2021) or "
@@ -39,7 +40,9 @@ class TransformerConfig(Section, name="model"):
     )
     norm_first: bool = setting("Pre-norm instead of the paper's post-norm.")
     dtype: str = setting(
-        "Activations' type; parameters are float32.", choices=("float32", "bfloat16")
+        "Activations' type; parameters are float32.",
+        choices=("float32", "bfloat16"),
+        free=True,
     )
     attention_window: int | None = setting(
         "Positions that self-attention sees, r (section 4); None: all.", least=1

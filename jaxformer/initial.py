@@ -1,0 +1,51 @@
+"""What a new run begins with: drawn parameters, word vectors, or another run."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.data.embeddings import read_word_vectors
+from jaxformer.run import Run, TrainingSetup, open_run, read_parameters
+from jaxformer.training import sharding
+from jaxformer.training.step import Parameters, TrainState
+
+logger = logging.getLogger(__name__)
+
+
+def new_state(this: Run, setup: TrainingSetup) -> TrainState:
+    """Draw a state, or begin with the parameters of the run `training.init_from`.
+
+    The file `training.initial_embeddings` replaces rows of drawn parameters.
+    """
+    state = sharding.born_sharded(setup.mesh, setup.init)
+    training, d_model = this.config.training, this.model.d_model
+    if training.init_from:
+        logger.info("beginning with the parameters of %s", training.init_from)
+        params = read_parameters(open_run(Path(training.init_from)), None)
+        where = jax.tree.map(lambda leaf: leaf.sharding, state.params)
+        return with_parameters(state, lambda _: jax.device_put(params, where))
+    file = training.initial_embeddings
+    if not file:
+        return state
+    pieces = this.tokenizer.pieces()
+    vectors, is_found = read_word_vectors(Path(file), pieces, d_model=d_model)
+    found = f"{is_found.sum():,} of {len(pieces):,} pieces start from {file}"
+    logger.info("embeddings: %s, the others at random", found)
+
+    def replace(params: Parameters) -> Parameters:
+        drawn = params["embedding"]
+        choose = jax.jit(jnp.where, out_shardings=drawn.sharding)
+        return {**params, "embedding": choose(is_found[:, None], vectors, drawn)}
+
+    return with_parameters(state, replace)
+
+
+def with_parameters(
+    state: TrainState, replace: Callable[[Parameters], Parameters]
+) -> TrainState:
+    """Replace the parameters of a new state, and their moving average."""
+    ema = None if state.ema is None else replace(state.ema)
+    return state._replace(params=replace(state.params), ema=ema)

@@ -1,0 +1,107 @@
+"""A run that begins with another one, and a run that goes on differently."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer.run import open_run, read_parameters
+from tests.commands.runs import config_flags, last_state, metrics, saved_steps
+
+SHORT = config_flags("training", steps=10, save_every=5, eval_every=10, keep=2)
+GENTLE = config_flags("optimizer", schedule="constant", peak_learning_rate=1e-30)
+
+
+def largest_difference(left, right):
+    differences = jax.tree.map(lambda a, b: np.abs(a - b).max(), left, right)
+    return max(jax.tree.leaves(differences))
+
+
+def record_of(workdir):
+    return json.loads((workdir / "config.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def begun(command, trained, tmp_path_factory):
+    """Ten updates from the finished run, at a rate of about zero."""
+    workdir = tmp_path_factory.mktemp("tuned") / "run"
+    flags = (f"--init_from={trained.workdir}", *SHORT, *GENTLE)
+    return workdir, command("train", *flags, workdir=workdir)
+
+
+def test_a_run_begins_with_the_parameters_that_translate_uses_of_another(
+    begun, trained
+):
+    """And with its tokeniser and its config; steps and moments begin at zero."""
+    workdir, answer = begun
+    assert (answer.result["step"], saved_steps(workdir)) == (10, [5, 10])
+    average = read_parameters(open_run(trained.workdir), None)
+    latest = read_parameters(open_run(trained.workdir), "latest")
+    (found,) = last_state(workdir, "params")
+    assert largest_difference(found, average) == 0.0
+    assert largest_difference(found, latest) > 1e-4
+    (theirs,) = metrics(trained.workdir, "final")
+    assert answer.result["bleu"] == theirs["bleu"]
+    ours, base = (record_of(each)["config"] for each in (workdir, trained.workdir))
+    assert ours["training"].pop("init_from") == str(trained.workdir)
+    assert (ours["model"], ours["data"]) == (base["model"], base["data"])
+    assert record_of(workdir)["tokenizer"] == record_of(trained.workdir)["tokenizer"]
+
+
+def test_afterwards_the_run_needs_the_other_one_no_more(begun, command, tmp_path):
+    """More updates at another rate, frozen parts and all, need no other flag."""
+    workdir = shutil.copytree(begun[0], tmp_path / "own")
+    record = record_of(workdir)
+    flags = config_flags("training", steps=15, eval_every=15)
+    rate = config_flags("optimizer", peak_learning_rate=1e-3)
+    answer = command("train", *flags, *rate, workdir=workdir)
+    assert "resuming" in answer.err
+    assert saved_steps(workdir) == [10, 15]
+    before, after = (last_state(each, "params")[0] for each in (begun[0], workdir))
+    assert largest_difference(before, after) > 1e-4
+    assert record_of(workdir)["config"]["model"] == record["config"]["model"]
+
+
+def test_frozen_parts_stay_as_they_were(command, trained, tmp_path):
+    frozen = "--config.training.freeze=embedding,decoder/layer_0"
+    flags = (f"--init_from={trained.workdir}", frozen, *SHORT)
+    assert command("train", *flags, workdir=tmp_path / "run").result["step"] == 10
+    average = read_parameters(open_run(trained.workdir), None)
+    params, state = last_state(tmp_path / "run", "params", "opt_state")
+    assert largest_difference(params["embedding"], average["embedding"]) == 0.0
+    layers = [each["decoder"]["layer_0"] for each in (params, average)]
+    assert largest_difference(*layers) == 0.0
+    encoders = [each["encoder"] for each in (params, average)]
+    assert largest_difference(*encoders) > 1e-4
+    moments = sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim)
+    assert moments == 2 * sum(leaf.size for leaf in jax.tree.leaves(encoders[0]))
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--config.model.d_ff=48"], "model.d_ff=64, and this config says 48"),
+        (["--config.training.freeze=enc"], "training.freeze names 'enc'"),
+        (["--init_from=nowhere"], "there is no run in nowhere"),
+    ],
+)
+def test_what_cannot_begin_is_refused(flags, complaint, command, trained, tmp_path):
+    run = tmp_path / "run"
+    flags = (f"--init_from={trained.workdir}", *flags)
+    assert complaint in command("train", *flags, workdir=run).complaint
+
+
+def test_a_run_keeps_what_it_began_with(begun, command):
+    answer = command("train", "--init_from=elsewhere", workdir=begun[0])
+    assert "training.init_from=" in answer.complaint
+
+
+def test_check_counts_what_is_frozen_and_what_the_updates_keep(command, trained):
+    frozen = "--config.training.freeze=embedding"
+    flags = (f"--init_from={trained.workdir}", frozen)
+    result = command("check", *flags).result
+    (params,) = last_state(trained.workdir, "params")
+    assert result["frozen_parameters"] == params["embedding"].size
+    assert result["parameters"] > result["frozen_parameters"]
