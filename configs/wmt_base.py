@@ -109,6 +109,8 @@ def get_config() -> ConfigDict:
             "log_every": 100,
             "eval_every": 6000,
             # Section 6.1: 10 minutes apart, which are 1,500 updates of 0.4 s.
+            "best_by": "bleu",
+            "patience": config_dict.placeholder(int),
             "save_every": 1500,
             "keep": 5,
             "average": 5,

@@ -186,6 +186,19 @@ class TrainingConfig(Section, name="training"):
     )
     log_every: int = setting("Updates between two log lines.", least=1, free=True)
     eval_every: int = setting("Updates between two evaluations.", least=1, free=True)
+    best_by: str = setting(
+        "Score of the validation text that says which checkpoint is the best; nll: the "
+        "lowest.",
+        choices=("bleu", "chrf", "nll"),
+        free=True,
+        absent="bleu",
+    )
+    patience: int | None = setting(
+        "Evaluations in a row without a better score that end the run; translate then "
+        "uses the best checkpoint. None: the run makes all updates.",
+        least=1,
+        free=True,
+    )
     save_every: int = setting("Updates between two checkpoints.", least=1, free=True)
     keep: int = setting("Newest checkpoints kept besides the best.", least=1, free=True)
     profile_steps: int | None = setting(

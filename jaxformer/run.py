@@ -152,7 +152,8 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     """Read parameters of a run: of a step, "latest", "best" or "average:N".
 
     None is what the config's `training` section asks for: the moving average if one is
-    kept, else the average of the last `average` checkpoints. A training of this run
+    kept, else the average of the last `average` checkpoints; with `patience`, those of
+    the best step. A training of this run
     may remove checkpoints meanwhile: then they are chosen again. Raises InputError for
     parameters that cannot be read, and for any other word.
     """
@@ -163,11 +164,12 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     field = "params" if which is not None or training.ema_decay is None else "ema"
     if which is None:
         which = "latest" if field == "ema" else f"average:{training.average}"
+        which = which if training.patience is None else "best"
     while True:
         checkpoints = Checkpoints(
             run.workdir.checkpoints,
             keep=None,
-            scores=read_scores(path) if which == "best" else {},
+            scores=read_scores(path, training.best_by) if which == "best" else {},
             last=training.steps,
         )
         try:

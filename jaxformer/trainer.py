@@ -31,7 +31,7 @@ from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.log import MetricsLog, read_scores
-from jaxformer.training.loop import DivergedError, Update, train
+from jaxformer.training.loop import DivergedError, Update, is_over, train
 from jaxformer.training.memory import require_memory
 from jaxformer.training.profile import profiled
 from jaxformer.training.step import Parameters, Report, TrainState
@@ -80,7 +80,7 @@ def train_past_divergence(job: Job) -> dict:
     from the newest checkpoint before. Raises StoppedError with the step saved.
     """
     run, training = job.run, job.run.config.training
-    scores = read_scores(run.workdir.path)
+    scores = read_scores(run.workdir.path, training.best_by)
     position, tried = None, set()
     checkpoints = Checkpoints(
         run.workdir.checkpoints, keep=training.keep, scores=scores, last=training.steps
@@ -130,10 +130,16 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
             log=log,
             is_asked_to_stop=job.stop.reached,
         )
-        if int(state.step) < training.steps:
+        step = int(state.step)
+        if not is_over(step, checkpoints.scores, training):
             raise StoppedError
+        if step < training.steps:
+            logger.info(
+                "step %s ends the run: %d evaluations in a row without a better %s",
+                f"{step:,}", training.patience, training.best_by,
+            )  # fmt: skip
         with job.stop.stopping_at_once():
-            return {"step": int(state.step), **evaluate_result(job, log)}
+            return {"step": step, **evaluate_result(job, log, step)}
 
 
 def first_state(
@@ -200,12 +206,11 @@ def validate(
     return done
 
 
-def evaluate_result(job: Job, log: MetricsLog) -> dict[str, Any]:
+def evaluate_result(job: Job, log: MetricsLog, step: int) -> dict[str, Any]:
     """Score the parameters that `translate` uses, and record the scores."""
     params = load_parameters(job.run, None)
-    steps = job.run.config.training.steps
-    scores = validate(job, steps, params, under_all=True).scores
-    log.record(steps, "final", scores)
+    scores = validate(job, step, params, under_all=True).scores
+    log.record(step, "final", scores)
     report_phenomena(
         job.run.config.data, lambda text: job.evaluator.translate(params, text)
     )

@@ -20,7 +20,8 @@ from jaxformer.reports import run as report
 from jaxformer.reports.translations import Text, describe_translations
 from jaxformer.run import Run, open_run, plan_training
 from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.training.log import METRICS_FILE, read_metrics
+from jaxformer.training.log import METRICS_FILE, read_metrics, read_scores
+from jaxformer.training.loop import is_over
 from jaxformer.training.optimizer import make_schedule
 
 logger = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ def warn_of_lost_lines(run: Run, metrics: Sequence[dict]) -> None:
     """Warn if `metrics.jsonl` ends before the newest checkpoint."""
     step = Checkpoints(run.workdir.checkpoints, keep=None, scores={}).latest_step() or 0
     kind, training = "final", run.config.training
-    if step < training.steps:
+    if not is_over(step, read_scores(run.workdir.path, training.best_by), training):
         kind, step = "train", step - step % training.log_every
     if step and (kind, step) not in {(each["kind"], each["step"]) for each in metrics}:
         file = run.workdir.path / METRICS_FILE

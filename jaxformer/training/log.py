@@ -63,12 +63,17 @@ def _read(file: Path) -> tuple[list[dict], list[int]]:
     return found, damaged
 
 
-def read_scores(workdir: Path) -> dict[int, float]:
-    """BLEU by step, of the evaluations during training; as process 0 reads them."""
+def score_by(name: str, values: Mapping[str, Any]) -> float:
+    """Return the score of an evaluation, `training.best_by`; the higher, the better."""
+    return -values[name] if name == "nll" else values[name]
+
+
+def read_scores(workdir: Path, name: str) -> dict[int, float]:
+    """`score_by` by step, of the evaluations in training; as process 0 reads them."""
     scores = [
-        (line["step"], line["bleu"])
+        (line["step"], score_by(name, line))
         for line in read_metrics(workdir)
-        if line.get("kind") == "eval" and isinstance(line.get("bleu"), float)
+        if line.get("kind") == "eval" and isinstance(line.get(name), float)
     ]
     return dict(map(tuple, processes.from_first(scores)))
 

@@ -4,7 +4,7 @@ It takes an iterator of updates and a function that evaluates, and builds neithe
 `jaxformer.trainer` does.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxformer.batch import Batch
 from jaxformer.config import TrainingConfig
 from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.training.log import MetricsLog
+from jaxformer.training.log import MetricsLog, score_by
 from jaxformer.training.step import Parameters, TrainState, TrainStep
 
 Update = tuple[Batch, ...]  # the microbatches of one optimiser step
@@ -23,6 +23,18 @@ class DivergedError(Exception):
 
     def __init__(self, state: TrainState) -> None:
         self.state = state
+
+
+def is_over(step: int, scores: Mapping[int, float], config: TrainingConfig) -> bool:
+    """Whether a run ends with `step`: all updates are made, or patience is at its end.
+
+    `scores` are those of the evaluated steps, the higher, the better.
+    """
+    if step == config.steps or config.patience is None:
+        return step == config.steps
+    evaluated = sorted(each for each in scores if each <= step)
+    best = max(evaluated, key=scores.get, default=step)
+    return sum(each > best for each in evaluated) >= config.patience
 
 
 def train(
@@ -40,15 +52,15 @@ def train(
     """Train from `state` to `config.steps` updates, or until it is asked to stop.
 
     `updates` continues at state.data_position. `evaluate(step, parameters)` returns the
-    scores to log. Their "bleu" goes into `checkpoints.scores`; a step to evaluate that
-    is missing there is evaluated again. The state passed in is donated; the last one is
-    returned, and is on disk. A stop saves its step, off schedule, and logs nothing, so
+    scores to log. That of `best_by` goes into `checkpoints.scores`; a step to evaluate
+    that is missing there is evaluated again. The state passed in is donated; the last
+    one is returned, and is on disk. A stop saves its step, off schedule, and logs nothing, so
     that the resumed run writes the log of an undisturbed one. Raises DivergedError.
     """
     start = step = int(state.step)
     gradient_norm = jnp.nan
     while True:
-        is_last = step == config.steps
+        is_last = is_over(step, checkpoints.scores, config)
         is_stop = not is_last and is_asked_to_stop()
         logs = step > start and (is_last or step % config.log_every == 0)
         is_scheduled = step % config.save_every == 0
@@ -74,8 +86,8 @@ def train(
                 params = state.params if state.ema is None else state.ema
                 found = evaluate(step, params)
             log.record(step, "eval", found)
-            checkpoints.scores[step] = found["bleu"]
-        if is_last:
+            checkpoints.scores[step] = score_by(config.best_by, found)
+        if is_last or is_over(step, checkpoints.scores, config):
             break
         state, (_, gradient_norm) = train_step(state, next(updates))
         step += 1

@@ -105,3 +105,23 @@ def test_check_counts_what_is_frozen_and_what_the_updates_keep(command, trained)
     (params,) = last_state(trained.workdir, "params")
     assert result["frozen_parameters"] == params["embedding"].size
     assert result["parameters"] > result["frozen_parameters"]
+
+
+def test_patience_ends_a_run_and_translate_uses_its_best_checkpoint(
+    command, trained, tmp_path
+):
+    """A rate that ruins the model; a finished run stays finished."""
+    ruin = config_flags("optimizer", schedule="constant", peak_learning_rate=0.3)
+    every = config_flags(
+        "training", steps=100, save_every=2, eval_every=2, patience=2, best_by="nll"
+    )
+    flags = (f"--init_from={trained.workdir}", *ruin, *every)
+    answer = command("train", *flags, workdir=tmp_path)
+    scores = {each["step"]: each["nll"] for each in metrics(tmp_path, "eval")}
+    best = min(scores, key=scores.get)
+    assert answer.result["step"] == best + 4 == max(scores) < 100
+    assert "2 evaluations in a row without a better nll" in answer.err
+    assert best in saved_steps(tmp_path)
+    assert answer.result["nll"] == pytest.approx(scores[best], rel=1e-6)
+    again = command("train", workdir=tmp_path)
+    assert again.result["step"] == answer.result["step"]

@@ -104,7 +104,7 @@ def test_checkpoints_are_chosen_by_name(score, pairs, trained):
     def by(which):
         return score(pairs, f"--checkpoint={which}").result["log_probability"]
 
-    scores = read_scores(trained.workdir)
+    scores = read_scores(trained.workdir, "bleu")
     assert scores.keys() == {50, 100}  # of equals the later one is the best
     best = max(scores, key=lambda step: (scores[step], step))
     by_step = {step: by(step) for step in (50, 75, 100)}

@@ -62,6 +62,7 @@ def test_what_is_not_set_can_be_set(name):
         ("optimizer", "clip_norm"): float,
         ("optimizer", "peak_learning_rate"): float,
         ("training", "ema_decay"): float,
+        ("training", "patience"): int,
         ("training", "profile_steps"): int,
     }
     assert empty.items() <= expected.items()

@@ -111,13 +111,13 @@ def test_resuming_drops_lines_after_the_checkpoint(tmp_path, open_log):
 
 
 def test_the_scores_are_those_of_evaluations_during_training(tmp_path, open_log):
-    assert (read_scores(tmp_path), read_metrics(tmp_path)) == ({}, [])
+    assert (read_scores(tmp_path, "bleu"), read_metrics(tmp_path)) == ({}, [])
     with open_log() as log:
         for step, bleu in ((10, 0.0), (20, 33.5), (30, math.nan)):
             log.train(step, SUMS, **RATES)
             log.record(step, "eval", {"bleu": bleu, "direction": "en-de"})
         log.record(30, "final", {"bleu": 40.0})  # of averaged parameters
-    assert read_scores(tmp_path) == {10: 0.0, 20: 33.5}
+    assert read_scores(tmp_path, "bleu") == {10: 0.0, 20: 33.5}
 
 
 def test_the_result_is_logged_once_and_that_of_a_shorter_run_is_kept(
@@ -143,14 +143,14 @@ def test_a_damaged_line_is_named_and_not_used(tmp_path, open_log, caplog, damage
     file = tmp_path / "metrics.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + whole[:-9])
-    assert (read_scores(tmp_path), caplog.text) == ({10: 12.5}, "")
+    assert (read_scores(tmp_path, "bleu"), caplog.text) == ({10: 12.5}, "")
     file.write_bytes(whole + damaged + b"\n" + damaged + b"\n" + whole)
-    assert read_scores(tmp_path) == {10: 12.5}
+    assert read_scores(tmp_path, "bleu") == {10: 12.5}
     assert f"{file}: damaged and not used: line 2, 3\n" in caplog.text
     with open_log(start_step=10):
         assert file.read_bytes() == whole * 2
     file.write_bytes(whole[:-1])  # nothing but the newline is cut
-    assert read_scores(tmp_path) == {10: 12.5}
+    assert read_scores(tmp_path, "bleu") == {10: 12.5}
 
 
 def test_no_flipped_bit_is_silent(tmp_path, open_log, caplog):

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxformer.training.loop import DivergedError, train
+from jaxformer.training.loop import DivergedError, is_over, train
 from jaxformer.training.loss import LossSums
 from jaxformer.training.step import Report, TrainState
 
 NOTHING = LossSums(0.0, 0.0, 0.0, 0.0)
 CONFIG = {
     "steps": 10, "log_every": 3, "eval_every": 4, "save_every": 2, "max_bad_steps": 3,
+    "best_by": "bleu", "patience": None,
 }  # fmt: skip
 
 
@@ -62,7 +63,7 @@ class Recorder:
 
     def evaluate(self, step, params):
         self.calls.append(f"evaluate {params}")
-        return {"bleu": step / 2}
+        return {"bleu": step / 2, "nll": step / 2}
 
     def record(self, step, kind, scores):
         self.calls.append(f"{kind} {step}: {scores['bleu']:g}")
@@ -101,7 +102,7 @@ def run(
             log=recorder,
             is_asked_to_stop=recorder.is_asked_to_stop,
         )
-        last = config.steps if stop is None else stop + 1
+        last = state.step + (state.step < config.steps)
         assert recorder.asked_at == max(last, start)
     except DivergedError as divergence:
         state = divergence.state
@@ -123,6 +124,11 @@ CASES = {
         f"save 2 with 3; log 3: 6/3 at 102; save 4 with 4; {EVALUATED_AT_4}; "
         f"log 6: 15/3 at 105; save 6; save 8 with 15; {EVALUATED_AT_8}; "
         "log 9: 24/3 at 108; log 10: 10/1 at 109; save 10; wait; 10 P10",
+    ),
+    "an evaluation with which patience is at its end is the last": (
+        {"start": 3, "best_by": "nll", "patience": 1, "scores": {}},
+        f"save 4 with 4; {EVALUATED_AT_4}; log 6: 15/3 at 105; save 6; "
+        f"save 8 with 15; {EVALUATED_AT_8}; wait; 8 P8",
     ),
     "the last update is logged, saved and evaluated": (
         {"start": 3, "steps": 4},
@@ -189,3 +195,22 @@ def test_scores_are_added_for_ranking_the_checkpoints():
     scores = {}
     run(scores=scores)
     assert scores == {4: 2.0, 8: 4.0}
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "steps"),
+    [
+        ([1, 2, 3], 1, []),
+        ([1, 3, 2, 2.5, 4], 2, [4]),
+        ([1, 3, 2, 4, 4, 3], 2, [6]),  # an equal score is no better
+        ([5, 4, 3, 2], 3, [4]),
+        ([5, 4, 3, 2], None, []),
+    ],
+)
+def test_patience_counts_the_evaluations_since_the_best(scores, patience, steps):
+    """The first step at which a run is over; step 9 is its last update."""
+    config = SimpleNamespace(steps=9, patience=patience)
+    scores = dict(enumerate(scores, start=1))
+    over = [step for step in range(1, 9) if is_over(step, scores, config)]
+    assert over[:1] == steps
+    assert is_over(9, scores, config)
