@@ -54,8 +54,9 @@ def train(
     `updates` continues at state.data_position. `evaluate(step, parameters)` returns the
     scores to log. That of `best_by` goes into `checkpoints.scores`; a step to evaluate
     that is missing there is evaluated again. The state passed in is donated; the last
-    one is returned, and is on disk. A stop saves its step, off schedule, and logs nothing, so
-    that the resumed run writes the log of an undisturbed one. Raises DivergedError.
+    one is returned, and is on disk. A stop saves its step, off schedule, and logs
+    nothing, so that the resumed run writes the log of an undisturbed one. Raises
+    DivergedError.
     """
     start = step = int(state.step)
     gradient_norm = jnp.nan
