@@ -30,12 +30,12 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.models import SIZES, Trainer, one_device
-from jaxformer.config import DataConfig
 from jaxformer.configs import demo
 from jaxformer.data.corpus import prepare
 from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.store import TokenizedCorpus, open_corpus
+from jaxformer.data_config import DataConfig
 
 LAYOUTS = "packed", "buckets"
 EXECUTORS = "tf.data", "python"

@@ -41,6 +41,8 @@ def get_config() -> ConfigDict:
             "max_ratio": 4.0,
             "deduplicate": True,
             "seed": 0,
+            "corpora": (),
+            "temperature": config_dict.placeholder(float),
         }
     )
     config.batches = ConfigDict(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxformer.decoding import translate
 from jaxformer.errors import InputError
-from jaxformer.run import open_translator
+from jaxformer.translators import open_translator
 
 if TYPE_CHECKING:
     from jaxformer.reports.attention import AttentionView

@@ -1,84 +1,21 @@
 """The config of a run: every key with its meaning, type and bounds.
 
-A config has seven sections. Six are the dataclasses of this file; the section `model`
-is a dataclass of the architecture in `jaxformer.models`. Values live in `configs/*.py`
-only. `--help`, the reference page and every check of a value are made from here.
+A config has seven sections. Five are the dataclasses of this file, `data` is that of
+`jaxformer.data_config`, and `model` that of an architecture in `jaxformer.models`.
+Values live in `configs/*.py` only. `--help`, the reference page and every check of a
+value are made from here.
 """
 
 import dataclasses
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.settings import MOST_LENGTH, SEED, Section, setting
 
-
-def base_language(code: str) -> str:
-    """Return a language code without its region: "zh" for "zh-CN" and "zh_TW"."""
-    return re.split("[-_]", code)[0].lower()
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig(Section, name="data"):
-    """Which text, and how it becomes tokens."""
-
-    corpus: str = setting(
-        'Kind of text: "files" (train_source, train_target, ... are paths or globs), '
-        '"directory" (files STEM.LANGUAGE in `directory`; train, dev and test are '
-        'stems), "tsv" (train, dev and test are paths or globs of '
-        'source<TAB>target lines), "tfds:NAME" (a TensorFlow Datasets translation set; '
-        'train, dev and test are its splits) or "builtin:grammar". Files may be .gz.'
-    )
-    source_language: str = setting('ISO code of the source language, such as "en".')
-    target_language: str = setting('ISO code of the target language, such as "de".')
-    directory: str = setting('Folder of a "directory" corpus.', free=True)
-    train: str = setting("Training text: a stem, a path or a split.")
-    dev: str = setting("Validation text: a stem, a path or a split.")
-    test: str = setting("Test text: a stem, a path or a split.", free=True)
-    train_source: str = setting('Training sources of a "files" corpus.')
-    train_target: str = setting('Training targets of a "files" corpus.')
-    dev_source: str = setting('Validation sources of a "files" corpus.')
-    dev_target: str = setting('Validation targets of a "files" corpus.')
-    test_source: str = setting('Test sources of a "files" corpus.', free=True)
-    test_target: str = setting('Test targets of a "files" corpus.', free=True)
-    data_dir: str = setting("TensorFlow Datasets' folder; empty: its own.", free=True)
-    download: bool = setting("Let TensorFlow Datasets download.", free=True)
-    builtin_pairs: int = setting("Training pairs of a built-in corpus.", least=0)
-    builtin_eval_pairs: int = setting("Pairs of a built-in evaluation split.", least=0)
-    vocab_size: int = setting(
-        "Ids of the vocabulary of both languages, 4 reserved ones included.", least=5
-    )
-    vocab_sentences: int = setting("Most sentences that train the vocabulary.", least=1)
-    character_coverage: float = setting(
-        "Share of the text's characters that get an id.", above=0, most=1
-    )
-    max_length: int = setting(
-        "Tokens of a training sentence at most, end of sentence included; translation "
-        "splits longer lines.",
-        least=2,
-        most=MOST_LENGTH,
-    )
-    max_ratio: float = setting(
-        "Most tokens of a pair's longer side for each of the shorter side.", least=1
-    )
-    deduplicate: bool = setting("Drop training pairs that occurred before.")
-    seed: int = setting("Seed of samples and of the built-in corpus.", **SEED)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("source_language", "target_language"):
-            if not getattr(self, key):
-                raise InputError(
-                    f"data.{key} is empty; say which language the text is in, as in "
-                    f"data.{key}=en"
-                )
-
-    @property
-    def direction(self) -> str:
-        """Source and target language, such as "en-de"."""
-        return f"{self.source_language}-{self.target_language}"
+BEST_BY = "bleu", "chrf", "nll"  # scores that can choose a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,9 +124,8 @@ class TrainingConfig(Section, name="training"):
     log_every: int = setting("Updates between two log lines.", least=1, free=True)
     eval_every: int = setting("Updates between two evaluations.", least=1, free=True)
     best_by: str = setting(
-        "Score of the validation text that says which checkpoint is the best; nll: the "
-        "lowest.",
-        choices=("bleu", "chrf", "nll"),
+        "Score of the validation text that says which checkpoint is the best: bleu, "
+        "chrf or nll. Of several texts that of the first, or NAME/bleu, mean/bleu, ...",
         free=True,
         absent="bleu",
     )
@@ -297,6 +233,17 @@ class Config:
             raise InputError(
                 "this model cannot keep the sentence pairs of a packed row apart; set "
                 "batches.layout=buckets"
+            )
+
+    def require_scores(self) -> None:
+        """Raise InputError if no validation text has the score `training.best_by`."""
+        names = [*self.data.dev_texts]
+        texts = [*names, "mean"] if len(names) > 1 else []
+        known = [*BEST_BY, *(f"{name}/{key}" for name in texts for key in BEST_BY)]
+        if self.training.best_by not in known:
+            raise InputError(
+                f"training.best_by is {self.training.best_by!r}; use one of "
+                f"{', '.join(known)}"
             )
 
     def as_dict(self) -> dict[str, dict[str, Any]]:

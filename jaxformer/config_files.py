@@ -98,19 +98,8 @@ def parse_config(values: Mapping[str, Mapping[str, Any]]) -> Config:
     """
     names = [field.name for field in dataclasses.fields(Config)]
     require_names("section", "", values, names)
-    parts = {}
-    for section, kind in sections_of(values).items():
-        fields = dataclasses.fields(kind)
-        # Configs of runs lack keys that are newer.
-        newer = {
-            field.name: field.metadata["absent"]
-            for field in fields
-            if kind_of(field)[1] or field.metadata["absent"] is not None
-        }
-        given = {**newer, **values[section]}
-        require_names("key", f"{section}.", given, [field.name for field in fields])
-        parts[section] = kind(**given)
-    return Config(**parts)
+    sections = sections_of(values).items()
+    return Config(**{name: kind.of(values[name]) for name, kind in sections})
 
 
 def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:

@@ -1,4 +1,4 @@
-"""A run: its config, tokeniser and model; and how it is trained and translates.
+"""A run: its config, tokeniser, model and parameters, and how it is trained.
 
 The one way into a workdir, for every command, the Python API and the server.
 """
@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -20,12 +20,9 @@ from jaxformer.batch import Tokenizer
 from jaxformer.config import Config
 from jaxformer.config_files import RECORDED, ConfigRequest
 from jaxformer.data.corpus import PreparedCorpus, open_prepared, prepare
+from jaxformer.data.mixture import Mixture, Weighted, make_mixture
 from jaxformer.data.plan import Plan, make_plan
-from jaxformer.data.store import TokenizedCorpus
-from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
-from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.progress import progress
@@ -34,7 +31,6 @@ from jaxformer.training.checkpoint_files import RemovedError
 from jaxformer.training.log import read_scores
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
-    batch_sharding,
     batch_shardings,
     copy_to,
     local_mesh,
@@ -81,6 +77,7 @@ def prepare_run(
 def _resolve(folder: Workdir, request: ConfigRequest) -> Config:
     """Return the config of a run that is trained or prepared. Raises InputError."""
     config = folder.resolve(request)
+    config.require_scores()
     if config.training.init_from and not folder.has_checkpoints():
         Workdir(Path(config.training.init_from)).require_same_model(config)
     one = np.ones(1, np.int32)
@@ -131,12 +128,23 @@ def make_training_setup(
 
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     """Plan the batches of the training text, the same for every mesh."""
-    return _plan(run.config, *(side.lengths for side in prepared.train))
+    lengths, data = [side.lengths for side in prepared.train], run.config.data
+    if not data.corpora:
+        return _plan(run.config, *lengths)
+    bounds = prepared.bounds()
+    weights = data.weights({name: end - begin for name, (begin, end) in bounds.items()})
+    corpora = [Weighted(*bounds[name], weights[name]) for name in bounds]
+    return _plan(run.config, *lengths, make_mixture(*lengths, corpora))
 
 
-def _plan(config: Config, source: np.ndarray, target: np.ndarray) -> Plan:
+def _plan(
+    config: Config,
+    source: np.ndarray,
+    target: np.ndarray,
+    mixture: Mixture | None = None,
+) -> Plan:
     """Plan a text by its lengths; raise InputError for rows that no model can hold."""
-    plan = make_plan(source, target, config.batches, config.training)
+    plan = make_plan(source, target, config.batches, config.training, mixture)
     model = make_model(config.model, vocab_size=1, rematerialise=False)
     row = max(length for shape in plan.shapes for length in shape[1:])
     if model.longest is not None and row > model.longest:
@@ -212,88 +220,6 @@ def keep_compiled() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-def make_translator(
-    run: Run,
-    params: Parameters,
-    *,
-    members: Sequence[tuple[Run, Parameters]] = (),
-    kind: type[Translator] = Translator,
-    **options: Any,
-) -> Translator:
-    """Make a translator of parameters on the local devices.
-
-    `options` are those of TranslateOptions, by default the values of the config's
-    section `decoding` and of `data.max_length`. `members` complete an ensemble. Raises
-    InputError if they have other tokenisers, and for options that no search has.
-    """
-    for member, _ in members:
-        if member.tokenizer.hash != run.tokenizer.hash:
-            raise InputError(
-                f"{member.workdir.path} has another tokeniser than {run.workdir.path}; "
-                "the models of an ensemble share one"
-            )
-    limit = {"max_source_length": run.config.data.max_length}
-    options = {**vars(run.config.decoding), **limit, **options}
-    return kind(
-        [run.model, *(member.model for member, _ in members)],
-        [params, *(theirs for _, theirs in members)],
-        run.tokenizer,
-        language=run.config.data.source_language,
-        options=TranslateOptions(**options),
-        rows=batch_sharding(local_mesh()),
-    )
-
-
-def make_evaluator(
-    run: Run,
-    text: Text,
-    pairs: TokenizedCorpus | None = None,
-    *,
-    check_stop: Callable[[], None] = lambda: None,
-    members: Sequence[tuple[Run, Parameters]] = (),
-    **options: Any,
-) -> Evaluator:
-    """Make the evaluator of a text with the model of a run.
-
-    `pairs` is the text in tokens, if known; the rest is as for `make_translator`.
-    """
-    return Evaluator(
-        run.model,
-        run.config,
-        text,
-        tokenize_pairs(run.tokenizer, text) if pairs is None else pairs,
-        lambda params: make_translator(run, params, members=members, **options),
-        check_stop,
-    )
-
-
 def load_parameters(run: Run, which: str | None) -> Parameters:
     """Copy what `read_parameters` reads to each local device."""
     return copy_to(local_mesh(), read_parameters(run, which))
-
-
-def open_members(
-    folders: Sequence[Path], checkpoint: str | None
-) -> list[tuple[Run, Parameters]]:
-    """Open the further models of an ensemble."""
-    return [(run, load_parameters(run, checkpoint)) for run in map(open_run, folders)]
-
-
-def open_translator(
-    workdir: Path,
-    request: ConfigRequest = RECORDED,
-    *,
-    checkpoint: str | None = None,
-    ensemble: Sequence[Path] = (),
-    **options: Any,
-) -> tuple[Run, Translator]:
-    """Open a run, and a translator with its parameters on the local devices.
-
-    `checkpoint` is as for `read_parameters`, `ensemble` are workdirs of further models,
-    and `options` are as for `make_translator`. Raises InputError.
-    """
-    keep_compiled()
-    run = open_run(workdir, request)
-    params = load_parameters(run, checkpoint)
-    members = open_members(ensemble, checkpoint)
-    return run, make_translator(run, params, members=members, **options)

@@ -5,6 +5,7 @@ options of a translation (`jaxformer.decoding.options`).
 """
 
 import dataclasses
+import json
 import math
 import operator
 import re
@@ -60,6 +61,22 @@ class Section:
             check_bounds(name, value, field.metadata)
             object.__setattr__(self, field.name, value)
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Section":
+        """Make a section of values by key; keys newer than a run may be missing.
+
+        Raises InputError that names what is wrong.
+        """
+        fields = dataclasses.fields(cls)
+        newer = {
+            field.name: field.metadata["absent"]
+            for field in fields
+            if kind_of(field)[1] or field.metadata["absent"] is not None
+        }
+        given = {**newer, **given}
+        require_names("key", f"{cls.section}.", given, [each.name for each in fields])
+        return cls(**given)
+
     def fixed(self) -> dict[str, Any]:
         """The values of the keys that are not free."""
         keys = [f.name for f in dataclasses.fields(self) if not f.metadata["free"]]
@@ -67,15 +84,16 @@ class Section:
 
 
 def kind_of(field: dataclasses.Field) -> tuple[type, bool]:
-    """The type of a key, and whether None is a value of it; a tuple is of texts."""
+    """The type of a key, and whether None is a value of it."""
     if isinstance(field.type, types.UnionType):
         return typing.get_args(field.type)[0], True
-    return typing.get_origin(field.type) or field.type, False
+    return field.type, False
 
 
+_LISTS = {tuple[str, ...]: str, tuple[dict, ...]: dict}  # and the type of their items
 _NAMES = {
     int: "a whole number", float: "a number", bool: "True or False", str: "text",
-    tuple: "a list of texts",
+    tuple[str, ...]: "a list of texts", tuple[dict, ...]: "a list of dicts",
 }  # fmt: skip
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _BOUNDS = {
@@ -99,8 +117,10 @@ def read_value(name: str, text: str, kind: tuple[type, bool]) -> Any:
     type_, may_be_none = kind
     if text == "None" and may_be_none:
         return None
-    if type_ is tuple:  # a,b or ["a", "b"]
+    if type_ == tuple[str, ...]:  # a,b or ["a", "b"]
         return tuple(re.findall(r"[^\s,\[\]\"']+", text))
+    if type_ in _LISTS:
+        type_ = json.loads
     try:
         return _BOOLEANS[text.lower()] if type_ is bool else type_(text)
     except (ValueError, KeyError):
@@ -114,9 +134,10 @@ def check_type(name: str, value: Any, kind: tuple[type, bool]) -> Any:
         return None
     if type_ is float and type(value) is int:
         return float(value) if abs(value) < 2**1000 else math.inf
-    if type_ is tuple and type(value) is list:  # of JSON and config files
-        value = tuple(value)
-    if type(value) is not type_ or (type_ is tuple and set(map(type, value)) - {str}):
+    is_list = type_ in _LISTS and type(value) in (list, tuple)
+    if is_list and all(type(item) is _LISTS[type_] for item in value):
+        return tuple(json.loads(json.dumps(value)))  # as a record of it is read
+    if type(value) is not type_:
         raise InputError(f"{name} is {value!r}; it must be {_describe(kind)}")
     return value
 

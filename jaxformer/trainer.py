@@ -5,6 +5,7 @@ ends with a report, or resumes before the divergence and skips its data.
 """
 
 import logging
+import statistics
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,17 +14,17 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer import processes
+from jaxformer.config import BEST_BY
 from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.errors import InputError
-from jaxformer.evaluation.evaluator import Evaluation, Text, report_phenomena
+from jaxformer.evaluation.evaluator import report_phenomena
 from jaxformer.initial import new_state
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.processes import StoppedError, StopRequests
 from jaxformer.run import (
     Run,
     load_parameters,
-    make_evaluator,
     make_training_setup,
     plan_training,
 )
@@ -35,6 +36,7 @@ from jaxformer.training.loop import DivergedError, Update, is_over, train
 from jaxformer.training.memory import require_memory
 from jaxformer.training.profile import profiled
 from jaxformer.training.step import Parameters, Report, TrainState
+from jaxformer.translators import make_dev_evaluators
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +49,7 @@ class Job:
     def __init__(self, run: Run, prepared: PreparedCorpus, stop: StopRequests) -> None:
         self.run, self.prepared, self.stop = run, prepared, stop
         self.setup, self.plan = make_training_setup(run), plan_training(run, prepared)
-        text = Text(prepared.dev_source, prepared.dev_target)
-        self.evaluator = make_evaluator(run, text, prepared.dev, check_stop=stop.check)
+        self.evaluators = make_dev_evaluators(run, prepared, stop.check)
 
     def updates(self, start: int) -> Iterator[Update]:
         """The batches from data position `start` on, placed on the mesh."""
@@ -125,7 +126,7 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
             log.track(job.updates(int(state.data_position))),
             config=training,
             schedule=job.setup.schedule,
-            evaluate=lambda step, params: validate(job, step, params).scores,
+            evaluate=lambda step, params: validate(job, step, params),
             checkpoints=checkpoints,
             log=log,
             is_asked_to_stop=job.stop.reached,
@@ -190,33 +191,54 @@ def first_state(
 
 def validate(
     job: Job, step: int, params: Parameters, *, under_all: bool = False
-) -> Evaluation:
-    """Translate and score the validation text; log scores and a few samples."""
+) -> dict[str, Any]:
+    """Translate and score the validation texts; log scores and a few samples.
+
+    Returns the scores of the first text. Of several texts, those of all follow as
+    NAME/SCORE, and their means as mean/SCORE.
+    """
     with job.stop.stopping_at_once():  # an evaluated step is saved before
         params = sharding.copy_to(sharding.local_mesh(), params)
-        done = job.evaluator(params, under_all=under_all)
-    logger.info("step %s, validation: %s", f"{step:,}", done)
-    triples = list(zip(*job.evaluator.text, done.translations, strict=True))
-    for index in range(0, len(triples), -(-len(triples) // SAMPLES)):
-        logger.info(
-            "sentence %s\n  source    %s\n  reference %s\n  output    %s",
-            f"{index + 1:,}",
-            *triples[index],
-        )
-    return done
+        found = {
+            name: evaluate(params, under_all=under_all)
+            for name, evaluate in job.evaluators.items()
+        }
+    for name, done in found.items():
+        which = f"validation {name}".rstrip()
+        logger.info("step %s, %s: %s", f"{step:,}", which, done)
+        triples = list(zip(*job.evaluators[name].text, done.translations, strict=True))
+        for index in range(0, len(triples), -(-len(triples) // SAMPLES)):
+            logger.info(
+                "sentence %s\n  source    %s\n  reference %s\n  output    %s",
+                f"{index + 1:,}",
+                *triples[index],
+            )
+    scores = {name: done.scores for name, done in found.items()}
+    first, *others = scores.values()
+    if not others:
+        return first
+    mean = {
+        key: statistics.mean(each[key] for each in scores.values()) for key in BEST_BY
+    }
+    several = {
+        f"{name}/{key}": each[key]
+        for name, each in {**scores, "mean": mean}.items()
+        for key in BEST_BY
+    }
+    return {**first, **several}
 
 
 def evaluate_result(job: Job, log: MetricsLog, step: int) -> dict[str, Any]:
     """Score the parameters that `translate` uses, and record the scores."""
     params = load_parameters(job.run, None)
-    scores = validate(job, step, params, under_all=True).scores
+    scores = validate(job, step, params, under_all=True)
     log.record(step, "final", scores)
-    report_phenomena(
-        job.run.config.data, lambda text: job.evaluator.translate(params, text)
-    )
+    first = next(iter(job.evaluators.values()))
+    report_phenomena(job.run.config.data, lambda text: first.translate(params, text))
     reported = ("loss", "nll", "ppl", "bleu", "signature", "direction")
     speed = {"tokens_per_second": round(log.tokens_per_second, 1)}
-    return {key: scores[key] for key in reported} | speed
+    several = [key for key in scores if "/" in key]
+    return {key: scores[key] for key in (*reported, *several)} | speed
 
 
 def describe_divergence(job: Job, state: TrainState) -> str:

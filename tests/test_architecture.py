@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 # Each room, from the ground up: its modules ("jaxformer." left out; the longest prefix
 # counts) and the rooms below that it may import, besides itself.
 ROOMS = {
-    "contract": ("batch config errors files settings", ""),
+    "contract": ("batch config data_config errors files settings", ""),
     "published": ("published", "contract"),
     "processes": ("processes lost_peers progress", "contract"),
     "configs": ("configs", "contract"),
@@ -41,7 +41,7 @@ ROOMS = {
     "config_files": ("config_files", "contract models"),
     "workdir": ("workdir", "contract processes config_files data"),
     "run": (
-        "run initial trainer estimates",
+        "run translators initial trainer estimates",
         "contract processes models optimizer update training data decoding evaluation "
         "workdir config_files",
     ),

@@ -21,7 +21,7 @@ from jaxformer.decoding.parts import Encode
 from jaxformer.errors import InputError
 from jaxformer.files import require_output
 from jaxformer.progress import track
-from jaxformer.run import open_translator
+from jaxformer.translators import open_translator
 
 
 def run(

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.config import DataConfig
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.corpus import open_prepared
+from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.files import require_output
 from jaxformer.inspection import findings

@@ -1,5 +1,6 @@
 """--mode=evaluate: translate a text with a trained model and score it."""
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,17 +11,11 @@ from jaxformer.config_files import ConfigRequest
 from jaxformer.data.corpus import open_prepared, read_split
 from jaxformer.data.text import read_lines
 from jaxformer.decoding.translate import Translator
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, did_you_mean
 from jaxformer.evaluation.evaluator import Evaluation, Text
 from jaxformer.files import require_output, write_atomically
-from jaxformer.run import (
-    Run,
-    keep_compiled,
-    load_parameters,
-    make_evaluator,
-    open_members,
-    open_run,
-)
+from jaxformer.run import Run, keep_compiled, load_parameters, open_run
+from jaxformer.translators import make_evaluator, open_members
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +36,7 @@ def run(
     require_output(output)
     this = open_run(workdir, config)
     text = read_text(this, source, reference, split)
-    done, _ = evaluate(this, text, **options)
+    done, _ = evaluate(of_corpus(this, split), text, **options)
     if output is not None and processes.is_first():
         write_atomically(output, "".join(f"{line}\n" for line in done.translations))
     return {
@@ -69,20 +64,37 @@ def evaluate(
     return done, evaluator.translator
 
 
+def corpus_name(run: Run, split: str) -> str:
+    """Return NAME of NAME/SPLIT, else that of the first corpus. Raises InputError."""
+    name, slash, _ = split.rpartition("/")
+    parts = run.config.data.parts
+    if slash and name not in parts:
+        hint = did_you_mean(name, parts, f"it has {', '.join(filter(None, parts))}")
+        raise InputError(f"data.corpora has no corpus {name}{hint}")
+    return name if slash else next(iter(parts))
+
+
+def of_corpus(run: Run, split: str) -> Run:
+    """Let a run have the languages and the text of the corpus of NAME/SPLIT alone."""
+    data = run.config.data.parts[corpus_name(run, split)].data
+    return run._replace(config=dataclasses.replace(run.config, data=data))
+
+
 def read_text(
     run: Run, source: Path | None, reference: Path | None, split: str
 ) -> Text:
     """Read sentences and references of two files, or of a split of the run's data.
 
-    Raises InputError if only one file is given, or their lines do not match.
+    NAME/SPLIT is a split of the corpus NAME, others are of the first corpus. Raises InputError if only one file is given, or their lines do not match.
     """
     if (source is None) != (reference is None):
         raise InputError("--source and --reference go together: give both, or neither")
-    if source is None and split == "dev":
-        prepared = open_prepared(run.workdir.path)
-        return Text(prepared.dev_source, prepared.dev_target)
     if source is None:
-        return Text(*read_split(run.config.data, split))
+        name, split = corpus_name(run, split), split.rpartition("/")[2]
+        texts = open_prepared(run.workdir.path).dev if split == "dev" else {}
+        if name in texts:
+            return Text(texts[name].source, texts[name].target)
+        return Text(*read_split(run.config.data.parts[name].data, split))
     text = Text(list(read_lines(source)), list(read_lines(reference)))
     if len(text.sources) != len(text.references):
         raise InputError(

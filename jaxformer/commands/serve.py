@@ -11,7 +11,8 @@ from jaxformer.config_files import ConfigRequest
 from jaxformer.data.text import read_lines
 from jaxformer.decoding.served import ServedTranslator
 from jaxformer.errors import InputError
-from jaxformer.run import open_run, open_translator
+from jaxformer.run import open_run
+from jaxformer.translators import open_translator
 
 EXAMPLES, EXAMPLE_LENGTH = 5, 100  # sentences of the page, and their characters
 

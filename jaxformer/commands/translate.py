@@ -19,7 +19,7 @@ from jaxformer.data.text import read_lines
 from jaxformer.decoding.forced import joined_links, pharaoh
 from jaxformer.decoding.translate import Hypothesis, Translator, best_texts
 from jaxformer.errors import InputError
-from jaxformer.run import open_translator
+from jaxformer.translators import open_translator
 
 
 def as_json(line: int, found: Sequence[Hypothesis], aligner: Translator | None) -> str:

@@ -17,7 +17,8 @@ from jaxformer.errors import InputError
 from jaxformer.files import require_output
 from jaxformer.reports.attention import ENDINGS, AttentionView
 from jaxformer.reports.attention_data import attend
-from jaxformer.run import open_run, open_translator
+from jaxformer.run import open_run
+from jaxformer.translators import open_translator
 
 ALTERNATIVES = 4  # of each sentence, if the beam is that wide
 

@@ -11,8 +11,8 @@ from itertools import islice
 import numpy as np
 
 from jaxformer.batch import UNK, Tokenizer
-from jaxformer.config import DataConfig
 from jaxformer.data.sources import Pair
+from jaxformer.data_config import DataConfig
 
 REASONS = ("empty", "too_long", "ratio", "duplicate")
 _RATIO_SLACK = 5  # tokens: the translation of a short sentence may be far longer
@@ -27,6 +27,10 @@ class SideReport:
     unknown: int = 0  # tokens that are UNK
     longest: int = 0  # tokens
 
+    def __add__(self, other: "SideReport") -> "SideReport":
+        tokens, unknown = self.tokens + other.tokens, self.unknown + other.unknown
+        return SideReport(tokens, unknown, max(self.longest, other.longest))
+
 
 @dataclass
 class CorpusReport:
@@ -37,6 +41,12 @@ class CorpusReport:
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     source: SideReport = field(default_factory=SideReport)
     target: SideReport = field(default_factory=SideReport)
+
+    def __add__(self, other: "CorpusReport") -> "CorpusReport":
+        dropped = {why: self.dropped[why] + other.dropped[why] for why in REASONS}
+        pairs, kept = self.pairs + other.pairs, self.kept + other.kept
+        source, target = self.source + other.source, self.target + other.target
+        return CorpusReport(pairs, kept, dropped, source, target)
 
     def __str__(self) -> str:
         dropped = [f"{count:,} {why}" for why, count in self.dropped.items() if count]

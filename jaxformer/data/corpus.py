@@ -3,9 +3,11 @@
 Training and evaluation read only what `prepare` writes:
 
     workdir/tokenizer.model     the vocabulary
-    workdir/corpus/train/       cleaned training pairs (`jaxformer.data.store`)
+    workdir/corpus/train/       cleaned training pairs (`jaxformer.data.store`), one
+                                corpus after the other
     workdir/corpus/dev/         every dev pair, in order
     workdir/corpus/dev.source.txt, dev.target.txt   the same as text, for BLEU
+    workdir/corpus/dev.NAME/, ...                   those of all corpora but the first
     workdir/corpus/report.json  counts of kept and dropped pairs, the settings they were
                                 prepared with, and hashes of the text and the tokenizer
     workdir/corpus/XXH128SUMS   checksums of all these files, verified at each opening
@@ -13,22 +15,27 @@ Training and evaluation read only what `prepare` writes:
 Only training pairs are cleaned, since scores must not depend on cleaning.
 """
 
+import functools
 import json
 import logging
+import operator
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxformer.config import DataConfig
+import numpy as np
+
 from jaxformer.data.cleaning import CorpusReport, clean
 from jaxformer.data.sources import Pair, read_pairs, read_parts
 from jaxformer.data.store import SIDES, TokenizedCorpus, open_corpus, write_corpus
 from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer, train_tokenizer
+from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.files import (
     new_folder,
@@ -41,15 +48,40 @@ from jaxformer.progress import Progress, progress, track
 log = logging.getLogger(__name__)
 
 
+class DevSet(NamedTuple):
+    """A validation text: its pairs in tokens, and its sentences."""
+
+    pairs: TokenizedCorpus
+    source: list[str]
+    target: list[str]
+
+
 class PreparedCorpus(NamedTuple):
-    """The tokenizer, the tokenised pairs and the dev text of a workdir."""
+    """The tokenizer, the training pairs and the validation texts of a workdir."""
 
     tokenizer: Tokenizer
     train: TokenizedCorpus
-    dev: TokenizedCorpus
-    dev_source: list[str]
-    dev_target: list[str]
-    report: dict[str, Any]  # CorpusReport of "train" and "dev" as dicts, and more
+    dev: dict[str, DevSet]  # by the name of the corpus
+    report: dict[str, Any]  # CorpusReport of "train" and of dev sets as dicts, and more
+
+    def counts(self, corpus: str, split: str) -> dict[str, Any]:
+        """The CorpusReport of the split "train" or "dev" of a corpus."""
+        if split == "train":
+            return self.report["corpora"][corpus]
+        return self.report[self.report["dev_sets"][corpus]]
+
+    def lengths(self, corpus: str, split: str) -> list[np.ndarray]:
+        """Tokens of each source and of each target, EOS included, int32 [n] each."""
+        if split == "dev":
+            return [side.lengths for side in self.dev[corpus].pairs]
+        part = slice(*self.bounds()[corpus])
+        return [side.lengths[part] for side in self.train]
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """The first pair of each corpus in `train`, and the end of its pairs."""
+        sizes = [counts["kept"] for counts in self.report["corpora"].values()]
+        edges = pairwise([0, *np.cumsum(sizes).tolist()])
+        return dict(zip(self.report["corpora"], edges, strict=True))
 
 
 def read_split(config: DataConfig, split: str) -> tuple[list[str], list[str]]:
@@ -74,11 +106,14 @@ def prepare(
         log.info("corpus: using %s as it was prepared", corpus)
         return prepared
     start, total = time.monotonic(), None
-    dev = read_split(config, "dev")  # before the long work: it may be missing
-    if not dev[0]:
-        raise InputError(
-            "the dev split is empty; raise data.builtin_eval_pairs or change data.dev"
-        )
+    # Before the long work: it may be missing.
+    dev = {name: read_split(data, "dev") for name, data in config.dev_texts.items()}
+    for name, (sentences, _) in dev.items():
+        if not sentences:
+            raise InputError(
+                f"the dev split {name and f'of {name} '}is empty; raise "
+                "data.builtin_eval_pairs or change data.dev"
+            )
     with new_folder(corpus) as partial:
         file, is_new = workdir / "tokenizer.model", tokenizer is None
         if is_new:
@@ -109,60 +144,85 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
             "prepare the text again"
         )
     report = json.loads((corpus / "report.json").read_text())
+    report.setdefault("corpora", {"": report["train"]})  # of older runs
+    report.setdefault("dev_sets", {"": "dev"})
     tokenizer = Tokenizer.load(workdir / "tokenizer.model", report["tokenizer"])
-    splits = [open_corpus(corpus / split) for split in ("train", "dev")]
-    texts = [list(read_lines(corpus / f"dev.{side}.txt")) for side in SIDES]
-    return PreparedCorpus(tokenizer, *splits, *texts, report)
+    dev = {}
+    for name, folder in report["dev_sets"].items():
+        texts = [list(read_lines(corpus / f"{folder}.{side}.txt")) for side in SIDES]
+        dev[name] = DevSet(open_corpus(corpus / folder), *texts)
+    return PreparedCorpus(tokenizer, open_corpus(corpus / "train"), dev, report)
 
 
 def _sentences(config: DataConfig, read: Progress) -> Iterator[str]:
-    for pair in read_pairs(config, "train"):
-        read.update()
-        yield from pair
+    for data in config.training_texts.values():
+        for pair in read_pairs(data, "train"):
+            read.update()
+            yield from pair
 
 
 def _write(
     folder: Path,
     config: DataConfig,
     tokenizer: Tokenizer,
-    dev: tuple[list[str], list[str]],
+    dev: dict[str, tuple[list[str], list[str]]],
     total: int | None,
 ) -> None:
-    """Write both splits in tokens, the text of dev, and the report."""
-    report, digest = {}, sha256()
-    for split, pairs, rules in (
-        ("train", read_pairs(config, "train"), config),
-        ("dev", zip(*dev, strict=True), None),
-    ):
-        size = total if rules else len(dev[0])
-        pairs = track(pairs, f"tokenising {split}", size, unit="pairs")
+    """Write all texts in tokens, those of dev also as text, and the report."""
+    digest, size = sha256(), {"vocab_size": tokenizer.vocab_size}
+    reports = {name: CorpusReport() for name in config.training_texts}
+    progress_of = functools.partial(track, unit="pairs")
+    if len(reports) > 1:
+        total = None  # it is that of all
+
+    def training_chunks() -> Iterator[list[list[list[int]]]]:
+        for name, data in config.training_texts.items():
+            label = f"tokenising train {name}".rstrip()
+            pairs = progress_of(read_pairs(data, "train"), label, total)
+            yield from clean(_hashed(pairs, digest), tokenizer, reports[name], data)
+            log.info("corpus: train%s: %s", f" {name}" if name else "", reports[name])
+
+    write_corpus(folder / "train", training_chunks(), **size)
+    train = functools.reduce(operator.add, reports.values())
+    if not train.kept:
+        raise InputError(
+            f"no training pair is left of {train.pairs}: dropped {train.dropped}"
+        )
+    report = {"train": asdict(train), "dev_sets": {}}
+    report["corpora"] = {name: asdict(counts) for name, counts in reports.items()}
+    for name, sides in dev.items():
+        part = f"dev.{name}" if report["dev_sets"] else "dev"
+        pairs = progress_of(
+            zip(*sides, strict=True), f"tokenising {part}", len(sides[0])
+        )
         counts = CorpusReport()
-        chunks = clean(_hashed(pairs, digest), tokenizer, counts, rules)
-        write_corpus(folder / split, chunks, vocab_size=tokenizer.vocab_size)
-        log.info("corpus: %s: %s", split, counts)
-        if rules and not counts.kept:
-            raise InputError(
-                f"no training pair is left of {counts.pairs}: dropped {counts.dropped}"
-            )
-        report[split] = asdict(counts)
-    for side, sentences in zip(SIDES, dev, strict=True):
-        text = "".join(f"{sentence}\n" for sentence in sentences)
-        (folder / f"dev.{side}.txt").write_text(text, "utf-8", newline="\n")
-    report |= {
-        "vocab_size": tokenizer.vocab_size,
+        chunks = clean(_hashed(pairs, digest), tokenizer, counts, None)
+        write_corpus(folder / part, chunks, **size)
+        log.info("corpus: %s: %s", part, counts)
+        report["dev_sets"][name], report[part] = part, asdict(counts)
+        for side, sentences in zip(SIDES, sides, strict=True):
+            text = "".join(f"{sentence}\n" for sentence in sentences)
+            (folder / f"{part}.{side}.txt").write_text(text, "utf-8", newline="\n")
+    report |= size | {
         "tokenizer": tokenizer.hash,
         "text": digest.hexdigest(),
-        "settings": vars(config),
+        "settings": asdict(config),
         "folder": _folder(config),
         "files": _files(config),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
+def _splits(config: DataConfig) -> list[tuple[DataConfig, str]]:
+    """All texts that are prepared, in their order."""
+    train, dev = config.training_texts.values(), config.dev_texts.values()
+    return [*((data, "train") for data in train), *((data, "dev") for data in dev)]
+
+
 def _hash_text(config: DataConfig) -> str:
     digest = sha256()
-    for split in ("train", "dev"):
-        deque(_hashed(read_pairs(config, split), digest), maxlen=0)
+    for data, split in _splits(config):
+        deque(_hashed(read_pairs(data, split), digest), maxlen=0)
     return digest.hexdigest()
 
 
@@ -182,24 +242,30 @@ def _folder(config: DataConfig) -> str:
 
 def _files(config: DataConfig) -> list[list]:
     """The text's files with sizes and times, which change when the text does."""
-    if config.corpus.startswith("builtin:"):
-        return []
-    if config.corpus.startswith("tfds:"):
-        return [[config.data_dir]]
-    parts = [part for split in ("train", "dev") for part in read_parts(config, split)]
-    paths = [Path(name).absolute() for part in parts for name in part[:2]]
-    return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+    found: list[list] = []
+    for data, split in _splits(config):
+        if data.corpus.startswith("tfds:"):
+            found.append([data.data_dir])
+        elif not data.corpus.startswith("builtin:"):
+            parts = read_parts(data, split)
+            paths = [Path(name).absolute() for part in parts for name in part[:2]]
+            stats = [path.stat() for path in paths]
+            found += [
+                [str(path), stat.st_size, stat.st_mtime_ns]
+                for path, stat in zip(paths, stats, strict=True)
+            ]
+    return found
 
 
 def _require_same_text(
     config: DataConfig, workdir: Path, report: dict[str, Any]
 ) -> None:
     """Raise InputError for other settings or text; text that is gone is no other."""
-    before, fault = report["settings"], "differs"
+    before, fault = DataConfig.of(report["settings"]), "differs"
     changed = [
-        f"data.{key} was {before.get(key)!r} and is now {value!r}"
+        f"data.{key} was {getattr(before, key)!r} and is now {value!r}"
         for key, value in config.fixed().items()
-        if before.get(key) != value
+        if getattr(before, key) != value
     ]
     if changed:
         raise InputError(
@@ -212,7 +278,7 @@ def _require_same_text(
             return
     except InputError as error:
         folders = config.directory, config.data_dir
-        if folders == (before["directory"], before["data_dir"]):
+        if folders == (before.directory, before.data_dir):
             return
         fault = f"cannot be compared ({error})"
     raise InputError(

@@ -17,6 +17,7 @@ import numpy as np
 from jaxformer.config import BatchesConfig, TrainingConfig
 from jaxformer.data import layout as layouts
 from jaxformer.data.layout import concatenated_ranges, offsets
+from jaxformer.data.mixture import Mixture, shuffle_within
 
 
 class Shape(NamedTuple):
@@ -46,10 +47,11 @@ class EpochPlan:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What all epochs share; n pairs in n slots, R rows and m microbatches."""
+    """What all epochs share; n slots for pairs, R rows and m microbatches."""
 
     shapes: tuple[Shape, ...]
-    classes: np.ndarray  # [n] unsigned, the class of each pair of the corpus
+    mixture: Mixture | None  # which pairs an epoch has; None: each once
+    classes: np.ndarray  # [n] unsigned, the class of each pair of an epoch
     slots_by_class: np.ndarray  # int64 [n] the slots sorted by the class they hold
     row_starts: np.ndarray  # int32 [R + 1] row r holds slots row_starts[r]:[r + 1]
     row_shapes: np.ndarray  # uint8 [R] ascending
@@ -78,11 +80,13 @@ class Plan:
         """Return the order of epoch `epoch` >= 0 under `seed` >= 0."""
         bits = np.random.PCG64(np.random.SeedSequence((seed, epoch)))
         pair_in_slot = np.empty(len(self.classes), np.int32)
-        pair_in_slot[self.slots_by_class] = _shuffle_within(self.classes, bits)
+        pair_in_slot[self.slots_by_class] = shuffle_within(self.classes, bits)
+        if self.mixture is not None:
+            pair_in_slot = self.mixture.members(seed, epoch)[pair_in_slot]
 
-        row_order = _shuffle_within(self.row_shapes, bits)
+        row_order = shuffle_within(self.row_shapes, bits)
         heights = np.diff(self.microbatch_starts)
-        order = _shuffle_within(np.zeros(len(heights), np.uint8), bits)
+        order = shuffle_within(np.zeros(len(heights), np.uint8), bits)
         heights = heights[order]
         first_rows = self.microbatch_starts[:-1][order]
         rows = row_order[concatenated_ranges(first_rows, heights)]  # [R]
@@ -104,8 +108,11 @@ def make_plan(
     target: np.ndarray,
     batches: BatchesConfig,
     training: TrainingConfig,
+    mixture: Mixture | None = None,
 ) -> Plan:
     """Plan a corpus from the lengths of its sides, int [n] each, EOS included.
+
+    With a `mixture` of corpora, its slots take the place of the pairs.
 
     A microbatch has at most `tokens_per_microbatch` tokens on either side, padding
     included, and a multiple of `row_multiple` rows. An update has the number of
@@ -113,6 +120,9 @@ def make_plan(
     longer than the `row_length` of "packed", or `row_multiple` rows than a microbatch.
     """
     tokens = training.tokens_per_microbatch
+    real_tokens = source.sum() + target.sum() if mixture is None else mixture.tokens
+    if mixture is not None:
+        source, target = mixture.lengths
     if batches.layout == "packed":
         layout = layouts.pack_rows(source, target, batches.row_length)
     else:
@@ -126,27 +136,12 @@ def make_plan(
     shapes = np.column_stack([heights, sizes]).tolist()
     return Plan(
         shapes=tuple(Shape(*shape) for shape in shapes),
+        mixture=mixture,
         classes=layout.classes,
         slots_by_class=np.argsort(layout.slot_classes, kind="stable"),
         row_starts=layout.row_starts,
         row_shapes=layout.row_shapes,
         microbatch_starts=np.concatenate([*starts, edges[-1:]]).astype(np.int32),
         microbatches_per_update=per_update,
-        real_token_share=float((source.sum() + target.sum()) / padded_tokens),
+        real_token_share=float(real_tokens / padded_tokens),
     )
-
-
-def _shuffle_within(classes: np.ndarray, bits: np.random.BitGenerator) -> np.ndarray:
-    """Return indices 0..n-1 sorted by class, at random within each class: int64 [n].
-
-    Sorts keys of (class, random bits, index), of which no two are equal. numpy promises
-    that raw bits never change between versions, which Generator.permutation may.
-    """
-    index_bits = np.uint64(len(classes).bit_length())
-    class_bits = np.uint64(max(1, int(classes.max()).bit_length()))
-    keys = bits.random_raw(len(classes)) >> class_bits
-    keys |= classes.astype(np.uint64) << (np.uint64(64) - class_bits)
-    keys = (keys >> index_bits) << index_bits
-    keys |= np.arange(len(classes), dtype=np.uint64)
-    keys.sort()
-    return (keys & ((np.uint64(1) << index_bits) - np.uint64(1))).astype(np.int64)

@@ -6,10 +6,10 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxformer.config import DataConfig
 from jaxformer.data import grammar
 from jaxformer.data.text import read_lines
 from jaxformer.data.tfds_source import read_tfds
+from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 
 Pair = tuple[str, str]  # source sentence, target sentence

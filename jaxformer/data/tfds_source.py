@@ -13,7 +13,7 @@ from contextlib import redirect_stdout, suppress
 from http.client import HTTPException
 from typing import Any
 
-from jaxformer.config import DataConfig
+from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 
 _PROBE_SECONDS = 3.0

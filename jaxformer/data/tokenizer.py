@@ -27,8 +27,8 @@ from random import Random
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
-from jaxformer.config import DataConfig
 from jaxformer.data.text import normalise
+from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.progress import progress
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sentencex
 
 from jaxformer.batch import EOS, Tokenizer
-from jaxformer.config import base_language
+from jaxformer.data_config import base_language
 from jaxformer.errors import InputError
 
 logger = logging.getLogger(__name__)

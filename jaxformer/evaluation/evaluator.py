@@ -12,11 +12,12 @@ import numpy as np
 
 from jaxformer import processes
 from jaxformer.batch import Tokenizer
-from jaxformer.config import Config, DataConfig
+from jaxformer.config import Config
 from jaxformer.data import grammar
 from jaxformer.data.pipeline import evaluation_batches
 from jaxformer.data.plan import make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.data_config import DataConfig
 from jaxformer.decoding.translate import Translator, best_texts
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
 from jaxformer.models.sequence_model import Model, require_positions

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from jaxformer.config import base_language
+from jaxformer.data_config import base_language
 from jaxformer.errors import InputError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from subprocess import PIPE, Popen
 
-from jaxformer.config import DataConfig
+from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 
 

@@ -11,9 +11,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from jaxformer.config import DataConfig
-from jaxformer.data.sources import SPLITS, read_pairs, read_parts
+from jaxformer.data.sources import read_pairs, read_parts
 from jaxformer.data.store import SIDES
+from jaxformer.data_config import DataConfig, SplitOf
 from jaxformer.errors import InputError
 from jaxformer.inspection.languages import Languages
 from jaxformer.inspection.split import Split, find_overlap, place
@@ -26,45 +26,59 @@ def inspect_corpus(config: DataConfig) -> dict[str, Any]:
     "left_out" has the reason why a split or the languages were not inspected.
     """
     left_out: dict[str, str] = {}
-    languages = None
-    try:
-        languages = Languages((config.source_language, config.target_language))
-    except InputError as error:
-        left_out["languages"] = str(error)
+    languages: dict[str, Languages | None] = {}  # by direction
     splits: dict[str, Split] = {}
-    for name in SPLITS:
+    for name, (_, kind, data) in config.texts.items():
         try:
-            splits[name] = Split(read_parts(config, name), languages)
+            if data.direction not in languages:
+                languages[data.direction] = None
+                pair = data.source_language, data.target_language
+                languages[data.direction] = Languages(pair)
+        except InputError as error:
+            left_out["languages"] = str(error)
+        try:
+            splits[name] = Split(read_parts(data, kind), languages[data.direction])
         except InputError as error:
             left_out[name] = str(error)
+    trains = {
+        name: splits[name]
+        for name, text in config.texts.items()
+        if text.split == "train" and name in splits
+    }
     described = {
-        name: _describe(split, config, name, splits.get("train"))
+        name: _describe(split, config.texts[name], name, trains)
         for name, split in splits.items()
     }
     return {"splits": described, "left_out": left_out}
 
 
 def _describe(
-    split: Split, config: DataConfig, name: str, train: Split | None
+    split: Split, text: SplitOf, name: str, trains: dict[str, Split]
 ) -> dict[str, Any]:
     """Convert a split to JSON, with its overlap with train and the texts to quote."""
-    overlaps: dict[str, dict[int, int]] = {}
-    for side, hashes in split.hashes.items() if name != "train" and train else ():
+    overlaps: dict[str, dict[int, tuple[int, Split]]] = {}
+    for side, hashes in split.hashes.items() if name not in trains and trains else ():
         kind = f"{side}_overlap"
-        overlaps[kind] = find_overlap(hashes, train.hashes[side])
+        overlaps[kind] = {
+            index: (there, train)
+            for train in reversed(trains.values())
+            for index, there in find_overlap(hashes, train.hashes[side]).items()
+        }
         for index in overlaps[kind]:
             split.findings[kind].add(index)
     findings = [*split.findings.values()]
     findings += [label for found in findings for label in found.labels.values()]
     quoted = {index for found in findings for index in found.indices()}
-    pairs = islice(read_pairs(config, name), max(quoted, default=-1) + 1)
+    pairs = read_pairs(text.data, text.split)
+    pairs = islice(pairs, max(quoted, default=-1) + 1)
     texts = {index: pair for index, pair in enumerate(pairs) if index in quoted}
 
     def example(index: int, kind: str) -> dict[str, Any]:
         side = kind.partition("_")[0]
         result = {"place": place(index, side, split.files)}
         if kind in overlaps:
-            result["train"] = place(overlaps[kind][index], side, train.files)
+            there, train = overlaps[kind][index]
+            result["train"] = place(there, side, train.files)
         return {**result, "text": texts[index]}
 
     return {

@@ -13,8 +13,8 @@ from py3langid.langid import MODEL_DIR, MODEL_FILE
 from py3langid.modelio import load_model
 from scipy.sparse import csr_matrix
 
-from jaxformer.config import base_language
 from jaxformer.data.store import SIDES
+from jaxformer.data_config import base_language
 from jaxformer.errors import InputError
 
 _ODDS = 15  # of another language to the side's own, for a sentence to be reported

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from jaxformer.batch import EOS
-from jaxformer.config import DataConfig
 from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.sources import Pair, read_pairs
 from jaxformer.data.store import SIDES
 from jaxformer.data.text import normalise
+from jaxformer.data_config import DataConfig
 from jaxformer.inspection.split import Finding, place
 
 _LABEL = 40  # characters of a word that are reported
@@ -28,16 +28,18 @@ def add_pieces(
     met no unknown piece are not searched for unknown words.
     """
     known = {" ", *chain.from_iterable(prepared.tokenizer.pieces()[EOS + 1 :])}
-    for name, split in corpus["splits"].items():
-        if name in ("train", "dev"):
-            pieces = [side.lengths - 1 for side in getattr(prepared, name)]  # no EOS
+    for label, split in corpus["splits"].items():
+        name, part, data = config.texts[label]
+        if part != "test":
+            pieces = [lengths - 1 for lengths in prepared.lengths(name, part)]  # no EOS
             for side, lengths in zip(SIDES, pieces, strict=True):
                 counts = sorted(Counter(lengths.tolist()).items())
                 split["lengths"][side]["pieces"] = dict(counts)
             split["ratio"] = {"percentiles": ratio_percentiles(*pieces)}
-            if not any(prepared.report[name][side]["unknown"] for side in SIDES):
+            counts = prepared.counts(name, part)
+            if not any(counts[side]["unknown"] for side in SIDES):
                 continue
-        for kind, found in find_unknown(read_pairs(config, name), known).items():
+        for kind, found in find_unknown(read_pairs(data, part), known).items():
             line = partial(place, side=kind.partition("_")[0], files=split["files"])
             split["findings"][kind] = found.describe(
                 lambda index, line=line: {"place": line(index)}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxformer.config import base_language
+from jaxformer.data_config import base_language
 from jaxformer.decoding.forced import Attention
 from jaxformer.evaluation import significance
 from jaxformer.evaluation.evaluator import Evaluation

@@ -65,7 +65,7 @@ def _read(file: Path) -> tuple[list[dict], list[int]]:
 
 def score_by(name: str, values: Mapping[str, Any]) -> float:
     """Return the score of an evaluation, `training.best_by`; the higher, the better."""
-    return -values[name] if name == "nll" else values[name]
+    return -values[name] if name.endswith("nll") else values[name]
 
 
 def read_scores(workdir: Path, name: str) -> dict[int, float]:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import EOS, UNK
-from jaxformer.config import DataConfig
 from jaxformer.data import grammar
 from jaxformer.data.corpus import open_prepared, prepare, read_split
 from jaxformer.data.sources import read_pairs, read_parts
 from jaxformer.data.store import open_corpus, write_corpus
 from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 
 PAIRS = [
@@ -58,6 +58,7 @@ def folder(tmp_path, monkeypatch):
         "builtin_pairs": 2, "builtin_eval_pairs": 1, "vocab_size": 70,
         "vocab_sentences": 1000, "character_coverage": 1.0, "max_length": 60,
         "max_ratio": 3.0, "deduplicate": True, "seed": 7,
+        "corpora": (), "temperature": None,
     }  # fmt: skip
     return DataConfig(**values)
 
@@ -184,13 +185,14 @@ def test_a_workdir_holds_all_that_training_needs(tmp_path, folder, caplog):
         decode = corpus.tokenizer.decode
         train, encoded_dev = (
             [tuple(map(decode, pair)) for pair in zip(*split, strict=True)]
-            for split in (corpus.train, corpus.dev)
+            for split in (corpus.train, corpus.dev[""].pairs)
         )
         assert train == PAIRS
         # Every line of dev is kept: blank, doubled or not.
-        texts = zip(corpus.dev_source, corpus.dev_target, strict=True)
+        (dev_set,) = corpus.dev.values()
+        texts = zip(dev_set.source, dev_set.target, strict=True)
         assert list(texts) == encoded_dev == dev
-        assert corpus.dev.source[2].tolist() == [EOS]
+        assert dev_set.pairs.source[2].tolist() == [EOS]
         assert corpus.report["dev"]["kept"] == corpus.report["dev"]["pairs"] == 4
         assert corpus.report["vocab_size"] == corpus.tokenizer.vocab_size
 
@@ -257,7 +259,7 @@ def test_targets_are_encoded_as_targets(tmp_path, folder, monkeypatch):
     encode_target = lambda _, texts: [[UNK, UNK]] * len(texts)  # noqa: E731
     monkeypatch.setattr(Tokenizer, "encode_target", encode_target)
     prepared = prepare(folder, tmp_path / "run")
-    for corpus in (prepared.train, prepared.dev):
+    for corpus in (prepared.train, prepared.dev[""].pairs):
         assert UNK not in corpus.source.tokens
         assert {*corpus.target.tokens} == {UNK}
 

@@ -78,6 +78,7 @@ def test_a_new_run_starts_from_the_vectors_where_they_belong(read, tmp_path):
     def start(file):
         run = Mock()
         run.config.training.initial_embeddings = str(file)
+        run.config.training.init_from = ""
         run.tokenizer.pieces.return_value, run.model.d_model = PIECES, 2
         return new_state(run, SimpleNamespace(mesh=mesh, init=init))
 

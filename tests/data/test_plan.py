@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data.plan import Shape, _shuffle_within, make_plan
+from jaxformer.data.mixture import shuffle_within
+from jaxformer.data.plan import Shape, make_plan
 from jaxformer.errors import InputError
 
 LAYOUTS = ("buckets", "packed")
@@ -24,13 +25,14 @@ def like_multi30k(pairs: int = 29_000) -> tuple[np.ndarray, np.ndarray]:
     return source.round().astype(np.int32), target.round().astype(np.int32)
 
 
-def plan_of(source, target, **changes):
+def plan_of(source, target, mixture=None, **changes):
     values = {
         "layout": "buckets", "row_length": 128, "max_shapes": 12, "row_multiple": 1,
         "tokens_per_microbatch": 4096, "tokens_per_update": 25_000,
     }  # fmt: skip
     batching = SimpleNamespace(**values | changes)
-    return make_plan(np.asarray(source), np.asarray(target), batching, batching)
+    sides = np.asarray(source), np.asarray(target)
+    return make_plan(*sides, batching, batching, mixture)
 
 
 @settings(max_examples=60, deadline=None)
@@ -110,7 +112,7 @@ def test_neighbours_in_a_packed_row_change_with_the_epoch():
 def test_shuffle_is_uniform_within_classes_and_never_across():
     classes = np.array([1, 0, 1, 1, 0], np.uint8)
     seen = Counter(
-        tuple(_shuffle_within(classes, np.random.PCG64(seed))) for seed in range(1200)
+        tuple(shuffle_within(classes, np.random.PCG64(seed))) for seed in range(1200)
     )
     orders = map(itertools.permutations, ([1, 4], [0, 2, 3]))
     assert set(seen) == {zeros + ones for zeros, ones in itertools.product(*orders)}

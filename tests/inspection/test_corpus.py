@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from jaxformer.data import grammar
-from jaxformer.data.corpus import PreparedCorpus
+from jaxformer.data.corpus import DevSet, PreparedCorpus
 from jaxformer.data.sources import read_pairs
-from jaxformer.data.store import TokenizedCorpus
+from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.errors import InputError
 from jaxformer.inspection.background import inspect_in_background
 from jaxformer.inspection.corpus import inspect_corpus
@@ -172,7 +172,7 @@ def test_tsv_and_builtin_text_have_lines_too(config, tmp_path):
 
 def test_pieces_and_unknown_words_are_added(files, pairs, found):
     """Unknown words are searched for where preparing met one, and in test."""
-    lengths = SimpleNamespace(lengths=np.array([4, 1, 3]))  # with EOS
+    lengths = Ragged.of([[5, 6, 7, 3], [3], [5, 6, 3]])
     split = TokenizedCorpus(lengths, lengths)
     letters = sorted(set(str(pairs)))
     tokenizer = SimpleNamespace(pieces=lambda: [*"0123", *letters])
@@ -180,7 +180,9 @@ def test_pieces_and_unknown_words_are_added(files, pairs, found):
         name: {side: {"unknown": count} for side in ("source", "target")}
         for name, count in (("train", 1), ("dev", 0))
     }
-    prepared = PreparedCorpus(tokenizer, split, split, [], [], report)
+    report["train"]["kept"] = 3
+    report |= {"corpora": {"": report["train"]}, "dev_sets": {"": "dev"}}
+    prepared = PreparedCorpus(tokenizer, split, {"": DevSet(split, [], [])}, report)
     corpus = json.loads(json.dumps(found))
     add_pieces(corpus, files, prepared)
     train, dev, test = corpus["splits"].values()

@@ -1,0 +1,195 @@
+"""The config section `data`: which text a run has, and how it becomes tokens."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxformer.errors import InputError, did_you_mean
+from jaxformer.settings import MOST_LENGTH, SEED, Section, setting
+
+
+def base_language(code: str) -> str:
+    """Return a language code without its region: "zh" for "zh-CN" and "zh_TW"."""
+    return re.split("[-_]", code)[0].lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Section, name="data"):
+    """Which text, and how it becomes tokens."""
+
+    corpus: str = setting(
+        'Kind of text: "files" (train_source, train_target, ... are paths or globs), '
+        '"directory" (files STEM.LANGUAGE in `directory`; train, dev and test are '
+        'stems), "tsv" (train, dev and test are paths or globs of '
+        'source<TAB>target lines), "tfds:NAME" (a TensorFlow Datasets translation set; '
+        'train, dev and test are its splits) or "builtin:grammar". Files may be .gz.'
+    )
+    source_language: str = setting('ISO code of the source language, such as "en".')
+    target_language: str = setting('ISO code of the target language, such as "de".')
+    directory: str = setting('Folder of a "directory" corpus.', free=True)
+    train: str = setting("Training text: a stem, a path or a split.")
+    dev: str = setting("Validation text: a stem, a path or a split.")
+    test: str = setting("Test text: a stem, a path or a split.", free=True)
+    train_source: str = setting('Training sources of a "files" corpus.')
+    train_target: str = setting('Training targets of a "files" corpus.')
+    dev_source: str = setting('Validation sources of a "files" corpus.')
+    dev_target: str = setting('Validation targets of a "files" corpus.')
+    test_source: str = setting('Test sources of a "files" corpus.', free=True)
+    test_target: str = setting('Test targets of a "files" corpus.', free=True)
+    data_dir: str = setting("TensorFlow Datasets' folder; empty: its own.", free=True)
+    download: bool = setting("Let TensorFlow Datasets download.", free=True)
+    builtin_pairs: int = setting("Training pairs of a built-in corpus.", least=0)
+    builtin_eval_pairs: int = setting("Pairs of a built-in evaluation split.", least=0)
+    vocab_size: int = setting(
+        "Ids of the vocabulary of both languages, 4 reserved ones included.", least=5
+    )
+    vocab_sentences: int = setting("Most sentences that train the vocabulary.", least=1)
+    character_coverage: float = setting(
+        "Share of the text's characters that get an id.", above=0, most=1
+    )
+    max_length: int = setting(
+        "Tokens of a training sentence at most, end of sentence included; translation "
+        "splits longer lines.",
+        least=2,
+        most=MOST_LENGTH,
+    )
+    max_ratio: float = setting(
+        "Most tokens of a pair's longer side for each of the shorter side.", least=1
+    )
+    deduplicate: bool = setting("Drop training pairs that occurred before.")
+    seed: int = setting("Seed of samples and of the built-in corpus.", **SEED)
+    corpora: tuple[dict, ...] = setting(
+        "Several corpora to mix: for each a dict with a name and with the keys of this "
+        "section that say where its text is; weight is how often an epoch has each of "
+        "its pairs, by default once. Empty: this section is the one corpus.",
+        absent=(),
+    )
+    temperature: float | None = setting(
+        "Temperature T of the weights: a corpus of n pairs counts as one of n^(1/T), "
+        "and an epoch keeps its length. None: 1.",
+        least=1,
+        most=1000,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.parts  # noqa: B018 - refuses wrong ones
+        for key in ("source_language", "target_language"):
+            if not getattr(self, key):
+                raise InputError(
+                    f"data.{key} is empty; say which language the text is in, as in "
+                    f"data.{key}=en"
+                )
+
+    @property
+    def direction(self) -> str:
+        """Source and target language, such as "en-de"."""
+        return f"{self.source_language}-{self.target_language}"
+
+    @functools.cached_property
+    def parts(self) -> dict[str, "Part"]:
+        """The corpora by name; the only one is called "". Raises InputError."""
+        if not self.corpora:
+            return {"": Part(self, 1.0)}
+        parts = {}
+        for number, corpus in enumerate(self.corpora, start=1):
+            where = f"corpus {number} of data.corpora"
+            own = {key: corpus[key] for key in corpus if key not in ("name", "weight")}
+            for key in own.keys() - {*_OF_A_CORPUS}:
+                hint = did_you_mean(key, ["name", "weight", *_OF_A_CORPUS])
+                raise InputError(f"{where} has an unknown key {key!r}{hint}")
+            name, weight = corpus.get("name"), corpus.get("weight", 1.0)
+            if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
+                raise InputError(
+                    f"{where} has the name {name!r}; use letters, digits, _, - and ."
+                )
+            if name in parts:
+                raise InputError(f"{where} is called {name}, as one before it is")
+            if type(weight) not in (int, float) or not 0 <= weight <= 1000:
+                raise InputError(
+                    f"{where} has the weight {weight!r}; use a number from 0 to 1000"
+                )
+            config = dataclasses.replace(self, corpora=(), temperature=None, **own)
+            parts[name] = Part(config, float(weight))
+        if not any(part.weight for part in parts.values()):
+            raise InputError("all weights of data.corpora are 0; raise one of them")
+        return parts
+
+    def weights(self, sizes: Mapping[str, int]) -> dict[str, float]:
+        """How often an epoch has each pair of corpora of `sizes` pairs."""
+        power = 1.0 / (self.temperature or 1.0)
+        counts = {name: size**power for name, size in sizes.items()}
+        factor = sum(sizes.values()) / sum(counts.values())
+        return {
+            name: self.parts[name].weight * factor * counts[name] / max(1, size)
+            for name, size in sizes.items()
+        }
+
+    @property
+    def training_texts(self) -> dict[str, "DataConfig"]:
+        """The corpora of a weight above 0, by name."""
+        return {name: part.data for name, part in self.parts.items() if part.weight}
+
+    @property
+    def dev_texts(self) -> dict[str, "DataConfig"]:
+        """The corpora with a validation text of their own, by name; at least one."""
+        datas = {name: part.data for name, part in self.parts.items()}
+        own = {
+            data.dev_text: name
+            for name, data in reversed(datas.items())
+            if data.has_dev
+        }
+        first = next(iter(datas))  # reading it says what is missing
+        return {name: datas[name] for name in reversed(own.values())} or {
+            first: datas[first]
+        }
+
+    @property
+    def has_dev(self) -> bool:
+        """Whether a key says where a validation text is."""
+        return bool(self.dev or self.dev_source or self.corpus.startswith("builtin:"))
+
+    @property
+    def texts(self) -> dict[str, "SplitOf"]:
+        """All texts by their names: "train" or, of several corpora, "train NAME"."""
+        splits = {"train": self.training_texts, "dev": self.dev_texts}
+        splits["test"] = {name: part.data for name, part in self.parts.items()}
+        return {
+            f"{split} {name}".rstrip(): SplitOf(name, split, data)
+            for split, texts in splits.items()
+            for name, data in texts.items()
+        }
+
+    @property
+    def dev_text(self) -> tuple[str, ...]:
+        """The keys that say where the validation text is."""
+        return (
+            self.corpus, self.directory, self.dev, self.dev_source, self.dev_target,
+            self.source_language, self.target_language,
+        )  # fmt: skip
+
+
+# Keys that a corpus of `corpora` may have for itself.
+_OF_A_CORPUS = (
+    "corpus", "source_language", "target_language", "directory", "train", "dev", "test",
+    "train_source", "train_target", "dev_source", "dev_target", "test_source",
+    "test_target", "data_dir", "builtin_pairs", "builtin_eval_pairs",
+)  # fmt: skip
+
+
+class SplitOf(NamedTuple):
+    """One text of a corpus."""
+
+    corpus: str
+    split: str  # "train", "dev" or "test"
+    data: DataConfig
+
+
+class Part(NamedTuple):
+    """One of the corpora that are mixed."""
+
+    data: DataConfig  # without `corpora`
+    weight: float  # how often an epoch has each pair, before `temperature`

@@ -1,0 +1,100 @@
+"""Runs of several corpora: weights, several validation texts, reports."""
+
+import json
+
+import pytest
+
+from jaxformer.data.corpus import open_prepared
+from jaxformer.run import open_run, plan_training
+from tests.commands.conftest import Toy
+from tests.commands.runs import config_flags, metrics, text_of
+
+SHORT = config_flags(
+    "training", steps=50, save_every=25, eval_every=25, keep=2, best_by="mean/nll"
+)
+
+
+@pytest.fixture(scope="module")
+def mixed_flags(toy, tmp_path_factory):
+    """The toy's text and, of weight 2.5, a small one of long sentences."""
+    folder = tmp_path_factory.mktemp("long")
+    lines = (toy.directory / "train.en").read_text().splitlines()
+    long = [" ".join(lines[i : i + 3]) for i in range(0, 300, 3)]
+    for split, part in {"train": long[10:], "dev": long[:10]}.items():
+        (folder / f"{split}.en").write_text(text_of(part))
+        (folder / f"{split}.de").write_text(text_of(map(Toy.translate, part)))
+    corpora = [
+        {"name": "short", "weight": 0.5},
+        {"name": "long", "weight": 2.5, "directory": str(folder)},
+    ]
+    return (*toy.flags, f"--config.data.corpora={json.dumps(corpora)}")
+
+
+@pytest.fixture(scope="module")
+def mixed(command, mixed_flags, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("mixed") / "run"
+    return workdir, command("train", *mixed_flags, *SHORT, workdir=workdir)
+
+
+def test_an_epoch_has_each_corpus_by_its_weight(mixed):
+    workdir, _ = mixed
+    prepared, run = open_prepared(workdir), open_run(workdir)
+    corpora = prepared.report["corpora"]
+    assert corpora["long"]["pairs"] == 90
+    assert corpora["short"]["pairs"] > 2000
+    short = corpora["short"]["kept"]
+    examples = plan_training(run, prepared).epoch(seed=0, epoch=3).examples
+    assert (examples >= short).sum() == round(2.5 * corpora["long"]["kept"])
+    assert (examples < short).sum() == round(0.5 * short)
+
+
+def test_each_validation_text_is_scored_by_name_and_their_mean_decides(mixed):
+    workdir, answer = mixed
+    result = answer.result
+    for line in (*metrics(workdir, "eval"), result):
+        both = line["short/nll"], line["long/nll"]
+        assert line["nll"] == both[0] != both[1]
+        assert line["mean/nll"] == pytest.approx(sum(both) / 2)
+        assert {"long/bleu", "long/chrf", "mean/bleu", "mean/chrf"} <= line.keys()
+    assert "validation long: nll" in answer.err
+
+
+def test_scores_are_those_of_evaluate(mixed, command):
+    """NAME/SPLIT is a split of the text NAME."""
+    workdir, answer = mixed
+    found = {
+        split: command("evaluate", f"--split={split}", workdir=workdir).result["nll"]
+        for split in ("dev", "short/dev", "long/dev")
+    }
+    assert found["dev"] == found["short/dev"] == answer.result["short/nll"]
+    assert found["long/dev"] == answer.result["long/nll"]
+    refused = command("evaluate", "--split=lang/dev", workdir=workdir)
+    assert refused.complaint == "data.corpora has no corpus lang; did you mean long?"
+
+
+@pytest.mark.parametrize(
+    ("corpora", "complaint"),
+    [
+        ([{"weight": 2}], "corpus 1 of data.corpora has the name None"),
+        ([{"name": "a"}, {"name": "a"}], "corpus 2 of data.corpora is called a, as"),
+        ([{"name": "a", "wieght": 2}], "unknown key 'wieght'; did you mean weight?"),
+        ([{"name": "a", "weight": -1}], "has the weight -1; use a number from 0"),
+        ([{"name": "a", "weight": 0}], "all weights of data.corpora are 0"),
+        ([{"name": "a", "train": 3}], "data.train is 3; it must be text"),
+        ([3], "data.corpora is [3]; it must be a list of dicts"),
+    ],
+)
+def test_a_wrong_corpus_is_refused_by_its_number(
+    corpora, complaint, command, toy, tmp_path
+):
+    flag = f"--config.data.corpora={json.dumps(corpora)}"
+    answer = command("prepare", *toy.flags, flag, workdir=tmp_path / "run")
+    assert complaint in answer.complaint
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_score_that_no_text_has_is_refused(command, mixed_flags, tmp_path):
+    answer = command(
+        "train", *mixed_flags, "--config.training.best_by=lang/bleu", workdir=tmp_path
+    )
+    assert "use one of bleu, chrf, nll, short/bleu" in answer.complaint
