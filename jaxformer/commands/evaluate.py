@@ -85,7 +85,8 @@ def read_text(
 ) -> Text:
     """Read sentences and references of two files, or of a split of the run's data.
 
-    NAME/SPLIT is a split of the corpus NAME, others are of the first corpus. Raises InputError if only one file is given, or their lines do not match.
+    NAME/SPLIT is a split of the corpus NAME, others are of the first corpus. Raises
+    InputError if only one file is given, or their lines do not match.
     """
     if (source is None) != (reference is None):
         raise InputError("--source and --reference go together: give both, or neither")
