@@ -5,7 +5,7 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxformer.errors import InputError, did_you_mean
 from jaxformer.settings import MOST_LENGTH, SEED, Section, setting
@@ -64,7 +64,8 @@ class DataConfig(Section, name="data"):
     corpora: tuple[dict, ...] = setting(
         "Several corpora to mix: for each a dict with a name and with the keys of this "
         "section that say where its text is; weight is how often an epoch has each of "
-        "its pairs, by default once. Empty: this section is the one corpus.",
+        "its pairs, by default once, or [[0, 1.0], [20000, 0.5]] to change it at an "
+        "update. Empty: this section is the one corpus.",
         absent=(),
     )
     temperature: float | None = setting(
@@ -93,7 +94,7 @@ class DataConfig(Section, name="data"):
     def parts(self) -> dict[str, "Part"]:
         """The corpora by name; the only one is called "". Raises InputError."""
         if not self.corpora:
-            return {"": Part(self, 1.0)}
+            return {"": Part(self, {0: 1.0})}
         parts = {}
         for number, corpus in enumerate(self.corpora, start=1):
             where = f"corpus {number} of data.corpora"
@@ -101,37 +102,46 @@ class DataConfig(Section, name="data"):
             for key in own.keys() - {*_OF_A_CORPUS}:
                 hint = did_you_mean(key, ["name", "weight", *_OF_A_CORPUS])
                 raise InputError(f"{where} has an unknown key {key!r}{hint}")
-            name, weight = corpus.get("name"), corpus.get("weight", 1.0)
+            name = corpus.get("name")
             if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
                 raise InputError(
                     f"{where} has the name {name!r}; use letters, digits, _, - and ."
                 )
             if name in parts:
                 raise InputError(f"{where} is called {name}, as one before it is")
-            if type(weight) not in (int, float) or not 0 <= weight <= 1000:
-                raise InputError(
-                    f"{where} has the weight {weight!r}; use a number from 0 to 1000"
-                )
             config = dataclasses.replace(self, corpora=(), temperature=None, **own)
-            parts[name] = Part(config, float(weight))
-        if not any(part.weight for part in parts.values()):
-            raise InputError("all weights of data.corpora are 0; raise one of them")
+            parts[name] = Part(config, _weights(where, corpus.get("weight", 1.0)))
+        for update in _updates(parts):
+            if not any(part.weight(update) for part in parts.values()):
+                raise InputError(
+                    f"all weights of data.corpora are 0 at update {update}; raise one"
+                )
         return parts
 
-    def weights(self, sizes: Mapping[str, int]) -> dict[str, float]:
-        """How often an epoch has each pair of corpora of `sizes` pairs."""
+    @property
+    def stages(self) -> list[int]:
+        """The updates from which weights hold, the first one 0."""
+        return _updates(self.parts)
+
+    def weights(self, sizes: Mapping[str, int], update: int) -> dict[str, float]:
+        """How often an epoch has each pair of corpora of `sizes` pairs, at an update."""
+        given = {name: self.parts[name].weight(update) for name in sizes}
         power = 1.0 / (self.temperature or 1.0)
         counts = {name: size**power for name, size in sizes.items()}
         factor = sum(sizes.values()) / sum(counts.values())
         return {
-            name: self.parts[name].weight * factor * counts[name] / max(1, size)
+            name: given[name] * factor * counts[name] / max(1, size)
             for name, size in sizes.items()
         }
 
     @property
     def training_texts(self) -> dict[str, "DataConfig"]:
-        """The corpora of a weight above 0, by name."""
-        return {name: part.data for name, part in self.parts.items() if part.weight}
+        """The corpora that ever have a weight above 0, by name."""
+        return {
+            name: part.data
+            for name, part in self.parts.items()
+            if any(part.weights.values())
+        }
 
     @property
     def dev_texts(self) -> dict[str, "DataConfig"]:
@@ -192,4 +202,31 @@ class Part(NamedTuple):
     """One of the corpora that are mixed."""
 
     data: DataConfig  # without `corpora`
-    weight: float  # how often an epoch has each pair, before `temperature`
+    weights: dict[int, float]  # by the update from which they hold
+
+    def weight(self, update: int) -> float:
+        """How often an epoch has each pair at an update, before `temperature`."""
+        return self.weights[max(each for each in self.weights if each <= update)]
+
+
+def _updates(parts: Mapping[str, Part]) -> list[int]:
+    return sorted({update for part in parts.values() for update in part.weights})
+
+
+def _weights(where: str, given: Any) -> dict[int, float]:
+    """Read a weight or pairs of updates and weights. Raises InputError."""
+    pairs = given if type(given) is list else [[0, given]]
+    for pair in pairs:
+        match pair:
+            case [int(update), int() | float() as weight] if (
+                update >= 0 and 0 <= weight <= 1000
+            ):
+                continue
+        raise InputError(
+            f"{where} has the weight {given!r}; use a number from 0 to 1000, or pairs "
+            "of updates and numbers, as in [[0, 1.0], [20000, 0.5]]"
+        )
+    weights = {update: float(weight) for update, weight in pairs}
+    if 0 not in weights:
+        raise InputError(f"{where} has no weight at update 0; add [0, 1.0]")
+    return weights

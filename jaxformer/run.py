@@ -4,6 +4,7 @@ The one way into a workdir, for every command, the Python API and the server.
 """
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -131,10 +132,13 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     lengths, data = [side.lengths for side in prepared.train], run.config.data
     if not data.corpora:
         return _plan(run.config, *lengths)
-    bounds = prepared.bounds()
-    weights = data.weights({name: end - begin for name, (begin, end) in bounds.items()})
-    corpora = [Weighted(*bounds[name], weights[name]) for name in bounds]
-    return _plan(run.config, *lengths, make_mixture(*lengths, corpora))
+    bounds, stages = prepared.bounds(), []
+    for update in data.stages:
+        weights = data.weights(prepared.sizes(), update)
+        corpora = [Weighted(*bounds[name], weights[name]) for name in bounds]
+        mixture = make_mixture(*lengths, corpora)
+        stages.append((update, _plan(run.config, *lengths, mixture)))
+    return dataclasses.replace(stages[0][1], later=tuple(stages[1:]))
 
 
 def _plan(

@@ -77,10 +77,13 @@ class PreparedCorpus(NamedTuple):
         part = slice(*self.bounds()[corpus])
         return [side.lengths[part] for side in self.train]
 
+    def sizes(self) -> dict[str, int]:
+        """The training pairs of each corpus."""
+        return {name: each["kept"] for name, each in self.report["corpora"].items()}
+
     def bounds(self) -> dict[str, tuple[int, int]]:
         """The first pair of each corpus in `train`, and the end of its pairs."""
-        sizes = [counts["kept"] for counts in self.report["corpora"].values()]
-        edges = pairwise([0, *np.cumsum(sizes).tolist()])
+        edges = pairwise([0, *np.cumsum([*self.sizes().values()]).tolist()])
         return dict(zip(self.report["corpora"], edges, strict=True))
 
 

@@ -34,38 +34,36 @@ def updates(
 ) -> Iterator[tuple[Batch, ...]]:
     """Yield the microbatches of update `start`, of update `start` + 1, without end.
 
-    Update u is number u mod `updates_per_epoch` of epoch u // `updates_per_epoch`.
-    `executor` says what reads ahead: "tf.data", or "python", a thread that does not
-    need TensorFlow; both give the same batches. `rows` as in `assemble`. Raises
-    InputError for "tf.data" if TensorFlow is not installed.
+    Update u is where `Plan.locate` says. `executor` says what reads ahead: "tf.data",
+    or "python", a thread that does not need TensorFlow; both give the same batches.
+    `rows` as in `assemble`. Raises InputError for "tf.data" if TensorFlow is not
+    installed.
     """
     read = _read_by_tensorflow if executor == "tf.data" else _read_by_thread
     batches = read(_microbatches(corpus, plan, seed, start, rows))
-    sizes = (
-        len(plan.microbatches_of(update % plan.updates_per_epoch))
-        for update in count(start)
-    )
+    places = (plan.locate(update) for update in count(start))
+    sizes = (len(stage.microbatches_of(update)) for stage, _, update in places)
     return (tuple(islice(batches, size)) for size in sizes)
 
 
 def _microbatches(
     corpus: TokenizedCorpus, plan: Plan, seed: int, start: int, rows: Rows
 ) -> Iterator[Batch]:
-    epoch, update = divmod(start, plan.updates_per_epoch)
-    first = plan.microbatches_of(update).start
-    for number in count(epoch):
-        epoch_plan = plan.epoch(seed, number)
-        for index in range(first, plan.microbatches_per_epoch):
+    known = None
+    for number in count(start):
+        stage, epoch, update = plan.locate(number)
+        if known != (stage, epoch):
+            known, epoch_plan = (stage, epoch), stage.epoch(seed, epoch)
+        for index in stage.microbatches_of(update):
             yield assemble(corpus, epoch_plan, index, rows=rows)
-        first = 0
 
 
 def examples_of(plan: Plan, seed: int, update: int) -> np.ndarray:
     """Return the corpus indices of the pairs of one update, in their order."""
-    epoch, update = divmod(update, plan.updates_per_epoch)
-    epoch_plan = plan.epoch(seed, epoch)
+    stage, epoch, update = plan.locate(update)
+    epoch_plan = stage.epoch(seed, epoch)
     return np.concatenate(
-        [epoch_plan.microbatch(index)[1] for index in plan.microbatches_of(update)]
+        [epoch_plan.microbatch(index)[1] for index in stage.microbatches_of(update)]
     )
 
 

@@ -58,6 +58,7 @@ class Plan:
     microbatch_starts: np.ndarray  # int32 [m + 1] the rows of each microbatch
     microbatches_per_update: int
     real_token_share: float  # source and target tokens / the same, padding included
+    later: tuple[tuple[int, "Plan"], ...] = ()  # plans from certain updates on
 
     @property
     def microbatches_per_epoch(self) -> int:
@@ -66,6 +67,18 @@ class Plan:
     @property
     def updates_per_epoch(self) -> int:
         return -(-self.microbatches_per_epoch // self.microbatches_per_update)
+
+    def locate(self, update: int) -> tuple["Plan", int, int]:
+        """Return the plan of `update`, its epoch, and its update within the epoch.
+
+        Epochs count from 0, those of a later plan from its first update.
+        """
+        begin, plan = 0, self
+        for first, later in self.later:
+            if update >= first:
+                begin, plan = first, later
+        epoch, update = divmod(update - begin, plan.updates_per_epoch)
+        return plan, begin + epoch, update
 
     def microbatches_of(self, update: int) -> range:
         """Return the microbatches of update 0 <= `update` < `updates_per_epoch`.

@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from jaxformer.data.corpus import open_prepared
+from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.run import open_run, plan_training
 from tests.commands.conftest import Toy
 from tests.commands.runs import config_flags, metrics, text_of
@@ -48,6 +50,26 @@ def test_an_epoch_has_each_corpus_by_its_weight(mixed):
     assert (examples < short).sum() == round(0.5 * short)
 
 
+def test_weights_change_at_an_update(command, toy, mixed_flags, tmp_path):
+    """From update 7 on the long text alone; epochs of both stages are in full."""
+    corpora = json.loads(mixed_flags[-1].partition("=")[2])
+    corpora[0]["weight"] = [[0, 1], [7, 0]]
+    corpora[1]["weight"] = [[0, 0], [7, 1]]
+    flag = f"--config.data.corpora={json.dumps(corpora)}"
+    command("prepare", *toy.flags, flag, workdir=tmp_path)
+    run, prepared = open_run(tmp_path), open_prepared(tmp_path)
+    plan, short = plan_training(run, prepared), prepared.sizes()["short"]
+    by_update = [examples_of(plan, 0, update) for update in range(20)]
+    assert max(map(max, by_update[:7])) < short <= min(map(min, by_update[7:]))
+    per_epoch = plan.later[0][1].updates_per_epoch
+    epoch = np.concatenate(by_update[7 : 7 + per_epoch])
+    assert sorted(epoch) == [*range(short, len(prepared.train.source))]
+    batches = updates(prepared.train, plan, seed=0, start=5, executor="python")
+    for number, update in zip(range(5, 12), batches, strict=False):
+        tokens = sum((batch.source_segments > 0).sum() for batch in update)
+        assert tokens == prepared.train.source.lengths[by_update[number]].sum()
+
+
 def test_each_validation_text_is_scored_by_name_and_their_mean_decides(mixed):
     workdir, answer = mixed
     result = answer.result
@@ -80,6 +102,11 @@ def test_scores_are_those_of_evaluate(mixed, command):
         ([{"name": "a", "wieght": 2}], "unknown key 'wieght'; did you mean weight?"),
         ([{"name": "a", "weight": -1}], "has the weight -1; use a number from 0"),
         ([{"name": "a", "weight": 0}], "all weights of data.corpora are 0"),
+        (
+            [{"name": "a", "weight": [[5, 1]]}],
+            "has no weight at update 0; add [0, 1.0]",
+        ),
+        ([{"name": "a", "weight": [[0, 1], [3]]}], "use a number from 0 to 1000, or"),
         ([{"name": "a", "train": 3}], "data.train is 3; it must be text"),
         ([3], "data.corpora is [3]; it must be a list of dicts"),
     ],
