@@ -41,6 +41,7 @@ def get_config() -> ConfigDict:
             "max_ratio": 4.0,
             "deduplicate": True,
             "seed": 0,
+            "tag": "",
             "corpora": (),
             "temperature": config_dict.placeholder(float),
         }

@@ -35,7 +35,7 @@ class Tokenizer(Protocol):
         """Name every id."""
 
     def language_code(self, text: str) -> str:
-        """Return the piece, such as ">>fra<<", that begins a source text, or ""."""
+        """Return the tag, a piece such as ">>fra<<", that begins a source, or ""."""
 
 
 class Batch(NamedTuple):

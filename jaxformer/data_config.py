@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from jaxformer.errors import InputError, did_you_mean
 from jaxformer.settings import MOST_LENGTH, SEED, Section, setting
 
+TAG = r">>[^<\s]+<<"  # what a tag looks like, in Marian's models as well
+
 
 def base_language(code: str) -> str:
     """Return a language code without its region: "zh" for "zh-CN" and "zh_TW"."""
@@ -61,6 +63,11 @@ class DataConfig(Section, name="data"):
     )
     deduplicate: bool = setting("Drop training pairs that occurred before.")
     seed: int = setting("Seed of samples and of the built-in corpus.", **SEED)
+    tag: str = setting(
+        "Begins each source, one piece of the vocabulary such as >>de<<; it tells a "
+        "model of several languages which to translate to. Empty: none.",
+        absent="",
+    )
     corpora: tuple[dict, ...] = setting(
         "Several corpora to mix: for each a dict with a name and with the keys of this "
         "section that say where its text is; weight is how often an epoch has each of "
@@ -77,6 +84,8 @@ class DataConfig(Section, name="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.tag and not re.fullmatch(TAG, self.tag):
+            raise InputError(f"data.tag is {self.tag!r}; use a form such as >>de<<")
         self.parts  # noqa: B018 - refuses wrong ones
         for key in ("source_language", "target_language"):
             if not getattr(self, key):
@@ -84,6 +93,12 @@ class DataConfig(Section, name="data"):
                     f"data.{key} is empty; say which language the text is in, as in "
                     f"data.{key}=en"
                 )
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of all corpora, each once."""
+        tags = (part.data.tag for part in self.parts.values())
+        return [*dict.fromkeys(filter(None, tags))]
 
     @property
     def direction(self) -> str:
@@ -124,7 +139,7 @@ class DataConfig(Section, name="data"):
         return _updates(self.parts)
 
     def weights(self, sizes: Mapping[str, int], update: int) -> dict[str, float]:
-        """How often an epoch has each pair of corpora of `sizes` pairs, at an update."""
+        """How often an epoch has each pair of corpora of these sizes, at an update."""
         given = {name: self.parts[name].weight(update) for name in sizes}
         power = 1.0 / (self.temperature or 1.0)
         counts = {name: size**power for name, size in sizes.items()}
@@ -178,7 +193,7 @@ class DataConfig(Section, name="data"):
         """The keys that say where the validation text is."""
         return (
             self.corpus, self.directory, self.dev, self.dev_source, self.dev_target,
-            self.source_language, self.target_language,
+            self.source_language, self.target_language, self.tag,
         )  # fmt: skip
 
 
@@ -186,7 +201,7 @@ class DataConfig(Section, name="data"):
 _OF_A_CORPUS = (
     "corpus", "source_language", "target_language", "directory", "train", "dev", "test",
     "train_source", "train_target", "dev_source", "dev_target", "test_source",
-    "test_target", "data_dir", "builtin_pairs", "builtin_eval_pairs",
+    "test_target", "data_dir", "builtin_pairs", "builtin_eval_pairs", "tag",
 )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def clean(
 
     Without a config every pair is kept. Else a pair is dropped for the first of:
 
-    - "empty": a side is blank.
+    - "empty": a side is blank, but for a tag.
     - "too_long": a side has more than `max_length` tokens, EOS included.
     - "ratio": the longer side has more than `max_ratio` times the tokens of the
       shorter, plus 5; EOS not counted.
@@ -85,11 +85,13 @@ def clean(
         kept = np.arange(len(chunk))
         if config:
             lengths = np.array([list(map(len, side)) for side in sides])  # [2, n]
+            longest = lengths.max(axis=0)
+            lengths[0] -= bool(config.tag)
             shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
             is_new = seen.add(chunk) if config.deduplicate else lengths[0] > 0
             checks = {
                 "empty": shorter == 1,
-                "too_long": longer > config.max_length,
+                "too_long": longest > config.max_length,
                 "ratio": longer - 1 > config.max_ratio * (shorter - 1) + _RATIO_SLACK,
                 "duplicate": ~is_new,
             }

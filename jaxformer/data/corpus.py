@@ -159,9 +159,10 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
 
 def _sentences(config: DataConfig, read: Progress) -> Iterator[str]:
     for data in config.training_texts.values():
-        for pair in read_pairs(data, "train"):
-            read.update()
-            yield from pair
+        for part in read_parts(data, "train"):
+            for pair in part.pairs:
+                read.update()
+                yield from pair
 
 
 def _write(

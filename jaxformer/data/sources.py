@@ -27,14 +27,18 @@ class Part(NamedTuple):
 def read_pairs(config: DataConfig, split: str) -> Iterator[Pair]:
     """Stream the pairs of "train", "dev" or "test" (built-in corpus: also "unseen").
 
-    Raises InputError at once if the split is missing, and while reading if the text is
-    empty, unreadable, not UTF-8 or not parallel.
+    Sources begin with `data.tag`, if there is one. Raises InputError at once if the
+    split is missing, and while reading if the text is empty, unreadable, not UTF-8 or
+    not parallel.
     """
-    return chain.from_iterable(part.pairs for part in read_parts(config, split))
+    pairs = chain.from_iterable(part.pairs for part in read_parts(config, split))
+    if not config.tag:
+        return pairs
+    return ((f"{config.tag} {source}", target) for source, target in pairs)
 
 
 def read_parts(config: DataConfig, split: str) -> list[Part]:
-    """List the parts whose pairs `read_pairs` streams. Raises as it does."""
+    """List the parts whose pairs `read_pairs` streams, without tags. Raises alike."""
     kind, _, name = config.corpus.partition(":")
     if split not in SPLITS and (kind, split) != ("builtin", "unseen"):
         raise InputError(f"a {config.corpus} corpus has no split {split!r}")

@@ -28,7 +28,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.data.text import normalise
-from jaxformer.data_config import DataConfig
+from jaxformer.data_config import TAG, DataConfig
 from jaxformer.errors import InputError
 from jaxformer.progress import progress
 
@@ -37,8 +37,7 @@ log = logging.getLogger(__name__)
 _RESERVED = 4  # PAD, UNK, BOS, EOS
 _ZIP = b"PK\x03\x04"  # first bytes of a zip file, never of a SentencePiece model
 _MEMBERS = ("source.spm", "target.spm", "vocabulary.json")
-# A multilingual model's source may begin with the target language: ">>fra<<".
-_LANGUAGE = re.compile(r"(>>[^<]*<<)?")
+_LANGUAGE = re.compile(f"({TAG})?")
 
 
 class Tokenizer:
@@ -81,24 +80,35 @@ class Tokenizer:
         return list(self._pieces)
 
     def language_code(self, text: str) -> str:
-        """Return the piece, such as ">>fra<<", that begins a source text, or ""."""
+        """Return the tag, a piece such as ">>fra<<", that begins a source, or ""."""
         code = _LANGUAGE.match(text)[0]
         return code if code in self._codes else ""
 
     @cached_property
-    def _codes(self) -> set[str]:
-        return {piece for piece in self._pieces if piece.startswith(">>")}
+    def _codes(self) -> dict[str, int]:
+        pieces = enumerate(self._pieces)
+        return {piece: i for i, piece in pieces if re.fullmatch(TAG, piece)}
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the ids of each source sentence, EOS last; [EOS] for a blank one."""
         texts = [normalise(sentence) for sentence in sentences]
+        if not self._codes:
+            return self._encode_texts(texts)
+        codes = list(map(self.language_code, texts))
+        found = self._encode_texts(list(map(str.removeprefix, texts, codes)))
+        return [
+            [self._codes[code], *ids] if code else ids
+            for code, ids in zip(codes, found, strict=True)
+        ]
+
+    def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each target sentence, EOS last; they have no tags."""
+        return self._encode_texts([normalise(sentence) for sentence in sentences])
+
+    def _encode_texts(self, texts: list[str]) -> list[list[int]]:
         if len(texts) == 1:  # a pool of threads takes ten times as long
             return [self._processor.encode(texts[0], add_eos=True)]
         return self._processor.encode(texts, add_eos=True, num_threads=-1)
-
-    def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each target sentence, as `encode` does."""
-        return self.encode(sentences)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text up to the first EOS, on one line; UNK becomes "⁇"."""
@@ -225,6 +235,7 @@ def train_tokenizer(sentences: Iterable[str], config: DataConfig) -> Tokenizer:
             vocab_size=vocab_size,
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
+            user_defined_symbols=config.tags,
             normalization_rule_name="identity",
             num_threads=8,  # in the model's bytes: the same hash on every machine
             pad_id=PAD,

@@ -91,6 +91,11 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         least=0,
     )
     seed: int = setting("Seed of samples.", default=0, **SEED)
+    tag: str = setting(
+        "Piece that begins each source without one, such as >>de<<, where a model of "
+        "several languages needs it (data.tag).",
+        default="",
+    )
     max_source_length: int | None = setting(
         "Tokens of a line at most, end of sentence included; by default "
         "data.max_length.",

@@ -46,6 +46,12 @@ class Translator:
     ) -> None:
         self.tokenizer, self.options = tokenizer, options
         self._names = tokenizer.pieces()
+        self.tags = [name for name in self._names if tokenizer.language_code(name)]
+        if options.tag not in ("", *self.tags):
+            known = ", ".join(self.tags) or "none"
+            raise InputError(
+                f"the vocabulary has no tag {options.tag!r}; it has {known}"
+            )
         self._language = language if options.split_sentences else None
         positions = filter(None, (model.longest for model in models))
         self._positions = min(positions, default=None)
@@ -168,6 +174,7 @@ class Translator:
     def sentences(self, text: str) -> list[str]:
         """Split a text into what is translated by itself, as the options say."""
         code, lines = lines_of(text, self.tokenizer, self._language)
+        code = code or self.options.tag
         return [code + sentence for line in lines for sentence in line]
 
     def of_sentences(self) -> "Translator":
@@ -218,9 +225,10 @@ class Translator:
         """The tasks of a text's parts, and how many each of its lines has."""
         options, tasks = self.options, []
         code, lines = lines_of(text, self.tokenizer, self._language)
+        code = code or options.tag
 
         def encode(texts: Sequence[str]) -> list[list[int]]:
-            return self.tokenizer.encode([code + each for each in texts])
+            return self.tokenizer.encode([each and code + each for each in texts])
 
         how = {"longest": self.longest, "policy": options.long_lines}
         how["line"] = number + 1

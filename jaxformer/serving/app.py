@@ -118,7 +118,8 @@ class Api:
 
     async def _translate(self, request: Request) -> Response:
         body = await self._read(request)
-        pairs, n_best = read_translate(body, max_n_best=self._about["n_best"])
+        limits = {"max_n_best": self._about["n_best"], "tags": self._about["tags"]}
+        pairs, n_best = read_translate(body, **limits)
         found = await self._result(request, len(body), self._batcher.translate, pairs)
         return JSONResponse({"translations": [_best(each, n_best) for each in found]})
 
@@ -218,13 +219,20 @@ def _error(status: int, sentence: str, headers: Any = None) -> Response:
     return JSONResponse({"error": sentence}, status, headers)
 
 
-def read_translate(body: bytes, *, max_n_best: int) -> tuple[list[tuple], int]:
-    """Read {"text": ..., "n_best": 1, "prefix": ...}; text and prefix may be lists.
+def read_translate(
+    body: bytes, *, max_n_best: int, tags: Sequence[str]
+) -> tuple[list[tuple], int]:
+    """Read {"text": ..., "n_best": 1, "prefix": ..., "tag": ...}.
 
+    Text and prefix may be lists; the tag is one of `tags`, and begins each text.
     Returns pairs of sentence and prefix, and n_best. Raises InputError.
     """
-    values = _read_object(body, ("text", "n_best", "prefix"))
-    sentences = _strings(values, "text")
+    values = _read_object(body, ("text", "n_best", "prefix", "tag"))
+    sentences, tag = _strings(values, "text"), values.get("tag", "")
+    if tag not in ("", *tags):
+        known = f"; use one of {', '.join(tags)}" if tags else ""
+        raise InputError(f'"tag" is none that the model knows{known}')
+    sentences = [tag + each for each in sentences]
     n_best = values.get("n_best", 1)
     if type(n_best) is not int or not 1 <= n_best <= max_n_best:
         raise InputError(f'"n_best" has to be an integer from 1 to {max_n_best}')

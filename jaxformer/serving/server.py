@@ -84,6 +84,7 @@ class Service(uvicorn.Server):
         self.batcher = Batcher(translator, limits, on_failure=self.stop)
         self._idle: dict = {}  # connections without a request, and their last request
         about = {"direction": direction, "n_best": translator.options.n_best}
+        about["tags"] = translator.tags
         config = uvicorn.Config(
             Api(self.batcher, about, hosts=hosts, examples=examples), http=_Http,
             ws="none", lifespan="off", log_config=None, log_level="error",

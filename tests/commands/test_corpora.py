@@ -125,3 +125,48 @@ def test_a_score_that_no_text_has_is_refused(command, mixed_flags, tmp_path):
         "train", *mixed_flags, "--config.training.best_by=lang/bleu", workdir=tmp_path
     )
     assert "use one of bleu, chrf, nll, short/bleu" in answer.complaint
+
+
+@pytest.fixture(scope="module")
+def two_targets(command, toy, tmp_path_factory):
+    """One model that translates or copies, as the tag says."""
+    workdir = tmp_path_factory.mktemp("tagged") / "run"
+    corpora = [
+        {"name": "translate", "tag": ">>de<<"},
+        {"name": "copy", "tag": ">>en<<", "target_language": "en"},
+    ]
+    flag = f"--config.data.corpora={json.dumps(corpora)}"
+    steps = config_flags("training", steps=150, save_every=25, eval_every=150)
+    return workdir, command("train", *toy.flags, flag, *steps, workdir=workdir)
+
+
+def test_a_tag_is_one_piece_and_begins_each_source(two_targets):
+    workdir, _ = two_targets
+    prepared, run = open_prepared(workdir), open_run(workdir)
+    pieces, bounds = run.tokenizer.pieces(), prepared.bounds()
+    source, target = prepared.train
+    for name, tag in {"translate": ">>de<<", "copy": ">>en<<"}.items():
+        first = bounds[name][0]
+        assert pieces[source[first][0]] == tag
+        assert pieces.index(tag) not in [*source[first][1:], *target[first]]
+    copied = bounds["copy"][0]
+    np.testing.assert_array_equal(source[0][1:], target[copied])
+
+
+def test_targets_are_chosen_by_flag_by_line_and_by_split(two_targets, command, toy):
+    """An unknown tag is refused; a blank line stays blank."""
+    workdir, answer = two_targets
+    flagged = command(
+        "translate", "--tag=>>de<<", workdir=workdir, stdin=["", *toy.dev]
+    )
+    copies = command("translate", "--tag=>>en<<", workdir=workdir, stdin=toy.dev).lines
+    lines = [f">>de<< {line}" for line in toy.dev] + [f">>en<<{toy.dev[0]}"]
+    tagged = command("translate", "--tag=>>en<<", workdir=workdir, stdin=lines)
+    assert flagged.lines == ["", *tagged.lines[:-1]]
+    assert tagged.lines[-1] == copies[0] != tagged.lines[0]
+    for name, direction in {"translate": "en-de", "copy": "en-en"}.items():
+        found = command("evaluate", f"--split={name}/dev", workdir=workdir).result
+        assert found["direction"] == direction
+        assert found["bleu"] == answer.result[f"{name}/bleu"] > 60
+    refused = command("translate", "--tag=>>fr<<", workdir=workdir, stdin=["a"])
+    assert "no tag '>>fr<<'; it has >>de<<, >>en<<" in refused.complaint

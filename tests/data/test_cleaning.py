@@ -13,7 +13,7 @@ from jaxformer.data.tokenizer import train_tokenizer
 def cleaned():
     """Clean text of the letters a, b, c: each is one piece, and so is "▁"."""
     letters = {"vocab_size": 8, "character_coverage": 1.0, "vocab_sentences": 9}
-    config = SimpleNamespace(**letters, seed=0)
+    config = SimpleNamespace(**letters, seed=0, tags=[])
     tokenizer = train_tokenizer(["a", "b", "c"], config)
 
     def cleaned(pairs, **changes):
@@ -21,7 +21,9 @@ def cleaned():
         rules = {"max_length": 100, "max_ratio": 2.0, "deduplicate": True} | changes
         kept = [
             (tokenizer.decode(source), tokenizer.decode(target))
-            for chunk in clean(pairs, tokenizer, report, SimpleNamespace(**rules))
+            for chunk in clean(
+                pairs, tokenizer, report, SimpleNamespace(**rules, tag="")
+            )
             for source, target in zip(*chunk, strict=True)
         ]
         return kept, report

@@ -43,7 +43,7 @@ ALPHABET = "".join(sorted(set("".join(TEXT))))
 
 def train(path, sentences=TEXT, **changes):
     config = {"vocab_size": 200, "character_coverage": 1.0, "vocab_sentences": 1000}
-    config = SimpleNamespace(**config | {"seed": 0} | changes)
+    config = SimpleNamespace(**config | {"seed": 0, "tags": []} | changes)
     tokenizer = train_tokenizer(sentences, config)
     path.write_bytes(tokenizer.source_model)
     return tokenizer

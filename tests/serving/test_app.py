@@ -167,7 +167,7 @@ def test_it_is_ready_only_when_it_is_compiled(start, monkeypatch, caplog):
         ("/attention", {"source": "", "target": ""}),
     ):
         assert_refused(server.ask(*request), 503, "compiled")
-    about = {"status": "ready", "direction": "en-de", "n_best": BEAM}
+    about = {"status": "ready", "direction": "en-de", "n_best": BEAM, "tags": []}
     server.until_ready()
     assert [server.ask(path).values for path in paths] == [about] * 2
     assert "compiling: 3 of 4 shapes, 0 s left" in caplog.messages

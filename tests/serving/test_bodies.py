@@ -27,7 +27,7 @@ from jaxformer.serving.app import read_attention, read_translate
 )
 def test_a_bad_body_is_refused(body, error):
     with pytest.raises(InputError, match=error):
-        read_translate(body, max_n_best=4)
+        read_translate(body, max_n_best=4, tags=())
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"source": "a", "target": 1}', b"[]", b"1"])
