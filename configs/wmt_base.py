@@ -34,6 +34,8 @@ def get_config() -> ConfigDict:
             "download": True,
             "builtin_pairs": 0,
             "builtin_eval_pairs": 0,
+            "tokenizer": "",
+            "user_symbols": (),
             "vocab_size": 37000,  # section 5.1
             "vocab_sentences": 10_000_000,
             "character_coverage": 0.9999,

@@ -45,6 +45,14 @@ class DataConfig(Section, name="data"):
     download: bool = setting("Let TensorFlow Datasets download.", free=True)
     builtin_pairs: int = setting("Training pairs of a built-in corpus.", least=0)
     builtin_eval_pairs: int = setting("Pairs of a built-in evaluation split.", least=0)
+    tokenizer: str = setting(
+        "SentencePiece model to use, a file; empty: one is trained on the text.",
+        absent="",
+    )
+    user_symbols: tuple[str, ...] = setting(
+        "Texts that are one piece each and never split, such as placeholders.",
+        absent=(),
+    )
     vocab_size: int = setting(
         "Ids of the vocabulary of both languages, 4 reserved ones included.", least=5
     )

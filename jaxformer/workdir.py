@@ -140,30 +140,37 @@ class Workdir:
     def given_tokenizer(self, config: Config) -> Tokenizer | None:
         """Load the tokeniser to prepare the text with; None: a new one, or it is done.
 
-        It is that of the checkpoints, of the run to begin with, or a file that was put
-        into the folder. Raises InputError if the model that is to be trained cannot use
-        it.
+        It is that of the checkpoints, of the run to begin with, the file
+        `data.tokenizer`, or a file that was put into the folder. Raises InputError if
+        the model that is to be trained cannot use it.
         """
         if self.has_checkpoints():
             return self.read_tokenizer()
-        file = self.tokenizer_file
+        file, given = self.tokenizer_file, config.data.tokenizer
         if config.training.init_from:
             run = Workdir(Path(config.training.init_from))
-            tokenizer, content = run.read_tokenizer(), run.tokenizer_file.read_bytes()
-            if not file.exists():
-                write_atomically(file, content)
-            elif file.read_bytes() != content:
-                raise InputError(
-                    f"{self.path} has another tokeniser than {run.path}, with which "
-                    "training is to begin; use another workdir"
-                )
-            return tokenizer
+            run.read_tokenizer()  # refuses a damaged one
+            given = run.tokenizer_file
+        if given:
+            self._copy_tokenizer(Path(given))
         if self.corpus.exists() or not file.exists():
             return None
         is_known = self.config_file.exists()
         tokenizer = self.read_tokenizer() if is_known else Tokenizer.load(file)
-        require_usable(tokenizer, file, config.data.vocab_size)
+        if not config.training.init_from:
+            require_usable(tokenizer, Path(given or file), config.data.vocab_size)
         return tokenizer
+
+    def _copy_tokenizer(self, source: Path) -> None:
+        """Copy a tokeniser's file. Raises InputError if there is another already."""
+        Tokenizer.load(source)
+        content, file = source.read_bytes(), self.tokenizer_file
+        if not file.exists():
+            write_atomically(file, content)
+        elif file.read_bytes() != content:
+            raise InputError(
+                f"{file} is another tokeniser than {source}; use another workdir"
+            )
 
 
 def _hash(record: dict) -> str:

@@ -235,7 +235,7 @@ def train_tokenizer(sentences: Iterable[str], config: DataConfig) -> Tokenizer:
             vocab_size=vocab_size,
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
-            user_defined_symbols=config.tags,
+            user_defined_symbols=[*config.tags, *config.user_symbols],
             normalization_rule_name="identity",
             num_threads=8,  # in the model's bytes: the same hash on every machine
             pad_id=PAD,

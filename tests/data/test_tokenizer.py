@@ -42,8 +42,11 @@ ALPHABET = "".join(sorted(set("".join(TEXT))))
 
 
 def train(path, sentences=TEXT, **changes):
-    config = {"vocab_size": 200, "character_coverage": 1.0, "vocab_sentences": 1000}
-    config = SimpleNamespace(**config | {"seed": 0, "tags": []} | changes)
+    values = {
+        "vocab_size": 200, "character_coverage": 1.0, "vocab_sentences": 1000,
+        "seed": 0, "tags": [], "user_symbols": (),
+    }  # fmt: skip
+    config = SimpleNamespace(**values | changes)
     tokenizer = train_tokenizer(sentences, config)
     path.write_bytes(tokenizer.source_model)
     return tokenizer
@@ -242,6 +245,20 @@ def test_a_damaged_file_is_refused(tmp_path, marian, end):
     (tmp_path / "m").write_bytes(packed[:end])
     with pytest.raises(InputError, match="m is damaged or not a SentencePiece model"):
         Tokenizer.load(tmp_path / "m")
+
+
+def test_symbols_of_the_user_are_never_split(tmp_path):
+    text = ["I paid __NUM__ on __DATE__ .", "x__NUM__y"]
+    given = {"user_symbols": ("__NUM__", "__DATE__"), "tags": [">>de<<"]}
+    symbols = train(tmp_path / "m", [*TEXT, *text], **given)
+    pieces = [symbols.pieces()[i] for i in symbols.encode(text)[0]]
+    assert {"__NUM__", "__DATE__"} <= {*pieces}
+    assert [symbols.decode(ids) for ids in symbols.encode(text)] == text
+    tagged = symbols.encode([f">>de<< {text[0]}", ">>de<<", ">>fr<< a"])
+    assert tagged[0][1:] == symbols.encode(text)[0]
+    assert symbols.pieces()[tagged[0][0]] == ">>de<<"
+    assert len(tagged[1]) == 2
+    assert symbols.language_code(">>fr<< a") == ""
 
 
 # A user's own SentencePiece model
