@@ -119,6 +119,7 @@ def get_config() -> ConfigDict:
             "save_every": 1500,
             "keep": 5,
             "average": 5,
+            "trackers": (),
             "profile_steps": config_dict.placeholder(int),
         }
     )

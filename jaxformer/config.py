@@ -137,6 +137,12 @@ class TrainingConfig(Section, name="training"):
     )
     save_every: int = setting("Updates between two checkpoints.", least=1, free=True)
     keep: int = setting("Newest checkpoints kept besides the best.", least=1, free=True)
+    trackers: tuple[str, ...] = setting(
+        "Programs that show the run's numbers besides TensorBoard.",
+        choices=("wandb", "mlflow", "trackio"),
+        free=True,
+        absent=(),
+    )
     profile_steps: int | None = setting(
         "Updates of a trace in WORKDIR/profile, which each process of training starts "
         "after 10 updates; None: no trace.",

@@ -32,7 +32,7 @@ def setting(
     """Declare a key: what it means, with its unit, and the values it may have.
 
     Numbers are at `least` or `above` one bound, at `most` or `below` the other, and
-    numbers of int32 (seeds: uint32) or float32; text is one of `choices`. The value of
+    numbers of int32 (seeds: uint32) or float32; texts are of `choices`. The value of
     a `free` key may change when a run is resumed. `absent` is the value of runs that
     were made before the key existed.
     """
@@ -147,8 +147,9 @@ def check_bounds(name: str, value: Any, rule: Mapping[str, Any]) -> None:
     if value is None:
         return
     choices = rule.get("choices")
-    if choices and value not in choices:
-        raise InputError(f"{name} is {value!r}; use one of {', '.join(choices)}")
+    for each in value if isinstance(value, tuple) else [value]:
+        if choices and each not in choices:
+            raise InputError(f"{name} is {each!r}; use one of {', '.join(choices)}")
     bounds = {key: rule[key] for key in _BOUNDS if rule.get(key) is not None}
     largest = _LARGEST.get(type(value))
     if largest is not None and value > largest:

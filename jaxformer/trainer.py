@@ -117,6 +117,8 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
             start_step=int(state.step),
             total_steps=training.steps,
             tokens_before=float(state.window.tokens),
+            trackers=training.trackers,
+            config=run.config.as_dict(),
         ) as log,
         profiled(job.train_step, int(state.step), training, folder) as train_step,
     ):

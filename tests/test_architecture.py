@@ -84,6 +84,9 @@ DOORS = {
     "optax": "training.optimizer training.step",
     "tqdm": "progress",
     "tensorboardX": "training.board",
+    "wandb": "training.trackers",
+    "mlflow": "training.trackers",
+    "trackio": "training.trackers",
     "xxhash": "files",
     "ml_collections": "configs",
     "flax": "models training.frozen training.optimizer training.sharding training.zero "

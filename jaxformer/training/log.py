@@ -9,7 +9,7 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from jaxformer.files import write_atomically
 from jaxformer.progress import draws_bars, progress
 from jaxformer.training.board import Board
 from jaxformer.training.loss import averages
+from jaxformer.training.trackers import Trackers
 
 logger = logging.getLogger(__name__)
 
@@ -94,12 +95,15 @@ class MetricsLog(contextlib.ExitStack):
         start_step: int,
         total_steps: int,
         tokens_before: float = 0.0,
+        trackers: Sequence[str] = (),
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         """Continue the log in `workdir` after `start_step`, 0 for a new run.
 
         Later lines are dropped, since they will be made again. The first window has
         `tokens_before` tokens of earlier processes, which do not count for the speed.
-        Of several processes only the first one writes.
+        Of several processes only the first one writes. `trackers`, which are told the
+        `config`, get the numbers of the lines.
         """
         super().__init__()
         self._path, writes = workdir / METRICS_FILE, processes.is_first()
@@ -116,6 +120,8 @@ class MetricsLog(contextlib.ExitStack):
         if writes:
             self._board = Board(workdir / "tensorboard", first_step=start_step + 1)
             self.callback(self._board.close)
+            self._trackers = Trackers(trackers, workdir, config or {})
+            self.enter_context(self._trackers)
         self._draws = draws_bars()
         self._bar = self.enter_context(
             progress(
@@ -194,6 +200,7 @@ class MetricsLog(contextlib.ExitStack):
             numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
             tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
             self._board.write(step, line["time"], tagged)
+            self._trackers.write(step, line["time"], tagged)
         except OSError as error:  # the system names no file that it cannot fill
             error.filename = error.filename or str(self._path)
             raise

@@ -10,7 +10,6 @@ from jax.sharding import AxisType
 
 from jaxformer.batch import Batch
 from jaxformer.config import OptimizerConfig
-from jaxformer.configs import wmt_base
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import AXES, batch_shardings
 from jaxformer.training.step import TrainStep, init_state
@@ -18,8 +17,11 @@ from jaxformer.training.step import TrainStep, init_state
 
 def optimizer_of(*, d_model=16, **changes):
     """Adam of the paper and a short warm-up, and its schedule."""
-    values = wmt_base.get_config().optimizer.to_dict()
-    config = OptimizerConfig(**values | {"warmup_steps": 20} | changes)
+    values = {
+        "warmup_steps": 20, "learning_rate_scale": 1.0, "beta1": 0.9, "beta2": 0.98,
+        "epsilon": 1e-9, "clip_norm": None,
+    }  # fmt: skip
+    config = OptimizerConfig.of(values | changes)
     return make_optimizer(config, d_model=d_model, steps=100)
 
 
