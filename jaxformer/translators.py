@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
+from jaxformer.evaluation.minimum_bayes_risk import by_utility
 from jaxformer.run import Run, keep_compiled, load_parameters, open_run
 from jaxformer.training.sharding import batch_sharding, local_mesh
 from jaxformer.training.step import Parameters
@@ -37,14 +39,19 @@ def make_translator(
                 "the models of an ensemble share one"
             )
     limit = {"max_source_length": run.config.data.max_length}
-    options = {**vars(run.config.decoding), **limit, **options}
+    options = TranslateOptions(**{**vars(run.config.decoding), **limit, **options})
+    choose, utility = None, options.minimum_bayes_risk
+    if utility != "none":
+        target = run.config.data.target_language
+        choose = partial(by_utility, utility=utility, target_language=target)
     return kind(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
         run.tokenizer,
         language=run.config.data.source_language,
-        options=TranslateOptions(**options),
+        options=options,
         rows=batch_sharding(local_mesh()),
+        choose=choose,
     )
 
 

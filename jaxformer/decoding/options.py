@@ -90,6 +90,12 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         default=0,
         least=0,
     )
+    minimum_bayes_risk: str = setting(
+        "Choose the sample of largest mean utility, bleu or chrf, against all samples "
+        "(Eikema and Aziz 2020); needs a temperature.",
+        default="none",
+        choices=("none", "bleu", "chrf"),
+    )
     seed: int = setting("Seed of samples.", default=0, **SEED)
     tag: str = setting(
         "Piece that begins each source without one, such as >>de<<, where a model of "
@@ -112,3 +118,10 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         "default only the server and jaxformer.Translator do.",
         default=False,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.minimum_bayes_risk != "none" and not self.is_sampling:
+            raise InputError(
+                "minimum_bayes_risk chooses among samples; set a temperature"
+            )

@@ -31,7 +31,8 @@ class Translator:
 
     `models` and `params` are the members of an ensemble, mostly one. `language` is that
     of the source, such as "en". `rows` shards the rows of a batch over devices of this
-    process; None: one device. Not thread safe.
+    process; None: one device. `choose` orders the hypotheses of a sentence anew. Not
+    thread safe.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Translator:
         language: str,
         options: TranslateOptions,
         rows: jax.sharding.NamedSharding | None,
+        choose: Callable[[list[Hypothesis]], list[Hypothesis]] | None = None,
     ) -> None:
         self.tokenizer, self.options = tokenizer, options
-        self._names = tokenizer.pieces()
+        self._names, self._choose = tokenizer.pieces(), choose
         self.tags = [name for name in self._names if tokenizer.language_code(name)]
         if options.tag not in ("", *self.tags):
             known = ", ".join(self.tags) or "none"
@@ -277,6 +279,8 @@ class Translator:
             if length
         ]  # fmt: skip
         hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+        if self._choose is not None:
+            hypotheses = self._choose(hypotheses)
         return self._distinct(hypotheses)[: self.options.n_best]
 
     def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:

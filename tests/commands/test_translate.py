@@ -11,6 +11,7 @@ import pytest
 
 import jaxformer
 from jaxformer.errors import InputError
+from jaxformer.evaluation.minimum_bayes_risk import expected_utilities
 from tests.commands.cluster import ROOT
 
 
@@ -138,3 +139,18 @@ def test_python_and_the_command_agree(use, trained, toy, tmp_path):
         jaxformer.Translator(trained.workdir, beams=3)
     with pytest.raises(InputError, match="there is no run in"):
         jaxformer.Translator(tmp_path)
+
+
+def test_samples_are_chosen_by_minimum_bayes_risk(use, toy):
+    """The choice is one of the samples, the same in evaluate; search has none."""
+    sampling = ["--temperature=2", "--beam_size=8", "--seed=3"]
+    all_samples = use("translate", *sampling, "--n_best=8", "--json", stdin=toy.test)
+    chosen = use("translate", *sampling, "--minimum_bayes_risk=chrf", stdin=toy.test)
+    likeliest = use("translate", *sampling, stdin=toy.test)
+    for samples, text in zip(hypotheses(all_samples), chosen.lines, strict=True):
+        texts = [each["text"] for each in samples]
+        utilities = expected_utilities(texts, "chrf", "de")
+        assert text == max(texts, key=utilities.get)
+    assert chosen.lines != likeliest.lines
+    refused = use("translate", "--minimum_bayes_risk=chrf", stdin=["a"])
+    assert "chooses among samples; set a temperature" in refused.complaint
