@@ -130,8 +130,8 @@ class DataConfig(Section, name="data"):
                 raise InputError(
                     f"{where} has the name {name!r}; use letters, digits, _, - and ."
                 )
-            if name in parts:
-                raise InputError(f"{where} is called {name}, as one before it is")
+            if name in parts or name == "mean":  # which scores take
+                raise InputError(f"{where} is called {name}; use another name")
             config = dataclasses.replace(self, corpora=(), temperature=None, **own)
             parts[name] = Part(config, _weights(where, corpus.get("weight", 1.0)))
         for update in _updates(parts):

@@ -123,7 +123,7 @@ def read_value(name: str, text: str, kind: tuple[type, bool]) -> Any:
         type_ = json.loads
     try:
         return _BOOLEANS[text.lower()] if type_ is bool else type_(text)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, RecursionError):
         raise InputError(f"--{name}={text} is not {_describe(kind)}") from None
 
 

@@ -98,7 +98,8 @@ def test_scores_are_those_of_evaluate(mixed, command):
     ("corpora", "complaint"),
     [
         ([{"weight": 2}], "corpus 1 of data.corpora has the name None"),
-        ([{"name": "a"}, {"name": "a"}], "corpus 2 of data.corpora is called a, as"),
+        ([{"name": "a"}, {"name": "a"}], "corpus 2 of data.corpora is called a; use"),
+        ([{"name": "mean"}], "is called mean; use another name"),
         ([{"name": "a", "wieght": 2}], "unknown key 'wieght'; did you mean weight?"),
         ([{"name": "a", "weight": -1}], "has the weight -1; use a number from 0"),
         ([{"name": "a", "weight": 0}], "all weights of data.corpora are 0"),
