@@ -35,7 +35,7 @@ def get_config() -> ConfigDict:
             "builtin_pairs": 0,
             "builtin_eval_pairs": 0,
             "tokenizer": "",
-            "user_symbols": (),
+            "user_defined_symbols": (),
             "vocab_size": 37000,  # section 5.1
             "vocab_sentences": 10_000_000,
             "character_coverage": 0.9999,

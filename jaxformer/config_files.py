@@ -33,11 +33,10 @@ class ConfigRequest(NamedTuple):
                 raise InputError(
                     f"config section {name} is a {kind}; write it as keys with values"
                 )
-        values = override(values, self.overrides)
-        if self.init_from is None:
-            return values
-        begun = {"init_from": str(self.init_from)}
-        return {**values, "training": {**values["training"], **begun}}
+        overrides = self.overrides
+        if self.init_from is not None:
+            overrides = (*overrides, ("training.init_from", str(self.init_from)))
+        return override(values, overrides)
 
 
 RECORDED = ConfigRequest()  # nothing but what the run recorded
@@ -114,7 +113,7 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
     values = {section: dict(keys) for section, keys in values.items()}
     architecture = dict(overrides).get("model.architecture")
     if architecture is not None:  # it decides which keys the section has
-        values["model"]["architecture"] = architecture
+        values.setdefault("model", {})["architecture"] = architecture
     sections = sections_of(values)
     known = {
         f"{section}.{field.name}": field
@@ -125,9 +124,10 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
         section, _, key = name.partition(".")
         if name not in known:
             if section == "model":
-                require_own_keys({**values["model"], key: text})
+                require_own_keys({**values.get("model", {}), key: text})
             raise InputError(f"the config has no key {name}{did_you_mean(name, known)}")
-        values[section][key] = read_value(f"config.{name}", text, kind_of(known[name]))
+        read = read_value(f"config.{name}", text, kind_of(known[name]))
+        values.setdefault(section, {})[key] = read
     return values
 
 

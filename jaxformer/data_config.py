@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 from jaxformer.errors import InputError, did_you_mean
 from jaxformer.settings import MOST_LENGTH, SEED, Section, setting
@@ -49,7 +50,7 @@ class DataConfig(Section, name="data"):
         "SentencePiece model to use, a file; empty: one is trained on the text.",
         absent="",
     )
-    user_symbols: tuple[str, ...] = setting(
+    user_defined_symbols: tuple[str, ...] = setting(
         "Texts that are one piece each and never split, such as placeholders.",
         absent=(),
     )
@@ -94,7 +95,17 @@ class DataConfig(Section, name="data"):
         super().__post_init__()
         if self.tag and not re.fullmatch(TAG, self.tag):
             raise InputError(f"data.tag is {self.tag!r}; use a form such as >>de<<")
-        self.parts  # noqa: B018 - refuses wrong ones
+        for key, texts in (
+            ("tag", [self.tag]),
+            ("user_defined_symbols", self.user_defined_symbols),
+        ):
+            for text in texts:
+                if not text.isprintable() or text != normalize("NFC", text).strip():
+                    raise InputError(
+                        f"data.{key} has {text!r}; use printable characters in NFC, "
+                        "and no space at an end"
+                    )
+        self.parts  # noqa: B018 - raises for an invalid corpus
         for key in ("source_language", "target_language"):
             if not getattr(self, key):
                 raise InputError(
@@ -107,6 +118,12 @@ class DataConfig(Section, name="data"):
         """The tags of all corpora, each once."""
         tags = (part.data.tag for part in self.parts.values())
         return [*dict.fromkeys(filter(None, tags))]
+
+    @property
+    def only_tag(self) -> str:
+        """The tag of all sources, if they have the same one, else ""."""
+        tags = {part.data.tag for part in self.parts.values()}
+        return tags.pop() if len(tags) == 1 else ""
 
     @property
     def direction(self) -> str:
@@ -141,6 +158,17 @@ class DataConfig(Section, name="data"):
                 )
         return parts
 
+    def prepared_by(self) -> dict[str, Any]:
+        """The values that prepared text depends on: all but those of weights."""
+        values = {**self.fixed(), "temperature": None}
+        values["tokenizer"] = ""  # compared by its content
+        values["corpora"] = [
+            {key: value for key, value in corpus.items() if key != "weight"}
+            for corpus in self.corpora
+        ]
+        values["trained"] = [*self.training_texts]
+        return values
+
     @property
     def stages(self) -> list[int]:
         """The updates from which weights hold, the first one 0."""
@@ -170,15 +198,12 @@ class DataConfig(Section, name="data"):
     def dev_texts(self) -> dict[str, "DataConfig"]:
         """The corpora with a validation text of their own, by name; at least one."""
         datas = {name: part.data for name, part in self.parts.items()}
-        own = {
-            data.dev_text: name
-            for name, data in reversed(datas.items())
-            if data.has_dev
-        }
-        first = next(iter(datas))  # reading it says what is missing
-        return {name: datas[name] for name in reversed(own.values())} or {
-            first: datas[first]
-        }
+        own: dict[tuple, str] = {}
+        for name, data in datas.items():
+            if data.has_dev:
+                own.setdefault(data.dev_text, name)
+        names = [*own.values()] or [next(iter(datas))]  # reading it names the key
+        return {name: datas[name] for name in names}
 
     @property
     def has_dev(self) -> bool:
@@ -197,10 +222,11 @@ class DataConfig(Section, name="data"):
         }
 
     @property
-    def dev_text(self) -> tuple[str, ...]:
-        """The keys that say where the validation text is."""
+    def dev_text(self) -> tuple[str | int, ...]:
+        """The values that say which the validation text is."""
         return (
             self.corpus, self.directory, self.dev, self.dev_source, self.dev_target,
+            self.data_dir, self.builtin_eval_pairs,
             self.source_language, self.target_language, self.tag,
         )  # fmt: skip
 
@@ -241,8 +267,11 @@ def _weights(where: str, given: Any) -> dict[int, float]:
     pairs = given if type(given) is list else [[0, given]]
     for pair in pairs:
         match pair:
-            case [int(update), int() | float() as weight] if (
-                update >= 0 and 0 <= weight <= 1000
+            case [update, weight] if (
+                type(update) is int
+                and type(weight) in (int, float)
+                and update >= 0
+                and 0 <= weight <= 1000
             ):
                 continue
         raise InputError(
@@ -250,6 +279,8 @@ def _weights(where: str, given: Any) -> dict[int, float]:
             "of updates and numbers, as in [[0, 1.0], [20000, 0.5]]"
         )
     weights = {update: float(weight) for update, weight in pairs}
+    if len(weights) < len(pairs):
+        raise InputError(f"{where} has two weights at one update; leave one out")
     if 0 not in weights:
         raise InputError(f"{where} has no weight at update 0; add [0, 1.0]")
     return weights

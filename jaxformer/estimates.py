@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.plan import Plan, Shape
 from jaxformer.data.store import SIDES
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.run import Run, make_training_setup
-from jaxformer.training.frozen import trained
+from jaxformer.training.frozen import trainable
 from jaxformer.training.memory import GIB, largest_microbatch, step_memory
 from jaxformer.training.sharding import abstract_state, rows_here
 from jaxformer.training.step import Parameters
@@ -30,8 +31,10 @@ LONG_ENOUGH = 0.05  # seconds: a product that takes so long is timed well
 
 
 def largest_shape(model: Model, plan: Plan) -> Shape:
-    """The shape of a plan that takes most memory."""
-    return max(plan.shapes, key=lambda shape: model.activations(*shape))
+    """The shape of a plan, or of a later one, that takes most memory."""
+    plans = [plan, *(later for _, later in plan.later)]
+    shapes = [shape for each in plans for shape in each.shapes]
+    return max(shapes, key=lambda shape: model.activations(*shape))
 
 
 def seconds_per_update(flops: int, dtype: str) -> float:
@@ -59,23 +62,38 @@ def parameters_by_part(params: Parameters) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def report_plan(checked: Run, plan: Plan, train: dict[str, Any]) -> dict[str, Any]:
+def describe_corpora(checked: Run, sizes: dict[str, int]) -> list[str]:
+    """Say how many pairs of each corpus an epoch has, from which update on."""
+    data, lines = checked.config.data, []
+    for update in data.stages if data.corpora else ():
+        weights = data.weights(sizes, update)
+        since = f" from update {update:,} on" if update else ""
+        lines += [
+            f"            {round(weights[name] * size):>13,} pairs an epoch of {name}, "
+            f"{size:,} x {weights[name]:.4g}{since}"
+            for name, size in sizes.items()
+        ]
+    return lines
+
+
+def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str, Any]:
     """Log the model's parameters and what an update consists of; return figures."""
-    setup = make_training_setup(checked)
+    setup, train = make_training_setup(checked), prepared.report["train"]
     params = abstract_state(setup.mesh, setup.init).params
     parts = parameters_by_part(params)
-    changed = jax.tree.leaves(trained(params, checked.config.training.freeze))
+    changed = jax.tree.leaves(trainable(params, checked.config.training.freeze))
     frozen = sum(parts.values()) - sum(leaf.size for leaf in changed)
     updates = plan.updates_per_epoch
     shape_of = plan.row_shapes[plan.microbatch_starts[:-1]]
     counts = np.bincount(shape_of, minlength=len(plan.shapes))  # microbatches an epoch
     rows, *lengths = np.array(plan.shapes).T
     positions = [round((counts / updates) @ (rows * length)) for length in lengths]
-    real = [round(train[side]["tokens"] / updates) for side in SIDES]
+    real = [round(tokens / updates) for tokens in plan.tokens]
     shapes = list(zip(plan.shapes, counts.tolist(), strict=True))
     lines = [
         f"text        {train['kept']:,} pairs to train on, a vocabulary of "
         f"{checked.tokenizer.vocab_size:,} pieces",
+        *describe_corpora(checked, prepared.sizes()),
         f"model       {sum(parts.values()):>13,} parameters",
         *(f"            {count:>13,} {part}" for part, count in parts.items()),
         *([f"            {frozen:>13,} of all are frozen"] if frozen else []),

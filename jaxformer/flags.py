@@ -156,12 +156,12 @@ COMMANDS = {
     "score": Command(
         "Sum the log-probability of given translations; --reference=FILE.jsonl takes "
         "those of translate --json.",
-        ("checkpoint", "batch_tokens", *_PAIRS, "details"),
+        ("checkpoint", "batch_tokens", "tag", *_PAIRS, "details"),
     ),
     "align": Command(
         "Align given translations, by words or pieces; --output=FILE.npz keeps all "
         "attention.",
-        ("checkpoint", "batch_tokens", *_PAIRS, "units", "output"),
+        ("checkpoint", "batch_tokens", "tag", *_PAIRS, "units", "output"),
     ),
     "serve": Command(
         "Serve translations over HTTP, with a page to try them.",

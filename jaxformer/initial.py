@@ -25,8 +25,9 @@ def new_state(this: Run, setup: TrainingSetup) -> TrainState:
     if training.init_from:
         logger.info("beginning with the parameters of %s", training.init_from)
         params = read_parameters(open_run(Path(training.init_from)), None)
-        where = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-        return with_parameters(state, lambda _: jax.device_put(params, where))
+        return with_parameters(
+            state, lambda drawn: jax.tree.map(sharding.place, params, drawn)
+        )
     file = training.initial_embeddings
     if not file:
         return state

@@ -29,6 +29,7 @@ from jaxformer.models.sequence_model import Model
 from jaxformer.progress import progress
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
+from jaxformer.training.frozen import trainable
 from jaxformer.training.log import read_scores
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
@@ -38,6 +39,7 @@ from jaxformer.training.sharding import (
     make_mesh,
 )
 from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
+from jaxformer.training.trackers import require_installed
 from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
@@ -66,6 +68,7 @@ def prepare_run(
         config = _resolve(folder, request)  # another process may have ended meanwhile
         with processes.sharing_mistakes():
             if processes.is_first():  # it writes what the others then open
+                require_installed(config.training.trackers)
                 tokenizer = folder.given_tokenizer(config)
                 prepared = prepare(config.data, folder.path, tokenizer=tokenizer)
                 if not folder.has_checkpoints():  # else training does when it resumes
@@ -83,6 +86,10 @@ def _resolve(folder: Workdir, request: ConfigRequest) -> Config:
         Workdir(Path(config.training.init_from)).require_same_model(config)
     one = np.ones(1, np.int32)
     _plan(config, one, one)  # refuses contradictions
+    if config.training.freeze:
+        model = make_model(config.model, vocab_size=1, rematerialise=False)
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        trainable(params, config.training.freeze)  # refuses unknown names
     return config
 
 
@@ -137,6 +144,11 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
         weights = data.weights(prepared.sizes(), update)
         corpora = [Weighted(*bounds[name], weights[name]) for name in bounds]
         mixture = make_mixture(*lengths, corpora)
+        if not len(mixture.lengths[0]):
+            raise InputError(
+                f"an epoch of data.corpora has no pair from update {update} on; raise "
+                "a weight"
+            )
         stages.append((update, _plan(run.config, *lengths, mixture)))
     return dataclasses.replace(stages[0][1], later=tuple(stages[1:]))
 
@@ -176,7 +188,8 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     field = "params" if which is not None or training.ema_decay is None else "ema"
     if which is None:
         which = "latest" if field == "ema" else f"average:{training.average}"
-        which = which if training.patience is None else "best"
+        if training.patience is not None and read_scores(path, training.best_by):
+            which = "best"
     while True:
         checkpoints = Checkpoints(
             run.workdir.checkpoints,

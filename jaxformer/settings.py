@@ -8,7 +8,6 @@ import dataclasses
 import json
 import math
 import operator
-import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -117,8 +116,8 @@ def read_value(name: str, text: str, kind: tuple[type, bool]) -> Any:
     type_, may_be_none = kind
     if text == "None" and may_be_none:
         return None
-    if type_ == tuple[str, ...]:  # a,b or ["a", "b"]
-        return tuple(re.findall(r"[^\s,\[\]\"']+", text))
+    if type_ == tuple[str, ...] and not text.startswith("["):
+        return tuple(filter(None, map(str.strip, text.split(","))))
     if type_ in _LISTS:
         type_ = json.loads
     try:
@@ -136,7 +135,10 @@ def check_type(name: str, value: Any, kind: tuple[type, bool]) -> Any:
         return float(value) if abs(value) < 2**1000 else math.inf
     is_list = type_ in _LISTS and type(value) in (list, tuple)
     if is_list and all(type(item) is _LISTS[type_] for item in value):
-        return tuple(json.loads(json.dumps(value)))  # as a record of it is read
+        try:
+            return tuple(json.loads(json.dumps(value)))  # as a record of it is read
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{name} is no JSON: {error}") from None
     if type(value) is not type_:
         raise InputError(f"{name} is {value!r}; it must be {_describe(kind)}")
     return value

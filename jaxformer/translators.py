@@ -39,7 +39,8 @@ def make_translator(
                 "the models of an ensemble share one"
             )
     limit = {"max_source_length": run.config.data.max_length}
-    options = TranslateOptions(**{**vars(run.config.decoding), **limit, **options})
+    options = {"tag": run.config.data.only_tag, **limit, **options}
+    options = TranslateOptions(**{**vars(run.config.decoding), **options})
     choose, utility = None, options.minimum_bayes_risk
     if utility != "none":
         target = run.config.data.target_language

@@ -21,7 +21,7 @@ from pathlib import Path
 from jaxformer import processes
 from jaxformer.config import Config
 from jaxformer.config_files import ConfigRequest, parse_config
-from jaxformer.data.tokenizer import Tokenizer, require_usable
+from jaxformer.data.tokenizer import Tokenizer, require_symbols, require_usable
 from jaxformer.errors import InputError
 from jaxformer.files import owned, write_atomically
 
@@ -146,31 +146,27 @@ class Workdir:
         """
         if self.has_checkpoints():
             return self.read_tokenizer()
-        file, given = self.tokenizer_file, config.data.tokenizer
+        if self.corpus.exists():
+            return None
+        own, given = self.tokenizer_file, config.data.tokenizer
         if config.training.init_from:
             run = Workdir(Path(config.training.init_from))
-            run.read_tokenizer()  # refuses a damaged one
-            given = run.tokenizer_file
-        if given:
-            self._copy_tokenizer(Path(given))
-        if self.corpus.exists() or not file.exists():
+            given, tokenizer = run.tokenizer_file, run.read_tokenizer()
+        elif given:
+            tokenizer = Tokenizer.load(Path(given))
+        elif not own.exists():
             return None
-        is_known = self.config_file.exists()
-        tokenizer = self.read_tokenizer() if is_known else Tokenizer.load(file)
+        else:
+            is_known = self.config_file.exists()
+            tokenizer = self.read_tokenizer() if is_known else Tokenizer.load(own)
         if not config.training.init_from:
-            require_usable(tokenizer, Path(given or file), config.data.vocab_size)
-        return tokenizer
-
-    def _copy_tokenizer(self, source: Path) -> None:
-        """Copy a tokeniser's file. Raises InputError if there is another already."""
-        Tokenizer.load(source)
-        content, file = source.read_bytes(), self.tokenizer_file
-        if not file.exists():
-            write_atomically(file, content)
-        elif file.read_bytes() != content:
+            require_usable(tokenizer, Path(given or own), config.data.vocab_size)
+        require_symbols(tokenizer, config.data)
+        if own.exists() and own.read_bytes() != tokenizer.content:
             raise InputError(
-                f"{file} is another tokeniser than {source}; use another workdir"
+                f"{own} is another tokeniser than {given}; use another workdir"
             )
+        return tokenizer
 
 
 def _hash(record: dict) -> str:

@@ -68,7 +68,7 @@ DOORS = {
     "orbax": "training.checkpoint_files",
     "filelock": "files",
     "sentencepiece": "data.tokenizer",
-    "sacrebleu": "evaluation.metrics evaluation.significance",
+    "sacrebleu": "evaluation",
     "sacremoses": "evaluation.metrics",
     "py3langid": "inspection.languages",
     "sentencex": "decoding.parts",

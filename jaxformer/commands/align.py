@@ -42,7 +42,7 @@ def run(
         )
     require_output(output)
     this, translator = open_translator(workdir, config, **options)
-    text = read_text(this, source, reference, split)
+    text = read_text(this, source, reference, split, translator.options.tag)
     translator.require_fit(*text)
     if not processes.is_first():
         return

@@ -85,7 +85,7 @@ def check(
             with prepare_run(run.path, config) as (checked, prepared):
                 pass
         plan = plan_training(checked, prepared)
-        figures = estimates.report_plan(checked, plan, prepared.report["train"])
+        figures = estimates.report_plan(checked, plan, prepared)
         corpus = inspected and inspected()
     if corpus:
         add_pieces(corpus, text, prepared)

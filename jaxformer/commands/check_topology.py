@@ -23,6 +23,7 @@ from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.run import open_run, plan_training
+from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
 
@@ -86,12 +87,13 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
         shape = tuple(max(plan.shapes, key=lambda shape: model.activations(*shape)))
         share, text = plan.real_token_share, ""
         count = plan.microbatches_per_update
-    elif request.values is None:
+    elif request.values is request.init_from is None:
         raise InputError(
             "there is nothing to check: give --config=... or --workdir=..."
         )
     else:
-        config = parse_config(request.resolve(None))
+        begun = request.values is None and Workdir(request.init_from).read_record()
+        config = parse_config(request.resolve(begun and begun["config"]))
         vocab_size = config.data.vocab_size
         model = make_model(config.model, vocab_size=vocab_size, rematerialise=False)
         shape, count = longest_rows(config)

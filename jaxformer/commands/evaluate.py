@@ -35,7 +35,7 @@ def run(
     """Return BLEU, chrF, NLL and perplexity; `output` gets a translation per line."""
     require_output(output)
     this = open_run(workdir, config)
-    text = read_text(this, source, reference, split)
+    text = read_text(this, source, reference, split, options.get("tag", ""))
     done, _ = evaluate(of_corpus(this, split), text, **options)
     if output is not None and processes.is_first():
         write_atomically(output, "".join(f"{line}\n" for line in done.translations))
@@ -75,16 +75,31 @@ def corpus_name(run: Run, split: str) -> str:
 
 
 def of_corpus(run: Run, split: str) -> Run:
-    """Let a run have the languages and the text of the corpus of NAME/SPLIT alone."""
+    """Return the run restricted to the languages and text of one corpus."""
     data = run.config.data.parts[corpus_name(run, split)].data
     return run._replace(config=dataclasses.replace(run.config, data=data))
 
 
+def with_tag(run: Run, sentences: Sequence[str], tag: str) -> list[str]:
+    """Begin sentences that have no tag with `tag`, by default that of the run's text.
+
+    Raises InputError if it is not in the vocabulary.
+    """
+    tag, tag_of = tag or run.config.data.only_tag, run.tokenizer.language_code
+    if tag_of(tag) != tag:
+        raise InputError(f"the vocabulary has no tag {tag!r}")
+    return [
+        f"{tag} {each}" if tag and each.strip() and not tag_of(each) else each
+        for each in sentences
+    ]
+
+
 def read_text(
-    run: Run, source: Path | None, reference: Path | None, split: str
+    run: Run, source: Path | None, reference: Path | None, split: str, tag: str = ""
 ) -> Text:
     """Read sentences and references of two files, or of a split of the run's data.
 
+    Sources of a file without a tag get `tag`, or that of the run's text.
     NAME/SPLIT is a split of the corpus NAME, others are of the first corpus. Raises
     InputError if only one file is given, or their lines do not match.
     """
@@ -96,7 +111,8 @@ def read_text(
         if name in texts:
             return Text(texts[name].source, texts[name].target)
         return Text(*read_split(run.config.data.parts[name].data, split))
-    text = Text(list(read_lines(source)), list(read_lines(reference)))
+    sources = with_tag(run, list(read_lines(source)), tag)
+    text = Text(sources, list(read_lines(reference)))
     if len(text.sources) != len(text.references):
         raise InputError(
             f"{source} has {len(text.sources)} lines and {reference} has "

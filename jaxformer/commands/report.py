@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import evaluate, read_text
+from jaxformer.commands.evaluate import evaluate, of_corpus, read_text
 from jaxformer.config_files import RECORDED, ConfigRequest
 from jaxformer.data.corpus import open_prepared
 from jaxformer.evaluation.evaluator import Text as Pairs
@@ -51,17 +51,20 @@ def run(
         for name, folder in zip(report.unique_names(workdirs), workdirs, strict=True)
     }
     require_output(page_file, [".html"])
-    data = next(iter(runs.values())).config.data
+    data = of_corpus(next(iter(runs.values())), split).config.data
     test = data.test_source if data.corpus == "files" else data.test
     has_test = test or data.corpus.startswith("builtin")
     if source is None and split == "test" and not has_test:
         split = "dev"
+    tag = options.get("tag", "")
     texts = {
-        name: name_text(each, source, reference, split) for name, each in runs.items()
+        name: name_text(each, source, reference, split, tag)
+        for name, each in runs.items()
     }
     text = report.require_one_text(texts)
     described = [
-        describe(name, each, text, examples, options) for name, each in runs.items()
+        describe(name, each, text, split, examples, options)
+        for name, each in runs.items()
     ]
     if not processes.is_first():
         return None
@@ -79,25 +82,31 @@ def run(
 
 
 def name_text(
-    run: Run, source: Path | None, reference: Path | None, split: str
+    run: Run, source: Path | None, reference: Path | None, split: str, tag: str
 ) -> Text | None:
     """Read and name the text that a run translates; None if it is not trained yet."""
     if not run.workdir.has_checkpoints():
         return None
-    values = vars(run.config.data)
-    name = source or values.get(f"{split}_source") or values.get(split) or split
+    values, kind = vars(of_corpus(run, split).config.data), split.rpartition("/")[2]
+    name = source or values.get(f"{kind}_source") or values.get(kind) or kind
     languages = values["source_language"], values["target_language"]
-    return Text(Path(name).name, *languages, *read_text(run, source, reference, split))
+    pairs = read_text(run, source, reference, split, tag)
+    return Text(Path(name).name, *languages, *pairs)
 
 
 def describe(
-    name: str, run: Run, text: Text | None, examples: int, options: dict[str, Any]
+    name: str,
+    run: Run,
+    text: Text | None,
+    split: str,
+    examples: int,
+    options: dict[str, Any],
 ) -> tuple[dict[str, Any], list[str] | None]:
     """Return the report's data of a run, and its translations if it is trained."""
     folder, config = run.workdir.path, run.config
     facts = {
         "name": name,
-        "direction": config.data.direction,
+        "direction": of_corpus(run, split).config.data.direction,
         "tokenizer": run.tokenizer.hash,
         "vocabulary": run.tokenizer.vocab_size,
         "versions": run.workdir.read_record().get("versions", {}),
@@ -106,7 +115,7 @@ def describe(
     if run.workdir.has_checkpoints():
         logger.info("report: %s", name)
         pairs = Pairs(text.sources, text.references)
-        done, translator = evaluate(run, pairs, **options)
+        done, translator = evaluate(of_corpus(run, split), pairs, **options)
         facts["checkpoint"] = options["checkpoint"]  # None: as the config says
         facts["parameters"] = parameter_count(translator.params[0])
         if processes.is_first():

@@ -28,6 +28,7 @@ def run(
     reference: Path | None,
     split: str,
     batch_tokens: int | None = None,
+    tag: str = "",
 ) -> dict:
     """Sum the log-probability of sentence pairs, in nats.
 
@@ -42,7 +43,7 @@ def run(
             raise InputError(f"{reference} holds its sources; leave out --source")
         given = read_found(reference)
     else:
-        text = zip(*read_text(this, source, reference, split), strict=True)
+        text = zip(*read_text(this, source, reference, split, tag), strict=True)
         given = [({"line": line}, *pair) for line, pair in enumerate(text, start=1)]
     params = load_parameters(this, checkpoint)
     batch_tokens = batch_tokens or this.config.decoding.batch_tokens

@@ -17,7 +17,8 @@ from jaxformer.config_files import ConfigRequest
 from jaxformer.data.stream import read_blocks
 from jaxformer.data.text import read_lines
 from jaxformer.decoding.forced import joined_links, pharaoh
-from jaxformer.decoding.translate import Hypothesis, Translator, best_texts
+from jaxformer.decoding.parts import Hypothesis, best_texts
+from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.translators import open_translator
 

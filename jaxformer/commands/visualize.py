@@ -49,7 +49,8 @@ def run(
     if not processes.is_first():  # opening needs all of them
         return None
     if reference is not None:
-        sources, targets = read_text(this, source, reference, "test")
+        tag = translator.options.tag
+        sources, targets = read_text(this, source, reference, "test", tag)
     else:
         given = source and read_lines(source)
         given = given or decode_lines(sys.stdin.buffer, "standard input")

@@ -98,7 +98,7 @@ def prepare(
 ) -> PreparedCorpus:
     """Prepare a workdir, or open it if it is prepared already.
 
-    A tokenizer is trained unless `tokenizer` is given: that of the workdir. Raises
+    A tokenizer is trained unless `tokenizer` is given. Raises
     InputError if the text cannot be used, leaving the workdir unchanged, or if the
     workdir is damaged or was prepared with other settings or other text.
     """
@@ -126,11 +126,11 @@ def prepare(
                 tokenizer = train_tokenizer(_sentences(config, read), config)
             total = read.n
         else:
-            log.info("corpus: using %s, %d ids", file, tokenizer.vocab_size)
+            log.info("corpus: using a tokeniser of %d ids", tokenizer.vocab_size)
         _write(partial, config, tokenizer, dev, total)
         write_checksums(partial)
-        if is_new:
-            write_atomically(file, tokenizer.source_model)
+        if not file.exists():
+            write_atomically(file, tokenizer.content)
     log.info("corpus: prepared in %.0f s", time.monotonic() - start)
     return open_prepared(workdir)
 
@@ -267,9 +267,9 @@ def _require_same_text(
     """Raise InputError for other settings or text; text that is gone is no other."""
     before, fault = DataConfig.of(report["settings"]), "differs"
     changed = [
-        f"data.{key} was {getattr(before, key)!r} and is now {value!r}"
-        for key, value in config.fixed().items()
-        if getattr(before, key) != value
+        f"data.{key} was {old!r} and is now {new!r}"
+        for key, new in config.prepared_by().items()
+        if (old := before.prepared_by()[key]) != new
     ]
     if changed:
         raise InputError(

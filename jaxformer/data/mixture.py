@@ -23,7 +23,7 @@ class Weighted(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Draw `count` of the pairs `begin`, `begin` + 1, ..., of which n have `ranks`."""
+    """Draw `count` of n pairs, the first of them `begin`."""
 
     begin: int
     ranks: np.ndarray  # [n] equal for equal lengths, near for similar ones
@@ -49,7 +49,7 @@ class Mixture:
     lengths: tuple[np.ndarray, np.ndarray]  # int32 [S] source and target tokens
     repeated: np.ndarray  # int32 [R] the pairs of the first R slots, in every epoch
     draws: tuple[Draw, ...]  # of the other slots
-    tokens: float  # of both sides that an epoch has, on average
+    tokens: tuple[float, float]  # source and target tokens of an epoch, on average
 
     def members(self, seed: int, epoch: int) -> np.ndarray:
         """Return the pair in each slot, int32 [S]: a function of (seed, epoch)."""
@@ -64,7 +64,7 @@ def make_mixture(
     source: np.ndarray, target: np.ndarray, corpora: Sequence[Weighted]
 ) -> Mixture:
     """Make the slots of an epoch from the lengths of all pairs, int [n] each."""
-    repeated, draws, tokens = [], [], 0.0
+    repeated, draws, tokens = [], [], np.zeros(2)
     for begin, end, weight in corpora:
         weight = Fraction(weight).limit_denominator(10**6)
         whole, rest = divmod(weight, 1)
@@ -76,7 +76,7 @@ def make_mixture(
         if count:
             draws.append(Draw(begin, rank(*sizes), count))
         share = int(whole) + count / max(1, end - begin)
-        tokens += share * sum(int(side.sum()) for side in sizes)
+        tokens += [share * int(side.sum()) for side in sizes]
     repeated = np.concatenate([np.zeros(0, np.int32), *repeated])
     lengths = []
     for side in (source, target):
@@ -85,7 +85,7 @@ def make_mixture(
             ordered = side[draw.begin + np.argsort(draw.ranks, kind="stable")]
             rooms.append(largest_between(ordered, *draw.bounds()))
         lengths.append(np.concatenate(rooms).astype(np.int32))
-    return Mixture(tuple(lengths), repeated, tuple(draws), tokens)
+    return Mixture(tuple(lengths), repeated, tuple(draws), tuple(tokens.tolist()))
 
 
 def rank(source: np.ndarray, target: np.ndarray) -> np.ndarray:

@@ -57,7 +57,8 @@ class Plan:
     row_shapes: np.ndarray  # uint8 [R] ascending
     microbatch_starts: np.ndarray  # int32 [m + 1] the rows of each microbatch
     microbatches_per_update: int
-    real_token_share: float  # source and target tokens / the same, padding included
+    tokens: tuple[float, float]  # source and target tokens of an epoch, on average
+    real_token_share: float  # the same of both sides / positions, padding included
     later: tuple[tuple[int, "Plan"], ...] = ()  # plans from certain updates on
 
     @property
@@ -133,9 +134,9 @@ def make_plan(
     longer than the `row_length` of "packed", or `row_multiple` rows than a microbatch.
     """
     tokens = training.tokens_per_microbatch
-    real_tokens = source.sum() + target.sum() if mixture is None else mixture.tokens
+    real = float(source.sum()), float(target.sum())
     if mixture is not None:
-        source, target = mixture.lengths
+        real, (source, target) = mixture.tokens, mixture.lengths
     if batches.layout == "packed":
         layout = layouts.pack_rows(source, target, batches.row_length)
     else:
@@ -156,5 +157,6 @@ def make_plan(
         row_shapes=layout.row_shapes,
         microbatch_starts=np.concatenate([*starts, edges[-1:]]).astype(np.int32),
         microbatches_per_update=per_update,
-        real_token_share=float(real_tokens / padded_tokens),
+        tokens=real,
+        real_token_share=float(sum(real) / padded_tokens),
     )

@@ -46,7 +46,7 @@ class Tokenizer:
     def __init__(self, model: bytes):
         """Use the bytes of a SentencePiece model; RuntimeError if they are not one."""
         self._processor = SentencePieceProcessor(model_proto=model)
-        self.source_model = self.target_model = model
+        self.source_model = self.target_model = self.content = model
         self.hash = hashlib.sha256(model).hexdigest()
         self.vocab_size = len(self._processor)
         ids = list(range(self.vocab_size))
@@ -127,7 +127,7 @@ class MarianTokenizer(Tokenizer):
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             source, target, vocabulary = map(archive.read, _MEMBERS)
         super().__init__(source)
-        self.target_model = target
+        self.target_model, self.content = target, packed
         self.hash = hashlib.sha256(packed).hexdigest()
         self._target = SentencePieceProcessor(model_proto=target)
         self._pieces = json.loads(vocabulary)
@@ -155,6 +155,18 @@ class MarianTokenizer(Tokenizer):
             [*(self._ids.get(piece, UNK) for piece in (code, *sentence) if piece), EOS]
             for code, sentence in zip(codes, pieces, strict=True)
         ]
+
+
+def require_symbols(tokenizer: Tokenizer, config: DataConfig) -> None:
+    """Raise InputError if a given tokeniser lacks a tag or a symbol of a config."""
+    pieces = {*tokenizer.pieces()}
+    for symbol in (*config.tags, *config.user_defined_symbols):
+        if symbol not in pieces:
+            raise InputError(
+                f"the tokeniser has no piece {symbol!r}, which data.tag or "
+                "data.user_defined_symbols names; leave it out, or begin anew with a "
+                "tokeniser that has it"
+            )
 
 
 def require_usable(tokenizer: Tokenizer, path: Path, vocab_size: int) -> None:
@@ -235,7 +247,7 @@ def train_tokenizer(sentences: Iterable[str], config: DataConfig) -> Tokenizer:
             vocab_size=vocab_size,
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
-            user_defined_symbols=[*config.tags, *config.user_symbols],
+            user_defined_symbols=[*config.tags, *config.user_defined_symbols],
             normalization_rule_name="identity",
             num_threads=8,  # in the model's bytes: the same hash on every machine
             pad_id=PAD,

@@ -3,6 +3,7 @@
 Parts are lines or sentences, and what a line that is too long for a model is cut into.
 """
 
+import functools
 import itertools
 import logging
 import math
@@ -52,6 +53,11 @@ class Hypothesis(NamedTuple):
         return dict(zip(self._fields[:4], self[:4], strict=True))
 
 
+def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
+    """The best translation of each sentence."""
+    return [hypotheses[0].text for hypotheses in found]
+
+
 def joined(
     parts: Sequence[Sequence[Hypothesis]], sizes: Sequence[int]
 ) -> list[Hypothesis]:
@@ -96,6 +102,16 @@ def lines_of(
     if language is None:
         return code, [[text]]
     return code, [sentences_of(line, language) for line in text.strip().split("\n")]
+
+
+@functools.cache
+def warn_of_no_tag(tags: tuple[str, ...]) -> None:
+    """Log once that a text has none of the tags of the vocabulary."""
+    logger.warning(
+        "a text has no tag; if the model knows several target languages, begin it with "
+        "one of %s",
+        ", ".join(tags),
+    )
 
 
 def sentences_of(line: str, language: str) -> list[str]:

@@ -13,7 +13,14 @@ from jaxformer.batch import Tokenizer
 from jaxformer.decoding.engine import Engine, Task
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.parts import Hypothesis, joined, lines_of, parts_of
+from jaxformer.decoding.parts import (
+    Hypothesis,
+    best_texts,
+    joined,
+    lines_of,
+    parts_of,
+    warn_of_no_tag,
+)
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
 from jaxformer.errors import InputError
@@ -175,9 +182,8 @@ class Translator:
 
     def sentences(self, text: str) -> list[str]:
         """Split a text into what is translated by itself, as the options say."""
-        code, lines = lines_of(text, self.tokenizer, self._language)
-        code = code or self.options.tag
-        return [code + sentence for line in lines for sentence in line]
+        tag, lines = self._lines(text)
+        return [tag + sentence for line in lines for sentence in line]
 
     def of_sentences(self) -> "Translator":
         """Return this translator for texts that it does not split into sentences."""
@@ -221,16 +227,21 @@ class Translator:
         """
         return self._forced.score(self.params[0], sources, targets)
 
+    def _lines(self, text: str) -> tuple[str, list[list[str]]]:
+        tag, lines = lines_of(text, self.tokenizer, self._language)
+        if self.tags and not tag and not self.options.tag and any(map(any, lines)):
+            warn_of_no_tag(tuple(self.tags))
+        return tag or self.options.tag, lines
+
     def _tasks(
         self, text: str, prefix: str, number: int
     ) -> tuple[list[Task], list[int]]:
         """The tasks of a text's parts, and how many each of its lines has."""
         options, tasks = self.options, []
-        code, lines = lines_of(text, self.tokenizer, self._language)
-        code = code or options.tag
+        tag, lines = self._lines(text)
 
         def encode(texts: Sequence[str]) -> list[list[int]]:
-            return self.tokenizer.encode([each and code + each for each in texts])
+            return self.tokenizer.encode([each and tag + each for each in texts])
 
         how = {"longest": self.longest, "policy": options.long_lines}
         how["line"] = number + 1
@@ -291,8 +302,3 @@ class Translator:
         for each in hypotheses:
             found.setdefault(each.text, each)
         return list(found.values())
-
-
-def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
-    """The best translation of each sentence."""
-    return [hypotheses[0].text for hypotheses in found]

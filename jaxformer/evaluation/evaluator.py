@@ -18,7 +18,8 @@ from jaxformer.data.pipeline import evaluation_batches
 from jaxformer.data.plan import make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.data_config import DataConfig
-from jaxformer.decoding.translate import Translator, best_texts
+from jaxformer.decoding.parts import best_texts
+from jaxformer.decoding.translate import Translator
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
 from jaxformer.models.sequence_model import Model, require_positions
 from jaxformer.progress import track

@@ -1,7 +1,7 @@
 """The report of a run, or of several side by side: a page, and its data as JSON.
 
 `text` is what was translated; each of `runs` has its log as `curves`, its
-`learning_rate` beside equation 3, its scores, sentences, corpus, batches and config;
+`learning_rate` beside the schedule, its scores, sentences, corpus, batches and config;
 `comparison` holds the differences of several runs. Missing values are null.
 """
 
@@ -16,6 +16,9 @@ from jaxformer.data.plan import Plan
 from jaxformer.errors import InputError
 from jaxformer.reports import page
 from jaxformer.reports.translations import Text, compare, unit_of
+
+# Keys whose values have slashes that are none of a path.
+_WITH_SLASHES = "corpus", "best_by", "freeze", "user_defined_symbols"
 
 
 def describe_run(
@@ -39,13 +42,10 @@ def describe_run(
     }
     skipped = [line.get("skipped_updates") for line in curves["train"]]
     flat = {
-        f"{section}.{key}": value
+        f"{section}.{key}": value if key in _WITH_SLASHES else without_folders(value)
         for section, values in sorted(config.items())
         for key, value in sorted(values.items())
     }
-    for key, value in flat.items():
-        if key != "data.corpus" and "/" in str(value):  # a path has private folders
-            flat[key] = PurePath(value).name
     trained = ("parameters", "checkpoint", "scores", "by_length", "worst", "best")
     return {
         **facts,
@@ -69,15 +69,35 @@ def describe_run(
     }
 
 
+def without_folders(value: Any) -> Any:
+    """Cut every path in a config value to its name: folders may be private."""
+    match value:
+        case str() if "/" in value:
+            return PurePath(value).name
+        case list() | tuple():
+            return [without_folders(each) for each in value]
+        case dict():
+            return {
+                key: each if key in _WITH_SLASHES else without_folders(each)
+                for key, each in value.items()
+            }
+    return value
+
+
 def _learning_rate(
     train: Sequence[Mapping[str, Any]], schedule: Callable, warmup_steps: int
 ) -> dict[str, Any]:
-    """Equation 3 along the run, and the largest relative difference of logged rates."""
+    """The schedule along the run, and the largest relative difference of logged rates.
+
+    Rates are compared where the schedule is above 0: a shorter run has none later.
+    """
     rates = {line["step"]: line["learning_rate"] for line in train}
     rates = {step: rate for step, rate in rates.items() if rate}
     steps = sorted({1, min(warmup_steps, max(rates)), *rates}) if rates else []
     formula = dict(zip(steps, schedule(np.array(steps) - 1).tolist(), strict=True))
-    differences = [abs(rate / formula[step] - 1) for step, rate in rates.items()]
+    differences = [
+        abs(rate / formula[step] - 1) for step, rate in rates.items() if formula[step]
+    ]
     return {
         "formula": [{"step": s, "learning_rate": rate} for s, rate in formula.items()],
         "largest_relative_difference": max(differences, default=None),

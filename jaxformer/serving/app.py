@@ -231,7 +231,7 @@ def read_translate(
     sentences, tag = _strings(values, "text"), values.get("tag", "")
     if tag not in ("", *tags):
         known = f"; use one of {', '.join(tags)}" if tags else ""
-        raise InputError(f'"tag" is none that the model knows{known}')
+        raise InputError(f'"tag" is not in the vocabulary{known}')
     sentences = [tag + each for each in sentences]
     n_best = values.get("n_best", 1)
     if type(n_best) is not int or not 1 <= n_best <= max_n_best:

@@ -1,7 +1,7 @@
 """Parameters that updates change, and those that stay as they are.
 
-The frozen leaves of a tree are None, which JAX takes for a branch without leaves. So
-they have no gradients, and the optimiser keeps nothing for them.
+The frozen leaves of a tree are None. JAX treats None as an empty subtree, so they have
+no gradients, and the optimiser keeps nothing for them.
 """
 
 import jax
@@ -17,7 +17,7 @@ def name_of(path: tuple) -> str:
     return "/".join(keys)
 
 
-def trained(params: Parameters, freeze: tuple[str, ...]) -> Parameters:
+def trainable(params: Parameters, freeze: tuple[str, ...]) -> Parameters:
     """Return the parameters that updates change, with None for the others.
 
     Frozen ones are those whose name is in `freeze` or begins with one of its parts.

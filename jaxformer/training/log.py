@@ -102,8 +102,8 @@ class MetricsLog(contextlib.ExitStack):
 
         Later lines are dropped, since they will be made again. The first window has
         `tokens_before` tokens of earlier processes, which do not count for the speed.
-        Of several processes only the first one writes. `trackers`, which are told the
-        `config`, get the numbers of the lines.
+        Of several processes only the first one writes. `trackers` receive the `config`
+        and the numbers of the lines.
         """
         super().__init__()
         self._path, writes = workdir / METRICS_FILE, processes.is_first()

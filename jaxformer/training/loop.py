@@ -26,7 +26,7 @@ class DivergedError(Exception):
 
 
 def is_over(step: int, scores: Mapping[int, float], config: TrainingConfig) -> bool:
-    """Whether a run ends with `step`: all updates are made, or patience is at its end.
+    """Whether a run ends with `step`: all updates are made, or patience is exhausted.
 
     `scores` are those of the evaluated steps, the higher, the better.
     """
@@ -82,7 +82,10 @@ def train(
             checkpoints.save(step, state, scheduled=is_scheduled)
         if is_stop:
             break
-        if step % config.eval_every == 0 and step not in {0, *checkpoints.scores}:
+        is_evaluated = step % config.eval_every == 0
+        if config.patience is not None:  # the last step may be the best
+            is_evaluated |= is_last
+        if is_evaluated and step not in {0, *checkpoints.scores}:
             with log.pause():
                 params = state.params if state.ema is None else state.ema
                 found = evaluate(step, params)

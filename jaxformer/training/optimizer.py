@@ -1,5 +1,6 @@
-"""Section 5.3: Adam and the warm-up, inverse-square-root learning rate, by optax."""
+"""Section 5.3: Adam, the warm-up and the inverse square root; and others, by optax."""
 
+import math
 from typing import Any
 
 import jax
@@ -59,14 +60,14 @@ def make_optimizer(
     if config.clip_norm is not None:
         clip = [optax.clip_by_global_norm(config.clip_norm)]
     if config.weight_decay:
-        decay = [optax.add_decayed_weights(config.weight_decay, mask=has_decay)]
+        decay = [optax.add_decayed_weights(config.weight_decay, mask=decay_mask)]
     if config.algorithm == "adam":
         rule = [
             optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
         ]
     else:  # without a first moment
         rule = [
-            _without_names(optax.scale_by_factored_rms()),
+            _of_matrices(optax.scale_by_factored_rms()),
             optax.clip_by_block_rms(1.0),
             optax.scale_by_param_block_rms(),
         ]
@@ -76,14 +77,30 @@ def make_optimizer(
     return optimizer, schedule
 
 
-def _without_names(rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Leave out the names of axes, which the rows and columns of a matrix lose."""
-    return optax.GradientTransformation(
-        lambda params: rule.init(nn.unbox(params)), rule.update
-    )
+def _of_matrices(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Apply a rule to parameters as matrices; its state has no names of axes."""
+
+    def init(params: Parameters) -> optax.OptState:
+        return rule.init(jax.tree.map(_as_matrix, nn.unbox(params)))
+
+    def update(
+        grads: Parameters, state: optax.OptState, params: Parameters | None = None
+    ) -> tuple[Parameters, optax.OptState]:
+        matrices = jax.tree.map(_as_matrix, grads)
+        found, state = rule.update(matrices, state, params)
+        return jax.tree.map(lambda new, g: new.reshape(g.shape), found, grads), state
+
+    return optax.GradientTransformation(init, update)
 
 
-def has_decay(params: Parameters) -> Parameters:
+def _as_matrix(x: jax.Array) -> jax.Array:
+    """Merge dimensions into the two that are most alike."""
+    cuts = (math.prod(x.shape[n:]) for n in range(1, x.ndim))
+    columns = min(cuts, key=lambda n: abs(math.log(n**2 / x.size)), default=None)
+    return x if columns is None else x.reshape(-1, columns)
+
+
+def decay_mask(params: Parameters) -> Parameters:
     """Whether each parameter has weight decay: all but biases and norms."""
 
     def of_leaf(path: tuple, _: jax.Array) -> bool:

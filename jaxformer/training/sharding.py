@@ -101,6 +101,13 @@ def put_batch(mesh: Mesh, batch: Batch) -> Batch:
     return Batch(*(place(mine, (height, mine.shape[1])) for mine in batch))
 
 
+def place(value: np.ndarray, like: jax.Array) -> jax.Array:
+    """Place a value that each process holds whole as `like` is placed."""
+    return jax.make_array_from_callback(
+        value.shape, like.sharding, lambda index: value[index]
+    )
+
+
 def copy_to(mesh: Mesh, params: Any) -> Any:
     """Copy whole parameters to each device of a local mesh.
 

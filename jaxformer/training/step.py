@@ -15,7 +15,7 @@ import optax
 from jaxformer.batch import Batch
 from jaxformer.config import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
-from jaxformer.training.frozen import merged, trained
+from jaxformer.training.frozen import merged, trainable
 from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
 from jaxformer.training.zero import over_shards
@@ -65,7 +65,7 @@ def fresh_state(
         data_position=jnp.int32(0),
         seed=jnp.uint32(config.seed),
         params=params,
-        opt_state=optimizer.init(trained(params, config.freeze)),
+        opt_state=optimizer.init(trainable(params, config.freeze)),
         ema=None if config.ema_decay is None else jax.tree.map(jnp.copy, params),
         bad_steps=jnp.int32(0),
         skipped=jnp.int32(0),
@@ -96,7 +96,7 @@ def gradients(
             sums = projected_loss_sums(*features, *targets, config.label_smoothing)
         return sums.loss, sums
 
-    changed = trained(state.params, config.freeze)
+    changed = trainable(state.params, config.freeze)
     grads, sums = jax.grad(summed_loss, has_aux=True)(changed)
     return Gradients(sums, grads)
 
@@ -122,7 +122,7 @@ def apply_gradients(
     def update(state: TrainState) -> TrainState:
         # XLA would keep a quotient in an array of its own.
         grads = jax.tree.map(lambda grad: grad * share, total.grads)
-        changed = trained(state.params, config.freeze)
+        changed = trainable(state.params, config.freeze)
         updates, opt_state = optimizer.update(grads, state.opt_state, changed)
         params = merged(optax.apply_updates(changed, updates), state.params)
         ema = state.ema
@@ -183,7 +183,7 @@ class TrainStep:
             return gradients(model, state, batch, index, config)
 
         if shardings is not None:
-            kept = functools.partial(trained, freeze=config.freeze)
+            kept = functools.partial(trainable, freeze=config.freeze)
             of_batch = over_shards(of_batch, shardings, model.dtype, kept)
         apply = functools.partial(apply_gradients, optimizer, config=config)
 
@@ -217,7 +217,7 @@ class TrainStep:
         if not accumulate:
             return self._update.lower(state, batch)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
-        changed = trained(state.params, self._freeze)
+        changed = trainable(state.params, self._freeze)
         total = Gradients(LossSums(*[scalar] * len(LossSums._fields)), changed)
         if batch is None:
             return self._apply.lower(state, total)

@@ -6,6 +6,7 @@ MLFLOW_TRACKING_URI and TRACKIO_DIR.
 """
 
 import contextlib
+import importlib.util
 import json
 import logging
 import os
@@ -80,12 +81,18 @@ class Mlflow:
         ]
         self._id = runs[0].info.run_id
         self._client.update_run(self._id, status="RUNNING")
-        flat = [
-            Param(f"{section}.{key}", str(value))
+        known = self._client.get_run(self._id).data.params
+        flat = {
+            f"{section}.{key}": str(value)[:6000]
             for section, keys in config.items()
             for key, value in keys.items()
-        ]
-        self._client.log_batch(self._id, params=flat)
+        }
+        new = [Param(*item) for item in flat.items() if item[0] not in known]
+        for begin in range(0, len(new), 100):  # of a call at most
+            self._client.log_batch(self._id, params=new[begin : begin + 100])
+        for name in known.keys() & flat.keys():
+            if known[name] != flat[name]:  # MLflow lets no parameter change
+                self._client.set_tag(self._id, name, flat[name])
 
     def write(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
         at = round(1000 * seconds)
@@ -120,27 +127,29 @@ class Trackio:
 KINDS = {"wandb": Wandb, "mlflow": Mlflow, "trackio": Trackio}
 
 
+def require_installed(names: Sequence[str]) -> None:
+    """Raise InputError for a tracker whose package is not installed."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise InputError(
+                f"training.trackers has {name}, which is not installed; run pip "
+                f"install {name}, or leave it out"
+            )
+
+
 class Trackers(contextlib.ExitStack):
     """The trackers of a run; a context manager that closes them."""
 
     def __init__(
         self, names: Sequence[str], workdir: Path, config: Mapping[str, Any]
     ) -> None:
-        """Open trackers by name. Raises InputError for one that is not installed."""
+        """Open trackers by name, for a run with `config`."""
         super().__init__()
         self._open: dict[str, Tracker] = {}
         runs = self._runs(workdir, names)
         for name in names:
             with self._surviving(name):
-                try:
-                    self._open[name] = KINDS[name](
-                        workdir.absolute(), config, runs[name]
-                    )
-                except ImportError as error:
-                    raise InputError(
-                        f"training.trackers has {name}, which is not installed "
-                        f"({error}); pip install {name}, or leave it out"
-                    ) from None
+                self._open[name] = KINDS[name](workdir.absolute(), config, runs[name])
                 self.callback(self._close, name)
 
     def write(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
@@ -159,8 +168,6 @@ class Trackers(contextlib.ExitStack):
         try:
             with contextlib.redirect_stdout(sys.stderr):  # stdout has the result
                 yield
-        except InputError:
-            raise
         except Exception as error:
             self._open.pop(name, None)
             logger.warning("the tracker %s failed and is left out: %r", name, error)
@@ -168,9 +175,12 @@ class Trackers(contextlib.ExitStack):
     @staticmethod
     def _runs(workdir: Path, names: Sequence[str]) -> dict[str, str]:
         """Read the run's names in trackers, and make those that are missing."""
-        file = workdir / IDS_FILE
-        known = json.loads(file.read_bytes()) if file.exists() else {}
+        if not names:
+            return {}
+        file, known = workdir / IDS_FILE, {}
+        with contextlib.suppress(OSError, ValueError, TypeError):  # damaged: new names
+            known = dict(json.loads(file.read_bytes()))
         runs = {**{name: uuid.uuid4().hex for name in names}, **known}
-        if names and runs != known:
+        if runs != known:
             write_atomically(file, (json.dumps(runs) + "\n").encode())
         return runs

@@ -26,12 +26,12 @@ def over_shards(
     differentiate: Callable[..., tuple[Any, Parameters]],
     shardings: Parameters,
     dtype: str,
-    trained: Callable[[Parameters], Parameters],
+    trainable: Callable[[Parameters], Parameters],
 ) -> Callable[..., tuple[Any, Parameters]]:
     """Return `differentiate(params, batch, rest)` for arrays split by `shardings`.
 
     `differentiate` returns sums over its rows, and gradients; `rest` is not split.
-    `trained` keeps the leaves of a tree that have gradients. Matrices are gathered in
+    `trainable` keeps the leaves of a tree that have gradients. Matrices are gathered in
     `dtype`, in which layers use them; the embedding is float32 again for its gradient,
     which all tokens add to. Gradients are summed in float32.
     """
@@ -58,7 +58,7 @@ def over_shards(
 
     def scatter(grads: Parameters) -> Parameters:
         return jax.tree.map(
-            lambda x, split: _scatter(x[0], split), grads, trained(splits)
+            lambda x, split: _scatter(x[0], split), grads, trainable(splits)
         )
 
     def of_batch(params: Parameters, batch: Any, rest: Any) -> tuple[Any, Parameters]:
@@ -72,9 +72,9 @@ def over_shards(
             axis_names=set(BATCH_AXES),
         )(whole, batch, rest)
         parts = jax.tree.map(
-            lambda whole: PartitionSpec(BATCH_AXES, *whole), trained(wholes)
+            lambda whole: PartitionSpec(BATCH_AXES, *whole), trainable(wholes)
         )
-        summed = exchange(scatter, in_specs=(parts,), out_specs=trained(specs))
+        summed = exchange(scatter, in_specs=(parts,), out_specs=trainable(specs))
         with jax.named_scope("exchange"):
             return sums, summed(grads)
 

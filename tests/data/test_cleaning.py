@@ -13,7 +13,7 @@ from jaxformer.data.tokenizer import train_tokenizer
 def cleaned():
     """Clean text of the letters a, b, c: each is one piece, and so is "▁"."""
     letters = {"vocab_size": 8, "character_coverage": 1.0, "vocab_sentences": 9}
-    config = SimpleNamespace(**letters, seed=0, tags=[], user_symbols=())
+    config = SimpleNamespace(**letters, seed=0, tags=[], user_defined_symbols=())
     tokenizer = train_tokenizer(["a", "b", "c"], config)
 
     def cleaned(pairs, **changes):

@@ -58,7 +58,7 @@ def folder(tmp_path, monkeypatch):
         "builtin_pairs": 2, "builtin_eval_pairs": 1, "vocab_size": 70,
         "vocab_sentences": 1000, "character_coverage": 1.0, "max_length": 60,
         "max_ratio": 3.0, "deduplicate": True, "seed": 7,
-        "corpora": (), "temperature": None, "tag": "", "user_symbols": (),
+        "corpora": (), "temperature": None, "tag": "", "user_defined_symbols": (),
     }  # fmt: skip
     return DataConfig(**values)
 

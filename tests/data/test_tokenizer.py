@@ -44,7 +44,7 @@ ALPHABET = "".join(sorted(set("".join(TEXT))))
 def train(path, sentences=TEXT, **changes):
     values = {
         "vocab_size": 200, "character_coverage": 1.0, "vocab_sentences": 1000,
-        "seed": 0, "tags": [], "user_symbols": (),
+        "seed": 0, "tags": [], "user_defined_symbols": (),
     }  # fmt: skip
     config = SimpleNamespace(**values | changes)
     tokenizer = train_tokenizer(sentences, config)
@@ -249,7 +249,7 @@ def test_a_damaged_file_is_refused(tmp_path, marian, end):
 
 def test_symbols_of_the_user_are_never_split(tmp_path):
     text = ["I paid __NUM__ on __DATE__ .", "x__NUM__y"]
-    given = {"user_symbols": ("__NUM__", "__DATE__"), "tags": [">>de<<"]}
+    given = {"user_defined_symbols": ("__NUM__", "__DATE__"), "tags": [">>de<<"]}
     symbols = train(tmp_path / "m", [*TEXT, *text], **given)
     pieces = [symbols.pieces()[i] for i in symbols.encode(text)[0]]
     assert {"__NUM__", "__DATE__"} <= {*pieces}

@@ -40,7 +40,7 @@ def test_charts_draw_what_was_logged_in_one_colour_for_each_run(browser, pages):
         assert {tuple(row[field] for field in fields) for row in rows[name]} == {
             (run["name"], kind, line["step"], line[name])
             for run in runs
-            for key, kind in {**kinds, "formula": "equation 3"}.items()
+            for key, kind in {**kinds, "formula": "schedule"}.items()
             for line in {**run["curves"], **run["learning_rate"]}[key]
             if name in line
         }

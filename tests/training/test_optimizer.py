@@ -11,7 +11,7 @@ import pytest
 from jaxformer.config import OptimizerConfig
 from jaxformer.configs import wmt_base
 from jaxformer.errors import InputError
-from jaxformer.training.frozen import merged, trained
+from jaxformer.training.frozen import merged, trainable
 from jaxformer.training.optimizer import make_optimizer
 
 VALUES = wmt_base.get_config().optimizer.to_dict()
@@ -127,12 +127,12 @@ PARAMS = {
 
 
 def test_frozen_parameters_are_named_by_the_first_parts_of_their_names():
-    kept = trained(PARAMS, ("embedding", "encoder/layer_0"))
+    kept = trainable(PARAMS, ("embedding", "encoder/layer_0"))
     assert jax.tree.leaves(kept) == [4.0, 3.0]
-    assert jax.tree.leaves(trained(PARAMS, ("encoder/",))) == [4.0, 1.0]
+    assert jax.tree.leaves(trainable(PARAMS, ("encoder/",))) == [4.0, 1.0]
     doubled = jax.tree.map(lambda leaf: 2 * leaf, kept)
     assert jax.tree.leaves(merged(doubled, PARAMS)) == [8.0, 1.0, 2.0, 6.0]
     with pytest.raises(InputError, match=r"'enc', .* begin with decoder, embedding"):
-        trained(PARAMS, ("enc",))
+        trainable(PARAMS, ("enc",))
     with pytest.raises(InputError, match=r"leaves no parameter to train"):
-        trained(PARAMS, ("embedding", "encoder", "decoder"))
+        trainable(PARAMS, ("embedding", "encoder", "decoder"))

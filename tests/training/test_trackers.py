@@ -106,10 +106,19 @@ def test_a_tracker_that_fails_is_named_once_and_never_stops_a_run(
     assert "the tracker wandb failed and is left out: ConnectionError" in message
 
 
-def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
-    def missing(*_):
-        raise ImportError("No module named 'wandb'")
+def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", {"wandb": 1}.get)
+    trackers.require_installed(["wandb"])
+    with pytest.raises(InputError, match="pip install mlflow, or leave it out"):
+        trackers.require_installed(["wandb", "mlflow"])
 
-    monkeypatch.setattr(trackers, "KINDS", {"wandb": missing})
-    with pytest.raises(InputError, match="pip install wandb, or leave it out"):
-        track(tmp_path / "run", "wandb")
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"3", b"[1]"])
+def test_a_damaged_file_of_names_is_replaced(content, tmp_path, monkeypatch):
+    monkeypatch.setattr(trackers, "KINDS", {"wandb": Broken(None)})
+    (tmp_path / "trackers.json").write_bytes(content)
+    track(tmp_path, "wandb")
+    made = (tmp_path / "trackers.json").read_bytes()
+    assert made != content
+    track(tmp_path, "wandb")
+    assert (tmp_path / "trackers.json").read_bytes() == made

@@ -1,11 +1,11 @@
 // Charts. A colour is a run; several runs have a legend.
 const MAX_POINTS = 400; // of a line; longer logs are thinned
-const KINDS = { train: "training", eval: "validation", final: "averaged", formula: "equation 3" };
+const KINDS = { train: "training", eval: "validation", final: "averaged", formula: "schedule" };
 const CURVES = { // a field of the log, and the title of its chart
   loss: "Loss, with label smoothing (nats a piece)",
   nll: "Negative log-likelihood (nats a piece)",
   bleu: "BLEU of the validation text",
-  learning_rate: "Learning rate: logged (solid) and equation 3 (dots)",
+  learning_rate: "Learning rate: logged (solid) and scheduled (dots)",
   gradient_norm: "Gradient norm before clipping",
   tokens_per_second: "Target tokens a second",
 };
@@ -29,7 +29,7 @@ function specification(title, rows, formats, encoding, marks) {
   return { title, width: "container", height: 210, data, encoding: { color, tooltip, ...encoding }, ...marks };
 }
 
-// A field of the log by update. Training is a solid line, validation dashed, equation 3
+// A field of the log by update. Training is a solid line, validation dashed, the schedule
 // dotted, the average a diamond. The points of training are invisible but have tooltips.
 function curve(field, title) {
   const rows = pageData.runs.flatMap(({ name, curves, learning_rate: { formula } }) =>
