@@ -1,6 +1,7 @@
 """Runs of several corpora: weights, several validation texts, reports."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,15 @@ from jaxformer.data.corpus import open_prepared
 from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.run import open_run, plan_training
 from tests.commands.conftest import Toy
-from tests.commands.runs import config_flags, metrics, text_of
+from tests.commands.runs import (
+    config_flags,
+    last_state,
+    losses,
+    metrics,
+    pair_flags,
+    text_of,
+)
+from tests.training.setups import assert_same
 
 SHORT = config_flags(
     "training", steps=50, save_every=25, eval_every=25, keep=2, best_by="mean/nll"
@@ -103,6 +112,9 @@ def test_scores_are_those_of_evaluate(mixed, command):
         ([{"name": "a", "wieght": 2}], "unknown key 'wieght'; did you mean weight?"),
         ([{"name": "a", "weight": -1}], "has the weight -1; use a number from 0"),
         ([{"name": "a", "weight": 0}], "all weights of data.corpora are 0"),
+        ([{"name": "a", "weight": True}], "has the weight True; use a number"),
+        ([{"name": "a", "weight": [[0, 1], [0, 2]]}], "two weights at one update"),
+        ([{"name": "a", "weight": 1e-6}], "has no pair from update 0 on; raise a"),
         (
             [{"name": "a", "weight": [[5, 1]]}],
             "has no weight at update 0; add [0, 1.0]",
@@ -126,6 +138,48 @@ def test_a_score_that_no_text_has_is_refused(command, mixed_flags, tmp_path):
         "train", *mixed_flags, "--config.training.best_by=lang/bleu", workdir=tmp_path
     )
     assert "use one of bleu, chrf, nll, short/bleu" in answer.complaint
+
+
+def test_a_stopped_run_of_two_stages_ends_as_an_undisturbed_one(
+    command, toy, mixed_flags, tmp_path
+):
+    corpora = json.loads(mixed_flags[-1].partition("=")[2])
+    corpora[0]["weight"] = [[0, 0.3], [7, 0.1]]
+    flag = f"--config.data.corpora={json.dumps(corpora)}"
+    rate = config_flags("optimizer", learning_rate_scale=0.02)
+    every = config_flags(
+        "training", save_every=4, eval_every=12, average=1, log_every=1
+    )
+    for name, ends in {"whole": [12], "parts": [6, 9, 12]}.items():
+        for steps in ends:
+            until = f"--config.training.steps={steps}"
+            flags = (*toy.flags, flag, *rate, *every, until)
+            assert command("train", *flags, workdir=tmp_path / name).code == 0
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert_same(*(last_state(tmp_path / name, "params") for name in ("whole", "parts")))
+
+
+def test_a_report_and_a_check_know_the_corpora(mixed, command, tmp_path):
+    workdir, _ = mixed
+    page = tmp_path / "page.html"
+    flags = ("--split=long/dev", f"--output={page}")
+    assert command("report", *flags, workdir=workdir).result["sentences"] == 10
+    assert str(workdir.parent) not in page.read_text()
+    answer = command("check", workdir=workdir)
+    kept = open_prepared(workdir).sizes()
+    said = f"{round(2.5 * kept['long']):,} pairs an epoch of long, {kept['long']} x 2.5"
+    assert said in answer.err
+    positions = answer.result["positions_per_update"]["target"]
+    assert 0.5 * positions < answer.result["tokens_per_update"] <= positions
+
+
+def test_a_text_that_two_corpora_share_is_scored_under_the_first(mixed):
+    data = open_run(mixed[0]).config.data
+    short, long = data.corpora
+    third = {**long, "name": "third"}
+    for corpora in ([short, long, third], [long, short, third]):
+        texts = replace(data, corpora=tuple(corpora)).dev_texts
+        assert [*texts] == [each["name"] for each in corpora[:2]]
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +208,9 @@ def test_a_tag_is_one_piece_and_begins_each_source(two_targets):
     np.testing.assert_array_equal(source[0][1:], target[copied])
 
 
-def test_targets_are_chosen_by_flag_by_line_and_by_split(two_targets, command, toy):
+def test_targets_are_chosen_by_flag_by_line_and_by_split(
+    two_targets, command, toy, tmp_path
+):
     """An unknown tag is refused; a blank line stays blank."""
     workdir, answer = two_targets
     flagged = command(
@@ -169,5 +225,8 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(two_targets, command, t
         found = command("evaluate", f"--split={name}/dev", workdir=workdir).result
         assert found["direction"] == direction
         assert found["bleu"] == answer.result[f"{name}/bleu"] > 60
+    flags = pair_flags(tmp_path, zip(toy.dev, toy.dev, strict=True))
+    copied = command("evaluate", "--tag=>>en<<", *flags, workdir=workdir).result
+    assert copied["nll"] == pytest.approx(answer.result["copy/nll"], rel=1e-6)
     refused = command("translate", "--tag=>>fr<<", workdir=workdir, stdin=["a"])
     assert "no tag '>>fr<<'; it has >>de<<, >>en<<" in refused.complaint

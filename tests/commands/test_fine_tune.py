@@ -1,5 +1,6 @@
 """A run that begins with another one, and a run that goes on differently."""
 
+import hashlib
 import json
 import shutil
 
@@ -7,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxformer import files
 from jaxformer.run import open_run, read_parameters
 from tests.commands.runs import config_flags, last_state, metrics, saved_steps
 
@@ -125,3 +127,39 @@ def test_patience_ends_a_run_and_translate_uses_its_best_checkpoint(
     assert answer.result["nll"] == pytest.approx(scores[best], rel=1e-6)
     again = command("train", workdir=tmp_path)
     assert again.result["step"] == answer.result["step"]
+
+
+def test_patience_evaluates_the_last_step_too(command, toy, tmp_path):
+    """Of a run that is shorter than the first evaluation."""
+    flags = config_flags("training", steps=30, save_every=25, eval_every=50, patience=1)
+    answer = command("train", *toy.flags, *flags, workdir=tmp_path)
+    (scores,) = metrics(tmp_path, "eval")
+    assert (scores["step"], answer.result["step"]) == (30, 30)
+    assert answer.result["nll"] == pytest.approx(scores["nll"], rel=1e-6)
+
+
+def test_a_run_of_before_the_newer_keys_trains_on(trained, command, tmp_path):
+    """Its config and its report lack them."""
+    workdir = shutil.copytree(trained.workdir, tmp_path / "old")
+    record = record_of(workdir)
+    newer = {
+        "data": ("corpora", "temperature", "tag", "tokenizer", "user_defined_symbols"),
+        "optimizer": ("algorithm", "schedule", "peak_learning_rate", "weight_decay"),
+        "training": ("init_from", "freeze", "best_by", "patience", "trackers"),
+    }
+    for section, keys in newer.items():
+        for key in keys:
+            del record["config"][section][key]
+    del record["sha256"]
+    text = json.dumps(record, sort_keys=True).encode()
+    record["sha256"] = hashlib.sha256(text).hexdigest()
+    (workdir / "config.json").write_text(json.dumps(record))
+    report = json.loads((workdir / "corpus" / "report.json").read_text())
+    for key in newer["data"]:
+        del report["settings"][key]
+    del report["corpora"], report["dev_sets"]
+    (workdir / "corpus" / "report.json").write_text(json.dumps(report))
+    files.write_checksums(workdir / "corpus")
+    assert command("evaluate", "--split=dev", workdir=workdir).result["bleu"] > 0
+    answer = command("train", "--config.training.steps=125", workdir=workdir)
+    assert (answer.result["step"], saved_steps(workdir)[-1]) == (125, 125)

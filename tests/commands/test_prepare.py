@@ -55,3 +55,22 @@ def test_a_tokeniser_of_ones_own_is_used_and_never_replaced(command, toy, tmp_pa
     assert (tmp_path / "tokenizer.model").read_bytes() == own.source_model
     shutil.rmtree(tmp_path / "corpus")
     assert command("prepare", *flags, workdir=tmp_path).result == answer.result
+
+
+def test_a_tokeniser_that_is_refused_is_not_left_in_the_workdir(command, toy, tmp_path):
+    """Neither one that lacks a tag; afterwards a right one is used."""
+    own = tokenizer_of(["x y z"], tmp_path / "own.model")
+    run, given = tmp_path / "run", f"--config.data.tokenizer={tmp_path}/own.model"
+    small = command(
+        "prepare", *toy.flags, given, "--config.data.vocab_size=6", workdir=run
+    )
+    assert f"set data.vocab_size={own.vocab_size}" in small.complaint
+    tagged = command(
+        "prepare", *toy.flags, given, "--config.data.tag=>>de<<", workdir=run
+    )
+    assert "the tokeniser has no piece '>>de<<'" in tagged.complaint
+    assert not run.exists()
+    answer = command("prepare", *toy.flags, given, workdir=run)
+    assert answer.result["vocab_size"] == own.vocab_size
+    other = command("prepare", *toy.flags, workdir=run)
+    assert other.result == answer.result
