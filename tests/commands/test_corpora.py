@@ -114,7 +114,6 @@ def test_scores_are_those_of_evaluate(mixed, command):
         ([{"name": "a", "weight": 0}], "all weights of data.corpora are 0"),
         ([{"name": "a", "weight": True}], "has the weight True; use a number"),
         ([{"name": "a", "weight": [[0, 1], [0, 2]]}], "two weights at one update"),
-        ([{"name": "a", "weight": 1e-6}], "has no pair from update 0 on; raise a"),
         (
             [{"name": "a", "weight": [[5, 1]]}],
             "has no weight at update 0; add [0, 1.0]",
@@ -131,6 +130,12 @@ def test_a_wrong_corpus_is_refused_by_its_number(
     answer = command("prepare", *toy.flags, flag, workdir=tmp_path / "run")
     assert complaint in answer.complaint
     assert not (tmp_path / "run").exists()
+
+
+def test_weights_that_leave_no_pair_are_refused(command, toy):
+    flag = '--config.data.corpora=[{"name": "a", "weight": 0.000001}]'
+    answer = command("check", *toy.flags, flag)
+    assert "has no pair from update 0 on; raise a weight" in answer.complaint
 
 
 def test_a_score_that_no_text_has_is_refused(command, mixed_flags, tmp_path):
