@@ -7,7 +7,7 @@
 The first form translates each text of 1, 2, ... 7 consecutive test captions with each
 run, and scores texts of about the same number of source words together, as figure 2 of
 Bahdanau et al. (2015) does. The second writes a folder in which the captions of every
-split are joined by 1, 2, ... 6 in turn, to train on: a model that has seen single
+split are joined by 1, 2, ... --most in turn, to train on: a model that has seen single
 captions ends after the first sentence. The third draws what the first has
 printed: a line for each run, and of runs called NAME_1, NAME_2, ... the mean, with the
 lowest and the highest.
@@ -79,12 +79,14 @@ def by_length(
     return dict(sorted(found.items()))
 
 
-def write_joined(text: Path, output: Path) -> dict[str, int]:
-    """Write the splits joined by 1 to 6 in turn; returns the texts of each."""
+def write_joined(text: Path, output: Path, most: int) -> dict[str, int]:
+    """Write the splits joined by 1 to `most` in turn; returns the texts of each."""
     output.mkdir(parents=True, exist_ok=True)
     written = {}
     for split in SPLITS:
-        pairs = list(joined(read_pairs(text, split), itertools.cycle(range(1, 7))))
+        pairs = list(
+            joined(read_pairs(text, split), itertools.cycle(range(1, most + 1)))
+        )
         for language, side in zip(LANGUAGES, zip(*pairs, strict=True), strict=True):
             with gzip.open(output / f"{split}.{language}.gz", "wt") as file:
                 file.writelines(f"{line}\n" for line in side)
@@ -134,7 +136,7 @@ def measure(options: argparse.Namespace) -> dict:
     if options.text is None:
         raise InputError("give --text, the folder of Multi30k")
     if options.join:
-        return {"joined": write_joined(options.text, options.join)}
+        return {"joined": write_joined(options.text, options.join, options.most)}
     groups = by_length(read_pairs(options.text, TEST))
     bleu = make_bleu(LANGUAGES[1])
     scores: dict[str, list[float]] = {}
@@ -163,7 +165,8 @@ def measure(options: argparse.Namespace) -> dict:
 
 
 main = functools.partial(
-    harness.run, __doc__, measure, text=None, runs=[], join=None, found=[], output=None,
+    harness.run, __doc__, measure, text=None, runs=[], join=None, most=6, found=[],
+    output=None,
 )  # fmt: skip
 
 
