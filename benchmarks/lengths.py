@@ -2,12 +2,15 @@
 
     python benchmarks/lengths.py --text=data/multi30k --runs=runs/a,runs/b
     python benchmarks/lengths.py --text=data/multi30k --join=data/multi30k_joined
+    python benchmarks/lengths.py --found=a.txt,b.txt --output=lengths.svg
 
 The first form translates each text of 1, 2, ... 7 consecutive test captions with each
 run, and scores texts of about the same number of source words together, as figure 2 of
 Bahdanau et al. (2015) does. The second writes a folder in which the captions of every
-split are joined by 1, 2, ... 6 in turn, to train on: a model that has seen single
-captions ends after the first sentence.
+split are joined by 1, 2, ... --most in turn, to train on: a model that has seen single
+captions ends after the first sentence. The third draws what the first has
+printed: a line for each run, and of runs called NAME_1, NAME_2, ... the mean, with the
+lowest and the highest.
 """
 
 import argparse
@@ -15,6 +18,9 @@ import bisect
 import functools
 import gzip
 import itertools
+import json
+import re
+import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -73,12 +79,14 @@ def by_length(
     return dict(sorted(found.items()))
 
 
-def write_joined(text: Path, output: Path) -> dict[str, int]:
-    """Write the splits joined by 1 to 6 in turn; returns the texts of each."""
+def write_joined(text: Path, output: Path, most: int) -> dict[str, int]:
+    """Write the splits joined by 1 to `most` in turn; returns the texts of each."""
     output.mkdir(parents=True, exist_ok=True)
     written = {}
     for split in SPLITS:
-        pairs = list(joined(read_pairs(text, split), itertools.cycle(range(1, 7))))
+        pairs = list(
+            joined(read_pairs(text, split), itertools.cycle(range(1, most + 1)))
+        )
         for language, side in zip(LANGUAGES, zip(*pairs, strict=True), strict=True):
             with gzip.open(output / f"{split}.{language}.gz", "wt") as file:
                 file.writelines(f"{line}\n" for line in side)
@@ -86,11 +94,49 @@ def write_joined(text: Path, output: Path) -> dict[str, int]:
     return written
 
 
+def lines_of(found: Sequence[dict]) -> list[dict]:
+    """Return a point for each length and name: mean, lowest and highest BLEU."""
+    scores = defaultdict(list)
+    for name, values in [item for each in found for item in each["bleu"].items()]:
+        scores[re.sub(r"_\d+$", "", name)].append(values)
+    return [
+        {"words": words[1], "run": name, "mean": statistics.mean(each),
+         "lowest": min(each), "highest": max(each)}
+        for name, runs in scores.items()
+        for words, each in zip(found[0]["words"], zip(*runs, strict=True), strict=True)
+    ]  # fmt: skip
+
+
+def draw(points: list[dict], output: Path) -> None:
+    """Draw BLEU by the number of source words."""
+    import altair as alt
+
+    from jaxformer.reports import page
+
+    names = list(dict.fromkeys(point["run"] for point in points))
+    colours = alt.Scale(range=list(page.COLOURS[: len(names)]))
+    base = alt.Chart(alt.Data(values=points)).encode(
+        x=alt.X("words:Q", title="words of the source, up to"),
+        color=alt.Color("run:N", sort=names, scale=colours, title=None),
+    )
+    lines = base.mark_line(point=True).encode(y=alt.Y("mean:Q", title="BLEU"))
+    bands = base.mark_area(opacity=0.15).encode(y="lowest:Q", y2="highest:Q")
+    chart = alt.layer(bands, lines).properties(width=480, height=260)
+    page.write(output, page.picture(chart, "svg"))
+
+
 def measure(options: argparse.Namespace) -> dict:
+    if options.output:
+        found = [
+            json.loads(Path(each).read_text().splitlines()[-1])
+            for each in options.found
+        ]
+        draw(lines_of(found), options.output)
+        return {"drawn": str(options.output)}
     if options.text is None:
         raise InputError("give --text, the folder of Multi30k")
     if options.join:
-        return {"joined": write_joined(options.text, options.join)}
+        return {"joined": write_joined(options.text, options.join, options.most)}
     groups = by_length(read_pairs(options.text, TEST))
     bleu = make_bleu(LANGUAGES[1])
     scores: dict[str, list[float]] = {}
@@ -119,7 +165,8 @@ def measure(options: argparse.Namespace) -> dict:
 
 
 main = functools.partial(
-    harness.run, __doc__, measure, text=None, runs=[], join=None,
+    harness.run, __doc__, measure, text=None, runs=[], join=None, most=6, found=[],
+    output=None,
 )  # fmt: skip
 
 

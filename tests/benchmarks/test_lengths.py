@@ -77,3 +77,23 @@ def test_joined_splits_are_written(text, tmp_path, capsys):
 def test_a_folder_without_the_text_is_one_line(tmp_path, capsys):
     assert lengths.main([f"--text={tmp_path}"]) == 2
     assert "has no test_2016_flickr.en" in capsys.readouterr().err
+
+
+def test_runs_of_several_seeds_are_drawn_as_a_mean_with_its_range(tmp_path, capsys):
+    words = [[0, 8], [8, 12]]
+    found = [
+        {"words": words, "bleu": {"lstm_1": [10.0, 4.0], "rotary": [7.0, 8.0]}},
+        {"words": words, "bleu": {"lstm_2": [20.0, 6.0]}},
+    ]
+    points = lengths.lines_of(found)
+    assert points[0] == {
+        "words": 8, "run": "lstm", "mean": 15.0, "lowest": 10.0, "highest": 20.0,
+    }  # fmt: skip
+    assert [point["mean"] for point in points] == [15.0, 5.0, 7.0, 8.0]
+    files = [tmp_path / f"{number}.txt" for number in range(2)]
+    for file, each in zip(files, found, strict=True):
+        file.write_text(f"| a table |\n{json.dumps(each)}\n")
+    picture = tmp_path / "lengths.svg"
+    given = ",".join(map(str, files))
+    assert lengths.main([f"--found={given}", f"--output={picture}"]) == 0
+    assert "lstm" in picture.read_text()
