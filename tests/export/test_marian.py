@@ -66,7 +66,12 @@ def test_its_search_is_set_up_as_ours(
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_ids_and_text_are_equal(make_model, export_to_marian, transformers):
     config = SimpleNamespace(
-        vocab_size=120, character_coverage=1.0, vocab_sentences=99, seed=0
+        tags=[],
+        user_defined_symbols=(),
+        vocab_size=120,
+        character_coverage=1.0,
+        vocab_sentences=99,
+        seed=0,
     )
     tokenizer = train_tokenizer(TEXT, config)
     model, params = make_model(vocab_size=tokenizer.vocab_size)

@@ -45,7 +45,7 @@ class FakeTranslator:
     `fault`.
     """
 
-    options, tokenizer = SimpleNamespace(n_best=BEAM), FakeTokenizer()
+    options, tokenizer, tags = SimpleNamespace(n_best=BEAM), FakeTokenizer(), []
 
     def __init__(self) -> None:
         self.gate = threading.Event()

@@ -156,4 +156,7 @@ def test_accumulating_holds_gradients_beside_the_state():
 def test_the_largest_shape_has_the_longest_rows():
     """Of equal positions: attention grows with the square of a row."""
     shapes = (Shape(64, 32, 32), Shape(16, 128, 128), Shape(32, 64, 64))
-    assert largest_shape(model_of(**SIZES), SimpleNamespace(shapes=shapes)) == shapes[1]
+    assert (
+        largest_shape(model_of(**SIZES), SimpleNamespace(shapes=shapes, later=()))
+        == shapes[1]
+    )
