@@ -78,6 +78,7 @@ def get_config() -> ConfigDict:
             "encoder_global_positions": config_dict.placeholder(int),
             "fused_attention": False,  # True: cuDNN's kernel where it fits
             "attention_bias": False,
+            "tied_embeddings": "all",
             "activation": "relu",
             "logits_bias": False,
             "layer_norm_epsilon": 1e-6,  # of tensor2tensor
