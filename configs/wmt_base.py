@@ -36,6 +36,7 @@ def get_config() -> ConfigDict:
             "builtin_eval_pairs": 0,
             "tokenizer": "",
             "user_defined_symbols": (),
+            "shared_vocabulary": True,
             "vocab_size": 37000,  # section 5.1
             "vocab_sentences": 10_000_000,
             "character_coverage": 0.9999,
