@@ -32,6 +32,7 @@ def get_config() -> ConfigDict:
             "attention": "general",
             "attention_window": config_dict.placeholder(int),  # of local attention
             "feeding": "none",
+            "tied_embeddings": "all",
             "dropout": 0.2,
             "dtype": "bfloat16",
         }

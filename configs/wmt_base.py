@@ -36,6 +36,7 @@ def get_config() -> ConfigDict:
             "builtin_eval_pairs": 0,
             "tokenizer": "",
             "user_defined_symbols": (),
+            "shared_vocabulary": True,
             "vocab_size": 37000,  # section 5.1
             "vocab_sentences": 10_000_000,
             "character_coverage": 0.9999,
@@ -78,6 +79,7 @@ def get_config() -> ConfigDict:
             "encoder_global_positions": config_dict.placeholder(int),
             "fused_attention": False,  # True: cuDNN's kernel where it fits
             "attention_bias": False,
+            "tied_embeddings": "all",
             "activation": "relu",
             "logits_bias": False,
             "layer_norm_epsilon": 1e-6,  # of tensor2tensor

@@ -234,7 +234,13 @@ class Config:
     decoding: DecodingConfig
 
     def __post_init__(self) -> None:
-        """Raise InputError for a layout of batches that the model cannot use."""
+        """Raise InputError for batches or a vocabulary that the model cannot use."""
+        if self.model.tied_embeddings == "all" and not self.data.shared_vocabulary:
+            raise InputError(
+                "model.tied_embeddings is all and data.shared_vocabulary False, where "
+                "an id is another piece in each language; set model.tied_embeddings="
+                "target"
+            )
         if self.batches.layout == "packed" and not self.model.packs:
             raise InputError(
                 "this model cannot keep the sentence pairs of a packed row apart; set "

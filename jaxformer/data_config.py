@@ -47,16 +47,20 @@ class DataConfig(Section, name="data"):
     builtin_pairs: int = setting("Training pairs of a built-in corpus.", least=0)
     builtin_eval_pairs: int = setting("Pairs of a built-in evaluation split.", least=0)
     tokenizer: str = setting(
-        "SentencePiece model to use, a file; empty: one is trained on the text.",
+        "SentencePiece model to use, a file; without a shared vocabulary two, with a "
+        "comma between: source,target. Empty: trained on the text.",
         absent="",
     )
     user_defined_symbols: tuple[str, ...] = setting(
         "Texts that are one piece each and never split, such as placeholders.",
         absent=(),
     )
-    vocab_size: int = setting(
-        "Ids of the vocabulary of both languages, 4 reserved ones included.", least=5
+    shared_vocabulary: bool = setting(
+        "One vocabulary of both languages (section 5.1); False: one of each, which "
+        "needs model.tied_embeddings=target or none.",
+        absent=True,
     )
+    vocab_size: int = setting("Ids of a vocabulary, 4 reserved ones included.", least=5)
     vocab_sentences: int = setting("Most sentences that train the vocabulary.", least=1)
     character_coverage: float = setting(
         "Share of the text's characters that get an id.", above=0, most=1

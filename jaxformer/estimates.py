@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.batch import Tokenizer
 from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.plan import Plan, Shape
 from jaxformer.data.store import SIDES
@@ -62,6 +63,14 @@ def parameters_by_part(params: Parameters) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
+def describe_vocabulary(tokenizer: Tokenizer) -> str:
+    """Say how many ids there are."""
+    source, target = tokenizer.source_vocab_size, tokenizer.vocab_size
+    if source == target:
+        return f"a vocabulary of {target:,} pieces"
+    return f"vocabularies of {source:,} source and {target:,} target pieces"
+
+
 def describe_corpora(checked: Run, sizes: dict[str, int]) -> list[str]:
     """Say how many pairs of each corpus an epoch has, from which update on."""
     data, lines = checked.config.data, []
@@ -91,8 +100,8 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     real = [round(tokens / updates) for tokens in plan.tokens]
     shapes = list(zip(plan.shapes, counts.tolist(), strict=True))
     lines = [
-        f"text        {train['kept']:,} pairs to train on, a vocabulary of "
-        f"{checked.tokenizer.vocab_size:,} pieces",
+        f"text        {train['kept']:,} pairs to train on, "
+        f"{describe_vocabulary(checked.tokenizer)}",
         *describe_corpora(checked, prepared.sizes()),
         f"model       {sum(parts.values()):>13,} parameters",
         *(f"            {count:>13,} {part}" for part, count in parts.items()),
@@ -155,8 +164,12 @@ def search_microbatch(
 ) -> dict[str, int | bool] | None:
     """Find the largest microbatch that fits `budget` bytes; log the flags to set."""
     config = checked.config
-    vocab_size = checked.tokenizer.vocab_size
-    model = make_model(config.model, vocab_size=vocab_size, rematerialise=rematerialise)
+    model = make_model(
+        config.model,
+        vocab_size=checked.tokenizer.vocab_size,
+        source_vocab_size=checked.tokenizer.source_vocab_size,
+        rematerialise=rematerialise,
+    )
     flags = f"--config.training.rematerialise={rematerialise}"
     logger.info("search      %s", flags)
     found = largest_microbatch(

@@ -31,17 +31,22 @@ def new_state(this: Run, setup: TrainingSetup) -> TrainState:
     file = training.initial_embeddings
     if not file:
         return state
-    pieces = this.tokenizer.pieces()
-    vectors, is_found = read_word_vectors(Path(file), pieces, d_model=d_model)
-    found = f"{is_found.sum():,} of {len(pieces):,} pieces start from {file}"
-    logger.info("embeddings: %s, the others at random", found)
+    pieces = {"embedding": this.tokenizer.pieces()}
+    if "source_embedding" in state.params:
+        pieces["source_embedding"] = this.tokenizer.source_pieces()
+    for name, own in pieces.items():
+        vectors, is_found = read_word_vectors(Path(file), own, d_model=d_model)
+        found = f"{is_found.sum():,} of {len(own):,} pieces start from {file}"
+        logger.info("%s: %s, the others at random", name, found)
 
-    def replace(params: Parameters) -> Parameters:
-        drawn = params["embedding"]
-        choose = jax.jit(jnp.where, out_shardings=drawn.sharding)
-        return {**params, "embedding": choose(is_found[:, None], vectors, drawn)}
+        def replace(
+            params: Parameters, name=name, vectors=vectors, is_found=is_found
+        ) -> Parameters:
+            choose = jax.jit(jnp.where, out_shardings=params[name].sharding)
+            return {**params, name: choose(is_found[:, None], vectors, params[name])}
 
-    return with_parameters(state, replace)
+        state = with_parameters(state, replace)
+    return state
 
 
 def with_parameters(

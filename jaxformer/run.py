@@ -103,6 +103,7 @@ def _make_run(folder: Workdir, config: Config, tokenizer: Tokenizer) -> Run:
     model = make_model(
         config.model,
         vocab_size=tokenizer.vocab_size,
+        source_vocab_size=tokenizer.source_vocab_size,
         rematerialise=config.training.rematerialise,
     )
     return Run(folder, config, tokenizer, model)

@@ -48,6 +48,7 @@ class Section:
     # Of the section `model`:
     packs = True  # whether rows may hold several sentence pairs
     halves = False  # whether mesh.fsdp must divide half of d_model
+    tied_embeddings = "all"  # see `jaxformer.models.embeddings`
 
     def __init_subclass__(cls, name: str | None = None) -> None:
         cls.section = name or cls.section

@@ -2,7 +2,7 @@
 
     config.json       the resolved config, the direction, the tokeniser's hash, versions
                       of packages, and a hash of all these
-    tokenizer.model   SentencePiece; of an imported model a zip file of two, with pieces
+    tokenizer.model   SentencePiece; a zip file of two if each language has its own
     corpus/           tokenised text, with a report of what was dropped
     checkpoints/      the training state
     metrics.jsonl, tensorboard/
@@ -21,7 +21,12 @@ from pathlib import Path
 from jaxformer import processes
 from jaxformer.config import Config
 from jaxformer.config_files import ConfigRequest, parse_config
-from jaxformer.data.tokenizer import Tokenizer, require_symbols, require_usable
+from jaxformer.data.given_tokenizer import (
+    load_given,
+    require_symbols,
+    require_usable,
+)
+from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.files import owned, write_atomically
 
@@ -153,7 +158,8 @@ class Workdir:
             run = Workdir(Path(config.training.init_from))
             given, tokenizer = run.tokenizer_file, run.read_tokenizer()
         elif given:
-            tokenizer = Tokenizer.load(Path(given))
+            is_shared = config.data.shared_vocabulary
+            tokenizer = load_given(given, is_shared=is_shared)
         elif not own.exists():
             return None
         else:

@@ -18,14 +18,19 @@ class Numbers:
     """A tokeniser whose sentences are numbers, each of which is an id."""
 
     source_model = target_model = b"no SentencePiece model"
+    renumbers = False
 
     def __init__(self, vocabulary: int) -> None:
-        self.vocab_size = vocabulary
+        self.vocab_size = self.source_vocab_size = vocabulary
 
     def pieces(self) -> list[str]:
         """Name every id: the reserved ones, then the numbers."""
         words = map(str, range(EOS + 1, self.vocab_size))
         return ["<pad>", "<unk>", "<s>", "</s>", *words]
+
+    def source_pieces(self) -> list[str]:
+        """Name every id."""
+        return self.pieces()
 
     def language_code(self, text: str) -> str:
         """No text begins with one."""

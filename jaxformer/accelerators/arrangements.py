@@ -20,14 +20,14 @@ TRIES = 4  # compiles of one mesh for a microbatch that fits
 STATE_BYTES = 16  # of a parameter: it, its gradient and Adam's moments, float32
 
 
-def meshes(devices: int, config: Config, vocab_size: int) -> list[MeshConfig]:
+def meshes(devices: int, config: Config, *vocab_sizes: int) -> list[MeshConfig]:
     """List the meshes of `devices` that divide the model, least `tensor` first."""
     found = []
     sizes = [n for n in range(1, devices + 1) if devices % n == 0]
     for tensor in sizes:
         for fsdp in (n for n in sizes if devices % (tensor * n) == 0):
             mesh = MeshConfig(data=devices // tensor // fsdp, fsdp=fsdp, tensor=tensor)
-            if _divides(mesh, config, vocab_size):
+            if all(_divides(mesh, config, size) for size in vocab_sizes):
                 found.append(mesh)
     return found
 
@@ -57,7 +57,7 @@ def search(
     estimate improves. `work` has an update as one microbatch, of a model with so many
     `parameters`; `compile_one` takes a Work and returns the figures of an update.
     """
-    listed = meshes(topology.devices, work.config, work.vocab_size)
+    listed = meshes(topology.devices, work.config, *work[1:3])
     logger.info("search      %d meshes divide the devices and the model", len(listed))
     found: list[Figures] = []
     best, left = math.inf, len(listed)

@@ -164,6 +164,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     model = make_model(
         config.model,
         vocab_size=request["vocab_size"],
+        source_vocab_size=request["source_vocab_size"],
         rematerialise=config.training.rematerialise,
     )
     devices = devices_of(topology)

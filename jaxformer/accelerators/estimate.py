@@ -39,6 +39,7 @@ class Work(NamedTuple):
 
     config: Config
     vocab_size: int
+    source_vocab_size: int
     shape: tuple[int, int, int]  # of a microbatch: rows, source and target length
     microbatches: int  # of an update
     flops: int  # of the matrix products of a microbatch
@@ -70,6 +71,7 @@ def compile_programs(topology: Topology, work: Work, *, decode: bool) -> dict[st
         "topology": topology.name,
         "config": work.config.as_dict(),
         "vocab_size": work.vocab_size,
+        "source_vocab_size": work.source_vocab_size,
         "shape": work.shape,
         "microbatches": work.microbatches,
         "decode": decode,

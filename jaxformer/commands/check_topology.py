@@ -82,7 +82,8 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
     if workdir is not None:
         checked = open_run(workdir, request)
         plan = plan_training(checked, open_prepared(workdir))
-        config, vocab_size = checked.config, checked.tokenizer.vocab_size
+        config, tokenizer = checked.config, checked.tokenizer
+        vocab_sizes = tokenizer.vocab_size, tokenizer.source_vocab_size
         model = checked.model
         shape = tuple(max(plan.shapes, key=lambda shape: model.activations(*shape)))
         share, text = plan.real_token_share, ""
@@ -94,17 +95,17 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
     else:
         begun = request.values is None and Workdir(request.init_from).read_record()
         config = parse_config(request.resolve(begun and begun["config"]))
-        vocab_size = config.data.vocab_size
-        model = make_model(config.model, vocab_size=vocab_size, rematerialise=False)
+        vocab_sizes = (config.data.vocab_size,) * 2
+        model = make_model(config.model, vocab_size=vocab_sizes[0], rematerialise=False)
         shape, count = longest_rows(config)
     rows, source, target = shape
     logger.info(
         "batches     %sa vocabulary of %s pieces, %d microbatch(es) of %d x %d x %d%s",
-        text, f"{vocab_size:,}", count, rows, source, target,
+        text, f"{vocab_sizes[0]:,}", count, rows, source, target,
         ", the largest bucket" if config.batches.layout == "buckets" else "",
     )  # fmt: skip
     tokens = share * count * rows * target
-    return Work(config, vocab_size, shape, count, model.flops(*shape), tokens)
+    return Work(config, *vocab_sizes, shape, count, model.flops(*shape), tokens)
 
 
 def longest_rows(config: Config) -> tuple[tuple[int, int, int], int]:
@@ -136,7 +137,10 @@ def best_arrangement(
         flops=work.flops * work.microbatches,
     )  # fmt: skip
     model = make_model(
-        work.config.model, vocab_size=work.vocab_size, rematerialise=False
+        work.config.model,
+        vocab_size=work.vocab_size,
+        source_vocab_size=work.source_vocab_size,
+        rematerialise=False,
     )
     parameters = parameter_count(jax.eval_shape(model.init, jax.random.key(0)))
     ranked = arrangements.search(topology, update, parameters, compile_one)

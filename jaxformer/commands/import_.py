@@ -43,8 +43,13 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     logger.info("importing %s", input)
     checkpoint = read_marian(input)
     values = config.resolve(None)
+    is_shared = len(checkpoint.vocabularies) == 1
     imported = parse_config(
-        {**values, "model": {**values["model"], **checkpoint.model}}
+        {
+            **values,
+            "data": {**values["data"], "shared_vocabulary": is_shared},
+            "model": {**values["model"], **checkpoint.model},
+        }
     )
     training = imported.training
     sizes = {"d_model": imported.model.d_model, "steps": training.steps}
@@ -52,7 +57,7 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     params = jax.tree.map(jnp.asarray, checkpoint.params)
     state = fresh_state(params, optimizer, training)
     tokenizer = pack_tokenizer(
-        checkpoint.source_model, checkpoint.target_model, checkpoint.pieces
+        checkpoint.source_model, checkpoint.target_model, *checkpoint.vocabularies
     )
     with new_folder(workdir) as folder:
         made = Workdir(folder)
@@ -60,7 +65,7 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
         made.write_record(imported, Tokenizer.load(made.tokenizer_file))
         with Checkpoints(made.checkpoints, keep=1, scores={}) as checkpoints:
             checkpoints.save(0, state)
-    size, vocab_size = parameter_count(params), len(checkpoint.pieces)
+    size, vocab_size = parameter_count(params), len(checkpoint.vocabularies[-1])
     sizes = f"{size:,} parameters, a vocabulary of {vocab_size:,} pieces"
     train = f"train it with --mode=train --workdir={workdir}"
     direction = imported.data.direction

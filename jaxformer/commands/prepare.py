@@ -7,12 +7,13 @@ from jaxformer.run import prepare_run
 
 
 def run(*, config: ConfigRequest, workdir: Path) -> dict:
-    """Prepare the workdir; returns pairs, what was dropped, and the vocabulary size."""
+    """Prepare the workdir; returns pairs, what was dropped, and numbers of ids."""
     with prepare_run(workdir, config) as (this, prepared):
         train = prepared.report["train"]
     return {
         "pairs": train["kept"],
         "dropped": train["dropped"],
         "vocab_size": prepared.tokenizer.vocab_size,
+        "source_vocab_size": prepared.tokenizer.source_vocab_size,
         "direction": this.config.data.direction,
     }

@@ -109,6 +109,7 @@ def describe(
         "direction": of_corpus(run, split).config.data.direction,
         "tokenizer": run.tokenizer.hash,
         "vocabulary": run.tokenizer.vocab_size,
+        "source_vocabulary": run.tokenizer.source_vocab_size,
         "versions": run.workdir.read_record().get("versions", {}),
     }
     done = prepared = None

@@ -34,7 +34,7 @@ from jaxformer.data.cleaning import CorpusReport, clean
 from jaxformer.data.sources import Pair, read_pairs, read_parts
 from jaxformer.data.store import SIDES, TokenizedCorpus, open_corpus, write_corpus
 from jaxformer.data.text import read_lines
-from jaxformer.data.tokenizer import Tokenizer, train_tokenizer
+from jaxformer.data.tokenizer import Tokenizer, pair_of, train_tokenizer
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.files import (
@@ -123,7 +123,7 @@ def prepare(
             size = config.vocab_size
             log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
             with progress("reading", unit="pairs") as read:
-                tokenizer = train_tokenizer(_sentences(config, read), config)
+                tokenizer = _train(config, read)
             total = read.n
         else:
             log.info("corpus: using a tokeniser of %d ids", tokenizer.vocab_size)
@@ -157,12 +157,19 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
     return PreparedCorpus(tokenizer, open_corpus(corpus / "train"), dev, report)
 
 
-def _sentences(config: DataConfig, read: Progress) -> Iterator[str]:
-    for data in config.training_texts.values():
-        for part in read_parts(data, "train"):
-            for pair in part.pairs:
-                read.update()
-                yield from pair
+def _train(config: DataConfig, read: Progress) -> Tokenizer:
+    def sentences(*sides: int) -> Iterator[str]:
+        for data in config.training_texts.values():
+            for part in read_parts(data, "train"):
+                for pair in part.pairs:
+                    read.update(0 in sides)  # each pair once
+                    yield from (pair[side] for side in sides)
+
+    if config.shared_vocabulary:
+        return train_tokenizer(sentences(0, 1), config)
+    source = train_tokenizer(sentences(0), config)
+    target = train_tokenizer(sentences(1), config, has_tags=False)
+    return pair_of(source.content, target.content)
 
 
 def _write(
@@ -173,7 +180,8 @@ def _write(
     total: int | None,
 ) -> None:
     """Write all texts in tokens, those of dev also as text, and the report."""
-    digest, size = sha256(), {"vocab_size": tokenizer.vocab_size}
+    digest = sha256()
+    size = {"vocab_size": max(tokenizer.vocab_size, tokenizer.source_vocab_size)}
     reports = {name: CorpusReport() for name in config.training_texts}
     progress_of = functools.partial(track, unit="pairs")
     if len(reports) > 1:

@@ -1,7 +1,7 @@
 """Convert sentences to ids and back with a SentencePiece BPE vocabulary.
 
-Source and target share the vocabulary (section 5.1). `MarianTokenizer` is that of an
-imported model.
+Source and target share the vocabulary (section 5.1). A `PairTokenizer` has a
+SentencePiece model for each language.
 
 SentencePiece's own NFKC rules are off: they rewrite "½", "H₂O", "…" and full-width
 punctuation. If all characters of a text are in the vocabulary, decode(encode(text)) is
@@ -36,19 +36,23 @@ log = logging.getLogger(__name__)
 
 _RESERVED = 4  # PAD, UNK, BOS, EOS
 _ZIP = b"PK\x03\x04"  # first bytes of a zip file, never of a SentencePiece model
-_MEMBERS = ("source.spm", "target.spm", "vocabulary.json")
+_MODELS = ("source.spm", "target.spm")
+_VOCABULARIES = ("vocabulary.json", "target_vocabulary.json")
 _LANGUAGE = re.compile(f"({TAG})?")
 
 
 class Tokenizer:
     """A trained vocabulary; implements `jaxformer.batch.Tokenizer`."""
 
+    is_shared = True  # whether source and target ids mean the same pieces
+    renumbers = False
+
     def __init__(self, model: bytes):
         """Use the bytes of a SentencePiece model; RuntimeError if they are not one."""
         self._processor = SentencePieceProcessor(model_proto=model)
         self.source_model = self.target_model = self.content = model
         self.hash = hashlib.sha256(model).hexdigest()
-        self.vocab_size = len(self._processor)
+        self.vocab_size = self.source_vocab_size = len(self._processor)
         ids = list(range(self.vocab_size))
         self._pieces: list[str] = self._processor.id_to_piece(ids)
 
@@ -67,7 +71,7 @@ class Tokenizer:
                     f"{found[:12]} instead of {sha256[:12]}); put the original back"
                 )
             is_packed = content.startswith(_ZIP)
-            return MarianTokenizer(content) if is_packed else Tokenizer(content)
+            return PairTokenizer(content) if is_packed else Tokenizer(content)
         except OSError as error:
             raise InputError(f"the tokenizer {path} cannot be read: {error}") from None
         except (RuntimeError, zipfile.BadZipFile, KeyError, ValueError) as error:
@@ -75,9 +79,18 @@ class Tokenizer:
                 f"{path} is damaged or not a SentencePiece model ({error})"
             ) from None
 
+    @property
+    def sides(self) -> tuple["Tokenizer", ...]:
+        """Return the tokenisers of which this one is made."""
+        return (self,)
+
     def pieces(self) -> list[str]:
-        """Return the piece of every id; "▁" stands for the space before a word."""
-        return list(self._pieces)
+        """Return the piece of every target id; "▁" is the space before a word."""
+        return list(self.sides[-1]._pieces)
+
+    def source_pieces(self) -> list[str]:
+        """Return the piece of every source id."""
+        return list(self.sides[0]._pieces)
 
     def language_code(self, text: str) -> str:
         """Return the tag, a piece such as ">>fra<<", that begins a source, or ""."""
@@ -115,82 +128,63 @@ class Tokenizer:
         return normalise(self._processor.decode(_text_ids(ids)))
 
 
-class MarianTokenizer(Tokenizer):
-    """Two SentencePiece models, one a language, with one vocabulary of their pieces.
+class _Renumbered(Tokenizer):
+    """One side of a Marian model: SentencePiece's pieces have a vocabulary's ids.
 
-    A piece outside the vocabulary is UNK. A source sentence may begin with a language
-    code of the vocabulary, one piece.
+    A piece outside the vocabulary is UNK.
+    """
+
+    def __init__(self, model: bytes, pieces: list[str]):
+        super().__init__(model)
+        self._pieces, self.vocab_size = pieces, len(pieces)
+        self._ids = {piece: i for i, piece in enumerate(pieces) if i >= _RESERVED}
+
+    def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
+        return self.encode(sentences)  # with a tag, as Transformers does
+
+    def _encode_texts(self, texts: list[str]) -> list[list[int]]:
+        found = self._processor.encode(texts, out_type=str, num_threads=-1)
+        return [[*(self._ids.get(each, UNK) for each in row), EOS] for row in found]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        pieces = [self._pieces[token] for token in _text_ids(ids)]
+        return normalise(self._processor.decode(pieces))
+
+
+class PairTokenizer(Tokenizer):
+    """Two SentencePiece models, one a language.
+
+    Ids are those of the models, or of an imported model those of one vocabulary of both
+    languages' pieces or of two.
     """
 
     def __init__(self, packed: bytes):
         """Use what `pack_tokenizer` made; ValueError or KeyError if it is damaged."""
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-            source, target, vocabulary = map(archive.read, _MEMBERS)
-        super().__init__(source)
-        self.target_model, self.content = target, packed
-        self.hash = hashlib.sha256(packed).hexdigest()
-        self._target = SentencePieceProcessor(model_proto=target)
-        self._pieces = json.loads(vocabulary)
-        self.vocab_size = len(self._pieces)
-        self._ids = {piece: i for i, piece in enumerate(self._pieces) if i >= _RESERVED}
-
-    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        return self._encode(self._processor, sentences)
-
-    def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
-        return self._encode(self._target, sentences)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        pieces = [self._pieces[token] for token in _text_ids(ids)]
-        return normalise(self._target.decode(pieces))
-
-    def _encode(
-        self, model: SentencePieceProcessor, sentences: Sequence[str]
-    ) -> list[list[int]]:
-        texts = [normalise(sentence) for sentence in sentences]
-        codes = list(map(self.language_code, texts))
-        bare = list(map(str.removeprefix, texts, codes))
-        pieces = model.encode(bare, out_type=str, num_threads=-1)
-        return [
-            [*(self._ids.get(piece, UNK) for piece in (code, *sentence) if piece), EOS]
-            for code, sentence in zip(codes, pieces, strict=True)
-        ]
-
-
-def require_symbols(tokenizer: Tokenizer, config: DataConfig) -> None:
-    """Raise InputError if a given tokeniser lacks a tag or a symbol of a config."""
-    pieces = {*tokenizer.pieces()}
-    for symbol in (*config.tags, *config.user_defined_symbols):
-        if symbol not in pieces:
-            raise InputError(
-                f"the tokeniser has no piece {symbol!r}, which data.tag or "
-                "data.user_defined_symbols names; leave it out, or begin anew with a "
-                "tokeniser that has it"
-            )
-
-
-def require_usable(tokenizer: Tokenizer, path: Path, vocab_size: int) -> None:
-    """Raise InputError unless a new model can use the tokeniser of a user's `path`.
-
-    A SentencePiece model needs the reserved ids and must not change any character.
-    """
-    size, processor = tokenizer.vocab_size, tokenizer._processor
-    ids = [getattr(processor, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
-    text = normalise(" ".join(filter(str.isprintable, map(chr, range(0x110000)))))
-    if size > vocab_size:
-        fault = f"it has {size} ids, more than data.vocab_size={vocab_size}"
-        remedy = f"set data.vocab_size={size}"
-    elif ids != [PAD, UNK, BOS, EOS]:
-        fault = f"its ids of PAD, UNK, BOS and EOS are {ids}"
-        remedy = "train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
-    elif processor.normalize(text) != "▁" + text.replace(" ", "▁"):
-        fault = "it changes characters or the spaces between words"
-        remedy = (
-            "train it with --normalization_rule_name=identity --add_dummy_prefix=true"
+            models, names = [*map(archive.read, _MODELS)], archive.namelist()
+            files = [archive.read(name) for name in _VOCABULARIES if name in names]
+        self.content, self.hash = packed, hashlib.sha256(packed).hexdigest()
+        self.is_shared, self.renumbers = len(files) == 1, bool(files)
+        if files:  # one of both sides, or two
+            vocabularies = [*map(json.loads, files)]
+            self._source, self._target = map(_Renumbered, models, vocabularies * 2)
+        else:
+            self._source, self._target = map(Tokenizer, models)
+        self.source_model, self.target_model = models
+        self.vocab_size = self._target.vocab_size
+        self.source_vocab_size = self._source.vocab_size
+        self.encode, self.language_code = (
+            self._source.encode,
+            self._source.language_code,
         )
-    else:
-        return
-    raise InputError(f"{path} cannot be used: {fault}; {remedy}, or remove the file")
+        self.encode_target, self.decode = (
+            self._target.encode_target,
+            self._target.decode,
+        )
+
+    @property
+    def sides(self) -> tuple[Tokenizer, ...]:
+        return self._source, self._target
 
 
 def _text_ids(ids: Sequence[int]) -> list[int]:
@@ -199,38 +193,53 @@ def _text_ids(ids: Sequence[int]) -> list[int]:
     return [token for token in before_eos if token not in (PAD, BOS)]
 
 
-def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes:
-    """Pack two SentencePiece models and the pieces by id into a tokeniser's file.
+def pack_tokenizer(source: bytes, target: bytes, *vocabularies: Sequence[str]) -> bytes:
+    """Pack two SentencePiece models into a tokeniser's file.
 
-    A model of `train_tokenizer` for both is its own file. Raises InputError for what is
-    not a SentencePiece model.
+    `vocabularies` are the pieces by id: one of both languages, those of the source and
+    of the target, or none if the ids are those of the models. A model of
+    `train_tokenizer` for both is its own file. Raises InputError for what is not a
+    SentencePiece model.
     """
     try:
-        tokenizer, _ = (Tokenizer(model) for model in (source, target))
+        sides = [Tokenizer(model) for model in (source, target)]
     except RuntimeError:
         raise InputError(
-            "the checkpoint's source.spm or target.spm is not a SentencePiece model"
+            "source.spm or target.spm is not a SentencePiece model"
         ) from None
-    is_ours = tokenizer.pieces() == list(pieces) and tokenizer.encode([""]) == [[EOS]]
-    if source == target and is_ours:
+    is_ours = all(
+        side.pieces() == list(pieces) and side.encode([""]) == [[EOS]]
+        for side, pieces in zip(sides, vocabularies * 2, strict=False)
+    )
+    if is_ours and source == target and len(vocabularies) == 1:
         return source
+    if is_ours and len(vocabularies) == 2:
+        vocabularies = ()
+    files = [json.dumps([*each], ensure_ascii=False).encode() for each in vocabularies]
     packed = io.BytesIO()
-    vocabulary = json.dumps(list(pieces), ensure_ascii=False).encode()
     with zipfile.ZipFile(packed, "w") as archive:
-        for name, content in zip(_MEMBERS, (source, target, vocabulary), strict=True):
+        names = (*_MODELS, *_VOCABULARIES)
+        for name, content in zip(names, (source, target, *files), strict=False):
             # Without a date and compression: the same parts are the same bytes.
             archive.writestr(zipfile.ZipInfo(name), content)
     return packed.getvalue()
 
 
-def train_tokenizer(sentences: Iterable[str], config: DataConfig) -> Tokenizer:
-    """Train a BPE vocabulary on the sentences of both languages.
+def pair_of(source: bytes, target: bytes) -> PairTokenizer:
+    """Join two SentencePiece models, whose ids stay as they are."""
+    return PairTokenizer(pack_tokenizer(source, target))
+
+
+def train_tokenizer(
+    sentences: Iterable[str], config: DataConfig, *, has_tags: bool = True
+) -> Tokenizer:
+    """Train a BPE vocabulary on the sentences of both languages, or of one.
 
     The same sentences in the same order give the same bytes. Uses at most
     `vocab_sentences` of them, drawn with `seed`: 200 bytes of memory each. Raises
     InputError if there is no text or its characters alone exceed `vocab_size`.
     """
-    vocab_size = config.vocab_size
+    vocab_size, tags = config.vocab_size, config.tags if has_tags else []
     filled = filter(None, map(normalise, sentences))
     texts = _draw_sample(filled, config.vocab_sentences, config.seed)
     if not texts:
@@ -247,7 +256,7 @@ def train_tokenizer(sentences: Iterable[str], config: DataConfig) -> Tokenizer:
             vocab_size=vocab_size,
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
-            user_defined_symbols=[*config.tags, *config.user_defined_symbols],
+            user_defined_symbols=[*tags, *config.user_defined_symbols],
             normalization_rule_name="identity",
             num_threads=8,  # in the model's bytes: the same hash on every machine
             pad_id=PAD,

@@ -6,7 +6,7 @@ A side of a pair is a text, which is tokenised, or the pieces of a
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -76,8 +76,11 @@ class TeacherForcing:
     def __init__(
         self, model: Model, tokenizer: Tokenizer, *, batch_tokens: int
     ) -> None:
-        self._tokenizer, self._names = tokenizer, tokenizer.pieces()
-        self._ids = {name: index for index, name in enumerate(self._names)}
+        self._tokenizer = tokenizer
+        self._names = tokenizer.source_pieces(), tokenizer.pieces()
+        self._ids = [
+            {name: index for index, name in enumerate(names)} for names in self._names
+        ]
         self._batch_tokens, self._longest = batch_tokens, model.longest
 
         def log_probabilities(params: Any, batch: Batch) -> jax.Array:  # [B, T]
@@ -116,8 +119,8 @@ class TeacherForcing:
         Raises InputError for pieces that are not in the vocabulary or do not fit.
         """
         sides = (
-            self._ids_of(sources, self._tokenizer.encode),
-            self._ids_of(targets, self._tokenizer.encode_target),
+            _ids_of(sources, self._tokenizer.encode, self._ids[0]),
+            _ids_of(targets, self._tokenizer.encode_target, self._ids[1]),
         )
         found = []
         for number, (source, target) in enumerate(zip(*sides, strict=True), start=1):
@@ -149,7 +152,7 @@ class TeacherForcing:
         values = itertools.chain.from_iterable(scored)
         found = []
         for pair in pairs:
-            pieces = [self._names[token] for _, target in pair for token in target]
+            pieces = [self._names[1][token] for _, target in pair for token in target]
             own = list(itertools.islice(values, len(pieces)))
             found.append(PairScore(pieces, own))
         return found
@@ -166,30 +169,12 @@ class TeacherForcing:
             maps = self._maps(params, batch)
             if maps is None:
                 raise InputError("this model has no attention to show")
-            pieces = [[self._names[token] for token in side] for side in part]
+            sides = zip(self._names, part, strict=True)
+            pieces = [[names[token] for token in side] for names, side in sides]
             s, t = map(len, pieces)
             encoder, decoder, cross = (np.asarray(each)[:, 0] for each in maps)
             sizes = encoder[..., :s, :s], decoder[..., :t, :t], cross[..., :t, :s]
             found.append(Attention(*pieces, *sizes))
-        return found
-
-    def _ids_of(self, sides: Sequence[Side], encode: Callable) -> list[list[list[int]]]:
-        """The ids of each side by parts; a text is one part."""
-        encoded = iter(encode([side for side in sides if isinstance(side, str)]))
-        found = []
-        for side in sides:
-            if isinstance(side, str):
-                found.append([next(encoded)])
-                continue
-            if side and (side[-1] != self._names[EOS] or {*side} - self._ids.keys()):
-                raise InputError(
-                    f"{' '.join(side)[:60]} ... are not this tokeniser's pieces with "
-                    "</s> at the end; give `source_pieces` and `pieces` of a "
-                    "hypothesis of this model"
-                )
-            ids = [self._ids[piece] for piece in side]
-            ends = [at for at, token in enumerate(ids, start=1) if token == EOS]
-            found.append([ids[a:b] for a, b in itertools.pairwise([0, *ends])])
         return found
 
     def _batches(self, pairs: Sequence[Part]) -> Iterator[tuple[list[int], Batch]]:
@@ -216,3 +201,28 @@ class TeacherForcing:
                 sides = list(map(pad_rows, zip(*rows, strict=True), shape))
                 segments = [(side != PAD).astype(np.int32) for side in sides]
                 yield chosen, Batch(*sides, *segments)
+
+
+def _ids_of(
+    sides: Sequence[Side], encode: Callable, ids_of: Mapping[str, int]
+) -> list[list[list[int]]]:
+    """The ids of each side by parts; a text is one part. `ids_of` are those of pieces.
+
+    Raises InputError for pieces of another vocabulary.
+    """
+    encoded = iter(encode([side for side in sides if isinstance(side, str)]))
+    found = []
+    for side in sides:
+        if isinstance(side, str):
+            found.append([next(encoded)])
+            continue
+        if side and ({*side} - ids_of.keys() or ids_of[side[-1]] != EOS):
+            raise InputError(
+                f"{' '.join(side)[:60]} ... are not this tokeniser's pieces with </s> "
+                "at the end; give `source_pieces` and `pieces` of a hypothesis of this "
+                "model"
+            )
+        ids = [ids_of[piece] for piece in side]
+        ends = [at for at, token in enumerate(ids, start=1) if token == EOS]
+        found.append([ids[a:b] for a, b in itertools.pairwise([0, *ends])])
+    return found

@@ -54,8 +54,9 @@ class Translator:
         choose: Callable[[list[Hypothesis]], list[Hypothesis]] | None = None,
     ) -> None:
         self.tokenizer, self.options = tokenizer, options
-        self._names, self._choose = tokenizer.pieces(), choose
-        self.tags = [name for name in self._names if tokenizer.language_code(name)]
+        self._names = tokenizer.source_pieces(), tokenizer.pieces()
+        self._choose, code = choose, tokenizer.language_code
+        self.tags = [name for name in self._names[0] if code(name)]
         if options.tag not in ("", *self.tags):
             known = ", ".join(self.tags) or "none"
             raise InputError(
@@ -280,11 +281,11 @@ class Translator:
 
     def _hypotheses(self, source: list[int], found: SearchResult) -> list[Hypothesis]:
         rows = zip(*(leaf.tolist() for leaf in found), strict=True)
-        names = self._names
+        source_names, names = self._names
         hypotheses = [
             Hypothesis(
                 self.tokenizer.decode(tokens), score, log_probability, length,
-                [names[i] for i in source], [names[i] for i in tokens[:length]],
+                [source_names[i] for i in source], [names[i] for i in tokens[:length]],
             )
             for tokens, length, score, log_probability in rows
             if length

@@ -44,7 +44,7 @@ def write_ctranslate2(
         import ctranslate2.specs
     spec, positions = _spec(ctranslate2.specs, config.model, params)
     pieces = tokenizer.pieces()
-    spec.register_source_vocabulary(pieces)
+    spec.register_source_vocabulary(tokenizer.source_pieces())
     spec.register_target_vocabulary(pieces)
     spec.config.unk_token, spec.config.eos_token = pieces[UNK], pieces[EOS]
     spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS]
@@ -59,13 +59,12 @@ def write_ctranslate2(
             "float32, float16 or int8"
         ) from error
     spec.save(str(folder))
-    files = {"source": "sentencepiece.model", "target": "sentencepiece.model"}
-    if tokenizer.source_model != tokenizer.target_model:
-        files = {"source": "source.spm", "target": "target.spm"}
-    (folder / files["source"]).write_bytes(tokenizer.source_model)
-    (folder / files["target"]).write_bytes(tokenizer.target_model)
+    vocabularies = sorted(file.name for file in folder.glob("*_vocabulary.json"))
+    files = parameters.write_tokenizer(folder, tokenizer)
     readme = parameters.template("ctranslate2.md").substitute(
         vars(options) | files,
+        vocabulary=" and ".join(f"`{name}`" for name in vocabularies),
+        vocabulary_file=vocabularies[0],
         tokenizer=" and ".join(f"`{name}`" for name in dict.fromkeys(files.values())),
         direction=config.data.direction,
         quantization=quantization,
@@ -99,9 +98,10 @@ def _spec(specs: ModuleType, config: TransformerConfig, params: dict) -> tuple:
         specs.TransformerEncoderSpec(config.encoder_layers, **common),
         specs.TransformerDecoderSpec(config.decoder_layers, **common),
     )
-    spec.encoder.embeddings[0].weight = left.pop("embedding")  # [V, D]
-    for same in (spec.decoder.embeddings, spec.decoder.projection):
-        same.weight = spec.encoder.embeddings[0].weight
+    embedding = left.pop("embedding")  # [V, D]
+    spec.encoder.embeddings[0].weight = left.pop("source_embedding", embedding)
+    spec.decoder.embeddings.weight = embedding
+    spec.decoder.projection.weight = left.pop("output_embedding", embedding)
     if "logits_bias" in left:
         spec.decoder.projection.bias = left.pop("logits_bias")
     positions = left.pop("position_embedding", None)  # [L, D]

@@ -35,7 +35,15 @@ from jaxformer.models.transformer.config import TransformerConfig
 
 LONGEST = 512  # pieces that Transformers' search may generate
 LAYER_NORM_EPSILON = 1e-5  # PyTorch's, of every Marian model
-EMBEDDING = "model.shared.weight"  # [V, D]
+# Our embeddings [V, D] by Marian's names, for each `model.tied_embeddings`.
+EMBEDDINGS = {
+    "all": {"model.shared.weight": "embedding"},
+    "target": {
+        "model.encoder.embed_tokens.weight": "source_embedding",
+        "model.decoder.embed_tokens.weight": "embedding",
+    },
+}
+EMBEDDINGS["none"] = EMBEDDINGS["target"] | {"lm_head.weight": "output_embedding"}
 LOGITS_BIAS = "final_logits_bias"  # [1, V]
 # Keys of config.json and the field of `TransformerConfig` that each one sets.
 SIZES = {
@@ -48,12 +56,17 @@ SIZES = {
     "decoder_attention_heads": "num_heads",
     "max_position_embeddings": "max_positions",
 }
+# Keys of config.json by `model.tied_embeddings`, (True, True) where they are missing.
+TIES = {
+    "all": (True, True),
+    "target": (False, True),
+    "none": (False, False),
+}
+TIE_KEYS = "share_encoder_decoder_embeddings", "tie_word_embeddings"
 # Keys of config.json that our model fixes: the value, and that of a missing key.
 FIXED = {
     "model_type": ("marian", None),
     "scale_embedding": (True, False),
-    "share_encoder_decoder_embeddings": (True, True),
-    "tie_word_embeddings": (True, True),
     "static_position_embeddings": (True, True),
     "normalize_before": (False, False),
     "normalize_embedding": (False, False),
@@ -81,13 +94,21 @@ def export_marian(
     (folder / "model.safetensors").write_bytes(content)
     ids = {"pad": PAD, "bos": BOS, "eos": EOS, "forced_eos": EOS, "decoder_start": BOS}
     ids = {f"{name}_token_id": token for name, token in ids.items()}
-    files = {"vocab.json": {piece: index for index, piece in enumerate(pieces)}}
+    sides = {"vocab.json": tokenizer.source_pieces(), "target_vocab.json": pieces}
+    are_separate = sides["vocab.json"] != pieces
+    if not are_separate:
+        del sides["target_vocab.json"]
+    files: dict[str, dict] = {
+        name: {piece: index for index, piece in enumerate(side)}
+        for name, side in sides.items()
+    }
     files["config.json"] = {
         "architectures": ["MarianMTModel"],
         "is_encoder_decoder": True,
         **{key: value for key, (value, _) in FIXED.items()},
+        **dict(zip(TIE_KEYS, TIES[model.tied_embeddings], strict=True)),
         **{key: getattr(model, field) for key, field in SIZES.items()},
-        "vocab_size": len(pieces),
+        "vocab_size": len(sides["vocab.json"]),
         "decoder_vocab_size": len(pieces),
         "activation_function": model.activation,
         "dropout": model.dropout,
@@ -108,7 +129,7 @@ def export_marian(
         "tokenizer_class": "MarianTokenizer",
         "pad_token": pieces[PAD], "unk_token": pieces[UNK],
         "bos_token": pieces[BOS], "eos_token": pieces[EOS],
-        "separate_vocabs": False,
+        "separate_vocabs": are_separate,
         "split_special_tokens": True,  # "</s>" in a text is text
         "clean_up_tokenization_spaces": False,
         "source_lang": config.data.source_language,
@@ -133,9 +154,11 @@ def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
         "d_v": (head_size,),
     })  # fmt: skip
     left, scale = parameters.flat(params), stream_scale(config.layer_norm_epsilon)
-    embedding = left.pop("embedding").take(sines_first(config.d_model), 1)  # [V, D]
-    bias = left.pop("logits_bias", np.zeros(len(embedding), np.float32))
-    tensors = {EMBEDDING: embedding, LOGITS_BIAS: bias[None]}
+    order = sines_first(config.d_model)
+    bias = left.pop("logits_bias", np.zeros(len(left["embedding"]), np.float32))
+    tensors = {LOGITS_BIAS: bias[None]}
+    for name, ours in EMBEDDINGS[config.tied_embeddings].items():
+        tensors[name] = left.pop(ours).take(order, 1)
     for leaf in layer_leaves(vars(config)):
         ours = left.pop(leaf.ours, np.zeros(leaf.shape, np.float32))
         tensors[leaf.name] = ours.ravel()[leaf.order] * scale**leaf.power

@@ -6,7 +6,8 @@ fields. Models that differ in anything else are refused.
 
 Our vocabulary is PAD, UNK, BOS, EOS, then all other pieces in their order. Published
 models start the decoder with their padding piece, so its row of the embedding becomes
-the rows of our BOS and PAD.
+the rows of our BOS and PAD. A checkpoint has one vocabulary, vocab.json, or that of
+sources and target_vocab.json.
 """
 
 import json
@@ -31,7 +32,7 @@ class MarianCheckpoint(NamedTuple):
 
     model: dict[str, Any]  # TransformerConfig, without dropout and dtype
     params: dict  # nested dicts of float32 arrays
-    pieces: list[str]  # by our id
+    vocabularies: list[list[str]]  # pieces by our id: of both, or of source and target
     source_model: bytes  # SentencePiece
     target_model: bytes
 
@@ -43,13 +44,21 @@ class _UnsupportedError(Exception):
 def read_marian(folder: Path) -> MarianCheckpoint:
     """Read a checkpoint. Raises InputError if it is incomplete, damaged or unsupported.
 
-    The parameters fit a `Transformer` with the fields `model` and `len(pieces)` ids.
+    The parameters fit a `Transformer` with the fields `model` and as many ids as the
+    vocabularies have.
     """
     try:
         settings = _json(folder / "config.json")
         model = _model(settings)
-        pieces, rows = _vocabulary(settings, _json(folder / "vocab.json"))
-        params = _parameters(folder, model, rows)
+        found = [_vocabulary(settings, folder, "vocab.json", "vocab_size")]
+        if (folder / "target_vocab.json").exists():
+            if model["tied_embeddings"] == "all":
+                raise _fault(
+                    settings, marian.TIE_KEYS[0], "and target_vocab.json exists"
+                )
+            name = "target_vocab.json"
+            found.append(_vocabulary(settings, folder, name, "decoder_vocab_size"))
+        params = _parameters(folder, model, found[0][1], found[-1][1])
         files = [(folder / f"{side}.spm").read_bytes() for side in ("source", "target")]
     except OSError as error:
         raise InputError(
@@ -61,7 +70,7 @@ def read_marian(folder: Path) -> MarianCheckpoint:
             f"{folder} cannot be imported: {fault}; put back the checkpoint's own "
             "files, or import another model"
         ) from None
-    return MarianCheckpoint(model, params, pieces, *files)
+    return MarianCheckpoint(model, params, [pieces for pieces, _ in found], *files)
 
 
 def _model(settings: dict[str, Any]) -> dict[str, Any]:
@@ -72,6 +81,11 @@ def _model(settings: dict[str, Any]) -> dict[str, Any]:
     unused = ("attention_window", "relative_distance", "encoder_projected_keys")
     model |= dict.fromkeys((*unused, "encoder_global_positions"))
     model["positions"] = "sinusoidal"
+    ties = tuple(settings.get(key, True) for key in marian.TIE_KEYS)
+    names = {values: name for name, values in marian.TIES.items()}
+    if ties not in names:
+        raise _fault(settings, marian.TIE_KEYS[1], "though the embeddings are shared")
+    model["tied_embeddings"] = names[ties]
     for key, field in marian.SIZES.items():
         size = _integer(settings, key)
         if model.setdefault(field, size) != size:
@@ -100,16 +114,18 @@ def _integer(settings: dict, key: str, least: int = 1, most: float = math.inf) -
     return value
 
 
-def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], list[int]]:
-    """Return the pieces by our ids, and the row of each in Marian."""
-    size = _integer(settings, "vocab_size")
+def _vocabulary(
+    settings: dict, folder: Path, file: str, key: str
+) -> tuple[list[str], list[int]]:
+    """Return the pieces of a file by our ids, and the row of each in Marian."""
+    size, ids = _integer(settings, key), _json(folder / file)
     if set(ids.values()) != set(range(size)) or len(ids) != size:
         raise _UnsupportedError(
-            f"vocab.json does not name the ids 0 to {size - 1}, one piece each, as "
-            "vocab_size in config.json demands"
+            f"{file} does not name the ids 0 to {size - 1}, one piece each, as {key} "
+            "in config.json demands"
         )
     if "<unk>" not in ids:
-        raise _UnsupportedError("vocab.json has no piece '<unk>'")
+        raise _UnsupportedError(f"{file} has no piece '<unk>'")
     names, unknown = sorted(ids, key=ids.get), ids["<unk>"]
     pad, start, eos = (
         _integer(settings, f"{name}_token_id", least=0, most=size - 1)
@@ -129,14 +145,23 @@ def _vocabulary(settings: dict, ids: dict[str, int]) -> tuple[list[str], list[in
     return pieces, reserved + others
 
 
-def _parameters(folder: Path, model: dict[str, Any], rows: list[int]) -> dict:
-    """Read our nested parameters; set `attention_bias` and `logits_bias` in `model`."""
+def _parameters(
+    folder: Path, model: dict[str, Any], source_rows: list[int], rows: list[int]
+) -> dict:
+    """Read our nested parameters; set `attention_bias` and `logits_bias` in `model`.
+
+    The rows are those of source and target ids in Marian's embeddings.
+    """
     tensors, size, d_model = _read_tensors(folder), max(rows) + 1, model["d_model"]
+    embeddings = marian.EMBEDDINGS[model["tied_embeddings"]]
     for name in [*tensors]:
         if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+            if name in embeddings:
+                continue
             matrix = tensors.pop(name)
-            if not np.array_equal(tensors.setdefault(marian.EMBEDDING, matrix), matrix):
-                raise _UnsupportedError(f"{name} is not equal to the other embeddings")
+            same = [*embeddings][-1]  # "all" has one, "target" that of the decoder last
+            if not np.array_equal(tensors.setdefault(same, matrix), matrix):
+                raise _UnsupportedError(f"{name} is not equal to {same}")
         elif name.endswith("embed_positions.weight"):
             table = tensors.pop(name)
             sinusoids = sinusoidal_positions(len(table), d_model)
@@ -147,7 +172,11 @@ def _parameters(folder: Path, model: dict[str, Any], rows: list[int]) -> dict:
                 raise _UnsupportedError(f"{name} is not the paper's table of sinusoids")
     tensors.setdefault(marian.LOGITS_BIAS, np.zeros((1, size), np.float32))
     expected = {leaf.name: leaf.order.shape for leaf in marian.layer_leaves(model)}
-    expected |= {marian.EMBEDDING: (size, d_model), marian.LOGITS_BIAS: (1, size)}
+    rows_of = {name: rows for name in embeddings.values()}
+    rows_of["source_embedding"] = source_rows
+    for name, ours in embeddings.items():
+        expected[name] = max(rows_of[ours]) + 1, d_model
+    expected[marian.LOGITS_BIAS] = (1, size)
     found = {name: tensor.shape for name, tensor in tensors.items()}
     for name in sorted(found.keys() | expected.keys()):
         if found.get(name) != expected.get(name):
@@ -156,7 +185,10 @@ def _parameters(folder: Path, model: dict[str, Any], rows: list[int]) -> dict:
                 f"expects {expected.get(name, 'no such tensor')}"
             )
     order = np.argsort(marian.sines_first(d_model))
-    params = {"embedding": tensors[marian.EMBEDDING][rows][:, order]}  # [V, D]
+    params = {
+        ours: tensors[name][rows_of[ours]][:, order]  # [V, D]
+        for name, ours in embeddings.items()
+    }
     model["logits_bias"] = bool(tensors[marian.LOGITS_BIAS].any())
     if model["logits_bias"]:
         params["logits_bias"] = tensors[marian.LOGITS_BIAS][0, rows]

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxformer.batch import Tokenizer
 from jaxformer.errors import InputError
 
 
@@ -49,6 +51,16 @@ def require_none_left(program: str, left: Mapping[str, Any]) -> None:
             f"{program} cannot hold this model's parameter {min(left)}; export to "
             "another format"
         )
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> dict[str, str]:
+    """Write the SentencePiece model, or two; return the names of source and target."""
+    files = {"source": "sentencepiece.model", "target": "sentencepiece.model"}
+    if tokenizer.source_model != tokenizer.target_model:
+        files = {"source": "source.spm", "target": "target.spm"}
+    (folder / files["source"]).write_bytes(tokenizer.source_model)
+    (folder / files["target"]).write_bytes(tokenizer.target_model)
+    return files
 
 
 @contextmanager

@@ -4,7 +4,7 @@
 
     translate.bin        the program: (parameters, source ids) -> hypotheses
     parameters.npz       the parameters by name
-    sentencepiece.model  the tokeniser
+    sentencepiece.model  the tokeniser, or source.spm and target.spm
     example.py           text in, text out, with jax, numpy and sentencepiece
 
 The program takes any number of sentences of up to a fixed number of pieces.
@@ -24,7 +24,7 @@ from jaxformer.config import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.scorer import search_translations
 from jaxformer.errors import InputError
-from jaxformer.export.parameters import flat, nested, template
+from jaxformer.export.parameters import flat, nested, template, write_tokenizer
 from jaxformer.models.architectures import make_model
 from jaxformer.models.transformer.config import TransformerConfig
 
@@ -40,12 +40,12 @@ def write_stablehlo(
 ) -> None:
     """Write the search for sources of up to `source_length` pieces into `folder`.
 
-    Raises InputError for a tokeniser with a SentencePiece model for each language.
+    Raises InputError for a tokeniser whose ids are not those of SentencePiece.
     """
-    if tokenizer.source_model != tokenizer.target_model:
+    if tokenizer.renumbers:
         raise InputError(
-            "a StableHLO program's example reads one SentencePiece model for both "
-            "languages, and this run has two; export to another format"
+            "a StableHLO program's example reads SentencePiece models, and this run's "
+            "tokeniser gives other ids to their pieces; export to another format"
         )
     named = flat(params)
     program = translation_program(config.model, options)
@@ -56,8 +56,8 @@ def write_stablehlo(
     )
     (folder / "translate.bin").write_bytes(exported.serialize())
     np.savez(folder / "parameters.npz", **named)
-    (folder / "sentencepiece.model").write_bytes(tokenizer.source_model)
-    example = template("stablehlo.py.txt").substitute(length=source_length)
+    files = write_tokenizer(folder, tokenizer)
+    example = template("stablehlo.py.txt").substitute(files, length=source_length)
     (folder / "example.py").write_text(example, encoding="utf-8")
 
 
@@ -68,8 +68,12 @@ def translation_program(config: TransformerConfig, options: TranslateOptions) ->
 
     def translate(named: Mapping[str, jax.Array], source: jax.Array) -> dict:
         params = nested(named)
+        embedding = params["embedding"]
         model = make_model(
-            plain, vocab_size=len(params["embedding"]), rematerialise=False
+            plain,
+            vocab_size=len(embedding),
+            source_vocab_size=len(params.get("source_embedding", embedding)),
+            rematerialise=False,
         )
         return search_translations(
             [model], [params], source,

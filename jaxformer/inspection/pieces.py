@@ -1,7 +1,7 @@
 """Inspect a tokenised corpus: lengths in pieces and unknown words."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -27,7 +27,11 @@ def add_pieces(
     Lengths are those of the prepared pairs of train and dev. Splits in which preparing
     met no unknown piece are not searched for unknown words.
     """
-    known = {" ", *chain.from_iterable(prepared.tokenizer.pieces()[EOS + 1 :])}
+    tokenizer = prepared.tokenizer
+    known = [
+        {" ", *chain.from_iterable(pieces[EOS + 1 :])}
+        for pieces in (tokenizer.source_pieces(), tokenizer.pieces())
+    ]
     for label, split in corpus["splits"].items():
         name, part, data = config.texts[label]
         if part != "test":
@@ -56,12 +60,15 @@ def ratio_percentiles(source: np.ndarray, target: np.ndarray) -> dict[int, float
     return dict(zip(percents, values.round(2).tolist(), strict=True))
 
 
-def find_unknown(pairs: Iterable[Pair], known: set[str]) -> dict[str, Finding]:
-    """Find words with characters that are not `known`, as "source_unknown", ..."""
+def find_unknown(
+    pairs: Iterable[Pair], known: Sequence[set[str]]
+) -> dict[str, Finding]:
+    """Find words with characters that a side does not know: "source_unknown", ..."""
     found = {f"{side}_unknown": Finding() for side in SIDES}
     for index, pair in enumerate(pairs):
-        for finding, text in zip(found.values(), map(normalise, pair), strict=True):
-            if not known.issuperset(text):
-                words = (w[:_LABEL] for w in text.split() if not known.issuperset(w))
+        sides = zip(found.values(), map(normalise, pair), known, strict=True)
+        for finding, text, own in sides:
+            if not own.issuperset(text):
+                words = (w[:_LABEL] for w in text.split() if not own.issuperset(w))
                 finding.add(index, Counter(words))
     return found

@@ -46,9 +46,17 @@ def require_own_keys(given: Mapping[str, Any]) -> None:
             )
 
 
-def make_model(config: Section, *, vocab_size: int, rematerialise: bool) -> Model:
-    """Make the model of a config section.
+def make_model(
+    config: Section,
+    *,
+    vocab_size: int,
+    rematerialise: bool,
+    source_vocab_size: int | None = None,
+) -> Model:
+    """Make the model of a config section for `vocab_size` target ids.
 
-    `rematerialise` trades time for memory: the backward pass computes layers again.
+    Sources have as many ids, or `source_vocab_size` ids of their own. `rematerialise`
+    trades time for memory: the backward pass computes layers again.
     """
-    return ARCHITECTURES[config.architecture][1](config, vocab_size, rematerialise)
+    model = ARCHITECTURES[config.architecture][1]
+    return model(config, vocab_size, rematerialise, source_vocab_size)

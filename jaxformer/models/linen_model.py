@@ -15,13 +15,14 @@ from jaxformer.models.sequence_model import Decoder, Features, Parameters
 class LinenModel:
     """A base of models; see `jaxformer.models.sequence_model.Model`.
 
-    The module has the three fields of a model. Its `__call__` returns logits, and its
+    The module has the four fields of a model. Its `__call__` returns logits, and its
     method `features` returns their factors.
     """
 
     config: Any
     vocab_size: int
     rematerialise: bool
+    source_vocab_size: int | None = None  # None: vocab_size
     network_type: ClassVar[type[nn.Module]]
     decoder_type: ClassVar[type]  # made from the config and the module
 
@@ -35,7 +36,8 @@ class LinenModel:
 
     @property
     def network(self) -> nn.Module:
-        return self.network_type(self.config, self.vocab_size, self.rematerialise)
+        fields = self.config, self.vocab_size, self.rematerialise
+        return self.network_type(*fields, self.source_vocab_size)
 
     @property
     def decoder(self) -> Decoder:

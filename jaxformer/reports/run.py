@@ -31,10 +31,11 @@ def describe_run(
 ) -> dict[str, Any]:
     """Return the report's data of a run.
 
-    `facts` are part of it: name, direction, tokenizer (its sha256), vocabulary
-    (pieces), versions, and for a trained run parameters (their number), checkpoint and
-    `describe_translations`. `metrics` are the lines of metrics.jsonl, `corpus` is
-    corpus/report.json, `schedule` returns the learning rate by updates made.
+    `facts` are part of it: name, direction, tokenizer (its sha256), vocabulary and
+    source_vocabulary (pieces), versions, and for a trained run parameters (their
+    number), checkpoint and `describe_translations`. `metrics` are the lines of
+    metrics.jsonl, `corpus` is corpus/report.json, `schedule` returns the learning rate
+    by updates made.
     """
     curves = {
         kind: [line for line in metrics if line["kind"] == kind]

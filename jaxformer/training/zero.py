@@ -16,10 +16,11 @@ from flax import linen as nn
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
+from jaxformer.models import embeddings
 from jaxformer.models.sequence_model import Parameters
 from jaxformer.models.shards import BATCH_AXES
 
-IN_MODEL_DTYPE = ("kernel", "embedding")  # parameters that the model casts before use
+IN_MODEL_DTYPE = ("kernel", *embeddings.NAMES)  # which the model casts before use
 
 
 def over_shards(
@@ -32,7 +33,7 @@ def over_shards(
 
     `differentiate` returns sums over its rows, and gradients; `rest` is not split.
     `trainable` keeps the leaves of a tree that have gradients. Matrices are gathered in
-    `dtype`, in which layers use them; the embedding is float32 again for its gradient,
+    `dtype`, in which layers use them; embeddings are float32 again for their gradients,
     which all tokens add to. Gradients are summed in float32.
     """
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
@@ -46,7 +47,7 @@ def over_shards(
         def gather_leaf(path: tuple, x: jax.Array, split: PartitionSpec) -> jax.Array:
             name = path[-1].key
             whole = _gather(x.astype(dtype) if name in IN_MODEL_DTYPE else x, split)
-            return whole.astype(x.dtype) if name == "embedding" else whole
+            return whole.astype(x.dtype) if name in embeddings.NAMES else whole
 
         return jax.tree.map_with_path(gather_leaf, params, splits)
 

@@ -17,7 +17,7 @@ V5E = parse_topology("v5e:2x2")  # 1.5 GHz, 197 TFLOP/s, 200 GB/s a chip, 16 GB
 
 def work(microbatches=1, flops=197 * 10**10):
     tokens = microbatches * 8 * 16
-    return Work(CONFIG, 100, (8, 16, 16), microbatches, flops, tokens)
+    return Work(CONFIG, 100, 100, (8, 16, 16), microbatches, flops, tokens)
 
 
 def test_one_program_is_an_update():

@@ -42,6 +42,14 @@ def run_program(file, lines):
     return done.stdout.decode().split("\n")[:-1]
 
 
+def program_of(folder):
+    """Write the program in the README of an export for CTranslate2."""
+    program = folder / "translate.py"
+    readme = (folder / "README.md").read_text()
+    program.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1])
+    return program
+
+
 @needs_ctranslate2
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -63,9 +71,7 @@ def test_the_program_in_the_readme_translates_as_we_do(
         "parameters": result["parameters"], "bytes": size,
     }  # fmt: skip
     lines = [*toy.test, *ODD, "unbekannt bo", *toy.dev]
-    program = folder / "translate.py"
-    readme = (folder / "README.md").read_text()
-    program.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1])
+    program = program_of(folder)
     assert run_program(program, lines) == use("translate", *flags, stdin=lines).lines
     assert run_program(program, []) == []
 

@@ -18,7 +18,8 @@ def prepared(command, toy, tmp_path_factory):
 
 def test_the_workdir_holds_config_tokenizer_and_corpus(prepared, toy, trained):
     workdir, answer = prepared
-    assert list(answer.result) == ["pairs", "dropped", "vocab_size", "direction"]
+    sizes = ["vocab_size", "source_vocab_size"]
+    assert list(answer.result) == ["pairs", "dropped", *sizes, "direction"]
     assert answer.result["direction"] == "en-de"
     assert set(answer.result["dropped"]) == {"empty", "too_long", "ratio", "duplicate"}
     lines = (toy.directory / "train.en").read_text().count("\n")

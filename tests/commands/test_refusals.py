@@ -36,6 +36,15 @@ MISTAKES = {
             "model.max_positions=20 does not hold a row of 32 tokens",
         ),
         (
+            "--workdir=new --config=toy --config.data.shared_vocabulary=False",
+            "an id is another piece in each language; set model.tied_embeddings=target",
+        ),
+        (
+            "--workdir=given --config=demo --config.data.shared_vocabulary=False "
+            "--config.model.tied_embeddings=none",
+            "the tokeniser has one vocabulary of the languages, and data.shared_vocabu",
+        ),
+        (
             "--workdir=new --config=toy --config.model.encoder_projected_keys=9",
             "the sentence pairs of a packed row apart; set batches.layout=buckets",
         ),

@@ -59,6 +59,7 @@ def folder(tmp_path, monkeypatch):
         "vocab_sentences": 1000, "character_coverage": 1.0, "max_length": 60,
         "max_ratio": 3.0, "deduplicate": True, "seed": 7,
         "corpora": (), "temperature": None, "tag": "", "user_defined_symbols": (),
+        "shared_vocabulary": True,
     }  # fmt: skip
     return DataConfig(**values)
 

@@ -65,7 +65,8 @@ def test_a_damaged_file_is_named_with_its_line(read, lines, message):
         read(*lines)
 
 
-def test_a_new_run_starts_from_the_vectors_where_they_belong(read, tmp_path):
+@pytest.mark.parametrize("others", [(), ("source_embedding", "output_embedding")])
+def test_a_new_run_starts_from_the_vectors_where_they_belong(read, tmp_path, others):
     """Only found rows change, in both copies, and the table keeps its sharding."""
     mesh = make_mesh(data=2, fsdp=2, tensor=2)
     vectors, is_found = read(*LINES)
@@ -73,6 +74,7 @@ def test_a_new_run_starts_from_the_vectors_where_they_belong(read, tmp_path):
     def init():
         boxed = nn.LogicallyPartitioned(jnp.ones((8, 2)), ("vocab", "embed"))
         table, zero = {"embedding": boxed, "other": jnp.ones(3)}, jnp.zeros(())
+        table |= {name: boxed for name in others}
         return TrainState(zero, zero, zero, table, (), table, zero, zero, zero)
 
     def start(file):
@@ -80,6 +82,7 @@ def test_a_new_run_starts_from_the_vectors_where_they_belong(read, tmp_path):
         run.config.training.initial_embeddings = str(file)
         run.config.training.init_from = ""
         run.tokenizer.pieces.return_value, run.model.d_model = PIECES, 2
+        run.tokenizer.source_pieces.return_value = PIECES[::-1]
         return new_state(run, SimpleNamespace(mesh=mesh, init=init))
 
     assert (np.asarray(start("").params["embedding"]) == 1).all()
@@ -91,3 +94,7 @@ def test_a_new_run_starts_from_the_vectors_where_they_belong(read, tmp_path):
         assert params["embedding"].sharding.is_equivalent_to(spec, 2)
         np.testing.assert_array_equal(params["other"], np.ones(3))
     assert state.params["embedding"] is not state.ema["embedding"]  # both are donated
+    if others:
+        expected = np.where(is_found[::-1, None], vectors[::-1], 1.0)
+        np.testing.assert_array_equal(state.params["source_embedding"], expected)
+        assert (np.asarray(state.params["output_embedding"]) == 1).all()

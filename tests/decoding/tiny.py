@@ -55,6 +55,8 @@ class Numbers:
         names = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
         return [names.get(i, str(i)) for i in range(VOCABULARY)]
 
+    source_pieces = pieces
+
     def language_code(self, text):
         return ">>5<<" if text.startswith(">>5<<") else ""
 

@@ -21,6 +21,12 @@ VOCABULARY = 40
 OPTIONS = TranslateOptions(
     beam_size=4, alpha=0.6, extra_length=50, batch_tokens=4096, no_repeat_ngram=99
 )
+# Fields of models whose embeddings are not all one, with one vocabulary or two.
+UNTIED = [
+    {"tied_embeddings": tied, "source_vocab_size": size, "logits_bias": True}
+    for tied in ("target", "none")
+    for size in (VOCABULARY, VOCABULARY - 10)
+]
 CONFIG = {"vocab_size": VOCABULARY, "layers": 2, "d_ff": 24}
 
 
@@ -34,6 +40,32 @@ def quick_compilation():
 @pytest.fixture(scope="session")
 def words() -> Numbers:
     return Numbers(VOCABULARY)
+
+
+class Separate(Numbers):
+    """The words of sources are other ones than those of targets, and fewer."""
+
+    source_model, target_model = b"of the source", b"of the target"
+
+    def __init__(self, vocabulary: int, source_vocabulary: int) -> None:
+        super().__init__(vocabulary)
+        self.source_vocab_size = source_vocabulary
+
+    def source_pieces(self) -> list[str]:
+        pieces = self.pieces()[: self.source_vocab_size]
+        return pieces[:4] + [f"s{piece}" for piece in pieces[4:]]
+
+
+def tokenizer_of(model: Model) -> Numbers:
+    """Make a tokeniser whose pieces are the ids of a model."""
+    sizes = model.vocab_size, model.source_vocab_size
+    return Numbers(sizes[0]) if sizes[1] in (None, sizes[0]) else Separate(*sizes)
+
+
+def sources_of(model: Model, batch: Batch) -> Batch:
+    """Return a batch with the ids of sources that a model has."""
+    most = (model.source_vocab_size or model.vocab_size) - 1
+    return batch._replace(source=jnp.minimum(batch.source, most))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,14 @@ import pytest
 from jaxformer.batch import EOS
 from jaxformer.errors import InputError
 from jaxformer.export.ctranslate2 import write_ctranslate2
-from tests.export.conftest import OPTIONS, log_probabilities, run_config
+from tests.export.conftest import (
+    OPTIONS,
+    UNTIED,
+    log_probabilities,
+    run_config,
+    sources_of,
+    tokenizer_of,
+)
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="not installed: extra `export`")
 VARIANTS = {
@@ -44,10 +51,11 @@ def both_log_probabilities(model, params, batch, folder):
     target = np.asarray(batch.target)
     ours = log_probabilities(model, params, batch)
     ours = np.take_along_axis(ours, target[..., None], axis=-1)[..., 0]
-    pieces = json.loads((folder / "shared_vocabulary.json").read_text())
+    files = sorted(folder.glob("*_vocabulary.json"))
+    pieces = [json.loads(file.read_text()) for file in files] * 2
     sides = [  # to both of which CTranslate2 adds EOS
-        [[pieces[i] for i in row if i > EOS] for row in side.tolist()]
-        for side in (batch.source, batch.target)
+        [[own[i] for i in row if i > EOS] for row in side.tolist()]
+        for own, side in zip(pieces, (batch.source, batch.target), strict=False)
     ]
     found = ctranslate2.Translator(str(folder), intra_threads=1).score_batch(*sides)
     return ours[target != 0], np.concatenate([row.log_probs for row in found])
@@ -59,6 +67,20 @@ def test_log_probabilities_are_equal(make_model, export, batch, variant):
     ours, theirs = both_log_probabilities(model, params, batch, export(model, params))
     np.testing.assert_allclose(theirs, ours, atol=1e-4)
     assert np.std(ours) > 1  # so that errors would show
+
+
+@pytest.mark.parametrize("changes", UNTIED)
+def test_untied_embeddings_and_two_vocabularies(make_model, export, batch, changes):
+    model, params = make_model(**changes)
+    folder = export(model, params, tokenizer=tokenizer_of(model))
+    is_separate = changes["source_vocab_size"] != model.vocab_size
+    assert (folder / "source_vocabulary.json").exists() == is_separate
+    batch = sources_of(model, batch)
+    ours, theirs = both_log_probabilities(model, params, batch, folder)
+    np.testing.assert_allclose(theirs, ours, atol=1e-4)
+    readme = (folder / "README.md").read_text()
+    assert ("`target_vocabulary.json`" in readme) == is_separate
+    assert ('open("source_vocabulary.json"' in readme) == is_separate
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
-from jaxformer.data.tokenizer import train_tokenizer
+from jaxformer.data.tokenizer import pack_tokenizer, pair_of, train_tokenizer
 from jaxformer.errors import InputError
-from tests.export.conftest import assert_transformers_agrees, log_probabilities
+from jaxformer.export.marian_import import read_marian
+from tests.export.conftest import (
+    UNTIED,
+    assert_transformers_agrees,
+    log_probabilities,
+    sources_of,
+    tokenizer_of,
+)
 
 pytest.importorskip("safetensors", reason="not installed: extra `export`")
 
@@ -26,11 +33,32 @@ TEXT = [
 ]
 
 
+CONFIG = SimpleNamespace(
+    tags=[],
+    user_defined_symbols=(),
+    vocab_size=120,
+    character_coverage=1.0,
+    vocab_sentences=99,
+    seed=0,
+)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_equal(variant, make_model, export_to_marian, transformers, batch):
     model, params = make_model(**VARIANTS[variant])
     folder, ids = export_to_marian(model, params), np.arange(model.vocab_size)
     theirs = transformers.MarianMTModel.from_pretrained(folder).eval()
+    assert_transformers_agrees(theirs, model, params, batch, ids)
+
+
+@pytest.mark.parametrize("changes", UNTIED)
+def test_untied_embeddings_and_two_vocabularies(
+    changes, make_model, export_to_marian, transformers, batch
+):
+    model, params = make_model(**changes)
+    folder = export_to_marian(model, params, tokenizer_of(model))
+    theirs = transformers.MarianMTModel.from_pretrained(folder).eval()
+    batch, ids = sources_of(model, batch), np.arange(model.vocab_size)
     assert_transformers_agrees(theirs, model, params, batch, ids)
 
 
@@ -65,15 +93,7 @@ def test_its_search_is_set_up_as_ours(
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_ids_and_text_are_equal(make_model, export_to_marian, transformers):
-    config = SimpleNamespace(
-        tags=[],
-        user_defined_symbols=(),
-        vocab_size=120,
-        character_coverage=1.0,
-        vocab_sentences=99,
-        seed=0,
-    )
-    tokenizer = train_tokenizer(TEXT, config)
+    tokenizer = train_tokenizer(TEXT, CONFIG)
     model, params = make_model(vocab_size=tokenizer.vocab_size)
     folder = export_to_marian(model, params, tokenizer)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
@@ -87,6 +107,30 @@ def test_ids_and_text_are_equal(make_model, export_to_marian, transformers):
         assert theirs.decode(answer, skip_special_tokens=True) == sentence
     names = (f"{name}_token_id" for name in ("pad", "unk", "bos", "eos"))
     assert [getattr(theirs, name) for name in names] == [PAD, UNK, BOS, EOS]
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_ids_and_text_of_two_vocabularies_are_equal(
+    make_model, export_to_marian, transformers
+):
+    sides = [train_tokenizer(TEXT[::step], CONFIG).content for step in (1, -2)]
+    tokenizer = pair_of(*sides)
+    sizes = tokenizer.vocab_size, tokenizer.source_vocab_size
+    model, params = make_model(
+        vocab_size=sizes[0], source_vocab_size=sizes[1], tied_embeddings="target"
+    )
+    folder = export_to_marian(model, params, tokenizer)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    text = [*TEXT, "Ω man Ωψ", "", "größte man"]
+    encoded = tokenizer.encode(text), tokenizer.encode_target(text)
+    assert theirs(text)["input_ids"] == encoded[0]
+    assert theirs(text_target=text)["input_ids"] == encoded[1]
+    assert encoded[0] != encoded[1]
+    decoded = theirs.decode([BOS, *encoded[1][1], PAD], skip_special_tokens=True)
+    assert decoded == tokenizer.decode(encoded[1][1]) == TEXT[1]
+    again = read_marian(folder)
+    files = again.source_model, again.target_model, *again.vocabularies
+    assert pack_tokenizer(*files) == tokenizer.content
 
 
 @pytest.mark.parametrize(

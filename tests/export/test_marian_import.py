@@ -14,7 +14,12 @@ from jaxformer.data.tokenizer import Tokenizer, pack_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.export.marian import FIXED
 from jaxformer.export.marian_import import read_marian
-from tests.export.conftest import assert_transformers_agrees, make_batch
+from tests.export.conftest import (
+    UNTIED,
+    assert_transformers_agrees,
+    make_batch,
+    tokenizer_of,
+)
 from tests.export.published import make_published
 from tests.models import tiny
 
@@ -34,7 +39,9 @@ UNTRAINED = {"dropout": 0.0, "dtype": "float32", "fused_attention": False}
 
 
 def model_of(checkpoint):
-    return tiny.model_of(len(checkpoint.pieces), **{**checkpoint.model, **UNTRAINED})
+    return tiny.model_of(
+        len(checkpoint.vocabularies[-1]), **{**checkpoint.model, **UNTRAINED}
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,21 @@ def test_a_round_trip_is_bit_equal(changes, make_model, words, export_to_marian)
     checkpoint = read_marian(export_to_marian(model, params))
     assert model_of(checkpoint).config == model.config
     jax.tree.map(np.testing.assert_array_equal, checkpoint.params, params)
-    assert checkpoint.pieces == words.pieces()
+    assert checkpoint.vocabularies == [words.pieces()]
+
+
+@pytest.mark.parametrize("changes", UNTIED)
+def test_untied_embeddings_and_two_vocabularies_come_back(
+    changes, make_model, export_to_marian
+):
+    model, params = make_model(**changes)
+    tokenizer = tokenizer_of(model)
+    checkpoint = read_marian(export_to_marian(model, params, tokenizer))
+    assert model_of(checkpoint).config == model.config
+    jax.tree.map(np.testing.assert_array_equal, checkpoint.params, params)
+    pieces = [tokenizer.source_pieces(), tokenizer.pieces()]
+    is_separate = pieces[0] != pieces[1]
+    assert checkpoint.vocabularies == (pieces if is_separate else pieces[:1])
 
 
 # --- published models -----------------------------------------------------------------
@@ -66,8 +87,8 @@ def published(transformers, tmp_path_factory):
     ours = read_marian(folder)
     ids = json.loads((folder / "vocab.json").read_text())
     ids["<s>"] = ids["<pad>"]  # with which the decoder starts
-    rows = np.array([ids[piece] for piece in ours.pieces])
-    packed = pack_tokenizer(ours.source_model, ours.target_model, ours.pieces)
+    rows = np.array([ids[piece] for piece in ours.vocabularies[0]])
+    packed = pack_tokenizer(ours.source_model, ours.target_model, *ours.vocabularies)
     file = folder.parent / "tokenizer.model"
     file.write_bytes(packed)
     return SimpleNamespace(
@@ -95,7 +116,7 @@ def test_logits_are_equal(published):
 def test_ids_are_equal(published, transformers):
     tokenizer, rows = published.tokenizer, published.rows
     theirs = transformers.AutoTokenizer.from_pretrained(published.folder)
-    assert published.ours.pieces[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert published.ours.vocabularies[0][:4] == ["<pad>", "<unk>", "<s>", "</s>"]
     assert tokenizer.vocab_size == len(rows) == len(theirs) + 1
     text = [
         *SOURCES, *TARGETS, "Two  dogs，the ﬁrst Ω man…", "", "  ",  # noqa: RUF001
@@ -163,6 +184,8 @@ SINUSOIDS = "model.encoder.embed_positions.weight"
 WRONG = {
     "config.json": [
         *[({k: not v}, f"{k}={not v}") for k, (v, _) in FIXED.items() if v in (0, 1)],
+        ({"tie_word_embeddings": False}, "tie_word_embeddings=False, though"),
+        ({"share_encoder_decoder_embeddings": False}, "is missing, and config.json"),
         ({"model_type": "t5"}, "model_type='t5', not 'marian'"),
         ({"scale_embedding": ...}, "scale_embedding=None"),
         ({"activation_function": "gelu"}, "'gelu', not in ['relu', 'swish', 'silu']"),
@@ -181,7 +204,7 @@ WRONG = {
     "model.safetensors": [
         ({SINUSOIDS: np.ones((64, 16))}, "is not the paper's table of sinusoids"),
         ({SINUSOIDS: np.ones((64, 8))}, "is not the paper's table of sinusoids"),
-        ({"lm_head.weight": np.ones((40, 16))}, "is not equal to the other embeddings"),
+        ({"lm_head.weight": np.ones((40, 16))}, "is not equal to model.shared.weight"),
         ({"model.shared.weight": ...}, "model.shared.weight is missing"),
         (None, "model.safetensors"),
         ("pytorch_model.bin", "python -c \"from transformers import MarianMTModel"),
@@ -229,7 +252,7 @@ def test_a_start_that_is_another_piece_too_gets_a_name_of_its_own(exported):
     """Some models start the decoder with EOS."""
     spoil(exported, "config.json", {"decoder_start_token_id": EOS})
     checkpoint = read_marian(exported)
-    assert checkpoint.pieces[:5] == ["<pad>", "<unk>", "<<s>>", "</s>", "<s>"]
+    assert checkpoint.vocabularies[0][:5] == ["<pad>", "<unk>", "<<s>>", "</s>", "<s>"]
     embedding = checkpoint.params["embedding"]
     np.testing.assert_array_equal(embedding[BOS], embedding[EOS])
-    assert len(checkpoint.pieces) == len(embedding) == 41
+    assert len(checkpoint.vocabularies[0]) == len(embedding) == 41

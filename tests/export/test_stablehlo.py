@@ -56,9 +56,9 @@ def test_the_program_finds_what_the_search_finds(changes, make_model, words, tmp
     np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-4)
 
 
-def test_two_sentencepiece_models_are_refused(tmp_path):
-    tokenizer = mock.Mock(source_model=b"one", target_model=b"another")
-    with pytest.raises(InputError, match="reads one SentencePiece model"):
+def test_a_tokeniser_that_renumbers_pieces_is_refused(tmp_path):
+    tokenizer = mock.Mock(renumbers=True)
+    with pytest.raises(InputError, match="gives other ids to their pieces"):
         write_stablehlo(tmp_path, None, {}, tokenizer, OPTIONS, source_length=8)
 
 

@@ -175,7 +175,8 @@ def test_pieces_and_unknown_words_are_added(files, pairs, found):
     lengths = Ragged.of([[5, 6, 7, 3], [3], [5, 6, 3]])
     split = TokenizedCorpus(lengths, lengths)
     letters = sorted(set(str(pairs)))
-    tokenizer = SimpleNamespace(pieces=lambda: [*"0123", *letters])
+    pieces = lambda: [*"0123", *letters]  # noqa: E731
+    tokenizer = SimpleNamespace(pieces=pieces, source_pieces=pieces)
     report = {
         name: {side: {"unknown": count} for side in ("source", "target")}
         for name, count in (("train", 1), ("dev", 0))
@@ -194,13 +195,13 @@ def test_pieces_and_unknown_words_are_added(files, pairs, found):
 
 
 def test_unknown_words_are_counted():
-    pairs = [("bad cab", "x"), ("a zoo, zoo", "b"), ("zoo!", "a")]
-    found = find_unknown(pairs, set("abcd "))
+    pairs = [("bad cab", "x"), ("a zoo, zoo", "d"), ("zoo!", "a")]
+    found = find_unknown(pairs, [set("abcd "), set("ab ")])
     source, target = found["source_unknown"], found["target_unknown"]
     assert (source.pairs, source.count, source.indices()) == (2, 3, [1, 2])
     counts = {word: (each.pairs, each.count) for word, each in source.labels.items()}
     assert counts == {"zoo,": (1, 1), "zoo": (1, 1), "zoo!": (1, 1)}
-    assert target.indices() == [0]
+    assert target.indices() == [0, 1]
 
 
 def test_ratios_leave_blank_sides_out():

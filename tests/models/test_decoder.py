@@ -40,6 +40,13 @@ MODELS = {
     "context first": recurrent_of(
         decoder_layers=2, cell="gru", attention="additive", feeding="context"
     ),
+    "separate": model_of(source_vocab_size=14, tied_embeddings="none"),
+    "dilated, separate": model_of(
+        architecture="convolutional", source_vocab_size=14, tied_embeddings="none"
+    ),
+    "context, separate": recurrent_of(
+        feeding="context", source_vocab_size=14, tied_embeddings="none"
+    ),
     "relative": model_of(positions="relative", relative_distance=2, d_v=4),
     "far relative": model_of(positions="relative", relative_distance=40, num_heads=1),
     "projected keys": model_of(encoder_projected_keys=3),

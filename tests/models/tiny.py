@@ -20,15 +20,17 @@ VALUES = {
         "encoder_global_positions": None, "fused_attention": False,
         "attention_bias": False, "activation": "relu", "logits_bias": False,
         "layer_norm_epsilon": 1e-6,
+        "tied_embeddings": "all",
     },
     "convolutional": {
         "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "kernel_width": 3,
         "max_dilation": 1, "dropout": 0.0, "max_positions": 64, "dtype": "float32",
+        "tied_embeddings": "all",
     },
     "recurrent": {
         "cell": "lstm", "encoder_layers": 1, "decoder_layers": 1, "d_model": 16,
         "attention": "dot", "attention_window": None, "feeding": "none",
-        "dropout": 0.0, "dtype": "float32",
+        "dropout": 0.0, "dtype": "float32", "tied_embeddings": "all",
     },
 }  # fmt: skip
 
@@ -42,12 +44,17 @@ def config_of(architecture: str = "transformer", **changes) -> Section:
 
 
 def model_of(
-    vocab_size: int = VOCABULARY, *, rematerialise: bool = False, **changes
+    vocab_size: int = VOCABULARY,
+    *,
+    rematerialise: bool = False,
+    source_vocab_size: int | None = None,
+    **changes,
 ) -> Model:
     """A model of `config_of(**changes)`."""
     return make_model(
-        config_of(**changes), vocab_size=vocab_size, rematerialise=rematerialise
-    )
+        config_of(**changes), vocab_size=vocab_size, rematerialise=rematerialise,
+        source_vocab_size=source_vocab_size,
+    )  # fmt: skip
 
 
 def shapes_of(model: Model) -> Parameters:

@@ -41,11 +41,13 @@ OPTIMIZERS = {
 }
 VARIANTS = {
     "relative": {"positions": "relative", "relative_distance": 3},
+    "untied": {"source_vocab_size": 2 * SIZES["vocab_size"], "tied_embeddings": "none"},
     "projected keys": {"encoder_projected_keys": 5, "max_positions": 24},
     "rotary, global": {
         "positions": "rotary", "attention_window": 4, "encoder_global_positions": 2,
     },
 }  # fmt: skip
+UNTIED = {"variant": "untied"}
 pytestmark = pytest.mark.slow
 with_tensor = pytest.mark.parametrize("sizes", [ALL, TENSOR])
 
@@ -177,6 +179,13 @@ def test_every_rule_makes_the_same_updates_on_a_mesh(rule):
     assert (np.abs(expected[1:, 0] / reports(ONE, 3)[1:, 0] - 1) > 1e-4).all()
 
 
+def test_untied_matrices_are_split_as_the_tied_one_is():
+    params, tied = (program(ALL, **each).state.params for each in (UNTIED, {}))
+    for name in ("embedding", "source_embedding", "output_embedding"):
+        assert params[name].sharding.spec == tied["embedding"].sharding.spec
+    assert not tied["embedding"].sharding.is_fully_replicated
+
+
 def test_frozen_parameters_are_the_same_on_a_mesh_and_exchange_no_gradients():
     frozen = ("embedding", "encoder")
     found, expected = (reports(each, 3, freeze=frozen) for each in (ALL, ONE))
@@ -205,16 +214,16 @@ def test_restricted_attention_is_the_same_on_a_mesh_and_moves_nothing():
     assert crossing == full_crossing
 
 
-@pytest.mark.parametrize("has_biases", [False, True])
+@pytest.mark.parametrize("options", [{}, {"has_biases": True}, UNTIED])
 @pytest.mark.parametrize("sizes", [DATA, FSDP])
 def test_each_parameter_is_gathered_once_and_its_gradient_is_summed_once(
-    sizes, has_biases
+    sizes, options
 ):
-    """The embedding is used three times and crosses once. Nothing is in a loop.
+    """A tied embedding is used three times and crosses once. Nothing is in a loop.
 
     Besides, scalars are summed: the loss sums and the parts of the gradient's norm.
     """
-    update = program(sizes, has_biases=has_biases)
+    update = program(sizes, **options)
     assert all(each.in_entry for each in update.collectives)
     crossing = {"all-gather": Counter(), "reduce-scatter": Counter()}
     crossing["all-reduce"] = Counter()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from jaxformer.errors import InputError
+from jaxformer.models.embeddings import tied_embeddings
 from jaxformer.settings import Section, setting
 
 
@@ -22,6 +23,7 @@ class ConvolutionalConfig(Section, name="model"):
         "starts at 1 again (ByteNet: 16); ConvS2S: 1.",
         least=1, most=2**10,
     )  # fmt: skip
+    tied_embeddings: str = tied_embeddings()
     dropout: float = setting(
         "Of embeddings, of inputs of convolutions and of the decoder's output.",
         least=0, below=1, free=True,

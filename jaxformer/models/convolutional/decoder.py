@@ -42,7 +42,8 @@ class Weights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters
-    embedding: jax.Array  # [V, D] in the config's dtype
+    embedding: jax.Array  # [V, D] in the config's dtype, of targets
+    output: jax.Array | None  # [V, D]; None: it is the embedding
     maps: Mapping  # of the decoder, `Affine` by the names of its parameters
 
 
@@ -74,7 +75,11 @@ class ConvolutionalDecoder:
             return Affine(weight.T, node["bias"].astype(dtype))
 
         maps = {k: v for k, v in params["decoder"].items() if k != "position_embedding"}
-        return Weights(params, params["embedding"].astype(dtype), arrange(maps))
+        embedding, output = jax.tree.map(
+            lambda table: table.astype(dtype),
+            (params["embedding"], params.get("output_embedding")),
+        )
+        return Weights(params, embedding, output, arrange(maps))
 
     def encode(self, weights: Weights, source: jax.Array) -> Memory:
         ids = source[:, : self.config.max_positions]  # the rest is padding
@@ -124,7 +129,8 @@ class ConvolutionalDecoder:
             x = (x + y) * HALF
             rings.append(ring)
         x = weights.maps["output"](x)
-        logits = step_logits(weights.embedding, x, weights.params["logits_bias"])
+        table = weights.embedding if weights.output is None else weights.output
+        logits = step_logits(table, x, weights.params["logits_bias"])
         return logits.reshape(-1, batch, width), rings
 
     def _slots(self, length: int) -> list[int]:

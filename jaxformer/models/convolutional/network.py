@@ -7,6 +7,7 @@ from flax import linen as nn
 from jaxformer.batch import Batch, positions_in_segments, shift_right
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.layers import HALF, Layer, Linear, scale_gradient
+from jaxformer.models.embeddings import make_tables
 from jaxformer.models.layers import Dropout, look_up
 from jaxformer.models.masks import segment_mask
 from jaxformer.models.rematerialise import rematerialised
@@ -61,22 +62,20 @@ class Stack(nn.Module):
 
 
 class ConvS2S(nn.Module):
-    """Both stacks. One matrix embeds both languages and makes the logits.
+    """Both stacks, with the matrices of `jaxformer.models.embeddings`.
 
     The paper has one for each of the three uses.
     """
 
     config: ConvolutionalConfig
-    vocab_size: int
+    vocab_size: int  # of targets
     rematerialise: bool
+    source_vocab_size: int | None = None  # None: vocab_size
 
     def setup(self) -> None:
-        init = nn.initializers.normal(0.1)
-        init = nn.with_logical_partitioning(init, ("vocab", "embed"))
-        shape = self.vocab_size, self.config.d_model
-        self.embedding = self.param("embedding", init, shape)
+        self.tables = make_tables(self, nn.initializers.normal(0.1))
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
-        self.logits_bias = self.param("logits_bias", zeros, shape[:1])
+        self.logits_bias = self.param("logits_bias", zeros, (self.vocab_size,))
         self.dropout = Dropout(self.config.dropout)
         self.encoder = Stack(self.config, "encoder", self.rematerialise)
         self.decoder = Stack(self.config, "decoder", self.rematerialise)
@@ -85,7 +84,7 @@ class ConvS2S(nn.Module):
         self, source: jax.Array, segments: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Encode source ids int [B, S]: keys and values [B, S, D] of the attention."""
-        rows, _ = look_up(self.embedding, source, self.config.dtype)
+        rows, _ = look_up(self.tables.source, source, self.config.dtype)
         return self._encode(rows, segments)
 
     def _encode(
@@ -104,10 +103,10 @@ class ConvS2S(nn.Module):
     def hidden(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Run both stacks on a whole target: [B, T, D]; also the output table."""
         dtype, segments = self.config.dtype, batch.target_segments
-        rows, table = look_up(self.embedding, batch.source, dtype)
+        inputs = shift_right(batch.target, segments)
+        rows, target, table = self.tables.look_up(batch.source, inputs, dtype)
         source = self._encode(rows, batch.source_segments)
-        rows, table = look_up(table, shift_right(batch.target, segments), dtype)
-        x = self.decoder.embed(rows, segments)
+        x = self.decoder.embed(target, segments)
         mask = segment_mask(segments, batch.source_segments)
         return self.dropout(self.decoder(x, segments, x, source, mask)), table
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from jaxformer.errors import InputError
+from jaxformer.models.embeddings import tied_embeddings
 from jaxformer.settings import Section, setting
 
 
@@ -34,6 +35,7 @@ class RecurrentConfig(Section, name="model"):
         "et al. 2014).",
         choices=("none", "attentional", "context"),
     )
+    tied_embeddings: str = tied_embeddings()
     dropout: float = setting(
         "Of the inputs of layers and of outputs (Zaremba et al. 2014).",
         least=0, below=1, free=True,

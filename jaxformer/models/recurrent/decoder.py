@@ -19,7 +19,8 @@ class Weights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters
-    embedding: jax.Array  # [V, D] in the config's dtype
+    embedding: jax.Array  # [V, D] in the config's dtype, of targets
+    output: jax.Array | None  # [V, D]; None: it is the embedding
     decoder: DecoderWeights
 
 
@@ -40,7 +41,11 @@ class RecurrentDecoder:
 
     def weights(self, params: Parameters) -> Weights:
         decoder = self.network.apply({"params": params}, method="decoder_weights")
-        return Weights(params, params["embedding"].astype(self.config.dtype), decoder)
+        embedding, output = jax.tree.map(
+            lambda table: table.astype(self.config.dtype),
+            (params["embedding"], params.get("output_embedding")),
+        )
+        return Weights(params, embedding, output, decoder)
 
     def encode(self, weights: Weights, source: jax.Array) -> Memory:
         is_real = source != PAD
@@ -86,5 +91,6 @@ class RecurrentDecoder:
         mask = memory.is_real[:, None]
         past, found = advance(config, decoder, memory.source, mask, gates, past)
         hidden = found.hidden.reshape(-1, config.d_model).T  # [D, B W]
-        logits = step_logits(weights.embedding, hidden)
+        table = weights.embedding if weights.output is None else weights.output
+        logits = step_logits(table, hidden)
         return logits.reshape(-1, *tokens.shape), past

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.batch import Batch, shift_right, starts_of_segments
+from jaxformer.models.embeddings import make_tables
 from jaxformer.models.layers import Dropout, look_up
 from jaxformer.models.linear import multiply
 from jaxformer.models.masks import segment_mask
@@ -69,18 +70,17 @@ class Encoder(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Both stacks. One matrix embeds both languages and makes the logits."""
+    """Both stacks, with the matrices of `jaxformer.models.embeddings`."""
 
     config: RecurrentConfig
-    vocab_size: int
+    vocab_size: int  # of targets
     rematerialise: bool
+    source_vocab_size: int | None = None  # None: vocab_size
 
     def setup(self) -> None:
         # At d_model 512 as wide as the uniform [-0.08, 0.08] of Sutskever et al. 2014.
         init = nn.initializers.normal(self.config.d_model**-0.5)
-        init = nn.with_logical_partitioning(init, ("vocab", "embed"))
-        shape = self.vocab_size, self.config.d_model
-        self.embedding = self.param("embedding", init, shape)
+        self.tables = make_tables(self, init)
         self.encoder = Encoder(self.config, self.rematerialise)
         self.decoder = Decoder(self.config)
         self.dropout = Dropout(self.config.dropout)
@@ -90,7 +90,7 @@ class Recurrent(nn.Module):
 
     def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
         """Encode source ids int [B, S]: memory [B, S, D]."""
-        rows, _ = look_up(self.embedding, source, self.config.dtype)
+        rows, _ = look_up(self.tables.source, source, self.config.dtype)
         return self.encoder(rows, segments)[-1]
 
     def run(self, batch: Batch) -> tuple[dict, jax.Array, Outputs]:
@@ -98,11 +98,10 @@ class Recurrent(nn.Module):
 
         Names are in forward order.
         """
-        config, dtype = self.config, self.config.dtype
-        rows, table = look_up(self.embedding, batch.source, dtype)
-        encoded = self.encoder(rows, batch.source_segments)
+        config, tables = self.config, self.tables
         inputs = shift_right(batch.target, batch.target_segments)
-        rows, table = look_up(table, inputs, dtype)
+        source, rows, table = tables.look_up(batch.source, inputs, config.dtype)
+        encoded = self.encoder(source, batch.source_segments)
         mask = segment_mask(batch.target_segments, batch.source_segments)[:, 0]
         weights = self.decoder()
         start = start_of(weights, encoded[-1], mask)

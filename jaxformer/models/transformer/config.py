@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from jaxformer.errors import InputError
+from jaxformer.models.embeddings import tied_embeddings
 from jaxformer.settings import Section, setting
 
 
@@ -63,6 +64,7 @@ class TransformerConfig(Section, name="model"):
         "Use cuDNN's attention kernel on GPUs for the sizes it accepts.", free=True
     )
     attention_bias: bool = setting("Biases of the four projections; the paper: none.")
+    tied_embeddings: str = tied_embeddings()
     activation: str = setting(
         "Of feed-forward layers; the paper: relu.", choices=("relu", "swish")
     )

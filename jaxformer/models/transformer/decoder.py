@@ -59,7 +59,8 @@ class Weights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters  # the encoder's matrices in the config's dtype
-    embedding: jax.Array  # [V, D] in the config's dtype
+    embedding: jax.Array  # [V, D] in the config's dtype, of targets
+    output: jax.Array | None  # [V, D]; None: it is the embedding
     layers: list[dict[str, Any]]  # of each layer, see `TransformerDecoder._arranged`
 
 
@@ -89,6 +90,7 @@ class TransformerDecoder:
         return Weights(
             {**params, "encoder": jax.tree.map(cast, params["encoder"])},
             cast(params["embedding"]),
+            jax.tree.map(cast, params.get("output_embedding")),
             [self._arranged(stack[f"layer_{n}"]) for n in layers],
         )
 
@@ -220,7 +222,8 @@ class TransformerDecoder:
             new_cache.append(past)
         if config.norm_first:
             x = self._norm(x, params["decoder"]["norm"])
-        logits = step_logits(weights.embedding, x, params.get("logits_bias"))
+        table = weights.embedding if weights.output is None else weights.output
+        logits = step_logits(table, x, params.get("logits_bias"))
         return logits.reshape(-1, batch, width), new_cache
 
     @property

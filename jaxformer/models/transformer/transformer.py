@@ -9,6 +9,7 @@ from flax import linen as nn
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
 from jaxformer.models.attention import Mask, MultiHeadAttention
+from jaxformer.models.embeddings import make_tables
 from jaxformer.models.global_attention import GlobalAttention
 from jaxformer.models.layers import (
     Dropout,
@@ -117,23 +118,22 @@ class Stack(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Both stacks. One matrix embeds both languages and makes the logits (3.4)."""
+    """Both stacks, with the matrices of section 3.4."""
 
     config: TransformerConfig
-    vocab_size: int
+    vocab_size: int  # of targets
     rematerialise: bool
+    source_vocab_size: int | None = None  # None: vocab_size
 
     def setup(self) -> None:
         config, named = self.config, nn.with_logical_partitioning
         # After the paper's factor sqrt(d_model) an embedding has the scale of a
         # position, and initial logits are of order one.
         init = nn.initializers.normal(config.d_model**-0.5)
-        init = named(init, ("vocab", "embed"))
-        shape = self.vocab_size, config.d_model
-        self.embedding = self.param("embedding", init, shape)
+        self.tables = make_tables(self, init)
         if config.logits_bias:
             zeros = named(nn.initializers.zeros, ("vocab",))
-            self.logits_bias = self.param("logits_bias", zeros, shape[:1])
+            self.logits_bias = self.param("logits_bias", zeros, (self.vocab_size,))
         if config.positions == "learned":
             init = named(nn.initializers.normal(1.0), ("position", "embed"))
             shape = config.max_positions, config.d_model
@@ -157,29 +157,24 @@ class Transformer(nn.Module):
         is_rotary = self.config.positions == "rotary"
         return positions_in_segments(segments) if is_rotary else None
 
-    def _embed(
-        self, table: jax.Array, ids: jax.Array, segments: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Embedding times sqrt(d_model) (3.4), plus position: [B, L] -> [B, L, D].
-
-        Also returns the table [V, D], for the next use: see `look_up`.
-        """
+    def _embed(self, rows: jax.Array, segments: jax.Array) -> jax.Array:
+        """Embedding times sqrt(d_model) (3.4), plus position: [B, L, D]."""
         config, positions = self.config, None
         if config.adds_positions:
             numbers = positions_in_segments(segments)
-            positions = jnp.take(self._position_table(ids.shape[1]), numbers, axis=0)
-        rows, table = look_up(table, ids, config.dtype)
+            positions = jnp.take(self._position_table(rows.shape[1]), numbers, axis=0)
         x = rows * jnp.float32(config.d_model**0.5)
         x = x if positions is None else x + positions
         x = self.dropout(x.astype(config.dtype))
-        return nn.with_logical_constraint(x, ("batch", "length", "activation")), table
+        return nn.with_logical_constraint(x, ("batch", "length", "activation"))
 
     def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
         """Encode source ids int [B, S]: memory [B, S, D]."""
-        return self._encode(self._embed(self.embedding, source, segments)[0], segments)
+        rows, _ = look_up(self.tables.source, source, self.config.dtype)
+        return self._encode(rows, segments)
 
-    def _encode(self, x: jax.Array, segments: jax.Array) -> jax.Array:
-        config = self.config
+    def _encode(self, rows: jax.Array, segments: jax.Array) -> jax.Array:
+        config, x = self.config, self._embed(rows, segments)
         if config.encoder_projected_keys is not None:
             mask = (segments != 0)[:, None, None]
         else:
@@ -191,10 +186,12 @@ class Transformer(nn.Module):
 
     def hidden(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Run both stacks on a whole target: [B, T, D]; also the output table."""
-        x, table = self._embed(self.embedding, batch.source, batch.source_segments)
-        memory = self._encode(x, batch.source_segments)
         segments = batch.target_segments
-        x, table = self._embed(table, shift_right(batch.target, segments), segments)
+        inputs = shift_right(batch.target, segments)
+        tables, dtype = self.tables, self.config.dtype
+        source, target, table = tables.look_up(batch.source, inputs, dtype)
+        memory = self._encode(source, batch.source_segments)
+        x = self._embed(target, segments)
         window = self.config.attention_window
         self_mask = self_attention_mask(segments, window=window, is_causal=True)
         cross_mask = segment_mask(segments, batch.source_segments)

@@ -1,0 +1,67 @@
+"""Section 3.4: the matrices that embed ids and make logits, and which of them are one.
+
+The parameter `embedding` embeds targets. It also embeds sources and makes the logits,
+unless they have their own: `source_embedding` and `output_embedding`.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+from flax import linen as nn
+
+from jaxformer.models.layers import look_up
+from jaxformer.settings import setting
+
+NAMES = ("embedding", "source_embedding", "output_embedding")
+
+
+def tied_embeddings() -> Any:
+    """Declare the config key that all architectures share."""
+    return setting(
+        "Which of the source embedding, the target embedding and the output matrix are "
+        "one matrix: all (section 3.4), target (the target embedding and the output "
+        "matrix; Press and Wolf 2017) or none.",
+        choices=("all", "target", "none"),
+        absent="all",
+    )
+
+
+class Tables(NamedTuple):
+    """The matrices by their use; those that are tied are the same array."""
+
+    source: jax.Array  # float32 [V of sources, D]
+    target: jax.Array  # float32 [V, D]
+    output: jax.Array  # float32 [V, D]
+
+    def look_up(
+        self, source: jax.Array, target: jax.Array, dtype: jax.typing.DTypeLike
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Look up ids [B, S] and [B, T]; return [B, S, D], [B, T, D] and the output.
+
+        Each use takes the table that the one before returns: see `layers.look_up`.
+        """
+        with jax.named_scope("embedding"):
+            source_rows, table = look_up(self.source, source, dtype)
+            table = table if self.target is self.source else self.target
+            target_rows, table = look_up(table, target, dtype)
+        table = table if self.output is self.target else self.output
+        return source_rows, target_rows, table
+
+
+def make_tables(module: nn.Module, init: nn.initializers.Initializer) -> Tables:
+    """Add the parameters to a network in its `setup`, drawn by `init`.
+
+    The network has the fields of `jaxformer.models.linen_model.LinenModel`.
+    """
+    config, size = module.config, module.vocab_size
+    init = nn.with_logical_partitioning(init, ("vocab", "embed"))
+
+    def table(name: str, ids: int) -> jax.Array:
+        return module.param(name, init, (ids, config.d_model))
+
+    source = target = output = table("embedding", size)
+    if config.tied_embeddings != "all":
+        source = table("source_embedding", module.source_vocab_size or size)
+    if config.tied_embeddings == "none":
+        output = table("output_embedding", size)
+    return Tables(source, target, output)

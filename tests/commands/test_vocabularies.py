@@ -1,0 +1,182 @@
+"""A run with a vocabulary for each language, from its text to its exports."""
+
+import functools
+import json
+import math
+import shutil
+import zipfile
+
+import pytest
+
+from jaxformer.batch import UNK
+from jaxformer.data.corpus import open_prepared
+from jaxformer.data.tokenizer import Tokenizer
+from tests.commands.conftest import SOURCE, TARGET
+from tests.commands.runs import config_flags, pair_flags
+from tests.commands.test_export import needs_ctranslate2, program_of, run_program
+
+TAG = ">>de<<"
+pytestmark = pytest.mark.slow
+FLAGS = (
+    *config_flags("data", shared_vocabulary=False, tag=TAG),
+    *config_flags("data", user_defined_symbols="__N__"),
+    *config_flags("model", tied_embeddings="target"),
+)
+
+
+@pytest.fixture(scope="module")
+def workdir(command, toy, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("separate") / "run"
+    answer = command("train", *toy.flags, *FLAGS, workdir=workdir)
+    assert answer.result["bleu"] > 50
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def use(command, workdir):
+    """Give commands on the finished run."""
+    return functools.partial(command, workdir=workdir)
+
+
+def test_each_language_has_ids_of_its_own(workdir, use, toy):
+    prepared = open_prepared(workdir)
+    tokenizer = prepared.tokenizer
+    sides = tokenizer.source_pieces(), tokenizer.pieces()
+    assert [TAG in pieces for pieces in sides] == [True, False]
+    assert all("__N__" in pieces for pieces in sides)
+    letters = ["".join(pieces[4:]).replace("__N__", "") for pieces in sides]
+    assert not {*"".join(SOURCE)} & {*letters[1]}
+    assert not {*"".join(TARGET)} & {*letters[0]}
+    for side, pieces in zip(prepared.train, sides, strict=True):
+        assert UNK < side.tokens.max() < len(pieces)
+        assert UNK not in side.tokens
+    names = zipfile.ZipFile(workdir / "tokenizer.model").namelist()
+    assert names == ["source.spm", "target.spm"]
+
+
+def test_check_counts_both_matrices(command, toy, workdir):
+    result = command("check", workdir=workdir).result
+    tokenizer, d_model = open_prepared(workdir).tokenizer, 32
+    parts = result["parameters_by_part"]
+    assert parts["embedding"] == tokenizer.vocab_size * d_model
+    assert parts["source_embedding"] == tokenizer.source_vocab_size * d_model
+    assert tokenizer.vocab_size != tokenizer.source_vocab_size
+    assert "output_embedding" not in parts
+
+
+def test_what_translate_found_has_the_same_score(use, toy, tmp_path):
+    lines = toy.test[:5]
+    found = use("translate", "--json", "--alignment", stdin=lines).lines
+    (tmp_path / "found.jsonl").write_text("\n".join(found))
+    file = f"--reference={tmp_path / 'found.jsonl'}"
+    details = use("score", file, "--details").lines
+    for line, record, detail in zip(lines, found, details, strict=False):
+        best, detail = json.loads(record)["hypotheses"][0], json.loads(detail)
+        assert best["source_pieces"][0] == TAG
+        assert "".join(best["source_pieces"][1:-1]).replace("▁", " ")[1:] == line
+        assert "".join(best["pieces"][:-1]).replace("▁", " ")[1:] == best["text"]
+        total = math.fsum(detail["log_probabilities"])
+        assert total == pytest.approx(best["log_probability"], rel=1e-4)
+        assert detail["pieces"] == best["pieces"]
+    begun = use("translate", *prefix_of(tmp_path, toy.translate(lines[0])), stdin=lines)
+    assert begun.lines[0].startswith(toy.translate(lines[0]))
+    pairs = pair_flags(tmp_path, [(line, toy.translate(line)) for line in lines])
+    links = use("align", *pairs, "--units=words").lines
+    assert [line.count("-") for line in links] == [len(line.split()) for line in lines]
+
+
+def prefix_of(folder, text):
+    (folder / "prefix").write_text(f"{text}\n" + "\n" * 4)
+    return [f"--prefix={folder / 'prefix'}"]
+
+
+def test_another_run_begins_with_it_or_with_its_files(
+    command, toy, workdir, trained, tmp_path
+):
+    short = config_flags("training", steps=25)
+    begin = f"--init_from={workdir}"
+    command("train", *toy.flags, *FLAGS, begin, *short, workdir=tmp_path / "begun")
+    other = tmp_path / "begun" / "tokenizer.model"
+    assert other.read_bytes() == (workdir / "tokenizer.model").read_bytes()
+    packed = zipfile.ZipFile(other)
+    for side in ("source", "target"):
+        (tmp_path / f"{side}.spm").write_bytes(packed.read(f"{side}.spm"))
+    files = f"{tmp_path}/source.spm,{tmp_path}/target.spm"
+    given = tmp_path / "given"
+    flag = f"--config.data.tokenizer={files}"
+    command("prepare", *toy.flags, *FLAGS, flag, workdir=given)
+    assert (given / "tokenizer.model").read_bytes() == other.read_bytes()
+    refused = [
+        (flag + ",third", "third cannot be read"),
+        (flag.replace("source.spm", "missing"), "missing cannot be read"),
+        (
+            f"--config.data.tokenizer={tmp_path}/target.spm,{tmp_path}/source.spm",
+            f"the tokeniser has no piece '{TAG}'",
+        ),
+        (
+            f"--config.data.tokenizer={trained.workdir}/tokenizer.model",
+            "one vocabulary of the languages, and data.shared_vocabulary is False; "
+            "set it to True",
+        ),
+        (
+            "--config.model.tied_embeddings=all",
+            "is all and data.shared_vocabulary False",
+        ),
+        (
+            f"--init_from={trained.workdir}",
+            "has model.tied_embeddings='all', and this config says 'target'",
+        ),
+    ]
+    new = tmp_path / "new"
+    for other_flag, said in refused:
+        answer = command("prepare", *toy.flags, *FLAGS, other_flag, workdir=new)
+        assert said in answer.complaint
+    shared = f"--config.data.tokenizer={workdir}/tokenizer.model"
+    answer = command("prepare", *toy.flags, shared, workdir=new)
+    assert "a vocabulary of each of the languages" in answer.complaint
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("tied", ["target", "none"])
+def test_exports_translate_as_we_do(command, toy, workdir, tied, tmp_path):
+    """CTranslate2's program, StableHLO's, and a Marian checkpoint imported again."""
+    if tied == "none":
+        workdir = tmp_path / "none"
+        flags = *toy.flags, *FLAGS, f"--config.model.tied_embeddings={tied}"
+        assert command("train", *flags, workdir=workdir).result["bleu"] > 50
+    lines = [f"{TAG} {line}" for line in toy.test]
+    ours = command("translate", workdir=workdir, stdin=lines).lines
+    folders = {name: tmp_path / name for name in ("ctranslate2", "stablehlo")}
+    for name, folder in folders.items():
+        length = ["--source_length=16"] * (name == "stablehlo")
+        flags = f"--format={name}", f"--output={folder}", *length
+        assert command("export", *flags, workdir=workdir).result["format"] == name
+    assert run_program(program_of(folders["ctranslate2"]), lines) == ours
+    example = folders["stablehlo"] / "example.py"
+    tagless = command("translate", workdir=workdir, stdin=toy.test).lines
+    assert run_program(example, lines) == ours == tagless
+    marian, again = tmp_path / "marian", tmp_path / "again"
+    flags = "--format=huggingface", f"--output={marian}"
+    command("export", *flags, workdir=workdir)
+    command("import", *toy.flags, f"--input={marian}", workdir=again)
+    assert (again / "tokenizer.model").read_bytes() == (
+        workdir / "tokenizer.model"
+    ).read_bytes()
+    assert command("translate", workdir=again, stdin=lines).lines == ours
+    transformers = pytest.importorskip("transformers", reason="extra `torch`")
+    model = transformers.MarianMTModel.from_pretrained(marian).eval()
+    tokenizer = transformers.MarianTokenizer.from_pretrained(marian)
+    batch = tokenizer(lines, return_tensors="pt", padding=True)
+    found = model.generate(**batch, num_beams=1, max_length=30)
+    greedy = command("translate", "--beam_size=1", workdir=workdir, stdin=lines).lines
+    assert tokenizer.batch_decode(found, skip_special_tokens=True) == greedy
+
+
+def test_a_damaged_half_is_refused(workdir, tmp_path, command):
+    copy = shutil.copytree(workdir, tmp_path / "copy")
+    with zipfile.ZipFile(copy / "tokenizer.model", "w") as archive:
+        archive.writestr("source.spm", b"text")
+    answer = command("translate", workdir=copy, stdin=["bo"])
+    assert "tokenizer.model is damaged or not the tokeniser" in answer.complaint
+    with pytest.raises(Exception, match="damaged or not a SentencePiece model"):
+        Tokenizer.load(copy / "tokenizer.model")
