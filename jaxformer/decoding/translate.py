@@ -4,6 +4,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import jax
@@ -118,13 +119,15 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Translate sentences in all processes, each its share.
 
-        Returns all hypotheses in every process; process 0 reports its progress.
-        `details` are further arguments of `translate_part`.
+        Returns all hypotheses in every process. `details` are further arguments of
+        `translate_part`; without `report`, process 0 reports its progress.
         """
         part = (processes.index(), processes.count())
-        total = len(sentences[:: part[1]])
-        with progress("translating", total, unit="sentences") as bar:
-            details["report"] = bar.update
+        with ExitStack() as held:
+            if "report" not in details:
+                total = len(sentences[:: part[1]])
+                bar = progress("translating", total, unit="sentences")
+                details["report"] = held.enter_context(bar).update
             own = self.translate_part(sentences, part, check_stop, **details)
         found = sorted(itertools.chain.from_iterable(processes.gather(own)))
         return [[Hypothesis(*each) for each in hypotheses] for _, hypotheses in found]
