@@ -42,7 +42,8 @@ class GrowingCorpus:
                         f"{folder / name} has {file.tell()} bytes and {REPORT} says "
                         f"{size}; put a copy back, or remove {folder} to begin anew"
                     )
-                file.truncate(size)
+                if file.tell() > size:
+                    file.truncate(size)
                 self._files.append(file)
             self._opened = opened.pop_all()
 

@@ -39,8 +39,8 @@ class Translator:
 
     `models` and `params` are the members of an ensemble, mostly one. `language` is that
     of the source, such as "en". `rows` shards the rows of a batch over devices of this
-    process; None: one device. `choose` orders the hypotheses of a sentence anew. Not
-    thread safe.
+    process; None: one device. `choose` orders the hypotheses of a sentence anew.
+    `needs_tag` warns of a text without one of the vocabulary's tags. Not thread safe.
     """
 
     def __init__(
@@ -53,9 +53,11 @@ class Translator:
         options: TranslateOptions,
         rows: jax.sharding.NamedSharding | None,
         choose: Callable[[list[Hypothesis]], list[Hypothesis]] | None = None,
+        needs_tag: bool = True,
     ) -> None:
         self.tokenizer, self.options = tokenizer, options
         self._names, self._choose = tokenizer.pieces(), choose
+        self._needs_tag = needs_tag and not options.tag
         self.tags = [name for name in self._names if tokenizer.language_code(name)]
         if options.tag not in ("", *self.tags):
             known = ", ".join(self.tags) or "none"
@@ -232,7 +234,7 @@ class Translator:
 
     def _lines(self, text: str) -> tuple[str, list[list[str]]]:
         tag, lines = lines_of(text, self.tokenizer, self._language)
-        if self.tags and not tag and not self.options.tag and any(map(any, lines)):
+        if self.tags and self._needs_tag and not tag and any(map(any, lines)):
             warn_of_no_tag(tuple(self.tags))
         return tag or self.options.tag, lines
 
