@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,20 @@ class GrowingCorpus:
     def __init__(self, folder: Path, report: dict[str, Any]) -> None:
         """Open the files, without what an incomplete block has added to them."""
         self._folder, self.report = folder, report
-        self._files = []
+        sizes = report["bytes"]
         with ExitStack() as opened:
-            for name, size in report["bytes"].items():
-                file = opened.enter_context((folder / name).open("ab"))
+            self._files = [
+                opened.enter_context((folder / name).open("ab")) for name in sizes
+            ]
+            for file, size in zip(self._files, sizes.values(), strict=True):
                 if file.tell() < size:
                     raise InputError(
-                        f"{folder / name} has {file.tell()} bytes and {REPORT} says "
+                        f"{file.name} has {file.tell()} bytes and {REPORT} says "
                         f"{size}; put a copy back, or remove {folder} to begin anew"
                     )
+            for file, size in zip(self._files, sizes.values(), strict=True):
                 if file.tell() > size:
                     file.truncate(size)
-                self._files.append(file)
             self._opened = opened.pop_all()
 
     def close(self) -> None:
@@ -114,26 +117,30 @@ def grow_corpus(
 
 
 def _write(folder: Path, report: dict[str, Any]) -> None:
-    text = json.dumps(report, indent=2, ensure_ascii=False)
+    signed = {**report, "sha256": _hash(report)}
+    text = json.dumps(signed, indent=2, ensure_ascii=False)
     write_atomically(folder / REPORT, f"{text}\n")
+
+
+def _hash(report: dict[str, Any]) -> str:
+    return sha256(json.dumps(report, sort_keys=True).encode()).hexdigest()
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
     """Read the report of a folder; None if the folder is empty or absent."""
+    if not folder.exists():
+        return None
     if folder.is_dir() and {path.name for path in folder.iterdir()} <= {_LOCK}:
         return None
     try:
         report = json.loads((folder / REPORT).read_bytes())
-        numbers = [report[key] for key in ("lines", "of", "kept")]
-        numbers += [*report["dropped"].values(), *report["bytes"].values()]
-        if all(type(n) is int and n >= 0 for n in numbers) and {**report["made_with"]}:
+        if dict.pop(report, "sha256") == _hash(report) and "made_with" in report:
             return report
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        if not folder.exists():
-            return None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        pass
     raise InputError(
-        f"{folder} exists already and holds no corpus of this command (no readable "
-        f"{REPORT}); choose a new folder"
+        f"{folder} exists already and holds no corpus of this command, or a damaged "
+        f"{REPORT}; choose a new folder"
     )
 
 

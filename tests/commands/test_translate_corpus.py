@@ -206,7 +206,8 @@ def test_the_corpus_trains_both_directions_with_a_tag_of_the_reader(
         answer = command(mode, workdir=workdir, stdin=["SU"])
         assert answer.code == 0, answer.err
         assert "has no tag" not in answer.err
-    forward = config_flags("data", directory=tmp_path / "out", dev="train")
+    dev = toy.directory / "dev"
+    forward = config_flags("data", directory=tmp_path / "out", dev=dev)
     flags = (*toy.flags, *forward, "--config.data.vocab_size=50")
     answer = command("prepare", *flags, workdir=tmp_path / "student")
     assert answer.result["direction"] == "en-de"

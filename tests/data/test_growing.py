@@ -6,6 +6,7 @@ import pytest
 
 from jaxformer.data.growing import REPORT, grow_corpus
 from jaxformer.errors import InputError
+from tests.damage import flip_bit
 
 NAMES = ("train.de", "train.en")
 
@@ -57,13 +58,26 @@ def test_other_values_are_refused_by_name(begun):
         grow(begun, top_k=3).__enter__()
 
 
-def test_a_file_that_is_too_short_is_refused_and_left_alone(begun):
+def test_a_file_that_is_too_short_is_refused_and_no_file_is_changed(begun):
     (begun / "train.en").write_text("x\n")
     (begun / "train.de").write_text("a\nb\nmore\n")
     message = "train.en has 2 bytes and report.json says 4; put a copy back"
     with pytest.raises(InputError, match=message):
         grow(begun).__enter__()
-    assert (begun / "train.en").read_text() == "x\n"
+    assert texts_of(begun) == ["a\nb\nmore\n", "x\n"]
+
+
+def test_a_report_with_one_wrong_bit_is_refused(begun):
+    """But for bits of the white space between its values."""
+    file = begun / REPORT
+    report = file.read_bytes()
+    for bit in range(0, 8 * len(report), 37):
+        flip_bit(file, bit)
+        if report[bit // 8 : bit // 8 + 1].strip():
+            with pytest.raises(InputError, match=f"or a damaged {REPORT};"):
+                grow(begun).__enter__()
+        flip_bit(file, bit)
+    assert file.read_bytes() == report
 
 
 @pytest.mark.parametrize(
