@@ -173,5 +173,5 @@ def _help(mode: str | None, config: str | None) -> str:
         return describe_keys(read_config_file(config))
     if mode is not None:
         return _parser(mode).format_help()
-    summaries = [f"  {name:<10} {each.summary}" for name, each in COMMANDS.items()]
+    summaries = [f"  {name:<16} {each.summary}" for name, each in COMMANDS.items()]
     return HELP.format(commands="\n".join(summaries), usage=USAGE)

@@ -27,11 +27,15 @@ _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace the file at `path` by `content`, text as UTF-8; never leaves half of it.
 
-    Raises OSError as `Path.write_bytes` does.
+    The content is on disk before the old file is gone. Raises OSError as
+    `Path.write_bytes` does.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

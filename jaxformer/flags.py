@@ -48,6 +48,12 @@ FLAG_LIST = (
          "last N checkpoints; by default the average that the config asks for."),
     Flag("ensemble", paths, "Workdirs of further models whose probabilities are "
          "averaged with this one's, separated by commas; all share one tokeniser.", ()),
+    Flag("corpus", str, "Corpus of data.corpora whose languages and tag are used; by "
+         "default those of the section data.", ""),
+    Flag("languages", bool, "Drop a pair with a side that py3langid finds in another "
+         "language.", True),
+    Flag("least_log_probability", float, "Drop a translation whose tokens have a "
+         "smaller mean log-probability, in nats.", most=0),
     Flag("prefix", Path, "File whose line N begins the translation of line N."),
     Flag("json", bool, "Write JSON lines, with scores.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
@@ -131,6 +137,11 @@ CLUSTER = (
 COMMON = ("workdir", *CLUSTER)
 
 _BEST = tuple(name for name in TRANSLATION if name != "n_best")  # one translation each
+_WHOLE = tuple(  # those for lines that are neither cut nor split
+    name
+    for name in _BEST
+    if name not in ("max_source_length", "long_lines", "split_sentences")
+)
 _PAIRS = ("source", "reference", "split")
 COMMANDS = {
     "train": Command(
@@ -148,6 +159,14 @@ COMMANDS = {
     "translate": Command(
         "Translate standard input to standard output, line by line.",
         ("checkpoint", "ensemble", *TRANSLATION, "prefix", "json", "alignment"),
+    ),
+    "translate_corpus": Command(
+        "Translate a text of any length into a parallel corpus; continues after a "
+        "stop.",
+        (
+            "checkpoint", "ensemble", *_WHOLE, "source", "output", "corpus",
+            "languages", "least_log_probability",
+        ),
     ),
     "evaluate": Command(
         "Translate and score a text; --output keeps the translations.",

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -162,6 +162,17 @@ def gather(value: Any) -> list[Any]:
 def from_first(value: Any) -> Any:
     """The `value` of process 0, for all; JSON must be able to hold it."""
     return gather(value if is_first() else None)[0]
+
+
+def in_shares(function: Callable[[list], list], items: Sequence) -> list:
+    """Apply a function to each process's share of the items; return all its results.
+
+    It gets a list and returns one of the same length, which JSON must be able to hold.
+    """
+    results = [None] * len(items)
+    for number, found in enumerate(gather(function(list(items[index() :: count()])))):
+        results[number :: count()] = found
+    return results
 
 
 @contextmanager

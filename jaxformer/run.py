@@ -52,6 +52,7 @@ class Run(NamedTuple):
     config: Config
     tokenizer: Tokenizer
     model: Model
+    needs_tag: bool = True  # if the vocabulary has tags: no text was without one
 
 
 @contextlib.contextmanager
@@ -106,7 +107,9 @@ def _make_run(folder: Workdir, config: Config, tokenizer: Tokenizer) -> Run:
         source_vocab_size=tokenizer.source_vocab_size,
         rematerialise=config.training.rematerialise,
     )
-    return Run(folder, config, tokenizer, model)
+    data = config.data
+    needs_tag = not data.tags or all(part.data.tag for part in data.parts.values())
+    return Run(folder, config, tokenizer, model, needs_tag)
 
 
 class TrainingSetup(NamedTuple):

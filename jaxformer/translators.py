@@ -53,6 +53,7 @@ def make_translator(
         options=options,
         rows=batch_sharding(local_mesh()),
         choose=choose,
+        needs_tag=run.needs_tag,
     )
 
 

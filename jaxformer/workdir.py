@@ -157,6 +157,14 @@ class Workdir:
         if config.training.init_from:
             run = Workdir(Path(config.training.init_from))
             given, tokenizer = run.tokenizer_file, run.read_tokenizer()
+            has_two = tokenizer.source_model != tokenizer.target_model
+            swapped = f"{config.data.target_language}-{config.data.source_language}"
+            if has_two and run.read_record()["direction"] == swapped:
+                raise InputError(
+                    f"{run.path} translates {swapped}, and its tokeniser has a model "
+                    f"for each side; begin {config.data.direction} with a run of that "
+                    "direction"
+                )
         elif given:
             is_shared = config.data.shared_vocabulary
             tokenizer = load_given(given, is_shared=is_shared)

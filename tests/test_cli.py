@@ -19,7 +19,8 @@ WORKDIR = "--workdir=runs/x"
 def given(name):
     """A flag with a value that it accepts."""
     flag = FLAGS[name]
-    values = {int: "20", float: "0.5"}
+    most = 0.5 if flag.most is None else min(0.5, flag.most)
+    values = {int: "20", float: str(most)}
     value = flag.choices[0] if flag.choices else values.get(flag.kind, "x")
     return f"--{name}" if flag.kind is bool else f"--{name}={value}"
 
@@ -169,7 +170,7 @@ def help_of(capsys, *argv):
 def test_help_lists_commands_flags_and_config_keys(capsys):
     text, used = help_of(capsys), {*COMMON}
     for mode, each in COMMANDS.items():
-        assert f"  {mode:<10} {each.summary}\n" in text
+        assert f"  {mode:<16} {each.summary}\n" in text
         flags = help_of(capsys, f"--mode={mode}")
         for name in FLAGS:
             is_there = f"--{name} " in flags or f"--{name}\n" in flags

@@ -84,17 +84,9 @@ def clean(
         sides = [tokenizer.encode(source_text), tokenizer.encode_target(target_text)]
         kept = np.arange(len(chunk))
         if config:
-            lengths = np.array([list(map(len, side)) for side in sides])  # [2, n]
-            longest = lengths.max(axis=0)
-            lengths[0] -= bool(config.tag)
-            shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
-            is_new = seen.add(chunk) if config.deduplicate else lengths[0] > 0
-            checks = {
-                "empty": shorter == 1,
-                "too_long": longest > config.max_length,
-                "ratio": longer - 1 > config.max_ratio * (shorter - 1) + _RATIO_SLACK,
-                "duplicate": ~is_new,
-            }
+            checks = length_faults(sides, config)
+            if config.deduplicate:
+                checks["duplicate"] = ~seen.add(chunk)
             for reason, fails in checks.items():
                 report.dropped[reason] += int(fails[kept].sum())
                 kept = kept[~fails[kept]]
@@ -106,6 +98,24 @@ def clean(
             counts.unknown += sum(ids.count(UNK) for ids in side)
             counts.longest = max([counts.longest, *map(len, side)])
         yield sides
+
+
+def length_faults(
+    sides: Sequence[Sequence[Sequence[int]]], config: DataConfig
+) -> dict[str, np.ndarray]:
+    """Return by reason of `clean` which pairs have a wrong length: bool [n] each.
+
+    `sides` are the ids of n sources, with their tag, and of n targets, EOS last.
+    """
+    lengths = np.array([list(map(len, side)) for side in sides])  # [2, n]
+    longest = lengths.max(axis=0)
+    lengths[0] -= bool(config.tag)
+    shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
+    return {
+        "empty": shorter == 1,
+        "too_long": longest > config.max_length,
+        "ratio": longer - 1 > config.max_ratio * (shorter - 1) + _RATIO_SLACK,
+    }
 
 
 class SeenPairs:

@@ -1,9 +1,10 @@
-"""Read standard input in blocks of lines."""
+"""Read lines in blocks, which all processes get."""
 
 import queue
 import threading
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import BinaryIO
 
 from jaxformer import processes
@@ -52,7 +53,17 @@ def _read_blocks(stream: BinaryIO, most: int) -> Iterator[list[str]]:
 def read_blocks(stream: BinaryIO) -> Iterator[list[str]]:
     """Yield the lines of process 0's standard input in blocks, to all processes."""
     most = BLOCK_LINES * processes.count()
-    blocks = _read_blocks(stream, most) if processes.is_first() else iter(())
+    return shared(_read_blocks(stream, most) if processes.is_first() else iter(()))
+
+
+def blocks_of(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Yield the lines of process 0 in full blocks, to all processes."""
+    most = BLOCK_LINES * processes.count()
+    return shared(iter(lambda: list(islice(lines, most)), []))
+
+
+def shared(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Yield the blocks of process 0 to all processes, with its mistakes."""
     while True:
         with processes.sharing_mistakes():
             found = next(blocks, [])

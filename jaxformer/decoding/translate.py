@@ -4,6 +4,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import jax
@@ -38,8 +39,8 @@ class Translator:
 
     `models` and `params` are the members of an ensemble, mostly one. `language` is that
     of the source, such as "en". `rows` shards the rows of a batch over devices of this
-    process; None: one device. `choose` orders the hypotheses of a sentence anew. Not
-    thread safe.
+    process; None: one device. `choose` orders the hypotheses of a sentence anew.
+    `needs_tag` warns of a text without one of the vocabulary's tags. Not thread safe.
     """
 
     def __init__(
@@ -52,10 +53,12 @@ class Translator:
         options: TranslateOptions,
         rows: jax.sharding.NamedSharding | None,
         choose: Callable[[list[Hypothesis]], list[Hypothesis]] | None = None,
+        needs_tag: bool = True,
     ) -> None:
         self.tokenizer, self.options = tokenizer, options
         self._names = tokenizer.source_pieces(), tokenizer.pieces()
         self._choose, code = choose, tokenizer.language_code
+        self._needs_tag = needs_tag and not options.tag
         self.tags = [name for name in self._names[0] if code(name)]
         if options.tag not in ("", *self.tags):
             known = ", ".join(self.tags) or "none"
@@ -119,13 +122,15 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Translate sentences in all processes, each its share.
 
-        Returns all hypotheses in every process; process 0 reports its progress.
-        `details` are further arguments of `translate_part`.
+        Returns all hypotheses in every process. `details` are further arguments of
+        `translate_part`; without `report`, process 0 reports its progress.
         """
         part = (processes.index(), processes.count())
-        total = len(sentences[:: part[1]])
-        with progress("translating", total, unit="sentences") as bar:
-            details["report"] = bar.update
+        with ExitStack() as held:
+            if "report" not in details:
+                total = len(sentences[:: part[1]])
+                bar = progress("translating", total, unit="sentences")
+                details["report"] = held.enter_context(bar).update
             own = self.translate_part(sentences, part, check_stop, **details)
         found = sorted(itertools.chain.from_iterable(processes.gather(own)))
         return [[Hypothesis(*each) for each in hypotheses] for _, hypotheses in found]
@@ -230,7 +235,7 @@ class Translator:
 
     def _lines(self, text: str) -> tuple[str, list[list[str]]]:
         tag, lines = lines_of(text, self.tokenizer, self._language)
-        if self.tags and not tag and not self.options.tag and any(map(any, lines)):
+        if self.tags and self._needs_tag and not tag and any(map(any, lines)):
             warn_of_no_tag(tuple(self.tags))
         return tag or self.options.tag, lines
 

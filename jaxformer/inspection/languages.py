@@ -48,7 +48,7 @@ class Languages:
         A pair whose sides are in each other's language is "swapped", and yielded once.
         """
         source, target = self._codes
-        found = self._foreign(sources, source), self._foreign(targets, target)
+        found = self.foreign(sources, 0), self.foreign(targets, 1)
         for index in sorted(found[0].keys() | found[1].keys()):
             sides = [each.get(index, (None, 0.0)) for each in found]
             if (sides[0][0], sides[1][0]) == (target, source):
@@ -61,11 +61,15 @@ class Languages:
                 elif language:
                     yield index, f"{SIDES[side]}_in_neither", language, odds
 
-    def _foreign(self, texts: Sequence[str], code: str) -> dict[int, tuple[str, float]]:
-        """Return, by index, the language of sentences not in `code`, and its odds."""
+    def foreign(self, texts: Sequence[str], side: int) -> dict[int, tuple[str, float]]:
+        """Return, by index, the language of sentences of another one, and its odds.
+
+        `side` 0 is the source, 1 the target.
+        """
         scores = self.classify(texts)
         best = scores.argmax(axis=1)
-        own = scores[:, self.labels == code].max(axis=1)  # of one or two scripts
+        is_own = self.labels == self._codes[side]
+        own = scores[:, is_own].max(axis=1)  # of one or two scripts
         odds = scores.max(axis=1) - own
         return {
             i: (str(self.labels[best[i]]), math.exp(odds[i]))

@@ -10,6 +10,7 @@ import pytest
 
 from jaxformer import files
 from jaxformer.run import open_run, read_parameters
+from jaxformer.workdir import Workdir
 from tests.commands.runs import config_flags, last_state, metrics, saved_steps
 from tests.training.setups import assert_same
 
@@ -96,6 +97,28 @@ def test_afterwards_the_run_needs_the_other_one_no_more(begun, command, tmp_path
     before, after = (last_state(each, "params")[0] for each in (begun[0], workdir))
     assert largest_difference(before, after) > 1e-4
     assert record_of(workdir)["config"]["model"] == record["config"]["model"]
+
+
+def test_the_other_direction_begins_with_a_run_whose_languages_share_a_tokeniser(
+    command, trained, tmp_path, monkeypatch
+):
+    swapped = config_flags("data", source_language="de", target_language="en")
+    flags = (f"--init_from={trained.workdir}", *swapped)
+    answer = command("prepare", *flags, workdir=tmp_path / "run")
+    assert answer.result["direction"] == record_of(tmp_path / "run")["direction"]
+    assert answer.result["direction"] == "de-en"
+    read = Workdir.read_tokenizer
+
+    def with_two_models(self):
+        tokenizer = read(self)
+        tokenizer.target_model = b"another"
+        return tokenizer
+
+    monkeypatch.setattr(Workdir, "read_tokenizer", with_two_models)
+    refused = command("prepare", *flags, workdir=tmp_path / "other").complaint
+    assert "translates en-de, and its tokeniser has a model for each side" in refused
+    again = command("prepare", flags[0], workdir=tmp_path / "same")
+    assert again.result["direction"] == "en-de"
 
 
 def test_frozen_parts_stay_as_they_were(command, trained, tmp_path):

@@ -34,6 +34,7 @@ BASE = {
     "import": {"input": "run", "config": "demo"},
     "visualize": {"output": "page.html"},
     "report": {"output": "page.html"},
+    "translate_corpus": {"source": "text", "output": "new"},
     "serve": {"port": "0", "max_batch": "1"},
     "reproduce": {"row": "table3/E"},
 }

@@ -110,6 +110,25 @@ def test_two_processes_of_slurm_translate_as_one(start, trained, toy, use):
     assert TWO in two.stderr()
 
 
+def test_two_processes_make_the_corpus_of_one(start, trained, toy, use, tmp_path):
+    """Lines that are dropped before and after the search are counted once."""
+    text = tmp_path / "text"
+    text.write_text(text_of([*toy.test, "", *toy.dev, " ".join(toy.test)]))
+    flags = (f"--source={text}", "--no-languages", "--least_log_probability=-0.5")
+    one = use("translate_corpus", *flags, f"--output={tmp_path / 'one'}").result
+    flags += ("--mode=translate_corpus", f"--workdir={trained.workdir}")
+    two = start(2, *flags, f"--output={tmp_path / 'two'}", devices=2).result()
+    assert (two["kept"], two["dropped"]) == (one["kept"], one["dropped"])
+    assert one["dropped"]["too_long"] == one["dropped"]["empty"] == 1
+    for name in ("train.en", "train.de"):
+        texts = [(tmp_path / count / name).read_text() for count in ("one", "two")]
+        assert texts[0] == texts[1]
+    flags += (f"--output={tmp_path / 'one'}", "--beam_size=3")
+    refused = start(2, *flags, devices=2)
+    assert refused.wait(120) == [2, 2]
+    assert "begun with beam_size=2, and this command has 3" in refused.complaint()
+
+
 def test_two_processes_of_open_mpi_score_as_one(start, trained, use):
     one = use("evaluate", "--split=dev").result
     flags = ("--mode=evaluate", f"--workdir={trained.workdir}", "--split=dev")

@@ -1,0 +1,184 @@
+"""--mode=translate_corpus: translate a text of any length into a parallel corpus.
+
+The folder --output gets two files named by language, which `data.corpus=directory`
+reads in both directions, and report.json. The same command continues after any stop.
+"""
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer import processes
+from jaxformer.commands.evaluate import of_corpus
+from jaxformer.config_files import ConfigRequest
+from jaxformer.data.growing import GrowingCorpus, grow_corpus
+from jaxformer.data.stream import blocks_of
+from jaxformer.data.text import read_lines
+from jaxformer.data_config import DataConfig
+from jaxformer.decoding.parts import Hypothesis
+from jaxformer.decoding.translate import Translator
+from jaxformer.errors import InputError
+from jaxformer.inspection.languages import Languages
+from jaxformer.inspection.pairs import REASONS, PairFilter
+from jaxformer.progress import progress, track
+from jaxformer.run import keep_compiled, load_parameters, open_run
+from jaxformer.translators import make_translator, open_members
+
+logger = logging.getLogger(__name__)
+
+STEM = "train"  # of both files
+
+
+def run(
+    *,
+    config: ConfigRequest,
+    workdir: Path,
+    source: Path | None,
+    output: Path | None,
+    corpus: str,
+    languages: bool,
+    least_log_probability: float | None,
+    checkpoint: str | None,
+    ensemble: tuple[Path, ...],
+    **options: Any,
+) -> dict:
+    """Translate the lines of `source` into the folder `output`; return counts.
+
+    Of several processes the first one reads and writes, and all translate.
+    """
+    for name, path in {"source": source, "output": output}.items():
+        if path is None:
+            raise InputError(f"--{name} is missing; give the text and a new folder")
+    keep_compiled()
+    this = open_run(workdir, config)
+    if corpus:
+        this = of_corpus(this, f"{corpus}/")
+    data = this.config.data
+    if data.source_language == data.target_language:
+        raise InputError(
+            f"the run translates {data.direction}, and the files are named by language"
+        )
+    found = open_languages(data) if languages else None
+    params = load_parameters(this, checkpoint)
+    members = open_members(ensemble, checkpoint)
+    translator = make_translator(this, params, members=members, **options)
+    limit = min(data.max_length, translator.longest or data.max_length)
+    data = replace(data, tag=translator.options.tag, max_length=limit, corpora=())
+    least = least_log_probability
+    rules = PairFilter(
+        this.tokenizer, data, languages=found, least_log_probability=least
+    )
+    with ExitStack() as held:
+        written, lines, done = None, iter(()), (0, 0)
+        with processes.sharing_mistakes():
+            if processes.is_first():
+                text = measure(source)
+                made_with = {
+                    **text, "parameters": hash_parameters(translator.params),
+                    "tokenizer": this.tokenizer.hash, "direction": data.direction,
+                    "max_length": limit, "max_ratio": data.max_ratio,
+                    "languages": languages, "least_log_probability": least,
+                    **vars(translator.options),
+                }  # fmt: skip
+                del made_with["batch_tokens"]  # may be lowered if memory is short
+                names = data.source_language, data.target_language
+                opened = grow_corpus(
+                    output, [f"{STEM}.{name}" for name in names],
+                    lines=text["source_lines"], reasons=REASONS, made_with=made_with,
+                )  # fmt: skip
+                written = held.enter_context(opened)
+                done = written.report["lines"], written.report["of"]
+                lines = islice(read_lines(source), done[0], None)
+        translate_lines(lines, *processes.from_first(done), translator, rules, written)
+    if written is None:
+        return {}
+    counts = {key: written.report[key] for key in ("lines", "kept", "dropped")}
+    reasons = [f"{count:,} {why}" for why, count in counts["dropped"].items() if count]
+    logger.info(
+        "%s: %s of %s pairs kept, dropped: %s", output, f"{counts['kept']:,}",
+        f"{counts['lines']:,}", ", ".join(reasons) or "none",
+    )  # fmt: skip
+    return {**counts, "direction": data.direction, "output": str(output)}
+
+
+def open_languages(data: DataConfig) -> Languages:
+    """Open the model of languages. Raises InputError for one that it lacks."""
+    try:
+        return Languages((data.source_language, data.target_language))
+    except InputError as error:
+        remedy = "leave out that rule with --no-languages"
+        raise InputError(f"{error}; {remedy}") from None
+
+
+def measure(source: Path) -> dict[str, Any]:
+    """Count and hash the lines of a text. Raises InputError if it cannot be read."""
+    digest, count = hashlib.sha256(), 0
+    for line in track(read_lines(source), f"reading {source}", unit="lines"):
+        digest.update(f"{line}\n".encode())
+        count += 1
+    return {"source": digest.hexdigest(), "source_lines": count}
+
+
+def hash_parameters(params: Any) -> str:
+    """Hash the names and values of parameters."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree.leaves_with_path(params):
+        digest.update(jax.tree_util.keystr(path).encode())
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def translate_lines(
+    lines: Iterator[str],
+    done: int,
+    total: int,
+    translator: Translator,
+    rules: PairFilter,
+    written: GrowingCorpus | None,
+) -> None:
+    """Translate the lines after the first `done` of `total`; process 0 writes them."""
+    if done == total:
+        return
+    workers = processes.count()
+    with progress("translating", total, unit="lines", initial=done) as bar:
+        for block in blocks_of(lines):
+            faults = processes.in_shares(rules.of_lines, block)
+            # A line that needs no translation becomes blank, and keeps its number.
+            texts = [
+                "" if fault else line for line, fault in zip(block, faults, strict=True)
+            ]
+            found = translator.translate_all(
+                texts, first=done, report=lambda: bar.update(workers)
+            )
+            pairs = [
+                (block[i], hypotheses[0])
+                for i, hypotheses in enumerate(found)
+                if not faults[i]
+            ]
+            dropped = processes.in_shares(lambda share: faults_of(rules, share), pairs)
+            done += len(block)
+            bar.update(done - bar.n)
+            if written is not None:
+                kept = [
+                    (line, best.text)
+                    for (line, best), fault in zip(pairs, dropped, strict=True)
+                    if not fault
+                ]
+                sides = list(zip(*kept, strict=True)) or [(), ()]
+                written.append(len(block), sides, Counter([*faults, *dropped]))
+
+
+def faults_of(rules: PairFilter, pairs: list[tuple[str, Hypothesis]]) -> list[str]:
+    """Return why each line with its translation is dropped, or ""."""
+    means = [best.log_probability / best.tokens for _, best in pairs]
+    lines, found = [line for line, _ in pairs], [best.text for _, best in pairs]
+    return rules.of_pairs(lines, found, means)
