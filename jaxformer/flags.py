@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.settings import MOST_LENGTH, kind_of
+from jaxformer.settings import MOST_LENGTH, kind_of, read_value
 
 DAY = 86_400  # seconds
 
@@ -16,11 +16,19 @@ def paths(text: str) -> list[Path]:
     return [Path(name.strip()) for name in text.split(",") if name.strip()]
 
 
+def numbers(text: str) -> list[float]:
+    """Read numbers between commas. Raises InputError."""
+    return [
+        read_value("rerank_weights", number.strip(), (float, False))
+        for number in text.split(",")
+    ]
+
+
 class Flag(NamedTuple):
     """One flag; `default` None means not given, the bounds are those of `setting`."""
 
     name: str
-    kind: Callable[[str], Any]  # str, int, float, bool, Path or paths
+    kind: Callable[[str], Any]  # str, int, float, bool, Path, paths or numbers
     meaning: str
     default: Any = None
     least: float | None = None
@@ -48,6 +56,11 @@ FLAG_LIST = (
          "last N checkpoints; by default the average that the config asks for."),
     Flag("ensemble", paths, "Workdirs of further models whose probabilities are "
          "averaged with this one's, separated by commas; all share one tokeniser.", ()),
+    Flag("rerank", paths, "Workdirs of further models that score all beam_size "
+         "translations again, separated by commas: of this run's direction, or of the "
+         "opposite one. Their tokenisers may differ.", ()),
+    Flag("rerank_weights", numbers, "Weight of each model of --rerank in the score, or "
+         "one for all, separated by commas; by default 1.", ()),
     Flag("prefix", Path, "File whose line N begins the translation of line N."),
     Flag("json", bool, "Write JSON lines, with scores.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
@@ -132,6 +145,7 @@ COMMON = ("workdir", *CLUSTER)
 
 _BEST = tuple(name for name in TRANSLATION if name != "n_best")  # one translation each
 _PAIRS = ("source", "reference", "split")
+RERANK = ("rerank", "rerank_weights")
 COMMANDS = {
     "train": Command(
         "Prepare what is missing, then train or resume (default).", ("init_from",)
@@ -147,11 +161,14 @@ COMMANDS = {
     ),
     "translate": Command(
         "Translate standard input to standard output, line by line.",
-        ("checkpoint", "ensemble", *TRANSLATION, "prefix", "json", "alignment"),
+        (
+            "checkpoint", "ensemble", *RERANK, *TRANSLATION, "prefix", "json",
+            "alignment",
+        ),
     ),
     "evaluate": Command(
         "Translate and score a text; --output keeps the translations.",
-        ("checkpoint", "ensemble", *_BEST, *_PAIRS, "output"),
+        ("checkpoint", "ensemble", *RERANK, *_BEST, *_PAIRS, "output"),
     ),
     "score": Command(
         "Sum the log-probability of given translations; --reference=FILE.jsonl takes "

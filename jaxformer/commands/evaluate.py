@@ -14,8 +14,8 @@ from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError, did_you_mean
 from jaxformer.evaluation.evaluator import Evaluation, Text
 from jaxformer.files import require_output, write_atomically
-from jaxformer.run import Run, keep_compiled, load_parameters, open_run
-from jaxformer.translators import make_evaluator, open_members
+from jaxformer.run import Run, keep_compiled, open_run
+from jaxformer.translators import make_evaluator, open_models
 
 logger = logging.getLogger(__name__)
 
@@ -49,16 +49,15 @@ def run(
 def evaluate(
     run: Run,
     text: Text,
-    *,
-    checkpoint: str | None = None,
-    ensemble: Sequence[Path] = (),
     **options: Any,
 ) -> tuple[Evaluation, Translator]:
-    """Translate and score a text under every scorer; log the scores."""
+    """Translate and score a text under every scorer; log the scores.
+
+    `options` are as for `open_models`.
+    """
     keep_compiled()
-    params = load_parameters(run, checkpoint)
-    members = open_members(ensemble, checkpoint)
-    evaluator = make_evaluator(run, text, members=members, **options)
+    params, options = open_models(run, **options)
+    evaluator = make_evaluator(run, text, **options)
     done = evaluator(params, under_all=True)
     logger.info("%s", done)
     return done, evaluator.translator

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sacrebleu.metrics import CHRF
 
-from jaxformer.decoding.parts import Hypothesis
+from jaxformer.decoding.parts import Hypothesis, different
 from jaxformer.evaluation.metrics import make_bleu
 
 
@@ -32,11 +32,22 @@ def expected_utilities(
 
 
 def by_utility(
-    hypotheses: Sequence[Hypothesis], utility: str, target_language: str
-) -> list[Hypothesis]:
-    """Sort samples by their mean utility, the largest first; equal texts once."""
-    texts = [each.text for each in hypotheses]
-    utilities = expected_utilities(texts, utility, target_language)
-    different = {each.text: each for each in reversed(hypotheses)}
-    order = sorted(dict.fromkeys(texts), key=lambda text: -utilities[text])
-    return [different[text] for text in order]
+    sources: Sequence[str],
+    found: Sequence[Sequence[Hypothesis]],
+    *,
+    utility: str,
+    target_language: str,
+) -> list[list[Hypothesis]]:
+    """Sort the samples of each source by mean utility, the largest first.
+
+    Equal texts are kept once.
+    """
+    result = []
+    for hypotheses in found:
+        texts = [each.text for each in hypotheses]
+        utilities = expected_utilities(texts, utility, target_language)
+        order = sorted(
+            different(hypotheses), key=lambda each, of=utilities: -of[each.text]
+        )
+        result.append(order)
+    return result

@@ -34,9 +34,10 @@ def test_samples_are_sorted_by_utility_and_equal_ones_are_joined():
         Hypothesis(text, -float(number), -float(number), 3)
         for number, text in enumerate(TEXTS[::-1])
     ]
-    order = by_utility(samples, "chrf", "en")
+    of = {"utility": "chrf", "target_language": "en"}
+    order, nothing = by_utility(["source", "other"], [samples, []], **of)
     assert [each.text for each in order] == [
         "a man runs", "a man ran", "a man is running", "the dog",
     ]  # fmt: skip
     assert order[0].log_probability == -2.0  # that of the first sample with this text
-    assert by_utility([], "chrf", "en") == []
+    assert nothing == []
