@@ -61,6 +61,10 @@ FLAG_LIST = (
          "opposite one. Their tokenisers may differ.", ()),
     Flag("rerank_weights", numbers, "Weight of each model of --rerank in the score, or "
          "one for all, separated by commas; by default 1.", ()),
+    Flag("comet", Path, "Checkpoint of a COMET model, model.ckpt: evaluate adds its "
+         "score, and --minimum_bayes_risk=comet chooses by it."),
+    Flag("comet_python", Path, "Python of the environment in which unbabel-comet is "
+         "installed; by default this one."),
     Flag("prefix", Path, "File whose line N begins the translation of line N."),
     Flag("json", bool, "Write JSON lines, with scores.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
@@ -145,7 +149,7 @@ COMMON = ("workdir", *CLUSTER)
 
 _BEST = tuple(name for name in TRANSLATION if name != "n_best")  # one translation each
 _PAIRS = ("source", "reference", "split")
-RERANK = ("rerank", "rerank_weights")
+CHOICE = ("rerank", "rerank_weights", "comet", "comet_python")
 COMMANDS = {
     "train": Command(
         "Prepare what is missing, then train or resume (default).", ("init_from",)
@@ -162,13 +166,13 @@ COMMANDS = {
     "translate": Command(
         "Translate standard input to standard output, line by line.",
         (
-            "checkpoint", "ensemble", *RERANK, *TRANSLATION, "prefix", "json",
+            "checkpoint", "ensemble", *CHOICE, *TRANSLATION, "prefix", "json",
             "alignment",
         ),
     ),
     "evaluate": Command(
         "Translate and score a text; --output keeps the translations.",
-        ("checkpoint", "ensemble", *RERANK, *_BEST, *_PAIRS, "output"),
+        ("checkpoint", "ensemble", *CHOICE, *_BEST, *_PAIRS, "output"),
     ),
     "score": Command(
         "Sum the log-probability of given translations; --reference=FILE.jsonl takes "

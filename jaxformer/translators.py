@@ -15,7 +15,9 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.rerank import Reranker, rerank
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
+from jaxformer.evaluation.comet_scores import Comet
 from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
+from jaxformer.evaluation.metrics import sentence_metric
 from jaxformer.evaluation.minimum_bayes_risk import by_utility
 from jaxformer.run import Run, keep_compiled, load_parameters, open_run
 from jaxformer.training.sharding import batch_sharding, local_mesh
@@ -28,6 +30,7 @@ def make_translator(
     *,
     members: Sequence[tuple[Run, Parameters]] = (),
     rerankers: Sequence[Reranker] = (),
+    comet: Comet | None = None,
     kind: type[Translator] = Translator,
     **options: Any,
 ) -> Translator:
@@ -35,8 +38,9 @@ def make_translator(
 
     `options` are those of TranslateOptions, by default the values of the config's
     section `decoding` and of `data.max_length`. `members` complete an ensemble, and
-    `rerankers` choose among its hypotheses. Raises InputError if members have other
-    tokenisers, and for options that no search has.
+    `rerankers` choose among its hypotheses. `comet` is for minimum_bayes_risk=comet.
+    Raises InputError if members have other tokenisers, and for options that no search
+    has.
     """
     for member, _ in members:
         if member.tokenizer.hash != run.tokenizer.hash:
@@ -48,9 +52,16 @@ def make_translator(
     options = {"tag": run.config.data.only_tag, **limit, **options}
     options = TranslateOptions(**{**vars(run.config.decoding), **options})
     choose, utility = None, options.minimum_bayes_risk
+    how = {"language_code": run.tokenizer.language_code}
     if utility != "none":
-        target = run.config.data.target_language
-        choose = partial(by_utility, utility=utility, target_language=target)
+        metric = comet
+        if utility != "comet":
+            metric = sentence_metric(utility, run.config.data.target_language)
+        elif comet is None:
+            raise InputError(
+                "minimum_bayes_risk=comet needs a COMET checkpoint; give --comet=FILE"
+            )
+        choose = partial(by_utility, utility=metric, **how)
     if rerankers:
         if choose is not None:
             raise InputError("use either rerank or minimum_bayes_risk")
@@ -58,8 +69,7 @@ def make_translator(
             raise InputError(
                 "rerank chooses among beam_size hypotheses; set beam_size above 1"
             )
-        how = {"language_code": run.tokenizer.language_code, "options": options}
-        choose = partial(rerank, models=rerankers, **how)
+        choose = partial(rerank, models=rerankers, options=options, **how)
     return kind(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
@@ -178,12 +188,20 @@ def open_translator(
     request: ConfigRequest = RECORDED,
     *,
     checkpoint: str | None = None,
+    comet: str | Path | None = None,
+    comet_python: str | Path | None = None,
     **options: Any,
 ) -> tuple[Run, Translator]:
     """Open a run, and a translator with its parameters on the local devices.
 
-    `checkpoint` and `options` are as for `open_models`. Raises InputError.
+    `comet` is the checkpoint for minimum_bayes_risk=comet, and `comet_python` the
+    Python that loads it. `checkpoint` and other `options` are as for `open_models`.
+    Raises InputError.
     """
+    if comet is not None:
+        if options.get("minimum_bayes_risk") != "comet":
+            raise InputError("comet is for minimum_bayes_risk=comet; give both")
+        options["comet"] = Comet(Path(comet), comet_python)
     keep_compiled()
     run = open_run(workdir, request)
     params, options = open_models(run, checkpoint, **options)
@@ -203,7 +221,7 @@ def open_models(
 
     `checkpoint` is as for `read_parameters`, also of an `ensemble`. `ensemble` and
     `rerank` are workdirs of further models; those of `rerank` have the checkpoint that
-    their config asks for. `options` are those of TranslateOptions.
+    their config asks for. `options` are those of `make_translator`.
     """
     rerankers = open_rerankers(run, rerank, rerank_weights)
     members = open_members(ensemble, checkpoint)

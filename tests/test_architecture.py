@@ -70,6 +70,7 @@ DOORS = {
     "sentencepiece": "data.tokenizer",
     "sacrebleu": "evaluation",
     "sacremoses": "evaluation.metrics",
+    "comet": "evaluation.comet_process",
     "py3langid": "inspection.languages",
     "sentencex": "decoding.parts",
     "altair": "reports",

@@ -8,11 +8,11 @@ import pytest
 from jaxformer import cli, config_files
 from jaxformer.errors import InputError
 from jaxformer.flags import (
+    CHOICE,
     CLUSTER,
     COMMANDS,
     COMMON,
     FLAGS,
-    RERANK,
     TRANSLATION,
     numbers,
 )
@@ -55,7 +55,7 @@ def test_a_command_takes_exactly_its_flags(mode):
     passed_on = {*COMMANDS[mode].flags} - named - {"init_from"}  # in `config`
     assert named <= {"config", "workdir", *COMMANDS[mode].flags}
     limits = Limits.__annotations__.keys()
-    assert passed_on <= {*TRANSLATION, "checkpoint", "ensemble", *RERANK, *limits}
+    assert passed_on <= {*TRANSLATION, "checkpoint", "ensemble", *CHOICE, *limits}
     assert len(named) + bool(passed_on) == len(parameters)
 
 

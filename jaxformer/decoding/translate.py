@@ -1,6 +1,7 @@
 """Translate sentences: the search of section 6.1 around a trained model."""
 
 import copy
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -72,6 +73,8 @@ class Translator:
         self.longest = min(limits, default=None)  # tokens of a source, EOS included
         scorer, tokens = Scorer(models), options.batch_tokens
         self._weights = jax.jit(scorer.weights)
+        if choose:  # among the whole beam
+            options = dataclasses.replace(options, n_best=options.beam_size)
         self._engine = Engine(scorer, options, batch_tokens=tokens, rows=rows)
         self._forced = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
