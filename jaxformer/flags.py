@@ -80,6 +80,8 @@ FLAG_LIST = (
                   "int8_float16", "int8_bfloat16", "int16")),
     Flag("source_length", int, "Source tokens that a stablehlo program takes.", 64, 2,
          MOST_LENGTH),
+    Flag("license", str, "Licence of the model that its card for Hugging Face states, "
+         "such as apache-2.0; without it the card says that none is stated."),
     Flag("memory_gib", float, "Find the largest microbatch for devices of so much "
          "memory; 0: the memory that the device reports.", least=0, most=10**6),
     Flag("topology", str, "Accelerators to estimate the run for, such as v5e:2x4, "
@@ -196,7 +198,7 @@ COMMANDS = {
         "Write a model for CTranslate2, Hugging Face, or as a JAX program.",
         (
             "checkpoint", "format", "quantization", "output", "source_length",
-            "beam_size", "alpha", "length_penalty", "no_repeat_ngram",
+            "license", "beam_size", "alpha", "length_penalty", "no_repeat_ngram",
         ),
     ),
     "import": Command("Make a run of a Marian checkpoint.", ("input",)),

@@ -77,6 +77,7 @@ DOORS = {
     "jinja2": "reports.page",
     "vl_convert": "reports.page",
     "ctranslate2": "export.ctranslate2",
+    "huggingface_hub": "export.model_card",
     "safetensors": "export.marian export.marian_import",
     "starlette": "serving.app",
     "uvicorn": "serving.server",
