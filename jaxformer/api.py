@@ -17,22 +17,30 @@ def Translator(
     *,
     checkpoint: str | None = None,
     ensemble: Sequence[str | Path] = (),
+    rerank: Sequence[str | Path] = (),
+    rerank_weights: Sequence[float] = (),
     **options: Any,
 ) -> translate.Translator:
     """Open the run in `workdir` for translation.
 
     `checkpoint` is a step, "latest", "best" or "average:N"; `ensemble` names workdirs
-    of further models, whose probabilities are averaged with this one's. `options` are
-    those of `jaxformer.decoding.options.TranslateOptions`, such as beam_size or n_best.
-    The sentences and lines of a text are translated one by one, unless the option
-    `split_sentences` is False. Raises InputError for a run that cannot be opened,
-    TypeError for an unknown option.
+    of further models, whose probabilities are averaged with this one's. `rerank` names
+    workdirs of models of the same or the opposite direction that score the beam_size
+    hypotheses again, with `rerank_weights`. `comet` and `comet_python` are the
+    checkpoint of minimum_bayes_risk="comet" and the Python that loads it. Other
+    `options` are those of `jaxformer.decoding.options.TranslateOptions`, such as
+    beam_size or n_best. The sentences and lines of a text are translated one by one,
+    unless the option `split_sentences` is False. Raises InputError for a run that
+    cannot be opened, TypeError for an unknown option.
     """
-    folders = [Path(folder) for folder in ensemble]
-    options = {"split_sentences": True, **options}
-    return open_translator(
-        Path(workdir), checkpoint=checkpoint, ensemble=folders, **options
-    )[1]
+    folders = {
+        "ensemble": [Path(folder) for folder in ensemble],
+        "rerank": [Path(folder) for folder in rerank],
+    }
+    options = {"split_sentences": True, "rerank_weights": rerank_weights, **options}
+    options = {"checkpoint": checkpoint, **folders, **options}
+    _, translator = open_translator(Path(workdir), **options)
+    return translator
 
 
 def attention_view(

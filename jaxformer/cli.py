@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from jaxformer import __version__, published
 from jaxformer.config_files import ConfigRequest, describe_keys, read_config_file
 from jaxformer.errors import InputError, did_you_mean
-from jaxformer.flags import CLUSTER, COMMANDS, COMMON, FLAGS, TRANSLATION, Flag
+from jaxformer.flags import CLUSTER, COMMANDS, COMMON, FLAGS, TRANSLATION, Flag, numbers
 from jaxformer.settings import check_bounds, read_value
 
 USAGE = "jaxformer --config=configs/demo.py --workdir=runs/demo"
@@ -24,6 +24,8 @@ commands:
   jaxformer --version
 
 example: {usage}"""
+
+_METAVARS = {int: "N", float: "X", str: "TEXT", numbers: "X"}
 
 
 class Arguments(NamedTuple):
@@ -154,7 +156,7 @@ def _parser(mode: str) -> _Parser:
             f"--{name}",
             type=partial(_read, flag),
             default=flag.default,
-            metavar={int: "N", float: "X", str: "TEXT"}.get(flag.kind, "PATH"),
+            metavar=_METAVARS.get(flag.kind, "PATH"),
             help=meaning,
         )
     return parser

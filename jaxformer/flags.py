@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.settings import MOST_LENGTH, kind_of
+from jaxformer.settings import MOST_LENGTH, kind_of, read_value
 
 DAY = 86_400  # seconds
 
@@ -16,11 +16,19 @@ def paths(text: str) -> list[Path]:
     return [Path(name.strip()) for name in text.split(",") if name.strip()]
 
 
+def numbers(text: str) -> list[float]:
+    """Read numbers between commas. Raises InputError."""
+    return [
+        read_value("rerank_weights", number.strip(), (float, False))
+        for number in text.split(",")
+    ]
+
+
 class Flag(NamedTuple):
     """One flag; `default` None means not given, the bounds are those of `setting`."""
 
     name: str
-    kind: Callable[[str], Any]  # str, int, float, bool, Path or paths
+    kind: Callable[[str], Any]  # str, int, float, bool, Path, paths or numbers
     meaning: str
     default: Any = None
     least: float | None = None
@@ -54,6 +62,15 @@ FLAG_LIST = (
          "language.", True),
     Flag("least_log_probability", float, "Drop a translation whose tokens have a "
          "smaller mean log-probability, in nats.", most=0),
+    Flag("rerank", paths, "Workdirs of further models that score all beam_size "
+         "translations again, separated by commas: of this run's direction, or of the "
+         "opposite one. Their tokenisers may differ.", ()),
+    Flag("rerank_weights", numbers, "Weight of each model of --rerank in the score, or "
+         "one for all, separated by commas; by default 1.", ()),
+    Flag("comet", Path, "Checkpoint of a COMET model, model.ckpt: evaluate adds its "
+         "score, and --minimum_bayes_risk=comet chooses by it."),
+    Flag("comet_python", Path, "Python of the environment in which unbabel-comet is "
+         "installed; by default this one."),
     Flag("prefix", Path, "File whose line N begins the translation of line N."),
     Flag("json", bool, "Write JSON lines, with scores.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
@@ -69,6 +86,8 @@ FLAG_LIST = (
                   "int8_float16", "int8_bfloat16", "int16")),
     Flag("source_length", int, "Source tokens that a stablehlo program takes.", 64, 2,
          MOST_LENGTH),
+    Flag("license", str, "Licence of the model that its card for Hugging Face states, "
+         "such as apache-2.0; without it the card says that none is stated."),
     Flag("memory_gib", float, "Find the largest microbatch for devices of so much "
          "memory; 0: the memory that the device reports.", least=0, most=10**6),
     Flag("topology", str, "Accelerators to estimate the run for, such as v5e:2x4, "
@@ -143,6 +162,7 @@ _WHOLE = tuple(  # those for lines that are neither cut nor split
     if name not in ("max_source_length", "long_lines", "split_sentences")
 )
 _PAIRS = ("source", "reference", "split")
+CHOICE = ("rerank", "rerank_weights", "comet", "comet_python")
 COMMANDS = {
     "train": Command(
         "Prepare what is missing, then train or resume (default).", ("init_from",)
@@ -158,7 +178,10 @@ COMMANDS = {
     ),
     "translate": Command(
         "Translate standard input to standard output, line by line.",
-        ("checkpoint", "ensemble", *TRANSLATION, "prefix", "json", "alignment"),
+        (
+            "checkpoint", "ensemble", *CHOICE, *TRANSLATION, "prefix", "json",
+            "alignment",
+        ),
     ),
     "translate_corpus": Command(
         "Translate a text of any length into a parallel corpus; continues after a "
@@ -170,7 +193,7 @@ COMMANDS = {
     ),
     "evaluate": Command(
         "Translate and score a text; --output keeps the translations.",
-        ("checkpoint", "ensemble", *_BEST, *_PAIRS, "output"),
+        ("checkpoint", "ensemble", *CHOICE, *_BEST, *_PAIRS, "output"),
     ),
     "score": Command(
         "Sum the log-probability of given translations; --reference=FILE.jsonl takes "
@@ -194,7 +217,7 @@ COMMANDS = {
         "Write a model for CTranslate2, Hugging Face, or as a JAX program.",
         (
             "checkpoint", "format", "quantization", "output", "source_length",
-            "beam_size", "alpha", "length_penalty", "no_repeat_ngram",
+            "license", "beam_size", "alpha", "length_penalty", "no_repeat_ngram",
         ),
     ),
     "import": Command("Make a run of a Marian checkpoint.", ("input",)),

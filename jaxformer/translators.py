@@ -1,6 +1,7 @@
 """How a run translates, and how its translations are scored."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,10 +9,15 @@ from typing import Any
 
 from jaxformer.config_files import RECORDED, ConfigRequest
 from jaxformer.data.corpus import PreparedCorpus
+from jaxformer.data_config import DataConfig, base_language
+from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.rerank import Reranker, rerank
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
+from jaxformer.evaluation.comet_scores import Comet
 from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
+from jaxformer.evaluation.metrics import sentence_metric
 from jaxformer.evaluation.minimum_bayes_risk import by_utility
 from jaxformer.run import Run, keep_compiled, load_parameters, open_run
 from jaxformer.training.sharding import batch_sharding, local_mesh
@@ -23,14 +29,18 @@ def make_translator(
     params: Parameters,
     *,
     members: Sequence[tuple[Run, Parameters]] = (),
+    rerankers: Sequence[Reranker] = (),
+    comet: Comet | None = None,
     kind: type[Translator] = Translator,
     **options: Any,
 ) -> Translator:
     """Make a translator of parameters on the local devices.
 
     `options` are those of TranslateOptions, by default the values of the config's
-    section `decoding` and of `data.max_length`. `members` complete an ensemble. Raises
-    InputError if they have other tokenisers, and for options that no search has.
+    section `decoding` and of `data.max_length`. `members` complete an ensemble, and
+    `rerankers` choose among its hypotheses. `comet` is for minimum_bayes_risk=comet.
+    Raises InputError if members have other tokenisers, and for options that no search
+    has.
     """
     for member, _ in members:
         if member.tokenizer.hash != run.tokenizer.hash:
@@ -42,9 +52,24 @@ def make_translator(
     options = {"tag": run.config.data.only_tag, **limit, **options}
     options = TranslateOptions(**{**vars(run.config.decoding), **options})
     choose, utility = None, options.minimum_bayes_risk
+    how = {"language_code": run.tokenizer.language_code}
     if utility != "none":
-        target = run.config.data.target_language
-        choose = partial(by_utility, utility=utility, target_language=target)
+        metric = comet
+        if utility != "comet":
+            metric = sentence_metric(utility, run.config.data.target_language)
+        elif comet is None:
+            raise InputError(
+                "minimum_bayes_risk=comet needs a COMET checkpoint; give --comet=FILE"
+            )
+        choose = partial(by_utility, utility=metric, **how)
+    if rerankers:
+        if choose is not None:
+            raise InputError("use either rerank or minimum_bayes_risk")
+        if options.beam_size == 1:
+            raise InputError(
+                "rerank chooses among beam_size hypotheses; set beam_size above 1"
+            )
+        choose = partial(rerank, models=rerankers, options=options, **how)
     return kind(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
@@ -60,20 +85,18 @@ def make_translator(
 def make_evaluator(
     run: Run,
     text: Text,
-    *,
-    members: Sequence[tuple[Run, Parameters]] = (),
     **options: Any,
 ) -> Evaluator:
     """Make the evaluator of a text with the model of a run.
 
-    The rest is as for `make_translator`.
+    `options` are the keyword arguments of `make_translator`.
     """
     return Evaluator(
         run.model,
         run.config,
         text,
         tokenize_pairs(run.tokenizer, text),
-        lambda params: make_translator(run, params, members=members, **options),
+        lambda params: make_translator(run, params, **options),
     )
 
 
@@ -103,21 +126,105 @@ def open_members(
     return [(run, load_parameters(run, checkpoint)) for run in map(open_run, folders)]
 
 
+def open_rerankers(
+    run: Run, folders: Sequence[Path], weights: Sequence[float] = ()
+) -> list[Reranker]:
+    """Open further models that rerank the hypotheses of a run.
+
+    A model of the run's direction scores the translation, and one of the opposite
+    direction the source. `weights` are one for each or one for all, by default 1.
+    Raises InputError for any other direction, and for a folder named twice.
+    """
+    weights = [float(weight) for weight in weights] or [1.0]
+    weights = weights * len(folders) if len(weights) == 1 else weights
+    if len(weights) != len(folders) or not all(map(math.isfinite, weights)):
+        raise InputError(
+            f"rerank_weights has {', '.join(map(str, weights))} for {len(folders)} "
+            "models of rerank; give a finite weight for each, or one for all"
+        )
+    rows, seen, found = batch_sharding(local_mesh()), {run.workdir.path.resolve()}, []
+    for folder, weight in zip(folders, weights, strict=True):
+        if folder.resolve() in seen:
+            raise InputError(
+                f"rerank names {folder} twice, or it is the workdir; give each model "
+                "once"
+            )
+        seen.add(folder.resolve())
+        this = open_run(folder)
+        is_reverse, tag = _direction(run, this)
+        batch_tokens = this.config.decoding.batch_tokens
+        forcing = TeacherForcing(
+            this.model, this.tokenizer, batch_tokens=batch_tokens, rows=rows
+        )
+        params = load_parameters(this, None)
+        found.append(
+            Reranker(
+                str(folder), forcing, params, this.tokenizer, weight, is_reverse, tag
+            )
+        )
+    return found
+
+
+def _direction(run: Run, other: Run) -> tuple[bool, str]:
+    """Whether another run translates in the opposite direction; its tag for that."""
+
+    def languages(data: DataConfig) -> tuple[str, str]:
+        return base_language(data.source_language), base_language(data.target_language)
+
+    wanted, data = languages(run.config.data), other.config.data
+    tags = {languages(part.data): part.data.tag for part in data.parts.values()}
+    for is_reverse, direction in ((False, wanted), (True, wanted[::-1])):
+        if direction in tags:
+            return is_reverse, tags[direction]
+    theirs = ", ".join(map("-".join, tags))
+    raise InputError(
+        f"{other.workdir.path} translates {theirs} and cannot rerank translations of "
+        f"{'-'.join(wanted)}; give a run of {'-'.join(wanted)} or of "
+        f"{'-'.join(wanted[::-1])}"
+    )
+
+
 def open_translator(
     workdir: Path,
     request: ConfigRequest = RECORDED,
     *,
     checkpoint: str | None = None,
-    ensemble: Sequence[Path] = (),
+    comet: str | Path | None = None,
+    comet_python: str | Path | None = None,
     **options: Any,
 ) -> tuple[Run, Translator]:
     """Open a run, and a translator with its parameters on the local devices.
 
-    `checkpoint` is as for `read_parameters`, `ensemble` are workdirs of further models,
-    and `options` are as for `make_translator`. Raises InputError.
+    `comet` is the checkpoint for minimum_bayes_risk=comet, and `comet_python` the
+    Python that loads it. `checkpoint` and other `options` are as for `open_models`.
+    Raises InputError.
     """
+    if comet is not None:
+        if options.get("minimum_bayes_risk") != "comet":
+            raise InputError("comet is for minimum_bayes_risk=comet; give both")
+        options["comet"] = Comet(Path(comet), comet_python)
     keep_compiled()
     run = open_run(workdir, request)
-    params = load_parameters(run, checkpoint)
+    params, options = open_models(run, checkpoint, **options)
+    return run, make_translator(run, params, **options)
+
+
+def open_models(
+    run: Run,
+    checkpoint: str | None = None,
+    *,
+    ensemble: Sequence[Path] = (),
+    rerank: Sequence[Path] = (),
+    rerank_weights: Sequence[float] = (),
+    **options: Any,
+) -> tuple[Parameters, dict[str, Any]]:
+    """Load the parameters of a run, and the models beside it for `make_translator`.
+
+    `checkpoint` is as for `read_parameters`, also of an `ensemble`. `ensemble` and
+    `rerank` are workdirs of further models; those of `rerank` have the checkpoint that
+    their config asks for. `options` are those of `make_translator`.
+    """
+    rerankers = open_rerankers(run, rerank, rerank_weights)
     members = open_members(ensemble, checkpoint)
-    return run, make_translator(run, params, members=members, **options)
+    params = load_parameters(run, checkpoint)
+    return params, {"members": members, "rerankers": rerankers, **options}

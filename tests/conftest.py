@@ -22,6 +22,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from tests.comet_package import write_stand_in  # noqa: E402
+
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -52,3 +54,11 @@ def branches_of_tpu(monkeypatch):
         return (tpu or default)(*args)
 
     monkeypatch.setattr(jax.lax, "platform_dependent", choose)
+
+
+@pytest.fixture
+def stand_in_comet(tmp_path, monkeypatch):
+    """Install a stand-in for COMET's package for the processes that a test starts."""
+    found = write_stand_in(tmp_path / "comet")
+    monkeypatch.setenv("PYTHONPATH", str(found.packages))
+    return found

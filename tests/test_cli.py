@@ -7,7 +7,15 @@ import pytest
 
 from jaxformer import cli, config_files
 from jaxformer.errors import InputError
-from jaxformer.flags import CLUSTER, COMMANDS, COMMON, FLAGS, TRANSLATION
+from jaxformer.flags import (
+    CHOICE,
+    CLUSTER,
+    COMMANDS,
+    COMMON,
+    FLAGS,
+    TRANSLATION,
+    numbers,
+)
 from jaxformer.main import command
 from jaxformer.serving.batching import Limits
 
@@ -20,7 +28,7 @@ def given(name):
     """A flag with a value that it accepts."""
     flag = FLAGS[name]
     most = 0.5 if flag.most is None else min(0.5, flag.most)
-    values = {int: "20", float: str(most)}
+    values = {int: "20", float: str(most), numbers: "0.5,2"}
     value = flag.choices[0] if flag.choices else values.get(flag.kind, "x")
     return f"--{name}" if flag.kind is bool else f"--{name}={value}"
 
@@ -48,7 +56,7 @@ def test_a_command_takes_exactly_its_flags(mode):
     passed_on = {*COMMANDS[mode].flags} - named - {"init_from"}  # in `config`
     assert named <= {"config", "workdir", *COMMANDS[mode].flags}
     limits = Limits.__annotations__.keys()
-    assert passed_on <= {*TRANSLATION, "checkpoint", "ensemble", *limits}
+    assert passed_on <= {*TRANSLATION, "checkpoint", "ensemble", *CHOICE, *limits}
     assert len(named) + bool(passed_on) == len(parameters)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from jaxformer.data.corpus import open_prepared, read_split
 from jaxformer.data.text import read_lines
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError, did_you_mean
+from jaxformer.evaluation.comet_scores import Comet
 from jaxformer.evaluation.evaluator import Evaluation, Text
 from jaxformer.files import require_output, write_atomically
-from jaxformer.run import Run, keep_compiled, load_parameters, open_run
-from jaxformer.translators import make_evaluator, open_members
+from jaxformer.run import Run, keep_compiled, open_run
+from jaxformer.translators import make_evaluator, open_models
 
 logger = logging.getLogger(__name__)
 
@@ -30,35 +32,57 @@ def run(
     source: Path | None,
     reference: Path | None,
     split: str,
+    comet: Path | None,
+    comet_python: Path | None,
     **options: Any,
 ) -> dict:
-    """Return BLEU, chrF, NLL and perplexity; `output` gets a translation per line."""
+    """Return BLEU, chrF, NLL and perplexity; `output` gets a translation per line.
+
+    A COMET checkpoint adds its score.
+    """
     require_output(output)
+    metric = comet and Comet(comet, comet_python)
     this = open_run(workdir, config)
     text = read_text(this, source, reference, split, options.get("tag", ""))
-    done, _ = evaluate(of_corpus(this, split), text, **options)
+    done, _ = evaluate(of_corpus(this, split), text, comet=metric, **options)
     if output is not None and processes.is_first():
         write_atomically(output, "".join(f"{line}\n" for line in done.translations))
     return {
         **{key: done.scores[key] for key in REPORTED},
         "every_bleu": [each._asdict() for each in done.every_bleu],
         "sentences": len(text.sources),
+        **comet_score(this, text, done.translations, metric),
     }
+
+
+def comet_score(
+    run: Run, text: Text, translations: Sequence[str], metric: Comet | None
+) -> dict[str, Any]:
+    """Return the mean of COMET's scores, and how it was computed; log it."""
+    if metric is None:
+        return {}
+    tag_of, found = run.tokenizer.language_code, 0.0
+    sources = [source.removeprefix(tag_of(source)).strip() for source in text.sources]
+    with processes.sharing_mistakes():
+        if processes.is_first():
+            triples = zip(sources, translations, text.references, strict=True)
+            found = statistics.fmean(metric(list(triples)))
+    logger.info("COMET %.4f (%s)", found, metric.signature)
+    return {"comet": found, "comet_signature": metric.signature}
 
 
 def evaluate(
     run: Run,
     text: Text,
-    *,
-    checkpoint: str | None = None,
-    ensemble: Sequence[Path] = (),
     **options: Any,
 ) -> tuple[Evaluation, Translator]:
-    """Translate and score a text under every scorer; log the scores."""
+    """Translate and score a text under every scorer; log the scores.
+
+    `options` are as for `open_models`.
+    """
     keep_compiled()
-    params = load_parameters(run, checkpoint)
-    members = open_members(ensemble, checkpoint)
-    evaluator = make_evaluator(run, text, members=members, **options)
+    params, options = open_models(run, **options)
+    evaluator = make_evaluator(run, text, **options)
     done = evaluator(params, under_all=True)
     logger.info("%s", done)
     return done, evaluator.translator

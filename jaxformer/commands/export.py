@@ -1,21 +1,28 @@
 """--mode=export: a trained model as a folder that another program loads."""
 
+import json
 import os
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
+from jaxformer.commands.reproduce import RECORD
 from jaxformer.config_files import ConfigRequest
+from jaxformer.data.corpus import open_prepared
+from jaxformer.data_config import DataConfig
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.errors import InputError
 from jaxformer.export.ctranslate2 import write_ctranslate2
 from jaxformer.export.marian import export_marian
+from jaxformer.export.model_card import Facts, TextScores, text_name, write_card
 from jaxformer.export.parameters import require_exportable
 from jaxformer.export.stablehlo import write_stablehlo
 from jaxformer.files import new_folder
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.run import open_run, read_parameters
+from jaxformer.run import Run, open_run, read_parameters
+from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.log import read_metrics
 
 
 def run(
@@ -27,6 +34,7 @@ def run(
     quantization: str,
     output: Path | None,
     source_length: int,
+    license: str | None,
     **search: Any,
 ) -> dict:
     """Write the model of a workdir for a program into the new folder `output`.
@@ -42,10 +50,15 @@ def run(
             f"--quantization={quantization} is not for --format={format}, whose "
             "weights are float32; leave it out"
         )
+    if license is not None and format != "huggingface":
+        raise InputError(
+            f"--license={license} is for the card of --format=huggingface; leave it out"
+        )
     this = open_run(workdir, config)
     require_exportable(this.config.model)
     params = read_parameters(this, checkpoint)
     options = TranslateOptions(**(vars(this.config.decoding) | search))
+    facts = Facts(pairs_of(this), scores_of(this, checkpoint), license)
     write = {
         "ctranslate2": partial(write_ctranslate2, quantization=quantization),
         "huggingface": export_marian,
@@ -57,6 +70,8 @@ def run(
         if processes.is_first():
             with new_folder(path) as folder:
                 write(folder, this.config, params, this.tokenizer, options)
+                if format == "huggingface":
+                    write_card(folder, this.config, params, options, facts)
                 size = sum(file.stat().st_size for file in folder.iterdir())
     size = processes.from_first(size)
     return {
@@ -66,3 +81,56 @@ def run(
         "parameters": parameter_count(params),
         "bytes": size,
     }
+
+
+def pairs_of(run: Run) -> dict[str, int]:
+    """The training pairs of each corpus; none for an imported run."""
+    if not run.workdir.corpus.exists():
+        return {}
+    return open_prepared(run.workdir.path).sizes()
+
+
+def scores_of(run: Run, checkpoint: str | None) -> list[TextScores]:
+    """Find recorded scores of the parameters that `checkpoint` chooses.
+
+    Training records those of each validation, and of the default choice at the end.
+    --mode=reproduce records a score of the test text.
+    """
+    folder, data = run.workdir.path, run.config.data
+    step = Checkpoints(run.workdir.checkpoints, keep=None, scores={}).latest_step()
+    kind = "final" if checkpoint is None else "eval"
+    if (checkpoint or "latest") != "latest":
+        step = int(checkpoint) if checkpoint.isdecimal() else None
+    if kind == "eval" and run.config.training.ema_decay is not None:
+        step = None  # validation scores the average, and a checkpoint is its parameters
+    found = [
+        TextScores(
+            text_name(next(iter(data.dev_texts.values())), "dev"),
+            "validation",
+            {
+                "bleu": (line["bleu"], line["signature"]),
+                "chrf": (line["chrf"], line["chrf_signature"]),
+            },
+        )
+        for line in read_metrics(folder)
+        if (line["kind"], line["step"]) == (kind, step)
+    ]
+    if kind == "final" and (folder / RECORD).is_file():
+        found += _reproduced(folder / RECORD, data, step)
+    return found
+
+
+def _reproduced(file: Path, data: DataConfig, step: int | None) -> list[TextScores]:
+    """The score of the test text that --mode=reproduce has written for a step."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        has_flags = any(each.startswith("--") for each in record["changed"])
+        if has_flags or record["budget"]["steps"] != step:
+            return []
+        bleu = record["every_bleu"][0]
+        scores = {"bleu": (bleu["bleu"], bleu["signature"])}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{file} cannot be read ({error!r}); make it again with --mode=reproduce"
+        ) from None
+    return [TextScores(text_name(data, "test"), "test", scores)]

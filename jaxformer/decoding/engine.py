@@ -40,6 +40,7 @@ class Task(NamedTuple):
     request: Any = None  # whose tasks are cancelled together
     before: int = 0  # source tokens of the earlier tasks of the request
     is_large: bool = False  # the request has many tokens
+    text: str = ""  # of the source, its tag included
 
 
 class _Waiting(NamedTuple):

@@ -71,10 +71,18 @@ def pharaoh(links: Sequence[tuple[int, int]]) -> str:
 
 
 class TeacherForcing:
-    """Scores and attention maps of given pairs; `batch_tokens` bounds a batch."""
+    """Scores and attention maps of given pairs; `batch_tokens` bounds a batch.
+
+    `rows` shards the rows of batches that are scored; None: one device.
+    """
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, *, batch_tokens: int
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        *,
+        batch_tokens: int,
+        rows: jax.sharding.NamedSharding | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._names = tokenizer.source_pieces(), tokenizer.pieces()
@@ -82,6 +90,7 @@ class TeacherForcing:
             {name: index for index, name in enumerate(names)} for names in self._names
         ]
         self._batch_tokens, self._longest = batch_tokens, model.longest
+        self._rows = rows
 
         def log_probabilities(params: Any, batch: Batch) -> jax.Array:  # [B, T]
             each = jax.nn.log_softmax(model.logits(params, batch))
@@ -146,6 +155,8 @@ class TeacherForcing:
         parts = list(itertools.chain.from_iterable(pairs))
         scored: list[list[float]] = [[]] * len(parts)
         for indices, batch in self._batches(parts):
+            if self._rows and len(batch.source) % self._rows.num_devices == 0:
+                batch = jax.device_put(batch, self._rows)
             rows = np.asarray(self._log_probabilities(params, batch))
             for index, row in zip(indices, rows, strict=False):
                 scored[index] = row[: len(parts[index][1])].tolist()

@@ -91,10 +91,11 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         least=0,
     )
     minimum_bayes_risk: str = setting(
-        "Choose the sample of largest mean utility, bleu or chrf, against all samples "
-        "(Eikema and Aziz 2020); needs a temperature.",
+        "Choose the sample of largest mean utility, bleu, chrf or comet, against all "
+        "samples (Eikema and Aziz 2020); needs a temperature, and comet its checkpoint "
+        "(translate, evaluate and jaxformer.Translator).",
         default="none",
-        choices=("none", "bleu", "chrf"),
+        choices=("none", "bleu", "chrf", "comet"),
     )
     seed: int = setting("Seed of samples.", default=0, **SEED)
     tag: str = setting(

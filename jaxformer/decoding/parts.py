@@ -32,6 +32,7 @@ _LABELS = re.compile(r"(\w{1,2}[.)] )+")
 _WIDE = tuple("\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f")  # no space follows
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
+Part = tuple[str, list[int]]  # its text and ids
 
 
 class Hypothesis(NamedTuple):
@@ -51,6 +52,17 @@ class Hypothesis(NamedTuple):
     def summary(self) -> dict[str, Any]:
         """Return all fields except the pieces."""
         return dict(zip(self._fields[:4], self[:4], strict=True))
+
+
+Choose = Callable[[list[str], list[list[Hypothesis]]], list[list[Hypothesis]]]
+
+
+def different(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """Keep the first hypothesis of each text."""
+    found: dict[str, Hypothesis] = {}
+    for each in hypotheses:
+        found.setdefault(each.text, each)
+    return list(found.values())
 
 
 def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
@@ -131,41 +143,41 @@ def sentences_of(line: str, language: str) -> list[str]:
 
 def parts_of(
     text: str, encode: Encode, *, longest: int | None, policy: str, line: int
-) -> list[list[int]]:
+) -> list[Part]:
     """Encode a text as parts of at most `longest` pieces, EOS included.
 
     A text that the tokeniser finds blank has none. `policy` is a key of LONG_LINES.
-    Logs how a long text of line number `line` was handled. Raises InputError if the
-    policy refuses it.
+    Parts of one long word, and what is left of a truncated text, have the whole word
+    or text. Logs how a long text of line number `line` was handled. Raises InputError
+    if the policy refuses it.
     """
     text = text.strip()
     ids = encode([text])[0]
     if len(ids) == 1:
         return []
     if longest is None or len(ids) <= longest:
-        return [ids]
+        return [(text, ids)]
     what = f"line {line} has {len(ids)} pieces, more than {longest}"
     if policy == "refuse":
         raise InputError(f"{what}; shorten it, or set long_lines to split or truncate")
     if policy == "truncate":
         logger.warning("%s: only the first %d are translated", what, longest - 1)
-        return [[*ids[: longest - 1], EOS]]
+        return [(text, [*ids[: longest - 1], EOS])]
     parts = _cut(text, encode, longest, _BREAKS)
     logger.warning("%s: translated in %d parts", what, len(parts))
     return parts
 
 
-def _cut(
-    text: str, encode: Encode, longest: int, breaks: Sequence[str]
-) -> list[list[int]]:
+def _cut(text: str, encode: Encode, longest: int, breaks: Sequence[str]) -> list[Part]:
     """Cut at the first kind of `breaks`, and parts still too long at the next kind."""
     text = text.strip()
     ids = encode([text])[0]
     if len(ids) <= longest:
-        return [ids]
+        return [(text, ids)]
     if not breaks:  # one long word
         ids, size = ids[:-1], longest - 1
-        return [[*ids[at : at + size], EOS] for at in range(0, len(ids), size)]
+        starts = range(0, len(ids), size)
+        return [(text, [*ids[at : at + size], EOS]) for at in starts]
     parts, together = [], ""
     edges = {0, len(text), *(match.end() for match in re.finditer(breaks[0], text))}
     for begin, end in itertools.pairwise(sorted(edges)):

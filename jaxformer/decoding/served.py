@@ -69,21 +69,21 @@ class ServedTranslator(Translator):
 
         Parts of different requests take turns.
         """
-        found: dict[int, list[Hypothesis]] = {}
+        found: dict[int, list[list[Hypothesis]]] = {}
         if not texts:
             done([])
 
-        def keep(index: int, hypotheses: list[Hypothesis]) -> None:
-            found[index] = hypotheses
+        def keep(index: int, parts: list[list[Hypothesis]]) -> None:
+            found[index] = parts
             if len(found) == len(texts):
-                done([found[n] for n in range(len(texts))])
+                done(self._joined([(*text, found[n]) for n, text in enumerate(texts)]))
 
         lengths = [len(task.source) for tasks, _ in texts for task in tasks]
         before = itertools.accumulate(lengths, initial=0)
         own = {"request": request, "is_large": sum(lengths) > SMALL_REQUEST}
-        for index, (tasks, sizes) in enumerate(texts):
+        for index, (tasks, _) in enumerate(texts):
             tasks = [task._replace(before=next(before), **own) for task in tasks]
-            self._submit(tasks, sizes, functools.partial(keep, index))
+            self._submit(tasks, functools.partial(keep, index))
 
     def cancel(self, request: Any) -> None:
         """Drop all parts of a request, waiting or begun."""

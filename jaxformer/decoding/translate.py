@@ -1,10 +1,12 @@
 """Translate sentences: the search of section 6.1 around a trained model."""
 
 import copy
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 import jax
@@ -15,8 +17,10 @@ from jaxformer.decoding.engine import Engine, Task
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import (
+    Choose,
     Hypothesis,
     best_texts,
+    different,
     joined,
     lines_of,
     parts_of,
@@ -39,8 +43,9 @@ class Translator:
 
     `models` and `params` are the members of an ensemble, mostly one. `language` is that
     of the source, such as "en". `rows` shards the rows of a batch over devices of this
-    process; None: one device. `choose` orders the hypotheses of a sentence anew.
-    `needs_tag` warns of a text without one of the vocabulary's tags. Not thread safe.
+    process; None: one device. `choose` takes the source texts of all parts and the
+    hypotheses of each, and returns the hypotheses in a new order. `needs_tag` warns of
+    a text without one of the vocabulary's tags. Not thread safe.
     """
 
     def __init__(
@@ -52,7 +57,7 @@ class Translator:
         language: str,
         options: TranslateOptions,
         rows: jax.sharding.NamedSharding | None,
-        choose: Callable[[list[Hypothesis]], list[Hypothesis]] | None = None,
+        choose: Choose | None = None,
         needs_tag: bool = True,
     ) -> None:
         self.tokenizer, self.options = tokenizer, options
@@ -72,6 +77,8 @@ class Translator:
         self.longest = min(limits, default=None)  # tokens of a source, EOS included
         scorer, tokens = Scorer(models), options.batch_tokens
         self._weights = jax.jit(scorer.weights)
+        if choose:  # among the whole beam
+            options = dataclasses.replace(options, n_best=options.beam_size)
         self._engine = Engine(scorer, options, batch_tokens=tokens, rows=rows)
         self._forced = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
@@ -162,9 +169,10 @@ class Translator:
         order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
         size = ROUND * parts if parts > 1 else max(len(order), 1)
         done: list[tuple[int, list[Hypothesis]]] = []
+        found: dict[int, list[list[Hypothesis]]] = {}
 
-        def keep(index: int, hypotheses: list[Hypothesis]) -> None:
-            done.append((index, hypotheses))
+        def keep(index: int, parts: list[list[Hypothesis]]) -> None:
+            found[index] = parts
             report()
 
         for start in range(0, len(order), size):
@@ -175,8 +183,8 @@ class Translator:
             ]
             # Longest first, by tokens; the number of characters is an estimate.
             texts.sort(key=lambda text: -max([0, *(len(t.source) for t in text[1])]))
-            for i, tasks, sizes in texts:
-                self._submit(tasks, sizes, functools.partial(keep, i))
+            for i, tasks, _ in texts:
+                self._submit(tasks, functools.partial(keep, i))
             try:
                 while self._engine.advance():
                     if parts == 1:
@@ -184,6 +192,8 @@ class Translator:
             except BaseException:
                 self._engine.clear()
                 raise
+            complete = [(*text, found.pop(i)) for i, *text in texts]
+            done += zip((i for i, *_ in texts), self._joined(complete), strict=True)
         return done
 
     def sentences(self, text: str) -> list[str]:
@@ -256,30 +266,28 @@ class Translator:
             for line in lines
         ]
         begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else []
-        for part, ids in enumerate(itertools.chain.from_iterable(parts)):
+        for part, (own, ids) in enumerate(itertools.chain.from_iterable(parts)):
             limit = max(len(ids) + options.extra_length, len(begin) + 1)
             limit = min(limit, self._positions or limit)
             least = min(options.min_length, limit)
             seed = options.seed * 1_000_003 + number + part * SEEDS_APART
-            tasks.append(Task(ids, limit, least, begin[: limit - 1], seed))
+            begin = begin[: limit - 1]
+            tasks.append(Task(ids, limit, least, begin, seed, text=tag + own))
             begin = []  # the first part alone has the prefix
         return tasks, list(map(len, parts))
 
     def _submit(
-        self,
-        tasks: Sequence[Task],
-        sizes: Sequence[int],
-        done: Callable[[list[Hypothesis]], None],
+        self, tasks: Sequence[Task], done: Callable[[list[list[Hypothesis]]], None]
     ) -> None:
-        """Submit the tasks of one text; pass its hypotheses to `done`."""
+        """Submit the tasks of one text; pass the hypotheses of its parts to `done`."""
         found: list[list[Hypothesis] | None] = [None] * len(tasks)
         if not tasks:
-            done(joined([], sizes))
+            done([])
 
         def keep(part: int, result: SearchResult) -> None:
             found[part] = self._hypotheses(tasks[part].source, result)
             if None not in found:
-                done(self._distinct(joined(found, sizes)))
+                done(found)
 
         for part, task in enumerate(tasks):
             self._engine.submit(task._replace(done=functools.partial(keep, part)))
@@ -296,15 +304,23 @@ class Translator:
             if length
         ]  # fmt: skip
         hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
-        if self._choose is not None:
-            hypotheses = self._choose(hypotheses)
-        return self._distinct(hypotheses)[: self.options.n_best]
+        hypotheses = self._distinct(hypotheses)
+        return hypotheses if self._choose else hypotheses[: self.options.n_best]
+
+    def _joined(
+        self, texts: Sequence[tuple[list[Task], list[int], list[list[Hypothesis]]]]
+    ) -> list[list[Hypothesis]]:
+        """Choose among the hypotheses of each part; join those of each text."""
+        found = [hypotheses for *_, parts in texts for hypotheses in parts]
+        if self._choose:
+            sources = [task.text for tasks, *_ in texts for task in tasks]
+            found = self._choose(sources, found)
+        left = iter([each[: self.options.n_best] for each in found])
+        return [
+            self._distinct(joined([*islice(left, len(tasks))], sizes))
+            for tasks, sizes, _ in texts
+        ]
 
     def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         """Keep the first hypothesis of each text; samples may repeat a text."""
-        if self.options.is_sampling:
-            return hypotheses
-        found: dict[str, Hypothesis] = {}
-        for each in hypotheses:
-            found.setdefault(each.text, each)
-        return list(found.values())
+        return hypotheses if self.options.is_sampling else different(hypotheses)

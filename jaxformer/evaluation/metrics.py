@@ -6,7 +6,7 @@ gives BLEU under each scorer that papers use.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -14,6 +14,9 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from jaxformer.data_config import base_language
 from jaxformer.errors import InputError
+
+Triple = tuple[str, str, str]  # a source, its translation and a reference
+Metric = Callable[[Sequence[Triple]], Sequence[float]]  # scores of sentences
 
 
 class Scores(NamedTuple):
@@ -131,6 +134,17 @@ def make_bleu(
             f"scoring {language} needs a tokeniser of sacreBLEU that is not installed; "
             f"run: pip install 'sacrebleu[{language}]'"
         ) from error
+
+
+def sentence_metric(name: str, target_language: str) -> Metric:
+    """Return "bleu", of the n-grams that a sentence has, or "chrf", 0 to 100."""
+    metric = CHRF()
+    if name == "bleu":
+        metric = make_bleu(target_language, effective_order=True)
+    return lambda triples: [
+        metric.sentence_score(translation, [reference]).score
+        for _, translation, reference in triples
+    ]
 
 
 # Moses' scripts write these marks in ASCII, and so do the references of that time.

@@ -1,42 +1,56 @@
 """Minimum Bayes risk: of samples, choose the one that is most like all the others.
 
 Eikema and Aziz (2020) take samples of a model both for candidates and for references:
-the candidate of largest mean utility, here sentence BLEU or chrF, is the translation.
+the candidate of largest mean utility is the translation. The utility is a metric of
+sentences: BLEU, chrF or COMET.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from sacrebleu.metrics import CHRF
-
-from jaxformer.decoding.parts import Hypothesis
-from jaxformer.evaluation.metrics import make_bleu
+from jaxformer.decoding.parts import Hypothesis, different
+from jaxformer.evaluation.metrics import Metric
 
 
 def expected_utilities(
-    texts: Sequence[str], utility: str, target_language: str
-) -> dict[str, float]:
-    """Return the mean utility, 0 to 100, of each different text against all texts."""
-    metric = CHRF()
-    if utility == "bleu":
-        metric = make_bleu(target_language, effective_order=True)
-    counts = Counter(texts)
-    return {
-        text: sum(
-            times * metric.sentence_score(text, [reference]).score
-            for reference, times in counts.items()
-        )
-        / len(texts)
-        for text in counts
-    }
+    sources: Sequence[str], samples: Sequence[Sequence[str]], utility: Metric
+) -> list[dict[str, float]]:
+    """Return the mean utility of each different sample against all of its source.
+
+    `utility` is called once, with the pairs of all sources.
+    """
+    counts = [Counter(texts) for texts in samples]
+    triples = [
+        (source, text, reference)
+        for source, times in zip(sources, counts, strict=True)
+        for text in times
+        for reference in times
+    ]
+    scores = iter(utility(triples))
+    return [
+        {
+            text: sum(n * next(scores) for n in times.values()) / times.total()
+            for text in times
+        }
+        for times in counts
+    ]
 
 
 def by_utility(
-    hypotheses: Sequence[Hypothesis], utility: str, target_language: str
-) -> list[Hypothesis]:
-    """Sort samples by their mean utility, the largest first; equal texts once."""
-    texts = [each.text for each in hypotheses]
-    utilities = expected_utilities(texts, utility, target_language)
-    different = {each.text: each for each in reversed(hypotheses)}
-    order = sorted(dict.fromkeys(texts), key=lambda text: -utilities[text])
-    return [different[text] for text in order]
+    sources: Sequence[str],
+    found: Sequence[Sequence[Hypothesis]],
+    *,
+    utility: Metric,
+    language_code: Callable[[str], str],
+) -> list[list[Hypothesis]]:
+    """Sort the samples of each source by mean utility, the largest first.
+
+    Equal texts are kept once. `language_code` returns the tag of a source or "".
+    """
+    plain = [source.removeprefix(language_code(source)).strip() for source in sources]
+    samples = [[each.text for each in hypotheses] for hypotheses in found]
+    utilities = expected_utilities(plain, samples, utility)
+    return [
+        sorted(different(hypotheses), key=lambda each, of=values: -of[each.text])
+        for hypotheses, values in zip(found, utilities, strict=True)
+    ]

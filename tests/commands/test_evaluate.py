@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from jaxformer.progress import track
+from tests.comet_package import score
 from tests.commands.runs import pair_flags
 
 
@@ -73,3 +74,23 @@ def test_sacrebleu_gives_the_same_scores_for_evaluate_and_translate(use, toy, tm
     bleu, chrf = json.loads(done.stdout)
     assert (bleu["score"], chrf["score"]) == (scored["bleu"], scored["chrf"])
     assert bleu["signature"] == scored["signature"]
+
+
+def test_comet_scores_the_translations_with_their_sources_and_references(
+    use, toy, stand_in_comet, tmp_path
+):
+    output = tmp_path / "translations"
+    flags = (f"--comet={stand_in_comet.file}", f"--output={output}")
+    answer = use("evaluate", *flags)
+    result = answer.result
+    (call,) = stand_in_comet.calls()
+    references = (toy.directory / "test.de").read_text().splitlines()
+    assert [each["src"] for each in call] == toy.test
+    assert [each["mt"] for each in call] == output.read_text().splitlines()
+    assert [each["ref"] for each in call] == references
+    scores = list(map(score, call))
+    assert result["comet"] == pytest.approx(sum(scores) / len(scores))
+    signature = f"unbabel-comet:2.2.7|model:{stand_in_comet.file}"
+    assert result["comet_signature"] == signature
+    assert f"COMET {result['comet']:.4f} ({signature})" in answer.err
+    assert "comet" not in use("evaluate").result

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from benchmarks import load
-from tests.commands.runs import text_of
+from tests.commands.runs import metrics, text_of
 
 needs_ctranslate2 = pytest.mark.skipif(
     importlib.util.find_spec("ctranslate2") is None, reason="extra `export`"
@@ -122,3 +122,106 @@ def test_one_of_several_processes_writes(start, trained, tmp_path):
     again = start(2, *flags, f"--output={output}")
     assert again.wait(120) == [2, 2]
     assert all("exists already" in again.complaint(index) for index in range(2))
+
+
+# The model card of Hugging Face ---------------------------------------------------
+
+
+@pytest.fixture
+def cards():
+    """huggingface_hub without a network."""
+    return pytest.importorskip("huggingface_hub", reason="extra `export`")
+
+
+def test_the_card_has_the_languages_and_scores_of_the_run(
+    export, trained, toy, cards, tmp_path
+):
+    export("--format=huggingface", "--license=apache-2.0")
+    text = (tmp_path / "exported" / "README.md").read_text()
+    card = cards.ModelCard(text)
+    data = card.data
+    assert (data.language, data.license) == (["en", "de"], "apache-2.0")
+    assert (data.library_name, data.pipeline_tag) == ("transformers", "translation")
+    final = metrics(trained.workdir, "final")[-1]
+    expected = {
+        "bleu": (round(final["bleu"], 2), final["signature"]),
+        "chrf": (round(final["chrf"], 2), final["chrf_signature"]),
+    }
+    found = {
+        each.metric_type: (each.metric_value, each.metric_args["signature"])
+        for each in data.eval_results
+    }
+    assert found == expected
+    name = f"{toy.directory.name}/dev"
+    for each in data.eval_results:
+        assert (each.dataset_name, each.dataset_split) == (name, "validation")
+    assert str(toy.directory) not in text
+    assert f"| {toy.directory.name}/train | en-de | " in text
+    assert "| layers | 1 encoder, 1 decoder |" in text
+    assert (
+        f"| {final['bleu']:.2f} | {final['signature']} |".replace(
+            final["signature"], final["signature"].replace("|", "\\|")
+        )
+        in text
+    )
+    assert text.rstrip().endswith("apache-2.0")
+    assert "$" not in text
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "step"), [("50", 50), ("latest", 100), ("average:3", None)]
+)
+def test_the_card_has_scores_only_of_the_exported_parameters(
+    export, trained, cards, tmp_path, checkpoint, step
+):
+    export("--format=huggingface", f"--checkpoint={checkpoint}")
+    text = (tmp_path / "exported" / "README.md").read_text()
+    data = cards.ModelCard(text).data
+    lines = {line["step"]: line["bleu"] for line in metrics(trained.workdir, "eval")}
+    if step is None:
+        assert data.eval_results is None
+        assert "No score of these parameters is recorded." in text
+    else:
+        assert data.eval_results[0].metric_value == round(lines[step], 2)
+    assert data.license is None
+    assert "Not stated. Ask the author" in text
+
+
+def test_the_card_has_the_score_of_the_test_text_that_reproduce_wrote(
+    command, own_run, toy, cards, tmp_path
+):
+    output = f"--output={tmp_path / 'exported'}"
+    bleu = {"scorer": "sacreBLEU", "bleu": 12.345, "signature": "a|b"}
+    record = {"changed": [], "budget": {"steps": 100}, "every_bleu": [bleu]}
+    (own_run / "reproduced.json").write_text(json.dumps(record))
+    command("export", "--format=huggingface", output, workdir=own_run)
+    card = cards.ModelCard.load(tmp_path / "exported" / "README.md")
+    test = card.data.eval_results[-1]
+    assert (test.dataset_split, test.metric_value) == ("test", 12.35)
+    assert test.dataset_name == f"{toy.directory.name}/test"
+    (own_run / "reproduced.json").write_text("{}")
+    refused = command("export", "--format=huggingface", f"{output}2", workdir=own_run)
+    assert "reproduced.json cannot be read" in refused.complaint
+
+
+@pytest.mark.slow
+def test_the_program_in_the_card_translates_as_we_do(export, use, toy, cards, tmp_path):
+    pytest.importorskip("torch", reason="not installed: extra `torch`")
+    pytest.importorskip("transformers", reason="not installed: extra `torch`")
+    export("--format=huggingface")
+    folder = tmp_path / "exported"
+    program = re.search(
+        r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL
+    )[1]
+    assert "A sentence to translate." in program
+    texts = '", "'.join(toy.test)
+    (folder / "use.py").write_text(program.replace("A sentence to translate.", texts))
+    ours = use("translate", "--length_penalty=power", stdin=toy.test).lines
+    assert run_program(folder / "use.py", []) == ours
+
+
+def test_a_licence_is_for_the_card(export):
+    message = export("--format=stablehlo", "--license=mit").complaint
+    assert message == (
+        "--license=mit is for the card of --format=huggingface; leave it out"
+    )

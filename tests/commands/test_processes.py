@@ -100,13 +100,17 @@ def open_mpi(index):
     }  # fmt: skip
 
 
-def test_two_processes_of_slurm_translate_as_one(start, trained, toy, use):
+@pytest.mark.parametrize("is_reranked", [False, True])
+def test_two_processes_of_slurm_translate_as_one(
+    start, trained, own_run, toy, use, is_reranked
+):
     """Trained on eight devices; the order of lines and blank lines are kept."""
     lines = [*toy.test, "", *toy.dev]
-    flags = ("--mode=translate", f"--workdir={trained.workdir}")
-    two = start(2, *flags, stdin=text_of(lines), devices=2, found=slurm)
+    flags = [f"--rerank={own_run}", "--rerank_weights=-2"] if is_reranked else []
+    command = ("--mode=translate", f"--workdir={trained.workdir}", *flags)
+    two = start(2, *command, stdin=text_of(lines), devices=2, found=slurm)
     assert not any(two.wait(120)), two.stderr()
-    assert two.stdout() == text_of(use("translate", stdin=lines).lines)
+    assert two.stdout() == text_of(use("translate", *flags, stdin=lines).lines)
     assert TWO in two.stderr()
 
 

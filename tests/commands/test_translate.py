@@ -11,7 +11,9 @@ import pytest
 
 import jaxformer
 from jaxformer.errors import InputError
+from jaxformer.evaluation.metrics import sentence_metric
 from jaxformer.evaluation.minimum_bayes_risk import expected_utilities
+from tests.comet_package import score
 from tests.commands.cluster import ROOT
 
 
@@ -149,8 +151,30 @@ def test_samples_are_chosen_by_minimum_bayes_risk(use, toy):
     likeliest = use("translate", *sampling, stdin=toy.test)
     for samples, text in zip(hypotheses(all_samples), chosen.lines, strict=True):
         texts = [each["text"] for each in samples]
-        utilities = expected_utilities(texts, "chrf", "de")
+        metric = sentence_metric("chrf", "de")
+        (utilities,) = expected_utilities([""], [texts], metric)
         assert text == max(texts, key=utilities.get)
     assert chosen.lines != likeliest.lines
     refused = use("translate", "--minimum_bayes_risk=chrf", stdin=["a"])
     assert "chooses among samples; set a temperature" in refused.complaint
+
+
+def test_samples_are_chosen_by_comet_with_their_sources(use, toy, stand_in_comet):
+    """COMET is called once for a block."""
+    sampling = ["--temperature=2", "--beam_size=4", "--seed=3"]
+    samples = use("translate", *sampling, "--n_best=4", stdin=toy.test).lines
+    flags = [*sampling, "--minimum_bayes_risk=comet", f"--comet={stand_in_comet.file}"]
+    chosen = use("translate", *flags, stdin=toy.test).lines
+    for line, text in zip(samples, chosen, strict=True):
+        texts = [each["text"] for each in json.loads(line)["hypotheses"]]
+        utilities = {
+            a: sum(score({"src": "", "mt": a, "ref": b}) for b in texts) for a in texts
+        }
+        assert text == max(texts, key=utilities.get)
+    (call,) = stand_in_comet.calls()
+    assert {each["src"] for each in call} == {*toy.test}
+    for refused, message in (
+        (flags[-2:-1], "=comet needs a COMET checkpoint; give --comet=FILE"),
+        (flags[-1:], "comet is for minimum_bayes_risk=comet; give both"),
+    ):
+        assert message in use("translate", *sampling, *refused, stdin=["a"]).complaint

@@ -110,10 +110,10 @@ def test_a_task_has_the_limits_prefix_and_seed_of_its_sentence(make_echo):
     echo.translate(["5 6 7 8", "9"], prefixes=["", "10 11"])
     echo.translate_part(["12"], first=100, prefixes=[" ".join(["13"] * 20)])
     assert echo._engine.seen == [
-        Task([5, 6, 7, 8, EOS], 5 + EXTRA, 8, [], 2_000_006),
-        Task([9, EOS], 2 + EXTRA, 7, [10, 11], 2_000_007),
+        Task([5, 6, 7, 8, EOS], 5 + EXTRA, 8, [], 2_000_006, text="5 6 7 8"),
+        Task([9, EOS], 2 + EXTRA, 7, [10, 11], 2_000_007, text="9"),
         # The prefix is longer than the limit would be.
-        Task([12, EOS], 21, 8, [13] * 20, 2_000_106),
+        Task([12, EOS], 21, 8, [13] * 20, 2_000_106, text="12"),
     ]
 
 
@@ -122,8 +122,8 @@ def test_learned_positions_of_any_member_limit_all(make_echo):
     echo = make_echo(models=(MODEL, nine, six), seeds=(0, 1, 2), min_length=99)
     echo.translate(["5 6 7 8 9", "5"], prefixes=["10 11 12 13 14 15", ""])
     assert echo._engine.seen == [
-        Task([5, 6, 7, 8, 9, EOS], 6, 6, [10, 11, 12, 13, 14], 0),
-        Task([5, EOS], 6, 6, [], 1),
+        Task([5, 6, 7, 8, 9, EOS], 6, 6, [10, 11, 12, 13, 14], 0, text="5 6 7 8 9"),
+        Task([5, EOS], 6, 6, [], 1, text="5"),
     ]
     assert echo("5 6 7 8 9 10") == "5 6 7 8 9 10"
     assert [len(task.source) for task in echo._engine.seen[2:]] == [6, 2]

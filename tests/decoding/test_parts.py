@@ -15,8 +15,10 @@ def encode(texts):
 def cut(text: str, longest: int) -> list[str]:
     """The parts as text; `longest` counts characters."""
     parts = parts_of(text, encode, longest=longest + 1, policy="split", line=1)
-    assert all(part[-1] == EOS and EOS not in part[:-1] for part in parts)
-    return ["".join(map(chr, part[:-1])) for part in parts]
+    assert all(ids[-1] == EOS and EOS not in ids[:-1] for _, ids in parts)
+    found = ["".join(map(chr, ids[:-1])) for _, ids in parts]
+    assert all(ids in text for ids, (text, _) in zip(found, parts, strict=True))
+    return found
 
 
 SENTENCES = "One two. Three! Four? Five, six… Seven."
@@ -71,5 +73,5 @@ def test_parts_are_the_whole_text_and_not_too_long(text, longest):
 )
 def test_the_treatment_of_a_long_line_is_logged(caplog, policy, parts, message):
     found = parts_of("abcdef", encode, longest=5, policy=policy, line=3)
-    assert found == encode(parts)
+    assert found == [("abcdef", ids) for ids in encode(parts)]
     assert caplog.messages == [f"line 3 has 7 pieces, more than 5: {message}"]

@@ -89,10 +89,18 @@ SENTENCES = random_sentences(9, longest=15)  # of one bucket; four share a batch
 
 
 def open_translator(
-    *, models=(MODEL,), seeds=(0,), beam_size=3, rows=None, kind=Translator, **options
+    *,
+    models=(MODEL,),
+    seeds=(0,),
+    beam_size=3,
+    rows=None,
+    choose=None,
+    kind=Translator,
+    **options,
 ) -> Translator:
     options = TranslateOptions(
         beam_size=beam_size, alpha=0.6, extra_length=EXTRA, batch_tokens=64, **options
     )
     params = [params_of(*each) for each in zip(models, seeds, strict=True)]
-    return kind(models, params, Numbers(), language="en", options=options, rows=rows)
+    how = {"language": "en", "options": options, "rows": rows, "choose": choose}
+    return kind(models, params, Numbers(), **how)

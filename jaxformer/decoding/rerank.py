@@ -1,0 +1,92 @@
+"""Rerank the hypotheses of a search by further models.
+
+The score of a translation y of a source x becomes
+
+    log P(y|x) / p(|y|) + sum of weight * log P(y|x) / p(|y|) of each forward model
+                        + sum of weight * log P(x|y) / p(|x|) of each reverse model
+
+where p is the length penalty of the search, and lengths are counted in the tokens of
+each model, end of sentence included. A reverse model makes this the noisy channel
+reranking of Ng et al. (2019), without a language model; length_penalty=power and
+alpha=1 divide each log P by its length, as Yee et al. (2019) do.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxformer.batch import Tokenizer
+from jaxformer.decoding.forced import TeacherForcing
+from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.parts import Hypothesis, different
+from jaxformer.decoding.search import length_penalty
+from jaxformer.errors import InputError
+
+
+class Reranker(NamedTuple):
+    """A model that scores texts with its own tokeniser."""
+
+    name: str
+    forcing: TeacherForcing
+    params: Any
+    tokenizer: Tokenizer
+    weight: float
+    is_reverse: bool  # it translates the translation into the source
+    tag: str  # of its sources, or ""
+
+    def scores(
+        self, pairs: Sequence[tuple[str, str, str]], options: SearchOptions
+    ) -> np.ndarray:
+        """Return log P over the length penalty: float64 [pairs].
+
+        A pair is the source's tag or "", its text, and the translation. Raises
+        InputError for a pair of more pieces than the model can hold.
+        """
+        sources, targets = [], []
+        for tag, source, target in pairs:
+            if self.is_reverse:
+                source, target = target, source
+            if self.is_reverse or not tag or self.tokenizer.language_code(tag) != tag:
+                tag = self.tag
+            sources.append(f"{tag} {source}".strip())
+            targets.append(target)
+        try:
+            found = self.forcing.score(self.params, sources, targets)
+        except InputError as error:
+            raise InputError(f"{self.name} cannot rerank: {error}") from None
+        lengths = np.array([len(each.pieces) for each in found], np.int32)
+        total = np.array([each.log_probability for each in found], np.float64)
+        return total / np.asarray(length_penalty(lengths, options))
+
+
+def rerank(
+    sources: Sequence[str],
+    found: Sequence[Sequence[Hypothesis]],
+    *,
+    models: Sequence[Reranker],
+    language_code: Callable[[str], str],
+    options: SearchOptions,
+) -> list[list[Hypothesis]]:
+    """Sort the hypotheses of each source by their new scores, the largest first.
+
+    All are scored together. Equal texts are kept once. `language_code` returns the tag
+    of a source or "".
+    """
+    found = [different(hypotheses) for hypotheses in found]
+    pairs = []
+    for source, hypotheses in zip(sources, found, strict=True):
+        tag = language_code(source)
+        text = source.removeprefix(tag).strip()
+        pairs += [(tag, text, each.text) for each in hypotheses]
+    scores = np.array([each.score for hypotheses in found for each in hypotheses])
+    for model in models:
+        scores = scores + model.weight * model.scores(pairs, options)
+    left = iter(scores.tolist())
+    return [
+        sorted(
+            [each._replace(score=next(left)) for each in hypotheses],
+            key=lambda hypothesis: -hypothesis.score,
+        )
+        for hypotheses in found
+    ]

@@ -1,0 +1,120 @@
+"""Reranking by other runs, on the command line and from Python."""
+
+import json
+import shutil
+
+import pytest
+
+import jaxformer
+from tests.commands.runs import config_flags, pair_flags, text_of
+
+SHORT = config_flags("training", steps=25, save_every=25, eval_every=25, average=1)
+SEARCH = ("--beam_size=4", "--length_penalty=power", "--alpha=1")
+
+
+@pytest.fixture(scope="module")
+def others(command, toy, trained, tmp_path_factory):
+    """A run of the opposite direction with another tokeniser, and the same one."""
+    folder = tmp_path_factory.mktemp("others")
+    languages = config_flags("data", source_language="de", target_language="en")
+    other = "--config.data.vocab_size=48"
+    command("train", *toy.flags, *SHORT, *languages, other, workdir=folder / "reverse")
+    shutil.copytree(trained.workdir, folder / "forward")
+    return folder / "forward", folder / "reverse"
+
+
+def records(answer) -> list[list[dict]]:
+    return [json.loads(line)["hypotheses"] for line in answer.lines]
+
+
+def mean_scores(command, folder, pairs, tmp_path) -> list[float]:
+    """The log-probability per token that --mode=score gives to each pair."""
+    flags = pair_flags(tmp_path, pairs)
+    *lines, _ = command("score", "--details", *flags, workdir=folder).lines
+    found = list(map(json.loads, lines))
+    return [each["log_probability"] / len(each["pieces"]) for each in found]
+
+
+@pytest.mark.slow
+def test_the_order_is_that_of_the_scores_of_each_model(
+    use, command, toy, trained, others, tmp_path
+):
+    """Also where fewer than beam_size are written, in evaluate and in Python.
+
+    A weight below 0 prefers what the model finds unlikely.
+    """
+    forward, reverse = others
+    flags = (*SEARCH, f"--rerank={forward},{reverse}", "--rerank_weights=-2,1")
+    lines = [*toy.test, ""]
+    plain = records(use("translate", *SEARCH, "--n_best=4", stdin=lines))
+    found = records(use("translate", *flags, "--n_best=2", stdin=lines))
+    assert plain[-1] == found[-1]  # blank
+    pairs = [
+        (source, each["text"])
+        for source, hypotheses in zip(toy.test, plain, strict=False)
+        for each in hypotheses
+    ]
+    own = iter([each["score"] for hypotheses in plain for each in hypotheses])
+    left = iter(mean_scores(command, forward, pairs, tmp_path))
+    right = iter(
+        mean_scores(command, reverse, [pair[::-1] for pair in pairs], tmp_path)
+    )
+    for hypotheses, kept in zip(plain[:-1], found, strict=False):
+        scores = {
+            each["text"]: next(own) - 2 * next(left) + next(right)
+            for each in hypotheses
+        }
+        best = sorted(scores, key=lambda text, of=scores: -of[text])[:2]
+        assert [each["text"] for each in kept] == best
+        for each in kept:
+            assert each["score"] == pytest.approx(scores[each["text"]], rel=1e-3)
+    chosen = [hypotheses[0]["text"] for hypotheses in found]
+    assert chosen != [hypotheses[0]["text"] for hypotheses in plain]
+    output = tmp_path / "translations"
+    use("evaluate", *flags, f"--output={output}")
+    assert output.read_text() == text_of(chosen[:-1])
+    translator = jaxformer.Translator(
+        trained.workdir, rerank=others, rerank_weights=[-2, 1], beam_size=4,
+        length_penalty="power", alpha=1.0,
+    )  # fmt: skip
+    assert translator(lines) == chosen
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--rerank=FORWARD,FORWARD", "twice, or it is the workdir; give each"),
+        ("--rerank=WORKDIR", "twice, or it is the workdir; give each"),
+        ("--rerank=WORKDIR/nowhere", "there is no run in "),
+        ("--rerank=FORWARD --beam_size=1", "hypotheses; set beam_size above 1"),
+        ("--rerank=FORWARD --rerank_weights=1,2", "has 1.0, 2.0 for 1 models of"),
+        ("--rerank_weights=1,2", "has 1.0, 2.0 for 0 models of rerank"),
+        ("--rerank=FORWARD --rerank_weights=nan", "give a finite weight"),
+        ("--rerank=FORWARD --rerank_weights=x", "--rerank_weights=x is not a number"),
+        (
+            "--rerank=FORWARD --minimum_bayes_risk=chrf --temperature=1",
+            "use either rerank or minimum_bayes_risk",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(use, trained, own_run, flags, message):
+    flags = flags.replace("WORKDIR", str(trained.workdir))
+    flags = flags.replace("FORWARD", str(own_run)).split()
+    assert message in use("translate", *flags, stdin=["bo"]).complaint
+
+
+def test_a_run_of_other_languages_is_refused(use, command, toy, tmp_path):
+    languages = config_flags("data", target_language="fr")
+    (tmp_path / "fr").mkdir()
+    for split in ("train", "dev", "test"):
+        for here, there in (("en", "en"), ("de", "fr")):
+            text = (toy.directory / f"{split}.{here}").read_text()
+            (tmp_path / "fr" / f"{split}.{there}").write_text(text)
+    moved = f"--config.data.directory={tmp_path / 'fr'}"
+    french = tmp_path / "run"
+    command("prepare", *toy.flags, *languages, moved, workdir=french)
+    complaint = use("translate", f"--rerank={french}", stdin=["bo"]).complaint
+    assert complaint == (
+        f"{french} translates en-fr and cannot rerank translations of en-de; give a "
+        "run of en-de or of de-en"
+    )
