@@ -49,6 +49,8 @@ FLAG_LIST = (
     Flag("ensemble", paths, "Workdirs of further models whose probabilities are "
          "averaged with this one's, separated by commas; all share one tokeniser.", ()),
     Flag("prefix", Path, "File whose line N begins the translation of line N."),
+    Flag("phrases", Path, "File whose line N has the phrases that the translation of "
+         "line N contains, separated by tabs."),
     Flag("json", bool, "Write JSON lines, with scores.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
          "attends to most.", False),
@@ -147,7 +149,8 @@ COMMANDS = {
     ),
     "translate": Command(
         "Translate standard input to standard output, line by line.",
-        ("checkpoint", "ensemble", *TRANSLATION, "prefix", "json", "alignment"),
+        ("checkpoint", "ensemble", *TRANSLATION, "prefix", "phrases", "json",
+         "alignment"),
     ),
     "evaluate": Command(
         "Translate and score a text; --output keeps the translations.",

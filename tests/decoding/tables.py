@@ -87,6 +87,14 @@ def penalty(n: int, options: SearchOptions) -> float:
     return ((5 + n) / 6 if options.length_penalty == "gnmt" else n) ** options.alpha
 
 
+def is_run(phrase: Sequence[int], tokens: Sequence[int]) -> bool:
+    """Whether a phrase is a contiguous run of tokens."""
+    return any(
+        tuple(tokens[i : i + len(phrase)]) == tuple(phrase)
+        for i in range(len(tokens) - len(phrase) + 1)
+    )
+
+
 @dataclass(frozen=True)
 class Wanted:
     """The constraints of one sentence."""
@@ -95,6 +103,22 @@ class Wanted:
     least: int = 0
     prefix: tuple[int, ...] = ()
     seed: int = 0
+    phrases: tuple[tuple[int, ...], ...] = ()
+
+    def missing(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
+        """The phrases that are no run of these tokens."""
+        return [phrase for phrase in self.phrases if not is_run(phrase, tokens)]
+
+    def next_pieces(self, tokens: Sequence[int]) -> set[int]:
+        """What goes on with the longest beginning of each missing phrase."""
+        return {
+            next(
+                phrase[n]
+                for n in reversed(range(len(phrase)))
+                if tuple(tokens[len(tokens) - n :]) == phrase[:n]
+            )
+            for phrase in self.missing(tokens)
+        }
 
     def choices(self, tokens: Sequence[int], no_repeat_ngram: int = 0) -> tuple:
         """The tokens that may follow these."""
@@ -105,8 +129,9 @@ class Wanted:
             return (EOS,)
         grams = {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
         past = tuple(tokens[len(tokens) - n + 1 :])
-        words = (word for word in WORDS if not n or (*past, word) not in grams)
-        end = [] if length < self.least else [EOS]
+        forced = self.next_pieces(tokens)
+        words = (w for w in WORDS if not n or (*past, w) not in grams or w in forced)
+        end = [] if length < self.least or forced else [EOS]
         return (*end, *words) or (EOS,)  # where every word would repeat an n-gram
 
 
@@ -127,6 +152,8 @@ def all_hypotheses(score: Score, wanted: Wanted, options: SearchOptions) -> Hypo
     for length in range(wanted.limit):
         for sentence in itertools.product(*[words] * length, [EOS]):
             may_follow = (wanted.choices(sentence[:i], n) for i in range(length + 1))
+            if wanted.missing(sentence):
+                continue
             if all(map(operator.contains, may_follow, sentence)):
                 log_p = teacher_forced(score, sentence)
                 found.append((log_p / penalty(length + 1, options), sentence))

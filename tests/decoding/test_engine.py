@@ -14,8 +14,9 @@ from jax.sharding import PartitionSpec as P
 from jaxformer.batch import EOS
 from jaxformer.decoding import engine as engine_module
 from jaxformer.decoding import shapes
-from jaxformer.decoding.engine import Engine, Task
+from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.tasks import Task
 from jaxformer.models.sequence_model import pad, resize_ring
 from tests.decoding.tables import (
     STATES,
