@@ -240,18 +240,19 @@ def share_beam(
 ) -> tuple[jax.Array, jax.Array]:
     """Choose `count` candidates, in turn from each bank, as `lax.top_k` chooses.
 
-    log_probabilities f32 [B, C], -inf: no candidate; need int32 [B, C]. Of those of one
-    turn, the candidate that needs the fewest tokens is first. Returns the chosen
-    log-probabilities, f32 [B, count], and their indices, int32.
+    log_probabilities f32 [B, C], -inf: no candidate; need int32 [B, C]. In each turn
+    the candidate of the bank that needs the fewest tokens is first, then the others by
+    log P. Returns the chosen log-probabilities, f32 [B, count], and their indices.
     """
     numbers = jnp.broadcast_to(jnp.arange(need.shape[1], dtype=jnp.int32), need.shape)
     bank = jnp.where(log_probabilities > -jnp.inf, need, _FAR)
-    sorted_ = jax.lax.sort((bank, -log_probabilities, numbers), num_keys=2)
-    bank, index = sorted_[0], sorted_[2]
+    operands = bank, -log_probabilities, numbers
+    bank, cost, index = jax.lax.sort(operands, num_keys=2)
     is_first = jnp.pad(bank[:, 1:] != bank[:, :-1], ((0, 0), (1, 0)))
     first = jax.lax.cummax(jnp.where(is_first, numbers, 0), axis=1)
     turn = jnp.where(bank == _FAR, _FAR, numbers - first)
-    index = jax.lax.sort((turn, bank, index), num_keys=2)[2][:, :count]
+    cost = jnp.where(bank == bank[:, :1], -jnp.inf, cost)
+    index = jax.lax.sort((turn, cost, index), num_keys=2)[2][:, :count]
     return jnp.take_along_axis(log_probabilities, index, axis=1), index
 
 

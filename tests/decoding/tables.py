@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.phrases import distinct, tokens_needed
 
 VOCABULARY = 7  # PAD, UNK, BOS, EOS and three words
 WORDS = tuple(range(EOS + 1, VOCABULARY))
@@ -109,6 +111,10 @@ class Wanted:
         """The phrases that are no run of these tokens."""
         return [phrase for phrase in self.phrases if not is_run(phrase, tokens)]
 
+    def needed(self, tokens: Sequence[int]) -> int:
+        """The least number of tokens that complete the phrases."""
+        return tokens_needed(distinct(self.phrases), tokens) if self.phrases else 0
+
     def next_pieces(self, tokens: Sequence[int]) -> set[int]:
         """What goes on with the longest beginning of each missing phrase."""
         return {
@@ -160,6 +166,23 @@ def all_hypotheses(score: Score, wanted: Wanted, options: SearchOptions) -> Hypo
     return sorted(found, reverse=True)
 
 
+def ranked(grown: Hypotheses, wanted: Wanted) -> Hypotheses:
+    """Order extensions by log P, those with phrases in turns of their banks."""
+    grown = sorted(grown, reverse=True)
+    banks = defaultdict(list)
+    for each in grown:
+        banks[wanted.needed(each[1])].append(each)
+    turns = itertools.zip_longest(*(banks[need] for need in sorted(banks)))
+    turns = ([each for each in turn if each is not None] for turn in turns)
+    # The first bank leads in each turn in which it has a hypothesis.
+    first = {tokens for _, tokens in banks[min(banks, default=0)]}
+    return [
+        each
+        for turn in turns
+        for each in sorted(turn, key=lambda h: (h[1] in first, h[0]), reverse=True)
+    ]
+
+
 def plain_beam(score: Score, wanted: Wanted, options: SearchOptions) -> Hypotheses:
     """Beam search with lists; it always runs to the limit."""
     width, finished = options.beam_size, []
@@ -169,8 +192,11 @@ def plain_beam(score: Score, wanted: Wanted, options: SearchOptions) -> Hypothes
         for log_p, tokens in live:
             log_ps = log_softmax(score(tokens))
             for token in wanted.choices(tokens, options.no_repeat_ngram):
+                room = wanted.limit - n - 1  # before EOS
+                if token != EOS and wanted.needed((*tokens, token)) > room:
+                    continue
                 grown.append((log_p + log_ps[token], (*tokens, token)))
-        grown.sort(reverse=True)
+        grown = ranked(grown, wanted)
         ends = [h for h in grown[:width] if h[1][-1] == EOS]
         finished += [(log_p / penalty(n, options), tokens) for log_p, tokens in ends]
         live = [h for h in grown if h[1][-1] != EOS][:width]
