@@ -257,7 +257,7 @@ def _select_beam(
     finished = _reorder(candidates, jax.lax.top_k(candidates.scores, width)[1])
 
     still_live = jnp.where(tokens == EOS, -jnp.inf, grown)
-    if phrases is not None:  # the first W, then in order of log P as without phrases
+    if phrases is not None:  # the first W, in order of log P as without phrases
         rank = jnp.cumsum(still_live > -jnp.inf, axis=1)
         still_live = jnp.where(rank <= width, still_live, -jnp.inf)
     extensions = extensions._replace(log_probabilities=still_live)
