@@ -236,15 +236,14 @@ def _select_beam(
             best, tokens, logits, rules.forced.reshape(batch, width), phrases=phrases,
             progress=state.progress, room=state.requests.max_lengths - state.ages - 2,
         )  # fmt: skip
-        k = best.shape[2]
     grown = state.log_probabilities[:, :, None] + (best - normaliser[:, :, None])
-    grown = grown.reshape(batch, width * k)
+    grown = grown.reshape(batch, -1)
     if phrases is None:
         grown, index = jax.lax.top_k(grown, 2 * width)
     else:
         grown, index = share_beam(grown, need.reshape(grown.shape), 2 * width)
-    tokens = jnp.take_along_axis(tokens.reshape(batch, width * k), index, axis=1)
-    extensions = _Extensions(grown, index // k, tokens)
+    tokens = jnp.take_along_axis(tokens.reshape(batch, -1), index, axis=1)
+    extensions = _Extensions(grown, index // best.shape[2], tokens)
     best = jax.tree.map(lambda leaf: leaf[:, :width], extensions)
     # A done sentence keeps its result, whatever its row still computes.
     ends = (best.tokens == EOS) & ~state.done[:, None]

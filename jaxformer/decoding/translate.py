@@ -73,11 +73,9 @@ class Translator:
         self.longest = min(limits, default=None)  # tokens of a source, EOS included
         scorer, tokens = Scorer(models), options.batch_tokens
         self._weights = jax.jit(scorer.weights)
-        make = functools.partial(
-            Engine, scorer, options, batch_tokens=tokens, rows=rows
-        )
-        # Phrases make a step slower, so texts with phrases have a search of their own.
-        self._engine, self._phrased = make(), make(with_phrases=True)
+        own = {"batch_tokens": tokens, "rows": rows}
+        self._engine = Engine(scorer, options, **own)
+        self._phrased = Engine(scorer, options, **own, with_phrases=True)
         self._forced = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
 
@@ -116,9 +114,9 @@ class Translator:
         do not fit, and for a line that is too long, if the options refuse it.
         """
         if isinstance(sentences, str):
-            given = (None if each is None else [each] for each in (prefixes, phrases))
-            prefixes, phrases = given
-            return self.translate([sentences], prefixes=prefixes, phrases=phrases)[0]
+            given = {"prefixes": prefixes, "phrases": phrases}
+            given = {k: None if v is None else [v] for k, v in given.items()}
+            return self.translate([sentences], **given)[0]
         found = self.translate_part(sentences, prefixes=prefixes, phrases=phrases)
         return [hypotheses for _, hypotheses in sorted(found)]
 

@@ -265,17 +265,18 @@ def test_limited_shapes_change_no_result():
     assert {(4, 8, 8), (1, 12, 15)} <= used <= set(shapes)
 
 
-@pytest.mark.parametrize("devices", [2, 3])
-def test_slots_on_several_devices_change_nothing(devices):
+@pytest.mark.parametrize(("devices", "phrases"), [(2, ()), (3, ()), (2, ((4, 5),))])
+def test_slots_on_several_devices_change_nothing(devices, phrases):
     mesh = jax.make_mesh(
         (devices,), ("data",), (AxisType.Auto,), devices=jax.devices()[:devices]
     )
     options, rows = SEARCHES["beam"], NamedSharding(mesh, P("data"))
-    engine = Engine(Tables(), options, batch_tokens=BATCH_TOKENS, rows=rows)
+    how = {"rows": rows, "with_phrases": bool(phrases)}
+    engine = Engine(Tables(), options, batch_tokens=BATCH_TOKENS, **how)
     client = Client(engine, options)
     engine.weights = jax.device_put(engine.weights, NamedSharding(mesh, P()))
     for seed in range(7):
-        client.submit(Wanted(2 + seed), source_of(seed, length=4))
+        client.submit(Wanted(3 + seed, phrases=phrases), source_of(seed, length=4))
     client.advance(2)
     tokens = engine._state.tokens
     assert len(tokens.sharding.device_set) == devices
