@@ -72,6 +72,8 @@ FLAG_LIST = (
     Flag("comet_python", Path, "Python of the environment in which unbabel-comet is "
          "installed; by default this one."),
     Flag("prefix", Path, "File whose line N begins the translation of line N."),
+    Flag("phrases", Path, "File whose line N has the phrases that the translation of "
+         "line N contains, separated by tabs."),
     Flag("json", bool, "Write JSON lines, with scores.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
          "attends to most.", False),
@@ -179,8 +181,8 @@ COMMANDS = {
     "translate": Command(
         "Translate standard input to standard output, line by line.",
         (
-            "checkpoint", "ensemble", *CHOICE, *TRANSLATION, "prefix", "json",
-            "alignment",
+            "checkpoint", "ensemble", *CHOICE, *TRANSLATION, "prefix", "phrases",
+            "json", "alignment",
         ),
     ),
     "translate_corpus": Command(

@@ -9,6 +9,7 @@ which --mode=score finds the log-probability again. "alignment" links their indi
 import json as json_format
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,23 @@ def as_json(line: int, found: Sequence[Hypothesis], aligner: Translator | None) 
     )
 
 
+def read_each(file: Path, count: int) -> list[str]:
+    """Read a file with a line for each of `count` lines of standard input."""
+    lines = list(read_lines(file))
+    if len(lines) != count:
+        raise InputError(
+            f"{file} has {len(lines)} lines and standard input has {count}; line N is "
+            "for the translation of line N: leave the others blank"
+        )
+    return lines
+
+
 def run(
     *,
     config: ConfigRequest,
     workdir: Path,
     prefix: Path | None,
+    phrases: Path | None,
     json: bool,
     alignment: bool,
     **options: Any,
@@ -49,21 +62,20 @@ def run(
     """
     _, translator = open_translator(workdir, config, **options)
     in_json = json or alignment or translator.options.n_best > 1
-    prefixes, blocks = iter(()), read_blocks(sys.stdin.buffer)
-    if prefix is not None:
-        begins, blocks = list(read_lines(prefix)), list(blocks)
-        prefixes, lines = iter(begins), sum(map(len, blocks))
-        if len(begins) != lines:
-            raise InputError(
-                f"{prefix} has {len(begins)} lines and standard input has {lines}; "
-                "line N begins the translation of line N: leave the lines of texts "
-                "without a prefix blank"
-            )
+    blocks, given = read_blocks(sys.stdin.buffer), {}
+    if prefix or phrases:
+        blocks = list(blocks)
+        count = sum(map(len, blocks))
+    if prefix:
+        given["prefixes"] = iter(read_each(prefix, count))
+    if phrases:
+        lines = read_each(phrases, count)
+        given["phrases"] = (line.split("\t") for line in lines)
     output = sys.stdout.buffer  # UTF-8 and \n, whatever the locale
     translated = 0
     for block in blocks:
-        begins = [next(prefixes, "") for _ in block]
-        found = translator.translate_all(block, prefixes=begins, first=translated)
+        own = {name: list(islice(each, len(block))) for name, each in given.items()}
+        found = translator.translate_all(block, **own, first=translated)
         if processes.is_first():
             written = best_texts(found)
             if in_json:

@@ -16,31 +16,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxformer.batch import PAD
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult, SearchState
 from jaxformer.decoding.shapes import Shape, Shapes
 from jaxformer.decoding.slots import SlotPrograms
+from jaxformer.decoding.tasks import Task, as_arrays
 
 AHEAD = 8  # steps that a ring must have room for when it starts
 REFILL = 8  # one refill fills 1 / REFILL of the slots
-
-
-class Task(NamedTuple):
-    """A sentence to decode."""
-
-    source: Sequence[int]  # ids, EOS last
-    max_length: int  # of the translation, EOS included
-    min_length: int = 0
-    prefix: Sequence[int] = ()
-    seed: int = 0
-    done: Callable[[SearchResult], None] | None = None  # gets NumPy arrays [W, ...]
-    request: Any = None  # whose tasks are cancelled together
-    before: int = 0  # source tokens of the earlier tasks of the request
-    is_large: bool = False  # the request has many tokens
-    text: str = ""  # of the source, its tag included
 
 
 class _Waiting(NamedTuple):
@@ -51,20 +36,13 @@ class _Waiting(NamedTuple):
     task: Task
 
 
-def pad_rows(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
-    """Stack ids of different lengths: int32 [rows, length], padded with PAD."""
-    padded = np.full((len(rows), length), PAD, np.int32)
-    for row, ids in zip(padded, rows, strict=True):
-        row[: len(ids)] = ids
-    return padded
-
-
 class Engine:
     """Slots, the tasks in them, and the waiting tasks.
 
     `batch_tokens` bounds slots x source length, padding included, except that each
     device has at least one slot. `rows` shards the slots over the devices of this
-    process; None: one device. Replace `weights` only while no task is in flight.
+    process; None: one device. Only an engine `with_phrases` takes tasks that have any.
+    Replace `weights` only while no task is in flight.
     """
 
     def __init__(
@@ -74,7 +52,9 @@ class Engine:
         *,
         batch_tokens: int,
         rows: jax.sharding.NamedSharding | None,
+        with_phrases: bool = False,
     ) -> None:
+        self._with_phrases = with_phrases
         self.weights: Any = None
         self._devices = 1 if rows is None else rows.num_devices
         self._shapes = Shapes(batch_tokens, self._devices)
@@ -117,13 +97,15 @@ class Engine:
             if task.request is request:
                 del self._tasks[slot]
 
-    def limit(self, *, source: int, output: int, slots: int) -> list[Shape]:
+    def limit(
+        self, *, source: int, output: int, slots: int, is_one: bool = False
+    ) -> list[Shape]:
         """Use few shapes afterwards, and return them, for `compile` in this order.
 
         The arguments bound the tokens of a task's source and output, and the slots of
-        each device.
+        each device. `is_one`: use one shape alone.
         """
-        return self._shapes.limit(source, output, slots)
+        return self._shapes.limit(source, output, slots, is_one)
 
     def compile(self, shape: Shape) -> None:
         """Run all programs of a shape without tasks."""
@@ -279,16 +261,9 @@ class Engine:
         return np.asarray(self._state.ages)[list(self._tasks)].tolist()
 
     def _arrays(self, tasks: Sequence[Task], count: int) -> tuple[np.ndarray, Requests]:
-        """Sources and requests of tasks, and of empty ones up to `count`."""
-        tasks = [*tasks, *[Task((), max_length=0)] * (count - len(tasks))]
-        source = pad_rows([task.source for task in tasks], self._shape.source)
-        requests = Requests(
-            max_lengths=np.array([task.max_length for task in tasks], np.int32),
-            min_lengths=np.array([task.min_length for task in tasks], np.int32),
-            prefixes=pad_rows([task.prefix for task in tasks], self._shape.ring),
-            seeds=np.array([task.seed % 2**32 for task in tasks], np.uint32),
-        )
-        return source, requests
+        _, source, output = self._shape
+        sizes = {"count": count, "source": source, "output": output}
+        return as_arrays(tasks, **sizes, with_phrases=self._with_phrases)
 
     def _launch(self, most: int | None) -> None:
         shape, live = self._shape, len(self._tasks)

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import EOS, PAD, Batch, Tokenizer
-from jaxformer.decoding.engine import pad_rows
 from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
+from jaxformer.decoding.tasks import pad_rows
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model, require_positions
 

@@ -65,9 +65,41 @@ def different(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
     return list(found.values())
 
 
+def require_one_each(name: str, given: Sequence[Any], texts: int) -> None:
+    """Raise InputError unless an argument has one value for each of so many texts."""
+    if isinstance(given, str) or len(given) != texts:
+        count = "one string" if isinstance(given, str) else len(given)
+        raise InputError(
+            f"{name} has {count} for {texts} texts; give a list with one for each text"
+        )
+
+
 def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
     """The best translation of each sentence."""
     return [hypotheses[0].text for hypotheses in found]
+
+
+def hypotheses_of(
+    tokenizer: Tokenizer,
+    names: tuple[Sequence[str], Sequence[str]],
+    source: Sequence[int],
+    found: Any,
+) -> list[Hypothesis]:
+    """Turn the `SearchResult` of one part, arrays [W, ...], into text, best first.
+
+    `names` are the pieces of sources and of targets.
+    """
+    source_pieces = [names[0][i] for i in source]
+    rows = zip(*(leaf.tolist() for leaf in found), strict=True)
+    hypotheses = [
+        Hypothesis(
+            tokenizer.decode(tokens), score, log_probability, length,
+            source_pieces, [names[1][i] for i in tokens[:length]],
+        )
+        for tokens, length, score, log_probability in rows
+        if length
+    ]  # fmt: skip
+    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
 
 
 def joined(

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from jaxformer.batch import EOS, PAD
 from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.phrases import Phrases
 from jaxformer.models.sequence_model import block_size, product_blocks
 
 
@@ -29,6 +30,7 @@ class Requests(NamedTuple):
     min_lengths: jax.Array  # int32 [B], EOS included
     prefixes: jax.Array  # int32 [B, P], the forced beginnings, padded with PAD
     seeds: jax.Array  # uint32 [B], of sampling
+    phrases: Phrases | None = None  # None: no sentence has any
 
 
 class Rules(NamedTuple):

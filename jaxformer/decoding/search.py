@@ -26,6 +26,13 @@ import jax.numpy as jnp
 
 from jaxformer.batch import BOS, EOS, PAD
 from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.phrases import (
+    Progress,
+    grow,
+    no_progress,
+    share_beam,
+    with_next_pieces,
+)
 from jaxformer.decoding.rules import (
     Requests,
     Rules,
@@ -62,6 +69,7 @@ class SearchState(NamedTuple):
     tokens: jax.Array  # int32 [B, W, N], live hypotheses, PAD from `ages` on
     log_probabilities: jax.Array  # f32 [B, W], best first; -inf: no hypothesis
     ancestors: jax.Array  # int32 [B, W, L]
+    progress: Progress | None  # of phrases, which all requests have or none
     finished: SearchResult
     cache: Any  # a pytree of arrays
 
@@ -107,6 +115,7 @@ def start(requests: Requests, cache: Any, *, width: int, length: int) -> SearchS
         ancestors=jnp.broadcast_to(
             jnp.arange(width, dtype=jnp.int32)[None, :, None], (*shape, length)
         ),
+        progress=no_progress(requests.phrases, width),
         finished=SearchResult(no_tokens, jnp.zeros(shape, jnp.int32), empty, empty),
         cache=cache,
     )
@@ -158,8 +167,9 @@ def _step(
     logits, cache = step_fn(state.cache, newest)
     n = options.no_repeat_ngram
     rules = rules_of_step(state.requests, state.ages, state.tokens, n)
-    is_beam = options.beam_size > 1 and not options.is_sampling
-    select = _select_beam if is_beam else _select_each
+    phrases = state.requests.phrases
+    is_each = options.is_sampling or (options.beam_size == 1 and phrases is None)
+    select = _select_each if is_each else _select_beam
     live, finished, done = select(logits, state, rules, options)
     return state._replace(
         clock=state.clock + 1,
@@ -169,6 +179,7 @@ def _step(
         tokens=_grow(state, live),
         log_probabilities=live.log_probabilities,
         ancestors=_reorder(ancestors, live.parents),
+        progress=grow(phrases, _reorder(state.progress, live.parents), live.tokens),
         finished=finished,
         cache=cache,
     )
@@ -214,20 +225,29 @@ def _keys(state: SearchState) -> jax.Array:
 def _select_beam(
     logits: jax.Array, state: SearchState, rules: Rules, options: SearchOptions
 ) -> tuple[_Extensions, SearchResult, jax.Array]:
-    # At most W of the 2W most probable extensions end, one for each hypothesis, so at
-    # least W stay live. Normalise k logits instead of all V.
+    # At most W of the first 2W extensions end, one for each hypothesis, so at least W
+    # stay live. Normalise k logits instead of all V.
     vocabulary, batch, width = logits.shape
     k = min(2 * width, vocabulary)
     best, tokens, normaliser = top_candidates(logits, rules, k)  # [B, W, k], [B, W]
+    phrases = state.requests.phrases
+    if phrases is not None:
+        best, tokens, need = with_next_pieces(
+            best, tokens, logits, rules.forced.reshape(batch, width), phrases=phrases,
+            progress=state.progress, room=state.requests.max_lengths - state.ages - 2,
+        )  # fmt: skip
     grown = state.log_probabilities[:, :, None] + (best - normaliser[:, :, None])
-    grown, index = jax.lax.top_k(grown.reshape(batch, width * k), 2 * width)
-    tokens = jnp.take_along_axis(tokens.reshape(batch, width * k), index, axis=1)
-    extensions = _Extensions(grown, index // k, tokens)
+    grown = grown.reshape(batch, -1)
+    if phrases is None:
+        grown, index = jax.lax.top_k(grown, 2 * width)
+    else:
+        grown, index = share_beam(grown, need.reshape(grown.shape), 2 * width)
+    tokens = jnp.take_along_axis(tokens.reshape(batch, -1), index, axis=1)
+    extensions = _Extensions(grown, index // best.shape[2], tokens)
     best = jax.tree.map(lambda leaf: leaf[:, :width], extensions)
     # A done sentence keeps its result, whatever its row still computes.
     ends = (best.tokens == EOS) & ~state.done[:, None]
-    # top_k prefers earlier entries of equal score, so a hypothesis of -inf never
-    # replaces an empty entry.
+    # top_k prefers earlier of equal entries: -inf never replaces an empty entry.
     candidates = jax.tree.map(
         lambda old, new: jnp.concatenate([old, new], axis=1),
         state.finished,
@@ -236,6 +256,9 @@ def _select_beam(
     finished = _reorder(candidates, jax.lax.top_k(candidates.scores, width)[1])
 
     still_live = jnp.where(tokens == EOS, -jnp.inf, grown)
+    if phrases is not None:  # the first W, in order of log P as without phrases
+        rank = jnp.cumsum(still_live > -jnp.inf, axis=1)
+        still_live = jnp.where(rank <= width, still_live, -jnp.inf)
     extensions = extensions._replace(log_probabilities=still_live)
     live = _reorder(extensions, jax.lax.top_k(still_live, width)[1])
     # log P only falls, so the largest penalty bounds the score of a live hypothesis.

@@ -2,16 +2,17 @@
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jaxformer.decoding.engine import Task
 from jaxformer.decoding.lanes import SMALL_REQUEST, Lanes
+from jaxformer.decoding.tasks import Task
 from jaxformer.decoding.translate import Hypothesis, Translator
 from jaxformer.errors import InputError
 
 STEPS = 8  # of an advance at most
+# Of each device, for texts with phrases, whose programs have one shape: they are rare.
+PHRASE_SLOTS = 4
 
 
 class ServedTranslator(Translator):
@@ -26,12 +27,15 @@ class ServedTranslator(Translator):
         `slots` bounds the sentences of each device in the search of small requests,
         `attention` the tokens of a text given to the method of that name.
         """
-        positions = self._positions or math.inf
-        self._most = min(self.longest + self.options.extra_length, positions)
-        sizes = {"source": self.longest, "output": self._most, "slots": slots}
+        self._most = min(self.longest + self.options.extra_length, self._most)
+        sizes = {"source": self.longest, "output": self._most}
+        engines = [(self._engine, self._engine.limit(**sizes, slots=slots))]
+        if not self.options.is_sampling:
+            few = {"slots": min(slots, PHRASE_SLOTS), "is_one": True}
+            engines.append((self._phrased, self._phrased.limit(**sizes, **few)))
         work = [
-            *(functools.partial(self._engine.compile, shape)
-              for shape in self._engine.limit(**sizes)),
+            *(functools.partial(engine.compile, shape)
+              for engine, shapes in engines for shape in shapes),
             *(functools.partial(self._forced.compile, self.params[0], size)
               for size in self._forced.limit(attention)),
         ]  # fmt: skip
@@ -39,24 +43,25 @@ class ServedTranslator(Translator):
             yield number, len(work)
             compile_next()
         self._engine.clear()
-        self._engine = Lanes(self._engine)
+        self._phrased.clear()
+        self._engine = self._phrased = Lanes(self._engine, self._phrased)
 
     def prepare(
-        self, text: str, prefix: str, number: int = 0
+        self, text: str, prefix: str, phrases: Sequence[str] = (), number: int = 0
     ) -> tuple[list[Task], list[int]]:
         """Tokenise a text for `submit`: its parts, and how many each of its lines has.
 
         `number` is that of the text in its request; seeds of samples count from it.
 
         Raises InputError if the prefix is too long, or the text, if the options refuse
-        long ones.
+        long ones, and for phrases that cannot be in its translation.
         """
         begin = self.tokenizer.encode_target([prefix])[0] if prefix else []
         if len(begin) > self._most:
             raise InputError(
                 f"the prefix has {len(begin)} pieces, more than {self._most}"
             )
-        return self._tasks(text, prefix, number)
+        return self._tasks(text, prefix, phrases, number)
 
     def submit(
         self,

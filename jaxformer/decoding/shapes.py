@@ -39,8 +39,13 @@ class Shapes:
         self.most = MOST_SLOTS
         self.all: list[Shape] = []  # if they are limited, by length, then slots
 
-    def limit(self, source: int, output: int, slots: int) -> list[Shape]:
-        """Use few shapes: for sources, outputs and a device's slots up to these."""
+    def limit(
+        self, source: int, output: int, slots: int, is_one: bool = False
+    ) -> list[Shape]:
+        """Use few shapes: for sources, outputs and a device's slots up to these.
+
+        `is_one`: use the largest alone.
+        """
         self.most = min(slots, self.most)
         lengths = [SHORTEST_LENGTH]
         while lengths[-1] < output:
@@ -51,6 +56,8 @@ class Shapes:
             for length in lengths
             for power in range(0, self.most.bit_length(), 2)
         ]
+        if is_one:
+            self.all = [Shape(self.most_slots(source), source, output)]
         return self.all
 
     def most_slots(self, source: int) -> int:

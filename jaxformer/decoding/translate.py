@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -13,7 +14,7 @@ import jax
 
 from jaxformer import processes
 from jaxformer.batch import Tokenizer
-from jaxformer.decoding.engine import Engine, Task
+from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import (
@@ -21,13 +22,17 @@ from jaxformer.decoding.parts import (
     Hypothesis,
     best_texts,
     different,
+    hypotheses_of,
     joined,
     lines_of,
     parts_of,
+    require_one_each,
     warn_of_no_tag,
 )
+from jaxformer.decoding.phrases import encode_phrases
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
+from jaxformer.decoding.tasks import Task
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
 from jaxformer.progress import progress
@@ -71,15 +76,17 @@ class Translator:
                 f"the vocabulary has no tag {options.tag!r}; it has {known}"
             )
         self._language = language if options.split_sentences else None
-        positions = filter(None, (model.longest for model in models))
-        self._positions = min(positions, default=None)
-        limits = filter(None, (options.max_source_length, self._positions))
+        positions = list(filter(None, (model.longest for model in models)))
+        self._most = min(positions, default=math.inf)  # tokens of a translation
+        limits = filter(None, (options.max_source_length, *positions))
         self.longest = min(limits, default=None)  # tokens of a source, EOS included
         scorer, tokens = Scorer(models), options.batch_tokens
         self._weights = jax.jit(scorer.weights)
         if choose:  # among the whole beam
             options = dataclasses.replace(options, n_best=options.beam_size)
-        self._engine = Engine(scorer, options, batch_tokens=tokens, rows=rows)
+        own = {"batch_tokens": tokens, "rows": rows}
+        self._engine = Engine(scorer, options, **own)
+        self._phrased = Engine(scorer, options, **own, with_phrases=True)
         self._forced = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
 
@@ -91,7 +98,7 @@ class Translator:
     @params.setter
     def params(self, params: Sequence[Any]) -> None:
         self._params = params
-        self._engine.weights = self._weights(params)
+        self._engine.weights = self._phrased.weights = self._weights(params)
 
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
         """Translate a text: a string gives a string, a sequence of them a list.
@@ -107,19 +114,22 @@ class Translator:
         sentences: str | Sequence[str],
         *,
         prefixes: str | Sequence[str] | None = None,
+        phrases: Sequence[str] | Sequence[Sequence[str]] | None = None,
     ) -> list[Hypothesis] | list[list[Hypothesis]]:
         """Return the n_best hypotheses of a text, best first: a list for a string.
 
         A sequence of strings gives a list of such lists. There are fewer than n_best if
         the beam holds fewer different texts. `prefixes` are the forced beginnings of
-        the translations, of the same form. Raises InputError if they do not fit, and
-        for a line that is too long, if the options refuse it.
+        the translations, of the same form. `phrases` are what a translation contains: a
+        list for a string, and a list of lists for a sequence. Raises InputError if they
+        do not fit, and for a line that is too long, if the options refuse it.
         """
         if isinstance(sentences, str):
-            prefixes = None if prefixes is None else [prefixes]
-            return self.translate([sentences], prefixes=prefixes)[0]
-        found = sorted(self.translate_part(sentences, prefixes=prefixes))
-        return [hypotheses for _, hypotheses in found]
+            given = {"prefixes": prefixes, "phrases": phrases}
+            given = {k: None if v is None else [v] for k, v in given.items()}
+            return self.translate([sentences], **given)[0]
+        found = self.translate_part(sentences, prefixes=prefixes, phrases=phrases)
+        return [hypotheses for _, hypotheses in sorted(found)]
 
     def translate_all(
         self,
@@ -149,6 +159,7 @@ class Translator:
         check_stop: Callable[[], None] = lambda: None,
         *,
         prefixes: Sequence[str] | None = None,
+        phrases: Sequence[Sequence[str]] | None = None,
         first: int = 0,
         report: Callable[[], object] = lambda: None,
     ) -> list[tuple[int, list[Hypothesis]]]:
@@ -160,12 +171,9 @@ class Translator:
         """
         number, parts = part
         prefixes = [""] * len(sentences) if prefixes is None else prefixes
-        if isinstance(prefixes, str) or len(prefixes) != len(sentences):
-            count = "one string" if isinstance(prefixes, str) else len(prefixes)
-            raise InputError(
-                f"prefixes has {count} for {len(sentences)} texts; give a list with "
-                "one for each text"
-            )
+        phrases = [()] * len(sentences) if phrases is None else phrases
+        require_one_each("prefixes", prefixes, len(sentences))
+        require_one_each("phrases", phrases, len(sentences))
         order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
         size = ROUND * parts if parts > 1 else max(len(order), 1)
         done: list[tuple[int, list[Hypothesis]]] = []
@@ -179,18 +187,20 @@ class Translator:
             check_stop()
             own = order[start : start + size][number::parts]
             texts = [
-                (i, *self._tasks(sentences[i], prefixes[i], first + i)) for i in own
+                (i, *self._tasks(sentences[i], prefixes[i], phrases[i], first + i))
+                for i in own
             ]
             # Longest first, by tokens; the number of characters is an estimate.
             texts.sort(key=lambda text: -max([0, *(len(t.source) for t in text[1])]))
             for i, tasks, _ in texts:
                 self._submit(tasks, functools.partial(keep, i))
             try:
-                while self._engine.advance():
+                while self._engine.advance() or self._phrased.advance():
                     if parts == 1:
                         check_stop()
             except BaseException:
                 self._engine.clear()
+                self._phrased.clear()
                 raise
             complete = [(*text, found.pop(i)) for i, *text in texts]
             done += zip((i for i, *_ in texts), self._joined(complete), strict=True)
@@ -250,7 +260,7 @@ class Translator:
         return tag or self.options.tag, lines
 
     def _tasks(
-        self, text: str, prefix: str, number: int
+        self, text: str, prefix: str, phrases: Sequence[str], number: int
     ) -> tuple[list[Task], list[int]]:
         """The tasks of a text's parts, and how many each of its lines has."""
         options, tasks = self.options, []
@@ -266,14 +276,19 @@ class Translator:
             for line in lines
         ]
         begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else []
+        if any(phrases) and options.is_sampling:
+            raise InputError("samples have no phrases; leave out the temperature")
+        contained, needed = encode_phrases(
+            phrases, self.tokenizer.encode_target, line=number + 1,
+            parts=sum(map(len, parts)), prefix=begin, most=self._most,
+        )  # fmt: skip
         for part, (own, ids) in enumerate(itertools.chain.from_iterable(parts)):
-            limit = max(len(ids) + options.extra_length, len(begin) + 1)
-            limit = min(limit, self._positions or limit)
+            limit = min(max(len(ids) + options.extra_length, needed), self._most)
             least = min(options.min_length, limit)
             seed = options.seed * 1_000_003 + number + part * SEEDS_APART
-            begin = begin[: limit - 1]
-            tasks.append(Task(ids, limit, least, begin, seed, text=tag + own))
-            begin = []  # the first part alone has the prefix
+            given = {"phrases": contained, "text": tag + own}
+            tasks.append(Task(ids, limit, least, begin[: limit - 1], seed, **given))
+            begin, needed = [], 0  # the first part alone has the prefix
         return tasks, list(map(len, parts))
 
     def _submit(
@@ -290,20 +305,11 @@ class Translator:
                 done(found)
 
         for part, task in enumerate(tasks):
-            self._engine.submit(task._replace(done=functools.partial(keep, part)))
+            engine = self._phrased if task.phrases else self._engine
+            engine.submit(task._replace(done=functools.partial(keep, part)))
 
     def _hypotheses(self, source: list[int], found: SearchResult) -> list[Hypothesis]:
-        rows = zip(*(leaf.tolist() for leaf in found), strict=True)
-        source_names, names = self._names
-        hypotheses = [
-            Hypothesis(
-                self.tokenizer.decode(tokens), score, log_probability, length,
-                [source_names[i] for i in source], [names[i] for i in tokens[:length]],
-            )
-            for tokens, length, score, log_probability in rows
-            if length
-        ]  # fmt: skip
-        hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+        hypotheses = hypotheses_of(self.tokenizer, self._names, source, found)
         hypotheses = self._distinct(hypotheses)
         return hypotheses if self._choose else hypotheses[: self.options.n_best]
 

@@ -119,8 +119,8 @@ class Api:
     async def _translate(self, request: Request) -> Response:
         body = await self._read(request)
         limits = {"max_n_best": self._about["n_best"], "tags": self._about["tags"]}
-        pairs, n_best = read_translate(body, **limits)
-        found = await self._result(request, len(body), self._batcher.translate, pairs)
+        given, n_best = read_translate(body, **limits)
+        found = await self._result(request, len(body), self._batcher.translate, given)
         return JSONResponse({"translations": [_best(each, n_best) for each in found]})
 
     async def _attention(self, request: Request) -> Response:
@@ -222,12 +222,13 @@ def _error(status: int, sentence: str, headers: Any = None) -> Response:
 def read_translate(
     body: bytes, *, max_n_best: int, tags: Sequence[str]
 ) -> tuple[list[tuple], int]:
-    """Read {"text": ..., "n_best": 1, "prefix": ..., "tag": ...}.
+    """Read {"text": ..., "n_best": 1, "prefix": ..., "phrases": [...], "tag": ...}.
 
-    Text and prefix may be lists; the tag is one of `tags`, and begins each text.
-    Returns pairs of sentence and prefix, and n_best. Raises InputError.
+    Text and prefix may be lists, and phrases then a list of lists; the tag is one of
+    `tags`, and begins each text. Returns sentences, each with its prefix and phrases,
+    and n_best. Raises InputError.
     """
-    values = _read_object(body, ("text", "n_best", "prefix", "tag"))
+    values = _read_object(body, ("text", "n_best", "prefix", "phrases", "tag"))
     sentences, tag = _strings(values, "text"), values.get("tag", "")
     if tag not in ("", *tags):
         known = f"; use one of {', '.join(tags)}" if tags else ""
@@ -236,15 +237,21 @@ def read_translate(
     n_best = values.get("n_best", 1)
     if type(n_best) is not int or not 1 <= n_best <= max_n_best:
         raise InputError(f'"n_best" has to be an integer from 1 to {max_n_best}')
-    if "prefix" not in values:
-        return [(sentence, "") for sentence in sentences], n_best
-    prefixes = _strings(values, "prefix")
-    same_type = type(values["prefix"]) is type(values["text"])
-    if not same_type or len(prefixes) != len(sentences):
-        raise InputError(
-            '"prefix" has to be a string like "text", or a list of equal length'
-        )
-    return list(zip(sentences, prefixes, strict=True)), n_best
+    is_list, count = isinstance(values["text"], list), len(sentences)
+    prefixes, phrases = [""] * count, [()] * count
+    if "prefix" in values:
+        prefixes = _strings(values, "prefix")
+        if isinstance(values["prefix"], list) != is_list or len(prefixes) != count:
+            raise InputError(
+                '"prefix" has to be a string like "text", or a list of equal length'
+            )
+    if "phrases" in values:
+        phrases = values["phrases"] if is_list else [values["phrases"]]
+        if not _are_lists_of_strings(phrases) or len(phrases) != count:
+            raise InputError(
+                '"phrases" has to be a list of strings, or one such list for each text'
+            )
+    return list(zip(sentences, prefixes, phrases, strict=True)), n_best
 
 
 def read_attention(body: bytes) -> tuple[str, str]:
@@ -267,6 +274,13 @@ def _read_object(body: bytes, keys: Collection[str]) -> dict[str, Any]:
     for key in values.keys() - set(keys):
         raise InputError(f"unknown key {key[:40]!r}; the keys are {', '.join(keys)}")
     return values
+
+
+def _are_lists_of_strings(given: Any) -> bool:
+    return isinstance(given, list) and all(
+        isinstance(each, list) and all(isinstance(phrase, str) for phrase in each)
+        for each in given
+    )
 
 
 def _strings(values: dict[str, Any], name: str) -> list[str]:

@@ -92,20 +92,20 @@ class Batcher(threading.Thread):
         start = self._call_start
         return 0.0 if start is None else time.monotonic() - start
 
-    def translate(self, pairs: Sequence[tuple[str, str]]) -> Future:
-        """Queue texts, each with its prefix; the result has hypotheses for each text.
+    def translate(self, given: Sequence[tuple[str, str, Sequence[str]]]) -> Future:
+        """Queue texts, each with its prefix and phrases; the result has hypotheses.
 
         Tokenises them in the calling thread. Cancel the future to drop all, begun or
         not. Raises TooLargeError, UnavailableError if there is no room, and InputError.
         """
         self._require_ready()
-        pieces, most = self._count(pairs), self.limits.max_request_pieces
+        pieces, most = self._count(given), self.limits.max_request_pieces
         if pieces > most:
             raise TooLargeError(
                 f"the request has {pieces:,} pieces, more than {most:,}"
             )
         prepare = self._translator.prepare
-        texts = [prepare(*pair, number) for number, pair in enumerate(pairs)]
+        texts = [prepare(*each, number) for number, each in enumerate(given)]
 
         def begin(future: Future) -> None:
             done = partial(self._done, future)
@@ -159,13 +159,13 @@ class Batcher(threading.Thread):
         if self.state != READY:
             raise UnavailableError(_UNAVAILABLE[self.state])
 
-    def _count(self, pairs: Sequence[tuple[str, str]]) -> int:
-        """Count the pieces of all texts and prefixes, ends included."""
+    def _count(self, given: Sequence[tuple[str, str, Sequence[str]]]) -> int:
+        """Count the pieces of all texts, prefixes and phrases, ends included."""
         tokenizer = self._translator.tokenizer
-        sources = tokenizer.encode([text for text, _ in pairs])
-        begins = tokenizer.encode_target([prefix for _, prefix in pairs if prefix])
-        lines = sum(text.count("\n") for text, _ in pairs)  # each takes some work
-        return sum(map(len, (*sources, *begins))) + lines
+        sources = tokenizer.encode([text for text, _, _ in given])
+        targets = [each for _, prefix, own in given for each in (prefix, *own) if each]
+        lines = sum(text.count("\n") for text, _, _ in given)  # each takes some work
+        return sum(map(len, (*sources, *tokenizer.encode_target(targets)))) + lines
 
     def _put(self, begin: Callable[[Future], None], pieces: int, texts: int) -> Future:
         future: Future = Future()

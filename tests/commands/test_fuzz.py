@@ -19,7 +19,10 @@ import jax
 import pytest
 from hypothesis import strategies as st
 
+import jaxformer
 from jaxformer.config_files import read_config_file, sections_of
+from jaxformer.data.text import normalise
+from jaxformer.errors import InputError
 from jaxformer.flags import CLUSTER, COMMANDS, FLAGS
 from jaxformer.processes import StopRequests
 from jaxformer.settings import kind_of
@@ -178,6 +181,29 @@ def test_a_nasty_value_of_a_flag_is_refused_or_works(fuzzer, monkeypatch):
     with mock.patch("jax.distributed.initialize", unconnected):
         fuzzing.explore(FLAG_CASES, cases(60, 0.35), SEED, run)
     fuzzer.report()
+
+
+WORDS = st.text("SURIDO \t\u2581\x00e", max_size=6) | st.text(max_size=2)
+
+
+@pytest.mark.slow
+def test_nasty_phrases_are_refused_or_in_the_translation(trained):
+    translator = jaxformer.Translator(trained.workdir, beam_size=2)
+    counts = Counter()
+
+    def run(phrases):
+        try:
+            (found, *_) = translator.translate("bo da fe", phrases=phrases)
+        except InputError:
+            counts["refused"] += 1
+        else:
+            counts["answer"] += 1
+            assert all(normalise(each) in found.text for each in phrases)
+
+    phrases = st.lists(WORDS, max_size=10)
+    fuzzing.explore(phrases, cases(60, 0.1), SEED, run)
+    print(f"\n{dict(counts)}")
+    assert min(counts["refused"], counts["answer"]) > 5
 
 
 DAMAGES = ("deleted", "emptied", "truncated", "flipped", "flipped", "replaced")

@@ -72,6 +72,9 @@ MISTAKES = {
         ("--prefix=nowhere", "nowhere"),
         ("--prefix=short", "short has 2 lines and standard input has 3"),
         ("--prefix=many", "many has 51 lines and standard input has 3"),
+        ("--phrases=short", "short has 2 lines and standard input has 3"),
+        ("--phrases=odd", "line 2: the phrase '\u4f60' has a character that the voc"),
+        ("--phrases=odd --temperature=1", "samples have no phrases; leave out the te"),
         ("--max_source_length=2 --long_lines=refuse", "line 1 has 4 pieces"),
     ],
     "evaluate": [
@@ -164,7 +167,7 @@ def folder(trained, toy, tmp_path_factory):
     shutil.copy(toy.config, folder)
     for name, content in {
         "short": b"SU\nRI\n", "one": b"bo\n", "empty": b"", "blank": b" \n",
-        "many": b"bo\n" * 51,
+        "many": b"bo\n" * 51, "odd": "\n\u4f60\n\n".encode(),
         "binary": b"a\n\xff", "long": b"bo " * 40,
     }.items():  # fmt: skip
         (folder / name).write_bytes(content)

@@ -129,6 +129,21 @@ def test_one_line_has_a_prefix_and_an_ensemble_of_equal_runs_changes_nothing(
     assert found[:4] == [expected[line] for line in lines[1:5]]
 
 
+def test_phrases_of_a_line_are_in_its_translation(use, toy, expected, tmp_path):
+    """The other lines of the file are blank, and keep their translations."""
+    lines = [*toy.test[:3], ""]
+    words = expected[toy.test[3]].split()
+    absent = [word for word in words if word not in expected[lines[1]].split()][:2]
+    (tmp_path / "phrases").write_text("\n" + "\t".join(absent) + "\n\t\n\n")
+    flags = f"--phrases={tmp_path / 'phrases'}", "--beam_size=4"
+    first, found, *others = use("translate", *flags, stdin=lines).lines
+    assert len(absent) > 0
+    for word in absent:
+        assert f" {word}" in f" {found}"
+    plain = use("translate", "--beam_size=4", stdin=lines).lines
+    assert [first, *others] == [plain[0], *plain[2:]]
+
+
 def test_python_and_the_command_agree(use, trained, toy, tmp_path):
     translator = jaxformer.Translator(trained.workdir, beam_size=3, n_best=2)
     lines = toy.test[:4]

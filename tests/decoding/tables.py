@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.phrases import distinct, tokens_needed
 
 VOCABULARY = 7  # PAD, UNK, BOS, EOS and three words
 WORDS = tuple(range(EOS + 1, VOCABULARY))
@@ -87,6 +89,14 @@ def penalty(n: int, options: SearchOptions) -> float:
     return ((5 + n) / 6 if options.length_penalty == "gnmt" else n) ** options.alpha
 
 
+def is_run(phrase: Sequence[int], tokens: Sequence[int]) -> bool:
+    """Whether a phrase is a contiguous run of tokens."""
+    return any(
+        tuple(tokens[i : i + len(phrase)]) == tuple(phrase)
+        for i in range(len(tokens) - len(phrase) + 1)
+    )
+
+
 @dataclass(frozen=True)
 class Wanted:
     """The constraints of one sentence."""
@@ -95,6 +105,26 @@ class Wanted:
     least: int = 0
     prefix: tuple[int, ...] = ()
     seed: int = 0
+    phrases: tuple[tuple[int, ...], ...] = ()
+
+    def missing(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
+        """The phrases that are no run of these tokens."""
+        return [phrase for phrase in self.phrases if not is_run(phrase, tokens)]
+
+    def needed(self, tokens: Sequence[int]) -> int:
+        """The least number of tokens that complete the phrases."""
+        return tokens_needed(distinct(self.phrases), tokens) if self.phrases else 0
+
+    def next_pieces(self, tokens: Sequence[int]) -> set[int]:
+        """What goes on with the longest beginning of each missing phrase."""
+        return {
+            next(
+                phrase[n]
+                for n in reversed(range(len(phrase)))
+                if tuple(tokens[len(tokens) - n :]) == phrase[:n]
+            )
+            for phrase in self.missing(tokens)
+        }
 
     def choices(self, tokens: Sequence[int], no_repeat_ngram: int = 0) -> tuple:
         """The tokens that may follow these."""
@@ -105,8 +135,9 @@ class Wanted:
             return (EOS,)
         grams = {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
         past = tuple(tokens[len(tokens) - n + 1 :])
-        words = (word for word in WORDS if not n or (*past, word) not in grams)
-        end = [] if length < self.least else [EOS]
+        forced = self.next_pieces(tokens)
+        words = (w for w in WORDS if not n or (*past, w) not in grams or w in forced)
+        end = [] if length < self.least or forced else [EOS]
         return (*end, *words) or (EOS,)  # where every word would repeat an n-gram
 
 
@@ -127,10 +158,29 @@ def all_hypotheses(score: Score, wanted: Wanted, options: SearchOptions) -> Hypo
     for length in range(wanted.limit):
         for sentence in itertools.product(*[words] * length, [EOS]):
             may_follow = (wanted.choices(sentence[:i], n) for i in range(length + 1))
+            if wanted.missing(sentence):
+                continue
             if all(map(operator.contains, may_follow, sentence)):
                 log_p = teacher_forced(score, sentence)
                 found.append((log_p / penalty(length + 1, options), sentence))
     return sorted(found, reverse=True)
+
+
+def ranked(grown: Hypotheses, wanted: Wanted) -> Hypotheses:
+    """Order extensions by log P, those with phrases in turns of their banks."""
+    grown = sorted(grown, reverse=True)
+    banks = defaultdict(list)
+    for each in grown:
+        banks[wanted.needed(each[1])].append(each)
+    turns = itertools.zip_longest(*(banks[need] for need in sorted(banks)))
+    turns = ([each for each in turn if each is not None] for turn in turns)
+    # The first bank leads in each turn in which it has a hypothesis.
+    first = {tokens for _, tokens in banks[min(banks, default=0)]}
+    return [
+        each
+        for turn in turns
+        for each in sorted(turn, key=lambda h: (h[1] in first, h[0]), reverse=True)
+    ]
 
 
 def plain_beam(score: Score, wanted: Wanted, options: SearchOptions) -> Hypotheses:
@@ -142,8 +192,11 @@ def plain_beam(score: Score, wanted: Wanted, options: SearchOptions) -> Hypothes
         for log_p, tokens in live:
             log_ps = log_softmax(score(tokens))
             for token in wanted.choices(tokens, options.no_repeat_ngram):
+                room = wanted.limit - n - 1  # before EOS
+                if token != EOS and wanted.needed((*tokens, token)) > room:
+                    continue
                 grown.append((log_p + log_ps[token], (*tokens, token)))
-        grown.sort(reverse=True)
+        grown = ranked(grown, wanted)
         ends = [h for h in grown[:width] if h[1][-1] == EOS]
         finished += [(log_p / penalty(n, options), tokens) for log_p, tokens in ends]
         live = [h for h in grown if h[1][-1] != EOS][:width]

@@ -12,10 +12,11 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxformer.batch import EOS
-from jaxformer.decoding import engine as engine_module
 from jaxformer.decoding import shapes
-from jaxformer.decoding.engine import Engine, Task
+from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.phrases import distinct
+from jaxformer.decoding.tasks import Task
 from jaxformer.models.sequence_model import pad, resize_ring
 from tests.decoding.tables import (
     STATES,
@@ -35,6 +36,7 @@ SEARCHES = {
     "beam": SearchOptions(beam_size=3, alpha=0.6, n_best=3),
     "samples": SearchOptions(beam_size=2, alpha=1.0, temperature=0.8),
 }
+pytestmark = pytest.mark.usefixtures("small_sizes")
 BATCH_TOKENS = 40  # four slots of eight pieces, or two of twelve
 
 
@@ -84,7 +86,8 @@ class Client:
             assert_same(hypotheses_of(found), expected)
 
         constraints = wanted.limit, wanted.least, wanted.prefix, wanted.seed
-        self.engine.submit(Task(source, *constraints, done, **of_request))
+        task = Task(source, *constraints, done, **of_request)
+        self.engine.submit(task._replace(phrases=distinct(wanted.phrases)))
 
     def advance(self, most=None) -> bool:
         more = self.engine.advance(most)
@@ -104,18 +107,6 @@ class Client:
         assert self.answers == Counter(range(self.submitted))
         assert len(self.engine._tasks) == 0
         assert not self.advance()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_sizes():
-    """Make shapes grow and shrink with a few short sentences."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, size in {"AHEAD": 3, "REFILL": 2}.items():
-            patch.setattr(engine_module, name, size)
-        sizes = {"SHORTEST_BUCKET": 8, "SHORTEST_LENGTH": 8, "MOST_SLOTS": 4}
-        for name, size in (sizes | {"SHRINK_AFTER": 2}).items():
-            patch.setattr(shapes, name, size)
-        yield
 
 
 @pytest.fixture(scope="module", params=SEARCHES.values(), ids=SEARCHES)
@@ -274,17 +265,18 @@ def test_limited_shapes_change_no_result():
     assert {(4, 8, 8), (1, 12, 15)} <= used <= set(shapes)
 
 
-@pytest.mark.parametrize("devices", [2, 3])
-def test_slots_on_several_devices_change_nothing(devices):
+@pytest.mark.parametrize(("devices", "phrases"), [(2, ()), (3, ()), (2, ((4, 5),))])
+def test_slots_on_several_devices_change_nothing(devices, phrases):
     mesh = jax.make_mesh(
         (devices,), ("data",), (AxisType.Auto,), devices=jax.devices()[:devices]
     )
     options, rows = SEARCHES["beam"], NamedSharding(mesh, P("data"))
-    engine = Engine(Tables(), options, batch_tokens=BATCH_TOKENS, rows=rows)
+    how = {"rows": rows, "with_phrases": bool(phrases)}
+    engine = Engine(Tables(), options, batch_tokens=BATCH_TOKENS, **how)
     client = Client(engine, options)
     engine.weights = jax.device_put(engine.weights, NamedSharding(mesh, P()))
     for seed in range(7):
-        client.submit(Wanted(2 + seed), source_of(seed, length=4))
+        client.submit(Wanted(3 + seed, phrases=phrases), source_of(seed, length=4))
     client.advance(2)
     tokens = engine._state.tokens
     assert len(tokens.sharding.device_set) == devices

@@ -7,9 +7,9 @@ import pytest
 
 from jaxformer.batch import EOS
 from jaxformer.decoding import translate as translate_module
-from jaxformer.decoding.engine import Task
 from jaxformer.decoding.parts import Hypothesis, sentences_of
 from jaxformer.decoding.search import SearchResult
+from jaxformer.decoding.tasks import Task
 from jaxformer.errors import InputError
 from tests.decoding.tiny import EXTRA, MODEL, SENTENCES, open_translator, padded
 from tests.models.tiny import model_of
@@ -127,6 +127,45 @@ def test_learned_positions_of_any_member_limit_all(make_echo):
     ]
     assert echo("5 6 7 8 9 10") == "5 6 7 8 9 10"
     assert [len(task.source) for task in echo._engine.seen[2:]] == [6, 2]
+
+
+def test_texts_with_phrases_have_a_search_of_their_own(make_echo):
+    """The limit has room for a prefix, the phrases and the end."""
+    echo = make_echo()
+    phrases = [["8 9", "9 10", " ", "9"], [], [" ".join(["11"] * 9)], ["5"]]
+    texts, prefixes = ["5 6", "7", "8", " "], ["8", "", "12", ""]
+    found = echo.translate(texts, prefixes=prefixes, phrases=phrases)
+    assert [each[0].text for each in found] == ["8 5 6", "7", "12 8", ""]
+    assert [task.source for task in echo._engine.seen] == [[7, EOS]]
+    tasks = {task.source[0]: task for task in echo._phrased.seen}
+    assert tasks[5].phrases == ((8, 9), (9, 10))
+    assert tasks[5].max_length == 3 + EXTRA
+    assert tasks[8].max_length == 1 + 9 + 1 > 2 + EXTRA
+    echo.translate("5 6", phrases=["8"])
+    assert echo._phrased.seen[-1].phrases == ((8,),)
+
+
+@pytest.mark.parametrize(
+    ("options", "phrases", "error"),
+    [
+        ({}, ["8"], "line 1 has a string as phrases; give a list"),
+        ({}, "8", "phrases has one string for 1 texts; give a list"),
+        ({}, [["8"], []], "phrases has 2 for 1 texts; give a list"),
+        ({"temperature": 1.0}, [["8"]], "samples have no phrases; leave out the temp"),
+        ({"split_sentences": True}, [["8"]], "translated in 2 parts; give each"),
+    ],
+)
+def test_phrases_that_are_of_no_text_are_refused(make_echo, options, phrases, error):
+    with pytest.raises(InputError, match=error):
+        make_echo(**options).translate(["5 6. 7."], phrases=phrases)
+
+
+def test_phrases_fit_the_positions_of_every_member(make_echo):
+    seven = model_of(positions="learned", max_positions=7)
+    echo = make_echo(models=(MODEL, seven), seeds=(0, 1))
+    assert echo.translate("5", prefixes="6", phrases=["6 7", "8 9 10"])
+    with pytest.raises(InputError, match="at least 8 pieces, more than 7; leave some"):
+        echo.translate("5", prefixes="6", phrases=["7 8", "9 10 11 12"])
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 40])

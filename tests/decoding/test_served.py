@@ -34,8 +34,8 @@ def served() -> ServedTranslator:
     return translator
 
 
-def submit(served, answers: dict, key, *texts: str, prefix: str = "") -> None:
-    prepared = [served.prepare(text, prefix) for text in texts]
+def submit(served, answers: dict, key, *texts: str, prefix="", phrases=()) -> None:
+    prepared = [served.prepare(text, prefix, phrases) for text in texts]
     served.submit(prepared, lambda found: answers.update({key: found}), request=key)
 
 
@@ -52,8 +52,12 @@ def test_random_requests_compile_nothing_and_change_no_other(served):
         words = [draw.choices(range(4, 20), k=length) for length in lengths]
         texts = [" ".join(map(str, each)) for each in words]
         prefix = " ".join(["5"] * draw.choice([0, 0, 2, LONGEST + EXTRA - 1]))
-        submit(served, answers, key, *texts, prefix=prefix)
-        requests[key] = texts, prefix
+        phrases = draw.choice([(), (), ["6 7"], ["6 7", "8", "9 6 7"]])
+        if max(lengths) >= LONGEST or len(prefix) > 3:
+            phrases = ()  # they belong to one part, and need room
+        given = {"prefix": prefix, "phrases": phrases}
+        submit(served, answers, key, *texts, **given)
+        requests[key] = texts, given
         for _ in range(draw.choice([0, 1, 5, 30])):
             served.advance()
         if key % 5 == 4:
@@ -68,12 +72,15 @@ def test_random_requests_compile_nothing_and_change_no_other(served):
         if found is not None:
             alone = {}
             for number, text in enumerate(requests[key][0]):
-                submit(served, alone, number, text, prefix=requests[key][1])
+                submit(served, alone, number, text, **requests[key][1])
                 finish(served)
             for number, hypotheses in enumerate(found):
                 ((first, *_),) = alone[number]
                 assert hypotheses[0].text == first.text
                 assert hypotheses[0].score == pytest.approx(first.score, abs=1e-4)
+                for phrase in requests[key][1]["phrases"] if first.text else ():
+                    assert f" {phrase} " in f" {first.text} "
+    assert len({requests[key][1]["phrases"] != () for key in answers}) == 2
 
 
 def test_a_small_request_does_not_wait_for_a_large_one(served):
@@ -101,6 +108,8 @@ def test_a_request_may_have_no_text_or_a_blank_one(served):
     assert answers["blank"][0][0].text == ""
 
 
-def test_a_prefix_that_no_program_holds_is_refused(served):
+def test_what_no_program_holds_is_refused(served):
     with pytest.raises(InputError, match=r"the prefix has 18 pieces, more than 17"):
         served.prepare("5", " ".join(["5"] * 17))
+    with pytest.raises(InputError, match=r"line 3: .* 18 pieces, more than 17"):
+        served.prepare("5", "5 5 5", [" ".join(["6"] * 14)], 2)

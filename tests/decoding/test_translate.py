@@ -138,6 +138,28 @@ def test_an_ensemble_scores_given_pairs_with_its_first_member(beam):
     np.testing.assert_array_equal(ours.cross, theirs.cross)
 
 
+@pytest.mark.parametrize("options", [{"n_best": 3}, {"beam_size": 1}])
+def test_phrases_are_in_translations_whatever_their_neighbours_have(options):
+    """Log-probabilities are teacher forced; of an ensemble the mean is searched."""
+    models = {"models": (MODEL, SMALL), "seeds": (0, 1)}
+    translator = open_translator(**models, **options)
+    phrases = [["5 6", "6 7"], [], ["9"], ["5 6 7", "8 8"]]
+    found = translator.translate(SENTENCES[:4], phrases=phrases)
+    for sentence, own, hypotheses in zip(SENTENCES[:4], phrases, found, strict=True):
+        for hypothesis in hypotheses:
+            for phrase in own:
+                assert f" {phrase} " in f" {hypothesis.text} "
+        alone = translator.translate(sentence, phrases=own)
+        assert_alike([hypotheses], [alone])
+    assert_alike([found[1]], [translator.translate(SENTENCES[1])])
+
+
+def test_log_probabilities_with_phrases_are_teacher_forced(beam):
+    for best in beam.translate(SENTENCES[2], phrases=["5 6", "9"]):
+        (own,) = beam.score([SENTENCES[2]], [best.pieces and best.text])
+        assert own.log_probability == pytest.approx(best.log_probability, 1e-4)
+
+
 # Translators in use ---------------------------------------------------------------
 
 

@@ -60,13 +60,13 @@ class FakeTranslator:
             yield number, 4
         self._wait()
 
-    def prepare(self, text, prefix, _) -> tuple[int, str, list[Hypothesis]]:
+    def prepare(self, text, prefix, phrases, _) -> tuple[int, str, list[Hypothesis]]:
         words = text.split()
         if max(map(len, map(str.split, [*text.splitlines(), ""]))) > 50:
             raise InputError(f"the sentence has {len(words)} tokens, more than 50")
         if not words:
             return 0, text, [Hypothesis("", 0.0, 0.0, 0)]
-        translation = f"{prefix} {reverse(text)}".strip()
+        translation = " ".join([prefix, reverse(text), *phrases]).strip()
         scores = (-0.5, -1.5, -2.5, -np.inf)  # the search found one too few
         found = [
             Hypothesis(f"{translation}{'!' * n}", score, score - 1, len(words) + 1)

@@ -37,6 +37,8 @@ def test_sentences_are_translated_in_order(serve):
         ({"text": []}, []),
         ({"text": "Käse 🧀👩‍🚀 \x00"}, [reverse("Käse 🧀👩‍🚀 \x00")]),
         ({"text": ["ab", "cd"], "prefix": ["", "So"]}, ["ba", "So dc"]),
+        ({"text": "ab", "phrases": ["x", "y z"]}, ["ba x y z"]),
+        ({"text": ["ab", "cd"], "phrases": [[], ["x"]]}, ["ba", "dc x"]),
     ]:
         values = server.ask("/translate", body).values
         assert [each["text"] for each in values["translations"]] == texts
@@ -68,6 +70,7 @@ def test_a_bad_request_is_refused_in_json(serve):
         (405, "Not Allowed", ("/translate",), {}),
         (405, "Not Allowed", ("/", b"", "DELETE"), {}),
         (413, "201 pieces, more than 200", ("/translate", {"text": "a " * 200}), {}),
+        (413, "206 pieces", ("/translate", {"text": "a", "phrases": ["b"] * 102}), {}),
         (413, "202 pieces, more than 200", ("/translate", {"text": ["a"] * 101}), {}),
         (413, "exceeds 6,400 bytes", ("/translate", b" " * 6_401), {}),
         (413, "limited to 128 pieces", ("/attention", long), {}),

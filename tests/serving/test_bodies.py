@@ -19,7 +19,7 @@ from jaxformer.serving.app import read_attention, read_translate
         (b'["a"]', "has to be a JSON object"),
         (b"{}", '"text" has to be a string'),
         (b'{"text": ["a", 1]}', '"text" has to be a string'),
-        (b'{"txt": "a"}', "unknown key 'txt'; the keys are text, n_best, prefix"),
+        (b'{"txt": "a"}', "unknown key 'txt'; the keys are text, n_best, prefix, phr"),
         (b'{"text": "a", "n_best": 5}', '"n_best" has to be an integer from 1 to 4'),
         (b'{"text": "a", "n_best": true}', '"n_best" has to be'),
         (b'{"text": "a", "prefix": ["b"]}', '"prefix" has to be'),
@@ -28,6 +28,12 @@ from jaxformer.serving.app import read_attention, read_translate
         (b'{"text": "a", "tag": ">>fr<<"}', "not in the vocabulary; use one of >>de<<"),
         (b'{"text": "a", "tag": []}', '"tag" is not in the vocabulary'),
         (b'{"text": "a", "tag": null}', '"tag" is not in the vocabulary'),
+        (b'{"text": "a", "phrases": "b"}', '"phrases" has to be'),
+        (b'{"text": "a", "phrases": [["b"]]}', '"phrases" has to be'),
+        (b'{"text": ["a"], "phrases": ["b"]}', '"phrases" has to be'),
+        (b'{"text": ["a"], "phrases": []}', '"phrases" has to be'),
+        (b'{"text": ["a"], "phrases": [[1]]}', '"phrases" has to be'),
+        (b'{"text": ["a"], "phrases": null}', '"phrases" has to be'),
     ],
 )
 def test_a_bad_body_is_refused(body, error):
