@@ -167,18 +167,20 @@ def translate_lines(
             dropped = processes.in_shares(lambda share: faults_of(rules, share), pairs)
             done += len(block)
             bar.update(done - bar.n)
-            if written is not None:
-                kept = [
-                    (line, best.text)
-                    for (line, best), fault in zip(pairs, dropped, strict=True)
-                    if not fault
-                ]
-                sides = list(zip(*kept, strict=True)) or [(), ()]
-                written.append(len(block), sides, Counter([*faults, *dropped]))
+            kept = [
+                (line, best.text)
+                for (line, best), fault in zip(pairs, dropped, strict=True)
+                if not fault
+            ]
+            sides = list(zip(*kept, strict=True)) or [(), ()]
+            with processes.sharing_mistakes():
+                if written is not None:
+                    written.append(len(block), sides, Counter([*faults, *dropped]))
 
 
 def faults_of(rules: PairFilter, pairs: list[tuple[str, Hypothesis]]) -> list[str]:
     """Return why each line with its translation is dropped, or ""."""
-    means = [best.log_probability / best.tokens for _, best in pairs]
+    # A line that is a tag and nothing else has no tokens.
+    means = [best.log_probability / max(1, best.tokens) for _, best in pairs]
     lines, found = [line for line, _ in pairs], [best.text for _, best in pairs]
     return rules.of_pairs(lines, found, means)

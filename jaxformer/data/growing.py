@@ -63,9 +63,12 @@ class GrowingCorpus:
         """
         report = self.report
         for file, side in zip(self._files, sides, strict=True):
-            file.writelines(f"{line}\n".encode() for line in side)
-            file.flush()
-            os.fsync(file.fileno())
+            try:
+                file.writelines(f"{line}\n".encode() for line in side)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, file.name) from None
         sizes = [file.tell() for file in self._files]
         self.report = report | {
             "lines": report["lines"] + lines,

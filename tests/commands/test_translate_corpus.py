@@ -206,6 +206,10 @@ def test_the_corpus_trains_both_directions_with_a_tag_of_the_reader(
         answer = command(mode, workdir=workdir, stdin=["SU"])
         assert answer.code == 0, answer.err
         assert "has no tag" not in answer.err
+    (tmp_path / "tags").write_text(">>bt<<\n")
+    flags = (f"--source={tmp_path / 'tags'}", f"--output={tmp_path / 'empty'}")
+    empty = command("translate_corpus", "--no-languages", *flags, workdir=workdir)
+    assert empty.result["dropped"]["empty"] == empty.result["lines"] == 1
     dev = toy.directory / "dev"
     forward = config_flags("data", directory=tmp_path / "out", dev=dev)
     flags = (*toy.flags, *forward, "--config.data.vocab_size=50")

@@ -1,6 +1,7 @@
 """Text that grows by blocks: what is refused, and what a stop leaves behind."""
 
 import json
+import resource
 
 import pytest
 
@@ -49,6 +50,20 @@ def test_a_stop_within_a_block_leaves_the_blocks_before_it(begun, monkeypatch):
     assert (report["lines"], report["of"], report["kept"]) == (9, 9, 3)
     assert report["dropped"] == {"empty": 6}
     assert report["bytes"] == {"train.de": 7, "train.en": 6}
+
+
+def test_a_block_that_fits_no_more_is_left_out(begun):
+    """The system refuses files above a limit, as it refuses all on a full disk."""
+    before, limits = texts_of(begun), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large") as raised, grow(begun) as corpus:
+            corpus.append(3, [["c"], ["z" * 200_000]], {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.filename == str(begun / "train.en")
+    with grow(begun):
+        assert texts_of(begun) == before
 
 
 def test_other_values_are_refused_by_name(begun):
