@@ -67,7 +67,7 @@ DOORS = {
     "tensorflow_datasets": "data",
     "orbax": "training.checkpoint_files",
     "filelock": "files",
-    "sentencepiece": "data.tokenizer",
+    "sentencepiece": "data.tokenizer data.subwords",
     "sacrebleu": "evaluation",
     "sacremoses": "evaluation.metrics",
     "py3langid": "inspection.languages",

@@ -1,4 +1,4 @@
-"""Convert sentences to ids and back with a SentencePiece BPE vocabulary.
+"""Convert sentences to ids and back with a SentencePiece vocabulary.
 
 Source and target share the vocabulary (section 5.1). `MarianTokenizer` is that of an
 imported model.
@@ -224,7 +224,7 @@ def pack_tokenizer(source: bytes, target: bytes, pieces: Sequence[str]) -> bytes
 
 
 def train_tokenizer(sentences: Iterable[str], config: DataConfig) -> Tokenizer:
-    """Train a BPE vocabulary on the sentences of both languages.
+    """Train a vocabulary of `model_type` on the sentences of both languages.
 
     The same sentences in the same order give the same bytes. Uses at most
     `vocab_sentences` of them, drawn with `seed`: 200 bytes of memory each. Raises
@@ -243,7 +243,7 @@ def train_tokenizer(sentences: Iterable[str], config: DataConfig) -> Tokenizer:
         training = train(
             sentence_iterator=iter(texts),
             model_writer=model,
-            model_type="bpe",
+            model_type=config.model_type,
             vocab_size=vocab_size,
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
