@@ -92,11 +92,11 @@ def with_spare_buckets(
     """Move rows to larger buckets, so that `fill_buckets` holds similar lengths.
 
     The number of pairs beyond a length differs from epoch to epoch by less than
-    2 sqrt(n), but for rare epochs.
+    sqrt(n), except in rare epochs.
     """
     total, rows = len(layout.classes), np.bincount(layout.row_shapes)
     beyond = np.cumsum(rows[::-1])[::-1]  # the rows of a bucket and of larger ones
-    beyond[1:] = np.minimum(beyond[1:] + 2 * int(total**0.5), total)
+    beyond[1:] = np.minimum(beyond[1:] + int(total**0.5), total)
     rows = -np.diff(beyond, append=0)
     sizes, rows = layout.sizes[rows > 0], rows[rows > 0]
     row_shapes = np.repeat(np.arange(len(rows), dtype=np.uint8), rows)
@@ -166,8 +166,8 @@ def pack_rows(source: np.ndarray, target: np.ndarray, row_length: int) -> Layout
 def spare_rows(layout: Layout, source: np.ndarray, target: np.ndarray) -> int:
     """Return how many packed rows hold any epoch of lengths like these, int [n].
 
-    The tokens of an epoch differ from those of another by less than the root of the
-    sum of squared lengths, but for rare epochs.
+    The tokens of two epochs differ by less than the root of the sum of squared lengths,
+    except in rare epochs.
     """
     squares = (np.square(side, dtype=np.int64).sum() for side in (source, target))
     spare = math.ceil(max(squares) ** 0.5 / layout.sizes.min())

@@ -34,7 +34,7 @@ from jaxformer.errors import InputError
 from jaxformer.progress import progress
 
 # A word has about as many versions as the text has the word, within these bounds.
-_VERSIONS = 32, 1024
+_VERSIONS = 32, 4096
 _WORDS_AT_A_TIME = 1000
 _PAIRS_AT_A_TIME = 2**15
 _HASH = 2**32 - 1  # beside (seed, epoch); mixtures count their draws from 1

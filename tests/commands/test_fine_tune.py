@@ -143,10 +143,13 @@ def test_a_run_of_before_the_newer_keys_trains_on(trained, command, tmp_path):
     workdir = shutil.copytree(trained.workdir, tmp_path / "old")
     record = record_of(workdir)
     newer = {
-        "data": ("corpora", "temperature", "tag", "tokenizer", "user_defined_symbols"),
+        "data": (
+            "corpora", "temperature", "tag", "tokenizer", "user_defined_symbols",
+            "model_type", "subword_sampling",
+        ),
         "optimizer": ("algorithm", "schedule", "peak_learning_rate", "weight_decay"),
         "training": ("init_from", "freeze", "best_by", "patience", "trackers"),
-    }
+    }  # fmt: skip
     for section, keys in newer.items():
         for key in keys:
             del record["config"][section][key]

@@ -59,6 +59,7 @@ def folder(tmp_path, monkeypatch):
         "vocab_sentences": 1000, "character_coverage": 1.0, "max_length": 60,
         "max_ratio": 3.0, "deduplicate": True, "seed": 7,
         "corpora": (), "temperature": None, "tag": "", "user_defined_symbols": (),
+        "model_type": "bpe", "subword_sampling": None,
     }  # fmt: skip
     return DataConfig(**values)
 

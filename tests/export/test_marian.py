@@ -68,6 +68,7 @@ def test_ids_and_text_are_equal(make_model, export_to_marian, transformers):
     config = SimpleNamespace(
         tags=[],
         user_defined_symbols=(),
+        model_type="bpe",
         vocab_size=120,
         character_coverage=1.0,
         vocab_sentences=99,
