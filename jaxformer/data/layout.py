@@ -92,11 +92,11 @@ def with_spare_buckets(
     """Move rows to larger buckets, so that `fill_buckets` holds similar lengths.
 
     The number of pairs beyond a length differs from epoch to epoch by less than
-    sqrt(n), except in rare epochs.
+    1.5 sqrt(n), except in rare epochs.
     """
     total, rows = len(layout.classes), np.bincount(layout.row_shapes)
     beyond = np.cumsum(rows[::-1])[::-1]  # the rows of a bucket and of larger ones
-    beyond[1:] = np.minimum(beyond[1:] + int(total**0.5), total)
+    beyond[1:] = np.minimum(beyond[1:] + int(1.5 * total**0.5), total)
     rows = -np.diff(beyond, append=0)
     sizes, rows = layout.sizes[rows > 0], rows[rows > 0]
     row_shapes = np.repeat(np.arange(len(rows), dtype=np.uint8), rows)

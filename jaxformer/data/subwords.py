@@ -3,11 +3,11 @@
 BPE-dropout (Provilkov et al. 2020) of a BPE vocabulary, sampling (Kudo 2018) of a
 unigram model.
 
-SentencePiece samples with a generator of the process. A batch must depend on (seed,
-epoch, pair) alone, so `prepare` lets SentencePiece split each distinct word of a side
-many times. These splits are the versions of the word. Later a hash of (seed, epoch,
-pair, place of the word) chooses one of them. No piece goes beyond a space, so the words
-of a sentence are independent, as they are when SentencePiece samples the sentence.
+A batch must depend on (seed, epoch, pair) alone and be made fast. So `prepare` splits
+each distinct word of a side many times: these are the versions of the word. Later a
+hash of (seed, epoch, pair, place of the word) chooses one of them. No piece goes beyond
+a space, so the words of a sentence are independent, as they are when SentencePiece
+samples the sentence.
 
     corpus/train/source.words.tokens, ...  each sentence as numbers of words
     corpus/versions/source.tokens, ...     the versions of all words, in pieces
@@ -16,26 +16,24 @@ of a sentence are independent, as they are when SentencePiece samples the senten
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from sentencepiece import SentencePieceProcessor, set_random_generator_seed
 
-from jaxformer.batch import EOS, UNK
+from jaxformer.batch import EOS
 from jaxformer.data.cleaning import Chunk, breaks_ratio
 from jaxformer.data.layout import concatenated_ranges, offsets
 from jaxformer.data.store import SIDES, WORDS, Ragged, open_corpus, write_corpus
 from jaxformer.data.text import normalise
 from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.word_sampler import WordSampler
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.progress import progress
 
 # A word has about as many versions as the text has the word, within these bounds.
 _VERSIONS = 32, 4096
-_WORDS_AT_A_TIME = 1000
 _PAIRS_AT_A_TIME = 2**15
 _HASH = 2**32 - 1  # beside (seed, epoch); mixtures count their draws from 1
 
@@ -43,9 +41,9 @@ _HASH = 2**32 - 1  # beside (seed, epoch); mixtures count their draws from 1
 def write_training_text(
     corpus: Path, chunks: Iterable[Chunk], tokenizer: Tokenizer, config: DataConfig
 ) -> None:
-    """Write the chunks of `clean` to corpus/train; what this module needs, if it does.
+    """Write the chunks of `clean`, and with `data.subword_sampling` the versions.
 
-    Raises InputError if the tokeniser cannot sample.
+    Raises InputError if the tokeniser has pieces of several words.
     """
     words = WordLists(tokenizer, config) if config.subword_sampling else None
     sides = ([*ids, *words.number(texts)] if words else ids for ids, texts in chunks)
@@ -65,9 +63,12 @@ class WordLists:
     def __init__(self, tokenizer: Tokenizer, config: DataConfig) -> None:
         """Raise InputError if a piece of the tokeniser goes beyond a space."""
         self._tokenizer, self._config = tokenizer, config
-        models = tokenizer.source_model, tokenizer.target_model
-        self._models = [SentencePieceProcessor(model_proto=model) for model in models]
         self._ids = {piece: i for i, piece in enumerate(tokenizer.pieces())}
+        symbols = [*config.tags, *config.user_defined_symbols]
+        self._samplers = [
+            WordSampler(model, self._ids, symbols)
+            for model in (tokenizer.source_model, tokenizer.target_model)
+        ]
         crossing = [piece for piece in self._ids if "▁" in piece[1:]]
         if crossing:
             raise InputError(
@@ -93,57 +94,29 @@ class WordLists:
         return found
 
     def write_versions(self, corpus: Path) -> None:
-        """Split the words and write their versions; the first is that of `encode`.
-
-        The same words in the same order give the same versions. Raises InputError if
-        the tokeniser cannot sample.
-        """
+        """Split the words and write their versions; the first is that of `encode`."""
         sides = zip(open_corpus(corpus / "train", WORDS), self._numbers, strict=True)
         counts = []
         for words, numbers in sides:
             counts.append(np.bincount(words.tokens, minlength=len(numbers)))
             counts[-1] = np.clip(counts[-1], *_VERSIONS)
-            counts[-1][: 1 + len(self._config.tags)] = 1
-        vocab_size = self._tokenizer.vocab_size
-        try:
-            versions = self._versions(counts)
-            write_corpus(corpus / "versions", versions, vocab_size=vocab_size)
-        except RuntimeError as error:
-            raise InputError(
-                f"this tokeniser cannot sample how it splits words ({error}): set "
-                "data.subword_sampling=None or use another tokeniser"
-            ) from None
+        versions, vocab_size = self._versions(counts), self._tokenizer.vocab_size
+        write_corpus(corpus / "versions", versions, vocab_size=vocab_size)
         for name, each in zip(SIDES, counts, strict=True):
             np.save(corpus / "versions" / f"{name}.first.npy", offsets(each + 1))
 
     def _versions(self, counts: Sequence[np.ndarray]) -> Iterator[list[list]]:
         seed, strength = self._config.seed, self._config.subword_sampling
         for side, numbers in enumerate(self._numbers):
-            words = list(numbers)
-            for begin in range(0, len(words), _WORDS_AT_A_TIME):
-                chunk = words[begin : begin + _WORDS_AT_A_TIME]
-                times = counts[side][begin : begin + len(chunk)]
-                repeated = np.repeat(np.array(chunk, object), times).tolist()
-                seed = (seed + 1) % 2**32
-                drawn = iter(self._split(repeated, side, strength, seed))
-                plain = self._split(chunk, side, 0.0, seed)
-                versions = []
-                for first, count in zip(plain, times, strict=True):
-                    versions += [first, *islice(drawn, count)]
-                if not begin:  # EOS and the tags
-                    unsplit = [[EOS], *([self._ids[tag]] for tag in self._config.tags)]
-                    versions[: 2 * len(unsplit)] = np.repeat(unsplit, 2, 0).tolist()
+            for word, count in zip(numbers, counts[side].tolist(), strict=True):
+                if not word or word.endswith(" "):  # EOS or a tag
+                    ids = [self._ids[word[:-1]]] if word else [EOS]
+                    versions = [ids] * (count + 1)
+                else:
+                    versions = self._samplers[side].versions(
+                        word, count, strength, f"{seed} {side} {word}"
+                    )
                 yield [[], versions] if side else [versions, []]
-
-    def _split(
-        self, words: list[str], side: int, strength: float, seed: int
-    ) -> list[list[int]]:
-        """Return the ids of words; strength 0: as in `Tokenizer.encode`."""
-        set_random_generator_seed(seed)  # each call has a thread and a generator anew
-        sampling = {"enable_sampling": True, "alpha": strength, "nbest_size": -1}
-        options = {"out_type": str, "num_threads": 1, **(sampling if strength else {})}
-        found = self._models[side].encode(words, **options)
-        return [[self._ids.get(piece, UNK) for piece in pieces] for pieces in found]
 
 
 class Side(NamedTuple):

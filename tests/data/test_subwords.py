@@ -396,8 +396,8 @@ def spanning_spaces():
     model = io.BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=iter(["a b"] * 50), model_writer=model, model_type="bpe",
-        vocab_size=10, split_by_whitespace=False, pad_id=0, unk_id=1, bos_id=2, eos_id=3,
-        normalization_rule_name="identity", minloglevel=2,
+        vocab_size=10, split_by_whitespace=False, pad_id=0, unk_id=1, bos_id=2,
+        eos_id=3, normalization_rule_name="identity", minloglevel=2,
     )  # fmt: skip
     return Tokenizer(model.getvalue())
 
