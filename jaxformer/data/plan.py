@@ -7,6 +7,9 @@ The slots of a row and the rows of a microbatch are the same in every epoch, so 
 position in the data is one integer. An epoch draws at random which pair of its class
 each slot holds, the order of the rows and the order of the microbatches: a pure
 function of (seed, epoch), on any machine and with any version of numpy.
+
+With `data.subword_sampling` an epoch has lengths of its own. The rows of a microbatch
+are still the same; the epoch fills them by its lengths.
 """
 
 from collections.abc import Callable

@@ -61,9 +61,8 @@ class WordSampler:
         ]
 
         def sample(strength: float) -> list[int]:
-            return self._to_ids(
-                [*chain(*(split(strength, random) for split in splits))]
-            )
+            pieces = (split(strength, random) for split in splits)
+            return self._to_ids([*chain.from_iterable(pieces)])
 
         usual = self._to_ids(plain)
         is_ours = "".join(plain) == marked
@@ -84,7 +83,7 @@ class WordSampler:
         """Return ids; SentencePiece makes neighbouring unknown characters one."""
         ids = [self._ids.get(piece, UNK) for piece in pieces]
         runs = ((token, len(list(run))) for token, run in groupby(ids))
-        return [*chain(*([i] * (1 if i == UNK else n) for i, n in runs))]
+        return [i for i, n in runs for _ in range(1 if i == UNK else n)]
 
     def _merge(self, text: str, drop: float, random: Random) -> list[str]:
         """Merge neighbours, the best pair first; a pair is dropped with chance `drop`.
