@@ -1,18 +1,21 @@
 """Measure how many target tokens a second the input pipeline makes ready.
 
-    python benchmarks/pipeline.py [--quick] [--repeats=5]
+    python benchmarks/pipeline.py [--quick] [--repeats=5] [--subword_sampling=0]
 
 Plan, gather, pad, batches in host memory, of the built-in corpus. For both layouts,
 small and large microbatches and both executors: one process on one core, and one
 process on each of two cores, each with microbatches of its own. Beside them, what a
 train step of the Multi30k model consumes on this CPU, and how long planning takes. The
 first turn of each is not counted. Figures for 16 cores are extrapolated.
+`--subword_sampling` is `data.subword_sampling`; the train steps and the planning are
+without.
 """
 
 import argparse
 import dataclasses
 import functools
 import itertools
+import json
 import multiprocessing
 import os
 import sys
@@ -35,6 +38,7 @@ from jaxformer.data.corpus import prepare
 from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.store import TokenizedCorpus, open_corpus
+from jaxformer.data.subwords import Subwords
 from jaxformer.data_config import DataConfig
 
 LAYOUTS = "packed", "buckets"
@@ -52,25 +56,32 @@ AMOUNTS = {  # of text and work, usually and with --quick
 
 
 def plan_of(
-    corpus: TokenizedCorpus, layout: str, tokens: int, pairs: int | None = None
+    corpus: TokenizedCorpus,
+    layout: str,
+    tokens: int,
+    pairs: int | None = None,
+    subwords: Subwords | None = None,
 ) -> Plan:
     """Plan the corpus, or `pairs` pairs, with one microbatch an update.
 
     `tokens` are the entries of a side; more pairs than the corpus has repeat lengths.
     """
-    lengths = (np.resize(side.lengths, pairs or len(side)) for side in corpus)
+    lengths = [np.resize(side.lengths, pairs or len(side)) for side in corpus]
+    if subwords:
+        lengths = subwords.lengths_to_plan(ROW_LENGTH)
     batching = SimpleNamespace(
         layout=layout, row_length=ROW_LENGTH, max_shapes=MAX_SHAPES, row_multiple=1,
         tokens_per_microbatch=tokens, tokens_per_update=tokens,
     )  # fmt: skip
-    return make_plan(*lengths, batching, batching)
+    return make_plan(*lengths, batching, batching, subwords=subwords)
 
 
 @functools.cache
 def opened(folder: Path, layout: str, tokens: int) -> tuple[TokenizedCorpus, Plan]:
-    """Open a corpus and plan it, once a process."""
-    corpus = open_corpus(folder)
-    return corpus, plan_of(corpus, layout, tokens)
+    """Open a prepared folder and plan its training text, once a process."""
+    settings = json.loads((folder / "report.json").read_text())["settings"]
+    corpus, subwords = open_corpus(folder / "train"), Subwords.open(folder, settings)
+    return corpus, plan_of(corpus, layout, tokens, subwords=subwords)
 
 
 def count_tokens(
@@ -144,13 +155,13 @@ def measure(options: argparse.Namespace) -> dict:
     data = demo.get_config().data.to_dict() | {
         "builtin_pairs": amounts["pairs"], "builtin_eval_pairs": 2,
         "vocab_size": amounts["vocabulary"], "max_length": ROW_LENGTH,
+        "subword_sampling": options.subword_sampling or None,
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="jaxformer-pipeline-") as name:
         folder = Path(name)
         prepared = prepare(DataConfig(**data), folder)
         consumed = step_rate(prepared.train, prepared.tokenizer.vocab_size)
-        corpus = folder / "corpus" / "train"
-        found = rates(corpus, amounts["microbatches"], options.repeats)
+        found = rates(folder / "corpus", amounts["microbatches"], options.repeats)
         slowest: dict[str, float] = {}  # rates by arrangement of processes
         for name, each in itertools.chain(*(f.items() for f in found.values())):
             each["times_step"] = each["per_second"] / consumed
@@ -174,7 +185,9 @@ def measure(options: argparse.Namespace) -> dict:
     }  # fmt: skip
 
 
-main = functools.partial(harness.run, __doc__, measure, repeats=(5, 1))
+main = functools.partial(
+    harness.run, __doc__, measure, repeats=(5, 1), subword_sampling=0.0
+)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ def get_config() -> ConfigDict:
             "builtin_pairs": 0,
             "builtin_eval_pairs": 0,
             "tokenizer": "",
+            "model_type": "bpe",
+            "subword_sampling": config_dict.placeholder(float),
             "user_defined_symbols": (),
             "shared_vocabulary": True,
             "vocab_size": 37000,  # section 5.1

@@ -51,6 +51,19 @@ class DataConfig(Section, name="data"):
         "comma between: source,target. Empty: trained on the text.",
         absent="",
     )
+    model_type: str = setting(
+        'Kind of vocabulary that is trained: "bpe", or "unigram" (Kudo 2018).',
+        choices=("bpe", "unigram"),
+        absent="bpe",
+    )
+    subword_sampling: float | None = setting(
+        "Split the words of training pairs at random, anew in each epoch: of a BPE "
+        "vocabulary the probability to drop a merge, such as 0.1; of a unigram model "
+        "the exponent of the probabilities, such as 0.2, less for more variety. None: "
+        "always the same pieces.",
+        above=0,
+        most=1,
+    )
     user_defined_symbols: tuple[str, ...] = setting(
         "Texts that are one piece each and never split, such as placeholders.",
         absent=(),

@@ -23,6 +23,7 @@ from jaxformer.config_files import RECORDED, ConfigRequest
 from jaxformer.data.corpus import PreparedCorpus, open_prepared, prepare
 from jaxformer.data.mixture import Mixture, Weighted, make_mixture
 from jaxformer.data.plan import Plan, make_plan
+from jaxformer.data.subwords import Subwords
 from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
@@ -141,8 +142,14 @@ def make_training_setup(
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     """Plan the batches of the training text, the same for every mesh."""
     lengths, data = [side.lengths for side in prepared.train], run.config.data
+    subwords = prepared.subwords
+    if subwords is not None:
+        longest, batches = data.max_length, run.config.batches
+        if batches.layout == "packed":
+            longest = min(longest, batches.row_length)
+        lengths = subwords.lengths_to_plan(longest)
     if not data.corpora:
-        return _plan(run.config, *lengths)
+        return _plan(run.config, *lengths, subwords=subwords)
     bounds, stages = prepared.bounds(), []
     for update in data.stages:
         weights = data.weights(prepared.sizes(), update)
@@ -153,7 +160,7 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
                 f"an epoch of data.corpora has no pair from update {update} on; raise "
                 "a weight"
             )
-        stages.append((update, _plan(run.config, *lengths, mixture)))
+        stages.append((update, _plan(run.config, *lengths, mixture, subwords)))
     return dataclasses.replace(stages[0][1], later=tuple(stages[1:]))
 
 
@@ -162,9 +169,10 @@ def _plan(
     source: np.ndarray,
     target: np.ndarray,
     mixture: Mixture | None = None,
+    subwords: Subwords | None = None,
 ) -> Plan:
     """Plan a text by its lengths; raise InputError for rows that no model can hold."""
-    plan = make_plan(source, target, config.batches, config.training, mixture)
+    plan = make_plan(source, target, config.batches, config.training, mixture, subwords)
     model = make_model(config.model, vocab_size=1, rematerialise=False)
     row = max(length for shape in plan.shapes for length in shape[1:])
     if model.longest is not None and row > model.longest:

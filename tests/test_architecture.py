@@ -67,7 +67,7 @@ DOORS = {
     "tensorflow_datasets": "data",
     "orbax": "training.checkpoint_files",
     "filelock": "files",
-    "sentencepiece": "data.tokenizer",
+    "sentencepiece": "data.tokenizer data.word_sampler",
     "sacrebleu": "evaluation",
     "sacremoses": "evaluation.metrics",
     "comet": "evaluation.comet_process",

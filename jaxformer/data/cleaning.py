@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,13 +62,20 @@ class CorpusReport:
         )
 
 
+class Chunk(NamedTuple):
+    """Kept pairs, each part a list [sources, targets]."""
+
+    ids: list[list[list[int]]]  # EOS last
+    texts: list[list[str]]
+
+
 def clean(
     pairs: Iterable[Pair],
     tokenizer: Tokenizer,
     report: CorpusReport,
     config: DataConfig | None,
-) -> Iterator[list[list[list[int]]]]:
-    """Yield chunks of tokenised pairs, [sources, targets]; count them in `report`.
+) -> Iterator[Chunk]:
+    """Yield chunks of tokenised pairs; count them in `report`.
 
     Without a config every pair is kept. Else a pair is dropped for the first of:
 
@@ -93,11 +101,24 @@ def clean(
         report.pairs += len(chunk)
         report.kept += len(kept)
         sides = [[side[i] for i in kept] for side in sides]
+        texts = [[side[i] for i in kept] for side in (source_text, target_text)]
         for counts, side in zip((report.source, report.target), sides, strict=True):
             counts.tokens += sum(map(len, side))
             counts.unknown += sum(ids.count(UNK) for ids in side)
             counts.longest = max([counts.longest, *map(len, side)])
-        yield sides
+        yield Chunk(sides, texts)
+
+
+def breaks_ratio(
+    lengths: np.ndarray, is_tagged: bool | np.ndarray, max_ratio: float
+) -> np.ndarray:
+    """Whether one side of a pair is too long for the other, bool [n].
+
+    `lengths` is int [2, n], EOS included. The tag of a source does not count.
+    """
+    source, target = lengths[0] - is_tagged, lengths[1]
+    shorter, longer = np.minimum(source, target), np.maximum(source, target)
+    return longer - 1 > max_ratio * (shorter - 1) + _RATIO_SLACK
 
 
 def length_faults(
@@ -108,13 +129,11 @@ def length_faults(
     `sides` are the ids of n sources, with their tag, and of n targets, EOS last.
     """
     lengths = np.array([list(map(len, side)) for side in sides])  # [2, n]
-    longest = lengths.max(axis=0)
-    lengths[0] -= bool(config.tag)
-    shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
+    is_tagged = bool(config.tag)
     return {
-        "empty": shorter == 1,
-        "too_long": longest > config.max_length,
-        "ratio": longer - 1 > config.max_ratio * (shorter - 1) + _RATIO_SLACK,
+        "empty": (lengths[0] - is_tagged == 1) | (lengths[1] == 1),
+        "too_long": lengths.max(axis=0) > config.max_length,
+        "ratio": breaks_ratio(lengths, is_tagged, config.max_ratio),
     }
 
 

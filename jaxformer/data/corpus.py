@@ -5,6 +5,7 @@ Training and evaluation read only what `prepare` writes:
     workdir/tokenizer.model     the vocabulary
     workdir/corpus/train/       cleaned training pairs (`jaxformer.data.store`), one
                                 corpus after the other
+    workdir/corpus/versions/    with data.subword_sampling: `jaxformer.data.subwords`
     workdir/corpus/dev/         every dev pair, in order
     workdir/corpus/dev.source.txt, dev.target.txt   the same as text, for BLEU
     workdir/corpus/dev.NAME/, ...                   those of all corpora but the first
@@ -30,9 +31,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.cleaning import CorpusReport, clean
+from jaxformer.data.cleaning import Chunk, CorpusReport, clean
 from jaxformer.data.sources import Pair, read_pairs, read_parts
 from jaxformer.data.store import SIDES, TokenizedCorpus, open_corpus, write_corpus
+from jaxformer.data.subwords import Subwords, write_training_text
 from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer, pair_of, train_tokenizer
 from jaxformer.data_config import DataConfig
@@ -63,6 +65,7 @@ class PreparedCorpus(NamedTuple):
     train: TokenizedCorpus
     dev: dict[str, DevSet]  # by the name of the corpus
     report: dict[str, Any]  # CorpusReport of "train" and of dev sets as dicts, and more
+    subwords: Subwords | None  # of `train`, with data.subword_sampling
 
     def counts(self, corpus: str, split: str) -> dict[str, Any]:
         """The CorpusReport of the split "train" or "dev" of a corpus."""
@@ -154,7 +157,9 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
     for name, folder in report["dev_sets"].items():
         texts = [list(read_lines(corpus / f"{folder}.{side}.txt")) for side in SIDES]
         dev[name] = DevSet(open_corpus(corpus / folder), *texts)
-    return PreparedCorpus(tokenizer, open_corpus(corpus / "train"), dev, report)
+    train = open_corpus(corpus / "train")
+    subwords = Subwords.open(corpus, report["settings"])
+    return PreparedCorpus(tokenizer, train, dev, report, subwords)
 
 
 def _train(config: DataConfig, read: Progress) -> Tokenizer:
@@ -181,20 +186,20 @@ def _write(
 ) -> None:
     """Write all texts in tokens, those of dev also as text, and the report."""
     digest = sha256()
-    size = {"vocab_size": max(tokenizer.vocab_size, tokenizer.source_vocab_size)}
+    size = {"vocab_size": tokenizer.largest_vocab_size}
     reports = {name: CorpusReport() for name in config.training_texts}
     progress_of = functools.partial(track, unit="pairs")
     if len(reports) > 1:
         total = None  # it is that of all
 
-    def training_chunks() -> Iterator[list[list[list[int]]]]:
+    def training_chunks() -> Iterator[Chunk]:
         for name, data in config.training_texts.items():
             label = f"tokenising train {name}".rstrip()
             pairs = progress_of(read_pairs(data, "train"), label, total)
             yield from clean(_hashed(pairs, digest), tokenizer, reports[name], data)
             log.info("corpus: train%s: %s", f" {name}" if name else "", reports[name])
 
-    write_corpus(folder / "train", training_chunks(), **size)
+    write_training_text(folder, training_chunks(), tokenizer, config)
     train = functools.reduce(operator.add, reports.values())
     if not train.kept:
         raise InputError(
@@ -209,7 +214,7 @@ def _write(
         )
         counts = CorpusReport()
         chunks = clean(_hashed(pairs, digest), tokenizer, counts, None)
-        write_corpus(folder / part, chunks, **size)
+        write_corpus(folder / part, (chunk.ids for chunk in chunks), **size)
         log.info("corpus: %s: %s", part, counts)
         report["dev_sets"][name], report[part] = part, asdict(counts)
         for side, sentences in zip(SIDES, sides, strict=True):

@@ -17,7 +17,7 @@ from jaxformer import processes
 from jaxformer.batch import ALL_ROWS, Batch, Rows
 from jaxformer.data.layout import concatenated_ranges
 from jaxformer.data.plan import EpochPlan, Plan
-from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.data.store import TokenizedCorpus
 from jaxformer.errors import InputError
 
 _READ_AHEAD = 16  # microbatches: a few megabytes
@@ -92,28 +92,34 @@ def assemble(
     block = row // height
     is_mine = np.isin(block, rows.blocks)
     examples, row, block = examples[is_mine], row[is_mine], block[is_mine]
+    if epoch_plan.draw is None:
+        gathered = [side.gather(examples) for side in corpus]
+    else:
+        slots = epoch_plan.slots_of(index)[is_mine]
+        gathered = epoch_plan.draw.gather(examples, slots)
     row = row % height + np.searchsorted(rows.blocks, block) * height
     height *= len(rows.blocks)
     sides = (
-        _fill(side, examples, row, (height, length))
-        for side, length in zip(corpus, shape[1:], strict=True)
+        _fill(*each, row, (height, length))
+        for each, length in zip(gathered, shape[1:], strict=True)
     )
     ids, segments = zip(*sides, strict=True)
     return Batch(*ids, *segments)
 
 
 def _fill(
-    side: Ragged, examples: np.ndarray, rows: np.ndarray, shape: tuple[int, int]
+    tokens: np.ndarray, lengths: np.ndarray, rows: np.ndarray, shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Put examples into ascending rows; returns ids and segments, int32 of `shape`."""
-    starts = side.offsets[examples]  # [n]
-    lengths = side.offsets[examples + 1] - starts
+    """Put n sentences into ascending rows; returns ids and segments, int32 of `shape`.
+
+    `tokens` has one sentence after the other; `lengths` and `rows` are int [n].
+    """
     first_of_row = np.searchsorted(rows, rows)  # [n] index of the row's first pair
     before = np.cumsum(lengths) - lengths
     column = before - before[first_of_row]
     index = concatenated_ranges(rows * shape[1] + column, lengths)  # [tokens]
     ids = np.zeros(shape, np.int32)  # PAD is 0, and so is the segment of padding
-    ids.ravel()[index] = side.tokens[concatenated_ranges(starts, lengths)]
+    ids.ravel()[index] = tokens
     segments = np.zeros(shape, np.int32)
     number_in_row = np.arange(1, len(rows) + 1) - first_of_row
     segments.ravel()[index] = np.repeat(number_in_row, lengths)

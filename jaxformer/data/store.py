@@ -8,6 +8,7 @@ offsets.
 import json
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,7 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.data.layout import concatenated_ranges
+
 SIDES = ("source", "target")
+WORDS = ("source.words", "target.words")  # of `jaxformer.data.subwords`
+_WORD = "<i4"  # the number of a word
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +45,12 @@ class Ragged:
             raise IndexError(f"sequence {index} of {len(self)}")
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
+    def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return sequences one after the other, and their lengths: int64 [n]."""
+        starts = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - starts
+        return self.tokens[concatenated_ranges(starts, lengths)], lengths
+
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each sequence, EOS included: int32 [n]."""
@@ -58,34 +69,42 @@ def write_corpus(
     chunks: Iterable[Sequence[Sequence[Sequence[int]]]],
     *,
     vocab_size: int,
+    has_words: bool = False,
 ) -> None:
     """Write chunks of (source sequences, target sequences) to a new folder.
 
-    Each sequence is a list of ids below `vocab_size`, EOS included. Memory: one chunk
-    and 8 bytes a sequence.
+    Each sequence is a list of ids below `vocab_size`, EOS included. With `has_words`,
+    the same sequences as numbers of words are beside them. Memory: one chunk and 8
+    bytes a sequence.
     """
     dtype = "<u2" if vocab_size <= 65536 else "<i4"
-    lengths = [array("q", [0]) for _ in SIDES]
+    dtypes = dict.fromkeys(SIDES, dtype) | dict.fromkeys(WORDS * has_words, _WORD)
+    lengths = {name: array("q", [0]) for name in dtypes}
     folder.mkdir()
-    with (
-        open(folder / "source.tokens", "wb") as source,
-        open(folder / "target.tokens", "wb") as target,
-    ):
+    with ExitStack() as stack:
+        files = {
+            name: stack.enter_context(open(folder / f"{name}.tokens", "wb"))
+            for name in dtypes
+        }
         for chunk in chunks:
-            sides = zip(chunk, (source, target), lengths, strict=True)
-            for sequences, file, counts in sides:
-                np.fromiter(chain.from_iterable(sequences), dtype).tofile(file)
-                counts.extend(map(len, sequences))
-    for name, counts in zip(SIDES, lengths, strict=True):
+            for name, sequences in zip(dtypes, chunk, strict=True):
+                ids = np.fromiter(chain.from_iterable(sequences), dtypes[name])
+                ids.tofile(files[name])
+                lengths[name].extend(map(len, sequences))
+    for name, counts in lengths.items():
         np.save(folder / f"{name}.offsets.npy", np.cumsum(counts))
     (folder / "format.json").write_text(json.dumps({"dtype": dtype}))
 
 
-def open_corpus(folder: Path) -> TokenizedCorpus:
-    """Memory-map what `write_corpus` wrote. Does not verify checksums."""
-    dtype = np.dtype(json.loads((folder / "format.json").read_text())["dtype"])
+def open_corpus(folder: Path, names: Sequence[str] = SIDES) -> TokenizedCorpus:
+    """Memory-map what `write_corpus` wrote, by `names` SIDES or WORDS.
+
+    Does not verify checksums.
+    """
+    dtype = json.loads((folder / "format.json").read_text())["dtype"]
+    dtype = np.dtype(_WORD if names == WORDS else dtype)
     sides = []
-    for side in SIDES:
+    for side in names:
         offsets, tokens = np.load(folder / f"{side}.offsets.npy"), np.zeros(0, dtype)
         if offsets[-1]:  # an empty file cannot be mapped
             tokens = np.memmap(folder / f"{side}.tokens", dtype, mode="r")

@@ -1,4 +1,4 @@
-"""Convert sentences to ids and back with a SentencePiece BPE vocabulary.
+"""Convert sentences to ids and back with a SentencePiece vocabulary.
 
 Source and target share the vocabulary (section 5.1). A `PairTokenizer` has a
 SentencePiece model for each language.
@@ -78,6 +78,11 @@ class Tokenizer:
             raise InputError(
                 f"{path} is damaged or not a SentencePiece model ({error})"
             ) from None
+
+    @property
+    def largest_vocab_size(self) -> int:
+        """Return the ids of the larger of the two vocabularies."""
+        return max(self.vocab_size, self.source_vocab_size)
 
     @property
     def sides(self) -> tuple["Tokenizer", ...]:
@@ -183,6 +188,11 @@ class PairTokenizer(Tokenizer):
         )
 
     @property
+    def largest_vocab_size(self) -> int:
+        """Return the ids of the larger of the two vocabularies."""
+        return max(self.vocab_size, self.source_vocab_size)
+
+    @property
     def sides(self) -> tuple[Tokenizer, ...]:
         return self._source, self._target
 
@@ -233,7 +243,7 @@ def pair_of(source: bytes, target: bytes) -> PairTokenizer:
 def train_tokenizer(
     sentences: Iterable[str], config: DataConfig, *, has_tags: bool = True
 ) -> Tokenizer:
-    """Train a BPE vocabulary on the sentences of both languages, or of one.
+    """Train a vocabulary of `model_type` on sentences of both languages, or of one.
 
     The same sentences in the same order give the same bytes. Uses at most
     `vocab_sentences` of them, drawn with `seed`: 200 bytes of memory each. Raises
@@ -252,7 +262,7 @@ def train_tokenizer(
         training = train(
             sentence_iterator=iter(texts),
             model_writer=model,
-            model_type="bpe",
+            model_type=config.model_type,
             vocab_size=vocab_size,
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,

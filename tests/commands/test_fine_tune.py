@@ -200,7 +200,7 @@ def test_a_run_of_before_the_newer_keys_trains_on(trained, command, tmp_path):
     newer = {
         "data": (
             "corpora", "temperature", "tag", "tokenizer", "user_defined_symbols",
-            "shared_vocabulary",
+            "shared_vocabulary", "model_type", "subword_sampling",
         ),
         "model": ("tied_embeddings",),
         "optimizer": ("algorithm", "schedule", "peak_learning_rate", "weight_decay"),

@@ -20,6 +20,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
+def flags(flags):
+    """Those of any run, with words that are split anew in each epoch."""
+    return (*flags, "--config.data.subword_sampling=0.2")
+
+
+@pytest.fixture
 def train(start, flags, tmp_path):
     """Start processes that train until something ends them, and have saved a step."""
 

@@ -61,6 +61,7 @@ def test_what_is_not_set_can_be_set(name):
         ("model", "relative_distance"): int,
         ("optimizer", "clip_norm"): float,
         ("optimizer", "peak_learning_rate"): float,
+        ("data", "subword_sampling"): float,
         ("data", "temperature"): float,
         ("training", "ema_decay"): float,
         ("training", "patience"): int,

@@ -13,6 +13,7 @@ from jaxformer.data.tokenizer import train_tokenizer
 def cleaned():
     """Clean text of the letters a, b, c: each is one piece, and so is "▁"."""
     letters = {"vocab_size": 8, "character_coverage": 1.0, "vocab_sentences": 9}
+    letters |= {"model_type": "bpe"}
     config = SimpleNamespace(**letters, seed=0, tags=[], user_defined_symbols=())
     tokenizer = train_tokenizer(["a", "b", "c"], config)
 
@@ -24,7 +25,7 @@ def cleaned():
             for chunk in clean(
                 pairs, tokenizer, report, SimpleNamespace(**rules, tag="")
             )
-            for source, target in zip(*chunk, strict=True)
+            for source, target in zip(*chunk.ids, strict=True)
         ]
         return kept, report
 

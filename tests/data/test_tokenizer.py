@@ -44,7 +44,7 @@ ALPHABET = "".join(sorted(set("".join(TEXT))))
 def train(path, sentences=TEXT, **changes):
     values = {
         "vocab_size": 200, "character_coverage": 1.0, "vocab_sentences": 1000,
-        "seed": 0, "tags": [], "user_defined_symbols": (),
+        "seed": 0, "tags": [], "user_defined_symbols": (), "model_type": "bpe",
     }  # fmt: skip
     config = SimpleNamespace(**values | changes)
     tokenizer = train_tokenizer(sentences, config)

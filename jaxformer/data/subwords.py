@@ -1,0 +1,249 @@
+"""Split the words of training pairs into pieces at random, anew in each epoch.
+
+BPE-dropout (Provilkov et al. 2020) of a BPE vocabulary, sampling (Kudo 2018) of a
+unigram model.
+
+A batch must depend on (seed, epoch, pair) alone and be made fast. So `prepare` splits
+each distinct word of a side many times: these are the versions of the word. Later a
+hash of (seed, epoch, pair, place of the word) chooses one of them. No piece goes beyond
+a space, so the words of a sentence are independent, as they are when SentencePiece
+samples the sentence.
+
+    corpus/train/source.words.tokens, ...  each sentence as numbers of words
+    corpus/versions/source.tokens, ...     the versions of all words, in pieces
+    corpus/versions/source.first.npy, ...  which of them is a word's first
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxformer.batch import EOS
+from jaxformer.data.cleaning import Chunk, breaks_ratio
+from jaxformer.data.layout import concatenated_ranges, offsets
+from jaxformer.data.store import SIDES, WORDS, Ragged, open_corpus, write_corpus
+from jaxformer.data.text import normalise
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.word_sampler import WordSampler
+from jaxformer.data_config import DataConfig
+from jaxformer.errors import InputError
+from jaxformer.progress import progress
+
+# A word has about as many versions as the text has the word, within these bounds.
+_VERSIONS = 32, 4096
+_PAIRS_AT_A_TIME = 2**15
+_HASH = 2**32 - 1  # beside (seed, epoch); mixtures count their draws from 1
+
+
+def write_training_text(
+    corpus: Path, chunks: Iterable[Chunk], tokenizer: Tokenizer, config: DataConfig
+) -> None:
+    """Write the chunks of `clean`, and with `data.subword_sampling` the versions.
+
+    Raises InputError if the tokeniser has pieces of several words.
+    """
+    words = WordLists(tokenizer, config) if config.subword_sampling else None
+    sides = ([*ids, *words.number(texts)] if words else ids for ids, texts in chunks)
+    size = {"vocab_size": tokenizer.largest_vocab_size}
+    write_corpus(corpus / "train", sides, **size, has_words=words is not None)
+    if words:
+        with progress("splitting words"):
+            words.write_versions(corpus)
+
+
+class WordLists:
+    """The distinct words of each side, numbered as they occur.
+
+    Number 0 is EOS and the tags follow: words that are never split.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, config: DataConfig) -> None:
+        """Raise InputError if a piece of the tokeniser goes beyond a space."""
+        self._tokenizer, self._config = tokenizer, config
+        pieces = tokenizer.source_pieces(), tokenizer.pieces()
+        self._ids = [{piece: i for i, piece in enumerate(side)} for side in pieces]
+        symbols = [*config.tags, *config.user_defined_symbols]
+        self._samplers = [
+            WordSampler(model, ids, symbols)
+            for model, ids in zip(
+                (tokenizer.source_model, tokenizer.target_model), self._ids, strict=True
+            )
+        ]
+        crossing = [piece for side in pieces for piece in side if "▁" in piece[1:]]
+        if crossing:
+            raise InputError(
+                f"data.subword_sampling needs pieces within words; the tokeniser has "
+                f"{crossing[0]!r}: set it to None or use another tokeniser"
+            )
+        unsplit = ["", *(tag + " " for tag in config.tags)]
+        numbers = {word: number for number, word in enumerate(unsplit)}
+        self._numbers = dict(numbers), dict(numbers)  # by word, of each side
+
+    def number(self, sides: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Return the numbers of the words of sources and of targets, EOS last."""
+        found = []
+        for side, (sentences, numbers) in enumerate(
+            zip(sides, self._numbers, strict=True)
+        ):
+            found.append([])
+            for text in map(normalise, sentences):
+                tag = "" if side else self._tokenizer.language_code(text)
+                words = text.removeprefix(tag).split()
+                words = [*([tag + " "] if tag else []), *words, ""]
+                found[-1].append([numbers.setdefault(w, len(numbers)) for w in words])
+        return found
+
+    def write_versions(self, corpus: Path) -> None:
+        """Split the words and write their versions; the first is that of `encode`."""
+        sides = zip(open_corpus(corpus / "train", WORDS), self._numbers, strict=True)
+        counts = []
+        for words, numbers in sides:
+            counts.append(np.bincount(words.tokens, minlength=len(numbers)))
+            counts[-1] = np.clip(counts[-1], *_VERSIONS)
+        versions, size = self._versions(counts), self._tokenizer.largest_vocab_size
+        write_corpus(corpus / "versions", versions, vocab_size=size)
+        for name, each in zip(SIDES, counts, strict=True):
+            np.save(corpus / "versions" / f"{name}.first.npy", offsets(each + 1))
+
+    def _versions(self, counts: Sequence[np.ndarray]) -> Iterator[list[list]]:
+        seed, strength = self._config.seed, self._config.subword_sampling
+        for side, numbers in enumerate(self._numbers):
+            for word, count in zip(numbers, counts[side].tolist(), strict=True):
+                if not word or word.endswith(" "):  # EOS or a tag
+                    ids = [self._ids[side][word[:-1]]] if word else [EOS]
+                    versions = [ids] * (count + 1)
+                else:
+                    versions = self._samplers[side].versions(
+                        word, count, strength, f"{seed} {side} {word}"
+                    )
+                yield [[], versions] if side else [versions, []]
+
+
+class Side(NamedTuple):
+    """The sentences of one language as words, and the versions of the words."""
+
+    words: Ragged  # the numbers of the words of each sentence
+    first: np.ndarray  # int64 [words + 1] the first version of each word, the plain one
+    versions: Ragged  # in pieces
+
+
+@dataclass(frozen=True, eq=False)
+class Subwords:
+    """A training text whose words have several versions."""
+
+    sides: tuple[Side, Side]
+    config: DataConfig
+
+    @staticmethod
+    def open(corpus: Path, settings: Mapping[str, Any]) -> "Subwords | None":
+        """Memory-map what `prepare` wrote by `settings`; None if they do not sample."""
+        if settings.get("subword_sampling") is None:
+            return None
+        words = open_corpus(corpus / "train", WORDS)
+        versions = open_corpus(corpus / "versions")
+        files = (corpus / "versions" / f"{name}.first.npy" for name in SIDES)
+        sides = map(Side, words, map(np.load, files), versions)
+        return Subwords(tuple(sides), DataConfig.of(settings))
+
+    def lengths_to_plan(self, longest: int) -> list[np.ndarray]:
+        """Return lengths that are typical of an epoch, and at least the plain ones.
+
+        int32 [n] of each side; at most `longest` unless the plain ones exceed it.
+        """
+        pairs = np.arange(len(self.sides[0].words), dtype=np.int32)
+        draws = (Draw(self, 0, 0, share, (longest,) * 2) for share in (0.0, 1.0))
+        drawn, plain = (draw.lengths(pairs, pairs) for draw in draws)
+        return [np.maximum(*each) for each in zip(drawn, plain, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """The versions that the words of an epoch have.
+
+    `slots` [n] tell apart the occurrences of a pair in an epoch. A pair keeps its plain
+    version, that of `Tokenizer.encode`, if the drawn one exceeds `room`,
+    `data.max_length` or `data.max_ratio`.
+    """
+
+    subwords: Subwords
+    seed: int
+    epoch: int
+    share: float  # of the pairs that keep their plain version
+    room: tuple[int, int]  # source and target tokens
+
+    def lengths(self, pairs: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:
+        """Return source and target tokens of many pairs: int32 [n] each."""
+        found = [np.empty(len(pairs), np.int32) for _ in SIDES]
+        for begin in range(0, len(pairs), _PAIRS_AT_A_TIME):
+            part = slice(begin, begin + _PAIRS_AT_A_TIME)
+            for side, (_, lengths) in enumerate(self.choose(pairs[part], slots[part])):
+                found[side][part] = lengths
+        return found
+
+    def gather(
+        self, pairs: np.ndarray, slots: np.ndarray
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the ids of pairs in one array and the lengths [n], for each side."""
+        chosen = zip(self.subwords.sides, self.choose(pairs, slots), strict=True)
+        return [
+            (side.versions.gather(versions)[0], lengths)
+            for side, (versions, lengths) in chosen
+        ]
+
+    def choose(
+        self, pairs: np.ndarray, slots: np.ndarray
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return a version of each word and the lengths [n] of the pairs, by side."""
+        config = self.subwords.config
+        key = np.random.SeedSequence((self.seed, self.epoch, _HASH))
+        keys = _hash(slots.astype(np.uint64) + key.generate_state(1, np.uint64))
+        chosen, lengths = [], []
+        for number, side in enumerate(self.subwords.sides, start=1):
+            words, counts = side.words.gather(pairs)
+            place = concatenated_ranges(np.zeros(len(pairs), np.uint64), counts)
+            place += np.repeat(keys + np.uint64(number << 32), counts)
+            plain = side.first[words]
+            choices = (side.first[words + 1] - plain - 1).astype(np.uint64)
+            drawn = (_hash(place) >> np.uint64(32)) * choices >> np.uint64(32)
+            chosen.append((plain, plain + 1 + drawn.astype(np.int64), counts))
+            lengths.append(self._sums(side, chosen[-1][1], counts))
+        tagged = self._first_words(pairs) <= len(config.tags)
+        is_plain = (_hash(keys) >> np.uint64(11)) * 2.0**-53 < self.share
+        is_plain |= np.max(lengths, axis=0) > config.max_length
+        is_plain |= breaks_ratio(np.array(lengths), tagged, config.max_ratio)
+        for each, most in zip(lengths, self.room, strict=True):
+            is_plain |= each > most
+        found = []
+        for side, (plain, drawn, counts), each in zip(
+            self.subwords.sides, chosen, lengths, strict=True
+        ):
+            if is_plain.any():
+                drawn = np.where(np.repeat(is_plain, counts), plain, drawn)
+                each = self._sums(side, drawn, counts)
+            found.append((drawn, each))
+        return found
+
+    def _first_words(self, pairs: np.ndarray) -> np.ndarray:
+        words = self.subwords.sides[0].words
+        return words.tokens[words.offsets[pairs]]
+
+    @staticmethod
+    def _sums(side: Side, versions: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        edges = side.versions.offsets
+        return np.add.reduceat(
+            edges[versions + 1] - edges[versions], offsets(counts)[:-1]
+        )
+
+
+def _hash(values: np.ndarray) -> np.ndarray:
+    """Mix the bits of uint64 [...]: the output function of splitmix64.
+
+    Steele, Lea and Flood 2014, with the multipliers of Stafford's variant 13.
+    """
+    values = values * np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,141 @@
+"""Split words into pieces at random, the same way in every process.
+
+SentencePiece can sample, but the seed of its generator is mixed with a number that
+differs from process to process. So its two algorithms are here in their shortest form:
+BPE-dropout (Provilkov et al. 2020, algorithm 1) and forward filtering, backward
+sampling in a unigram model (Kudo 2018, section 3.3).
+"""
+
+import math
+import re
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate, chain, groupby, pairwise
+from random import Random
+
+from sentencepiece import SentencePieceProcessor
+
+from jaxformer.batch import UNK
+
+_UNKNOWN_PENALTY = 10.0  # of SentencePiece, below the least score
+
+Split = Callable[[float, Random], list[str]]
+Lattice = list[tuple[list[int], list[float]]]  # by the end of a piece, see _lattice
+
+
+class WordSampler:
+    """Samples how the SentencePiece model of one language splits words."""
+
+    def __init__(
+        self, model: bytes, ids: dict[str, int], symbols: Sequence[str]
+    ) -> None:
+        """Use a model; `ids` are those of pieces, `symbols` pieces never split."""
+        self._processor = SentencePieceProcessor(model_proto=model)
+        self._ids = ids
+        longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
+        self._symbols = re.compile(f"({'|'.join(longest_first)})") if symbols else None
+        kinds = ("is_control", "is_unknown", "is_byte")
+        others = [getattr(self._processor, kind) for kind in kinds]
+        every = range(len(self._processor))
+        known = [i for i in every if not any(is_other(i) for is_other in others)]
+        pieces = map(self._processor.id_to_piece, known)
+        scores = map(self._processor.get_score, known)
+        self._scores = dict(zip(pieces, scores, strict=True))
+        self._is_bpe = all(map(float.is_integer, self._scores.values()))
+
+    def versions(
+        self, word: str, count: int, strength: float, seed: str
+    ) -> list[list[int]]:
+        """Return the ids of a word as SentencePiece splits it, and `count` samples.
+
+        `strength` as in `data.subword_sampling`. A word that the model does not take
+        as it is, or splits by other rules, has equal samples.
+        """
+        plain = self._processor.encode(word, out_type=str)
+        marked, random = "▁" + word, Random(seed)
+        parts = [marked] if self._symbols is None else self._symbols.split(marked)
+        splits = [
+            self._keep(part) if number % 2 else self._way(part, strength)
+            for number, part in enumerate(parts)
+        ]
+
+        def sample(strength: float) -> list[int]:
+            pieces = (split(strength, random) for split in splits)
+            return self._to_ids([*chain.from_iterable(pieces)])
+
+        usual = self._to_ids(plain)
+        is_ours = "".join(plain) == marked
+        if not is_ours or (self._is_bpe and sample(0.0) != usual):
+            return [usual] * (count + 1)
+        return [usual, *(sample(strength) for _ in range(count))]
+
+    def _keep(self, symbol: str) -> Split:
+        return lambda _strength, _random: [symbol]
+
+    def _way(self, text: str, strength: float) -> Split:
+        """Return the function that splits a text without symbols."""
+        if self._is_bpe:
+            return partial(self._merge, text)
+        return partial(self._walk, text, self._lattice(text, strength))
+
+    def _to_ids(self, pieces: Sequence[str]) -> list[int]:
+        """Return ids; SentencePiece makes neighbouring unknown characters one."""
+        ids = [self._ids.get(piece, UNK) for piece in pieces]
+        runs = ((token, len(list(run))) for token, run in groupby(ids))
+        return [i for i, n in runs for _ in range(1 if i == UNK else n)]
+
+    def _merge(self, text: str, drop: float, random: Random) -> list[str]:
+        """Merge neighbours, the best pair first; a pair is dropped with chance `drop`.
+
+        Each pair that arises is dropped or not for good, as in SentencePiece.
+        """
+        pieces, scores = list(text), self._scores
+
+        def score(first: str, second: str) -> float:
+            found = scores.get(first + second, -math.inf)
+            return -math.inf if drop and random.random() < drop else found
+
+        merges = [score(*pair) for pair in pairwise(pieces)]
+        while merges and (best := max(merges)) > -math.inf:
+            at = merges.index(best)
+            pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+            del merges[at]
+            for near in (at - 1, at):
+                if 0 <= near < len(merges):
+                    merges[near] = score(*pieces[near : near + 2])
+        return pieces
+
+    def _walk(
+        self, text: str, lattice: Lattice, _strength: float, random: Random
+    ) -> list[str]:
+        """Draw the pieces of a text, the last one first."""
+        pieces, end = [], len(text)
+        while end:
+            starts, sums = lattice[end]
+            start = starts[bisect(sums, random.random() * sums[-1])]
+            pieces.append(text[start:end])
+            end = start
+        return pieces[::-1]
+
+    def _lattice(self, text: str, strength: float) -> Lattice:
+        """Return where pieces that end at each place begin, and sums of their weights.
+
+        A weight is the share of the splits of the text before the end, each with its
+        probability to the power of `strength`.
+        """
+        unknown = min(self._scores.values()) - _UNKNOWN_PENALTY
+        totals, lattice = [0.0], [([], [])]  # logarithms
+        for end in range(1, len(text) + 1):
+            starts, logs = [], []
+            for start in range(end):
+                piece = text[start:end]
+                score = self._scores.get(piece, unknown if end == start + 1 else None)
+                if score is not None:
+                    starts.append(start)
+                    logs.append(totals[start] + strength * score)
+            most = max(logs)
+            sums = [*accumulate(math.exp(each - most) for each in logs)]
+            totals.append(most + math.log(sums[-1]))
+            lattice.append((starts, sums))
+        return lattice
