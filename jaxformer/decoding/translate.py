@@ -17,11 +17,12 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import (
     Hypothesis,
     best_texts,
+    distinct_texts,
     hypotheses_of,
     joined,
     lines_of,
+    one_each,
     parts_of,
-    require_one_each,
     warn_of_no_tag,
 )
 from jaxformer.decoding.phrases import encode_phrases
@@ -157,10 +158,8 @@ class Translator:
         seeds of samples, count from there. `report` is called after each sentence.
         """
         number, parts = part
-        prefixes = [""] * len(sentences) if prefixes is None else prefixes
-        phrases = [()] * len(sentences) if phrases is None else phrases
-        require_one_each("prefixes", prefixes, len(sentences))
-        require_one_each("phrases", phrases, len(sentences))
+        prefixes = one_each("prefixes", prefixes, len(sentences), default="")
+        phrases = one_each("phrases", phrases, len(sentences), default=())
         order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
         size = ROUND * parts if parts > 1 else max(len(order), 1)
         done: list[tuple[int, list[Hypothesis]]] = []
@@ -262,7 +261,7 @@ class Translator:
         begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else []
         if any(phrases) and options.is_sampling:
             raise InputError("samples have no phrases; leave out the temperature")
-        contained, needed = encode_phrases(
+        found, needed = encode_phrases(
             phrases, self.tokenizer.encode_target, line=number + 1,
             parts=sum(map(len, parts)), prefix=begin, most=self._most,
         )  # fmt: skip
@@ -270,8 +269,9 @@ class Translator:
             limit = min(max(len(ids) + options.extra_length, needed), self._most)
             least = min(options.min_length, limit)
             seed = options.seed * 1_000_003 + number + part * SEEDS_APART
-            task = Task(ids, limit, least, begin[: limit - 1], seed, phrases=contained)
-            tasks.append(task)
+            tasks.append(
+                Task(ids, limit, least, begin[: limit - 1], seed, phrases=found)
+            )
             begin, needed = [], 0  # the first part alone has the prefix
         return tasks, list(map(len, parts))
 
@@ -303,9 +303,4 @@ class Translator:
 
     def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         """Keep the first hypothesis of each text; samples may repeat a text."""
-        if self.options.is_sampling:
-            return hypotheses
-        found: dict[str, Hypothesis] = {}
-        for each in hypotheses:
-            found.setdefault(each.text, each)
-        return list(found.values())
+        return hypotheses if self.options.is_sampling else distinct_texts(hypotheses)
