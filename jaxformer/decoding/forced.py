@@ -237,3 +237,46 @@ def _ids_of(
         ends = [at for at, token in enumerate(ids, start=1) if token == EOS]
         found.append([ids[a:b] for a, b in itertools.pairwise([0, *ends])])
     return found
+
+
+class GivenPairs:
+    """The methods of a translator that take pairs instead of translating."""
+
+    params: Sequence[Any]  # of the members of an ensemble
+    _forced: TeacherForcing  # of the first one
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the first member has attention to show."""
+        return self._forced.has_attention(self.params[0])
+
+    def require_fit(self, sources: Sequence[Side], targets: Sequence[Side]) -> None:
+        """Raise InputError for a pair that `attention` and `score` cannot take."""
+        self._forced.pairs(sources, targets)
+
+    def attention(self, source: Side, target: Side) -> Attention:
+        """Return the attention maps of the first member for one pair.
+
+        A side is a text, or pieces of one part. Raises InputError for several parts.
+        """
+        parts = self.attention_of_parts(source, target)
+        if len(parts) > 1:
+            raise InputError(
+                f"the pair has {len(parts)} parts, and attention is that of one; call "
+                "attention_of_parts"
+            )
+        return parts[0]
+
+    def attention_of_parts(self, source: Side, target: Side) -> list[Attention]:
+        """Return the attention maps of each part of a hypothesis, given as pieces."""
+        return self._forced.attention(self.params[0], source, target)
+
+    def score(
+        self, sources: Sequence[Side], targets: Sequence[Side]
+    ) -> list[PairScore]:
+        """Score given translations, token by token, with the first member.
+
+        A side is a text, which is tokenised, or the pieces of a `Hypothesis`, which has
+        its log-probability again. Raises InputError for pieces that do not fit.
+        """
+        return self._forced.score(self.params[0], sources, targets)

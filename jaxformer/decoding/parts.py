@@ -57,21 +57,21 @@ class Hypothesis(NamedTuple):
 Choose = Callable[[list[str], list[list[Hypothesis]]], list[list[Hypothesis]]]
 
 
-def different(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """Keep the first hypothesis of each text."""
-    found: dict[str, Hypothesis] = {}
-    for each in hypotheses:
-        found.setdefault(each.text, each)
-    return list(found.values())
+def one_each(
+    name: str, given: Sequence[Any] | None, texts: int, *, default: Any
+) -> Sequence[Any]:
+    """Return an argument that has one value for each of so many texts.
 
-
-def require_one_each(name: str, given: Sequence[Any], texts: int) -> None:
-    """Raise InputError unless an argument has one value for each of so many texts."""
+    None: it has `default` for each. Raises InputError if it has more or fewer.
+    """
+    if given is None:
+        return [default] * texts
     if isinstance(given, str) or len(given) != texts:
         count = "one string" if isinstance(given, str) else len(given)
         raise InputError(
             f"{name} has {count} for {texts} texts; give a list with one for each text"
         )
+    return given
 
 
 def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
@@ -100,6 +100,14 @@ def hypotheses_of(
         if length
     ]  # fmt: skip
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+
+
+def distinct_texts(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """Keep the first hypothesis of each text."""
+    found: dict[str, Hypothesis] = {}
+    for each in hypotheses:
+        found.setdefault(each.text, each)
+    return list(found.values())
 
 
 def joined(

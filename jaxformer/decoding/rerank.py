@@ -19,7 +19,7 @@ import numpy as np
 from jaxformer.batch import Tokenizer
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.parts import Hypothesis, different
+from jaxformer.decoding.parts import Hypothesis, distinct_texts
 from jaxformer.decoding.search import length_penalty
 from jaxformer.errors import InputError
 
@@ -73,7 +73,7 @@ def rerank(
     All are scored together. Equal texts are kept once. `language_code` returns the tag
     of a source or "".
     """
-    found = [different(hypotheses) for hypotheses in found]
+    found = [distinct_texts(hypotheses) for hypotheses in found]
     pairs = []
     for source, hypotheses in zip(sources, found, strict=True):
         tag = language_code(source)

@@ -131,10 +131,10 @@ def advance(
 ) -> SearchState:
     """Take `steps` steps, or fewer: stop as soon as `until_done` rows are done.
 
-    Each step of a beam extends the W live hypotheses and ranks all extensions by log P.
-    Among the first W, those that end with EOS join the finished hypotheses, of which
-    the W best by score are kept. The first W that do not end stay live. An EOS of lower
-    rank is dropped, so improbable early ends do not win by being short.
+    Each step of a beam extends the W live hypotheses and ranks all extensions by log P,
+    or with phrases by `share_beam`. Among the first W, those that end with EOS join the
+    finished hypotheses; the W best by score are kept. The first W that do not end stay
+    live. EOS of lower rank is dropped: improbable early ends do not win by being short.
 
     A sentence is done when no live hypothesis can still become one of its `n_best`.
     """

@@ -15,18 +15,18 @@ import jax
 from jaxformer import processes
 from jaxformer.batch import Tokenizer
 from jaxformer.decoding.engine import Engine
-from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
+from jaxformer.decoding.forced import GivenPairs, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import (
     Choose,
     Hypothesis,
     best_texts,
-    different,
+    distinct_texts,
     hypotheses_of,
     joined,
     lines_of,
+    one_each,
     parts_of,
-    require_one_each,
     warn_of_no_tag,
 )
 from jaxformer.decoding.phrases import encode_phrases
@@ -43,7 +43,7 @@ ROUND = 256  # sentences of each process between synchronised calls of `check_st
 SEEDS_APART = 0x9E3779B1
 
 
-class Translator:
+class Translator(GivenPairs):
     """A model, or an ensemble, with its tokeniser, ready to translate.
 
     `models` and `params` are the members of an ensemble, mostly one. `language` is that
@@ -170,10 +170,8 @@ class Translator:
         seeds of samples, count from there. `report` is called after each sentence.
         """
         number, parts = part
-        prefixes = [""] * len(sentences) if prefixes is None else prefixes
-        phrases = [()] * len(sentences) if phrases is None else phrases
-        require_one_each("prefixes", prefixes, len(sentences))
-        require_one_each("phrases", phrases, len(sentences))
+        prefixes = one_each("prefixes", prefixes, len(sentences), default="")
+        phrases = one_each("phrases", phrases, len(sentences), default=())
         order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
         size = ROUND * parts if parts > 1 else max(len(order), 1)
         done: list[tuple[int, list[Hypothesis]]] = []
@@ -217,42 +215,6 @@ class Translator:
         translator._language = None
         return translator
 
-    @property
-    def has_attention(self) -> bool:
-        """Whether the first member has attention to show."""
-        return self._forced.has_attention(self.params[0])
-
-    def require_fit(self, sources: Sequence[Side], targets: Sequence[Side]) -> None:
-        """Raise InputError for a pair that `attention` and `score` cannot take."""
-        self._forced.pairs(sources, targets)
-
-    def attention(self, source: Side, target: Side) -> Attention:
-        """Return the attention maps of the first member for one pair.
-
-        A side is a text, or pieces of one part. Raises InputError for several parts.
-        """
-        parts = self.attention_of_parts(source, target)
-        if len(parts) > 1:
-            raise InputError(
-                f"the pair has {len(parts)} parts, and attention is that of one; call "
-                "attention_of_parts"
-            )
-        return parts[0]
-
-    def attention_of_parts(self, source: Side, target: Side) -> list[Attention]:
-        """Return the attention maps of each part of a hypothesis, given as pieces."""
-        return self._forced.attention(self.params[0], source, target)
-
-    def score(
-        self, sources: Sequence[Side], targets: Sequence[Side]
-    ) -> list[PairScore]:
-        """Score given translations, token by token, with the first member.
-
-        A side is a text, which is tokenised, or the pieces of a `Hypothesis`, which has
-        its log-probability again. Raises InputError for pieces that do not fit.
-        """
-        return self._forced.score(self.params[0], sources, targets)
-
     def _lines(self, text: str) -> tuple[str, list[list[str]]]:
         tag, lines = lines_of(text, self.tokenizer, self._language)
         if self.tags and self._needs_tag and not tag and any(map(any, lines)):
@@ -278,7 +240,7 @@ class Translator:
         begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else []
         if any(phrases) and options.is_sampling:
             raise InputError("samples have no phrases; leave out the temperature")
-        contained, needed = encode_phrases(
+        found, needed = encode_phrases(
             phrases, self.tokenizer.encode_target, line=number + 1,
             parts=sum(map(len, parts)), prefix=begin, most=self._most,
         )  # fmt: skip
@@ -286,7 +248,7 @@ class Translator:
             limit = min(max(len(ids) + options.extra_length, needed), self._most)
             least = min(options.min_length, limit)
             seed = options.seed * 1_000_003 + number + part * SEEDS_APART
-            given = {"phrases": contained, "text": tag + own}
+            given = {"phrases": found, "text": tag + own}
             tasks.append(Task(ids, limit, least, begin[: limit - 1], seed, **given))
             begin, needed = [], 0  # the first part alone has the prefix
         return tasks, list(map(len, parts))
@@ -329,4 +291,4 @@ class Translator:
 
     def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         """Keep the first hypothesis of each text; samples may repeat a text."""
-        return hypotheses if self.options.is_sampling else different(hypotheses)
+        return hypotheses if self.options.is_sampling else distinct_texts(hypotheses)

@@ -8,7 +8,7 @@ sentences: BLEU, chrF or COMET.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from jaxformer.decoding.parts import Hypothesis, different
+from jaxformer.decoding.parts import Hypothesis, distinct_texts
 from jaxformer.evaluation.metrics import Metric
 
 
@@ -51,6 +51,6 @@ def by_utility(
     samples = [[each.text for each in hypotheses] for hypotheses in found]
     utilities = expected_utilities(plain, samples, utility)
     return [
-        sorted(different(hypotheses), key=lambda each, of=values: -of[each.text])
+        sorted(distinct_texts(hypotheses), key=lambda each, of=values: -of[each.text])
         for hypotheses, values in zip(found, utilities, strict=True)
     ]

@@ -183,7 +183,9 @@ def test_pieces_and_unknown_words_are_added(files, pairs, found):
     }
     report["train"]["kept"] = 3
     report |= {"corpora": {"": report["train"]}, "dev_sets": {"": "dev"}}
-    prepared = PreparedCorpus(tokenizer, split, {"": DevSet(split, [], [])}, report)
+    prepared = PreparedCorpus(
+        tokenizer, split, {"": DevSet(split, [], [])}, report, None
+    )
     corpus = json.loads(json.dumps(found))
     add_pieces(corpus, files, prepared)
     train, dev, test = corpus["splits"].values()

@@ -46,8 +46,8 @@ def test_a_bad_body_is_refused(body, error):
 )
 def test_a_tag_begins_each_text(tag, sentences):
     body = json.dumps({"text": ["a", ""], "tag": tag}).encode()
-    pairs, n_best = read_translate(body, max_n_best=4, tags=(">>de<<",))
-    assert (pairs, n_best) == ([(each, "") for each in sentences], 1)
+    given, n_best = read_translate(body, max_n_best=4, tags=(">>de<<",))
+    assert (given, n_best) == ([(each, "", ()) for each in sentences], 1)
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"source": "a", "target": 1}', b"[]", b"1"])
