@@ -53,10 +53,9 @@ class Translator:
         rows: jax.sharding.NamedSharding | None,
         choose: Callable[[list[Hypothesis]], list[Hypothesis]] | None = None,
     ) -> None:
-        self.tokenizer, self.options = tokenizer, options
+        self.tokenizer, self.options, self._choose = tokenizer, options, choose
         self._names = tokenizer.source_pieces(), tokenizer.pieces()
-        self._choose, code = choose, tokenizer.language_code
-        self.tags = [name for name in self._names[0] if code(name)]
+        self.tags = [name for name in self._names[0] if tokenizer.language_code(name)]
         if options.tag not in ("", *self.tags):
             known = ", ".join(self.tags) or "none"
             raise InputError(
