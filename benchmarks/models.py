@@ -20,12 +20,12 @@ from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
     AXES,
     batch_sharding,
-    batch_shardings,
     born_sharded,
     copy_to,
     local_mesh,
     on_mesh,
     put_batch,
+    state_shardings,
 )
 from jaxformer.training.step import TrainStep, init_state
 
@@ -124,7 +124,7 @@ class Trainer:
         )
         with on_mesh(mesh):
             init = functools.partial(init_state, model, optimizer, config)
-            shardings = batch_shardings(mesh, init)
+            shardings = state_shardings(mesh, init)
             self.step = TrainStep(model, optimizer, config, shardings)
             self.state = born_sharded(mesh, init)
 

@@ -34,6 +34,7 @@ class Peer:
     """Has the methods of ServedTranslator that the server calls."""
 
     options = SimpleNamespace(n_best=1)
+    tags = ()
 
     def __init__(self, translate: Callable[[Sequence[str]], list[str]]) -> None:
         self._translate, self._jobs = translate, []

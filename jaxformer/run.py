@@ -33,10 +33,10 @@ from jaxformer.training.frozen import trainable
 from jaxformer.training.log import read_scores
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
-    batch_shardings,
     copy_to,
     local_mesh,
     make_mesh,
+    state_shardings,
 )
 from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
 from jaxformer.training.trackers import require_installed
@@ -130,7 +130,7 @@ def make_training_setup(
     optimizer, schedule = make_optimizer(run.config.optimizer, **sizes)
     init = functools.partial(init_state, run.model, optimizer, training)
     mesh = make_mesh(**vars(run.config.mesh), devices=devices)
-    shardings = batch_shardings(mesh, init)
+    shardings = state_shardings(mesh, init)
     train_step = TrainStep(run.model, optimizer, training, shardings)
     return TrainingSetup(mesh, init, train_step, schedule)
 

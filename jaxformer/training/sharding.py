@@ -178,18 +178,20 @@ def _share(mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec) -> Partition
     return PartitionSpec(*axes)
 
 
-def batch_shardings(mesh: Mesh, init: Callable[[], Any]) -> Any:
-    """Shardings of the parameters of `init`'s state; None if nothing splits a batch."""
-    if mesh.shape["data"] * mesh.shape["fsdp"] == 1:
-        return None
-    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(mesh, init).params)
+def state_shardings(mesh: Mesh, init: Callable[[], Any]) -> Any:
+    """Where each array of the result of `init` belongs."""
+    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(mesh, init))
+
+
+def splits_batch(mesh: Mesh) -> bool:
+    """Whether devices of the mesh have different rows of a batch."""
+    return mesh.shape["data"] * mesh.shape["fsdp"] > 1
 
 
 def born_sharded(mesh: Mesh, init: Callable[[], Any]) -> Any:
     """Run `init` so that every array is created where it belongs, and unbox it."""
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(mesh, init))
 
     def initial_state() -> Any:
         return nn.unbox(init())
 
-    return jax.jit(initial_state, out_shardings=shardings)()
+    return jax.jit(initial_state, out_shardings=state_shardings(mesh, init))()

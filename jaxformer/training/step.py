@@ -18,6 +18,7 @@ from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.training.frozen import merged, trainable
 from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
+from jaxformer.training.sharding import splits_batch
 from jaxformer.training.zero import over_shards
 
 
@@ -166,8 +167,9 @@ class TrainStep:
     """The compiled update: call it with the state and the update's microbatches.
 
     An update of one microbatch is one program. Of several, gradients are accumulated,
-    and each shape is compiled once. The state is donated. `shardings` of the parameters
-    are for a mesh that splits the batch: see `jaxformer.training.zero`.
+    and each shape is compiled once. The state is donated. `shardings` are those of the
+    state, before and after: see `jaxformer.training.zero` for a mesh that splits the
+    batch.
     """
 
     def __init__(
@@ -175,16 +177,16 @@ class TrainStep:
         model: Model,
         optimizer: optax.GradientTransformation,
         config: TrainingConfig,
-        shardings: Parameters | None = None,
+        shardings: TrainState | None = None,
     ) -> None:
         def of_batch(params: Parameters, batch: Batch, rest: tuple) -> Gradients:
             state, index = rest
             state = state._replace(params=params)
             return gradients(model, state, batch, index, config)
 
-        if shardings is not None:
+        if shardings is not None and splits_batch(shardings.step.mesh):
             kept = functools.partial(trainable, freeze=config.freeze)
-            of_batch = over_shards(of_batch, shardings, model.dtype, kept)
+            of_batch = over_shards(of_batch, shardings.params, model.dtype, kept)
         apply = functools.partial(apply_gradients, optimizer, config=config)
 
         def differentiate(
@@ -202,10 +204,11 @@ class TrainStep:
             return jax.tree.map(jnp.add, total, differentiate(state, batch, index))
 
         self._freeze = config.freeze
-        self._update = jax.jit(update, donate_argnums=0)
+        placed = {"out_shardings": shardings and (shardings, None)}
+        self._update = jax.jit(update, donate_argnums=0, **placed)
         self._differentiate = jax.jit(differentiate)
         self._accumulate = jax.jit(accumulate, donate_argnums=0)
-        self._apply = jax.jit(apply, donate_argnums=0)
+        self._apply = jax.jit(apply, donate_argnums=0, **placed)
 
     def lower(
         self, state: TrainState, batch: Batch | None, *, accumulate: bool

@@ -1,5 +1,7 @@
 """Bodies of requests are read or refused."""
 
+import json
+
 import pytest
 
 from jaxformer.errors import InputError
@@ -23,11 +25,23 @@ from jaxformer.serving.app import read_attention, read_translate
         (b'{"text": "a", "prefix": ["b"]}', '"prefix" has to be'),
         (b'{"text": ["a"], "prefix": []}', '"prefix" has to be'),
         (b'{"text": ["a"], "prefix": [{}]}', '"prefix" has to be'),
+        (b'{"text": "a", "tag": ">>fr<<"}', "not in the vocabulary; use one of >>de<<"),
+        (b'{"text": "a", "tag": []}', '"tag" is not in the vocabulary'),
+        (b'{"text": "a", "tag": null}', '"tag" is not in the vocabulary'),
     ],
 )
 def test_a_bad_body_is_refused(body, error):
     with pytest.raises(InputError, match=error):
-        read_translate(body, max_n_best=4, tags=())
+        read_translate(body, max_n_best=4, tags=(">>de<<",))
+
+
+@pytest.mark.parametrize(
+    ("tag", "sentences"), [(">>de<<", [">>de<<a", ">>de<<"]), ("", ["a", ""])]
+)
+def test_a_tag_begins_each_text(tag, sentences):
+    body = json.dumps({"text": ["a", ""], "tag": tag}).encode()
+    pairs, n_best = read_translate(body, max_n_best=4, tags=(">>de<<",))
+    assert (pairs, n_best) == ([(each, "") for each in sentences], 1)
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"source": "a", "target": 1}', b"[]", b"1"])

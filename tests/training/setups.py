@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 from jaxformer.batch import Batch
 from jaxformer.config import OptimizerConfig
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.sharding import AXES, batch_shardings
+from jaxformer.training.sharding import AXES, state_shardings
 from jaxformer.training.step import TrainStep, init_state
 
 
@@ -42,7 +42,7 @@ def init_of(model, optimizer, **changes):
 def step_of(model, optimizer, *, mesh=None, **changes):
     """The compiled update, on a mesh that splits the batch if it is given."""
     init = init_of(model, optimizer, **changes)
-    shardings = mesh and batch_shardings(mesh, init)
+    shardings = mesh and state_shardings(mesh, init)
     return TrainStep(model, optimizer, training_of(**changes), shardings)
 
 

@@ -34,7 +34,11 @@ V, D, HEADS, LAYERS = map(SIZES.get, ("vocab_size", "d_model", "num_heads", "lay
 ROWS, LENGTH = 9, 16  # of a batch; 9 rows fill up to 16 on 8 shards, to 12 on 4
 BLOCK = 4  # positions, of restricted self-attention
 CHUNK = 24  # tokens of the loss's chunks: there are several on each of the meshes
-OPTIMIZER, _ = optimizer_of(d_model=D)
+OPTIMIZERS = {
+    "adam": {},
+    "adamw": {"weight_decay": 0.1, "peak_learning_rate": 0.01},
+    "adafactor": {"algorithm": "adafactor", "peak_learning_rate": 0.01},
+}
 VARIANTS = {
     "relative": {"positions": "relative", "relative_distance": 3},
     "untied": {"source_vocab_size": 2 * SIZES["vocab_size"], "tied_embeddings": "none"},
@@ -71,12 +75,15 @@ class Program(NamedTuple):
 
 
 @functools.cache
-def program(sizes, *, has_biases=False, window=None, variant=None, freeze=()):
+def program(
+    sizes, *, has_biases=False, window=None, variant=None, freeze=(), rule="adam"
+):
     """Of the paper's model, or with biases as published models have, or a window.
 
-    Or one of VARIANTS.
+    Or one of VARIANTS. `rule` is one of OPTIMIZERS.
     """
     mesh = mesh_of(sizes)
+    optimizer, _ = optimizer_of(d_model=D, **OPTIMIZERS[rule])
     model = model_of(
         **SIZES, dropout=0.1, attention_bias=has_biases, logits_bias=has_biases,
         **{"attention_window": window, **VARIANTS.get(variant, {})},
@@ -87,8 +94,8 @@ def program(sizes, *, has_biases=False, window=None, variant=None, freeze=()):
         mock.patch.dict(loss_kernel.PLANS, cpu=loss_kernel.Plan(CHUNK, False)),
         mock.patch.object(local_attention, "SMALLEST_BLOCK", BLOCK),
     ):
-        state = abstract_state(mesh, init_of(model, OPTIMIZER, freeze=freeze))
-        step = step_of(model, OPTIMIZER, mesh=mesh, freeze=freeze)
+        state = abstract_state(mesh, init_of(model, optimizer, freeze=freeze))
+        step = step_of(model, optimizer, mesh=mesh, freeze=freeze)
         lowered = step.lower(state, batch, accumulate=False)
         compiled = lowered.compile()
     rows = batch.source.sharding.shard_shape(batch.source.shape)[0]
@@ -169,6 +176,14 @@ def test_untied_matrices_are_split_as_the_tied_one_is():
     for name in ("embedding", "source_embedding", "output_embedding"):
         assert params[name].sharding.spec == tied["embedding"].sharding.spec
     assert not tied["embedding"].sharding.is_fully_replicated
+
+
+@pytest.mark.parametrize("rule", ["adamw", "adafactor"])
+def test_every_rule_makes_the_same_updates_on_a_mesh(rule):
+    """From the second update on the losses are those of the rule."""
+    found, expected = (reports(each, 3, rule=rule) for each in (ALL, ONE))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert (np.abs(expected[1:, 0] / reports(ONE, 3)[1:, 0] - 1) > 1e-4).all()
 
 
 def test_frozen_parameters_are_the_same_on_a_mesh_and_exchange_no_gradients():

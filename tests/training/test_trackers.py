@@ -21,9 +21,9 @@ def offline(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
 
 
-def track(workdir, *names, lines=LINES):
+def track(workdir, *names, lines=LINES, config=CONFIG):
     workdir.mkdir(exist_ok=True)
-    with Trackers(names, workdir, CONFIG) as opened:
+    with Trackers(names, workdir, config) as opened:
         for line in lines:
             opened.write(*line)
 
@@ -33,12 +33,14 @@ def track(workdir, *names, lines=LINES):
 def test_mlflow_has_one_run_of_a_resumed_training(tmp_path):
     from mlflow import MlflowClient
 
-    for lines in (LINES[:1], LINES[1:]):
-        track(tmp_path / "run", "mlflow", lines=lines)
+    changed = {"model": {"d_model": 48}, "training": CONFIG["training"]}
+    for lines, config in ((LINES[:1], CONFIG), (LINES[1:], changed)):
+        track(tmp_path / "run", "mlflow", lines=lines, config=config)
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     experiment = client.get_experiment_by_name("jaxformer").experiment_id
     (run,) = client.search_runs([experiment])
     assert run.data.params == {"model.d_model": "32", "training.freeze": "('encoder',)"}
+    assert run.data.tags["model.d_model"] == "48"  # MLflow lets no parameter change
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert [(m.step, m.value) for m in history] == [(10, 3.0), (20, 1.5)]
     assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
