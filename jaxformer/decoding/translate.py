@@ -65,11 +65,10 @@ class Translator(GivenPairs):
         choose: Choose | None = None,
         needs_tag: bool = True,
     ) -> None:
-        self.tokenizer, self.options = tokenizer, options
+        self.tokenizer, self.options, self._choose = tokenizer, options, choose
         self._names = tokenizer.source_pieces(), tokenizer.pieces()
-        self._choose, code = choose, tokenizer.language_code
         self._needs_tag = needs_tag and not options.tag
-        self.tags = [name for name in self._names[0] if code(name)]
+        self.tags = [name for name in self._names[0] if tokenizer.language_code(name)]
         if options.tag not in ("", *self.tags):
             known = ", ".join(self.tags) or "none"
             raise InputError(

@@ -257,6 +257,23 @@ def test_only_the_tokenizer_it_was_prepared_with_is_accepted(tmp_path, folder):
         prepare(folder, run)
 
 
+def test_each_language_may_have_a_vocabulary(tmp_path, folder):
+    """Tags are pieces of sources, symbols of both; the same text is the same file."""
+    config = replace(
+        folder, shared_vocabulary=False, tag=">>x<<", user_defined_symbols=("__N__",)
+    )
+    first, again = (prepare(config, tmp_path / name).tokenizer for name in "ab")
+    assert first.content == again.content
+    sides = [*map(Tokenizer, (first.source_model, first.target_model))]
+    assert [first.source_pieces(), first.pieces()] == [s.pieces() for s in sides]
+    assert [">>x<<" in side.pieces() for side in sides] == [True, False]
+    assert all("__N__" in side.pieces() for side in sides)
+    assert {*first.pieces()} != {*first.source_pieces()} - {">>x<<"}
+    train = open_prepared(tmp_path / "a").train
+    for side, own in zip(train, sides, strict=True):
+        assert UNK < side.tokens.max() < own.vocab_size
+
+
 def test_targets_are_encoded_as_targets(tmp_path, folder, monkeypatch):
     encode_target = lambda _, texts: [[UNK, UNK]] * len(texts)  # noqa: E731
     monkeypatch.setattr(Tokenizer, "encode_target", encode_target)

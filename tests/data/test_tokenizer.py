@@ -24,6 +24,7 @@ from jaxformer.data.tokenizer import (
     PairTokenizer,
     Tokenizer,
     pack_tokenizer,
+    pair_of,
     train_tokenizer,
 )
 from jaxformer.errors import InputError
@@ -235,6 +236,30 @@ def test_a_model_trained_here_is_packed_as_it_is(tokenizer, marian):
     assert pack_tokenizer(model, marian.target_model, pieces) != model
     with pytest.raises(InputError, match=r"target\.spm is not a SentencePiece"):
         pack_tokenizer(model, b"text", pieces)
+
+
+def test_two_vocabularies_have_ids_of_their_own(marian):
+    """Those of the models, or of two vocabularies, as an imported model may have."""
+    models = [marian.source_model, marian.target_model]
+    sides = [*map(Tokenizer, models)]
+    own = pair_of(*models)
+    orders = [[*side.pieces()[:4], *side.pieces()[:3:-1]] for side in sides]
+    renumbered = PairTokenizer(pack_tokenizer(*models, *orders))
+    assert (own.renumbers, renumbered.renumbers) == (False, True)
+    for pair, names in ((own, [s.pieces() for s in sides]), (renumbered, orders)):
+        assert [pair.source_pieces(), pair.pieces()] == names
+        assert [pair.source_vocab_size, pair.vocab_size] == [*map(len, names)]
+        assert not pair.is_shared
+        encoded = pair.encode(TEXT[:1])[0], pair.encode_target(TEXT[1:2])[0]
+        for ids, own_names, side, text in zip(
+            encoded, names, sides, TEXT, strict=False
+        ):
+            expected = [side.pieces()[i] for i in side.encode([text])[0]]
+            assert [own_names[i] for i in ids] == expected
+        assert pair.decode(encoded[1]) == TEXT[1]
+    assert pack_tokenizer(*models, *(s.pieces() for s in sides)) == own.content
+    same = pair_of(models[0], models[0])
+    assert (same.is_shared, same.hash == own.hash) == (False, False)
 
 
 @pytest.mark.parametrize("end", [60, -40])
