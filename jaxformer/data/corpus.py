@@ -65,7 +65,7 @@ class PreparedCorpus(NamedTuple):
     train: TokenizedCorpus
     dev: dict[str, DevSet]  # by the name of the corpus
     report: dict[str, Any]  # CorpusReport of "train" and of dev sets as dicts, and more
-    subwords: Subwords | None  # of `train`, with data.subword_sampling
+    subwords: Subwords | None = None  # of `train`, with data.subword_sampling
 
     def counts(self, corpus: str, split: str) -> dict[str, Any]:
         """The CorpusReport of the split "train" or "dev" of a corpus."""
