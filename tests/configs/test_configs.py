@@ -8,7 +8,13 @@ import pytest
 
 from jaxformer import configs
 from jaxformer.config_files import parse_config
-from jaxformer.configs import multi30k_architectures, multi30k_rows, table3, wmt_base
+from jaxformer.configs import (
+    multi30k_architectures,
+    multi30k_rows,
+    own_text_rows,
+    table3,
+    wmt_base,
+)
 from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import parameter_count
@@ -17,7 +23,7 @@ from tests.models.tiny import shapes_of
 V = 37_000  # of section 5.1
 TABLES = {
     table.__name__.rpartition(".")[2]: table
-    for table in (multi30k_architectures, multi30k_rows, table3)
+    for table in (multi30k_architectures, multi30k_rows, own_text_rows, table3)
 }
 ROWS = {
     f"{name}:{row}": table.get_config(row)

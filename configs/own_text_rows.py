@@ -1,0 +1,125 @@
+"""Rows that measure fine-tuning, several languages and made text, in minutes each.
+
+Reproduces  no published number. A small model learns everyday sentences, then captions,
+            with and without everyday sentences beside them. One model learns the six
+            directions of three languages, and six models one each. Ten thousand pairs
+            are joined by back-translations. A student learns from its teachers. Words
+            are split at random. Results: docs/own_text_rows.md.
+Hardware    one CPU core (AMD EPYC) for each run.
+Data        as configs/multi30k.py, with the French captions, and configs/tatoeba.py.
+            docs/own_text_rows.md says how data/few, data/back and data/distilled are
+            made.
+
+    python -m jaxformer.main --config=configs/own_text_rows.py:everyday \\
+        --workdir=runs/everyday_1
+    python -m jaxformer.main --config=configs/own_text_rows.py:fine_tuned \\
+        --init_from=runs/everyday_1 --workdir=runs/fine_tuned_1
+"""
+
+from itertools import permutations
+
+from ml_collections import ConfigDict
+
+from jaxformer.configs import multi30k_rows
+from jaxformer.errors import InputError
+
+LANGUAGES = "en", "de", "fr"
+CAPTIONS = {"name": "captions", "directory": "data/multi30k"}
+EVERYDAY = {
+    "name": "everyday", "directory": "data/tatoeba_ende", "dev": "dev", "test": "test",
+}  # fmt: skip
+FEW = {
+    "directory": "data/few", "dev": "../tatoeba_ende/dev",
+    "test": "../tatoeba_ende/test",
+}  # fmt: skip
+PATIENT = {
+    "model": {"dropout": 0.3},
+    "training": {"steps": 6000, "eval_every": 400, "save_every": 400, "patience": 4},
+}
+STUDENT = {
+    "model": {"encoder_layers": 3, "decoder_layers": 1}, "training": {"steps": 6000},
+}  # fmt: skip
+FINE_TUNING = {
+    "optimizer": {
+        "schedule": "linear",
+        "peak_learning_rate": 1e-3,
+        "warmup_steps": 100,
+    },
+    "training": {"steps": 1000},
+}  # fmt: skip
+
+
+def _directions() -> tuple[dict, ...]:
+    """The six directions of three languages; a tag says which target is wanted."""
+    return tuple(
+        {
+            "name": f"{source}-{target}",
+            "tag": f">>{target}<<",
+            "source_language": source,
+            "target_language": target,
+        }
+        for source, target in permutations(LANGUAGES, 2)
+    )
+
+
+# Name of the row: what differs from the base row of configs/multi30k_rows.py.
+ROWS = {
+    "everyday": {
+        "data": {key: EVERYDAY[key] for key in ("directory", "dev", "test")},
+        "training": {"steps": 6000},
+    },
+    "captions": {"training": {"steps": 1000}},  # what fine-tuning begins without
+    "fine_tuned": FINE_TUNING,  # on captions alone
+    "fine_tuned_mixed": FINE_TUNING
+    | {"data": {"corpora": (CAPTIONS, EVERYDAY | {"weight": 0.2})}},
+    "six_directions": {
+        "data": {"corpora": _directions(), "vocab_size": 6000},
+        "training": {"steps": 12_000},
+    },
+    **{
+        f"{source}_{target}": {
+            "data": {"source_language": source, "target_language": target},
+        }
+        for source, target in permutations(LANGUAGES, 2)
+    },
+    "few": PATIENT | {"data": FEW},
+    "few_reverse": PATIENT
+    | {"data": FEW | {"source_language": "de", "target_language": "en"}},
+    "back_translated": PATIENT
+    | {
+        "data": {
+            "corpora": (
+                FEW | {"name": "few", "weight": 4},
+                {"name": "back", "directory": "data/back", "dev": "", "tag": ">>bt<<"},
+            )
+        }
+    },
+    "captions_long": {"training": {"steps": 6000}},
+    "subword_sampling": {
+        "data": {"subword_sampling": 0.1}, "training": {"steps": 6000},
+    },
+    "student": STUDENT,
+    "distilled": STUDENT
+    | {
+        "data": {
+            "directory": "data/distilled", "dev": "../multi30k/val",
+            "test": "../multi30k/test_2016_flickr",
+        }
+    },
+}  # fmt: skip
+
+
+def get_config(row: str = "") -> ConfigDict:
+    """The config of one row. Raises InputError, naming the rows, for any other word."""
+    if row not in ROWS:
+        raise InputError(
+            f"there is no row {row!r}: give one of {', '.join(ROWS)} after a colon, as "
+            "in --config=configs/own_text_rows.py:everyday"
+        )
+    config = multi30k_rows.get_config("base")
+    config.training.update(keep=5, average=5)
+    config.update(ROWS[row])
+    if config.training.patience is None:
+        config.training.eval_every = config.training.steps
+        config.training.save_every = config.training.steps // 10
+    return config
