@@ -101,13 +101,17 @@ def write_card(
 
 def _properties(config: Config, params: dict) -> list[tuple[str, str]]:
     model, training = config.model, config.training
+    tables = [
+        params[name] for name in ("source_embedding", "embedding") if name in params
+    ]
+    sizes = " and ".join(_count(len(table)) for table in tables)
     return [
         ("parameters", _count(parameter_count(params))),
         ("layers", f"{model.encoder_layers} encoder, {model.decoder_layers} decoder"),
         ("d_model, d_ff", f"{model.d_model}, {model.d_ff}"),
         ("attention heads", f"{model.num_heads} of size {model.d_k}"),
-        ("vocabulary", f"{_count(params['embedding'].shape[0])} SentencePiece pieces"),
-        ("updates", _count(training.steps)),
+        ("vocabulary", f"{sizes} SentencePiece pieces"),
+        ("updates, at most", _count(training.steps)),
         ("target tokens of an update, at most", _count(training.tokens_per_update)),
     ]
 

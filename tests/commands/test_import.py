@@ -57,7 +57,9 @@ def test_a_round_trip_gives_back_the_run(imported, trained, export, exported, tm
     assert files.items() <= contents(trained.workdir).items()
     assert files.keys() == {"config.json", "tokenizer.model"}
     again = export(workdir, tmp_path / "again")
-    assert contents(tmp_path / "again") == contents(exported)
+    found, expected = contents(tmp_path / "again"), contents(exported)
+    assert found.pop("README.md") != expected.pop("README.md")  # which has its scores
+    assert found == expected
     assert answer.result == {
         "step": 0, "direction": "en-de", "parameters": again["parameters"],
         "vocab_size": json.loads(files["config.json"])["tokenizer"]["vocab_size"],
