@@ -12,13 +12,10 @@ from jaxformer.run import open_run, plan_training
 from tests.commands.conftest import Toy
 from tests.commands.runs import (
     config_flags,
-    last_state,
-    losses,
     metrics,
     pair_flags,
     text_of,
 )
-from tests.training.setups import assert_same
 
 SHORT = config_flags(
     "training", steps=50, save_every=25, eval_every=25, keep=2, best_by="mean/nll"
@@ -143,25 +140,6 @@ def test_a_score_that_no_text_has_is_refused(command, mixed_flags, tmp_path):
         "train", *mixed_flags, "--config.training.best_by=lang/bleu", workdir=tmp_path
     )
     assert "use one of bleu, chrf, nll, short/bleu" in answer.complaint
-
-
-def test_a_stopped_run_of_two_stages_ends_as_an_undisturbed_one(
-    command, toy, mixed_flags, tmp_path
-):
-    corpora = json.loads(mixed_flags[-1].partition("=")[2])
-    corpora[0]["weight"] = [[0, 0.3], [7, 0.1]]
-    flag = f"--config.data.corpora={json.dumps(corpora)}"
-    rate = config_flags("optimizer", learning_rate_scale=0.02)
-    every = config_flags(
-        "training", save_every=4, eval_every=12, average=1, log_every=1
-    )
-    for name, ends in {"whole": [12], "parts": [6, 9, 12]}.items():
-        for steps in ends:
-            until = f"--config.training.steps={steps}"
-            flags = (*toy.flags, flag, *rate, *every, until)
-            assert command("train", *flags, workdir=tmp_path / name).code == 0
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-    assert_same(*(last_state(tmp_path / name, "params") for name in ("whole", "parts")))
 
 
 def test_a_report_and_a_check_know_the_corpora(mixed, command, tmp_path):

@@ -12,7 +12,6 @@ from jaxformer import files
 from jaxformer.run import open_run, read_parameters
 from jaxformer.workdir import Workdir
 from tests.commands.runs import config_flags, last_state, metrics, saved_steps
-from tests.training.setups import assert_same
 
 SHORT = config_flags("training", steps=10, save_every=5, eval_every=10, keep=2)
 GENTLE = config_flags("optimizer", schedule="constant", peak_learning_rate=1e-30)
@@ -61,28 +60,6 @@ def test_a_moving_average_begins_with_the_parameters_too(command, trained, tmp_p
     begun = read_parameters(open_run(trained.workdir), None)
     for found in last_state(tmp_path / "run", "params", "ema"):
         assert largest_difference(found, begun) == 0.0
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"algorithm": "adafactor", "peak_learning_rate": 0.01},
-        {"weight_decay": 0.1, "schedule": "constant"},
-    ],
-)
-def test_a_stopped_run_ends_as_an_undisturbed_one_with_every_rule(
-    changes, command, toy, tmp_path
-):
-    flags = (*toy.flags, *config_flags("optimizer", **changes))
-    for name, ends in {"whole": (10,), "stopped": (5, 10)}.items():
-        for steps in ends:
-            short = config_flags("training", steps=steps, save_every=5, eval_every=5)
-            command("train", *flags, *short, workdir=tmp_path / name)
-    states = [
-        last_state(tmp_path / name, "params", "opt_state")
-        for name in ("whole", "stopped")
-    ]
-    assert_same(*states)
 
 
 def test_afterwards_the_run_needs_the_other_one_no_more(begun, command, tmp_path):
