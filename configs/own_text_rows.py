@@ -94,9 +94,9 @@ ROWS = {
             )
         }
     },
-    "captions_long": {"training": {"steps": 6000}},
-    "subword_sampling": {
-        "data": {"subword_sampling": 0.1}, "training": {"steps": 6000},
+    "subword_sampling": {  # beside transformer of configs/multi30k_architectures.py
+        "data": {"subword_sampling": 0.1},
+        "training": {"steps": 6000, "save_every": 300},
     },
     "student": STUDENT,
     "distilled": STUDENT
@@ -117,9 +117,8 @@ def get_config(row: str = "") -> ConfigDict:
             "in --config=configs/own_text_rows.py:everyday"
         )
     config = multi30k_rows.get_config("base")
-    config.training.update(keep=5, average=5)
+    steps = ROWS[row].get("training", {}).get("steps", config.training.steps)
+    every = {"eval_every": steps, "save_every": steps // 10}
+    config.training.update(keep=5, average=5, **every)
     config.update(ROWS[row])
-    if config.training.patience is None:
-        config.training.eval_every = config.training.steps
-        config.training.save_every = config.training.steps // 10
     return config

@@ -59,7 +59,8 @@ def make_translator(
             metric = sentence_metric(utility, run.config.data.target_language)
         elif comet is None:
             raise InputError(
-                "minimum_bayes_risk=comet needs a COMET checkpoint; give --comet=FILE"
+                "minimum_bayes_risk=comet needs a COMET checkpoint; translate and "
+                "evaluate take --comet=FILE"
             )
         choose = partial(by_utility, utility=metric, **how)
     if rerankers:

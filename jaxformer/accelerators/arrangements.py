@@ -17,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 Figures = dict[str, Any]
 TRIES = 4  # compiles of one mesh for a microbatch that fits
-STATE_BYTES = 16  # of a parameter: it, its gradient and Adam's moments, float32
 
 
 def meshes(devices: int, config: Config, *vocab_sizes: int) -> list[MeshConfig]:
@@ -48,14 +47,15 @@ def _divides(mesh: MeshConfig, config: Config, vocab_size: int) -> bool:
 def search(
     topology: Topology,
     work: Work,
-    parameters: int,
+    state_bytes: int,
     compile_one: Callable[[Work], Figures],
 ) -> list[Figures]:
     """Return the figures of the arrangements that fit, fastest first.
 
     A mesh with more `fsdp`, and then one with more `tensor`, is tried as long as the
-    estimate improves. `work` has an update as one microbatch, of a model with so many
-    `parameters`; `compile_one` takes a Work and returns the figures of an update.
+    estimate improves. `work` has an update as one microbatch; `state_bytes` are
+    those of parameters, gradients and the optimiser's state, before they are split;
+    `compile_one` takes a Work and returns the figures of an update.
     """
     listed = meshes(topology.devices, work.config, *work[1:3])
     logger.info("search      %d meshes divide the devices and the model", len(listed))
@@ -66,7 +66,7 @@ def search(
         for mesh in alike:
             left -= 1
             logger.info("            at most %d more meshes after this one ...", left)
-            fitting = _of_mesh(topology, work, mesh, parameters, compile_one)
+            fitting = _of_mesh(topology, work, mesh, state_bytes, compile_one)
             found += fitting
             seconds = min(map(_seconds, fitting), default=math.inf)
             if seconds > best_here:
@@ -87,7 +87,7 @@ def _of_mesh(
     topology: Topology,
     work: Work,
     mesh: MeshConfig,
-    parameters: int,
+    state_bytes: int,
     compile_one: Callable[[Work], Figures],
 ) -> list[Figures]:
     """Find the largest microbatches of a mesh that fit, plain and rematerialised.
@@ -97,7 +97,7 @@ def _of_mesh(
     blocks = mesh.data * mesh.fsdp
     rows, *lengths = work.shape
     most = -(-rows // blocks)  # rows of a device
-    state = STATE_BYTES * parameters // (mesh.fsdp * mesh.tensor)
+    state = state_bytes // (mesh.fsdp * mesh.tensor)
     found = []
     for again in (False, True):
         training = replace(work.config.training, rematerialise=again)

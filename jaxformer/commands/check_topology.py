@@ -1,10 +1,12 @@
 """--mode=check --topology=NAME: what a run would do on accelerators, without one."""
 
+import functools
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 
 from jaxformer.accelerators import arrangements, describe
@@ -21,8 +23,11 @@ from jaxformer.config_files import ConfigRequest, parse_config
 from jaxformer.data.corpus import open_prepared
 from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
-from jaxformer.models.sequence_model import parameter_count
+from jaxformer.models.sequence_model import Model
 from jaxformer.run import open_run, plan_training
+from jaxformer.training.frozen import trainable
+from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.step import init_state
 from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
@@ -142,8 +147,9 @@ def best_arrangement(
         source_vocab_size=work.source_vocab_size,
         rematerialise=False,
     )
-    parameters = parameter_count(jax.eval_shape(model.init, jax.random.key(0)))
-    ranked = arrangements.search(topology, update, parameters, compile_one)
+    ranked = arrangements.search(
+        topology, update, state_bytes(model, work.config), compile_one
+    )
     if not ranked:
         raise InputError(
             f"not even one row fits {topology.name} with any mesh; use more chips or "
@@ -161,6 +167,19 @@ def best_arrangement(
     keys += "seconds_with_collectives", "share_of_peak", "collective_bytes"
     others = [{key: each[key] for key in keys} for each in ranked]
     return {**ranked[0], "ranked": others}
+
+
+def state_bytes(model: Model, config: Config) -> int:
+    """Bytes of parameters, gradients and the optimiser's state, before any split."""
+    training = config.training
+    sizes = {"d_model": model.d_model, "steps": training.steps}
+    optimizer, _ = make_optimizer(config.optimizer, **sizes)
+    state = nn.unbox(
+        jax.eval_shape(functools.partial(init_state, model, optimizer, training))
+    )
+    gradients = trainable(state.params, training.freeze)
+    leaves = jax.tree.leaves((state.params, state.ema, state.opt_state, gradients))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
 def read_figures(path: Path) -> dict[str, Any]:

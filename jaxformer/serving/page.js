@@ -22,6 +22,11 @@ function element(name, properties, ...children) {
 async function introduce() {
   const health = await (await fetch("ready")).json();
   nBest = health.n_best;
+  if (!$("tag").length) {
+    const values = ["", ...health.tags];
+    $("tag").append(...values.map((value) => element("option", { value }, value)));
+    $("tagged").hidden = !health.tags.length;
+  }
   const [from, to] = health.direction.split("-");
   $("text").lang = $("examples").lang = from;
   $("translation").lang = $("candidates").lang = to;
@@ -62,8 +67,9 @@ async function attempt(work) {
 async function translate() {
   const text = $("text").value.trim();
   if (!text) return;
-  const { translations } = await post("translate", { text, n_best: nBest });
-  source = text;
+  source = $("tag").value + text;
+  const given = { text: source, n_best: nBest };
+  const { translations } = await post("translate", given);
   const candidates = translations[0].n_best ?? translations;
   $("candidates").replaceChildren(
     ...candidates.map(({ text, score }) =>

@@ -147,7 +147,7 @@ def searched(seconds, bytes_of):
         }  # fmt: skip
 
     update = work()._replace(shape=(32, 16, 16), vocab_size=12)
-    found = search(V5E, update, parameters=1, compile_one=compile_one)
+    found = search(V5E, update, state_bytes=16, compile_one=compile_one)
     assert [f["seconds_with_collectives"] for f in found] == sorted(
         f["seconds_with_collectives"] for f in found
     )

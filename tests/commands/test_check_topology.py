@@ -2,12 +2,16 @@
 
 import importlib.util
 import json
+from dataclasses import replace
 from unittest import mock
 
 import jax
 import pytest
 
 from jaxformer.commands import check_topology
+from jaxformer.config_files import parse_config, read_config_file
+from jaxformer.models.architectures import make_model
+from jaxformer.models.sequence_model import parameter_count
 from tests.accelerators.answers import answer, program
 
 
@@ -97,6 +101,26 @@ def test_arrangements_are_ranked_with_their_flags(command, toy, compiled):
     assert {work.config.mesh.data for work in compiled} >= {4, 2}
     assert "ranked      1. 3.25 ms: data=4" in found.err
     assert "--config.mesh.data=4 --config.mesh.fsdp=1" in found.err
+
+
+def test_an_arrangement_has_room_for_the_state_of_its_rule():
+    """Parameters, gradients and two moments of Adam; of frozen parameters only one."""
+    config = parse_config(read_config_file("wmt_base"))
+    model = make_model(config.model, vocab_size=12, rematerialise=False)
+    count = parameter_count(jax.eval_shape(model.init, jax.random.key(0)))
+
+    def of(**changes):
+        changed = {
+            name: replace(getattr(config, name), **values)
+            for name, values in changes.items()
+        }
+        return check_topology.state_bytes(model, replace(config, **changed)) / count
+
+    frozen = {"freeze": ("encoder", "decoder")}
+    assert of() == pytest.approx(16, rel=1e-3)
+    assert of(training={"ema_decay": 0.9}) == pytest.approx(20, rel=1e-3)
+    assert 4 < of(training=frozen) < 6
+    assert 8 < of(optimizer={"algorithm": "adafactor"}) < 10
 
 
 def test_the_page_shows_an_estimate_and_an_earlier_one(

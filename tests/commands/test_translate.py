@@ -189,7 +189,7 @@ def test_samples_are_chosen_by_comet_with_their_sources(use, toy, stand_in_comet
     (call,) = stand_in_comet.calls()
     assert {each["src"] for each in call} == {*toy.test}
     for refused, message in (
-        (flags[-2:-1], "=comet needs a COMET checkpoint; give --comet=FILE"),
+        (flags[-2:-1], "translate and evaluate take --comet=FILE"),
         (flags[-1:], "comet is for minimum_bayes_risk=comet; give both"),
     ):
         assert message in use("translate", *sampling, *refused, stdin=["a"]).complaint

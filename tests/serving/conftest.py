@@ -45,7 +45,8 @@ class FakeTranslator:
     `fault`.
     """
 
-    options, tokenizer, tags = SimpleNamespace(n_best=BEAM), FakeTokenizer(), []
+    options, tokenizer = SimpleNamespace(n_best=BEAM), FakeTokenizer()
+    tags: list[str]
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -139,8 +140,9 @@ class Reply(NamedTuple):
 class Server:
     """A service; `later` calls functions in threads, `ended` is its result."""
 
-    def __init__(self, later, *, hosts=(), **limits: float) -> None:
+    def __init__(self, later, *, hosts=(), tags=(), **limits: float) -> None:
         self.translator, self.later = FakeTranslator(), later
+        self.translator.tags = [*tags]
         opened = listen("127.0.0.1", 0)
         self.address = opened.getsockname()
         self.service = Service(

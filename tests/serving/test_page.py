@@ -84,6 +84,16 @@ def test_attention_is_shown_of_the_chosen_token_layer_kind_and_candidate(browser
     browser.until_shown(f"{reverse(SENTENCE)}!")
 
 
+def test_a_tag_begins_the_text_that_is_translated_and_attended_to(driver, serve):
+    browser = Browser(driver, serve(tags=[">>de<<", ">>fr<<"]).address)
+    browser.press("two dogs")
+    browser.choose("#tag", ">>fr<<")
+    browser.send()
+    browser.until_shown(reverse(">>fr<<two dogs"))
+    browser.choose("#kind", "encoder")
+    assert browser.read("#tokens label") == [">>f", "r<<two", "dogs", "end"]
+
+
 def test_an_error_is_shown_and_markup_is_text(browser):
     browser.press("w " * 51)
     browser.send()
