@@ -51,7 +51,7 @@ def figures(sizes):
     )
     model = make_model(config.model, vocab_size=V, rematerialise=False)
     shape = (ROWS, LENGTH, LENGTH)
-    work = Work(config, V, shape, 1, model.flops(*shape), ROWS * LENGTH)
+    work = Work(config, V, V, shape, 1, model.flops(*shape), ROWS * LENGTH)
     answer = compile_programs(TOPOLOGY, work, decode=sizes == DATA)
     decoder = answer.get("decoder")
     return (

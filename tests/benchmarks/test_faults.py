@@ -30,7 +30,7 @@ def write_run(workdir, *, moment=0.5, loss=2.5):
     return workdir
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_is_killed_and_stopped_equals_an_undisturbed_one(capsys):
     """Its parameters, their average, its result, checkpoints and log, bit for bit."""
     assert faults.main(["--kills=3"]) == 0, capsys.readouterr()

@@ -26,7 +26,7 @@ def run(command: str) -> tuple[dict, str]:
     return json.loads(done.stdout.splitlines()[-1]), done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_decode():
     """What is not installed is left out; CTranslate2 says what we say."""
     outcome, printed = run(f"decode.py --quick {TINY}")
@@ -38,7 +38,7 @@ def test_decode():
         assert exact["same_as_ours"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_train():
     outcome, printed = run("train.py --model=tiny --quick")
     found = outcome["one_shape"]

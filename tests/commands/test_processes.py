@@ -65,7 +65,11 @@ def test_a_run_moves_between_numbers_of_processes(train, start, flags, tmp_path)
 
 @pytest.mark.parametrize(
     ("count", "lost", "number"),
-    [(3, 2, signal.SIGKILL), (2, 1, signal.SIGSTOP), (2, 0, signal.SIGKILL)],
+    [
+        (3, 2, signal.SIGKILL),
+        (2, 1, signal.SIGSTOP),
+        pytest.param(2, 0, signal.SIGKILL, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_lost_or_silent_process_ends_the_others(train, count, lost, number):
     cluster = train(count)

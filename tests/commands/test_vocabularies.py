@@ -137,7 +137,9 @@ def test_another_run_begins_with_it_or_with_its_files(
 
 
 @needs_ctranslate2
-@pytest.mark.parametrize("tied", ["target", "none"])
+@pytest.mark.parametrize(
+    "tied", ["target", pytest.param("none", marks=pytest.mark.nightly)]
+)
 def test_exports_translate_as_we_do(command, toy, workdir, tied, tmp_path):
     """CTranslate2's program, StableHLO's, and a Marian checkpoint imported again."""
     if tied == "none":

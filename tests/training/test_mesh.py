@@ -36,18 +36,21 @@ BLOCK = 4  # positions, of restricted self-attention
 CHUNK = 24  # tokens of the loss's chunks: there are several on each of the meshes
 OPTIMIZERS = {
     "adam": {},
-    "adamw": {"weight_decay": 0.1, "peak_learning_rate": 0.01},
-    "adafactor": {"algorithm": "adafactor", "peak_learning_rate": 0.01},
-}
+    "adafactor": {
+        "algorithm": "adafactor", "peak_learning_rate": 0.01, "weight_decay": 0.1,
+    },
+}  # fmt: skip
 VARIANTS = {
-    "relative": {"positions": "relative", "relative_distance": 3},
-    "untied": {"source_vocab_size": 2 * SIZES["vocab_size"], "tied_embeddings": "none"},
+    "untied, relative": {
+        "source_vocab_size": 2 * SIZES["vocab_size"], "tied_embeddings": "none",
+        "positions": "relative", "relative_distance": 3,
+    },
     "projected keys": {"encoder_projected_keys": 5, "max_positions": 24},
     "rotary, global": {
         "positions": "rotary", "attention_window": 4, "encoder_global_positions": 2,
     },
 }  # fmt: skip
-UNTIED = {"variant": "untied"}
+UNTIED = {"variant": "untied, relative"}
 pytestmark = pytest.mark.slow
 with_tensor = pytest.mark.parametrize("sizes", [ALL, TENSOR])
 
@@ -171,10 +174,9 @@ def test_variants_make_the_same_updates_on_a_mesh(variant):
     assert np.abs(expected[:, 0] / reports(ONE, 3)[:, 0] - 1).max() > 1e-4
 
 
-@pytest.mark.parametrize("rule", ["adamw", "adafactor"])
-def test_every_rule_makes_the_same_updates_on_a_mesh(rule):
+def test_adafactor_with_decay_makes_the_same_updates_on_a_mesh():
     """From the second update on the losses are those of the rule."""
-    found, expected = (reports(each, 3, rule=rule) for each in (ALL, ONE))
+    found, expected = (reports(each, 3, rule="adafactor") for each in (ALL, ONE))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert (np.abs(expected[1:, 0] / reports(ONE, 3)[1:, 0] - 1) > 1e-4).all()
 
