@@ -42,7 +42,7 @@ STUDENT = {
 FINE_TUNING = {
     "optimizer": {
         "schedule": "linear",
-        "peak_learning_rate": 1e-3,
+        "peak_learning_rate": 6e-3,
         "warmup_steps": 100,
     },
     "training": {"steps": 1000},
