@@ -255,9 +255,10 @@ def describe_divergence(job: Job, state: TrainState) -> str:
     finding = diagnose_update(run.model, state, next(job.updates(position)), training)
     file = run.workdir.path / f"diverged_at_step_{step}.tsv"
     if processes.is_first():
-        corpus, decode = job.prepared.train, run.tokenizer.decode
+        decoders = run.tokenizer.sides[0].decode, run.tokenizer.decode
+        sides = list(zip(job.prepared.train, decoders, strict=True))
         lines = [
-            "\t".join(decode(side[index].tolist()) for side in corpus) + "\n"
+            "\t".join(decode(side[index].tolist()) for side, decode in sides) + "\n"
             for index in examples_of(job.plan, training.seed, position)
         ]
         file.write_text("".join(lines), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -136,6 +137,8 @@ def open_rerankers(
     direction the source. `weights` are one for each or one for all, by default 1.
     Raises InputError for any other direction, and for a folder named twice.
     """
+    if weights and not folders:
+        raise InputError("rerank_weights is for rerank; give both")
     weights = [float(weight) for weight in weights] or [1.0]
     weights = weights * len(folders) if len(weights) == 1 else weights
     if len(weights) != len(folders) or not all(map(math.isfinite, weights)):
@@ -172,12 +175,20 @@ def _direction(run: Run, other: Run) -> tuple[bool, str]:
     def languages(data: DataConfig) -> tuple[str, str]:
         return base_language(data.source_language), base_language(data.target_language)
 
-    wanted, data = languages(run.config.data), other.config.data
-    tags = {languages(part.data): part.data.tag for part in data.parts.values()}
+    wanted, tags = languages(run.config.data), defaultdict(set)
+    for part in other.config.data.parts.values():
+        tags[languages(part.data)].add(part.data.tag)
     for is_reverse, direction in ((False, wanted), (True, wanted[::-1])):
-        if direction in tags:
-            return is_reverse, tags[direction]
-    theirs = ", ".join(map("-".join, tags))
+        if "" in tags[direction]:  # others mark text that was made
+            return is_reverse, ""
+        if len(tags[direction]) == 1:
+            return is_reverse, tags[direction].pop()
+        if several := ", ".join(sorted(tags[direction])):
+            raise InputError(
+                f"{other.workdir.path} has the tags {several} for "
+                f"{'-'.join(direction)}, and reranking takes one; use another run"
+            )
+    theirs = ", ".join("-".join(direction) for direction in tags if tags[direction])
     raise InputError(
         f"{other.workdir.path} translates {theirs} and cannot rerank translations of "
         f"{'-'.join(wanted)}; give a run of {'-'.join(wanted)} or of "
@@ -200,6 +211,8 @@ def open_translator(
     Python that loads it. `checkpoint` and other `options` are as for `open_models`.
     Raises InputError.
     """
+    if comet is None and comet_python is not None:
+        raise InputError(f"comet_python={comet_python} is for comet; give both")
     if comet is not None:
         if options.get("minimum_bayes_risk") != "comet":
             raise InputError("comet is for minimum_bayes_risk=comet; give both")

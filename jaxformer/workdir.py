@@ -22,6 +22,7 @@ from jaxformer import processes
 from jaxformer.config import Config
 from jaxformer.config_files import ConfigRequest, parse_config
 from jaxformer.data.given_tokenizer import (
+    are_files,
     load_given,
     require_symbols,
     require_usable,
@@ -147,13 +148,14 @@ class Workdir:
 
         It is that of the checkpoints, of the run to begin with, the file
         `data.tokenizer`, or a file that was put into the folder. Raises InputError if
-        the model that is to be trained cannot use it.
+        the model that is to be trained cannot use it, or if the folder has another.
         """
         if self.has_checkpoints():
             return self.read_tokenizer()
-        if self.corpus.exists():
-            return None
         own, given = self.tokenizer_file, config.data.tokenizer
+        is_prepared = self.corpus.exists()
+        if is_prepared and not (config.training.init_from or are_files(given)):
+            return None
         if config.training.init_from:
             run = Workdir(Path(config.training.init_from))
             given, tokenizer = run.tokenizer_file, run.read_tokenizer()
@@ -180,7 +182,7 @@ class Workdir:
             raise InputError(
                 f"{own} is another tokeniser than {given}; use another workdir"
             )
-        return tokenizer
+        return None if is_prepared else tokenizer
 
 
 def _hash(record: dict) -> str:

@@ -41,7 +41,7 @@ ROOMS = {
     "config_files": ("config_files", "contract models"),
     "workdir": ("workdir", "contract processes config_files data"),
     "run": (
-        "run translators initial trainer estimates",
+        "run translators initial trainer estimates texts",
         "contract processes models optimizer update training data decoding evaluation "
         "workdir config_files",
     ),

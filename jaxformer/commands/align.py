@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
 from jaxformer.decoding.forced import pharaoh
 from jaxformer.decoding.parts import Encode
 from jaxformer.errors import InputError
 from jaxformer.files import require_output
 from jaxformer.progress import track
+from jaxformer.texts import read_text
 from jaxformer.translators import open_translator
 
 
@@ -42,7 +42,7 @@ def run(
         )
     require_output(output)
     this, translator = open_translator(workdir, config, **options)
-    text = read_text(this, source, reference, split, translator.options.tag)
+    _, text = read_text(this, source, reference, split, translator.options.tag)
     translator.require_fit(*text)
     if not processes.is_first():
         return

@@ -6,7 +6,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 
 from jaxformer.accelerators import arrangements, describe
@@ -174,9 +173,8 @@ def state_bytes(model: Model, config: Config) -> int:
     training = config.training
     sizes = {"d_model": model.d_model, "steps": training.steps}
     optimizer, _ = make_optimizer(config.optimizer, **sizes)
-    state = nn.unbox(
-        jax.eval_shape(functools.partial(init_state, model, optimizer, training))
-    )
+    init = functools.partial(init_state, model, optimizer, training)
+    state = jax.eval_shape(init)
     gradients = trainable(state.params, training.freeze)
     leaves = jax.tree.leaves((state.params, state.ema, state.opt_state, gradients))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)

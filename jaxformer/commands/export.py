@@ -8,7 +8,8 @@ from typing import Any
 
 from jaxformer import processes
 from jaxformer.commands.reproduce import RECORD
-from jaxformer.config_files import ConfigRequest
+from jaxformer.config import TrainingConfig
+from jaxformer.config_files import ConfigRequest, parse_config
 from jaxformer.data.corpus import open_prepared
 from jaxformer.data_config import DataConfig
 from jaxformer.decoding.options import TranslateOptions
@@ -58,7 +59,6 @@ def run(
     require_exportable(this.config.model)
     params = read_parameters(this, checkpoint)
     options = TranslateOptions(**(vars(this.config.decoding) | search))
-    facts = Facts(pairs_of(this), scores_of(this, checkpoint), license)
     write = {
         "ctranslate2": partial(write_ctranslate2, quantization=quantization),
         "huggingface": export_marian,
@@ -71,6 +71,7 @@ def run(
             with new_folder(path) as folder:
                 write(folder, this.config, params, this.tokenizer, options)
                 if format == "huggingface":
+                    facts = Facts(pairs_of(this), scores_of(this, checkpoint), license)
                     write_card(folder, this.config, params, options, facts)
                 size = sum(file.stat().st_size for file in folder.iterdir())
     size = processes.from_first(size)
@@ -94,7 +95,8 @@ def scores_of(run: Run, checkpoint: str | None) -> list[TextScores]:
     """Find recorded scores of the parameters that `checkpoint` chooses.
 
     Training records those of each validation, and of the default choice at the end.
-    --mode=reproduce records a score of the test text.
+    --mode=reproduce records a score of the test text. There are none if the keys of the
+    default choice have other values than in training.
     """
     folder, data = run.workdir.path, run.config.data
     step = Checkpoints(run.workdir.checkpoints, keep=None, scores={}).latest_step()
@@ -103,6 +105,9 @@ def scores_of(run: Run, checkpoint: str | None) -> list[TextScores]:
         step = int(checkpoint) if checkpoint.isdecimal() else None
     if kind == "eval" and run.config.training.ema_decay is not None:
         step = None  # validation scores the average, and a checkpoint is its parameters
+    recorded = parse_config(run.workdir.read_record()["config"]).training
+    if kind == "final" and choice_of(recorded) != choice_of(run.config.training):
+        return []
     found = [
         TextScores(
             text_name(next(iter(data.dev_texts.values())), "dev"),
@@ -118,6 +123,11 @@ def scores_of(run: Run, checkpoint: str | None) -> list[TextScores]:
     if kind == "final" and (folder / RECORD).is_file():
         found += _reproduced(folder / RECORD, data, step)
     return found
+
+
+def choice_of(config: TrainingConfig) -> tuple:
+    """The keys that choose the parameters of a run."""
+    return config.average, config.ema_decay, config.patience, config.best_by
 
 
 def _reproduced(file: Path, data: DataConfig, step: int | None) -> list[TextScores]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import evaluate, of_corpus, read_text
+from jaxformer.commands.evaluate import evaluate
 from jaxformer.config_files import RECORDED, ConfigRequest
 from jaxformer.data.corpus import open_prepared
 from jaxformer.evaluation.evaluator import Text as Pairs
@@ -19,6 +19,7 @@ from jaxformer.models.sequence_model import parameter_count
 from jaxformer.reports import run as report
 from jaxformer.reports.translations import Text, describe_translations
 from jaxformer.run import Run, open_run, plan_training
+from jaxformer.texts import of_split, read_text
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import METRICS_FILE, read_metrics, read_scores
 from jaxformer.training.loop import is_over
@@ -51,7 +52,7 @@ def run(
         for name, folder in zip(report.unique_names(workdirs), workdirs, strict=True)
     }
     require_output(page_file, [".html"])
-    data = of_corpus(next(iter(runs.values())), split).config.data
+    data = of_split(next(iter(runs.values())), split).config.data
     test = data.test_source if data.corpus == "files" else data.test
     has_test = test or data.corpus.startswith("builtin")
     if source is None and split == "test" and not has_test:
@@ -61,9 +62,9 @@ def run(
         name: name_text(each, source, reference, split, tag)
         for name, each in runs.items()
     }
-    text = report.require_one_text(texts)
+    text = report.require_one_text({name: text for name, (_, text) in texts.items()})
     described = [
-        describe(name, each, text, split, examples, options)
+        describe(name, each, texts[name][0], text, examples, options)
         for name, each in runs.items()
     ]
     if not processes.is_first():
@@ -83,30 +84,36 @@ def run(
 
 def name_text(
     run: Run, source: Path | None, reference: Path | None, split: str, tag: str
-) -> Text | None:
-    """Read and name the text that a run translates; None if it is not trained yet."""
+) -> tuple[Run, Text | None]:
+    """Read and name the text that a run translates; None if it is not trained yet.
+
+    Also returns the run restricted to the text's corpus.
+    """
     if not run.workdir.has_checkpoints():
-        return None
-    values, kind = vars(of_corpus(run, split).config.data), split.rpartition("/")[2]
+        return of_split(run, split), None
+    run, pairs = read_text(run, source, reference, split, tag)
+    values, kind = vars(run.config.data), split.rpartition("/")[2]
     name = source or values.get(f"{kind}_source") or values.get(kind) or kind
     languages = values["source_language"], values["target_language"]
-    pairs = read_text(run, source, reference, split, tag)
-    return Text(Path(name).name, *languages, *pairs)
+    return run, Text(Path(name).name, *languages, *pairs)
 
 
 def describe(
     name: str,
     run: Run,
+    of_text: Run,
     text: Text | None,
-    split: str,
     examples: int,
     options: dict[str, Any],
 ) -> tuple[dict[str, Any], list[str] | None]:
-    """Return the report's data of a run, and its translations if it is trained."""
+    """Return the report's data of a run, and its translations if it is trained.
+
+    `of_text` is the run restricted to the text's corpus.
+    """
     folder, config = run.workdir.path, run.config
     facts = {
         "name": name,
-        "direction": of_corpus(run, split).config.data.direction,
+        "direction": of_text.config.data.direction,
         "tokenizer": run.tokenizer.hash,
         "vocabulary": run.tokenizer.vocab_size,
         "source_vocabulary": run.tokenizer.source_vocab_size,
@@ -116,7 +123,7 @@ def describe(
     if run.workdir.has_checkpoints():
         logger.info("report: %s", name)
         pairs = Pairs(text.sources, text.references)
-        done, translator = evaluate(of_corpus(run, split), pairs, **options)
+        done, translator = evaluate(of_text, pairs, **options)
         facts["checkpoint"] = options["checkpoint"]  # None: as the config says
         facts["parameters"] = parameter_count(translator.params[0])
         if processes.is_first():

@@ -15,13 +15,14 @@ import jax
 
 from jaxformer import processes, published
 from jaxformer.commands import train
-from jaxformer.commands.evaluate import evaluate, read_text
+from jaxformer.commands.evaluate import evaluate
 from jaxformer.config_files import ConfigRequest, Values
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import SCORERS
 from jaxformer.files import require_output, write_atomically
 from jaxformer.reports import reproduction
 from jaxformer.run import open_run
+from jaxformer.texts import read_text
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.workdir import Workdir, installed_versions
 
@@ -72,7 +73,8 @@ def reproduce(
         if trained.get("stopped"):
             return {"row": row, **trained}
     this = open_run(workdir, config)
-    done, _ = evaluate(this, read_text(this, **texts), **options)
+    this, text = read_text(this, **texts)
+    done, _ = evaluate(this, text, **options)
     flags = {**options, **texts}
     changed = reproduction.changed_values(ours, theirs) + [
         f"--{name}={value}"

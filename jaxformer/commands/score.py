@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.store import Ragged, TokenizedCorpus
 from jaxformer.data.text import read_lines
@@ -14,6 +13,7 @@ from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import PairScorer
 from jaxformer.run import keep_compiled, load_parameters, open_run
+from jaxformer.texts import read_text
 
 Pair = tuple[dict[str, int], Any, Any]  # its line (and rank), and both sides
 
@@ -43,8 +43,9 @@ def run(
             raise InputError(f"{reference} holds its sources; leave out --source")
         given = read_found(reference)
     else:
-        text = zip(*read_text(this, source, reference, split, tag), strict=True)
-        given = [({"line": line}, *pair) for line, pair in enumerate(text, start=1)]
+        _, text = read_text(this, source, reference, split, tag)
+        pairs = enumerate(zip(*text, strict=True), start=1)
+        given = [({"line": line}, *pair) for line, pair in pairs]
     params = load_parameters(this, checkpoint)
     batch_tokens = batch_tokens or this.config.decoding.batch_tokens
     forcing = TeacherForcing(this.model, this.tokenizer, batch_tokens=batch_tokens)

@@ -1,5 +1,6 @@
 """--mode=serve: translations over HTTP, and a page to try them."""
 
+from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -67,13 +68,17 @@ def run(
             direction=this.config.data.direction,
             limits=limits,
             hosts={host.lower(), *names},
-            examples=examples_of(this.workdir.path),
+            examples=examples_of(this.workdir.path, this.tokenizer.language_code),
         ).run_until_stopped()
 
 
-def examples_of(workdir: Path) -> list[str]:
-    """Return short sentences of the validation text; none for an imported run."""
+def examples_of(workdir: Path, tag_of: Callable[[str], str]) -> list[str]:
+    """Return short sentences of the validation text; none for an imported run.
+
+    `tag_of` returns the tag of a line or "", which the sentence lacks.
+    """
     file = workdir / "corpus" / "dev.source.txt"
     lines = islice(read_lines(file), 1000) if file.is_file() else ()
+    lines = (line.removeprefix(tag_of(line)).strip() for line in lines)
     short = (line for line in lines if line.strip() and len(line) <= EXAMPLE_LENGTH)
     return list(islice(dict.fromkeys(short), EXAMPLES))

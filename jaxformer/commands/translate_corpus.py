@@ -18,7 +18,6 @@ import jax
 import numpy as np
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import of_corpus
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.growing import GrowingCorpus, grow_corpus
 from jaxformer.data.stream import blocks_of
@@ -31,6 +30,7 @@ from jaxformer.inspection.languages import Languages
 from jaxformer.inspection.pairs import REASONS, PairFilter
 from jaxformer.progress import progress, track
 from jaxformer.run import keep_compiled, load_parameters, open_run
+from jaxformer.texts import of_corpus
 from jaxformer.translators import make_translator, open_members
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def run(
     keep_compiled()
     this = open_run(workdir, config)
     if corpus:
-        this = of_corpus(this, f"{corpus}/")
+        this = of_corpus(this, corpus)
     data = this.config.data
     if data.source_language == data.target_language:
         raise InputError(

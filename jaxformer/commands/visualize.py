@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.evaluate import read_text
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.text import decode_lines, read_lines
 from jaxformer.errors import InputError
@@ -18,6 +17,7 @@ from jaxformer.files import require_output
 from jaxformer.reports.attention import ENDINGS, AttentionView
 from jaxformer.reports.attention_data import attend
 from jaxformer.run import open_run
+from jaxformer.texts import read_text
 from jaxformer.translators import open_translator
 
 ALTERNATIVES = 4  # of each sentence, if the beam is that wide
@@ -50,7 +50,7 @@ def run(
         return None
     if reference is not None:
         tag = translator.options.tag
-        sources, targets = read_text(this, source, reference, "test", tag)
+        _, (sources, targets) = read_text(this, source, reference, "test", tag)
     else:
         given = source and read_lines(source)
         given = given or decode_lines(sys.stdin.buffer, "standard input")

@@ -9,14 +9,32 @@ from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 
 
-def load_given(files: str, *, is_shared: bool) -> Tokenizer:
+def are_files(given: str) -> bool:
+    """Whether `data.tokenizer` names a file, or files, that exist."""
+    return bool(given) and all(path.is_file() for path in _paths(given))
+
+
+def _paths(given: str) -> list[Path]:
+    return (
+        [Path(given)]
+        if Path(given).is_file()
+        else [Path(each.strip()) for each in given.split(",")]
+    )
+
+
+def load_given(given: str, *, is_shared: bool) -> Tokenizer:
     """Read the file, or the file of each language, that `data.tokenizer` names.
 
-    Raises InputError as `Tokenizer.load` does.
+    Raises InputError as `Tokenizer.load` does, and for another number of files.
     """
-    paths = [*map(Path, map(str.strip, files.split(",")))]
-    if is_shared or len(paths) != 2:
-        return Tokenizer.load(Path(files))
+    paths = _paths(given)
+    if len(paths) == 1:
+        return Tokenizer.load(*paths)
+    if is_shared or len(paths) > 2:
+        raise InputError(
+            f"data.tokenizer names {len(paths)} files; give one, or two with "
+            "data.shared_vocabulary=False, the source's first"
+        )
     source, target = map(Tokenizer.load, paths)
     return pair_of(source.source_model, target.target_model)
 

@@ -163,7 +163,7 @@ def pack_rows(source: np.ndarray, target: np.ndarray, row_length: int) -> Layout
     )
 
 
-def spare_rows(layout: Layout, source: np.ndarray, target: np.ndarray) -> int:
+def rows_with_spare(layout: Layout, source: np.ndarray, target: np.ndarray) -> int:
     """Return how many packed rows hold any epoch of lengths like these, int [n].
 
     The tokens of two epochs differ by less than the root of the sum of squared lengths,
@@ -233,8 +233,9 @@ def microbatch_heights(
 
 def concatenated_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Concatenate arange(starts[i], starts[i] + lengths[i]) in the dtype of starts."""
-    shift = starts - (np.cumsum(lengths, dtype=starts.dtype) - lengths)
-    index = np.repeat(shift.astype(starts.dtype), lengths)
+    sizes = lengths.astype(starts.dtype)  # uint64 and int64 would make float64
+    before = np.cumsum(sizes, dtype=starts.dtype) - sizes
+    index = np.repeat(starts - before, lengths)
     index += np.arange(len(index), dtype=starts.dtype)
     return index
 

@@ -22,7 +22,7 @@ class Weighted(NamedTuple):
     weight: float
 
 
-class Draw(NamedTuple):
+class DrawnPairs(NamedTuple):
     """Draw `count` of n pairs, the first of them `begin`."""
 
     begin: int
@@ -48,7 +48,7 @@ class Mixture:
 
     lengths: tuple[np.ndarray, np.ndarray]  # int32 [S] source and target tokens
     repeated: np.ndarray  # int32 [R] the pairs of the first R slots, in every epoch
-    draws: tuple[Draw, ...]  # of the other slots
+    draws: tuple[DrawnPairs, ...]  # of the other slots
     tokens: tuple[float, float]  # source and target tokens of an epoch, on average
 
     def members(self, seed: int, epoch: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def make_mixture(
             (source[begin:end], target[begin:end]),
         )
         if count:
-            draws.append(Draw(begin, rank(*sizes), count))
+            draws.append(DrawnPairs(begin, rank(*sizes), count))
         share = int(whole) + count / max(1, end - begin)
         tokens += [share * int(side.sum()) for side in sizes]
     repeated = np.concatenate([np.zeros(0, np.int32), *repeated])

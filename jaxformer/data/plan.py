@@ -23,7 +23,7 @@ from jaxformer.config import BatchesConfig, TrainingConfig
 from jaxformer.data import layout as layouts
 from jaxformer.data.layout import Layout, concatenated_ranges, offsets
 from jaxformer.data.mixture import Mixture, shuffle_within
-from jaxformer.data.subwords import Draw, Subwords
+from jaxformer.data.subwords import SubwordDraw, Subwords
 
 # Of the pairs that keep their plain version, in an epoch that would not fit otherwise.
 _PLAIN_SHARES = 0.0, 1 / 64, 1 / 16, 1 / 4
@@ -47,7 +47,7 @@ class EpochPlan:
     examples: np.ndarray  # int32 [n] the pair's index in the corpus
     rows: np.ndarray  # int32 [n] its row within the microbatch, ascending
     slots: np.ndarray | None = None  # int32 [n] tells occurrences of a pair apart
-    draw: Draw | None = None  # how words are split; None: as in the corpus
+    draw: SubwordDraw | None = None  # how words are split; None: as in the corpus
 
     def microbatch(self, index: int) -> tuple[Shape, np.ndarray, np.ndarray]:
         """Return shape, examples and rows of microbatch `index`."""
@@ -146,7 +146,7 @@ class Plan:
 
     def _arrange(
         self, seed: int, epoch: int, pairs: np.ndarray
-    ) -> tuple[Draw | None, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    ) -> tuple[SubwordDraw | None, tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Return how the words of an epoch are split; classes, slots and rows for it.
 
         If the lengths do not fit into the rows of the plan, more and more of the pairs
@@ -158,12 +158,12 @@ class Plan:
         subwords, arrange, room = self.sampling
         numbers = np.arange(len(pairs), dtype=np.int32)
         for share in _PLAIN_SHARES:
-            draw = Draw(subwords, seed, epoch, share, room)
+            draw = SubwordDraw(subwords, seed, epoch, share, room)
             found = arrange(*draw.lengths(pairs, numbers))
             if found is not None:
                 by_class = np.argsort(found.slot_classes, kind="stable")
                 return draw, (found.classes, by_class, found.row_starts)
-        return Draw(subwords, seed, epoch, 1.0, room), own
+        return SubwordDraw(subwords, seed, epoch, 1.0, room), own
 
 
 def make_plan(
@@ -191,7 +191,7 @@ def make_plan(
     if batches.layout == "packed":
         layout = layouts.pack_rows(source, target, batches.row_length)
         if subwords is not None:
-            rows = layouts.spare_rows(layout, source, target)
+            rows = layouts.rows_with_spare(layout, source, target)
             arrange = partial(layouts.fill_rows, batches.row_length, rows)
             layout = arrange(source, target)
     else:

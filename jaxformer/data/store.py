@@ -78,7 +78,9 @@ def write_corpus(
     bytes a sequence.
     """
     dtype = "<u2" if vocab_size <= 65536 else "<i4"
-    dtypes = dict.fromkeys(SIDES, dtype) | dict.fromkeys(WORDS * has_words, _WORD)
+    dtypes = dict.fromkeys(SIDES, dtype) | dict.fromkeys(
+        WORDS if has_words else (), _WORD
+    )
     lengths = {name: array("q", [0]) for name in dtypes}
     folder.mkdir()
     with ExitStack() as stack:

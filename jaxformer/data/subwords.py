@@ -80,7 +80,7 @@ class WordLists:
             )
         unsplit = ["", *(tag + " " for tag in config.tags)]
         numbers = {word: number for number, word in enumerate(unsplit)}
-        self._numbers = dict(numbers), dict(numbers)  # by word, of each side
+        self._numbers = numbers, {"": 0}  # by word, of each side; targets have no tags
 
     def number(self, sides: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Return the numbers of the words of sources and of targets, EOS last."""
@@ -145,7 +145,8 @@ class Subwords:
         words = open_corpus(corpus / "train", WORDS)
         versions = open_corpus(corpus / "versions")
         files = (corpus / "versions" / f"{name}.first.npy" for name in SIDES)
-        sides = map(Side, words, map(np.load, files), versions)
+        first = (np.load(file, mmap_mode="r") for file in files)
+        sides = map(Side, words, first, versions)
         return Subwords(tuple(sides), DataConfig.of(settings))
 
     def lengths_to_plan(self, longest: int) -> list[np.ndarray]:
@@ -154,13 +155,13 @@ class Subwords:
         int32 [n] of each side; at most `longest` unless the plain ones exceed it.
         """
         pairs = np.arange(len(self.sides[0].words), dtype=np.int32)
-        draws = (Draw(self, 0, 0, share, (longest,) * 2) for share in (0.0, 1.0))
+        draws = (SubwordDraw(self, 0, 0, share, (longest,) * 2) for share in (0.0, 1.0))
         drawn, plain = (draw.lengths(pairs, pairs) for draw in draws)
         return [np.maximum(*each) for each in zip(drawn, plain, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
+class SubwordDraw:
     """The versions that the words of an epoch have.
 
     `slots` [n] tell apart the occurrences of a pair in an epoch. A pair keeps its plain

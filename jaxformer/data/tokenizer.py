@@ -113,7 +113,8 @@ class Tokenizer:
         if not self._codes:
             return self._encode_texts(texts)
         codes = list(map(self.language_code, texts))
-        found = self._encode_texts(list(map(str.removeprefix, texts, codes)))
+        plain = map(str.lstrip, map(str.removeprefix, texts, codes))
+        found = self._encode_texts(list(plain))
         return [
             [self._codes[code], *ids] if code else ids
             for code, ids in zip(codes, found, strict=True)
@@ -186,11 +187,6 @@ class PairTokenizer(Tokenizer):
             self._target.encode_target,
             self._target.decode,
         )
-
-    @property
-    def largest_vocab_size(self) -> int:
-        """Return the ids of the larger of the two vocabularies."""
-        return max(self.vocab_size, self.source_vocab_size)
 
     @property
     def sides(self) -> tuple[Tokenizer, ...]:

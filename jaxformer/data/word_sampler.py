@@ -2,8 +2,8 @@
 
 SentencePiece can sample, but the seed of its generator is mixed with a number that
 differs from process to process. So its two algorithms are here in their shortest form:
-BPE-dropout (Provilkov et al. 2020, algorithm 1) and forward filtering, backward
-sampling in a unigram model (Kudo 2018, section 3.3).
+BPE-dropout (Provilkov et al. 2020), in which a dropped merge stays dropped, and forward
+filtering, backward sampling in a unigram model (Kudo 2018, section 3.3).
 """
 
 import math
@@ -33,8 +33,6 @@ class WordSampler:
         """Use a model; `ids` are those of pieces, `symbols` pieces never split."""
         self._processor = SentencePieceProcessor(model_proto=model)
         self._ids = ids
-        longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
-        self._symbols = re.compile(f"({'|'.join(longest_first)})") if symbols else None
         kinds = ("is_control", "is_unknown", "is_byte")
         others = [getattr(self._processor, kind) for kind in kinds]
         every = range(len(self._processor))
@@ -43,6 +41,10 @@ class WordSampler:
         scores = map(self._processor.get_score, known)
         self._scores = dict(zip(pieces, scores, strict=True))
         self._is_bpe = all(map(float.is_integer, self._scores.values()))
+        if not self._is_bpe:  # only the model's own symbols have the probability 1
+            symbols = {*symbols, *(p for p, score in self._scores.items() if not score)}
+        longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
+        self._symbols = re.compile(f"({'|'.join(longest_first)})") if symbols else None
 
     def versions(
         self, word: str, count: int, strength: float, seed: str
@@ -56,7 +58,7 @@ class WordSampler:
         marked, random = "▁" + word, Random(seed)
         parts = [marked] if self._symbols is None else self._symbols.split(marked)
         splits = [
-            self._keep(part) if number % 2 else self._way(part, strength)
+            self._symbol(part) if number % 2 else self._splitter(part, strength)
             for number, part in enumerate(parts)
         ]
 
@@ -70,14 +72,14 @@ class WordSampler:
             return [usual] * (count + 1)
         return [usual, *(sample(strength) for _ in range(count))]
 
-    def _keep(self, symbol: str) -> Split:
+    def _symbol(self, symbol: str) -> Split:
         return lambda _strength, _random: [symbol]
 
-    def _way(self, text: str, strength: float) -> Split:
+    def _splitter(self, text: str, strength: float) -> Split:
         """Return the function that splits a text without symbols."""
         if self._is_bpe:
             return partial(self._merge, text)
-        return partial(self._walk, text, self._lattice(text, strength))
+        return partial(self._sample, text, self._lattice(text, strength))
 
     def _to_ids(self, pieces: Sequence[str]) -> list[int]:
         """Return ids; SentencePiece makes neighbouring unknown characters one."""
@@ -106,7 +108,7 @@ class WordSampler:
                     merges[near] = score(*pieces[near : near + 2])
         return pieces
 
-    def _walk(
+    def _sample(
         self, text: str, lattice: Lattice, _strength: float, random: Random
     ) -> list[str]:
         """Draw the pieces of a text, the last one first."""

@@ -144,6 +144,13 @@ class TeacherForcing:
             require_positions(self._longest, f"pair {number}", length)
         return found
 
+    def fits(self, sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
+        """Whether the model has positions for each pair of texts: bool [pairs]."""
+        sides = self._tokenizer.encode(sources), self._tokenizer.encode_target(targets)
+        longest = self._longest or math.inf
+        lengths = ([*map(len, pair)] for pair in zip(*sides, strict=True))
+        return np.array([max(pair) <= longest for pair in lengths], bool)
+
     def score(
         self, params: Any, sources: Sequence[Side], targets: Sequence[Side]
     ) -> list[PairScore]:

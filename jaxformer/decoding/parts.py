@@ -43,7 +43,7 @@ class Hypothesis(NamedTuple):
     """
 
     text: str
-    score: float  # log P / length penalty
+    score: float  # log P / length penalty; after reranking, the weighted sum
     log_probability: float  # natural logarithm, of the text and its end
     tokens: int  # ends of sentence included
     source_pieces: Sequence[str] = ()  # what was translated

@@ -83,7 +83,9 @@ def encode_phrases(
     for text, pieces in ids.items():
         what = f"line {line}: the phrase {text[:40]!r}"
         if UNK in pieces:
-            raise InputError(f"{what} has a character that the vocabulary lacks")
+            raise InputError(
+                f"{what} has a character that the vocabulary lacks; leave it out"
+            )
         if len(pieces) > MOST_PIECES:
             raise InputError(
                 f"{what} has {len(pieces)} pieces, more than {MOST_PIECES}; shorten it"

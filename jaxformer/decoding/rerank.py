@@ -11,6 +11,7 @@ reranking of Ng et al. (2019), without a language model; length_penalty=power an
 alpha=1 divide each log P by its length, as Yee et al. (2019) do.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,8 @@ from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis, distinct_texts
 from jaxformer.decoding.search import length_penalty
-from jaxformer.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 
 class Reranker(NamedTuple):
@@ -40,8 +42,8 @@ class Reranker(NamedTuple):
     ) -> np.ndarray:
         """Return log P over the length penalty: float64 [pairs].
 
-        A pair is the source's tag or "", its text, and the translation. Raises
-        InputError for a pair of more pieces than the model can hold.
+        A pair is the source's tag or "", its text, and the translation. NaN for a pair
+        of more pieces than the model can hold.
         """
         sources, targets = [], []
         for tag, source, target in pairs:
@@ -51,13 +53,17 @@ class Reranker(NamedTuple):
                 tag = self.tag
             sources.append(f"{tag} {source}".strip())
             targets.append(target)
-        try:
-            found = self.forcing.score(self.params, sources, targets)
-        except InputError as error:
-            raise InputError(f"{self.name} cannot rerank: {error}") from None
+        fits = self.forcing.fits(sources, targets)
+        scored = [
+            [text for text, fit in zip(side, fits, strict=True) if fit]
+            for side in (sources, targets)
+        ]
+        found = self.forcing.score(self.params, *scored)
         lengths = np.array([len(each.pieces) for each in found], np.int32)
         total = np.array([each.log_probability for each in found], np.float64)
-        return total / np.asarray(length_penalty(lengths, options))
+        scores = np.full(len(pairs), np.nan)
+        scores[fits] = total / np.asarray(length_penalty(lengths, options))
+        return scores
 
 
 def rerank(
@@ -70,8 +76,9 @@ def rerank(
 ) -> list[list[Hypothesis]]:
     """Sort the hypotheses of each source by their new scores, the largest first.
 
-    All are scored together. Equal texts are kept once. `language_code` returns the tag
-    of a source or "".
+    All are scored together. Equal texts are kept once. A model leaves out a sentence
+    that it cannot hold with all its hypotheses, and warns. `language_code` returns the
+    tag of a source or "".
     """
     found = [distinct_texts(hypotheses) for hypotheses in found]
     pairs = []
@@ -80,8 +87,16 @@ def rerank(
         text = source.removeprefix(tag).strip()
         pairs += [(tag, text, each.text) for each in hypotheses]
     scores = np.array([each.score for hypotheses in found for each in hypotheses])
+    sentence = np.repeat(np.arange(len(found)), [len(each) for each in found])
     for model in models:
-        scores = scores + model.weight * model.scores(pairs, options)
+        added = model.scores(pairs, options)
+        is_left_out = np.isin(sentence, sentence[np.isnan(added)])
+        if is_left_out.any():
+            logger.warning(
+                "%s has no positions for %d of %d sentences and leaves them out",
+                model.name, len(set(sentence[is_left_out].tolist())), len(found),
+            )  # fmt: skip
+        scores = scores + model.weight * np.where(is_left_out, 0.0, added)
     left = iter(scores.tolist())
     return [
         sorted(

@@ -147,7 +147,8 @@ class Translator(GivenPairs):
                 total = len(sentences[:: part[1]])
                 bar = progress("translating", total, unit="sentences")
                 details["report"] = held.enter_context(bar).update
-            own = self.translate_part(sentences, part, check_stop, **details)
+            with processes.sharing_mistakes():
+                own = self.translate_part(sentences, part, check_stop, **details)
         found = sorted(itertools.chain.from_iterable(processes.gather(own)))
         return [[Hypothesis(*each) for each in hypotheses] for _, hypotheses in found]
 

@@ -19,6 +19,7 @@ from jaxformer.evaluation import comet_process
 from jaxformer.evaluation.metrics import Triple
 
 PACKAGE = "unbabel-comet>=2.2.4"
+BLOCK = 2**14  # triples that are sent at a time, a few megabytes
 
 
 class Comet:
@@ -33,7 +34,7 @@ class Comet:
         python = python or Path(sys.executable)
         if not checkpoint.is_file():
             raise InputError(
-                f"--comet={checkpoint} is no file; give the model.ckpt of a COMET model"
+                f"comet={checkpoint} is no file; give the model.ckpt of a COMET model"
             )
         self._python = python
         try:
@@ -46,7 +47,7 @@ class Comet:
             )
         except OSError as error:
             raise InputError(
-                f"--comet_python={python} cannot be run: {error.strerror}; give the "
+                f"comet_python={python} cannot be run: {error.strerror}; give the "
                 "Python in which COMET is installed"
             ) from None
         self._process = process
@@ -56,16 +57,17 @@ class Comet:
     def __call__(self, triples: Sequence[Triple]) -> list[float]:
         """Score each translation of a source against a reference; 1 is about the best.
 
-        All are one call of COMET, which batches them.
+        They are sent in blocks, which COMET batches.
         """
-        if not triples:
-            return []
-        names = ("src", "mt", "ref")
-        samples = [dict(zip(names, each, strict=True)) for each in triples]
-        with contextlib.suppress(BrokenPipeError):  # the missing answer says so
-            self._process.stdin.write(json.dumps(samples) + "\n")
-            self._process.stdin.flush()
-        return self._answer()
+        names, scores = ("src", "mt", "ref"), []
+        for begin in range(0, len(triples), BLOCK):
+            block = triples[begin : begin + BLOCK]
+            samples = [dict(zip(names, each, strict=True)) for each in block]
+            with contextlib.suppress(BrokenPipeError):  # the missing answer says so
+                self._process.stdin.write(json.dumps(samples) + "\n")
+                self._process.stdin.flush()
+            scores += self._answer()
+        return scores
 
     def _answer(self) -> Any:
         line = self._process.stdout.readline()

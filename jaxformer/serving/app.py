@@ -233,6 +233,8 @@ def read_translate(
     if tag not in ("", *tags):
         known = f"; use one of {', '.join(tags)}" if tags else ""
         raise InputError(f'"tag" is not in the vocabulary{known}')
+    if tag and any(each.lstrip().startswith(tuple(tags)) for each in sentences):
+        raise InputError('"text" begins with a tag already; leave out "tag"')
     sentences = [tag + each for each in sentences]
     n_best = values.get("n_best", 1)
     if type(n_best) is not int or not 1 <= n_best <= max_n_best:

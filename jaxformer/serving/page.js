@@ -67,9 +67,9 @@ async function attempt(work) {
 async function translate() {
   const text = $("text").value.trim();
   if (!text) return;
-  source = $("tag").value + text;
-  const given = { text: source, n_best: nBest };
-  const { translations } = await post("translate", given);
+  const tag = $("tag").value;
+  const { translations } = await post("translate", { text, tag, n_best: nBest });
+  source = tag + text;
   const candidates = translations[0].n_best ?? translations;
   $("candidates").replaceChildren(
     ...candidates.map(({ text, score }) =>

@@ -209,7 +209,13 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
         assert found["direction"] == direction
         assert found["bleu"] == answer.result[f"{name}/bleu"] > 60
     flags = pair_flags(tmp_path, zip(toy.dev, toy.dev, strict=True))
-    copied = command("evaluate", "--tag=>>en<<", *flags, workdir=workdir).result
-    assert copied["nll"] == pytest.approx(answer.result["copy/nll"], rel=1e-6)
+    for choice in ("--tag=>>en<<", "--split=copy/test"):
+        copied = command("evaluate", choice, *flags, workdir=workdir).result
+        assert copied["nll"] == pytest.approx(answer.result["copy/nll"], rel=1e-6)
+        assert (copied["bleu"], copied["direction"]) == (found["bleu"], "en-en")
+    refused = command("evaluate", *flags, workdir=workdir).complaint
+    assert (
+        "lines without a tag, and the corpora of the run have >>de<<, >>en<<" in refused
+    )
     refused = command("translate", "--tag=>>fr<<", workdir=workdir, stdin=["a"])
     assert "no tag '>>fr<<'; it has >>de<<, >>en<<" in refused.complaint

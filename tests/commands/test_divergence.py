@@ -41,12 +41,12 @@ def bad_where(monkeypatch):
 def train(command, toy, tmp_path):
     """Train for a few updates; the argument is training.on_divergence."""
 
-    def run(policy):
-        flags = config_flags(
+    def run(policy, *flags):
+        short = config_flags(
             "training", steps=12, save_every=2, eval_every=12, log_every=2, average=1,
             max_bad_steps=3, on_divergence=policy,
         )  # fmt: skip
-        return command("train", *toy.flags, *flags, workdir=tmp_path)
+        return command("train", *toy.flags, *short, *flags, workdir=tmp_path)
 
     return run
 
@@ -54,9 +54,12 @@ def train(command, toy, tmp_path):
 def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(
     train, toy, tmp_path, bad_where
 ):
+    """Each language has a vocabulary."""
     bad_where(lambda state: state.step >= 4)
     file = tmp_path / "diverged_at_step_5.tsv"
-    assert train("stop").complaint == (
+    flags = config_flags("data", shared_vocabulary=False)
+    flags += config_flags("model", tied_embeddings="target")
+    assert train("stop", *flags).complaint == (
         "training diverged: 3 updates in a row without finite loss and gradient, "
         "the first of them step 5 at data position 4; in its microbatch 1 the "
         f"gradient is first not finite in {LAYER}, going backwards; its sentences "
@@ -72,7 +75,7 @@ def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(
     assert file.read_text().splitlines() == pairs
     assert list(tmp_path.glob("diverged*")) == [file]
 
-    answer = train("rollback")
+    answer = train("rollback", *flags)
     assert answer.complaint == (
         "training diverged again from step 4, on other data; start anew in another "
         "workdir with a lower optimizer.learning_rate_scale"

@@ -94,3 +94,6 @@ def test_comet_scores_the_translations_with_their_sources_and_references(
     assert result["comet_signature"] == signature
     assert f"COMET {result['comet']:.4f} ({signature})" in answer.err
     assert "comet" not in use("evaluate").result
+    for name in ("evaluate", "translate"):
+        refused = use(name, "--comet_python=python", stdin=["bo"]).complaint
+        assert "comet_python=python is for" in refused

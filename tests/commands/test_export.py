@@ -169,12 +169,18 @@ def test_the_card_has_the_languages_and_scores_of_the_run(
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "step"), [("50", 50), ("latest", 100), ("average:3", None)]
+    ("flag", "step"),
+    [
+        ("--checkpoint=50", 50),
+        ("--checkpoint=latest", 100),
+        ("--checkpoint=average:3", None),
+        ("--config.training.average=1", None),
+    ],
 )
 def test_the_card_has_scores_only_of_the_exported_parameters(
-    export, trained, cards, tmp_path, checkpoint, step
+    export, trained, cards, tmp_path, flag, step
 ):
-    export("--format=huggingface", f"--checkpoint={checkpoint}")
+    export("--format=huggingface", flag)
     text = (tmp_path / "exported" / "README.md").read_text()
     data = cards.ModelCard(text).data
     lines = {line["step"]: line["bleu"] for line in metrics(trained.workdir, "eval")}

@@ -75,3 +75,9 @@ def test_a_tokeniser_that_is_refused_is_not_left_in_the_workdir(command, toy, tm
     assert answer.result["vocab_size"] == own.vocab_size
     other = command("prepare", *toy.flags, workdir=run)
     assert other.result == answer.result
+    tokenizer_of(["x y z u"], tmp_path / "other.model")
+    given = f"--config.data.tokenizer={tmp_path}/other.model"
+    refused = command("prepare", *toy.flags, given, workdir=run).complaint
+    assert f"is another tokeniser than {tmp_path}/other.model; use another" in refused
+    (tmp_path / "other.model").unlink()
+    assert command("prepare", *toy.flags, given, workdir=run).result == answer.result

@@ -88,7 +88,7 @@ def test_the_order_is_that_of_the_scores_of_each_model(
         ("--rerank=WORKDIR/nowhere", "there is no run in "),
         ("--rerank=FORWARD --beam_size=1", "hypotheses; set beam_size above 1"),
         ("--rerank=FORWARD --rerank_weights=1,2", "has 1.0, 2.0 for 1 models of"),
-        ("--rerank_weights=1,2", "has 1.0, 2.0 for 0 models of rerank"),
+        ("--rerank_weights=1", "rerank_weights is for rerank; give both"),
         ("--rerank=FORWARD --rerank_weights=nan", "give a finite weight"),
         ("--rerank=FORWARD --rerank_weights=x", "--rerank_weights=x is not a number"),
         (

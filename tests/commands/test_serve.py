@@ -14,11 +14,14 @@ SERVE = ("--mode=serve", "--port=0", "--max_batch=4")
 
 
 def test_examples_are_short_lines_of_the_validation_text(tmp_path):
-    assert serve.examples_of(tmp_path) == []  # an imported run has no text
+    def tag_of(line):
+        return ">>de<<" * line.startswith(">>de<<")
+
+    assert serve.examples_of(tmp_path, tag_of) == []  # an imported run has no text
     (tmp_path / "corpus").mkdir()
-    lines = ["a", "w " * 51, "a", " ", *"bcdefg"]
+    lines = ["a", "w " * 51, "a", " ", ">>de<<", ">>de<< b", *"cdefg"]
     (tmp_path / "corpus" / "dev.source.txt").write_text("\n".join(lines) + "\n")
-    assert serve.examples_of(tmp_path) == [*"abcde"]
+    assert serve.examples_of(tmp_path, tag_of) == [*"abcde"]
 
 
 def ask(port: int, path: str, body: dict | None = None) -> tuple[int, dict]:

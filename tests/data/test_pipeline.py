@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import ALL_ROWS, Rows
-from jaxformer.data.layout import offsets
+from jaxformer.data.layout import concatenated_ranges, offsets
 from jaxformer.data.pipeline import assemble, evaluation_batches, examples_of, updates
 from jaxformer.data.plan import EpochPlan, Plan, Shape, make_plan
 from jaxformer.data.store import Ragged, TokenizedCorpus
@@ -204,3 +204,10 @@ for _ in range(40):
 def test_a_process_ends_while_batches_are_being_read(executor):
     script = ENDS_WHILE_READING.format(executor)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_ranges_of_uint64_are_exact():
+    starts, lengths = np.array([2**63 + 1, 5], np.uint64), np.array([2, 3])
+    found = concatenated_ranges(starts, lengths)
+    assert found.dtype == np.uint64
+    assert found.tolist() == [2**63 + 1, 2**63 + 2, 5, 6, 7]

@@ -26,9 +26,10 @@ from jaxformer.data.mixture import Weighted, make_mixture
 from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.data.plan import make_plan
 from jaxformer.data.store import SIDES
-from jaxformer.data.subwords import Draw
+from jaxformer.data.subwords import SubwordDraw
 from jaxformer.data.text import normalise
 from jaxformer.data.tokenizer import Tokenizer, train_tokenizer
+from jaxformer.data.word_sampler import WordSampler
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from tests.data.test_pipeline import assert_equal, pairs_of
@@ -121,7 +122,7 @@ def plan_of(prepared, layout, mixture=None, subwords=True, **changes):
 @every_type
 def test_plain_versions_are_the_ids_of_the_tokeniser(prepared_as, model_type):
     prepared = prepared_as(model_type)
-    draw = Draw(prepared.subwords, 1, 0, 1.0, FREE)
+    draw = SubwordDraw(prepared.subwords, 1, 0, 1.0, FREE)
     found = sentences(draw, all_pairs(prepared))
     for side, ids in zip(prepared.train, found, strict=True):
         assert ids == [each.tolist() for each in side]
@@ -134,9 +135,10 @@ def test_each_sampled_sentence_is_the_same_text(prepared_as, model_type, folder)
     subwords = without_bounds(prepared)
     texts = [(folder / f"train.{name}").read_text().splitlines() for name in "ab"]
     known = [{*map(normalise, text)} for text in texts]
-    plain = sentences(Draw(subwords, 1, 0, 1.0, FREE), pairs)
+    plain = sentences(SubwordDraw(subwords, 1, 0, 1.0, FREE), pairs)
     epochs = [
-        sentences(Draw(subwords, 1, epoch, 0.0, FREE), pairs) for epoch in range(3)
+        sentences(SubwordDraw(subwords, 1, epoch, 0.0, FREE), pairs)
+        for epoch in range(3)
     ]
     for found in epochs:
         for ids, usual, text in zip(found, plain, known, strict=True):
@@ -158,7 +160,9 @@ def test_words_are_split_as_often_as_sentencepiece_splits_them(prepared_as, mode
     """
     prepared, compared = prepared_as(model_type), 0
     pairs, processor = all_pairs(prepared), prepared.tokenizer._processor
-    draws = [Draw(without_bounds(prepared), 7, each, 0.0, FREE) for each in range(4)]
+    draws = [
+        SubwordDraw(without_bounds(prepared), 7, each, 0.0, FREE) for each in range(4)
+    ]
     chosen = [draw.choose(pairs, pairs) for draw in draws]
     for number, side in enumerate(prepared.subwords.sides):
         words = side.words.gather(pairs)[0]
@@ -201,7 +205,7 @@ def test_versions_are_chosen_evenly_and_independently(prepared_as):
 
     def eighths(seed=1, epoch=0, slots=pairs, side=0):
         """The eighth of the versions that each word's is of, [words]."""
-        draw = Draw(subwords, seed, epoch, 0.0, FREE)
+        draw = SubwordDraw(subwords, seed, epoch, 0.0, FREE)
         versions, _ = draw.choose(pairs, slots)[side]
         words, _ = subwords.sides[side].words.gather(pairs)
         first = subwords.sides[side].first
@@ -240,8 +244,8 @@ def test_no_sampled_pair_exceeds_a_bound(prepared_as, model_type):
     pairs = pairs[~breaks_ratio(np.array(plain), True, 1.0)]
     subwords = replace(prepared.subwords, config=config)
     for epoch in range(3):
-        draw = Draw(subwords, 1, epoch, 0.0, room)
-        free = Draw(without_bounds(prepared), 1, epoch, 0.0, FREE)
+        draw = SubwordDraw(subwords, 1, epoch, 0.0, room)
+        free = SubwordDraw(without_bounds(prepared), 1, epoch, 0.0, FREE)
         found, others = (each.lengths(pairs, pairs) for each in (draw, free))
         assert found[0].max() <= room[0]
         assert found[1].max() <= config.max_length
@@ -441,7 +445,7 @@ def test_unknown_characters_stay_unknown(folder, tmp_path):
     prepared = prepare(config, tmp_path, tokenizer=trained())
     pairs = all_pairs(prepared)
     for share, epoch in product((0.0, 1.0), (0, 1)):
-        draw = Draw(prepared.subwords, 1, epoch, share, FREE)
+        draw = SubwordDraw(prepared.subwords, 1, epoch, share, FREE)
         for side, ids in zip(prepared.train, sentences(draw, pairs), strict=True):
             for plain, found in zip(side, ids, strict=True):
                 decode = prepared.tokenizer.decode
@@ -467,3 +471,29 @@ def test_vocabularies_of_a_type_are_trained_alike_each_time(folder, model_type):
     processor = SentencePieceProcessor(model_proto=one.content)
     assert isinstance(one, Tokenizer)
     assert processor.vocab_size() == one.vocab_size
+
+
+def test_targets_of_a_vocabulary_of_their_own_have_no_tags(folder, tmp_path):
+    sampled = {"shared_vocabulary": False, "subword_sampling": 0.5, "vocab_size": 60}
+    prepared = prepare(config_of(folder, **sampled), tmp_path)
+    pairs = all_pairs(prepared)
+    plain = sentences(SubwordDraw(prepared.subwords, 1, 0, 1.0, FREE), pairs)
+    for side, found in zip(prepared.train, plain, strict=True):
+        assert found == [side[index].tolist() for index in pairs]
+    tag = prepared.tokenizer.source_pieces().index(">>b<<")
+    assert {source[0] for source in plain[0]} == {tag}
+
+
+def test_symbols_of_a_users_unigram_model_are_never_split():
+    model, known = io.BytesIO(), ["__N__"]
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(["a _ N b __N__ abab NN __"] * 9), model_writer=model,
+        model_type="unigram", vocab_size=16, hard_vocab_limit=False, minloglevel=2,
+        user_defined_symbols=known, normalization_rule_name="identity",
+    )  # fmt: skip
+    processor = SentencePieceProcessor(model_proto=model.getvalue())
+    ids = {processor.id_to_piece(i): i for i in range(len(processor))}
+    sampler = WordSampler(model.getvalue(), ids, [])
+    versions = sampler.versions("ab__N__ba", 50, 0.1, "seed")
+    assert all(ids["__N__"] in version for version in versions)
+    assert len({*map(tuple, versions)}) > 1

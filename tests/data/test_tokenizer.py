@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.batch import BOS, EOS, PAD, UNK
-from jaxformer.data.given_tokenizer import require_usable
+from jaxformer.data.given_tokenizer import load_given, require_usable
 from jaxformer.data.text import normalise
 from jaxformer.data.tokenizer import (
     PairTokenizer,
@@ -312,6 +312,18 @@ def test_a_users_model_is_used_if_it_is_not_larger_than_the_config_says(
     said = f"set data.vocab_size={own.vocab_size}, or remove the file"
     with pytest.raises(InputError, match=said):
         require_usable(own, tmp_path / "m", own.vocab_size - 1)
+
+
+def test_the_space_behind_a_tag_is_no_piece():
+    symbols = {"user_defined_symbols": [">>de<<"], "remove_extra_whitespaces": False}
+    own = own_model(**symbols)
+    assert own.encode([f">>de<< {TEXT[2]}"]) == own.encode([f">>de<<{TEXT[2]}"])
+
+
+@pytest.mark.parametrize(("files", "is_shared"), [("m,m", True), ("m,m,m", False)])
+def test_files_of_a_tokeniser_are_one_or_two(files, is_shared):
+    with pytest.raises(InputError, match=r"names \d files; give one, or two with"):
+        load_given(files, is_shared=is_shared)
 
 
 @pytest.mark.parametrize(

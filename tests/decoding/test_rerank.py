@@ -10,7 +10,6 @@ from jaxformer.decoding.forced import PairScore, TeacherForcing
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.rerank import Reranker, rerank
-from jaxformer.errors import InputError
 from jaxformer.training.sharding import batch_sharding
 from tests.decoding.tiny import (
     MODEL,
@@ -38,6 +37,9 @@ class Recorder:
 
     def __init__(self):
         self.seen = []
+
+    def fits(self, sources, targets):
+        return np.ones(len(sources), bool)
 
     def score(self, params, sources, targets):
         self.seen.append((sources, targets))
@@ -169,6 +171,10 @@ def test_each_part_of_a_line_is_reranked_by_its_own_text():
     assert math.isfinite(found[0].score)
 
 
-def test_a_line_beyond_the_positions_of_a_model_is_refused():
-    with pytest.raises(InputError, match=r"^runs/b cannot rerank: pair 2 has 26 "):
-        reranked(["4", "4 " * 25], found_of(["7"], ["8"]), reranker(SMALL))
+def test_a_model_leaves_out_a_line_beyond_its_positions(caplog):
+    hypotheses = found_of(["7", "8 9"], ["8", "9"])
+    found = reranked(["4", "4 " * 25], hypotheses, reranker(SMALL, weight=9.0))
+    assert found[1] == [*hypotheses[1]]
+    (alone,) = reranked(["4"], hypotheses[:1], reranker(SMALL, weight=9.0))
+    assert found[0] == alone
+    assert "runs/b has no positions for 1 of 2 sentences and leaves" in caplog.text

@@ -8,10 +8,12 @@ import jax
 import numpy as np
 import pytest
 
+from jaxformer import processes
 from jaxformer.batch import EOS
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.scorer import search_translations
 from jaxformer.decoding.translate import Translator
+from jaxformer.errors import InputError
 from jaxformer.training.sharding import abstract_state, batch_sharding
 from tests.decoding.tables import hypotheses_of
 from tests.decoding.tiny import (
@@ -186,3 +188,10 @@ def test_samples_are_functions_of_seed_and_line_number():
     ((_, moved),) = translator.translate_part(SENTENCES[4:5], first=3)
     assert [h.text for h in moved] != [h.text for h in expected]
     assert_alike([found], [expected])
+
+
+def test_a_mistake_in_the_part_of_another_process_is_raised_in_all(monkeypatch):
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(processes, "gather", lambda own: [own, "line 2 has 9 pieces"])
+    with pytest.raises(InputError, match="line 2 has 9 pieces"):
+        open_translator().translate_all(["4 5", "6"])

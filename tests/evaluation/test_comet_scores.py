@@ -5,6 +5,7 @@ import re
 import pytest
 
 from jaxformer.errors import InputError
+from jaxformer.evaluation import comet_scores
 from jaxformer.evaluation.comet_scores import Comet
 
 TRIPLES = [
@@ -26,6 +27,14 @@ def test_all_pairs_are_scored_in_one_call_in_their_order(stand_in_comet):
     assert comet.signature == f"unbabel-comet:2.2.7|model:{stand_in_comet.file}"
 
 
+def test_many_pairs_are_sent_in_blocks(stand_in_comet, monkeypatch):
+    monkeypatch.setattr(comet_scores, "BLOCK", 2)
+    assert Comet(stand_in_comet.file, None)(TRIPLES) == pytest.approx(
+        [1 / 3 + 0.03, 0.02, 0.0]
+    )
+    assert [len(call) for call in stand_in_comet.calls()] == [2, 1]
+
+
 def refusal(*arguments) -> str:
     with pytest.raises(InputError) as caught:
         Comet(*arguments)
@@ -35,7 +44,7 @@ def refusal(*arguments) -> str:
 def test_a_missing_package_file_or_python_is_one_line(stand_in_comet, monkeypatch):
     file = stand_in_comet.file
     assert refusal(file.parent, None) == (
-        f"--comet={file.parent} is no file; give the model.ckpt of a COMET model"
+        f"comet={file.parent} is no file; give the model.ckpt of a COMET model"
     )
     assert "/nowhere cannot be run: No such file" in refusal(file, "/nowhere")
     (file.parents[1] / "hparams.yaml").unlink()

@@ -48,6 +48,17 @@ def test_sentences_are_translated_in_order(serve):
         assert found["text"] == "ba"
 
 
+def test_a_tag_begins_each_text_that_has_none(serve):
+    ask = serve(tags=[">>fr<<"]).ask
+    reply = ask("/translate", {"text": ["a b", "c"], "tag": ">>fr<<"})
+    texts = [each["text"] for each in reply.values["translations"]]
+    assert texts == [reverse(">>fr<<a b"), reverse(">>fr<<c")]
+    twice = ask("/translate", {"text": " >>fr<< a", "tag": ">>fr<<"})
+    assert_refused(twice, 400, '"text" begins with a tag already; leave out "tag"')
+    other = ask("/translate", {"text": "a", "tag": ">>de<<"})
+    assert_refused(other, 400, '"tag" is not in the vocabulary; use one of >>fr<<')
+
+
 def test_attention_of_a_pair_has_all_heads_of_all_layers(serve):
     values = serve().ask("/attention", {"source": "a b", "target": "c"}).values
     assert values["source"] == ["\u2581a", "\u2581b", "</s>"]

@@ -1,0 +1,89 @@
+"""Choose the text that a command translates or scores, and the corpus it belongs to."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxformer.batch import Tokenizer
+from jaxformer.data.corpus import open_prepared, read_split
+from jaxformer.data.text import read_lines
+from jaxformer.errors import InputError, did_you_mean
+from jaxformer.evaluation.evaluator import Text
+from jaxformer.run import Run
+
+
+def of_corpus(run: Run, name: str) -> Run:
+    """Return the run restricted to one corpus. Raises InputError for another name."""
+    parts = run.config.data.parts
+    if name not in parts:
+        hint = did_you_mean(name, parts, f"it has {', '.join(filter(None, parts))}")
+        raise InputError(f"data.corpora has no corpus {name}{hint}")
+    config = dataclasses.replace(run.config, data=parts[name].data)
+    return run._replace(config=config)
+
+
+def of_split(run: Run, split: str) -> Run:
+    """Return the run restricted to corpus NAME of NAME/SPLIT, else to the first."""
+    name, slash, _ = split.rpartition("/")
+    return of_corpus(run, name if slash else next(iter(run.config.data.parts)))
+
+
+def read_text(
+    run: Run, source: Path | None, reference: Path | None, split: str, tag: str = ""
+) -> tuple[Run, Text]:
+    """Read sentences and references of two files, or of a split of the run's data.
+
+    Sources without a tag get `tag`; without `tag`, those of a file get that of corpus
+    NAME, if `split` is NAME/SPLIT, or of all corpora. Also returns the run restricted
+    to the corpus NAME, or else to the first one with a tag of the sources.
+
+    Raises InputError if only one file is given, if their lines do not match, for a tag
+    that the vocabulary lacks, and for a line of a file without a tag if the corpora
+    have several.
+    """
+    if (source is None) != (reference is None):
+        raise InputError("--source and --reference go together: give both, or neither")
+    name, slash, kind = split.rpartition("/")
+    this, parts = of_split(run, split), run.config.data.parts
+    if source is None:
+        name = name if slash else next(iter(parts))
+        texts = open_prepared(run.workdir.path).dev if kind == "dev" else {}
+        if name in texts:
+            text = Text(texts[name].source, texts[name].target)
+        else:
+            text = Text(*read_split(this.config.data, kind))
+        return this, text._replace(sources=with_tag(run.tokenizer, text.sources, tag))
+    text = Text(list(read_lines(source)), list(read_lines(reference)))
+    if len(text.sources) != len(text.references):
+        raise InputError(
+            f"{source} has {len(text.sources)} lines and {reference} has "
+            f"{len(text.references)}; line N of one must translate line N of the other"
+        )
+    tag = tag or (this if slash else run).config.data.only_tag
+    text = text._replace(sources=with_tag(run.tokenizer, text.sources, tag))
+    if slash:
+        return this, text
+    used = {run.tokenizer.language_code(each) for each in text.sources if each.strip()}
+    tags = {name: part.data.tag for name, part in parts.items()}
+    if "" in used and all(tags.values()):
+        known = ", ".join(dict.fromkeys(tags.values()))
+        raise InputError(
+            f"{source} has lines without a tag, and the corpora of the run have "
+            f"{known}; give one by --tag, or a corpus by --split=NAME/{kind}"
+        )
+    name = next((name for name in tags if tags[name] in used), next(iter(tags)))
+    return of_corpus(run, name), text
+
+
+def with_tag(tokenizer: Tokenizer, sentences: Sequence[str], tag: str) -> list[str]:
+    """Begin sentences that have no tag with `tag`, if it is not "".
+
+    Raises InputError if it is not in the vocabulary.
+    """
+    if tokenizer.language_code(tag) != tag:
+        raise InputError(f"the vocabulary has no tag {tag!r}")
+    return [
+        f"{tag} {each}" if tag and each.strip() and not tokenizer.language_code(each)
+        else each
+        for each in sentences
+    ]  # fmt: skip
