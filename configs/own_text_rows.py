@@ -34,7 +34,12 @@ FEW = {
 }  # fmt: skip
 PATIENT = {
     "model": {"dropout": 0.3},
-    "training": {"steps": 6000, "eval_every": 400, "save_every": 400, "patience": 4},
+    "training": {
+        "steps": 12_000,
+        "eval_every": 400,
+        "save_every": 400,
+        "patience": 4,
+    },
 }
 STUDENT = {
     "model": {"encoder_layers": 3, "decoder_layers": 1}, "training": {"steps": 6000},
