@@ -9,7 +9,8 @@ from unittest import mock
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_force_host_platform_device_count=8"
-    + " --xla_backend_optimization_level=0"  # tests compile much and compute little
+    # Tests compile much and compute little.
+    + " --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
     # XLA aborts the process if one of the devices is late by more than 40 s.
     + " --xla_cpu_collective_call_terminate_timeout_seconds=300"
 )

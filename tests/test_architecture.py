@@ -252,8 +252,9 @@ import pytest
 import jaxformer.commands.train
 import jaxformer.commands.translate
 
-tests = ["tests/models/test_architectures.py", "-k", "device or greedy"]
-sys.exit(pytest.main([*tests, "-p", "no:cacheprovider"]))
+chosen = ["-k", "convolutional and (device or samples)"]
+tests = ["tests/models/test_architectures.py", *chosen, "-p", "no:cacheprovider"]
+sys.exit(pytest.main(tests))
 """
 
 

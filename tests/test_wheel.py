@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 SHORT = (
     "--workdir=run", "--config.data.builtin_pairs=600",
     "--config.data.builtin_eval_pairs=4", "--config.data.vocab_size=400",
-    "--config.training.eval_every=20", "--config.training.save_every=20",
-    "--config.decoding.beam_size=1",
+    "--config.training.eval_every=1000", "--config.training.save_every=2",
+    "--config.decoding.beam_size=1", "--config.decoding.extra_length=4",
 )  # fmt: skip
 
 
@@ -48,8 +48,8 @@ def test_the_demo_trains_from_a_wheel_in_an_empty_folder(tmp_path):
     (empty / "configs").mkdir(parents=True)  # the user's own
     (empty / "configs" / "__init__.py").write_text("raise ImportError")
     for program, config, steps in (
-        ([site / "bin" / "jaxformer"], "demo", 20),
-        (["-m", "jaxformer"], "configs/demo.py", 40),
+        ([site / "bin" / "jaxformer"], "demo", 2),
+        (["-m", "jaxformer"], "configs/demo.py", 4),
     ):
         flags = (f"--config={config}", f"--config.training.steps={steps}", *SHORT)
         assert json.loads(run(empty, python, *program, *flags))["step"] == steps

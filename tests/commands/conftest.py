@@ -221,3 +221,12 @@ def flags(toy) -> tuple[str, ...]:
     rate = config_flags("optimizer", learning_rate_scale=0.02)
     saves = config_flags("training", log_every=1, save_every=10, eval_every=10**6)
     return (*toy.flags, *rate, *saves)
+
+
+@pytest.fixture
+def quick_check(monkeypatch):
+    """Let `check` neither inspect the text nor compile; test_check.py tests both."""
+    nothing = contextlib.nullcontext(lambda: None)
+    module = "jaxformer.commands.check.inspect_in_background"
+    monkeypatch.setattr(module, lambda _: nothing)
+    monkeypatch.setattr("jaxformer.estimates.step_memory", lambda *_, **__: None)

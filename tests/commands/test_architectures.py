@@ -85,6 +85,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(workdir, train):
     jax.tree.map(np.testing.assert_array_equal, *states)
 
 
+@pytest.mark.usefixtures("quick_check")
 def test_it_learns_translates_and_is_checked(workdir, train, command, toy):
     assert command("evaluate", workdir=workdir).result["bleu"] > 20
     lines = command("translate", workdir=workdir, stdin=toy.test).lines

@@ -18,7 +18,7 @@ from tests.commands.runs import (
 )
 
 SHORT = config_flags(
-    "training", steps=50, save_every=25, eval_every=25, keep=2, best_by="mean/nll"
+    "training", steps=10, save_every=5, eval_every=10, keep=2, best_by="mean/nll"
 )
 
 
@@ -129,6 +129,7 @@ def test_a_wrong_corpus_is_refused_by_its_number(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("quick_check")
 def test_weights_that_leave_no_pair_are_refused(command, toy):
     flag = '--config.data.corpora=[{"name": "a", "weight": 0.000001}]'
     answer = command("check", *toy.flags, flag)
@@ -142,6 +143,7 @@ def test_a_score_that_no_text_has_is_refused(command, mixed_flags, tmp_path):
     assert "use one of bleu, chrf, nll, short/bleu" in answer.complaint
 
 
+@pytest.mark.usefixtures("quick_check")
 def test_a_report_and_a_check_know_the_corpora(mixed, command, tmp_path):
     workdir, _ = mixed
     page = tmp_path / "page.html"
@@ -174,7 +176,7 @@ def two_targets(command, toy, tmp_path_factory):
         {"name": "copy", "tag": ">>en<<", "target_language": "en"},
     ]
     flag = f"--config.data.corpora={json.dumps(corpora)}"
-    steps = config_flags("training", steps=150, save_every=25, eval_every=150)
+    steps = config_flags("training", steps=150, save_every=25, eval_every=1000)
     return workdir, command("train", *toy.flags, flag, *steps, workdir=workdir)
 
 

@@ -119,9 +119,6 @@ def test_one_of_several_processes_writes(start, trained, tmp_path):
         "README.md", "config.json", "model.bin", "sentencepiece.model",
         "shared_vocabulary.json",
     }  # fmt: skip
-    again = start(2, *flags, f"--output={output}")
-    assert again.wait(120) == [2, 2]
-    assert all("exists already" in again.complaint(index) for index in range(2))
 
 
 # The model card of Hugging Face ---------------------------------------------------

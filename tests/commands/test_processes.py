@@ -22,7 +22,13 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def flags(flags):
     """Those of any run, with words that are split anew in each epoch."""
-    return (*flags, "--config.data.subword_sampling=0.2")
+    sampling = "--config.data.subword_sampling=0.2"
+    return (
+        *flags,
+        sampling,
+        "--config.training.save_every=4",
+        "--config.decoding.beam_size=1",
+    )
 
 
 @pytest.fixture
@@ -33,7 +39,7 @@ def train(start, flags, tmp_path):
         workdir = tmp_path / "run"
         argv = (*flags, "--config.training.steps=1000000", f"--workdir={workdir}")
         cluster = start(count, *argv, devices=2)
-        cluster.until(lambda: newest_step(workdir) >= 10)
+        cluster.until(lambda: newest_step(workdir) >= 4)
         return cluster
 
     return run
@@ -49,7 +55,7 @@ def test_a_run_moves_between_numbers_of_processes(train, start, flags, tmp_path)
     stopped = two.stop(1)
     assert (stopped["step"], stopped["stopped"]) == (newest_step(workdir), True)
     assert TWO in two.stderr()
-    steps = stopped["step"] + 10
+    steps = stopped["step"] + 4
     flags += (f"--config.training.steps={steps}",)
     sizes = ("--config.mesh.data=2", "--config.mesh.fsdp=2")
     four = start(4, *flags, *sizes, f"--workdir={workdir}")
@@ -110,7 +116,9 @@ def open_mpi(index):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("is_reranked", [False, True])
+@pytest.mark.parametrize(
+    "is_reranked", [pytest.param(False, marks=pytest.mark.nightly), True]
+)
 def test_two_processes_of_slurm_translate_as_one(
     start, trained, own_run, toy, use, is_reranked
 ):

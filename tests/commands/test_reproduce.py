@@ -21,23 +21,28 @@ THEIRS = (
 def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     command, toy, tmp_path, monkeypatch
 ):
-    config = str(toy.config.with_suffix(""))
+    text = toy.config.read_text().replace("steps=100", "steps=20")
+    text = text.replace(
+        "eval_every=50, save_every=25", "eval_every=1000, save_every=10"
+    )
+    (tmp_path / "short.py").write_text(text)
+    config = str(tmp_path / "short")
     row = Row(config, "test en-de", THEIRS, ["text: theirs was spoken"])
     monkeypatch.setitem(published.ROWS, ROW, row)
     workdir = tmp_path / "runs" / "a"
     common = (f"--row={ROW}", f"--config.data.directory={toy.directory}")
     reproduce = functools.partial(command, "reproduce", *common, workdir=workdir)
 
-    half = reproduce("--steps=50")
+    half = reproduce("--steps=10")
     budget = half.result["budget"]
-    assert (budget["steps"], budget["published_steps"]) == (50, 100)
+    assert (budget["steps"], budget["published_steps"]) == (10, 20)
     assert budget["averaged_checkpoints"] == 2
-    assert budget["updates_between_them"] == 12  # half of 25
+    assert budget["updates_between_them"] == 5  # half of 10
     assert half.result["changed"] == []
     assert [each["scorer"] for each in half.result["every_bleu"]] == list(SCORERS)
     bleu, ppl = half.result["every_bleu"][-1]["bleu"], half.result["ppl"]
     for said in (
-        "differs: budget: 50 of 100 updates (50 %)",
+        "differs: budget: 10 of 20 updates (50 %)",
         "differs: text: theirs was spoken",
         f"theirs  31.40  ours {bleu:6.2f}  Moses tokens, compounds split",
         f"theirs   4.92  ours {ppl:6.2f}  {PERPLEXITY}",
@@ -46,12 +51,12 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
 
     changes = ["--beam_size=1", "--split=dev"]
     full = reproduce(*changes)
-    assert "step 50 of 100" in full.err
+    assert "step 10 of 20" in full.err
     assert "differs: budget" not in full.err
     assert full.result["changed"] == changes
     kept = json.loads((workdir / "reproduced.json").read_text())
     assert kept == full.result
-    assert "holds a run of 100 steps" in reproduce("--steps=50").complaint
+    assert "holds a run of 20 steps" in reproduce("--steps=10").complaint
 
     page = tmp_path / "page.html"
     listed = command("reproduce", f"--output={page}", workdir=workdir.parent).result

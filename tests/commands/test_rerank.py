@@ -8,7 +8,7 @@ import pytest
 import jaxformer
 from tests.commands.runs import config_flags, pair_flags, text_of
 
-SHORT = config_flags("training", steps=25, save_every=25, eval_every=25, average=1)
+SHORT = config_flags("training", steps=4, save_every=4, eval_every=1000, average=1)
 SEARCH = ("--beam_size=4", "--length_penalty=power", "--alpha=1")
 
 

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from jaxformer.data.corpus import open_prepared
 from jaxformer.run import open_run, plan_training
 from tests.commands.runs import config_flags, last_state, losses
@@ -17,9 +19,9 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(command, toy, tmp_path):
         *config_flags("data", subword_sampling=0.2, corpora=json.dumps(CORPORA)),
         *config_flags("optimizer", algorithm="adafactor", weight_decay=0.1),
         *config_flags("optimizer", schedule="constant", peak_learning_rate=1e-3),
-        *config_flags("training", save_every=4, eval_every=12, average=1, log_every=1),
+        *config_flags("training", save_every=4, eval_every=96, average=1, log_every=1),
     )
-    for name, ends in {"whole": [12], "parts": [6, 9, 12]}.items():
+    for name, ends in {"whole": [12], "parts": [9, 12]}.items():
         for steps in ends:
             until = f"--config.training.steps={steps}"
             answer = command("train", *flags, until, workdir=tmp_path / name)
@@ -30,13 +32,14 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(command, toy, tmp_path):
         for name in ("whole", "parts")
     )
     assert_same(*states)
-    whole, parts, again = (
+    whole, parts = (
         command("translate", workdir=tmp_path / name, stdin=toy.dev).lines
-        for name in ("whole", "parts", "parts")
+        for name in ("whole", "parts")
     )
-    assert whole == parts == again
+    assert whole == parts
 
 
+@pytest.mark.usefixtures("quick_check")
 def test_a_check_counts_the_updates_of_sampled_pairs(command, toy, tmp_path):
     sampling = "--config.data.subword_sampling=0.5"
     assert command("prepare", *toy.flags, sampling, workdir=tmp_path).code == 0

@@ -54,6 +54,7 @@ def test_each_language_has_ids_of_its_own(workdir, use, toy):
     assert names == ["source.spm", "target.spm"]
 
 
+@pytest.mark.usefixtures("quick_check")
 def test_check_counts_both_matrices(command, toy, workdir):
     result = command("check", workdir=workdir).result
     tokenizer, d_model = open_prepared(workdir).tokenizer, 32
@@ -93,9 +94,8 @@ def prefix_of(folder, text):
 def test_another_run_begins_with_it_or_with_its_files(
     command, toy, workdir, trained, tmp_path
 ):
-    short = config_flags("training", steps=25)
     begin = f"--init_from={workdir}"
-    command("train", *toy.flags, *FLAGS, begin, *short, workdir=tmp_path / "begun")
+    command("prepare", *toy.flags, *FLAGS, begin, workdir=tmp_path / "begun")
     other = tmp_path / "begun" / "tokenizer.model"
     assert other.read_bytes() == (workdir / "tokenizer.model").read_bytes()
     packed = zipfile.ZipFile(other)

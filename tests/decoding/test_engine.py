@@ -32,9 +32,10 @@ from tests.decoding.tables import (
 )
 
 SEARCHES = {
-    "greedy": SearchOptions(beam_size=1, alpha=0.0, no_repeat_ngram=3),
     "beam": SearchOptions(beam_size=3, alpha=0.6, n_best=3),
-    "samples": SearchOptions(beam_size=2, alpha=1.0, temperature=0.8),
+    "samples": SearchOptions(
+        beam_size=2, alpha=1.0, temperature=0.8, no_repeat_ngram=3
+    ),
 }
 pytestmark = pytest.mark.usefixtures("small_sizes")
 BATCH_TOKENS = 40  # four slots of eight pieces, or two of twelve

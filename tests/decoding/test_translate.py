@@ -76,8 +76,9 @@ def test_sharded_rows_and_parameters_change_no_translation(beam):
     [{"beam_size": 1}, {"n_best": 3, "length_penalty": "power", "no_repeat_ngram": 2}],
 )
 def test_translations_are_those_of_a_search_of_all_rows_together(options):
-    sentences = [*SENTENCES[:5], LONG, *SENTENCES[5:]]
     translator = open_translator(**options)
+    long = [LONG] * (translator.options.beam_size > 1)
+    sentences = [*SENTENCES[:5], *long, *SENTENCES[5:]]
     found = translator.translate(sentences)
     assert len({h.text for hypotheses in found for h in hypotheses}) > 5
     how = {"options": translator.options, "extra_length": EXTRA}
@@ -140,7 +141,10 @@ def test_an_ensemble_scores_given_pairs_with_its_first_member(beam):
     np.testing.assert_array_equal(ours.cross, theirs.cross)
 
 
-@pytest.mark.parametrize("options", [{"n_best": 3}, {"beam_size": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [{"n_best": 3}, pytest.param({"beam_size": 1}, marks=pytest.mark.nightly)],
+)
 def test_phrases_are_in_translations_whatever_their_neighbours_have(options):
     """Log-probabilities are teacher forced; of an ensemble the mean is searched."""
     models = {"models": (MODEL, SMALL), "seeds": (0, 1)}

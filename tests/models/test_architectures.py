@@ -119,8 +119,10 @@ def test_continuous_batching_finds_what_a_plain_search_finds(
     model, others, search, monkeypatch
 ):
     """For three times as many sentences as slots, of several lengths."""
-    monkeypatch.setattr(shapes, "SHORTEST_BUCKET", 4)
-    options = TranslateOptions(alpha=1.0, extra_length=3, batch_tokens=16, **search)
+    bucket = 16 if others else 4
+    monkeypatch.setattr(shapes, "SHORTEST_BUCKET", bucket)
+    options = {"extra_length": 3, "batch_tokens": 4 * bucket, **search}
+    options = TranslateOptions(alpha=1.0, **options)
     members = [(model, params_of(model, 0))]
     members += [(other, params_of(other, 3)) for other in others]
     models, params = zip(*members, strict=True)

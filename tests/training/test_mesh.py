@@ -28,7 +28,7 @@ ONE, DATA, FSDP, ALL, TENSOR = (1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1
 # No size is another's multiple by chance: V is the only one with the factor 13.
 SIZES = {
     "vocab_size": 520, "d_model": 64, "d_ff": 96, "num_heads": 8, "d_k": 16, "d_v": 24,
-    "layers": 2,
+    "layers": 1,
 }  # fmt: skip
 V, D, HEADS, LAYERS = map(SIZES.get, ("vocab_size", "d_model", "num_heads", "layers"))
 ROWS, LENGTH = 9, 16  # of a batch; 9 rows fill up to 16 on 8 shards, to 12 on 4

@@ -43,9 +43,11 @@ def compiled_gradients(model):
         pytest.param(  # scores are not divided by d^0.5
             {"architecture": "convolutional"}, 4e-6, marks=pytest.mark.slow
         ),
-        pytest.param({"norm_first": True}, 1e-6, marks=pytest.mark.slow),
-        pytest.param({"attention_window": 4}, 1e-6, marks=pytest.mark.slow),
-        pytest.param({"positions": "rotary"}, 1e-6, marks=pytest.mark.slow),
+        pytest.param(
+            {"norm_first": True, "attention_window": 4, "positions": "rotary"},
+            1e-6,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_losses_and_gradients_are_the_same(changes, atol):
