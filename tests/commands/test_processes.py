@@ -1,5 +1,6 @@
 """Several real processes on the loopback, as a cluster would start them."""
 
+import json
 import re
 import signal
 import time
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 
 from tests.commands.cluster import PEER_TIMEOUT
-from tests.commands.runs import losses, newest_step, text_of
+from tests.commands.runs import config_flags, losses, newest_step, text_of
 
 PATIENCE = 15  # seconds more, until the last one has ended on a busy machine
 # Sums over other devices in another order, through some 25 updates of Adam at a small
 # learning rate; at a large one any two runs diverge. Seen: 3.2e-7.
 LOSS_BOUND = 2e-5
+CORPORA = [{"name": "a", "weight": 1.5}, {"name": "b", "weight": 0.3}]
 TWO = "processes: 2, each with 2 x cpu; 4 devices in all"
 
 pytestmark = pytest.mark.slow
@@ -21,14 +23,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def flags(flags):
-    """Those of any run, with words that are split anew in each epoch."""
-    sampling = "--config.data.subword_sampling=0.2"
-    return (
-        *flags,
-        sampling,
-        "--config.training.save_every=4",
-        "--config.decoding.beam_size=1",
-    )
+    """Those of any run, of two corpora whose words are split anew in each epoch."""
+    changes = config_flags("data", corpora=json.dumps(CORPORA), subword_sampling=0.2)
+    changes += config_flags("training", save_every=4)
+    return (*flags, *changes, "--config.decoding.beam_size=1")
 
 
 @pytest.fixture
