@@ -107,7 +107,7 @@ def test_another_run_begins_with_it_or_with_its_files(
     command("prepare", *toy.flags, *FLAGS, flag, workdir=given)
     assert (given / "tokenizer.model").read_bytes() == other.read_bytes()
     refused = [
-        (flag + ",third", "third cannot be read"),
+        (flag + ",third", "data.tokenizer names 3 files; give one, or two"),
         (flag.replace("source.spm", "missing"), "missing cannot be read"),
         (
             f"--config.data.tokenizer={tmp_path}/target.spm,{tmp_path}/source.spm",

@@ -88,7 +88,7 @@ def test_a_tag_begins_the_text_that_is_translated_and_attended_to(driver, serve)
     browser = Browser(driver, serve(tags=[">>de<<", ">>fr<<"]).address)
     browser.press("two dogs")
     browser.choose("#tag", ">>fr<<")
-    browser.send()
+    browser.all("#form button")[0].click()
     browser.until_shown(reverse(">>fr<<two dogs"))
     browser.choose("#kind", "encoder")
     assert browser.read("#tokens label") == [">>f", "r<<two", "dogs", "end"]
