@@ -14,7 +14,6 @@ Data        as configs/multi30k.py.
 from ml_collections import ConfigDict
 
 from jaxformer.configs import convs2s, lstm, multi30k_rows
-from jaxformer.errors import InputError
 
 OTHERS = {"recurrent": lstm, "convolutional": convs2s}
 RECURRENT = {
@@ -46,11 +45,7 @@ LEARNING_RATE_SCALES = {
 
 def get_config(row: str = "") -> ConfigDict:
     """The config of one row. Raises InputError, naming the rows, for any other word."""
-    if row not in ROWS:
-        raise InputError(
-            f"there is no row {row!r}: give one of {', '.join(ROWS)} after a colon, as "
-            "in --config=configs/multi30k_architectures.py:convs2s"
-        )
+    multi30k_rows.require_row(row, ROWS, "multi30k_architectures.py:convs2s")
     config = multi30k_rows.get_config("base")
     if "architecture" in ROWS[row]:
         config.model = OTHERS[ROWS[row]["architecture"]].get_config().model

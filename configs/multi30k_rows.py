@@ -14,6 +14,8 @@ Data        as configs/multi30k.py.
         --workdir=runs/one_head_1
 """
 
+from collections.abc import Iterable
+
 from ml_collections import ConfigDict
 
 from jaxformer.configs import multi30k
@@ -33,13 +35,18 @@ ROWS = {
 }
 
 
+def require_row(row: str, rows: Iterable[str], example: str) -> None:
+    """Raise InputError, naming the rows, for a word that is none of them."""
+    if row not in rows:
+        raise InputError(
+            f"there is no row {row!r}: give one of {', '.join(rows)} after a colon, as "
+            f"in --config=configs/{example}"
+        )
+
+
 def get_config(row: str = "") -> ConfigDict:
     """The config of one row. Raises InputError, naming the rows, for any other word."""
-    if row not in ROWS:
-        raise InputError(
-            f"there is no row {row!r}: give one of {', '.join(ROWS)} after a colon, as "
-            "in --config=configs/multi30k_rows.py:one_head"
-        )
+    require_row(row, ROWS, "multi30k_rows.py:one_head")
     config = multi30k.get_config()
     config.data.update(vocab_size=4000, max_length=64)
     config.batches.update(layout="packed", row_length=64)  # one shape to compile

@@ -21,7 +21,6 @@ from itertools import permutations
 from ml_collections import ConfigDict
 
 from jaxformer.configs import multi30k_rows
-from jaxformer.errors import InputError
 
 LANGUAGES = "en", "de", "fr"
 CAPTIONS = {"name": "captions", "directory": "data/multi30k"}
@@ -115,11 +114,7 @@ ROWS = {
 
 def get_config(row: str = "") -> ConfigDict:
     """The config of one row. Raises InputError, naming the rows, for any other word."""
-    if row not in ROWS:
-        raise InputError(
-            f"there is no row {row!r}: give one of {', '.join(ROWS)} after a colon, as "
-            "in --config=configs/own_text_rows.py:everyday"
-        )
+    multi30k_rows.require_row(row, ROWS, "own_text_rows.py:everyday")
     config = multi30k_rows.get_config("base")
     steps = ROWS[row].get("training", {}).get("steps", config.training.steps)
     every = {"eval_every": steps, "save_every": steps // 10}

@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
+from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.comet_scores import Comet
@@ -72,7 +73,7 @@ def comet_score(
 ) -> dict[str, Any]:
     """Return the mean of COMET's scores, and how it was computed, in process 0."""
     tag_of, found = run.tokenizer.language_code, {}
-    sources = [source.removeprefix(tag_of(source)).strip() for source in text.sources]
+    sources = [split_tag(source, tag_of)[1] for source in text.sources]
     with processes.sharing_mistakes():
         if processes.is_first():
             triples = zip(sources, translations, text.references, strict=True)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.text import read_lines
+from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.served import ServedTranslator
 from jaxformer.errors import InputError
 from jaxformer.run import open_run
@@ -79,6 +80,6 @@ def examples_of(workdir: Path, tag_of: Callable[[str], str]) -> list[str]:
     """
     file = workdir / "corpus" / "dev.source.txt"
     lines = islice(read_lines(file), 1000) if file.is_file() else ()
-    lines = (line.removeprefix(tag_of(line)).strip() for line in lines)
+    lines = (split_tag(line, tag_of)[1] for line in lines)
     short = (line for line in lines if line.strip() and len(line) <= EXAMPLE_LENGTH)
     return list(islice(dict.fromkeys(short), EXAMPLES))

@@ -141,6 +141,16 @@ def joined(
     return found
 
 
+def split_tag(text: str, tag_of: Callable[[str], str]) -> tuple[str, str]:
+    """Return the tag that begins a source, or "", and the text behind it.
+
+    `tag_of` is `Tokenizer.language_code`.
+    """
+    text = text.strip()
+    tag = tag_of(text)
+    return tag, text.removeprefix(tag).strip()
+
+
 def lines_of(
     text: str, tokenizer: Tokenizer, language: str | None
 ) -> tuple[str, list[list[str]]]:
@@ -148,12 +158,10 @@ def lines_of(
 
     Also returns the language code of the text, which its sentences lack.
     """
-    text = text.strip()
-    code = tokenizer.language_code(text)
-    text = text.removeprefix(code)
+    code, text = split_tag(text, tokenizer.language_code)
     if language is None:
         return code, [[text]]
-    return code, [sentences_of(line, language) for line in text.strip().split("\n")]
+    return code, [sentences_of(line, language) for line in text.split("\n")]
 
 
 @functools.cache

@@ -20,7 +20,7 @@ import numpy as np
 from jaxformer.batch import Tokenizer
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.parts import Hypothesis, distinct_texts
+from jaxformer.decoding.parts import Hypothesis, distinct_texts, split_tag
 from jaxformer.decoding.search import length_penalty
 
 logger = logging.getLogger(__name__)
@@ -83,8 +83,7 @@ def rerank(
     found = [distinct_texts(hypotheses) for hypotheses in found]
     pairs = []
     for source, hypotheses in zip(sources, found, strict=True):
-        tag = language_code(source)
-        text = source.removeprefix(tag).strip()
+        tag, text = split_tag(source, language_code)
         pairs += [(tag, text, each.text) for each in hypotheses]
     scores = np.array([each.score for hypotheses in found for each in hypotheses])
     sentence = np.repeat(np.arange(len(found)), [len(each) for each in found])

@@ -8,7 +8,7 @@ sentences: BLEU, chrF or COMET.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from jaxformer.decoding.parts import Hypothesis, distinct_texts
+from jaxformer.decoding.parts import Hypothesis, distinct_texts, split_tag
 from jaxformer.evaluation.metrics import Metric
 
 
@@ -47,7 +47,7 @@ def by_utility(
 
     Equal texts are kept once. `language_code` returns the tag of a source or "".
     """
-    plain = [source.removeprefix(language_code(source)).strip() for source in sources]
+    plain = [split_tag(source, language_code)[1] for source in sources]
     samples = [[each.text for each in hypotheses] for hypotheses in found]
     utilities = expected_utilities(plain, samples, utility)
     return [

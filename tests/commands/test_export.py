@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -119,6 +120,18 @@ def test_one_of_several_processes_writes(start, trained, tmp_path):
         "README.md", "config.json", "model.bin", "sentencepiece.model",
         "shared_vocabulary.json",
     }  # fmt: skip
+
+
+@needs_ctranslate2
+def test_only_the_card_needs_the_corpus(command, trained, tmp_path):
+    workdir = shutil.copytree(trained.workdir, tmp_path / "run")
+    (workdir / "corpus" / "report.json").write_text("{}")
+    for name, said in (("ctranslate2", None), ("huggingface", "is damaged")):
+        flags = f"--format={name}", f"--output={tmp_path / name}"
+        answer = command("export", *flags, workdir=workdir)
+        assert answer.code == (2 if said else 0)
+        assert not said or said in answer.complaint
+        assert (tmp_path / name).exists() == (not said)
 
 
 # The model card of Hugging Face ---------------------------------------------------

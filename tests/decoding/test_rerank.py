@@ -1,6 +1,8 @@
 """Hypotheses in the order of further models' scores, by hand."""
 
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +12,10 @@ from jaxformer.decoding.forced import PairScore, TeacherForcing
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.rerank import Reranker, rerank
+from jaxformer.errors import InputError
 from jaxformer.training.sharding import batch_sharding
+from jaxformer.translators import _direction
+from jaxformer.workdir import Workdir
 from tests.decoding.tiny import (
     MODEL,
     SENTENCES,
@@ -178,3 +183,30 @@ def test_a_model_leaves_out_a_line_beyond_its_positions(caplog):
     (alone,) = reranked(["4"], hypotheses[:1], reranker(SMALL, weight=9.0))
     assert found[0] == alone
     assert "runs/b has no positions for 1 of 2 sentences and leaves" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [(["", ">>bt<<"], ""), ([">>bt<<", ""], ""), ([">>d<<"], ">>d<<")],
+)
+def test_a_reranker_has_the_tag_of_real_text(tags, expected):
+    """Other corpora of a direction mark text that was made."""
+    assert direction_of(tags) == (False, expected)
+
+
+def test_a_reranker_of_several_tags_is_refused():
+    with pytest.raises(InputError, match="runs/b has the tags >>a<<, >>b<< for en-de"):
+        direction_of([">>b<<", ">>a<<"])
+
+
+def direction_of(tags):
+    """What is found of a run whose corpora of one direction have these tags."""
+
+    def run_of(tags):
+        languages = {"source_language": "en", "target_language": "de"}
+        datas = [SimpleNamespace(tag=tag, **languages) for tag in tags]
+        parts = {str(n): SimpleNamespace(data=data) for n, data in enumerate(datas)}
+        config = SimpleNamespace(data=SimpleNamespace(parts=parts, **languages))
+        return SimpleNamespace(config=config, workdir=Workdir(Path("runs/b")))
+
+    return _direction(run_of([""]), run_of(tags))
