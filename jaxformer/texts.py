@@ -24,8 +24,12 @@ def of_corpus(run: Run, name: str) -> Run:
 
 def of_split(run: Run, split: str) -> Run:
     """Return the run restricted to corpus NAME of NAME/SPLIT, else to the first."""
+    return of_corpus(run, _name(run, split))
+
+
+def _name(run: Run, split: str) -> str:
     name, slash, _ = split.rpartition("/")
-    return of_corpus(run, name if slash else next(iter(run.config.data.parts)))
+    return name if slash else next(iter(run.config.data.parts))
 
 
 def read_text(
@@ -43,13 +47,12 @@ def read_text(
     """
     if (source is None) != (reference is None):
         raise InputError("--source and --reference go together: give both, or neither")
-    name, slash, kind = split.rpartition("/")
+    _, slash, kind = split.rpartition("/")
     this, parts = of_split(run, split), run.config.data.parts
     if source is None:
-        name = name if slash else next(iter(parts))
         texts = open_prepared(run.workdir.path).dev if kind == "dev" else {}
-        if name in texts:
-            text = Text(texts[name].source, texts[name].target)
+        if dev := texts.get(_name(run, split)):
+            text = Text(dev.source, dev.target)
         else:
             text = Text(*read_split(this.config.data, kind))
         return this, text._replace(sources=with_tag(run.tokenizer, text.sources, tag))

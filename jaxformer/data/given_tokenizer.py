@@ -15,11 +15,9 @@ def are_files(given: str) -> bool:
 
 
 def _paths(given: str) -> list[Path]:
-    return (
-        [Path(given)]
-        if Path(given).is_file()
-        else [Path(each.strip()) for each in given.split(",")]
-    )
+    if Path(given).is_file():  # its name may have a comma
+        return [Path(given)]
+    return [Path(each.strip()) for each in given.split(",")]
 
 
 def load_given(given: str, *, is_shared: bool) -> Tokenizer:
