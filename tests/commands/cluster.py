@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+DEVICES = "--xla_force_host_platform_device_count"  # the last one counts
 PEER_TIMEOUT = 10  # seconds, the least that the flag takes
 
 
@@ -39,9 +40,8 @@ class Cluster:
         environment = {
             **os.environ,
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {DEVICES}={devices}",
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             "JAX_COORDINATOR_PORT": str(port),
             "LC_ALL": "C",
         }
