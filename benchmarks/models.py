@@ -9,13 +9,14 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import AxisType, Mesh
 
-from jaxformer.batch import EOS, Batch
+from jaxformer.batch import Batch
 from jaxformer.config import OptimizerConfig, TrainingConfig
 from jaxformer.configs import convs2s, lstm, wmt_base
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
 from jaxformer.models.architectures import config_type, make_model
 from jaxformer.models.sequence_model import Model
+from jaxformer.tokens import EOS
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
     AXES,

@@ -34,9 +34,9 @@ import numpy as np
 from benchmarks import harness
 from benchmarks.models import SIZES, Trainer, one_device
 from jaxformer.configs import demo
-from jaxformer.data.corpus import prepare
 from jaxformer.data.pipeline import updates
 from jaxformer.data.plan import Plan, make_plan
+from jaxformer.data.preparation import prepare
 from jaxformer.data.store import TokenizedCorpus, open_corpus
 from jaxformer.data.subwords import Subwords
 from jaxformer.data_config import DataConfig

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.batch import Tokenizer
 from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.plan import Plan, Shape
 from jaxformer.data.store import SIDES
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.run import Run, make_training_setup
+from jaxformer.tokens import Tokenizer
 from jaxformer.training.frozen import trainable
 from jaxformer.training.memory import GIB, largest_microbatch, step_memory
 from jaxformer.training.sharding import abstract_state, rows_here

@@ -75,12 +75,13 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, continues: bool = False) -> Iterator[Path]:
     """Yield an empty folder to fill; it becomes `path` when the block ends.
 
-    An exception in the block leaves nothing behind. Raises InputError if `path` exists
-    and is not an empty folder, or if another process makes it; OSError if it cannot be
-    made.
+    An exception in the block leaves nothing behind. With `continues` only an InputError
+    does: after any other end, the next call yields the folder as it is. Raises
+    InputError if `path` exists and is not an empty folder, or if another process makes
+    it; OSError if it cannot be made.
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists already; choose a new folder, or remove it")
@@ -88,13 +89,21 @@ def new_folder(path: Path) -> Iterator[Path]:
     lock = path.with_name(f".{path.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with owned(path, lock):
+        is_kept = False
         try:
-            shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
-            partial.mkdir()
+            if not continues:
+                shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
+            partial.mkdir(exist_ok=continues)
             yield partial
             os.replace(partial, path)  # OSError if a run has begun in it
+        except InputError:
+            raise
+        except BaseException:
+            is_kept = continues
+            raise
         finally:
-            shutil.rmtree(partial, ignore_errors=True)  # gone if all went well
+            if not is_kept:
+                shutil.rmtree(partial, ignore_errors=True)  # gone if all went well
             lock.unlink(missing_ok=True)
 
 

@@ -17,17 +17,18 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxformer import processes
-from jaxformer.batch import Tokenizer
 from jaxformer.config import Config
 from jaxformer.config_files import RECORDED, ConfigRequest
-from jaxformer.data.corpus import PreparedCorpus, open_prepared, prepare
+from jaxformer.data.corpus import PreparedCorpus, open_prepared
 from jaxformer.data.mixture import Mixture, Weighted, make_mixture
 from jaxformer.data.plan import Plan, make_plan
+from jaxformer.data.preparation import prepare
 from jaxformer.data.subwords import Subwords
 from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.progress import progress
+from jaxformer.tokens import Tokenizer
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
 from jaxformer.training.frozen import trainable

@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxformer.batch import Tokenizer
-from jaxformer.data.corpus import open_prepared, read_split
+from jaxformer.data.corpus import open_prepared
+from jaxformer.data.sources import read_split
 from jaxformer.data.text import read_lines
 from jaxformer.errors import InputError, did_you_mean
 from jaxformer.evaluation.evaluator import Text
 from jaxformer.run import Run
+from jaxformer.tokens import Tokenizer
 
 
 def of_corpus(run: Run, name: str) -> Run:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 # Each room, from the ground up: its modules ("jaxformer." left out; the longest prefix
 # counts) and the rooms below that it may import, besides itself.
 ROOMS = {
-    "contract": ("batch config data_config errors files settings", ""),
+    "contract": ("batch config data_config errors files settings tokens worker", ""),
     "published": ("published", "contract"),
     "processes": ("processes lost_peers progress", "contract"),
     "configs": ("configs", "contract"),
@@ -67,7 +67,7 @@ DOORS = {
     "tensorflow_datasets": "data",
     "orbax": "training.checkpoint_files",
     "filelock": "files",
-    "sentencepiece": "data.tokenizer data.word_sampler",
+    "sentencepiece": "data.tokenizer data.vocabulary data.word_sampler",
     "sacrebleu": "evaluation",
     "sacremoses": "evaluation.metrics",
     "comet": "evaluation.comet_process",
@@ -89,7 +89,7 @@ DOORS = {
     "wandb": "training.trackers",
     "mlflow": "training.trackers",
     "trackio": "training.trackers",
-    "xxhash": "files",
+    "xxhash": "data.duplicates files",
     "ml_collections": "configs",
     "flax": "models training.frozen training.optimizer training.sharding training.zero "
     "export.parameters",

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import batch
-from jaxformer.batch import BOS, EOS, PAD, UNK
+from jaxformer.tokens import BOS, EOS, PAD, UNK
 
 # Padded; packed; packed and padded; empty, which fills up a batch.
 SEGMENTS = jnp.array(

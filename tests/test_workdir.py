@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.config_files import parse_config
 from jaxformer.configs import multi30k
-from jaxformer.data.tokenizer import train_tokenizer
+from jaxformer.data.vocabulary import train_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.workdir import Workdir
 

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.batch import PAD, Batch
+from jaxformer.batch import Batch
 from jaxformer.data.pipeline import evaluation_batches
 from jaxformer.data.plan import make_plan
-from jaxformer.data.store import Ragged, TokenizedCorpus, open_corpus
+from jaxformer.data.ragged import Ragged
+from jaxformer.data.store import TokenizedCorpus, open_corpus
+from jaxformer.tokens import PAD
 from jaxformer.workdir import Workdir
 
 

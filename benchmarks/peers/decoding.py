@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.models import Sizes, device_name
-from jaxformer.batch import BOS, EOS, PAD
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.export.ctranslate2 import write_ctranslate2
+from jaxformer.tokens import BOS, EOS, PAD
 
 Translate = Callable[[Sequence[str]], list[str]]
 Model = tuple[Any, dict, Any]  # a model, its parameters and its tokeniser

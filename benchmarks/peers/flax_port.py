@@ -16,8 +16,9 @@ import optax
 from flax import linen as nn
 
 from benchmarks.models import BETA1, BETA2, DROPOUT, EPSILON, LABEL_SMOOTHING, Sizes
-from jaxformer.batch import BOS, PAD, Batch
+from jaxformer.batch import Batch
 from jaxformer.models.layers import sinusoidal_positions
+from jaxformer.tokens import BOS, PAD
 
 LEARNING_RATE = 1e-4  # of the peers; a schedule costs no time
 

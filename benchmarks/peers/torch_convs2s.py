@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
-from jaxformer.batch import PAD
 from jaxformer.models.convolutional.config import ConvolutionalConfig
+from jaxformer.tokens import PAD
 
 HALF = math.sqrt(0.5)
 

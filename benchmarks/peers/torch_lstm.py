@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from jaxformer.batch import PAD
 from jaxformer.models.recurrent.config import RecurrentConfig
+from jaxformer.tokens import PAD
 
 
 class AttentionalLSTM(nn.Module):

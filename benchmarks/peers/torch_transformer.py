@@ -19,8 +19,9 @@ from benchmarks.models import (
     device_name,
 )
 from benchmarks.peers.flax_port import LEARNING_RATE
-from jaxformer.batch import BOS, PAD, Batch
+from jaxformer.batch import Batch
 from jaxformer.models.layers import sinusoidal_positions
+from jaxformer.tokens import BOS, PAD
 
 
 def torch_update(

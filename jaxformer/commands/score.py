@@ -7,7 +7,8 @@ from typing import Any
 
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
-from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.data.ragged import Ragged
+from jaxformer.data.store import TokenizedCorpus
 from jaxformer.data.text import read_lines
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.errors import InputError

@@ -3,21 +3,20 @@
 Web text holds blank sides, whole paragraphs and pairs that do not translate each other.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from itertools import islice
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.batch import UNK, Tokenizer
+from jaxformer.data.ragged import Ragged
 from jaxformer.data.sources import Pair
+from jaxformer.data.tokenizer import Tokenizer, tokenizer_of
 from jaxformer.data_config import DataConfig
+from jaxformer.tokens import UNK
 
 REASONS = ("empty", "too_long", "ratio", "duplicate")
 _RATIO_SLACK = 5  # tokens: the translation of a short sentence may be far longer
-_CHUNK = 30_000  # pairs tokenised at a time
 
 
 @dataclass
@@ -43,6 +42,12 @@ class CorpusReport:
     source: SideReport = field(default_factory=SideReport)
     target: SideReport = field(default_factory=SideReport)
 
+    @staticmethod
+    def of(values: dict[str, Any]) -> "CorpusReport":
+        """Return the report of which `values` is `asdict`."""
+        sides = {side: SideReport(**values[side]) for side in ("source", "target")}
+        return CorpusReport(**values | sides)
+
     def __add__(self, other: "CorpusReport") -> "CorpusReport":
         dropped = {why: self.dropped[why] + other.dropped[why] for why in REASONS}
         pairs, kept = self.pairs + other.pairs, self.kept + other.kept
@@ -62,20 +67,33 @@ class CorpusReport:
         )
 
 
+@cache
+def _tokenizer(content: bytes, threads: int) -> Tokenizer:
+    tokenizer = tokenizer_of(content)
+    for side in tokenizer.sides:
+        side.threads = threads
+    return tokenizer
+
+
 class Chunk(NamedTuple):
-    """Kept pairs, each part a list [sources, targets]."""
+    """Some pairs of a text, in its order."""
 
-    ids: list[list[list[int]]]  # EOS last
-    texts: list[list[str]]
+    pairs: list[Pair]
+    repeated: np.ndarray | None  # bool, which occurred before; None: not asked for
 
 
-def clean(
-    pairs: Iterable[Pair],
-    tokenizer: Tokenizer,
-    report: CorpusReport,
-    config: DataConfig | None,
-) -> Iterator[Chunk]:
-    """Yield chunks of tokenised pairs; count them in `report`.
+class CleanChunk(NamedTuple):
+    """The pairs of a chunk that are kept."""
+
+    ids: tuple[Ragged, Ragged]  # EOS last
+    report: CorpusReport
+    pairs: list[Pair]  # as text, with `subword_sampling`
+
+
+def clean_chunk(
+    content: bytes, threads: int, config: DataConfig | None, chunk: Chunk
+) -> CleanChunk:
+    """Tokenise a chunk by the tokeniser with this `content`, and drop pairs.
 
     Without a config every pair is kept. Else a pair is dropped for the first of:
 
@@ -83,30 +101,32 @@ def clean(
     - "too_long": a side has more than `max_length` tokens, EOS included.
     - "ratio": the longer side has more than `max_ratio` times the tokens of the
       shorter, plus 5; EOS not counted.
-    - "duplicate": an earlier kept pair has the same source and target.
+    - "duplicate": an earlier pair has the same source and target.
     """
-    seen = SeenPairs()
-    pairs = iter(pairs)
-    while chunk := list(islice(pairs, _CHUNK)):
-        source_text, target_text = zip(*chunk, strict=True)
-        sides = [tokenizer.encode(source_text), tokenizer.encode_target(target_text)]
-        kept = np.arange(len(chunk))
-        if config:
-            checks = length_faults(sides, config)
-            if config.deduplicate:
-                checks["duplicate"] = ~seen.add(chunk)
-            for reason, fails in checks.items():
-                report.dropped[reason] += int(fails[kept].sum())
-                kept = kept[~fails[kept]]
-        report.pairs += len(chunk)
-        report.kept += len(kept)
-        sides = [[side[i] for i in kept] for side in sides]
-        texts = [[side[i] for i in kept] for side in (source_text, target_text)]
-        for counts, side in zip((report.source, report.target), sides, strict=True):
-            counts.tokens += sum(map(len, side))
-            counts.unknown += sum(ids.count(UNK) for ids in side)
-            counts.longest = max([counts.longest, *map(len, side)])
-        yield Chunk(sides, texts)
+    tokenizer = _tokenizer(content, threads)
+    report, pairs = CorpusReport(pairs=len(chunk.pairs)), chunk.pairs
+    sources, targets = zip(*pairs, strict=True)
+    sides = [tokenizer.encode(sources), tokenizer.encode_target(targets)]
+    ids = [Ragged.of(side) for side in sides]
+    kept = np.arange(len(pairs))
+    if config:
+        checks = length_faults(np.stack([side.lengths for side in ids]), config)
+        if chunk.repeated is not None:
+            checks["duplicate"] = chunk.repeated
+        for reason, fails in checks.items():
+            report.dropped[reason] = int(fails[kept].sum())
+            kept = kept[~fails[kept]]
+    if len(kept) < len(pairs):
+        ids = [side.select(kept) for side in ids]
+        pairs = [pairs[index] for index in kept]
+    if not (config and config.subword_sampling):
+        pairs = []
+    report.kept = len(kept)
+    for counts, side in zip((report.source, report.target), ids, strict=True):
+        counts.tokens = len(side.tokens)
+        counts.unknown = int((side.tokens == UNK).sum())
+        counts.longest = int(side.lengths.max(initial=0))
+    return CleanChunk(tuple(ids), report, pairs)
 
 
 def breaks_ratio(
@@ -121,43 +141,15 @@ def breaks_ratio(
     return longer - 1 > max_ratio * (shorter - 1) + _RATIO_SLACK
 
 
-def length_faults(
-    sides: Sequence[Sequence[Sequence[int]]], config: DataConfig
-) -> dict[str, np.ndarray]:
-    """Return by reason of `clean` which pairs have a wrong length: bool [n] each.
+def length_faults(lengths: np.ndarray, config: DataConfig) -> dict[str, np.ndarray]:
+    """Return by reason of `clean_chunk` which pairs have a wrong length: bool [n] each.
 
-    `sides` are the ids of n sources, with their tag, and of n targets, EOS last.
+    `lengths` is int [2, n], the tokens of sources, with their tag, and of targets, EOS
+    included.
     """
-    lengths = np.array([list(map(len, side)) for side in sides])  # [2, n]
     is_tagged = bool(config.tag)
     return {
         "empty": (lengths[0] - is_tagged == 1) | (lengths[1] == 1),
         "too_long": lengths.max(axis=0) > config.max_length,
         "ratio": breaks_ratio(lengths, is_tagged, config.max_ratio),
     }
-
-
-class SeenPairs:
-    """The set of sentence pairs seen so far, as 64-bit hashes.
-
-    Two of the 36M pairs of WMT14 en-fr share a hash with probability 1 / 28,000.
-    """
-
-    def __init__(self) -> None:
-        # Sorted. The largest hash is always in, so that every search ends at an entry.
-        self._hashes = np.array([2**64 - 1], np.uint64)
-
-    def add(self, pairs: Sequence[Pair]) -> np.ndarray:
-        """Add pairs; return whether each is the first of its kind, bool [n]."""
-        digests = (
-            blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
-            for source, target in pairs
-        )
-        hashes = np.frombuffer(b"".join(digests), np.uint64)
-        values, first = np.unique(hashes, return_index=True)
-        index = np.searchsorted(self._hashes, values)
-        absent = self._hashes[index] != values
-        self._hashes = np.insert(self._hashes, index[absent], values[absent])
-        is_new = np.zeros(len(pairs), bool)
-        is_new[first[absent]] = True
-        return is_new

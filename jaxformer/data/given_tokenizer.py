@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.data.text import normalise
 from jaxformer.data.tokenizer import Tokenizer, pair_of
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
+from jaxformer.tokens import BOS, EOS, PAD, UNK
 
 
 def are_files(given: str) -> bool:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.config import BatchesConfig
+from jaxformer.data.ragged import offsets
 from jaxformer.errors import InputError
 
 # A microbatch costs its tokens, padding included, and this share of a full one, so that
@@ -229,17 +230,3 @@ def microbatch_heights(
     microbatches = -(-rows // most)
     even = -(-rows // np.maximum(microbatches, 1))
     return -(-even // multiple) * multiple, microbatches
-
-
-def concatenated_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenate arange(starts[i], starts[i] + lengths[i]) in the dtype of starts."""
-    sizes = lengths.astype(starts.dtype)  # uint64 and int64 would make float64
-    before = np.cumsum(sizes, dtype=starts.dtype) - sizes
-    index = np.repeat(starts - before, lengths)
-    index += np.arange(len(index), dtype=starts.dtype)
-    return index
-
-
-def offsets(lengths: np.ndarray) -> np.ndarray:
-    """Return where pieces of these lengths begin, and the total: int64 [n + 1]."""
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

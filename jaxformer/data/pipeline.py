@@ -15,8 +15,8 @@ import numpy as np
 
 from jaxformer import processes
 from jaxformer.batch import ALL_ROWS, Batch, Rows
-from jaxformer.data.layout import concatenated_ranges
 from jaxformer.data.plan import EpochPlan, Plan
+from jaxformer.data.ragged import concatenated_ranges
 from jaxformer.data.store import TokenizedCorpus
 from jaxformer.errors import InputError
 

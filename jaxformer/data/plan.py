@@ -21,8 +21,9 @@ import numpy as np
 
 from jaxformer.config import BatchesConfig, TrainingConfig
 from jaxformer.data import layout as layouts
-from jaxformer.data.layout import Layout, concatenated_ranges, offsets
+from jaxformer.data.layout import Layout
 from jaxformer.data.mixture import Mixture, shuffle_within
+from jaxformer.data.ragged import concatenated_ranges, offsets
 from jaxformer.data.subwords import SubwordDraw, Subwords
 
 # Of the pairs that keep their plain version, in an epoch that would not fit otherwise.

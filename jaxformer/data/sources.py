@@ -1,8 +1,8 @@
 """Stream sentence pairs from parallel files, TSV, TFDS or the built-in grammar."""
 
 import glob
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from jaxformer.errors import InputError
 
 Pair = tuple[str, str]  # source sentence, target sentence
 SPLITS = ("train", "dev", "test")
+CHUNK = 2**13  # pairs that are in memory at a time
 
 
 class Part(NamedTuple):
@@ -35,6 +36,18 @@ def read_pairs(config: DataConfig, split: str) -> Iterator[Pair]:
     if not config.tag:
         return pairs
     return ((f"{config.tag} {source}", target) for source, target in pairs)
+
+
+def in_chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Yield CHUNK pairs at a time; the last chunk may have fewer."""
+    pairs = iter(pairs)
+    return iter(lambda: list(islice(pairs, CHUNK)), [])
+
+
+def read_split(config: DataConfig, split: str) -> tuple[list[str], list[str]]:
+    """Read all source and all target sentences of a small split, unchanged."""
+    pairs = list(read_pairs(config, split))
+    return [source for source, _ in pairs], [target for _, target in pairs]
 
 
 def read_parts(config: DataConfig, split: str) -> list[Part]:

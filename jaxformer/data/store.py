@@ -1,60 +1,27 @@
-"""Store tokenised sentence pairs on disk: written as a stream, read memory-mapped.
+"""Store tokenised sentence pairs on disk, in shards of numpy's own files.
 
-Each side of a corpus is one flat file of token ids and the offsets at which its
-sentences begin. The 4.5M pairs of WMT14 are about 500 MB of page cache and 72 MB of
-offsets.
+    index.json                 what each shard holds; a shard is complete if it is there
+    00000.source.npy           the ids of the shard's sources, one after the other
+    00000.source.lengths.npy   how many of them each source has, EOS included
+
+and the same of targets. Ids are memory-mapped when they are first read; only the
+offsets of the sentences are in memory, 8 bytes each.
 """
 
 import json
-from array import array
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.layout import concatenated_ranges
+from jaxformer.data.ragged import Ragged, offsets
+from jaxformer.errors import InputError
+from jaxformer.files import write_atomically
 
 SIDES = ("source", "target")
 WORDS = ("source.words", "target.words")  # of `jaxformer.data.subwords`
-_WORD = "<i4"  # the number of a word
-
-
-@dataclass(frozen=True, eq=False)
-class Ragged:
-    """Sequences of different lengths: sequence i is tokens[offsets[i]:offsets[i+1]]."""
-
-    tokens: np.ndarray  # [total] uint16 or int32 ids; memory-mapped when read from disk
-    offsets: np.ndarray  # [n + 1] int64
-
-    @staticmethod
-    def of(sequences: Sequence[Sequence[int]]) -> "Ragged":
-        """Concatenate sequences in memory."""
-        tokens = np.fromiter(chain.from_iterable(sequences), np.int32)
-        return Ragged(tokens, np.cumsum([0, *map(len, sequences)]))
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        """Return the ids of one sequence, EOS included; IndexError outside 0..n-1."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"sequence {index} of {len(self)}")
-        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
-
-    def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return sequences one after the other, and their lengths: int64 [n]."""
-        starts = self.offsets[indices]
-        lengths = self.offsets[indices + 1] - starts
-        return self.tokens[concatenated_ranges(starts, lengths)], lengths
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each sequence, EOS included: int32 [n]."""
-        return np.diff(self.offsets).astype(np.int32)
+_INDEX = "index.json"
 
 
 class TokenizedCorpus(NamedTuple):
@@ -64,51 +31,69 @@ class TokenizedCorpus(NamedTuple):
     target: Ragged
 
 
-def write_corpus(
-    folder: Path,
-    chunks: Iterable[Sequence[Sequence[Sequence[int]]]],
-    *,
-    vocab_size: int,
-    has_words: bool = False,
-) -> None:
-    """Write chunks of (source sequences, target sequences) to a new folder.
+class ShardWriter:
+    """Writes the shards of a corpus to a folder, and continues an incomplete one.
 
-    Each sequence is a list of ids below `vocab_size`, EOS included. With `has_words`,
-    the same sequences as numbers of words are beside them. Memory: one chunk and 8
-    bytes a sequence.
+    `names` are those of the sides, `dtypes` those of their ids. `shards` is the index:
+    JSON values that were given with each shard.
     """
-    dtype = "<u2" if vocab_size <= 65536 else "<i4"
-    dtypes = dict.fromkeys(SIDES, dtype) | dict.fromkeys(
-        WORDS if has_words else (), _WORD
-    )
-    lengths = {name: array("q", [0]) for name in dtypes}
-    folder.mkdir()
-    with ExitStack() as stack:
-        files = {
-            name: stack.enter_context(open(folder / f"{name}.tokens", "wb"))
-            for name in dtypes
-        }
-        for chunk in chunks:
-            for name, sequences in zip(dtypes, chunk, strict=True):
-                ids = np.fromiter(chain.from_iterable(sequences), dtypes[name])
-                ids.tofile(files[name])
-                lengths[name].extend(map(len, sequences))
-    for name, counts in lengths.items():
-        np.save(folder / f"{name}.offsets.npy", np.cumsum(counts))
-    (folder / "format.json").write_text(json.dumps({"dtype": dtype}))
+
+    def __init__(self, folder: Path, names: Sequence[str], dtypes: Sequence[str]):
+        folder.mkdir(exist_ok=True)
+        self._folder, self._dtypes = folder, dict(zip(names, dtypes, strict=True))
+        index = folder / _INDEX
+        self.shards: list[Any] = json.loads(index.read_text()) if index.exists() else []
+
+    def write(self, chunks: Iterable[Sequence[Ragged]], entry: Any) -> None:
+        """Write the next shard: chunks of as many sides as there are names."""
+        sides = zip(*chunks, strict=True)
+        for (name, dtype), parts in zip(self._dtypes.items(), sides, strict=True):
+            stem = self._folder / f"{len(self.shards):05}.{name}"
+            lengths = np.concatenate([part.lengths for part in parts])
+            ids = np.concatenate([part.tokens for part in parts])
+            smallest = np.uint16 if lengths.max(initial=0) < 2**16 else np.int32
+            np.save(f"{stem}.npy", ids.astype(dtype))
+            np.save(f"{stem}.lengths.npy", lengths.astype(smallest))
+        self.shards.append(entry)
+        write_atomically(self._folder / _INDEX, json.dumps(self.shards, indent=1))
+
+
+def id_dtype(vocab_size: int) -> str:
+    """The type of ids below `vocab_size` on disk."""
+    return "<u2" if vocab_size <= 65536 else "<i4"
+
+
+class _Mapped(Sequence):
+    """Arrays in files, each of which is mapped when it is first needed."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files, self._arrays = files, {}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if index not in self._arrays:
+            self._arrays[index] = np.load(self._files[index], mmap_mode="r")
+        return self._arrays[index]
 
 
 def open_corpus(folder: Path, names: Sequence[str] = SIDES) -> TokenizedCorpus:
-    """Memory-map what `write_corpus` wrote, by `names` SIDES or WORDS.
+    """Open what a `ShardWriter` wrote, by `names` SIDES or WORDS.
 
-    Does not verify checksums.
+    Does not verify checksums. Raises InputError for the folder of an older version.
     """
-    dtype = json.loads((folder / "format.json").read_text())["dtype"]
-    dtype = np.dtype(_WORD if names == WORDS else dtype)
+    if not (folder / _INDEX).exists():
+        raise InputError(
+            f"{folder} was written by an earlier version; delete {folder.parent} and "
+            "run --mode=prepare again: the tokeniser and the order of pairs stay"
+        )
+    count = len(json.loads((folder / _INDEX).read_text()))
     sides = []
-    for side in names:
-        offsets, tokens = np.load(folder / f"{side}.offsets.npy"), np.zeros(0, dtype)
-        if offsets[-1]:  # an empty file cannot be mapped
-            tokens = np.memmap(folder / f"{side}.tokens", dtype, mode="r")
-        sides.append(Ragged(tokens, offsets))
+    for name in names:
+        stems = [folder / f"{number:05}.{name}" for number in range(count)]
+        lengths = [np.load(f"{stem}.lengths.npy") for stem in stems]
+        edges = offsets(np.array([each.sum(dtype=np.int64) for each in lengths]))
+        files = [Path(f"{stem}.npy") for stem in stems]
+        sides.append(Ragged(_Mapped(files), offsets(np.concatenate(lengths)), edges))
     return TokenizedCorpus(*sides)

@@ -14,55 +14,55 @@ samples the sentence.
     corpus/versions/source.first.npy, ...  which of them is a word's first
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.batch import EOS
-from jaxformer.data.cleaning import Chunk, breaks_ratio
-from jaxformer.data.layout import concatenated_ranges, offsets
-from jaxformer.data.store import SIDES, WORDS, Ragged, open_corpus, write_corpus
+from jaxformer.data.cleaning import breaks_ratio
+from jaxformer.data.ragged import Ragged, concatenated_ranges, offsets
+from jaxformer.data.sources import Pair
+from jaxformer.data.store import (
+    SIDES,
+    WORDS,
+    ShardWriter,
+    id_dtype,
+    open_corpus,
+)
 from jaxformer.data.text import normalise
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.word_sampler import WordSampler
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
-from jaxformer.progress import progress
+from jaxformer.files import write_atomically
+from jaxformer.tokens import EOS
 
 # A word has about as many versions as the text has the word, within these bounds.
 _VERSIONS = 32, 4096
-_PAIRS_AT_A_TIME = 2**15
+_PAIRS_AT_A_TIME, _WORDS_AT_A_TIME = 2**15, 2**10
 _HASH = 2**32 - 1  # beside (seed, epoch); mixtures count their draws from 1
-
-
-def write_training_text(
-    corpus: Path, chunks: Iterable[Chunk], tokenizer: Tokenizer, config: DataConfig
-) -> None:
-    """Write the chunks of `clean`, and with `data.subword_sampling` the versions.
-
-    Raises InputError if the tokeniser has pieces of several words.
-    """
-    words = WordLists(tokenizer, config) if config.subword_sampling else None
-    sides = ([*ids, *words.number(texts)] if words else ids for ids, texts in chunks)
-    size = {"vocab_size": tokenizer.largest_vocab_size}
-    write_corpus(corpus / "train", sides, **size, has_words=words is not None)
-    if words:
-        with progress("splitting words"):
-            words.write_versions(corpus)
 
 
 class WordLists:
     """The distinct words of each side, numbered as they occur.
 
-    Number 0 is EOS and the tags follow: words that are never split.
+    Number 0 is EOS and the tags follow: words that are never split. The words that are
+    new in a shard of the training text are beside it, so that `prepare` can go on.
     """
 
-    def __init__(self, tokenizer: Tokenizer, config: DataConfig) -> None:
-        """Raise InputError if a piece of the tokeniser goes beyond a space."""
-        self._tokenizer, self._config = tokenizer, config
+    def __init__(
+        self, tokenizer: Tokenizer, config: DataConfig, corpus: Path, shards: int
+    ) -> None:
+        """Read the words of the shards that the text in a folder `corpus` has.
+
+        Raises InputError if a piece of the tokeniser goes beyond a space.
+        """
+        self._tokenizer, self._config, self._corpus = tokenizer, config, corpus
         pieces = tokenizer.source_pieces(), tokenizer.pieces()
         self._ids = [{piece: i for i, piece in enumerate(side)} for side in pieces]
         symbols = [*config.tags, *config.user_defined_symbols]
@@ -81,10 +81,26 @@ class WordLists:
         unsplit = ["", *(tag + " " for tag in config.tags)]
         numbers = {word: number for number, word in enumerate(unsplit)}
         self._numbers = numbers, {"": 0}  # by word, of each side; targets have no tags
+        for shard in range(shards):
+            new = json.loads(self._file(shard).read_bytes())
+            for known, words in zip(self._numbers, new, strict=True):
+                known.update(zip(words, count(len(known)), strict=False))
+        self._saved = [*map(len, self._numbers)]
 
-    def number(self, sides: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+    def _file(self, shard: int) -> Path:
+        return self._corpus / "train" / f"{shard:05}.words.json"
+
+    def save(self, shard: int) -> None:
+        """Save the words that are new since the last call, as those of a shard."""
+        sides = zip(self._numbers, self._saved, strict=True)
+        new = [[*islice(numbers, first, None)] for numbers, first in sides]
+        write_atomically(self._file(shard), json.dumps(new, ensure_ascii=False))
+        self._saved = [*map(len, self._numbers)]
+
+    def number(self, pairs: Sequence[Pair]) -> list[Ragged]:
         """Return the numbers of the words of sources and of targets, EOS last."""
         found = []
+        sides = zip(*pairs, strict=True) if pairs else ((), ())
         for side, (sentences, numbers) in enumerate(
             zip(sides, self._numbers, strict=True)
         ):
@@ -94,32 +110,39 @@ class WordLists:
                 words = text.removeprefix(tag).split()
                 words = [*([tag + " "] if tag else []), *words, ""]
                 found[-1].append([numbers.setdefault(w, len(numbers)) for w in words])
-        return found
+        return [*map(Ragged.of, found)]
 
-    def write_versions(self, corpus: Path) -> None:
+    def write_versions(self) -> None:
         """Split the words and write their versions; the first is that of `encode`."""
+        corpus = self._corpus
         sides = zip(open_corpus(corpus / "train", WORDS), self._numbers, strict=True)
         counts = []
         for words, numbers in sides:
-            counts.append(np.bincount(words.tokens, minlength=len(numbers)))
-            counts[-1] = np.clip(counts[-1], *_VERSIONS)
-        versions, size = self._versions(counts), self._tokenizer.largest_vocab_size
-        write_corpus(corpus / "versions", versions, vocab_size=size)
+            size = len(numbers)
+            found = sum(np.bincount(shard, minlength=size) for shard in words.shards)
+            counts.append(np.clip(found, *_VERSIONS))
+        shutil.rmtree(corpus / "versions", ignore_errors=True)  # of an earlier command
+        size = id_dtype(self._tokenizer.largest_vocab_size)
+        writer = ShardWriter(corpus / "versions", SIDES, [size] * 2)
+        writer.write(self._versions(counts), None)
         for name, each in zip(SIDES, counts, strict=True):
             np.save(corpus / "versions" / f"{name}.first.npy", offsets(each + 1))
 
-    def _versions(self, counts: Sequence[np.ndarray]) -> Iterator[list[list]]:
-        seed, strength = self._config.seed, self._config.subword_sampling
+    def _versions(self, counts: Sequence[np.ndarray]) -> Iterator[list[Ragged]]:
+        """Yield the versions of the words of a side, and none of the other side."""
         for side, numbers in enumerate(self._numbers):
-            for word, count in zip(numbers, counts[side].tolist(), strict=True):
-                if not word or word.endswith(" "):  # EOS or a tag
-                    ids = [self._ids[side][word[:-1]]] if word else [EOS]
-                    versions = [ids] * (count + 1)
-                else:
-                    versions = self._samplers[side].versions(
-                        word, count, strength, f"{seed} {side} {word}"
-                    )
-                yield [[], versions] if side else [versions, []]
+            words = zip(numbers, counts[side].tolist(), strict=True)
+            while some := list(islice(words, _WORDS_AT_A_TIME)):
+                versions = [v for each in some for v in self._versions_of(side, *each)]
+                both = ([], versions) if side else (versions, [])
+                yield [*map(Ragged.of, both)]
+
+    def _versions_of(self, side: int, word: str, count: int) -> list[list[int]]:
+        if not word or word.endswith(" "):  # EOS or a tag
+            return [[self._ids[side][word[:-1]] if word else EOS]] * (count + 1)
+        seed, strength = self._config.seed, self._config.subword_sampling
+        own = f"{seed} {side} {word}"
+        return self._samplers[side].versions(word, count, strength, own)
 
 
 class Side(NamedTuple):
@@ -229,7 +252,7 @@ class SubwordDraw:
 
     def _first_words(self, pairs: np.ndarray) -> np.ndarray:
         words = self.subwords.sides[0].words
-        return words.tokens[words.offsets[pairs]]
+        return words.firsts(pairs)
 
     @staticmethod
     def _sums(side: Side, versions: np.ndarray, counts: np.ndarray) -> np.ndarray:

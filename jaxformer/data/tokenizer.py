@@ -14,25 +14,19 @@ are a tenth of a small vocabulary, and a model that writes bytes can write broke
 import hashlib
 import io
 import json
-import logging
 import re
 import zipfile
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from random import Random
 
-from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from sentencepiece import SentencePieceProcessor
 
-from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.data.text import normalise
-from jaxformer.data_config import TAG, DataConfig
+from jaxformer.data_config import TAG
 from jaxformer.errors import InputError
-from jaxformer.progress import progress
-
-log = logging.getLogger(__name__)
+from jaxformer.tokens import BOS, EOS, PAD, UNK
 
 _RESERVED = 4  # PAD, UNK, BOS, EOS
 _ZIP = b"PK\x03\x04"  # first bytes of a zip file, never of a SentencePiece model
@@ -42,10 +36,11 @@ _LANGUAGE = re.compile(f"({TAG})?")
 
 
 class Tokenizer:
-    """A trained vocabulary; implements `jaxformer.batch.Tokenizer`."""
+    """A trained vocabulary; implements `jaxformer.tokens.Tokenizer`."""
 
     is_shared = True  # whether source and target ids mean the same pieces
     renumbers = False
+    threads = -1  # that encode several sentences; -1: one for each core
 
     def __init__(self, model: bytes):
         """Use the bytes of a SentencePiece model; RuntimeError if they are not one."""
@@ -70,8 +65,7 @@ class Tokenizer:
                     f"{path} is damaged or not the tokeniser of this run (sha256 "
                     f"{found[:12]} instead of {sha256[:12]}); put the original back"
                 )
-            is_packed = content.startswith(_ZIP)
-            return PairTokenizer(content) if is_packed else Tokenizer(content)
+            return tokenizer_of(content)
         except OSError as error:
             raise InputError(f"the tokenizer {path} cannot be read: {error}") from None
         except (RuntimeError, zipfile.BadZipFile, KeyError, ValueError) as error:
@@ -127,7 +121,7 @@ class Tokenizer:
     def _encode_texts(self, texts: list[str]) -> list[list[int]]:
         if len(texts) == 1:  # a pool of threads takes ten times as long
             return [self._processor.encode(texts[0], add_eos=True)]
-        return self._processor.encode(texts, add_eos=True, num_threads=-1)
+        return self._processor.encode(texts, add_eos=True, num_threads=self.threads)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text up to the first EOS, on one line; UNK becomes "⁇"."""
@@ -149,7 +143,7 @@ class _Renumbered(Tokenizer):
         return self.encode(sentences)  # with a tag, as Transformers does
 
     def _encode_texts(self, texts: list[str]) -> list[list[int]]:
-        found = self._processor.encode(texts, out_type=str, num_threads=-1)
+        found = self._processor.encode(texts, out_type=str, num_threads=self.threads)
         return [[*(self._ids.get(each, UNK) for each in row), EOS] for row in found]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -193,6 +187,11 @@ class PairTokenizer(Tokenizer):
         return self._source, self._target
 
 
+def tokenizer_of(content: bytes) -> Tokenizer:
+    """Return the tokeniser with this `content`. Raises for bytes that are no model."""
+    return (PairTokenizer if content.startswith(_ZIP) else Tokenizer)(content)
+
+
 def _text_ids(ids: Sequence[int]) -> list[int]:
     """Return the ids before the first EOS, without PAD and BOS."""
     before_eos = takewhile(EOS.__ne__, map(int, ids))
@@ -234,68 +233,3 @@ def pack_tokenizer(source: bytes, target: bytes, *vocabularies: Sequence[str]) -
 def pair_of(source: bytes, target: bytes) -> PairTokenizer:
     """Join two SentencePiece models, whose ids stay as they are."""
     return PairTokenizer(pack_tokenizer(source, target))
-
-
-def train_tokenizer(
-    sentences: Iterable[str], config: DataConfig, *, has_tags: bool = True
-) -> Tokenizer:
-    """Train a vocabulary of `model_type` on sentences of both languages, or of one.
-
-    The same sentences in the same order give the same bytes. Uses at most
-    `vocab_sentences` of them, drawn with `seed`: 200 bytes of memory each. Raises
-    InputError if there is no text or its characters alone exceed `vocab_size`.
-    """
-    vocab_size, tags = config.vocab_size, config.tags if has_tags else []
-    filled = filter(None, map(normalise, sentences))
-    texts = _draw_sample(filled, config.vocab_sentences, config.seed)
-    if not texts:
-        raise InputError("the training text has no sentence to learn a vocabulary of")
-    model = io.BytesIO()
-    # In a thread, because the main thread handles signals only outside of C++, where an
-    # exception of a handler becomes a RuntimeError.
-    train = partial(ThreadPoolExecutor(1).submit, SentencePieceTrainer.train)
-    try:
-        training = train(
-            sentence_iterator=iter(texts),
-            model_writer=model,
-            model_type=config.model_type,
-            vocab_size=vocab_size,
-            hard_vocab_limit=False,
-            character_coverage=config.character_coverage,
-            user_defined_symbols=[*tags, *config.user_defined_symbols],
-            normalization_rule_name="identity",
-            num_threads=8,  # in the model's bytes: the same hash on every machine
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=BOS,
-            eos_id=EOS,
-            minloglevel=2,  # errors only
-        )
-        with progress("training the vocabulary"):
-            training.result()
-    except RuntimeError as error:
-        too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))
-        raise InputError(
-            f"vocab_size {vocab_size} is too small: the characters of the training "
-            f"text and the reserved ids alone need {too_small[1]}; raise it or lower "
-            "character_coverage."
-            if too_small
-            else f"SentencePiece cannot build {vocab_size} vocabulary ids: {error}."
-        ) from None
-    tokenizer = Tokenizer(model.getvalue())
-    if tokenizer.vocab_size < vocab_size:
-        more = "vocab_size %d is more than the text supports: the vocabulary has %d ids"
-        log.warning(more, vocab_size, tokenizer.vocab_size)
-    return tokenizer
-
-
-def _draw_sample(items: Iterable, size: int, seed: int) -> list:
-    """Return all items, or `size` of them, each with equal chance (Algorithm R)."""
-    random = Random(seed).random  # SentencePiece's own differs from process to process
-    sample = []
-    for index, item in enumerate(items):
-        if index < size:
-            sample.append(item)
-        elif (replaced := int(random() * (index + 1))) < size:
-            sample[replaced] = item
-    return sample

@@ -16,7 +16,7 @@ from random import Random
 
 from sentencepiece import SentencePieceProcessor
 
-from jaxformer.batch import UNK
+from jaxformer.tokens import UNK
 
 _UNKNOWN_PENALTY = 10.0  # of SentencePiece, below the least score
 

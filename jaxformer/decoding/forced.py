@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.batch import EOS, PAD, Batch, Tokenizer
+from jaxformer.batch import Batch
 from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
 from jaxformer.decoding.tasks import pad_rows
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model, require_positions
+from jaxformer.tokens import EOS, PAD, Tokenizer
 
 Side = str | Sequence[str]  # a text, or the pieces of its parts
 Part = tuple[list[int], list[int]]  # ids of a source and of its translation

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import sentencex
 
-from jaxformer.batch import EOS, Tokenizer
 from jaxformer.data_config import base_language
 from jaxformer.errors import InputError
+from jaxformer.tokens import EOS, Tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.batch import EOS, PAD, UNK
 from jaxformer.errors import InputError
+from jaxformer.tokens import EOS, PAD, UNK
 
 MOST_PHRASES, MOST_PIECES = 8, 32  # M and K of all programs
 _FAR = np.iinfo(np.int32).max  # more tokens than any hypothesis needs

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.batch import Tokenizer
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis, distinct_texts, split_tag
 from jaxformer.decoding.search import length_penalty
+from jaxformer.tokens import Tokenizer
 
 logger = logging.getLogger(__name__)
 

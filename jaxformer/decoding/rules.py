@@ -17,10 +17,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.batch import EOS, PAD
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.phrases import Phrases
 from jaxformer.models.sequence_model import block_size, product_blocks
+from jaxformer.tokens import EOS, PAD
 
 
 class Requests(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxformer.batch import PAD
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import no_rules
 from jaxformer.decoding.search import SearchResult, search
 from jaxformer.models.sequence_model import Model, Newest
+from jaxformer.tokens import PAD
 
 Members = tuple[Any, ...]  # weights, memories or caches, one of each model
 

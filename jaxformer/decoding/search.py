@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.batch import BOS, EOS, PAD
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.phrases import (
     Progress,
@@ -41,6 +40,7 @@ from jaxformer.decoding.rules import (
     top_candidates,
 )
 from jaxformer.models.sequence_model import Newest
+from jaxformer.tokens import BOS, EOS, PAD
 
 StepFunction = Callable[..., tuple[jax.Array, Any]]
 

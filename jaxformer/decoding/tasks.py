@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.batch import PAD
 from jaxformer.decoding.phrases import phrase_arrays
 from jaxformer.decoding.rules import Requests
 from jaxformer.decoding.search import SearchResult
+from jaxformer.tokens import PAD
 
 
 class Task(NamedTuple):

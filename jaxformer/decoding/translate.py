@@ -13,7 +13,6 @@ from typing import Any
 import jax
 
 from jaxformer import processes
-from jaxformer.batch import Tokenizer
 from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.forced import GivenPairs, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
@@ -36,6 +35,7 @@ from jaxformer.decoding.tasks import Task
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
 from jaxformer.progress import progress
+from jaxformer.tokens import Tokenizer
 
 ROUND = 256  # sentences of each process between synchronised calls of `check_stop`
 # Between the seeds of two parts: odd, and about 2^32 over the golden ratio, so that the

@@ -11,18 +11,19 @@ import jax
 import numpy as np
 
 from jaxformer import processes
-from jaxformer.batch import Tokenizer
 from jaxformer.config import Config
 from jaxformer.data import grammar
 from jaxformer.data.pipeline import evaluation_batches
 from jaxformer.data.plan import make_plan
-from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.data.ragged import Ragged
+from jaxformer.data.store import TokenizedCorpus
 from jaxformer.data_config import DataConfig
 from jaxformer.decoding.parts import best_texts
 from jaxformer.decoding.translate import Translator
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
 from jaxformer.models.sequence_model import Model, require_positions
 from jaxformer.progress import track
+from jaxformer.tokens import Tokenizer
 from jaxformer.training.loss import LossSums, averages
 from jaxformer.training.sharding import local_mesh, on_mesh, put_batch, rows_here
 from jaxformer.training.step import Parameters, evaluate_batch

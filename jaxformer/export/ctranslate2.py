@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.batch import BOS, EOS, PAD, UNK, Tokenizer
 from jaxformer.config import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.errors import InputError
 from jaxformer.export import parameters
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.tokens import BOS, EOS, PAD, UNK, Tokenizer
 
 # Rows of an exported table of sinusoids, 8 MB for the base model. CTranslate2 truncates
 # sources to 1,024 pieces by default and refuses sequences longer than the table.

@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.batch import BOS, EOS, PAD, UNK, Tokenizer
 from jaxformer.config import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.export import parameters
 from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.tokens import BOS, EOS, PAD, UNK, Tokenizer
 
 LONGEST = 512  # pieces that Transformers' search may generate
 LAYER_NORM_EPSILON = 1e-5  # PyTorch's, of every Marian model

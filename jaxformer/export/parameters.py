@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxformer.batch import Tokenizer
 from jaxformer.errors import InputError
+from jaxformer.tokens import Tokenizer
 
 
 def flat(params: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -19,7 +19,6 @@ import jax
 import numpy as np
 from jax import export
 
-from jaxformer.batch import Tokenizer
 from jaxformer.config import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.scorer import search_translations
@@ -27,6 +26,7 @@ from jaxformer.errors import InputError
 from jaxformer.export.parameters import flat, nested, template, write_tokenizer
 from jaxformer.models.architectures import make_model
 from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.tokens import Tokenizer
 
 
 def write_stablehlo(

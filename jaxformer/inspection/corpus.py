@@ -1,12 +1,9 @@
 """Inspect a parallel corpus before training on it, for `--mode=check`.
 
 Splits are read without the cleaning of training text. Lines count from 1 and end at
-"\\n" alone. As a program it reads a pickled DataConfig and writes the pickled result.
+"\\n" alone.
 """
 
-import pickle
-import signal
-import sys
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -92,8 +89,3 @@ def _describe(
             for kind, found in split.findings.items()
         },
     }
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
-    pickle.dump(inspect_corpus(pickle.load(sys.stdin.buffer)), sys.stdout.buffer)

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxformer.batch import Tokenizer
 from jaxformer.data.cleaning import length_faults
 from jaxformer.data.text import normalise
 from jaxformer.data_config import DataConfig
 from jaxformer.inspection.languages import Languages
+from jaxformer.tokens import Tokenizer
 
 REASONS = ("empty", "too_long", "ratio", "language", "copy", "score")
 
@@ -18,7 +18,7 @@ class PairFilter:
 
     A pair is dropped for the first of:
 
-    - "empty", "too_long", "ratio": its lengths, as in `data.cleaning.clean`.
+    - "empty", "too_long", "ratio": its lengths, as in `data.cleaning.clean_chunk`.
     - "language": `languages` finds a side in another language; None: no such rule.
     - "copy": the translation is the line.
     - "score": the mean log-probability of the translation's tokens is below
@@ -38,8 +38,8 @@ class PairFilter:
 
     def of_lines(self, lines: Sequence[str]) -> list[str]:
         """Return why each line needs no translation, or "" if it needs one."""
-        ids = self._encode(lines)
-        faults = length_faults([ids, ids], self._config)
+        lengths = self._lengths(lines)
+        faults = length_faults(np.stack([lengths, lengths]), self._config)
         return _first({**faults, "language": self._is_foreign(lines, 0)}, len(lines))
 
     def of_pairs(
@@ -52,8 +52,9 @@ class PairFilter:
 
         `log_probabilities` are those of the mean token, natural logarithms.
         """
-        sides = [self._encode(lines), self._tokenizer.encode_target(translations)]
-        faults = length_faults(sides, self._config)
+        found = [*map(len, self._tokenizer.encode_target(translations))]
+        lengths = np.stack([self._lengths(lines), np.array(found, int)])
+        faults = length_faults(lengths, self._config)
         faults["language"] = self._is_foreign(translations, 1)
         same = zip(map(normalise, lines), map(normalise, translations), strict=True)
         faults["copy"] = np.array([left == right for left, right in same])
@@ -61,9 +62,10 @@ class PairFilter:
             faults["score"] = np.array(log_probabilities) < self._least
         return _first(faults, len(lines))
 
-    def _encode(self, lines: Sequence[str]) -> list[list[int]]:
+    def _lengths(self, lines: Sequence[str]) -> np.ndarray:
         tag = self._config.tag and f"{self._config.tag} "
-        return self._tokenizer.encode([tag + line for line in lines])
+        ids = self._tokenizer.encode([tag + line for line in lines])
+        return np.array([*map(len, ids)], int)
 
     def _is_foreign(self, texts: Sequence[str], side: int) -> np.ndarray:
         found = np.zeros(len(texts), bool)

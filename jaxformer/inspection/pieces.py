@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.batch import EOS
 from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.sources import Pair, read_pairs
 from jaxformer.data.store import SIDES
 from jaxformer.data.text import normalise
 from jaxformer.data_config import DataConfig
 from jaxformer.inspection.split import Finding, place
+from jaxformer.tokens import EOS
 
 _LABEL = 40  # characters of a word that are reported
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks import pipeline
-from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.data.ragged import Ragged
+from jaxformer.data.store import TokenizedCorpus
 
 
 @pytest.mark.parametrize("layout", pipeline.LAYOUTS)

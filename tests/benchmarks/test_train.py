@@ -8,8 +8,9 @@ import pytest
 from benchmarks.models import SIZES
 from benchmarks.peers import batches
 from benchmarks.peers.products import products
-from jaxformer.batch import EOS, PAD
-from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.data.ragged import Ragged
+from jaxformer.data.store import TokenizedCorpus
+from jaxformer.tokens import EOS, PAD
 
 
 @pytest.mark.parametrize("name", ["base", "small", "lstm", "convs2s", "tiny"])

@@ -8,9 +8,9 @@ import zipfile
 
 import pytest
 
-from jaxformer.batch import UNK
 from jaxformer.data.corpus import open_prepared
 from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.tokens import UNK
 from tests.commands.conftest import SOURCE, TARGET
 from tests.commands.runs import config_flags, pair_flags
 from tests.commands.test_export import needs_ctranslate2, program_of, run_program

@@ -1,12 +1,14 @@
 """Tests of cleaning: every dropped pair has one reason, and every reason its count."""
 
+from contextlib import closing
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from jaxformer.data.cleaning import CorpusReport, clean
-from jaxformer.data.tokenizer import train_tokenizer
+from jaxformer.data.cleaning import Chunk, clean_chunk
+from jaxformer.data.duplicates import PairHashes
+from jaxformer.data.vocabulary import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -17,17 +19,15 @@ def cleaned():
     config = SimpleNamespace(**letters, seed=0, tags=[], user_defined_symbols=())
     tokenizer = train_tokenizer(["a", "b", "c"], config)
 
-    def cleaned(pairs, **changes):
-        report = CorpusReport()
-        rules = {"max_length": 100, "max_ratio": 2.0, "deduplicate": True} | changes
+    def cleaned(pairs, repeated=None, **changes):
+        rules = {"max_length": 100, "max_ratio": 2.0, "subword_sampling": None}
+        rules = SimpleNamespace(**rules | changes, tag="")
+        found = clean_chunk(tokenizer.content, 1, rules, Chunk(pairs, repeated))
         kept = [
             (tokenizer.decode(source), tokenizer.decode(target))
-            for chunk in clean(
-                pairs, tokenizer, report, SimpleNamespace(**rules, tag="")
-            )
-            for source, target in zip(*chunk.ids, strict=True)
+            for source, target in zip(*found.ids, strict=True)
         ]
-        return kept, report
+        return kept, found.report
 
     return cleaned
 
@@ -38,7 +38,8 @@ def test_each_dropped_pair_is_counted_once(cleaned):
         ("a" * 18, "b" * 18), ("abc", "cba"), ("", "abc"), ("aΩb", "ccc"),
     ]  # fmt: skip
     # n letters are "▁", the letters and EOS: n + 2 tokens.
-    kept, report = cleaned(pairs, max_length=20)
+    repeated = np.array([False] * 5 + [True] * 2 + [False])
+    kept, report = cleaned(pairs, repeated, max_length=20)
     assert kept == [pairs[0], pairs[4], ("a ⁇ b", "ccc")]
     assert report.dropped == {"empty": 3, "too_long": 1, "ratio": 0, "duplicate": 1}
     assert str(report) == (
@@ -56,12 +57,17 @@ def test_the_ratio_has_slack_for_short_sentences(cleaned):
     assert report.dropped["ratio"] == 2
 
 
-def test_duplicates_are_found_within_and_across_chunks(cleaned, monkeypatch):
-    monkeypatch.setattr("jaxformer.data.cleaning._CHUNK", 7)
-    draws = np.random.default_rng(0).integers(1, 10, (100, 2))
+def test_repeated_pairs_are_found_in_chunks_of_any_size(tmp_path):
+    """And neither sides alone, nor sides that are joined alike, are pairs."""
+    draws = np.random.default_rng(0).integers(1, 10, (300, 2))
     pairs = [("a" * a, "b" * b) for a, b in draws]
-    kept, report = cleaned(pairs, max_ratio=9.0)
-    assert kept == list(dict.fromkeys(pairs))
-    assert report.dropped["duplicate"] == 100 - len(kept) > 20
-    assert report.source.longest == 11
-    assert cleaned(pairs, max_ratio=9.0, deduplicate=False)[0] == pairs
+    pairs += [("a b", "c"), ("a", "b c"), ("a b", "c"), ("", "x"), ("x", "")]
+    seen = set()
+    expected = [pair in seen or seen.add(pair) is not None for pair in pairs]
+    for size in (1, 7, len(pairs)):
+        with closing(PairHashes(tmp_path / "hashes")) as hashes:
+            for start in range(0, len(pairs), size):
+                hashes.add(pairs[start : start + size])
+            assert hashes.repeated().tolist() == expected
+            assert hashes.pairs == len(pairs)
+        assert [*tmp_path.iterdir()] == []

@@ -4,19 +4,21 @@ import gzip
 import logging
 import shutil
 from dataclasses import fields, replace
-from unittest.mock import Mock, patch
+from itertools import chain
 
 import numpy as np
 import pytest
 
-from jaxformer.batch import EOS, UNK
 from jaxformer.data import grammar
-from jaxformer.data.corpus import open_prepared, prepare, read_split
-from jaxformer.data.sources import read_pairs, read_parts
-from jaxformer.data.store import open_corpus, write_corpus
+from jaxformer.data.corpus import open_prepared
+from jaxformer.data.preparation import prepare
+from jaxformer.data.ragged import Ragged
+from jaxformer.data.sources import read_pairs, read_parts, read_split
+from jaxformer.data.store import SIDES, ShardWriter, id_dtype, open_corpus
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
+from jaxformer.tokens import EOS, UNK
 
 PAIRS = [
     ("A man runs .", "Ein Mann rennt ."),
@@ -174,11 +176,8 @@ def test_a_workdir_holds_all_that_training_needs(tmp_path, folder, caplog):
     dev = [*PAIRS[:2], ("", "leer"), PAIRS[0]]
     write_split(tmp_path / "text" / "train", [*PAIRS, PAIRS[0], ("", "leer")])
     write_split(tmp_path / "text" / "val", dev)
-    untracked = Mock(side_effect=lambda pairs, *_, **__: pairs)
-    with caplog.at_level(logging.INFO), patch("jaxformer.data.corpus.track", untracked):
+    with caplog.at_level(logging.INFO):
         prepared = prepare(folder, run)
-    progress = [call.args[1:] for call in untracked.call_args_list]  # with totals
-    assert progress == [("tokenising train", 6), ("tokenising dev", 4)]
     assert "4 of 6 pairs kept, dropped: 1 empty, 1 duplicate" in caplog.text
     prepare(folder, tmp_path / "again")
     assert tree(tmp_path / "again") == tree(run)
@@ -203,7 +202,7 @@ def test_a_prepared_workdir_is_only_opened(tmp_path, folder, monkeypatch):
     run = tmp_path / "run"
     prepare(folder, run)
     before = tree(run)
-    monkeypatch.setattr("jaxformer.data.corpus.train_tokenizer", None)
+    monkeypatch.setattr("jaxformer.data.survey.VocabularySamples", None)
     again = prepare(replace(folder, test="x", data_dir="y"), run)
     assert len(again.train.source) == len(PAIRS)
     message = r"vocab_size was 70 and is now 90; data\.max_ratio was 3\.0"
@@ -302,19 +301,38 @@ def test_bad_text_leaves_nothing_behind(tmp_path, folder, broken, changes, messa
 
 SOURCES = [[5, 6, 3], [3], [7, 8, 9, 10, 3]]
 TARGETS = [[11, 3], [12, 13, 3], [3]]
-CHUNKS = [(SOURCES[:2], TARGETS[:2]), ([], []), (SOURCES[2:], TARGETS[2:])]
+CHUNKS = [
+    (Ragged.of(SOURCES[:2]), Ragged.of(TARGETS[:2])),
+    (Ragged.of([]), Ragged.of([])),
+    (Ragged.of(SOURCES[2:]), Ragged.of(TARGETS[2:])),
+]
 
 
+@pytest.mark.parametrize("shards", [[CHUNKS], [[each] for each in CHUNKS]])
 @pytest.mark.parametrize(("vocab_size", "bytes_each"), [(65536, 2), (65537, 4)])
-def test_every_sequence_reads_back_in_order(tmp_path, vocab_size, bytes_each):
+def test_every_sequence_reads_back_in_order(tmp_path, shards, vocab_size, bytes_each):
     last = vocab_size - 1
-    write_corpus(tmp_path / "c", [*CHUNKS, ([[last]], [[3]])], vocab_size=vocab_size)
+    for chunks in [
+        *shards,
+        [(Ragged.of([[last], [7] * 70_000]), Ragged.of([[3]] * 2))],
+    ]:
+        # As after a stop between two shards.
+        writer = ShardWriter(tmp_path / "c", SIDES, [id_dtype(vocab_size)] * 2)
+        writer.write(chunks, len(chunks))
+    assert writer.shards == [*map(len, shards), 1]
     corpus = open_corpus(tmp_path / "c")
-    expected = [*SOURCES, [last]], [*TARGETS, [3]]
+    expected = [*SOURCES, [last], [7] * 70_000], [*TARGETS, [3], [3]]
     for side, sequences in zip(corpus, expected, strict=True):
         assert [list(ids) for ids in side] == sequences
         assert side.lengths.tolist() == list(map(len, sequences))
         assert side.lengths.dtype == np.int32
-        assert isinstance(side.tokens, np.memmap)
-        assert side.tokens.dtype.itemsize == bytes_each
-        assert not side.tokens.flags.writeable
+        assert side.tokens.tolist() == [*chain.from_iterable(sequences)]
+        order = np.array([4, 0, 2, 0, 3, 1])
+        ids, lengths = side.gather(order)
+        assert ids.tolist() == [*chain.from_iterable(sequences[i] for i in order)]
+        assert lengths.tolist() == [len(sequences[i]) for i in order]
+        assert side.firsts(order).tolist() == [sequences[i][0] for i in order]
+        for shard in side.shards:
+            assert shard.dtype.itemsize == bytes_each
+            assert not shard.flags.writeable or not len(shard)
+    assert isinstance(corpus.source.shards[0], np.memmap)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import ALL_ROWS, Rows
-from jaxformer.data.layout import concatenated_ranges, offsets
 from jaxformer.data.pipeline import assemble, evaluation_batches, examples_of, updates
 from jaxformer.data.plan import EpochPlan, Plan, Shape, make_plan
-from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.data.ragged import Ragged, concatenated_ranges, offsets
+from jaxformer.data.store import TokenizedCorpus
 from jaxformer.errors import InputError
 
 every_layout = pytest.mark.parametrize("layout", ["buckets", "packed"])

@@ -21,14 +21,16 @@ from jaxformer.batch import ALL_ROWS, Rows
 from jaxformer.configs import wmt_base
 from jaxformer.data import plan as plans
 from jaxformer.data.cleaning import breaks_ratio
-from jaxformer.data.corpus import open_prepared, prepare
+from jaxformer.data.corpus import open_prepared
 from jaxformer.data.mixture import Weighted, make_mixture
 from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.data.plan import make_plan
+from jaxformer.data.preparation import prepare
 from jaxformer.data.store import SIDES
 from jaxformer.data.subwords import SubwordDraw
 from jaxformer.data.text import normalise
-from jaxformer.data.tokenizer import Tokenizer, train_tokenizer
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.vocabulary import train_tokenizer
 from jaxformer.data.word_sampler import WordSampler
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
@@ -458,9 +460,9 @@ def test_unknown_characters_stay_unknown(folder, tmp_path):
 def test_a_damaged_version_is_found(folder, tmp_path):
     config = config_of(folder, subword_sampling=0.1)
     prepare(config, tmp_path)
-    file = tmp_path / "corpus" / "versions" / f"{SIDES[0]}.tokens"
+    file = tmp_path / "corpus" / "versions" / f"00000.{SIDES[0]}.npy"
     file.write_bytes(file.read_bytes()[:-2])
-    with pytest.raises(InputError, match=r"versions/source.tokens does not have its"):
+    with pytest.raises(InputError, match=r"versions/00000.source.npy does not have"):
         prepare(config, tmp_path)
 
 

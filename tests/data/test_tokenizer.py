@@ -17,7 +17,6 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.data.given_tokenizer import load_given, require_usable
 from jaxformer.data.text import normalise
 from jaxformer.data.tokenizer import (
@@ -25,10 +24,11 @@ from jaxformer.data.tokenizer import (
     Tokenizer,
     pack_tokenizer,
     pair_of,
-    train_tokenizer,
 )
+from jaxformer.data.vocabulary import train_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.processes import interrupts
+from jaxformer.tokens import BOS, EOS, PAD, UNK
 
 RESERVED = {PAD, UNK, BOS, EOS}
 TEXT = [

@@ -20,9 +20,9 @@ import numpy as np
 import scipy.special
 from hypothesis import strategies as st
 
-from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.phrases import distinct, tokens_needed
+from jaxformer.tokens import BOS, EOS, PAD, UNK
 
 VOCABULARY = 7  # PAD, UNK, BOS, EOS and three words
 WORDS = tuple(range(EOS + 1, VOCABULARY))

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxformer.batch import EOS
 from jaxformer.decoding import shapes
 from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.phrases import distinct
 from jaxformer.decoding.tasks import Task
 from jaxformer.models.sequence_model import pad, resize_ring
+from jaxformer.tokens import EOS
 from tests.decoding.tables import (
     STATES,
     Wanted,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxformer.batch import EOS
 from jaxformer.decoding.forced import Attention, TeacherForcing, joined_links, pharaoh
 from jaxformer.errors import InputError
+from jaxformer.tokens import EOS
 from tests.decoding.tiny import (
     MODEL,
     SENTENCES,

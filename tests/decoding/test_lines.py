@@ -5,12 +5,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from jaxformer.batch import EOS
 from jaxformer.decoding import translate as translate_module
 from jaxformer.decoding.parts import Hypothesis, sentences_of
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.tasks import Task
 from jaxformer.errors import InputError
+from jaxformer.tokens import EOS
 from tests.decoding.tiny import EXTRA, MODEL, SENTENCES, open_translator, padded
 from tests.models.tiny import model_of
 

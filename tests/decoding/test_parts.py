@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.batch import EOS
 from jaxformer.decoding.parts import parts_of
+from jaxformer.tokens import EOS
 
 
 def encode(texts):

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.batch import EOS, UNK
 from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.phrases import (
@@ -21,6 +20,7 @@ from jaxformer.decoding.phrases import (
     tokens_needed,
 )
 from jaxformer.errors import InputError
+from jaxformer.tokens import EOS, UNK
 from tests.decoding.tables import (
     STATES,
     VOCABULARY,

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxformer.batch import EOS
 from jaxformer.decoding.forced import PairScore, TeacherForcing
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.rerank import Reranker, rerank
 from jaxformer.errors import InputError
+from jaxformer.tokens import EOS
 from jaxformer.training.sharding import batch_sharding
 from jaxformer.translators import _direction
 from jaxformer.workdir import Workdir

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import chisquare
 
-from jaxformer.batch import EOS, PAD
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Rules, sampled_token, top_candidates
+from jaxformer.tokens import EOS, PAD
 
 WIDTH = 2
 WORD = EOS + 1

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.batch import BOS, EOS, PAD, UNK
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests, no_rules
 from jaxformer.decoding.search import advance, search, start
+from jaxformer.tokens import BOS, EOS, PAD, UNK
 from tests.decoding.tables import (
     STATES,
     VOCABULARY,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from jaxformer import processes
-from jaxformer.batch import EOS
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.scorer import search_translations
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
+from jaxformer.tokens import EOS
 from jaxformer.training.sharding import abstract_state, batch_sharding
 from tests.decoding.tables import hypotheses_of
 from tests.decoding.tiny import (

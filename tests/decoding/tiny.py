@@ -6,10 +6,11 @@ from functools import cache, partial
 import jax
 import numpy as np
 
-from jaxformer.batch import BOS, EOS, PAD, UNK, Batch
+from jaxformer.batch import Batch
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
 from jaxformer.models.sequence_model import Model
+from jaxformer.tokens import BOS, EOS, PAD, UNK
 from tests.models.tiny import VOCABULARY, model_of, shapes_of
 
 FIRST_WORD = EOS + 1

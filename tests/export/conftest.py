@@ -11,10 +11,11 @@ import pytest
 
 from benchmarks.peers.batches import padded
 from benchmarks.peers.decoding import Numbers
-from jaxformer.batch import EOS, PAD, Batch, shift_right
+from jaxformer.batch import Batch, shift_right
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.export.marian import export_marian
 from jaxformer.models.sequence_model import Model
+from jaxformer.tokens import EOS, PAD
 from tests.models.tiny import model_of, shapes_of
 
 VOCABULARY = 40

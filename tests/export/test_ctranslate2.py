@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.batch import EOS
 from jaxformer.errors import InputError
 from jaxformer.export.ctranslate2 import write_ctranslate2
+from jaxformer.tokens import EOS
 from tests.export.conftest import (
     OPTIONS,
     UNTIED,

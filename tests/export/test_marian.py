@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxformer.batch import BOS, EOS, PAD, UNK
-from jaxformer.data.tokenizer import pack_tokenizer, pair_of, train_tokenizer
+from jaxformer.data.tokenizer import pack_tokenizer, pair_of
+from jaxformer.data.vocabulary import train_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.export.marian_import import read_marian
+from jaxformer.tokens import BOS, EOS, PAD, UNK
 from tests.export.conftest import (
     UNTIED,
     assert_transformers_agrees,

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.batch import BOS, EOS, UNK
 from jaxformer.data.tokenizer import Tokenizer, pack_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.export.marian import FIXED
 from jaxformer.export.marian_import import read_marian
+from jaxformer.tokens import BOS, EOS, UNK
 from tests.export.conftest import (
     UNTIED,
     assert_transformers_agrees,

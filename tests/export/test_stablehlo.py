@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.batch import EOS
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.scorer import search_translations
 from jaxformer.errors import InputError
 from jaxformer.export.parameters import flat
 from jaxformer.export.stablehlo import translation_program, write_stablehlo
 from jaxformer.models import attention
+from jaxformer.tokens import EOS
 from tests.export.conftest import make_batch
 
 OPTIONS = TranslateOptions(beam_size=2, alpha=0.6, extra_length=5, batch_tokens=64)

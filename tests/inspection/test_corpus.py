@@ -12,8 +12,9 @@ import pytest
 
 from jaxformer.data import grammar
 from jaxformer.data.corpus import DevSet, PreparedCorpus
+from jaxformer.data.ragged import Ragged
 from jaxformer.data.sources import read_pairs
-from jaxformer.data.store import Ragged, TokenizedCorpus
+from jaxformer.data.store import TokenizedCorpus
 from jaxformer.errors import InputError
 from jaxformer.inspection.background import inspect_in_background
 from jaxformer.inspection.corpus import inspect_corpus
@@ -137,7 +138,7 @@ def test_another_process_finds_the_same_and_ends(files, found, monkeypatch):
             super().__init__(*args, **kwargs)
             started.append(self)
 
-    monkeypatch.setattr("jaxformer.inspection.background.Popen", Started)
+    monkeypatch.setattr("jaxformer.worker.Popen", Started)
     with inspect_in_background(files) as inspected:
         started[0].kill()
         with pytest.raises(InputError, match="ended with code -9"):

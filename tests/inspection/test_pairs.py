@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from jaxformer.data.tokenizer import train_tokenizer
+from jaxformer.data.vocabulary import train_tokenizer
 from jaxformer.inspection.languages import Languages
 from jaxformer.inspection.pairs import REASONS, PairFilter
 
@@ -61,7 +61,7 @@ def test_each_pair_is_dropped_for_the_first_reason(make):
 def test_a_tag_counts_as_a_token_for_the_greatest_length_only(make, monkeypatch):
     """As in the cleaning of training text."""
     line, rules = "The doctor helps.", make(tag=TAG)
-    length = len(make()._encode([line])[0])
+    length = int(make()._lengths([line])[0])
     assert rules.of_lines([line, " "]) == ["", "empty"]
     for most, reason in ((length + 1, ""), (length, "too_long")):
         changed = dataclasses.replace(rules._config, max_length=most)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from jaxformer.batch import EOS, PAD, Batch
+from jaxformer.batch import Batch
 from jaxformer.decoding import shapes
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translate import Translator
+from jaxformer.tokens import EOS, PAD
 from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
 from tests.decoding.tables import VOCABULARY, WORDS, Wanted, assert_same, plain_search

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from jaxformer.batch import BOS, EOS, PAD, Batch
+from jaxformer.batch import Batch
 from jaxformer.models.sequence_model import Newest, resize_ring
+from jaxformer.tokens import BOS, EOS, PAD
 from tests.models.tiny import VOCABULARY, model_of, params_of
 
 PUBLISHED = {"attention_bias": True, "activation": "swish", "logits_bias": True}

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.batch import EOS, Batch
+from jaxformer.batch import Batch
 from jaxformer.models.embeddings import NAMES
 from jaxformer.models.sequence_model import parameter_count
+from jaxformer.tokens import EOS
 from tests.models.tiny import VALUES, model_of, params_of, shapes_of
 
 SOURCE, TARGET, D = 30, 24, 16  # ids of each side, d_model

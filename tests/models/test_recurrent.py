@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from jaxformer.batch import EOS, PAD, Batch, shift_right
+from jaxformer.batch import Batch, shift_right
 from jaxformer.errors import InputError
 from jaxformer.models.recurrent import attention, cells
 from jaxformer.models.sequence_model import parameter_count
+from jaxformer.tokens import EOS, PAD
 from tests.models import tiny
 from tests.models.test_transformer import BATCH
 from tests.models.tiny import params_of, shapes_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from jaxformer.batch import EOS, PAD, Batch
+from jaxformer.batch import Batch
 from jaxformer.config_files import parse_config
 from jaxformer.configs import demo
 from jaxformer.errors import InputError
@@ -17,6 +17,7 @@ from jaxformer.models import local_attention
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.settings import Section
+from jaxformer.tokens import EOS, PAD
 from tests.models.tiny import config_of, model_of, params_of, shapes_of
 
 V = 23

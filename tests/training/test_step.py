@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.batch import EOS, PAD, Batch
+from jaxformer.batch import Batch
+from jaxformer.tokens import EOS, PAD
 from jaxformer.training.loss import LossSums
 from jaxformer.training.step import (
     Gradients,

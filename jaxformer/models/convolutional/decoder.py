@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.batch import PAD
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.layers import HALF, normalise_weight
 from jaxformer.models.convolutional.network import ConvS2S
@@ -26,6 +25,7 @@ from jaxformer.models.sequence_model import (
     resize_ring,
     step_logits,
 )
+from jaxformer.tokens import PAD
 
 
 class Affine(NamedTuple):

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.batch import PAD
 from jaxformer.models.recurrent.attention import Source, source_of
 from jaxformer.models.recurrent.cells import along
 from jaxformer.models.recurrent.config import RecurrentConfig
 from jaxformer.models.recurrent.recurrent import Recurrent, restart, start_of
 from jaxformer.models.recurrent.step import DecoderWeights, Past, advance, first_past
 from jaxformer.models.sequence_model import Newest, Parameters, pad, step_logits
+from jaxformer.tokens import PAD
 
 
 class Weights(NamedTuple):

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.batch import PAD
 from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
 from jaxformer.models.sequence_model import (
     Newest,
@@ -42,6 +41,7 @@ from jaxformer.models.transformer.ring import (
     vectors_of_slots,
 )
 from jaxformer.models.transformer.transformer import SUBLAYERS, Transformer
+from jaxformer.tokens import PAD
 
 
 class Linear(NamedTuple):

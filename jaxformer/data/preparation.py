@@ -1,0 +1,228 @@
+"""Prepare a workdir: train the vocabulary, clean and tokenise the text (section 5.1).
+
+The text is read twice. The first reading counts the pairs, finds duplicates and draws
+the sentences of which the vocabulary is made. In the second, processes tokenise chunks
+of pairs, which become the shards of the corpus. The files are the same for any number
+of processes.
+
+Until the end all files are in a hidden folder. After a kill or a full disk, `prepare`
+goes on with the missing shards there if the first reading was complete.
+"""
+
+import functools
+import json
+import logging
+import operator
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer.data import sources
+from jaxformer.data.cleaning import Chunk, CleanChunk, CorpusReport, clean_chunk
+from jaxformer.data.corpus import PreparedCorpus, open_prepared
+from jaxformer.data.sources import in_chunks, read_pairs, read_split
+from jaxformer.data.store import SIDES, WORDS, ShardWriter, id_dtype
+from jaxformer.data.subwords import WordLists
+from jaxformer.data.survey import (
+    Survey,
+    folder_of,
+    remove_survey,
+    repeated_pairs,
+    require_same_text,
+    survey_text,
+    text_has_changed,
+    trained_tokenizer,
+)
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data_config import DataConfig
+from jaxformer.errors import InputError
+from jaxformer.files import new_folder, write_atomically, write_checksums
+from jaxformer.progress import progress
+from jaxformer.worker import ordered_map
+
+log = logging.getLogger(__name__)
+
+SHARD = 2**17  # pairs of the text in a shard, dropped ones included
+_CLEAN = "jaxformer.data.cleaning:clean_chunk"
+
+
+def prepare(
+    config: DataConfig,
+    workdir: Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    processes: int | None = None,
+) -> PreparedCorpus:
+    """Prepare a workdir, or open it if it is prepared already.
+
+    A tokenizer is trained unless `tokenizer` is given. `processes` clean long text;
+    None: one for each core. Raises InputError if the text cannot be used, leaving the
+    workdir unchanged, or if the workdir is damaged or was prepared with other settings
+    or other text.
+    """
+    corpus = workdir / "corpus"
+    if corpus.exists():
+        prepared = open_prepared(workdir)
+        require_same_text(config, workdir, prepared.report)
+        log.info("corpus: using %s as it was prepared", corpus)
+        return prepared
+    start = time.monotonic()
+    # Before the long work: it may be missing.
+    dev = {name: read_split(data, "dev") for name, data in config.dev_texts.items()}
+    for name, (sentences, _) in dev.items():
+        if not sentences:
+            raise InputError(
+                f"the dev split {name and f'of {name} '}is empty; raise "
+                "data.builtin_eval_pairs or change data.dev"
+            )
+    with new_folder(corpus, continues=True) as partial:
+        survey = survey_text(partial, config, dev, tokenizer)
+        if tokenizer is None:
+            tokenizer = trained_tokenizer(partial)
+        else:
+            log.info("corpus: using a tokeniser of %d ids", tokenizer.vocab_size)
+        count = processes or _cores()
+        report = _write_train(partial, config, tokenizer, survey, count)
+        _write_dev(partial, dev, tokenizer, report)
+        survey.require_unchanged(config)
+        report |= {
+            "vocab_size": tokenizer.largest_vocab_size,
+            "tokenizer": tokenizer.hash,
+            "text": survey.text,
+            "settings": survey.made_with["settings"],
+            "folder": folder_of(config),
+            "files": survey.made_with["files"],
+        }
+        (partial / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+        remove_survey(partial)
+        write_checksums(partial)
+        file = workdir / "tokenizer.model"
+        if not file.exists():
+            write_atomically(file, tokenizer.content)
+    log.info("corpus: prepared in %.0f s", time.monotonic() - start)
+    return open_prepared(workdir)
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    is_linux = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if is_linux else os.cpu_count()
+
+
+def _write_train(
+    folder: Path,
+    config: DataConfig,
+    tokenizer: Tokenizer,
+    survey: Survey,
+    processes: int,
+) -> dict[str, Any]:
+    """Write the missing shards of the training text; return its part of the report."""
+    size, names = id_dtype(tokenizer.largest_vocab_size), SIDES
+    if config.subword_sampling:
+        names += WORDS
+    dtypes = [size, size, "<i4", "<i4"][: len(names)]
+    writer, words = ShardWriter(folder / "train", names, dtypes), None
+    if config.subword_sampling:
+        words = WordLists(tokenizer, config, folder, len(writer.shards))
+    reports = {}
+    for number, (name, data) in enumerate(config.training_texts.items()):
+        pairs, label = survey.pairs[name], f"train {name}".rstrip()
+        done = sum(shard["corpus"] == name for shard in writer.shards)
+        start = done * SHARD
+        # Starting a process takes as long as a few thousand pairs.
+        count = min(processes, max(1, (pairs - start) // (4 * sources.CHUNK)))
+        threads = -1 if count == 1 else 1
+        repeated = None
+        if data.deduplicate:
+            repeated = repeated_pairs(folder, number)
+        chunks = _training_chunks(data, repeated, start)
+        state = tokenizer.content, threads, data
+        with (
+            progress(f"tokenising {label}", pairs, unit="pairs", initial=start) as work,
+            closing(ordered_map(_CLEAN, state, chunks, processes=count)) as cleaned,
+        ):
+            for _ in range(done, -(-pairs // SHARD)):
+                part = islice(cleaned, SHARD // sources.CHUNK)
+                _write_shard(writer, name, part, words, work)
+        own = [each["report"] for each in writer.shards if each["corpus"] == name]
+        reports[name] = sum(map(CorpusReport.of, own), CorpusReport())
+        if reports[name].pairs != pairs:
+            raise text_has_changed()
+        log.info("corpus: %s: %s", label, reports[name])
+    train = functools.reduce(operator.add, reports.values())
+    if not train.kept:
+        raise InputError(
+            f"no training pair is left of {train.pairs}: dropped {train.dropped}"
+        )
+    if words:
+        with progress("splitting words"):
+            words.write_versions()
+    corpora = {name: asdict(counts) for name, counts in reports.items()}
+    return {"train": asdict(train), "dev_sets": {}, "corpora": corpora}
+
+
+def _training_chunks(
+    data: DataConfig, repeated: np.ndarray | None, start: int
+) -> Iterator[Chunk]:
+    """Yield the text from pair `start` on."""
+    pairs = read_pairs(data, "train")
+    deque(islice(pairs, start), maxlen=0)
+    for chunk in in_chunks(pairs):
+        end, known = start + len(chunk), None
+        if repeated is not None:
+            known = np.array(repeated[start:end])
+            if len(known) < len(chunk):
+                raise text_has_changed()
+        yield Chunk(chunk, known)
+        start = end
+
+
+def _write_shard(
+    writer: ShardWriter,
+    name: str,
+    chunks: Iterable[CleanChunk],
+    words: WordLists | None,
+    work: Any,
+) -> None:
+    sides, report = [], CorpusReport()
+    for chunk in chunks:
+        numbers = words.number(chunk.pairs) if words else []
+        sides.append([*chunk.ids, *numbers])
+        report += chunk.report
+        work.update(chunk.report.pairs)
+    if words:
+        words.save(len(writer.shards))
+    writer.write(sides, {"corpus": name, "report": asdict(report)})
+
+
+def _write_dev(
+    folder: Path,
+    dev: dict[str, tuple[list[str], list[str]]],
+    tokenizer: Tokenizer,
+    report: dict[str, Any],
+) -> None:
+    """Write the validation texts, in tokens and as text; add them to the report."""
+    size = id_dtype(tokenizer.largest_vocab_size)
+    for name, sides in dev.items():
+        part = f"dev.{name}" if report["dev_sets"] else "dev"
+        pairs = list(zip(*sides, strict=True))
+        chunk = clean_chunk(tokenizer.content, -1, None, Chunk(pairs, None))
+        shutil.rmtree(folder / part, ignore_errors=True)  # of an earlier command
+        counts = asdict(chunk.report)
+        ShardWriter(folder / part, SIDES, [size] * 2).write(
+            [chunk.ids], {"corpus": name, "report": counts}
+        )
+        log.info("corpus: %s: %s", part, chunk.report)
+        report["dev_sets"][name], report[part] = part, counts
+        for side, sentences in zip(SIDES, sides, strict=True):
+            text = "".join(f"{sentence}\n" for sentence in sentences)
+            (folder / f"{part}.{side}.txt").write_text(text, "utf-8", newline="\n")

@@ -1,0 +1,37 @@
+"""Reserved ids, and what a tokeniser does, which every room shares.
+
+A sentence of n pieces is a sequence of n + 1 ids: the pieces, then EOS.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back; `jaxformer.data.tokenizer` is one."""
+
+    vocab_size: int  # ids of targets, reserved ones included
+    source_vocab_size: int  # of sources, which may have a vocabulary of their own
+    source_model: bytes  # a SentencePiece model, as in its file
+    target_model: bytes  # the same one if both languages share it
+    renumbers: bool  # whether ids differ from those of the SentencePiece models
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Turn each source sentence into ids, EOS last."""
+
+    def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Turn each target sentence into ids, EOS last."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Turn ids up to EOS back into text."""
+
+    def pieces(self) -> list[str]:
+        """Name every id of targets."""
+
+    def source_pieces(self) -> list[str]:
+        """Name every id of sources."""
+
+    def language_code(self, text: str) -> str:
+        """Return the tag, a piece such as ">>fra<<", that begins a source, or ""."""
