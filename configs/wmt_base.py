@@ -30,6 +30,7 @@ def get_config() -> ConfigDict:
             "dev_target": "",
             "test_source": "",
             "test_target": "",
+            "columns": (),
             "data_dir": "",
             "download": True,
             "builtin_pairs": 0,

@@ -27,8 +27,15 @@ class DataConfig(Section, name="data"):
         'Kind of text: "files" (train_source, train_target, ... are paths or globs), '
         '"directory" (files STEM.LANGUAGE in `directory`; train, dev and test are '
         'stems), "tsv" (train, dev and test are paths or globs of '
-        'source<TAB>target lines), "tfds:NAME" (a TensorFlow Datasets translation set; '
-        'train, dev and test are its splits) or "builtin:grammar". Files may be .gz.'
+        'source<TAB>target lines), "jsonl" or "parquet" (paths or globs; `columns` '
+        'names the texts), "tfds:NAME" (a TensorFlow Datasets translation set; train, '
+        'dev and test are its splits) or "builtin:grammar". Text may be compressed: '
+        ".gz, .bz2 or .zst."
+    )
+    columns: tuple[str, ...] = setting(
+        'Source and target column of "jsonl" and "parquet", such as ("text.en", '
+        '"text.de"). Empty: named as the languages, at the top or in "translation".',
+        absent=(),
     )
     source_language: str = setting('ISO code of the source language, such as "en".')
     target_language: str = setting('ISO code of the target language, such as "de".')
@@ -123,6 +130,11 @@ class DataConfig(Section, name="data"):
                         "and no space at an end"
                     )
         self.parts  # noqa: B018 - raises for an invalid corpus
+        if len(self.columns) not in (0, 2):
+            raise InputError(
+                f"data.columns has {len(self.columns)} columns; give two, the source's "
+                "first"
+            )
         for key in ("source_language", "target_language"):
             if not getattr(self, key):
                 raise InputError(
@@ -243,7 +255,7 @@ class DataConfig(Section, name="data"):
         """The values that say which the validation text is."""
         return (
             self.corpus, self.directory, self.dev, self.dev_source, self.dev_target,
-            self.data_dir, self.builtin_eval_pairs,
+            self.columns, self.data_dir, self.builtin_eval_pairs,
             self.source_language, self.target_language, self.tag,
         )  # fmt: skip
 
@@ -252,7 +264,7 @@ class DataConfig(Section, name="data"):
 _OF_A_CORPUS = (
     "corpus", "source_language", "target_language", "directory", "train", "dev", "test",
     "train_source", "train_target", "dev_source", "dev_target", "test_source",
-    "test_target", "data_dir", "builtin_pairs", "builtin_eval_pairs", "tag",
+    "test_target", "columns", "data_dir", "builtin_pairs", "builtin_eval_pairs", "tag",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Stream sentence pairs from parallel files, TSV, TFDS or the built-in grammar."""
+"""Stream sentence pairs from files, TFDS or the built-in grammar."""
 
 import glob
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.data import grammar
-from jaxformer.data.text import read_lines
+from jaxformer.data.records import read_json_lines, read_parquet
+from jaxformer.data.text import COMPRESSED, read_lines
 from jaxformer.data.tfds_source import read_tfds
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
@@ -68,6 +69,13 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
         case "tfds", _ if name:
             label = f"{config.corpus} {setting(split)}"
             return [Part(label, label, read_tfds(config, name, setting(split)))]
+        case (("jsonl" | "parquet"), ""):
+            read = read_json_lines if kind == "jsonl" else read_parquet
+            languages = config.source_language, config.target_language
+            return [
+                Part(str(path), str(path), read(path, config.columns, languages))
+                for path in _find(setting(split))
+            ]
         case "tsv", "":
             return [
                 Part(str(path), str(path), _read_tsv(path))
@@ -88,7 +96,7 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
         case _:
             raise InputError(
                 f"unknown data.corpus {config.corpus!r}: use files, directory, tsv, "
-                "tfds:NAME or builtin:grammar"
+                "jsonl, parquet, tfds:NAME or builtin:grammar"
             )
     return [
         Part(str(source), str(target), _read_parallel(source, target))
@@ -132,10 +140,11 @@ def _find(pattern: str) -> list[Path]:
 
 def _find_either(name: str) -> Path:
     """Find the plain or else the compressed file."""
-    for path in (Path(name), Path(f"{name}.gz")):
+    for ending in ("", *COMPRESSED):
+        path = Path(name + ending)
         if path.is_file():
             return path
-    raise InputError(f"there is neither {name} nor {name}.gz")
+    raise InputError(f"there is no {name}, also not with {', '.join(COMPRESSED)}")
 
 
 def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:

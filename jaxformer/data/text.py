@@ -4,6 +4,7 @@ Lines end at "\\n" only, and a "\\r" before it is dropped: sentences contain U+0
 U+2028, and splitting there would misalign all later pairs.
 """
 
+import bz2
 import gzip
 import re
 import unicodedata
@@ -11,8 +12,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from backports import zstd
+
 from jaxformer.errors import InputError
 
+_OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": zstd.open}
+COMPRESSED = tuple(_OPENERS)  # endings of files that are read as text
 _BLOCK = 2**18  # bytes of a file that are decoded at a time
 # SentencePiece marks spaces with U+2581: in text it would be decoded as a space.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]+")
@@ -52,19 +57,19 @@ def decode_lines(blocks: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Stream the lines of a UTF-8 file, plain or .gz.
+    """Stream the lines of a UTF-8 file, plain or compressed.
 
     Raises InputError, naming the file, if it is empty or cannot be read.
     """
     is_empty = True
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
             blocks = iter(lambda: file.read(_BLOCK) + file.readline(), b"")
             for line in decode_lines(blocks, str(path)):
                 is_empty = False
                 yield line
-    except (OSError, EOFError, zlib.error) as error:
-        damage = f"the gzip data is damaged or cut short ({error})"
+    except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:
+        damage = f"the {path.suffix} data is damaged or cut short ({error})"
         reason = getattr(error, "strerror", None) or damage
         raise InputError(f"{path} cannot be read: {reason}") from None
     if is_empty:

@@ -1,13 +1,18 @@
 """Tests of sources, prepared workdirs and token files: what is read, every message."""
 
+import bz2
 import gzip
+import json
 import logging
 import shutil
 from dataclasses import fields, replace
 from itertools import chain
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
+from backports import zstd
 
 from jaxformer.data import grammar
 from jaxformer.data.corpus import open_prepared
@@ -15,6 +20,7 @@ from jaxformer.data.preparation import prepare
 from jaxformer.data.ragged import Ragged
 from jaxformer.data.sources import read_pairs, read_parts, read_split
 from jaxformer.data.store import SIDES, ShardWriter, id_dtype, open_corpus
+from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
@@ -33,9 +39,12 @@ GLOBS = FILES | {"train_source": "part-*.en.gz", "train_target": "part-*.de.gz"}
 TSV = {"corpus": "tsv", "train": "pairs.tsv"}
 
 
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zstd.compress}
+
+
 def write_lines(path, lines):
     data = "".join(f"{line}\n" for line in lines).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    path.write_bytes(COMPRESS.get(path.suffix, bytes)(data))
 
 
 def write_split(stem, pairs=PAIRS, ending=""):
@@ -62,7 +71,7 @@ def folder(tmp_path, monkeypatch):
         "max_ratio": 3.0, "deduplicate": True, "seed": 7,
         "corpora": (), "temperature": None, "tag": "", "user_defined_symbols": (),
         "shared_vocabulary": True,
-        "model_type": "bpe", "subword_sampling": None,
+        "model_type": "bpe", "subword_sampling": None, "columns": (),
     }  # fmt: skip
     return DataConfig(**values)
 
@@ -85,6 +94,86 @@ def test_every_kind_of_text_is_read_in_order(folder, kind):
     assert read(folder, **kind) == PAIRS
 
 
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_compressed_text_is_read(tmp_path, folder, ending):
+    """Also of several frames, as parallel compressors write it."""
+    (tmp_path / "more").mkdir()
+    write_split(tmp_path / "more" / "train", ending=ending)
+    assert read(folder, directory="more") == PAIRS
+    file = tmp_path / f"x{ending}"
+    file.write_bytes(b"".join(map(COMPRESS[ending], (b"a\nb", b"c\n", b"d\n"))))
+    assert [*read_lines(file)] == ["a", "bc", "d"]
+
+
+def write_records(path, records):
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), path)
+    else:
+        write_lines(path, map(json.dumps, records))
+
+
+LANGUAGES = "en", "de"
+RECORDS = {  # by the column of the German text
+    "de": lambda pair: {"id": 1, **dict(zip(LANGUAGES, pair, strict=True))},
+    "translation.de": lambda pair: {
+        "translation": dict(zip(LANGUAGES, pair, strict=True)), "x": [1]
+    },
+    "b.c.text": lambda pair: {"a": pair[0], "b": {"c": {"text": pair[1]}}},
+}  # fmt: skip
+kinds_of_records = pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+
+
+@kinds_of_records
+@pytest.mark.parametrize("column", RECORDS)
+def test_records_are_read_by_their_columns(tmp_path, folder, kind, column):
+    """Line ends within a text become spaces, and a null is blank."""
+    pairs = [*PAIRS, ("two\nlines\r\n", "ä"), ("null", None)]
+    write_records(tmp_path / f"1.{kind}", [*map(RECORDS[column], pairs[:3])])
+    write_records(tmp_path / f"2.{kind}", [*map(RECORDS[column], pairs[3:])])
+    changes = {"corpus": kind, "train": f"?.{kind}"}
+    if column == "b.c.text":
+        changes["columns"] = ("a", column)
+    expected = [*PAIRS, ("two lines  ", "ä"), ("null", "")]
+    assert read(folder, **changes) == expected
+    if column != "b.c.text":
+        assert read(folder, **changes, **SWAPPED) == [(b, a) for a, b in expected]
+
+
+@kinds_of_records
+@pytest.mark.parametrize(
+    ("records", "columns", "message"),
+    [
+        ([{"en": "a", "fr": "b"}], (), "no column de; set data.columns .* of en, fr$"),
+        ([{"t": {"a": "b"}, "n": 1}], ("t.a", "t.b"), r"no column t\.b; .* t\.a, n$"),
+        ([{"en": "a", "de": 7}], (), "1: column de is 7; it must be text"),
+        ([{"en": "a", "de": "b"}], ("de",), "data.columns has 1 columns; give two"),
+    ],
+)
+def test_records_without_texts_are_refused(
+    tmp_path, folder, kind, records, columns, message
+):
+    write_records(tmp_path / f"x.{kind}", records)
+    changes = {"corpus": kind, "train": f"x.{kind}", "columns": columns}
+    assert_refused(folder, message, **changes)
+
+
+def test_damaged_records_are_named(tmp_path, folder):
+    (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b"}\n{"en": "a"\n')
+    wrong = r"x\.jsonl, line 2 is no JSON"
+    assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
+    (tmp_path / "x.parquet").write_bytes(b"no parquet")
+    wrong = r"x\.parquet cannot be read as Parquet"
+    assert_refused(folder, wrong, corpus="parquet", train="x.parquet")
+    write_records(tmp_path / "y.parquet", [{"en": "a", "de": "b"}])
+    content = (tmp_path / "y.parquet").read_bytes()
+    (tmp_path / "x.parquet").write_bytes(content[:-20])
+    assert_refused(folder, wrong, corpus="parquet", train="x.parquet")
+    empty = pyarrow.array([], "string")
+    table = pyarrow.table({"en": empty, "de": empty})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    assert_refused(folder, "parquet is empty", corpus="parquet", train="x.parquet")
+
+
 def test_a_directory_is_read_by_language(folder):
     assert read(folder, **SWAPPED) == [(b, a) for a, b in PAIRS]
     assert read_split(folder, "dev") == tuple(map(list, zip(*PAIRS[:2], strict=True)))
@@ -105,7 +194,8 @@ def test_lines_end_at_newline_only(tmp_path, folder):
     assert [a for a, _ in read(folder, **FILES)] == [separators, "", "1", "2"]
 
 
-GZIP = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode(), mtime=0)
+TEXT = "".join(f"{n * n}\n" for n in range(9999)).encode()
+GZIP = gzip.compress(TEXT, mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +206,12 @@ GZIP = gzip.compress("".join(f"{n * n}\n" for n in range(9999)).encode(), mtime=
         ("x.de", b"1\nStra\xdfe\n3\n4\n", "line 2: byte 5 of the line is not UTF-8"),
         ("x.de", b"", r"x\.de is empty"),
         ("x.de.gz", gzip.compress(b"", mtime=0), r"x\.de\.gz is empty"),
-        ("x.de.gz", GZIP[: len(GZIP) // 2], r"de\.gz .* gzip data is damaged or cut"),
-        ("x.de.gz", b"plain text\n" * 4, "gzip data is damaged or cut short"),
+        ("x.de.gz", GZIP[: len(GZIP) // 2], r"de\.gz .* \.gz data is damaged or cut"),
+        ("x.de.gz", b"plain text\n" * 4, "gz data is damaged or cut short"),
+        ("x.de.bz2", bz2.compress(TEXT)[:-9], r"\.bz2 data is damaged or cut short"),
+        ("x.de.bz2", b"plain text\n" * 4, "bz2 data is damaged or cut short"),
+        ("x.de.zst", zstd.compress(TEXT)[:-9], r"\.zst data is damaged or cut short"),
+        ("x.de.zst", b"plain text\n" * 4, "zst data is damaged or cut short"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, folder, name, content, message):
@@ -135,8 +229,8 @@ def test_a_damaged_file_is_named(tmp_path, folder, name, content, message):
         (TSV | {"train": "train.en"}, "train", r"train\.en, line 1: one column where"),
         (GLOBS | {"train_target": "train.de"}, "train", "2 files .*_target matches 1:"),
         ({}, "test", r"test split is missing: set data\.test\b"),
-        ({"dev": "dev"}, "dev", r"neither text/dev\.en nor text/dev\.en\.gz"),
-        ({"target_language": "fr"}, "train", r"neither text/train\.fr nor"),
+        ({"dev": "dev"}, "dev", r"no text/dev\.en, also not with \.gz, \.bz2, \.zst"),
+        ({"target_language": "fr"}, "train", r"there is no text/train\.fr, also"),
         ({"corpus": "tfds:"}, "train", r"unknown data\.corpus 'tfds:'"),
         ({}, "unseen", "no split 'unseen'"),
         (BUILTIN, "other", "no split 'other'"),
@@ -221,7 +315,7 @@ def test_other_text_is_refused_and_the_same_text_may_move(
     prepare(folder, run)
     before = tree(run)
     both = rf"in {tmp_path}/text, and the text in {tmp_path}/moved"
-    with pytest.raises(InputError, match=rf"{both} cannot .*neither moved/train\.en"):
+    with pytest.raises(InputError, match=rf"{both} cannot .*no moved/train\.en"):
         prepare(moved, run)
     shutil.move(tmp_path / "text", tmp_path / "moved")
     for config in (folder, moved):
