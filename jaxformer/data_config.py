@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
+from jaxformer.corpus_weights import read_weights
 from jaxformer.errors import InputError, did_you_mean
 from jaxformer.settings import MOST_LENGTH, SEED, Section, setting
 
@@ -179,7 +180,7 @@ class DataConfig(Section, name="data"):
             if name in parts or name == "mean":  # which scores take
                 raise InputError(f"{where} is called {name}; use another name")
             config = dataclasses.replace(self, corpora=(), temperature=None, **own)
-            parts[name] = Part(config, _weights(where, corpus.get("weight", 1.0)))
+            parts[name] = Part(config, read_weights(where, corpus.get("weight", 1.0)))
         for update in _updates(parts):
             if not any(part.weight(update) for part in parts.values()):
                 raise InputError(
@@ -289,27 +290,3 @@ class Part(NamedTuple):
 
 def _updates(parts: Mapping[str, Part]) -> list[int]:
     return sorted({update for part in parts.values() for update in part.weights})
-
-
-def _weights(where: str, given: Any) -> dict[int, float]:
-    """Read a weight or pairs of updates and weights. Raises InputError."""
-    pairs = given if type(given) is list else [[0, given]]
-    for pair in pairs:
-        match pair:
-            case [update, weight] if (
-                type(update) is int
-                and type(weight) in (int, float)
-                and update >= 0
-                and 0 <= weight <= 1000
-            ):
-                continue
-        raise InputError(
-            f"{where} has the weight {given!r}; use a number from 0 to 1000, or pairs "
-            "of updates and numbers, as in [[0, 1.0], [20000, 0.5]]"
-        )
-    weights = {update: float(weight) for update, weight in pairs}
-    if len(weights) < len(pairs):
-        raise InputError(f"{where} has two weights at one update; leave one out")
-    if 0 not in weights:
-        raise InputError(f"{where} has no weight at update 0; add [0, 1.0]")
-    return weights

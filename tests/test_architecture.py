@@ -19,7 +19,10 @@ ROOT = Path(__file__).parents[1]
 # Each room, from the ground up: its modules ("jaxformer." left out; the longest prefix
 # counts) and the rooms below that it may import, besides itself.
 ROOMS = {
-    "contract": ("batch config data_config errors files settings tokens worker", ""),
+    "contract": (
+        "batch config corpus_weights data_config errors files settings tokens worker",
+        "",
+    ),
     "published": ("published", "contract"),
     "processes": ("processes lost_peers progress", "contract"),
     "configs": ("configs", "contract"),
