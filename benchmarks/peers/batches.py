@@ -106,4 +106,5 @@ def joined(side: Ragged, count: int) -> Ragged:
     for end in range(count, len(side) + 1, count):
         *others, last = (side[i] for i in range(end - count, end))
         tokens.append(np.concatenate([*(each[:-1] for each in others), last]))
-    return Ragged(np.concatenate(tokens), np.cumsum([0, *map(len, tokens)]))
+    lengths = np.array([*map(len, tokens)])
+    return Ragged.one(np.concatenate(tokens), lengths)

@@ -12,7 +12,7 @@ from jaxformer.data.store import TokenizedCorpus
 def test_tokens_of_an_epoch_are_those_of_the_corpus(layout, monkeypatch):
     """Padding is no token; a longer plan repeats the lengths."""
     lengths = np.arange(1, 51)
-    side = Ragged(np.ones(lengths.sum(), np.uint16), np.cumsum([0, *lengths]))
+    side = Ragged.one(np.ones(lengths.sum(), np.uint16), lengths)
     corpus = TokenizedCorpus(side, side)
     plan = pipeline.plan_of(corpus, layout, 256)
     monkeypatch.setattr(pipeline, "opened", lambda *_: (corpus, plan))

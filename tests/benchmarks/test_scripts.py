@@ -71,6 +71,14 @@ def test_pipeline():
     assert outcome["planning"]["a run, packed"]["per_second"] > 0
 
 
+@pytest.mark.slow
+def test_prepare():
+    outcome, printed = run("prepare.py --quick")
+    assert outcome["found"]["SentencePiece"]["ratio"] == 1
+    assert outcome["found"]["jaxformer"]["megabytes"] > 20
+    assert "| 20,000 pairs | jaxformer |" in printed
+
+
 @pytest.mark.nightly
 def test_startup():
     outcome, _ = run("startup.py --quick")

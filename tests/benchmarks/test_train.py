@@ -22,8 +22,7 @@ def test_products_are_those_that_a_run_counts(name):
 
 
 def ragged(*sequences):
-    offsets = np.cumsum([0, *map(len, sequences)])
-    return Ragged(np.concatenate(sequences).astype(np.uint16), offsets)
+    return Ragged.of(sequences)
 
 
 def test_joined_sentences_keep_one_end():

@@ -13,7 +13,7 @@ import pytest
 from jaxformer.batch import ALL_ROWS, Rows
 from jaxformer.data.pipeline import assemble, evaluation_batches, examples_of, updates
 from jaxformer.data.plan import EpochPlan, Plan, Shape, make_plan
-from jaxformer.data.ragged import Ragged, concatenated_ranges, offsets
+from jaxformer.data.ragged import Ragged, concatenated_ranges
 from jaxformer.data.store import TokenizedCorpus
 from jaxformer.errors import InputError
 
@@ -169,7 +169,7 @@ def test_the_four_millionth_pair_is_read_within_two_seconds(layout):
     target = np.clip(source + rng.integers(-4, 5, len(source)), 3, 60)
 
     sides = (
-        Ragged(np.broadcast_to(np.uint16(9), lengths.sum()), offsets(lengths))
+        Ragged.one(np.broadcast_to(np.uint16(9), lengths.sum()), lengths)
         for lengths in (source, target)
     )
     corpus = TokenizedCorpus(*sides)

@@ -1,0 +1,180 @@
+"""Time preparing text beside what others use for the same work.
+
+    python benchmarks/prepare.py [--text=STEM] [--join=1] [--quick] [--repeats=3]
+
+The text is STEM.en and STEM.de, plain or compressed, or else built-in sentences;
+`--join` makes one line of so many. All use one vocabulary of 16,000, all cores, and
+read the same plain files:
+
+- "jaxformer" is --mode=prepare of text with a tokeniser: it reads the text twice,
+  drops duplicates and pairs of wrong lengths, and writes ids and checksums.
+- "SentencePiece" reads and encodes both sides in blocks, and drops the ids.
+- "datasets" maps the pairs with Hugging Face's `tokenizers` and writes Arrow files, if
+  both are installed; its BPE vocabulary is trained on the same sentences.
+
+Each runs in a process of its own; memory is that of its largest process.
+"""
+
+import argparse
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from benchmarks import harness
+from jaxformer.configs import demo
+from jaxformer.data.preparation import prepare
+from jaxformer.data.sources import read_pairs
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.vocabulary import train_tokenizer
+from jaxformer.data_config import DataConfig
+
+VOCABULARY, SAMPLE = 16_000, 200_000  # ids, and sentences that train them
+BUILTIN = 200_000, 20_000  # pairs, usually and with --quick
+BLOCK = 20_000  # lines of each side that SentencePiece encodes at a time
+FAST = "fast.json"  # the vocabulary of Hugging Face's tokenizers
+
+
+def config_of(folder: Path) -> DataConfig:
+    data = demo.get_config().data.to_dict() | {
+        "corpus": "directory", "directory": str(folder), "train": "train",
+        "dev": "dev", "vocab_size": VOCABULARY, "vocab_sentences": SAMPLE,
+        "source_language": "en", "target_language": "de", "max_length": 256,
+    }  # fmt: skip
+    return DataConfig(**data)
+
+
+def write_text(folder: Path, stem: Path | None, join: int, quick: bool) -> int:
+    """Write train.en, train.de and two pairs of dev; return the pairs of train."""
+    data = demo.get_config().data.to_dict() | {"builtin_pairs": BUILTIN[quick]}
+    if stem is not None:
+        data |= {"corpus": "directory", "directory": str(stem.parent)}
+        data |= {"train": stem.name, "source_language": "en", "target_language": "de"}
+    pairs = read_pairs(DataConfig(**data), "train")
+    if quick:
+        pairs = islice(pairs, BUILTIN[True] * join)
+    count = 0
+    with (folder / "train.en").open("w") as en, (folder / "train.de").open("w") as de:
+        while joined := list(islice(pairs, join)):
+            for file, lines in zip((en, de), zip(*joined, strict=True), strict=True):
+                file.write(" ".join(lines) + "\n")
+            count += 1
+    for language in ("en", "de"):
+        (folder / f"dev.{language}").write_text("a b\nc d\n")
+    return count
+
+
+def run_jaxformer(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder) as workdir:
+        tokenizer = Tokenizer.load(folder / "tokenizer.model")
+        prepare(config_of(folder), Path(workdir), tokenizer=tokenizer)
+
+
+def run_sentencepiece(folder: Path) -> None:
+    from sentencepiece import SentencePieceProcessor
+
+    processor = SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+    for language in ("en", "de"):
+        with (folder / f"train.{language}").open() as file:
+            while lines := list(islice(file, BLOCK)):
+                processor.encode(lines, num_threads=len(os.sched_getaffinity(0)))
+
+
+def run_datasets(folder: Path) -> None:
+    import datasets
+    import tokenizers
+
+    fast = tokenizers.Tokenizer.from_file(str(folder / FAST))
+
+    def records() -> Iterator[dict]:
+        with (folder / "train.en").open() as en, (folder / "train.de").open() as de:
+            for source, target in zip(en, de, strict=True):
+                yield {"en": source, "de": target}
+
+    def encode(batch: dict) -> dict:
+        sides = {side: fast.encode_batch(texts) for side, texts in batch.items()}
+        return {f"{side}_ids": [x.ids for x in found] for side, found in sides.items()}
+
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory(dir=folder) as cache:
+        text = datasets.Dataset.from_generator(records, cache_dir=cache)
+        columns, cores = ["en", "de"], len(os.sched_getaffinity(0))
+        text.map(encode, batched=True, remove_columns=columns, num_proc=cores)
+
+
+RUN = {
+    "jaxformer": run_jaxformer, "SentencePiece": run_sentencepiece,
+    "datasets": run_datasets,
+}  # fmt: skip
+
+
+def train_fast(folder: Path) -> None:
+    """Train a vocabulary for Hugging Face's tokenizers."""
+    from tokenizers import SentencePieceBPETokenizer
+
+    fast = SentencePieceBPETokenizer()
+    sides = [(folder / f"train.{side}").open() for side in ("en", "de")]
+    with sides[0], sides[1]:
+        lines = islice(chain.from_iterable(zip(*sides, strict=True)), SAMPLE)
+        fast.train_from_iterator(lines, VOCABULARY, show_progress=False)
+    fast.save(str(folder / FAST))
+
+
+def turn(who: str, folder: Path) -> tuple[float, float]:
+    """Run a contestant; return its seconds and its memory in MB."""
+    start = time.perf_counter()
+    command = [sys.executable, __file__, f"--turn={who}", f"--folder={folder}"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{who} failed")
+    return time.perf_counter() - start, usage.ru_maxrss / 1024
+
+
+def measure(options: argparse.Namespace) -> dict:
+    if options.turn:
+        RUN[options.turn](options.folder)
+        return {}
+    who = list(RUN) if harness.has("datasets", "tokenizers") else list(RUN)[:2]
+    with tempfile.TemporaryDirectory(prefix="jaxformer-prepare-") as name:
+        folder = Path(name)
+        count = write_text(folder, options.text, options.join, options.quick)
+        pairs = read_pairs(config_of(folder), "train")
+        sentences = (each for pair in pairs for each in pair)
+        tokenizer = train_tokenizer(sentences, config_of(folder))
+        (folder / "tokenizer.model").write_bytes(tokenizer.content)
+        if "datasets" in who:
+            train_fast(folder)
+        memory: dict[str, float] = {}
+
+        def run(name: str) -> None:
+            memory[name] = max(turn(name, folder)[1], memory.get(name, 0))
+
+        turns = {name: functools.partial(run, name) for name in who}
+        rounds = harness.take_turns(turns, options.repeats)
+    found = harness.figures(rounds, dict.fromkeys(who, count), "SentencePiece")
+    for name, each in found.items():
+        each["megabytes"] = memory[name]
+    label = f"{count:,} pairs"
+    harness.print_figures(
+        {label: found}, "pairs", "SentencePiece", {"MB": "{megabytes:,.0f}"}
+    )
+    return {"pairs": count, "found": found}
+
+
+main = functools.partial(
+    harness.run, __doc__, measure, repeats=(3, 1), text=None, join=1, turn="",
+    folder=None,
+)  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
