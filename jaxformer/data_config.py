@@ -131,10 +131,11 @@ class DataConfig(Section, name="data"):
                         "and no space at an end"
                     )
         self.parts  # noqa: B018 - raises for an invalid corpus
-        if len(self.columns) not in (0, 2):
+        has_columns = self.corpora or self.corpus in ("jsonl", "parquet")
+        if len(self.columns) not in (0, 2) or (self.columns and not has_columns):
             raise InputError(
-                f"data.columns has {len(self.columns)} columns; give two, the source's "
-                "first"
+                f"data.columns is {self.columns}; give the source's and the target's, "
+                "for data.corpus=jsonl or parquet alone"
             )
         for key in ("source_language", "target_language"):
             if not getattr(self, key):

@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
@@ -75,13 +75,13 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def new_folder(path: Path, *, continues: bool = False) -> Iterator[Path]:
+def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
     """Yield an empty folder to fill; it becomes `path` when the block ends.
 
-    An exception in the block leaves nothing behind. With `continues` only an InputError
-    does: after any other end, the next call yields the folder as it is. Raises
-    InputError if `path` exists and is not an empty folder, or if another process makes
-    it; OSError if it cannot be made.
+    An exception in the block leaves nothing behind. But if the folder then has a file
+    called `state`, it stays, and the next call yields it as it is; so does a folder
+    that a killed process left. Raises InputError if `path` exists and is not an empty
+    folder, or if another process makes it; OSError if it cannot be made.
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists already; choose a new folder, or remove it")
@@ -89,20 +89,14 @@ def new_folder(path: Path, *, continues: bool = False) -> Iterator[Path]:
     lock = path.with_name(f".{path.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with owned(path, lock):
-        is_kept = False
         try:
-            if not continues:
+            if not (state and (partial / state).exists()):
                 shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
-            partial.mkdir(exist_ok=continues)
+            partial.mkdir(exist_ok=bool(state))
             yield partial
             os.replace(partial, path)  # OSError if a run has begun in it
-        except InputError:
-            raise
-        except BaseException:
-            is_kept = continues
-            raise
         finally:
-            if not is_kept:
+            if not (state and (partial / state).exists()):
                 shutil.rmtree(partial, ignore_errors=True)  # gone if all went well
             lock.unlink(missing_ok=True)
 
@@ -123,9 +117,10 @@ def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:
         raise InputError(f"{path} cannot be written: {reason}; choose another file")
 
 
-def write_checksums(folder: Path) -> None:
-    """Write the checksums of all files in a folder and its subfolders."""
-    write_atomically(folder / CHECKSUMS, "".join(_checksums(folder).values()))
+def write_checksums(folder: Path, *, leave_out: Collection[Path] = ()) -> None:
+    """Write the checksums of the files in a folder and its subfolders."""
+    lines = _checksums(folder, leave_out).values()
+    write_atomically(folder / CHECKSUMS, "".join(lines))
 
 
 def verify_checksums(folder: Path) -> str:
@@ -150,9 +145,10 @@ def verify_checksums(folder: Path) -> str:
     return f"{name} does not have its checksum in {CHECKSUMS}"
 
 
-def _checksums(folder: Path) -> dict[str, str]:
+def _checksums(folder: Path, leave_out: Collection[Path] = ()) -> dict[str, str]:
     """By the name of each file in the folder, sorted, its line with XXH3-128."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    found = {path for path in folder.rglob("*") if path.is_file()}
+    files = sorted(found.difference(leave_out))
     names = [path.relative_to(folder).as_posix() for path in files]
 
     def line(path: Path, name: str) -> str:

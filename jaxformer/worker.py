@@ -31,15 +31,18 @@ class Worker:
     def __init__(self, function: str, *state: Any) -> None:
         command = [sys.executable, "-P", "-m", "jaxformer.worker"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        self._function = function
+        self._function, self._waiting = function, [(function, state)]
         self._process = Popen(command, env=environment, stdin=PIPE, stdout=PIPE)
-        self.send((function, state))
 
     def __enter__(self) -> "Worker":
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def kill(self) -> None:
+        """End the process at once."""
         self._process.kill()
+
+    def __exit__(self, *_: Any) -> None:
+        self.kill()
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
@@ -47,8 +50,11 @@ class Worker:
 
     def send(self, item: Any) -> None:
         """Send an item. InputError, if the process has ended, is `receive`'s."""
+        self._waiting.append(item)
         with suppress(BrokenPipeError):
-            pickle.dump(item, self._process.stdin, pickle.HIGHEST_PROTOCOL)
+            while self._waiting:
+                value = self._waiting.pop(0)
+                pickle.dump(value, self._process.stdin, pickle.HIGHEST_PROTOCOL)
             self._process.stdin.flush()
 
     def receive(self) -> Any:
@@ -81,10 +87,8 @@ def ordered_map(
         compute = resolve_name(function)
         yield from (compute(*state, item) for item in items)
         return
-    workers = [Worker(function, *state) for _ in range(processes)]
+    workers: list[Worker] = []
     idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    for worker in workers:
-        idle.put(worker)
 
     def compute_elsewhere(item: Any) -> Any:
         worker = idle.get()
@@ -96,6 +100,9 @@ def ordered_map(
 
     pool, pending = ThreadPoolExecutor(processes), deque[Future]()
     try:
+        for _ in range(processes):
+            workers.append(Worker(function, *state))
+            idle.put(workers[-1])
         for item in items:
             pending.append(pool.submit(compute_elsewhere, item))
             if len(pending) > 2 * processes:
@@ -103,10 +110,11 @@ def ordered_map(
         while pending:
             yield pending.popleft().result()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.kill()
+        pool.shutdown(cancel_futures=True)
         for worker in workers:
             worker.__exit__()
-        pool.shutdown()
 
 
 def _serve() -> None:
@@ -118,15 +126,18 @@ def _serve() -> None:
     while True:
         try:
             item = pickle.load(given)
-        except EOFError:
+        except (EOFError, pickle.UnpicklingError):  # the parent has ended
             return
         try:
             answer = function(*state, item), None
+        except MemoryError:
+            answer = None, InputError(f"a process of {name} has too little memory")
         except Exception as error:
             error.add_note(traceback.format_exc())  # of this process
             answer = None, error
-        pickle.dump(answer, answers, pickle.HIGHEST_PROTOCOL)
-        answers.flush()
+        with suppress(BrokenPipeError):
+            pickle.dump(answer, answers, pickle.HIGHEST_PROTOCOL)
+            answers.flush()
 
 
 if __name__ == "__main__":

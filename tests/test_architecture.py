@@ -92,7 +92,7 @@ DOORS = {
     "wandb": "training.trackers",
     "mlflow": "training.trackers",
     "trackio": "training.trackers",
-    "xxhash": "data.duplicates files",
+    "xxhash": "data.duplicates data.survey files",
     "ml_collections": "configs",
     "flax": "models training.frozen training.optimizer training.sharding training.zero "
     "export.parameters",

@@ -82,13 +82,11 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
             "prepare the text again"
         )
     report = json.loads((corpus / "report.json").read_text())
-    report.setdefault("corpora", {"": report["train"]})  # of older runs
-    report.setdefault("dev_sets", {"": "dev"})
+    train = open_corpus(corpus / "train")
     tokenizer = Tokenizer.load(workdir / "tokenizer.model", report["tokenizer"])
     dev = {}
     for name, folder in report["dev_sets"].items():
         texts = [list(read_lines(corpus / f"{folder}.{side}.txt")) for side in SIDES]
         dev[name] = DevSet(open_corpus(corpus / folder), *texts)
-    train = open_corpus(corpus / "train")
     subwords = Subwords.open(corpus, report["settings"])
     return PreparedCorpus(tokenizer, train, dev, report, subwords)

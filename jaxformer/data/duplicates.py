@@ -5,6 +5,7 @@ sorted in memory. Two pairs are the same if their 128-bit hashes are: among 300 
 different pairs, two share a hash with probability 1e-22.
 """
 
+import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,10 +31,10 @@ class PairHashes:
 
     def close(self) -> None:
         """Remove the files."""
-        self._opened.close()
-        for file in self._files:
-            Path(file.name).unlink(missing_ok=True)
-        self._folder.rmdir()
+        try:
+            self._opened.close()
+        finally:
+            shutil.rmtree(self._folder)
 
     def add(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Add pairs of a text, in its order."""

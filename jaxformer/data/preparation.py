@@ -29,17 +29,19 @@ import numpy as np
 from jaxformer.data import sources
 from jaxformer.data.cleaning import Chunk, CleanChunk, CorpusReport, clean_chunk
 from jaxformer.data.corpus import PreparedCorpus, open_prepared
-from jaxformer.data.sources import in_chunks, read_pairs, read_split
+from jaxformer.data.sources import Pair, read_split
 from jaxformer.data.store import SIDES, WORDS, ShardWriter, id_dtype
 from jaxformer.data.subwords import WordLists
 from jaxformer.data.survey import (
+    SURVEY,
     Survey,
+    abandon,
+    chunks_of,
     folder_of,
-    remove_survey,
     repeated_pairs,
     require_same_text,
+    survey_files,
     survey_text,
-    text_has_changed,
     trained_tokenizer,
 )
 from jaxformer.data.tokenizer import Tokenizer
@@ -51,7 +53,7 @@ from jaxformer.worker import ordered_map
 
 log = logging.getLogger(__name__)
 
-SHARD = 2**17  # pairs of the text in a shard, dropped ones included
+_MOST = 32  # processes: one reads for all of them
 _CLEAN = "jaxformer.data.cleaning:clean_chunk"
 
 
@@ -84,7 +86,7 @@ def prepare(
                 f"the dev split {name and f'of {name} '}is empty; raise "
                 "data.builtin_eval_pairs or change data.dev"
             )
-    with new_folder(corpus, continues=True) as partial:
+    with new_folder(corpus, state=SURVEY) as partial:
         survey = survey_text(partial, config, dev, tokenizer)
         if tokenizer is None:
             tokenizer = trained_tokenizer(partial)
@@ -93,29 +95,30 @@ def prepare(
         count = processes or _cores()
         report = _write_train(partial, config, tokenizer, survey, count)
         _write_dev(partial, dev, tokenizer, report)
-        survey.require_unchanged(config)
         report |= {
             "vocab_size": tokenizer.largest_vocab_size,
             "tokenizer": tokenizer.hash,
             "text": survey.text,
-            "settings": survey.made_with["settings"],
+            "settings": asdict(config),
             "folder": folder_of(config),
             "files": survey.made_with["files"],
         }
         (partial / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-        remove_survey(partial)
-        write_checksums(partial)
+        with progress("writing checksums"):
+            write_checksums(partial, leave_out=survey_files(partial))
         file = workdir / "tokenizer.model"
         if not file.exists():
             write_atomically(file, tokenizer.content)
+        for path in survey_files(partial):
+            path.unlink()
     log.info("corpus: prepared in %.0f s", time.monotonic() - start)
     return open_prepared(workdir)
 
 
 def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    is_linux = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if is_linux else os.cpu_count()
+    """Return how many processes clean text."""
+    can_tell = hasattr(os, "sched_getaffinity")
+    return min(_MOST, len(os.sched_getaffinity(0)) if can_tell else os.cpu_count())
 
 
 def _write_train(
@@ -132,34 +135,37 @@ def _write_train(
     dtypes = [size, size, "<i4", "<i4"][: len(names)]
     writer, words = ShardWriter(folder / "train", names, dtypes), None
     if config.subword_sampling:
-        words = WordLists(tokenizer, config, folder, len(writer.shards))
+        try:
+            words = WordLists(tokenizer, config, folder, len(writer.shards))
+        except InputError:
+            abandon(folder)
+            raise
     reports = {}
     for number, (name, data) in enumerate(config.training_texts.items()):
         pairs, label = survey.pairs[name], f"train {name}".rstrip()
         done = sum(shard["corpus"] == name for shard in writer.shards)
-        start = done * SHARD
+        start = min(done * sources.SHARD, pairs)
         # Starting a process takes as long as a few thousand pairs.
         count = min(processes, max(1, (pairs - start) // (4 * sources.CHUNK)))
-        threads = -1 if count == 1 else 1
-        repeated = None
-        if data.deduplicate:
-            repeated = repeated_pairs(folder, number)
-        chunks = _training_chunks(data, repeated, start)
-        state = tokenizer.content, threads, data
+        state = tokenizer.content, -1 if count == 1 else 1, data
+        texts = chunks_of(folder, survey, config, name)
+        deque(islice(texts, -(-start // sources.CHUNK)), maxlen=0)
+        repeated = repeated_pairs(folder, number) if data.deduplicate else None
+        chunks = _marked(texts, repeated, start)
         with (
             progress(f"tokenising {label}", pairs, unit="pairs", initial=start) as work,
             closing(ordered_map(_CLEAN, state, chunks, processes=count)) as cleaned,
         ):
-            for _ in range(done, -(-pairs // SHARD)):
-                part = islice(cleaned, SHARD // sources.CHUNK)
+            for _ in range(done, -(-pairs // sources.SHARD)):
+                part = islice(cleaned, sources.SHARD // sources.CHUNK)
                 _write_shard(writer, name, part, words, work)
+            deque(cleaned, maxlen=0)  # there is more text only if it changed
         own = [each["report"] for each in writer.shards if each["corpus"] == name]
         reports[name] = sum(map(CorpusReport.of, own), CorpusReport())
-        if reports[name].pairs != pairs:
-            raise text_has_changed()
         log.info("corpus: %s: %s", label, reports[name])
     train = functools.reduce(operator.add, reports.values())
     if not train.kept:
+        abandon(folder)
         raise InputError(
             f"no training pair is left of {train.pairs}: dropped {train.dropped}"
         )
@@ -170,19 +176,13 @@ def _write_train(
     return {"train": asdict(train), "dev_sets": {}, "corpora": corpora}
 
 
-def _training_chunks(
-    data: DataConfig, repeated: np.ndarray | None, start: int
+def _marked(
+    texts: Iterable[list[Pair]], repeated: np.ndarray | None, start: int
 ) -> Iterator[Chunk]:
-    """Yield the text from pair `start` on."""
-    pairs = read_pairs(data, "train")
-    deque(islice(pairs, start), maxlen=0)
-    for chunk in in_chunks(pairs):
-        end, known = start + len(chunk), None
-        if repeated is not None:
-            known = np.array(repeated[start:end])
-            if len(known) < len(chunk):
-                raise text_has_changed()
-        yield Chunk(chunk, known)
+    """Yield chunks of a text from pair `start` on with their part of `repeated`."""
+    for pairs in texts:
+        end = start + len(pairs)
+        yield Chunk(pairs, None if repeated is None else np.array(repeated[start:end]))
         start = end
 
 

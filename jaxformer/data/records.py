@@ -50,7 +50,8 @@ def read_parquet(
                 _inner(known, each, str(path))
             for batch in file.iter_batches(_ROWS, columns=list(columns)):
                 sides = []
-                for outer, *inner in (each.split(".") for each in columns):
+                for each in columns:
+                    outer, *inner = [each] if each in known else each.split(".")
                     side = batch.column(outer)
                     side = compute.struct_field(side, inner) if inner else side
                     sides.append(side.to_pylist())
@@ -58,6 +59,10 @@ def read_parquet(
                     row += 1
                     named = zip(pair, columns, strict=True)
                     yield tuple(_text(*each, f"{path}, row {row}") for each in named)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: a text after row {row} is not UTF-8: {error}"
+        ) from None
     except (OSError, pyarrow.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(f"{path} cannot be read as Parquet: {reason}") from None
@@ -66,11 +71,11 @@ def read_parquet(
 
 
 def _describe(kind: Any) -> Any:
-    """Return the columns within a struct by name; None for any other type."""
+    """Return the columns within a struct by name, and the name of any other type."""
     import pyarrow
 
     if not pyarrow.types.is_struct(kind):
-        return None
+        return str(kind)
     return {field.name: _describe(field.type) for field in kind}
 
 
@@ -82,7 +87,10 @@ def _named(record: Any, languages: Columns) -> Columns:
 
 def _inner(record: Any, column: str, where: str) -> Any:
     found = record
-    for key in column.split("."):
+    is_outer = isinstance(record, dict) and column in record
+    for key in [column] if is_outer else column.split("."):
+        if found is None:
+            return None
         if not isinstance(found, dict) or key not in found:
             known = ", ".join(_paths(record)) or "none"
             raise InputError(
@@ -109,4 +117,8 @@ def _text(value: Any, column: str, where: str) -> str:
         return ""
     if not isinstance(value, str):
         raise InputError(f"{where}: column {column} is {value!r:.50}; it must be text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where}: column {column} is not Unicode: {error}") from None
     return value.replace("\r", " ").replace("\n", " ")

@@ -15,7 +15,8 @@ from jaxformer.errors import InputError
 
 Pair = tuple[str, str]  # source sentence, target sentence
 SPLITS = ("train", "dev", "test")
-CHUNK = 2**13  # pairs that are in memory at a time
+CHUNK = 2**13  # pairs that a process has in memory at a time
+SHARD = 2**17  # pairs of a shard, those that are dropped included
 
 
 class Part(NamedTuple):

@@ -9,6 +9,7 @@ offsets of the sentences are in memory, 8 bytes each.
 """
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,10 +53,23 @@ class ShardWriter:
             lengths = np.concatenate([part.lengths for part in parts])
             ids = np.concatenate([part.tokens for part in parts])
             smallest = np.uint16 if lengths.max(initial=0) < 2**16 else np.int32
-            np.save(f"{stem}.npy", ids.astype(dtype))
-            np.save(f"{stem}.lengths.npy", lengths.astype(smallest))
+            save_array(Path(f"{stem}.npy"), ids.astype(dtype))
+            save_array(Path(f"{stem}.lengths.npy"), lengths.astype(smallest))
         self.shards.append(entry)
         write_atomically(self._folder / _INDEX, json.dumps(self.shards, indent=1))
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Write a file of NumPy, which is on disk afterwards. Raises OSError.
+
+    `numpy.save` overlooks an error of the last write.
+    """
+    with path.open("wb") as file:
+        header = np.lib.format.header_data_from_array_1_0(array)
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(np.ascontiguousarray(array).data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def id_dtype(vocab_size: int) -> str:
@@ -74,7 +88,8 @@ class _Mapped(Sequence):
 
     def __getitem__(self, index: int) -> np.ndarray:
         if index not in self._arrays:
-            self._arrays[index] = np.load(self._files[index], mmap_mode="r")
+            mapped = np.load(self._files[index], mmap_mode="r")
+            self._arrays[index] = np.asarray(mapped)  # whose indexing is faster
         return self._arrays[index]
 
 
@@ -86,14 +101,34 @@ def open_corpus(folder: Path, names: Sequence[str] = SIDES) -> TokenizedCorpus:
     if not (folder / _INDEX).exists():
         raise InputError(
             f"{folder} was written by an earlier version; delete {folder.parent} and "
-            "run --mode=prepare again: the tokeniser and the order of pairs stay"
+            "repeat the command with the text in its place: the tokeniser and the "
+            "order of pairs stay"
         )
     count = len(json.loads((folder / _INDEX).read_text()))
+    _allow_files(count * len(names))
     sides = []
     for name in names:
         stems = [folder / f"{number:05}.{name}" for number in range(count)]
         lengths = [np.load(f"{stem}.lengths.npy") for stem in stems]
-        edges = offsets(np.array([each.sum(dtype=np.int64) for each in lengths]))
-        files = [Path(f"{stem}.npy") for stem in stems]
+        sizes = np.array([each.sum(dtype=np.int64) for each in lengths])
+        # A shard without ids has no sequence that is looked up in it.
+        files = [
+            Path(f"{stem}.npy") for stem, size in zip(stems, sizes, strict=True) if size
+        ]
+        edges = offsets(sizes[sizes > 0])
         sides.append(Ragged(_Mapped(files), offsets(np.concatenate(lengths)), edges))
     return TokenizedCorpus(*sides)
+
+
+def _allow_files(count: int) -> None:
+    """Let this process open more files by `count`, as far as the system permits."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 1024
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -9,9 +9,9 @@ hash of (seed, epoch, pair, place of the word) chooses one of them. No piece goe
 a space, so the words of a sentence are independent, as they are when SentencePiece
 samples the sentence.
 
-    corpus/train/source.words.tokens, ...  each sentence as numbers of words
-    corpus/versions/source.tokens, ...     the versions of all words, in pieces
-    corpus/versions/source.first.npy, ...  which of them is a word's first
+    corpus/train/00000.source.words.npy, ...  each sentence as numbers of words
+    corpus/versions/00000.source.npy, ...     the versions of all words, in pieces
+    corpus/versions/source.first.npy, ...     which of them is a word's first
 """
 
 import json
@@ -44,15 +44,15 @@ from jaxformer.tokens import EOS
 
 # A word has about as many versions as the text has the word, within these bounds.
 _VERSIONS = 32, 4096
-_PAIRS_AT_A_TIME, _WORDS_AT_A_TIME = 2**15, 2**10
+_PAIRS_AT_A_TIME, _WORDS_AT_A_TIME, _CHUNKS_OF_A_SHARD = 2**15, 2**10, 2**10
 _HASH = 2**32 - 1  # beside (seed, epoch); mixtures count their draws from 1
 
 
 class WordLists:
     """The distinct words of each side, numbered as they occur.
 
-    Number 0 is EOS and the tags follow: words that are never split. The words that are
-    new in a shard of the training text are beside it, so that `prepare` can go on.
+    Number 0 is EOS and the tags follow: words that are never split. Until the corpus is
+    complete, the words that are new in a shard are beside it.
     """
 
     def __init__(
@@ -124,7 +124,9 @@ class WordLists:
         shutil.rmtree(corpus / "versions", ignore_errors=True)  # of an earlier command
         size = id_dtype(self._tokenizer.largest_vocab_size)
         writer = ShardWriter(corpus / "versions", SIDES, [size] * 2)
-        writer.write(self._versions(counts), None)
+        versions = self._versions(counts)
+        while some := list(islice(versions, _CHUNKS_OF_A_SHARD)):
+            writer.write(some, None)
         for name, each in zip(SIDES, counts, strict=True):
             np.save(corpus / "versions" / f"{name}.first.npy", offsets(each + 1))
 

@@ -12,17 +12,19 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import closing
-from dataclasses import asdict
+from contextlib import closing, nullcontext
 from hashlib import sha256
-from itertools import chain
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 
+from jaxformer.data import sources
 from jaxformer.data.duplicates import PairHashes
 from jaxformer.data.sources import Pair, in_chunks, read_pairs, read_parts
+from jaxformer.data.store import save_array
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.vocabulary import VocabularySamples
 from jaxformer.data_config import DataConfig
@@ -32,7 +34,9 @@ from jaxformer.progress import progress
 
 log = logging.getLogger(__name__)
 
-_FILE, _TOKENIZER = "survey.json", "tokenizer.model"
+SURVEY = "survey.json"
+_TOKENIZER = "tokenizer.model"
+_FORMAT = 1  # of unfinished folders; those of another one are not continued
 Sides = tuple[list[str], list[str]]
 
 
@@ -41,17 +45,8 @@ class Survey(NamedTuple):
 
     made_with: dict[str, Any]  # JSON values: what prepared files depend on
     pairs: dict[str, int]  # of each training corpus
+    shards: dict[str, list[str]]  # hashes of the text of their shards
     text: str  # sha256 of all that was read
-
-    def require_unchanged(self, config: DataConfig) -> None:
-        """Raise InputError if the text's files have changed."""
-        if files_of(config) != self.made_with["files"]:
-            raise text_has_changed()
-
-
-def text_has_changed() -> InputError:
-    """Return the error of text that another reading finds different."""
-    return InputError("the text changed while it was prepared; start again")
 
 
 def survey_text(
@@ -59,32 +54,33 @@ def survey_text(
 ) -> Survey:
     """Read the text, and train its vocabulary unless there is a tokeniser.
 
-    `dev` are the validation texts by corpus. A folder that another call left with the
+    `dev` are the validation texts by corpus. A folder that another call left for the
     same config and text is used as it is; any other is emptied.
     """
     made_with = {
-        "settings": asdict(config),
+        "settings": config.prepared_by(),
         "files": files_of(config),
-        "tokenizer": tokenizer and tokenizer.hash,
+        "tokenizer": tokenizer.hash if tokenizer else "",
+        "sentencepiece": version("sentencepiece"),
+        "format": [_FORMAT, sources.SHARD],
     }
     made_with = json.loads(json.dumps(made_with))
-    try:
-        survey = Survey(**json.loads((folder / _FILE).read_bytes()))
-        if survey.made_with == made_with:
-            log.info("corpus: continuing with what an earlier command has prepared")
-            return survey
-    except (OSError, ValueError, TypeError):
-        pass
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    survey = _open(folder, made_with)
+    if survey is not None:
+        log.info("corpus: continuing with what an earlier command has prepared")
+        return survey
+    if any(folder.iterdir()):
+        log.info("corpus: removing what a command with other settings or text left")
+        (folder / SURVEY).unlink(missing_ok=True)  # first: without it all is worthless
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     samples = VocabularySamples(config) if tokenizer is None else None
-    pairs, text = _read(folder, config, dev, samples)
+    survey = _read(folder, config, dev, samples)._replace(made_with=made_with)
     if samples:
         size = config.vocab_size
         log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
         write_atomically(folder / _TOKENIZER, samples.train().content)
-    survey = Survey(made_with, pairs, text)
-    write_atomically(folder / _FILE, json.dumps(survey._asdict()))
+    write_atomically(folder / SURVEY, json.dumps(survey._asdict()))
     return survey
 
 
@@ -98,11 +94,55 @@ def repeated_pairs(folder: Path, number: int) -> np.ndarray:
     return np.load(folder / f"repeated.{number}.npy", mmap_mode="r")
 
 
-def remove_survey(folder: Path) -> None:
-    """Remove what `survey_text` left in a folder."""
-    for name in (_FILE, _TOKENIZER, "repeated.*.npy"):
-        for path in folder.glob(name):
-            path.unlink()
+def chunks_of(
+    folder: Path, survey: Survey, config: DataConfig, name: str
+) -> Iterator[list[Pair]]:
+    """Read a training corpus again, in chunks that do not cross shards.
+
+    Raises InputError, and marks the folder as worthless, if the text is not as the
+    survey found it.
+    """
+    digest, read, expected = xxhash.xxh3_128(), 0, [*survey.shards[name], ""]
+    for chunk in in_chunks(read_pairs(config.training_texts[name], "train")):
+        digest.update(_lines(chunk))
+        read += len(chunk)
+        if not read % sources.SHARD or read >= survey.pairs[name]:
+            if digest.hexdigest() != expected.pop(0):
+                raise _changed(folder)
+            digest = xxhash.xxh3_128()
+        yield chunk
+    if read < survey.pairs[name]:
+        raise _changed(folder)
+
+
+def _changed(folder: Path) -> InputError:
+    abandon(folder)
+    return InputError("the text changed while it was prepared; start again")
+
+
+def abandon(folder: Path) -> None:
+    """Mark what is in a folder as worthless for later commands."""
+    (folder / SURVEY).unlink()
+
+
+def survey_files(folder: Path) -> list[Path]:
+    """Return the files that a complete corpus does not need, the survey first."""
+    patterns = (SURVEY, _TOKENIZER, "repeated.*.npy", "train/*.words.json")
+    return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+
+
+def _open(folder: Path, made_with: dict[str, Any]) -> Survey | None:
+    """Return the survey in a folder, if it is complete and of the same text."""
+    try:
+        survey = Survey(**json.loads((folder / SURVEY).read_bytes()))
+        before = survey.made_with
+        if not before["tokenizer"] and made_with["tokenizer"]:
+            # The command was stopped after it had published the tokeniser.
+            trained = trained_tokenizer(folder).hash
+            before = before | {"tokenizer": trained}
+        return survey if before == made_with else None
+    except (OSError, ValueError, TypeError, LookupError, InputError):
+        return None
 
 
 def _read(
@@ -110,37 +150,42 @@ def _read(
     config: DataConfig,
     dev: dict[str, Sides],
     samples: VocabularySamples | None,
-) -> tuple[dict[str, int], str]:
-    """Return the pairs of each training corpus, and the hash of all text."""
-    digest, counts = sha256(), {}
+) -> Survey:
+    digest, counts, shards = sha256(), {}, {}
     with progress("reading", unit="pairs") as read:
         for number, (name, data) in enumerate(config.training_texts.items()):
-            with closing(PairHashes(folder / "hashes")) as hashes:
-                for chunk in in_chunks(_untagged(data)):
-                    _update(digest, data.tag, chunk)
-                    hashes.add(chunk)
+            deduplicates = data.deduplicate
+            with (
+                closing(PairHashes(folder / "hashes"))
+                if deduplicates
+                else nullcontext() as hashes
+            ):
+                counts[name], shards[name] = 0, []
+                for chunk in in_chunks(read_pairs(data, "train")):
+                    lines = _lines(chunk)
+                    digest.update(lines)
+                    if not counts[name] % sources.SHARD:
+                        shards[name].append(xxhash.xxh3_128())
+                    shards[name][-1].update(lines)
+                    counts[name] += len(chunk)
+                    if hashes:
+                        hashes.add(chunk)
                     if samples:
-                        samples.add(chunk)
+                        samples.add(chunk, data.tag)
                     read.update(len(chunk))
                 digest.update(b"\n")  # ends the split: no pair is an empty line
-                counts[name] = hashes.pairs
-                if data.deduplicate:
-                    np.save(folder / f"repeated.{number}.npy", hashes.repeated())
+                if hashes:
+                    save_array(folder / f"repeated.{number}.npy", hashes.repeated())
     for sides in dev.values():
-        _update(digest, "", list(zip(*sides, strict=True)))
+        digest.update(_lines(zip(*sides, strict=True)))
         digest.update(b"\n")
-    return counts, digest.hexdigest()
+    found = {name: [each.hexdigest() for each in own] for name, own in shards.items()}
+    return Survey({}, counts, found, digest.hexdigest())
 
 
-def _untagged(data: DataConfig) -> Iterator[Pair]:
-    return chain.from_iterable(part.pairs for part in read_parts(data, "train"))
-
-
-def _update(digest: Any, tag: str, pairs: Iterable[Pair]) -> None:
-    """Update the hash of the text by some pairs."""
-    tag = tag and f"{tag} "
-    lines = "".join(f"{tag}{source}\t{target}\n" for source, target in pairs)
-    digest.update(lines.encode())
+def _lines(pairs: Iterable[Pair]) -> bytes:
+    """Return the text by which pairs are hashed."""
+    return "".join(f"{source}\t{target}\n" for source, target in pairs).encode()
 
 
 def _splits(config: DataConfig) -> list[tuple[DataConfig, str]]:
@@ -153,7 +198,7 @@ def _hash_text(config: DataConfig) -> str:
     digest = sha256()
     for data, split in _splits(config):
         for chunk in in_chunks(read_pairs(data, split)):
-            _update(digest, "", chunk)
+            digest.update(_lines(chunk))
         digest.update(b"\n")
     return digest.hexdigest()
 

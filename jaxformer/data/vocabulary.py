@@ -52,10 +52,10 @@ class VocabularySamples:
         size = config.vocab_sentences, config.seed
         self._config, self._samples = config, [Sample(*size) for _ in range(count)]
 
-    def add(self, pairs: Iterable[Pair]) -> None:
-        """Add pairs of sentences."""
+    def add(self, pairs: Iterable[Pair], tag: str) -> None:
+        """Add pairs of sentences, of which the sources begin with a tag, or with ""."""
         for source, target in pairs:
-            self._samples[0].add(source)
+            self._samples[0].add(source.removeprefix(tag))
             self._samples[-1].add(target)
 
     def train(self) -> Tokenizer:

@@ -119,6 +119,7 @@ RECORDS = {  # by the column of the German text
         "translation": dict(zip(LANGUAGES, pair, strict=True)), "x": [1]
     },
     "b.c.text": lambda pair: {"a": pair[0], "b": {"c": {"text": pair[1]}}},
+    "b.text": lambda pair: {"a": pair[0], "b.text": pair[1], "b": {"text": "x"}},
 }  # fmt: skip
 kinds_of_records = pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 
@@ -131,11 +132,12 @@ def test_records_are_read_by_their_columns(tmp_path, folder, kind, column):
     write_records(tmp_path / f"1.{kind}", [*map(RECORDS[column], pairs[:3])])
     write_records(tmp_path / f"2.{kind}", [*map(RECORDS[column], pairs[3:])])
     changes = {"corpus": kind, "train": f"?.{kind}"}
-    if column == "b.c.text":
+    is_named = column.startswith("b.")
+    if is_named:
         changes["columns"] = ("a", column)
     expected = [*PAIRS, ("two lines  ", "ä"), ("null", "")]
     assert read(folder, **changes) == expected
-    if column != "b.c.text":
+    if not is_named:
         assert read(folder, **changes, **SWAPPED) == [(b, a) for a, b in expected]
 
 
@@ -146,7 +148,12 @@ def test_records_are_read_by_their_columns(tmp_path, folder, kind, column):
         ([{"en": "a", "fr": "b"}], (), "no column de; set data.columns .* of en, fr$"),
         ([{"t": {"a": "b"}, "n": 1}], ("t.a", "t.b"), r"no column t\.b; .* t\.a, n$"),
         ([{"en": "a", "de": 7}], (), "1: column de is 7; it must be text"),
-        ([{"en": "a", "de": "b"}], ("de",), "data.columns has 1 columns; give two"),
+        ([{"en": "a", "de": "b"}], ("en.x", "de"), "there is no column en.x; set"),
+        (
+            [{"en": "a", "de": "b"}],
+            ("de",),
+            r"columns is \('de',\); give the s",
+        ),
     ],
 )
 def test_records_without_texts_are_refused(
@@ -160,6 +167,9 @@ def test_records_without_texts_are_refused(
 def test_damaged_records_are_named(tmp_path, folder):
     (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b"}\n{"en": "a"\n')
     wrong = r"x\.jsonl, line 2 is no JSON"
+    assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
+    (tmp_path / "x.jsonl").write_text(r'{"en": "a\ud83d", "de": "b"}')
+    wrong = r"x\.jsonl, line 1: column en is not Unicode"
     assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
     (tmp_path / "x.parquet").write_bytes(b"no parquet")
     wrong = r"x\.parquet cannot be read as Parquet"
@@ -429,4 +439,4 @@ def test_every_sequence_reads_back_in_order(tmp_path, shards, vocab_size, bytes_
         for shard in side.shards:
             assert shard.dtype.itemsize == bytes_each
             assert not shard.flags.writeable or not len(shard)
-    assert isinstance(corpus.source.shards[0], np.memmap)
+    assert isinstance(corpus.source.shards[0].base, np.memmap)

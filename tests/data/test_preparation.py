@@ -15,9 +15,11 @@ import pytest
 
 from jaxformer.configs import wmt_base
 from jaxformer.data import preparation, sources, survey
+from jaxformer.data.cleaning import clean_chunk
 from jaxformer.data.corpus import open_prepared
 from jaxformer.data.preparation import prepare
 from jaxformer.data.store import ShardWriter
+from jaxformer.data.tokenizer import PairTokenizer, Tokenizer
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 
@@ -55,7 +57,7 @@ def write_text(folder: Path) -> None:
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "CHUNK", 8)
-    monkeypatch.setattr(preparation, "SHARD", 32)
+    monkeypatch.setattr(sources, "SHARD", 32)
     (tmp_path / "text").mkdir()
     write_text(tmp_path / "text")
     return tmp_path / "text"
@@ -82,7 +84,7 @@ def test_the_files_are_the_same_for_any_number_of_processes(
     assert one.report["train"]["dropped"]["duplicate"] > 10
     assert one.report["train"]["dropped"]["too_long"] > 5
     assert len(one.train.source.shards) == SHARDS + 1
-    monkeypatch.setattr(preparation, "SHARD", 1000)  # only the cut differs
+    monkeypatch.setattr(sources, "SHARD", 1000)  # only the cut differs
     whole = prepare(config, tmp_path / "whole")
     assert ids_of(whole) == ids_of(two)
     assert whole.counts("one", "train") == one.counts("one", "train")
@@ -131,19 +133,116 @@ def test_other_settings_or_text_begin_anew(folder, tmp_path, monkeypatch):
     assert tree(run) == tree(tmp_path / "undisturbed")
 
 
-def test_text_that_changes_meanwhile_is_refused(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("where", ["write_checksums", "write_atomically"])
+def test_it_goes_on_after_a_stop_at_the_end(folder, tmp_path, monkeypatch, where):
+    """While checksums are written, and after the tokeniser is published."""
+    config, run = config_of(folder), tmp_path / "run"
+    prepare(config, tmp_path / "undisturbed")
+    write = getattr(preparation, where)
+
+    def stop(*args, **named):
+        write(*args, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation, where, stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(config, run)
+    monkeypatch.setattr(survey, "_read", None)
+    published = run / "tokenizer.model"
+    given = Tokenizer.load(published) if published.exists() else None
+    prepare(config, run, tokenizer=given)
+    assert tree(run) == tree(tmp_path / "undisturbed")
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_stop_while_the_text_is_read_leaves_nothing(folder, tmp_path, monkeypatch):
+    config, run = config_of(folder), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(survey.VocabularySamples, "train", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(config, run)
+    assert tree(run) == {}
+    (run / ".corpus.partial" / "hashes").mkdir(parents=True)  # as after `kill -9`
+    (run / ".corpus.partial" / "hashes" / "00").write_bytes(b"1")
+    prepare(config, run)
+    prepare(config, tmp_path / "undisturbed")
+    assert tree(run) == tree(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: [*lines, "x"],
+        lambda lines: lines[:-1],
+        lambda lines: lines[:32],
+        lambda lines: [*lines[:40], "x", *lines[41:]],
+    ],
+)
+def test_text_that_changes_meanwhile_is_refused(
+    folder, tmp_path, monkeypatch, change, processes
+):
     train = survey.VocabularySamples.train
 
     def change_and_train(self):
-        with (folder / "one.a").open("a") as source, (folder / "one.b").open("a") as b:
-            source.write("x\n")
-            b.write("y\n")
+        for language in "ab":
+            file = folder / f"one.{language}"
+            lines = change(file.read_text().split("\n")[:-1])
+            file.write_text("".join(f"{line}\n" for line in lines))
         return train(self)
 
     monkeypatch.setattr(survey.VocabularySamples, "train", change_and_train)
     with pytest.raises(InputError, match="the text changed while it was prepared"):
-        prepare(config_of(folder), tmp_path / "run")
+        prepare(config_of(folder), tmp_path / "run", processes=processes)
     assert tree(tmp_path / "run") == {}
+
+
+def test_the_death_of_a_process_loses_nothing_that_is_written(
+    folder, tmp_path, monkeypatch
+):
+    config, run = config_of(folder), tmp_path / "run"
+    prepare(config, tmp_path / "undisturbed")
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation, "_CLEAN", "tests.data.test_preparation:clean_some")
+        with pytest.raises(InputError, match="clean_some ended with code 9"):
+            prepare(config, run, processes=2)
+    monkeypatch.setattr(survey, "_read", None)
+    prepare(config, run)
+    assert tree(run) == tree(tmp_path / "undisturbed")
+
+
+def clean_some(content, threads, config, chunk):
+    if len(chunk.pairs) < sources.CHUNK:  # the last chunk of a corpus
+        os._exit(9)
+    return clean_chunk(content, threads, config, chunk)
+
+
+def test_duplicates_may_stay_and_shards_may_be_empty(folder, tmp_path):
+    """A shard of too long pairs only, and a corpus of which nothing is left."""
+    for language in "ab":
+        for name, lines in (("one", 40), ("two", 5)):
+            text = "".join(f"{'a b ' * 20}{n}\n" for n in range(lines))
+            text += "a b c\n" * 30 * (name == "one")
+            (folder / f"{name}.{language}").write_text(text)
+    config = config_of(folder, deduplicate=False, subword_sampling=None)
+    prepared = prepare(config, tmp_path / "run")
+    assert prepared.sizes() == {"one": 30, "two": 0}
+    assert {*map(str, ids_of(prepared)[0])} == {str(ids_of(prepared)[0][0])}
+    assert len(prepared.train.source.shards) == 2
+
+
+def test_two_vocabularies_are_used_by_several_processes(folder, tmp_path):
+    config = config_of(folder, shared_vocabulary=False, subword_sampling=None)
+    one, two = (
+        prepare(config, tmp_path / str(count), processes=count) for count in (1, 2)
+    )
+    assert isinstance(one.tokenizer, PairTokenizer)
+    assert tree(tmp_path / "2") == tree(tmp_path / "1")
+    assert two.tokenizer.decode(two.train.target[0]) in (folder / "one.b").read_text()
 
 
 KILLED = """
@@ -152,7 +251,7 @@ from pathlib import Path
 from jaxformer.data import preparation, sources
 from tests.data.test_preparation import config_of
 
-sources.CHUNK, preparation.SHARD = 8, 32
+sources.CHUNK, sources.SHARD = 8, 32
 preparation.prepare(config_of(Path(sys.argv[1])), Path(sys.argv[2]), processes=2)
 """
 

@@ -15,7 +15,7 @@ def config():
         download=False, builtin_pairs=1500, builtin_eval_pairs=50, vocab_size=400,
         vocab_sentences=10_000, character_coverage=1.0, max_length=60, max_ratio=3.0,
         deduplicate=True, seed=0, corpora=(), temperature=None, tag="",
-        tokenizer="", user_defined_symbols=(), shared_vocabulary=True,
+        tokenizer="", columns=(), user_defined_symbols=(), shared_vocabulary=True,
         model_type="bpe", subword_sampling=None,
     )  # fmt: skip
 
