@@ -250,7 +250,7 @@ def test_anything_else_than_the_same_command_is_refused(
         ("--source=gone --output=out", "gone cannot be read: No such file"),
         ("--source=empty --output=out", "empty is empty"),
         ("--source=latin --output=out", "latin, line 2: byte 1 of the line is not"),
-        ("--source=cut.gz --output=out", "the gzip data is damaged or cut short"),
+        ("--source=cut.gz --output=out", "the .gz data is damaged or cut short"),
         ("--source=text --output=text", "text exists already and holds no corpus"),
         ("--source=text --output=out --corpus=x", "has no corpus x"),
         ("--source=text --output=out --n_best=2", "--n_best is not used by"),

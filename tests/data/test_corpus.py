@@ -24,6 +24,7 @@ from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
+from jaxformer.files import write_checksums
 from jaxformer.tokens import EOS, UNK
 
 PAIRS = [
@@ -315,6 +316,14 @@ def test_a_prepared_workdir_is_only_opened(tmp_path, folder, monkeypatch):
     assert tree(run) == before
     with pytest.raises(InputError, match="holds no prepared corpus"):
         open_prepared(tmp_path)
+
+
+def test_a_corpus_without_shards_is_refused(tmp_path, folder):
+    prepare(folder, tmp_path / "run")
+    (tmp_path / "run" / "corpus" / "train" / "index.json").unlink()
+    write_checksums(tmp_path / "run" / "corpus")
+    with pytest.raises(InputError, match="written by an earlier version; delete"):
+        open_prepared(tmp_path / "run")
 
 
 def test_other_text_is_refused_and_the_same_text_may_move(
