@@ -3,8 +3,10 @@
 import hashlib
 import logging
 import os
+import queue
 import shutil
 import socket
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -123,14 +125,18 @@ def write_checksums(folder: Path, *, leave_out: Collection[Path] = ()) -> None:
     write_atomically(folder / CHECKSUMS, "".join(lines))
 
 
-def verify_checksums(folder: Path) -> str:
+def verify_checksums(folder: Path, *, leave_out: Collection[Path] = ()) -> str:
     """Return "" if a folder is as `write_checksums` found it, else what differs.
 
-    Names the first file that is missing, added or changed.
+    Names the first file that is missing, added or changed. The files `leave_out` exist
+    and are not read.
     """
+    left_out = {path.relative_to(folder).as_posix() for path in leave_out}
     try:
         text = (folder / CHECKSUMS).read_bytes().decode()
-        found = _checksums(folder)
+        lines = text.splitlines(keepends=True)
+        text = "".join(line for line in lines if line[34:-1] not in left_out)
+        found = _checksums(folder, leave_out)
     except UnicodeDecodeError:
         return f"{CHECKSUMS} is damaged"
     except OSError as error:
@@ -145,18 +151,52 @@ def verify_checksums(folder: Path) -> str:
     return f"{name} does not have its checksum in {CHECKSUMS}"
 
 
+class Verifier:
+    """Compares files with the checksums of a folder, in a thread.
+
+    The thread does not delay the end of the process.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        lines = (folder / CHECKSUMS).read_text().splitlines()
+        self._folder, self._known = folder, {line[34:]: line[:32] for line in lines}
+        self._files: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        self._damage = ""
+        threading.Thread(target=self._verify, daemon=True).start()
+
+    def add(self, path: Path) -> None:
+        """Verify a file of the folder soon."""
+        self._files.put(path)
+
+    def require_whole(self) -> None:
+        """Raise InputError if a file was found that does not have its checksum."""
+        if self._damage:
+            raise InputError(f"{self._folder} is damaged: {self._damage}")
+
+    def _verify(self) -> None:
+        while not self._damage:
+            path = self._files.get()
+            name = path.relative_to(self._folder).as_posix()
+            try:
+                if _digest(path) != self._known.get(name):
+                    self._damage = f"{name} does not have its checksum in {CHECKSUMS}"
+            except OSError as error:
+                self._damage = f"{name} cannot be read ({error})"
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+
+
 def _checksums(folder: Path, leave_out: Collection[Path] = ()) -> dict[str, str]:
     """By the name of each file in the folder, sorted, its line with XXH3-128."""
     found = {path for path in folder.rglob("*") if path.is_file()}
     files = sorted(found.difference(leave_out))
     names = [path.relative_to(folder).as_posix() for path in files]
 
-    def line(path: Path, name: str) -> str:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
-        return f"{digest}  {name}\n"
-
     with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
-        lines = dict(zip(names, pool.map(line, files, names), strict=True))
+        digests = pool.map(_digest, files)
+        lines = {n: f"{d}  {n}\n" for n, d in zip(names, digests, strict=True)}
     lines.pop(CHECKSUMS, None)
     return lines

@@ -9,7 +9,8 @@
     workdir/corpus/dev.NAME/, ...                   those of all corpora but the first
     workdir/corpus/report.json  counts of kept and dropped pairs, the settings they were
                                 prepared with, and hashes of the text and the tokenizer
-    workdir/corpus/XXH128SUMS   checksums of all these files, verified at each opening
+    workdir/corpus/XXH128SUMS   checksums of all these files, verified at each opening;
+                                the ids of more than 1 GiB when they are first read
 
 `jaxformer.data.preparation` writes it. Only training pairs are cleaned, since scores
 must not depend on cleaning.
@@ -22,12 +23,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.store import SIDES, TokenizedCorpus, open_corpus
+from jaxformer.data.store import SIDES, TokenizedCorpus, files_of_ids, open_corpus
 from jaxformer.data.subwords import Subwords
 from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
-from jaxformer.files import verify_checksums
+from jaxformer.files import Verifier, verify_checksums
+
+VERIFIED_AT_ONCE = 2**30  # bytes of ids
 
 
 class DevSet(NamedTuple):
@@ -75,18 +78,21 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
     corpus = workdir / "corpus"
     if not corpus.exists():
         raise InputError(f"{workdir} holds no prepared corpus; run --mode=prepare")
-    damage = verify_checksums(corpus)
+    ids = files_of_ids(corpus / "train")
+    is_large = sum(path.stat().st_size for path in ids) > VERIFIED_AT_ONCE
+    damage = verify_checksums(corpus, leave_out=ids if is_large else ())
     if damage:
         raise InputError(
             f"{corpus} is damaged: {damage}; put a copy back, or delete {corpus} and "
             "prepare the text again"
         )
     report = json.loads((corpus / "report.json").read_text())
-    train = open_corpus(corpus / "train")
+    verifier = Verifier(corpus) if is_large else None
+    train = open_corpus(corpus / "train", verifier=verifier)
     tokenizer = Tokenizer.load(workdir / "tokenizer.model", report["tokenizer"])
     dev = {}
     for name, folder in report["dev_sets"].items():
         texts = [list(read_lines(corpus / f"{folder}.{side}.txt")) for side in SIDES]
         dev[name] = DevSet(open_corpus(corpus / folder), *texts)
-    subwords = Subwords.open(corpus, report["settings"])
+    subwords = Subwords.open(corpus, report["settings"], verifier)
     return PreparedCorpus(tokenizer, train, dev, report, subwords)

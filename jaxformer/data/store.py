@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxformer.data.ragged import Ragged, offsets
 from jaxformer.errors import InputError
-from jaxformer.files import write_atomically
+from jaxformer.files import Verifier, write_atomically
 
 SIDES = ("source", "target")
 WORDS = ("source.words", "target.words")  # of `jaxformer.data.subwords`
@@ -78,25 +78,41 @@ def id_dtype(vocab_size: int) -> str:
 
 
 class _Mapped(Sequence):
-    """Arrays in files, each of which is mapped when it is first needed."""
+    """Arrays in files, each of which is mapped when it is first needed.
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        self._files, self._arrays = files, {}
+    Then the verifier, if there is one, is told of the file.
+    """
+
+    def __init__(self, files: Sequence[Path], verifier: Verifier | None) -> None:
+        self._files, self._verifier, self._arrays = files, verifier, {}
 
     def __len__(self) -> int:
         return len(self._files)
 
     def __getitem__(self, index: int) -> np.ndarray:
+        if self._verifier:
+            self._verifier.require_whole()
         if index not in self._arrays:
+            if self._verifier:
+                self._verifier.add(self._files[index])
             mapped = np.load(self._files[index], mmap_mode="r")
             self._arrays[index] = np.asarray(mapped)  # whose indexing is faster
         return self._arrays[index]
 
 
-def open_corpus(folder: Path, names: Sequence[str] = SIDES) -> TokenizedCorpus:
+def files_of_ids(folder: Path) -> list[Path]:
+    """Return the files of a corpus that are mapped, not read."""
+    files = folder.glob("[0-9]*.npy")
+    return [path for path in files if not path.name.endswith(".lengths.npy")]
+
+
+def open_corpus(
+    folder: Path, names: Sequence[str] = SIDES, *, verifier: Verifier | None = None
+) -> TokenizedCorpus:
     """Open what a `ShardWriter` wrote, by `names` SIDES or WORDS.
 
-    Does not verify checksums. Raises InputError for the folder of an older version.
+    Checksums are verified by the `verifier` alone. Raises InputError for the folder of
+    an older version.
     """
     if not (folder / _INDEX).exists():
         raise InputError(
@@ -116,7 +132,8 @@ def open_corpus(folder: Path, names: Sequence[str] = SIDES) -> TokenizedCorpus:
             Path(f"{stem}.npy") for stem, size in zip(stems, sizes, strict=True) if size
         ]
         edges = offsets(sizes[sizes > 0])
-        sides.append(Ragged(_Mapped(files), offsets(np.concatenate(lengths)), edges))
+        mapped = _Mapped(files, verifier)
+        sides.append(Ragged(mapped, offsets(np.concatenate(lengths)), edges))
     return TokenizedCorpus(*sides)
 
 

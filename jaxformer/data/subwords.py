@@ -39,7 +39,7 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.word_sampler import WordSampler
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
-from jaxformer.files import write_atomically
+from jaxformer.files import Verifier, write_atomically
 from jaxformer.tokens import EOS
 
 # A word has about as many versions as the text has the word, within these bounds.
@@ -163,11 +163,13 @@ class Subwords:
     config: DataConfig
 
     @staticmethod
-    def open(corpus: Path, settings: Mapping[str, Any]) -> "Subwords | None":
+    def open(
+        corpus: Path, settings: Mapping[str, Any], verifier: Verifier | None = None
+    ) -> "Subwords | None":
         """Memory-map what `prepare` wrote by `settings`; None if they do not sample."""
         if settings.get("subword_sampling") is None:
             return None
-        words = open_corpus(corpus / "train", WORDS)
+        words = open_corpus(corpus / "train", WORDS, verifier=verifier)
         versions = open_corpus(corpus / "versions")
         files = (corpus / "versions" / f"{name}.first.npy" for name in SIDES)
         first = (np.load(file, mmap_mode="r") for file in files)

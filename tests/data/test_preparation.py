@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxformer.configs import wmt_base
-from jaxformer.data import preparation, sources, survey
+from jaxformer.data import corpus, preparation, sources, survey
 from jaxformer.data.cleaning import clean_chunk
 from jaxformer.data.corpus import open_prepared
 from jaxformer.data.preparation import prepare
@@ -243,6 +243,36 @@ def test_two_vocabularies_are_used_by_several_processes(folder, tmp_path):
     assert isinstance(one.tokenizer, PairTokenizer)
     assert tree(tmp_path / "2") == tree(tmp_path / "1")
     assert two.tokenizer.decode(two.train.target[0]) in (folder / "one.b").read_text()
+
+
+def test_large_corpora_are_verified_while_they_are_read(folder, tmp_path, monkeypatch):
+    """Small ones when they are opened; an error ends the reading soon afterwards."""
+    monkeypatch.setattr(corpus, "VERIFIED_AT_ONCE", 10)
+    run = tmp_path / "run"
+    train = prepare(config_of(folder), run).train
+    pairs = np.arange(len(train.source))
+    for _ in range(3):
+        train.source.gather(pairs)
+    file = run / "corpus" / "train" / "00001.source.npy"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    train = open_prepared(run).train
+
+    def read_for_a_while():
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            train.source.gather(pairs)
+
+    with pytest.raises(InputError, match=r"damaged: train/00001\.source\.npy does not"):
+        read_for_a_while()
+    lengths = run / "corpus" / "train" / "00001.source.lengths.npy"
+    lengths.write_bytes(lengths.read_bytes()[:-1] + b"x")
+    with pytest.raises(InputError, match=r"train/00001\.source\.lengths\.npy does not"):
+        open_prepared(run)
+    monkeypatch.undo()
+    file.write_bytes(content[:-1])
+    with pytest.raises(InputError, match="is damaged"):
+        open_prepared(run)
 
 
 KILLED = """
