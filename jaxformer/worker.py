@@ -49,7 +49,7 @@ class Worker:
         self._process.wait()
 
     def send(self, item: Any) -> None:
-        """Send an item. InputError, if the process has ended, is `receive`'s."""
+        """Send an item. If the process has ended, `receive` raises."""
         self._waiting.append(item)
         with suppress(BrokenPipeError):
             while self._waiting:

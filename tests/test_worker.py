@@ -57,10 +57,11 @@ def test_what_a_function_prints_is_no_result():
 def test_the_processes_end_with_their_user():
     program = """
 from jaxformer.worker import ordered_map
-found = ordered_map("os:getpid", (), iter(lambda: (), None), processes=2)
+items = iter(lambda: (), None)
+found = ordered_map("tests.test_worker:own_number", (), items, processes=2)
+print(next(found), flush=True)
+input()
 """
-    program = program.replace("os:getpid", "tests.test_worker:own_number")
-    program += "print(next(found), flush=True); input()"
     parent = subprocess.Popen(
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

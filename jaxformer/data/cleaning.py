@@ -4,7 +4,7 @@ Web text holds blank sides, whole paragraphs and pairs that do not translate eac
 """
 
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +67,7 @@ class CorpusReport:
         )
 
 
-@cache
+@lru_cache(1)
 def _tokenizer(content: bytes, threads: int) -> Tokenizer:
     tokenizer = tokenizer_of(content)
     for side in tokenizer.sides:

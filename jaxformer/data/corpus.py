@@ -1,4 +1,4 @@
-"""The tokenizer and the text of a prepared workdir; nothing else of it is text.
+"""Open a prepared workdir: tokeniser, training pairs and validation texts.
 
     workdir/tokenizer.model     the vocabulary
     workdir/corpus/train/       cleaned training pairs (`jaxformer.data.store`), one

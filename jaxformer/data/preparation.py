@@ -34,6 +34,7 @@ from jaxformer.data.store import SIDES, WORDS, ShardWriter, id_dtype
 from jaxformer.data.subwords import WordLists
 from jaxformer.data.survey import (
     SURVEY,
+    Sides,
     Survey,
     abandon,
     chunks_of,
@@ -206,7 +207,7 @@ def _write_shard(
 
 def _write_dev(
     folder: Path,
-    dev: dict[str, tuple[list[str], list[str]]],
+    dev: dict[str, Sides],
     tokenizer: Tokenizer,
     report: dict[str, Any],
 ) -> None:

@@ -80,7 +80,7 @@ def id_dtype(vocab_size: int) -> str:
 class _Mapped(Sequence):
     """Arrays in files, each of which is mapped when it is first needed.
 
-    Then the verifier, if there is one, is told of the file.
+    The verifier, if there is one, then verifies the file.
     """
 
     def __init__(self, files: Sequence[Path], verifier: Verifier | None) -> None:
@@ -138,7 +138,7 @@ def open_corpus(
 
 
 def _allow_files(count: int) -> None:
-    """Let this process open more files by `count`, as far as the system permits."""
+    """Raise this process's limit of open files by `count`, if the system permits."""
     try:
         import resource
     except ImportError:  # on Windows

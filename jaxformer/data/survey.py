@@ -71,11 +71,13 @@ def survey_text(
         return survey
     if any(folder.iterdir()):
         log.info("corpus: removing what a command with other settings or text left")
-        (folder / SURVEY).unlink(missing_ok=True)  # first: without it all is worthless
+        (folder / SURVEY).unlink(
+            missing_ok=True
+        )  # first: a rest without it is not continued
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     samples = VocabularySamples(config) if tokenizer is None else None
-    survey = _read(folder, config, dev, samples)._replace(made_with=made_with)
+    survey = Survey(made_with, *_read(folder, config, dev, samples))
     if samples:
         size = config.vocab_size
         log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
@@ -150,16 +152,15 @@ def _read(
     config: DataConfig,
     dev: dict[str, Sides],
     samples: VocabularySamples | None,
-) -> Survey:
+) -> tuple[dict[str, int], dict[str, list[str]], str]:
+    """Return the fields of a `Survey` that depend on the text."""
     digest, counts, shards = sha256(), {}, {}
     with progress("reading", unit="pairs") as read:
         for number, (name, data) in enumerate(config.training_texts.items()):
-            deduplicates = data.deduplicate
-            with (
-                closing(PairHashes(folder / "hashes"))
-                if deduplicates
-                else nullcontext() as hashes
-            ):
+            hashing = nullcontext()
+            if data.deduplicate:
+                hashing = closing(PairHashes(folder / "hashes"))
+            with hashing as hashes:
                 counts[name], shards[name] = 0, []
                 for chunk in in_chunks(read_pairs(data, "train")):
                     lines = _lines(chunk)
@@ -180,7 +181,7 @@ def _read(
         digest.update(_lines(zip(*sides, strict=True)))
         digest.update(b"\n")
     found = {name: [each.hexdigest() for each in own] for name, own in shards.items()}
-    return Survey({}, counts, found, digest.hexdigest())
+    return counts, found, digest.hexdigest()
 
 
 def _lines(pairs: Iterable[Pair]) -> bytes:

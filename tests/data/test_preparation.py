@@ -1,5 +1,6 @@
 """Preparing text: the same files for any number of processes, and after any stop."""
 
+import json
 import os
 import random
 import signal
@@ -23,7 +24,7 @@ from jaxformer.data.tokenizer import PairTokenizer, Tokenizer
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 
-PAIRS = 150
+PAIRS, CHUNK, SHARD = 150, 8, 32
 SHARDS = 5
 
 
@@ -40,7 +41,7 @@ def config_of(folder: Path, **changes) -> DataConfig:
 
 
 def write_text(folder: Path) -> None:
-    """Two corpora with pairs that occur again, are too long, or have a blank side."""
+    """Two corpora with pairs that occur again, are too long, or have blank sides."""
     draw = random.Random(0)
     words = [
         "".join(draw.choices("abcdefghi", k=draw.randint(1, 7))) for _ in range(40)
@@ -56,8 +57,8 @@ def write_text(folder: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "CHUNK", 8)
-    monkeypatch.setattr(sources, "SHARD", 32)
+    monkeypatch.setattr(sources, "CHUNK", CHUNK)
+    monkeypatch.setattr(sources, "SHARD", SHARD)
     (tmp_path / "text").mkdir()
     write_text(tmp_path / "text")
     return tmp_path / "text"
@@ -210,13 +211,15 @@ def test_the_death_of_a_process_loses_nothing_that_is_written(
         patched.setattr(preparation, "_CLEAN", "tests.data.test_preparation:clean_some")
         with pytest.raises(InputError, match="clean_some ended with code 9"):
             prepare(config, run, processes=2)
+    index = run / ".corpus.partial" / "train" / "index.json"
+    assert 1 <= len(json.loads(index.read_text())) < SHARDS
     monkeypatch.setattr(survey, "_read", None)
     prepare(config, run)
     assert tree(run) == tree(tmp_path / "undisturbed")
 
 
 def clean_some(content, threads, config, chunk):
-    if len(chunk.pairs) < sources.CHUNK:  # the last chunk of a corpus
+    if len(chunk.pairs) < CHUNK:  # the last chunk of a corpus
         os._exit(9)
     return clean_chunk(content, threads, config, chunk)
 
@@ -279,9 +282,9 @@ KILLED = """
 import sys
 from pathlib import Path
 from jaxformer.data import preparation, sources
-from tests.data.test_preparation import config_of
+from tests.data.test_preparation import CHUNK, SHARD, config_of
 
-sources.CHUNK, sources.SHARD = 8, 32
+sources.CHUNK, sources.SHARD = CHUNK, SHARD
 preparation.prepare(config_of(Path(sys.argv[1])), Path(sys.argv[2]), processes=2)
 """
 
