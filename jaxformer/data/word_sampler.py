@@ -1,9 +1,10 @@
 """Split words into pieces at random, the same way in every process.
 
 SentencePiece can sample, but the seed of its generator is mixed with a number that
-differs from process to process. So its two algorithms are here in their shortest form:
-BPE-dropout (Provilkov et al. 2020), in which a dropped merge stays dropped, and forward
-filtering, backward sampling in a unigram model (Kudo 2018, section 3.3).
+differs from process to process. It also drops a merge for good, while in algorithm 1 of
+BPE-dropout (Provilkov et al. 2020) each merge is drawn again at every step. So the
+algorithms are here in their shortest form: that one, and forward filtering, backward
+sampling in a unigram model (Kudo 2018, section 3.3).
 """
 
 import math
@@ -88,25 +89,22 @@ class WordSampler:
         return [i for i, n in runs for _ in range(1 if i == UNK else n)]
 
     def _merge(self, text: str, drop: float, random: Random) -> list[str]:
-        """Merge neighbours, the best pair first; a pair is dropped with chance `drop`.
+        """Merge neighbours, the best pair first, until no merge is left.
 
-        Each pair that arises is dropped or not for good, as in SentencePiece.
+        Before each merge, each pair is dropped with chance `drop` (algorithm 1).
         """
         pieces, scores = list(text), self._scores
-
-        def score(first: str, second: str) -> float:
-            found = scores.get(first + second, -math.inf)
-            return -math.inf if drop and random.random() < drop else found
-
-        merges = [score(*pair) for pair in pairwise(pieces)]
-        while merges and (best := max(merges)) > -math.inf:
-            at = merges.index(best)
+        while True:
+            pairs = (first + second for first, second in pairwise(pieces))
+            merges = [
+                (scores[pair], -at)
+                for at, pair in enumerate(pairs)
+                if pair in scores and not (drop and random.random() < drop)
+            ]
+            if not merges:
+                return pieces
+            at = -max(merges)[1]
             pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
-            del merges[at]
-            for near in (at - 1, at):
-                if 0 <= near < len(merges):
-                    merges[near] = score(*pieces[near : near + 2])
-        return pieces
 
     def _sample(
         self, text: str, lattice: Lattice, _strength: float, random: Random

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
-from itertools import chain, islice, product
+from itertools import chain, islice, pairwise, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -34,6 +34,7 @@ from jaxformer.data.vocabulary import train_tokenizer
 from jaxformer.data.word_sampler import WordSampler
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
+from jaxformer.tokens import UNK
 from tests.data.test_pipeline import assert_equal, pairs_of
 
 STRENGTHS = {"bpe": 0.1, "unigram": 0.2}
@@ -152,9 +153,10 @@ def test_each_sampled_sentence_is_the_same_text(prepared_as, model_type, folder)
 
 
 @every_type
-def test_words_are_split_as_often_as_sentencepiece_splits_them(prepared_as, model_type):
+def test_words_are_split_as_often_as_expected(prepared_as, model_type):
     """Frequencies q of three samples of sizes V, N and M: the versions, what is drawn
-    of them, and SentencePiece's. Their variances add up to q(1-q)(1/V + 1/N + 1/M).
+    of them, and of a unigram model SentencePiece's. Their variances add up to
+    q(1-q)(1/V + 1/N + 1/M). The probabilities of BPE-dropout are exact.
 
     Of less than 200 comparisons none exceeds 5 deviations, which one in 9,000 runs of
     a right program would; the seeds are fixed. Splits that are expected less than 20
@@ -174,20 +176,21 @@ def test_words_are_split_as_often_as_sentencepiece_splits_them(prepared_as, mode
             )
             splits = [tuple(side.versions[i].tolist()) for i in versions]
             text = processor.decode([*splits[0]])
-            set_random_generator_seed(99)
-            theirs = Counter(
-                map(
-                    tuple,
-                    processor.encode(
-                        [text] * 4000, enable_sampling=True, nbest_size=-1,
-                        alpha=STRENGTHS[model_type], num_threads=1,
-                    ),
-                )
-            )  # fmt: skip
-            sizes = side.first[word + 1] - side.first[word] - 1, len(splits), 4000
+            if model_type == "bpe":
+                sizes = [side.first[word + 1] - side.first[word] - 1, len(splits)]
+                expected = of_bpe_dropout(processor, tuple("▁" + text))
+            else:
+                sizes = [side.first[word + 1] - side.first[word] - 1, len(splits), 4000]
+                set_random_generator_seed(99)
+                theirs = processor.encode(
+                    [text] * 4000, enable_sampling=True, nbest_size=-1,
+                    alpha=STRENGTHS[model_type], num_threads=1,
+                )  # fmt: skip
+                expected = Counter(map(tuple, theirs))
+                expected = {split: n / 4000 for split, n in expected.items()}
             ours = Counter(splits)
-            for split in {*ours, *theirs}:
-                q = theirs[split] / 4000
+            for split in {*ours, *expected}:
+                q = expected.get(split, 0.0)
                 if min(q, 1 - q) * min(sizes) < 20:
                     continue
                 variance = q * (1 - q) * sum(1 / size for size in sizes)
@@ -195,6 +198,24 @@ def test_words_are_split_as_often_as_sentencepiece_splits_them(prepared_as, mode
                 assert abs(difference) < 5 * variance**0.5, (text, split)
                 compared += 1
     assert 20 < compared < 200
+
+
+def of_bpe_dropout(processor, pieces):
+    """Return the probability of each split, in ids, by algorithm 1 of Provilkov et al.
+
+    The k-th best merge is made if it stays and the k - 1 better ones are dropped.
+    """
+    drop, pairs = STRENGTHS["bpe"], pairwise(pieces)
+    ids = [processor.piece_to_id(first + second) for first, second in pairs]
+    merges = [at for at, found in enumerate(ids) if found != UNK]
+    merges.sort(key=lambda at: -processor.get_score(ids[at]))
+    whole = tuple(map(processor.piece_to_id, pieces))
+    found = Counter({whole: drop ** len(merges)})
+    for better, at in enumerate(merges):
+        merged = (*pieces[:at], pieces[at] + pieces[at + 1], *pieces[at + 2 :])
+        for split, chance in of_bpe_dropout(processor, merged).items():
+            found[split] += drop**better * (1 - drop) * chance
+    return found
 
 
 def test_versions_are_chosen_evenly_and_independently(prepared_as):
