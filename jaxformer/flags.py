@@ -90,6 +90,10 @@ FLAG_LIST = (
          MOST_LENGTH),
     Flag("license", str, "Licence of the model that its card for Hugging Face states, "
          "such as apache-2.0; without it the card says that none is stated."),
+    Flag("runner", str, "Runner of Apache Beam that reads the text on many machines, "
+         "such as DataflowRunner."),
+    Flag("runner_options", str, "Options of the runner, such as "
+         "'--project=PROJECT --region=REGION'.", ""),
     Flag("memory_gib", float, "Find the largest microbatch for devices of so much "
          "memory; 0: the memory that the device reports.", least=0, most=10**6),
     Flag("topology", str, "Accelerators to estimate the run for, such as v5e:2x4, "
@@ -170,7 +174,8 @@ COMMANDS = {
         "Prepare what is missing, then train or resume (default).", ("init_from",)
     ),
     "prepare": Command(
-        "Make the tokeniser and the tokenised corpus.", ("init_from",)
+        "Make the tokeniser and the tokenised corpus.",
+        ("init_from", "runner", "runner_options"),
     ),
     "check": Command(
         "Say what a run would do, here or on accelerators that are not here, and what "

@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
@@ -44,6 +44,9 @@ from jaxformer.training.step import Parameters, TrainState, TrainStep, init_stat
 from jaxformer.training.trackers import require_installed
 from jaxformer.workdir import Workdir
 
+if TYPE_CHECKING:
+    from jaxformer.data.beam import Beam
+
 logger = logging.getLogger(__name__)
 
 
@@ -59,11 +62,12 @@ class Run(NamedTuple):
 
 @contextlib.contextmanager
 def prepare_run(
-    workdir: Path, request: ConfigRequest
+    workdir: Path, request: ConfigRequest, pipeline: "Beam | None" = None
 ) -> Iterator[tuple[Run, PreparedCorpus]]:
     """Make or open a run's folder, tokeniser and corpus; own the folder in the block.
 
-    Raises InputError, also if another process owns it.
+    The workers of a `pipeline` read the text. Raises InputError, also if another
+    process owns it.
     """
     folder = Workdir(workdir)
     _resolve(folder, request)  # refuses a mistake before it makes the folder
@@ -73,7 +77,9 @@ def prepare_run(
             if processes.is_first():  # it writes what the others then open
                 require_installed(config.training.trackers)
                 tokenizer = folder.given_tokenizer(config)
-                prepared = prepare(config.data, folder.path, tokenizer=tokenizer)
+                prepared = prepare(
+                    config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline
+                )
                 if not folder.has_checkpoints():  # else training does when it resumes
                     folder.write_record(config, prepared.tokenizer)
         if not processes.is_first():

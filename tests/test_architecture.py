@@ -67,6 +67,7 @@ ROOMS = {
 # A library, and the only modules that may import it.
 DOORS = {
     "tensorflow": "data",
+    "apache_beam": "data.beam",
     "tensorflow_datasets": "data",
     "orbax": "training.checkpoint_files",
     "filelock": "files",
@@ -92,7 +93,7 @@ DOORS = {
     "wandb": "training.trackers",
     "mlflow": "training.trackers",
     "trackio": "training.trackers",
-    "xxhash": "data.duplicates data.survey files",
+    "xxhash": "data.duplicates data.text_hash files",
     "ml_collections": "configs",
     "flax": "models training.frozen training.optimizer training.sharding training.zero "
     "export.parameters",

@@ -1,14 +1,34 @@
 """--mode=prepare: train the tokeniser and write the tokenised corpus."""
 
+import logging
+import shlex
 from pathlib import Path
 
 from jaxformer.config_files import ConfigRequest
+from jaxformer.errors import InputError
 from jaxformer.run import prepare_run
 
 
-def run(*, config: ConfigRequest, workdir: Path) -> dict:
+def run(
+    *, config: ConfigRequest, workdir: Path, runner: str | None, runner_options: str
+) -> dict:
     """Prepare the workdir; returns pairs, what was dropped, and numbers of ids."""
-    with prepare_run(workdir, config) as (this, prepared):
+    pipeline = None
+    if runner is not None:
+        # Beam warns of libraries that only some runners need.
+        logging.disable(logging.WARNING)
+        try:
+            from jaxformer.data.beam import Beam
+        except ImportError as error:
+            raise InputError(
+                f"--runner needs Apache Beam ({error}): pip install 'jaxformer[beam]'"
+            ) from None
+        finally:
+            logging.disable(logging.NOTSET)
+        pipeline = Beam(runner, shlex.split(runner_options))
+    elif runner_options:
+        raise InputError("--runner_options needs --runner, such as DataflowRunner")
+    with prepare_run(workdir, config, pipeline) as (this, prepared):
         train = prepared.report["train"]
     return {
         "pairs": train["kept"],

@@ -6,7 +6,7 @@ different pairs, two share a hash with probability 1e-22.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +15,13 @@ import xxhash
 
 _PARTS = 64
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("pair", "<u8")])
+
+
+def pair_digests(pairs: Iterable[tuple[str, str]]) -> list[bytes]:
+    """Return the hash of each pair, 16 bytes."""
+    # No line contains a line end.
+    lines = (f"{source}\n{target}".encode() for source, target in pairs)
+    return [*map(xxhash.xxh3_128_digest, lines)]
 
 
 class PairHashes:
@@ -38,9 +45,7 @@ class PairHashes:
 
     def add(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Add pairs of a text, in its order."""
-        # No line contains a line end.
-        lines = (f"{source}\n{target}".encode() for source, target in pairs)
-        digests = b"".join(map(xxhash.xxh3_128_digest, lines))
+        digests = b"".join(pair_digests(pairs))
         entries = np.empty(len(pairs), _ENTRY)
         entries["high"], entries["low"] = np.frombuffer(digests, ">u8").reshape(-1, 2).T
         entries["pair"] = np.arange(self.pairs, self.pairs + len(pairs))

@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,13 @@ from jaxformer.data import sources
 from jaxformer.data.cleaning import Chunk, CleanChunk, CorpusReport, clean_chunk
 from jaxformer.data.corpus import PreparedCorpus, open_prepared
 from jaxformer.data.sources import Pair, read_split
-from jaxformer.data.store import SIDES, WORDS, ShardWriter, id_dtype
+from jaxformer.data.store import (
+    SIDES,
+    WORDS,
+    ShardWriter,
+    id_dtype,
+    read_index,
+)
 from jaxformer.data.subwords import WordLists
 from jaxformer.data.survey import (
     SURVEY,
@@ -45,12 +51,16 @@ from jaxformer.data.survey import (
     survey_text,
     trained_tokenizer,
 )
+from jaxformer.data.text_hash import TextChangedError
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder, write_atomically, write_checksums
 from jaxformer.progress import progress
 from jaxformer.worker import ordered_map
+
+if TYPE_CHECKING:
+    from jaxformer.data.beam import Beam
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +74,14 @@ def prepare(
     *,
     tokenizer: Tokenizer | None = None,
     processes: int | None = None,
+    pipeline: "Beam | None" = None,
 ) -> PreparedCorpus:
     """Prepare a workdir, or open it if it is prepared already.
 
     A tokenizer is trained unless `tokenizer` is given. `processes` clean long text;
-    None: one for each core. Raises InputError if the text cannot be used, leaving the
-    workdir unchanged, or if the workdir is damaged or was prepared with other settings
-    or other text.
+    None: one for each core. With a `pipeline` its workers do. Raises InputError if the
+    text cannot be used, leaving the workdir unchanged, or if the workdir is damaged or
+    was prepared with other settings or other text.
     """
     corpus = workdir / "corpus"
     if corpus.exists():
@@ -79,6 +90,8 @@ def prepare(
         log.info("corpus: using %s as it was prepared", corpus)
         return prepared
     start = time.monotonic()
+    if pipeline:
+        pipeline.begin(config)
     # Before the long work: it may be missing.
     dev = {name: read_split(data, "dev") for name, data in config.dev_texts.items()}
     for name, (sentences, _) in dev.items():
@@ -88,13 +101,12 @@ def prepare(
                 "data.builtin_eval_pairs or change data.dev"
             )
     with new_folder(corpus, state=SURVEY) as partial:
-        survey = survey_text(partial, config, dev, tokenizer)
+        survey = survey_text(partial, config, dev, tokenizer, pipeline)
         if tokenizer is None:
             tokenizer = trained_tokenizer(partial)
         else:
             log.info("corpus: using a tokeniser of %d ids", tokenizer.vocab_size)
-        count = processes or _cores()
-        report = _write_train(partial, config, tokenizer, survey, count)
+        report = _write_train(partial, config, tokenizer, survey, processes, pipeline)
         _write_dev(partial, dev, tokenizer, report)
         report |= {
             "vocab_size": tokenizer.largest_vocab_size,
@@ -127,9 +139,41 @@ def _write_train(
     config: DataConfig,
     tokenizer: Tokenizer,
     survey: Survey,
-    processes: int,
+    processes: int | None,
+    pipeline: "Beam | None",
 ) -> dict[str, Any]:
     """Write the missing shards of the training text; return its part of the report."""
+    try:
+        if pipeline:
+            pipeline.write_shards(folder, config, tokenizer, survey.shards)
+        else:
+            _write_shards(folder, config, tokenizer, survey, processes or _cores())
+    except TextChangedError:
+        abandon(folder)
+        raise
+    shards, reports = read_index(folder / "train"), {}
+    for name in config.training_texts:
+        own = [each["report"] for each in shards if each["corpus"] == name]
+        reports[name] = sum(map(CorpusReport.of, own), CorpusReport())
+        log.info("corpus: %s: %s", f"train {name}".rstrip(), reports[name])
+    train = functools.reduce(operator.add, reports.values())
+    if not train.kept:
+        abandon(folder)
+        raise InputError(
+            f"no training pair is left of {train.pairs}: dropped {train.dropped}"
+        )
+    corpora = {name: asdict(counts) for name, counts in reports.items()}
+    return {"train": asdict(train), "dev_sets": {}, "corpora": corpora}
+
+
+def _write_shards(
+    folder: Path,
+    config: DataConfig,
+    tokenizer: Tokenizer,
+    survey: Survey,
+    processes: int,
+) -> None:
+    """Write the missing shards, and the versions of their words if they are sampled."""
     size, names = id_dtype(tokenizer.largest_vocab_size), SIDES
     if config.subword_sampling:
         names += WORDS
@@ -141,7 +185,6 @@ def _write_train(
         except InputError:
             abandon(folder)
             raise
-    reports = {}
     for number, (name, data) in enumerate(config.training_texts.items()):
         pairs, label = survey.pairs[name], f"train {name}".rstrip()
         done = sum(shard["corpus"] == name for shard in writer.shards)
@@ -149,7 +192,7 @@ def _write_train(
         # Starting a process takes as long as a few thousand pairs.
         count = min(processes, max(1, (pairs - start) // (4 * sources.CHUNK)))
         state = tokenizer.content, -1 if count == 1 else 1, data
-        texts = chunks_of(folder, survey, config, name)
+        texts = chunks_of(survey, config, name)
         deque(islice(texts, -(-start // sources.CHUNK)), maxlen=0)
         repeated = repeated_pairs(folder, number) if data.deduplicate else None
         chunks = _marked(texts, repeated, start)
@@ -161,20 +204,9 @@ def _write_train(
                 part = islice(cleaned, sources.SHARD // sources.CHUNK)
                 _write_shard(writer, name, part, words, work)
             deque(cleaned, maxlen=0)  # there is more text only if it changed
-        own = [each["report"] for each in writer.shards if each["corpus"] == name]
-        reports[name] = sum(map(CorpusReport.of, own), CorpusReport())
-        log.info("corpus: %s: %s", label, reports[name])
-    train = functools.reduce(operator.add, reports.values())
-    if not train.kept:
-        abandon(folder)
-        raise InputError(
-            f"no training pair is left of {train.pairs}: dropped {train.dropped}"
-        )
     if words:
         with progress("splitting words"):
             words.write_versions()
-    corpora = {name: asdict(counts) for name, counts in reports.items()}
-    return {"train": asdict(train), "dev_sets": {}, "corpora": corpora}
 
 
 def _marked(

@@ -27,14 +27,18 @@ class Part(NamedTuple):
     pairs: Iterator[Pair]  # pair i is line i + 1 of both files
 
 
-def read_pairs(config: DataConfig, split: str) -> Iterator[Pair]:
+def read_pairs(
+    config: DataConfig, split: str, part: int | None = None
+) -> Iterator[Pair]:
     """Stream the pairs of "train", "dev" or "test" (built-in corpus: also "unseen").
 
     Sources begin with `data.tag`, if there is one. Raises InputError at once if the
     split is missing, and while reading if the text is empty, unreadable, not UTF-8 or
-    not parallel.
+    not parallel. `part` is the number of one of `read_parts`; None: all of them.
     """
-    pairs = chain.from_iterable(part.pairs for part in read_parts(config, split))
+    parts = read_parts(config, split)
+    own = parts if part is None else parts[part : part + 1]
+    pairs = chain.from_iterable(each.pairs for each in own)
     if not config.tag:
         return pairs
     return ((f"{config.tag} {source}", target) for source, target in pairs)

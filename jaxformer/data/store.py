@@ -10,7 +10,7 @@ offsets of the sentences are in memory, 8 bytes each.
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,21 +42,41 @@ class ShardWriter:
     def __init__(self, folder: Path, names: Sequence[str], dtypes: Sequence[str]):
         folder.mkdir(exist_ok=True)
         self._folder, self._dtypes = folder, dict(zip(names, dtypes, strict=True))
-        index = folder / _INDEX
-        self.shards: list[Any] = json.loads(index.read_text()) if index.exists() else []
+        self.shards = read_index(folder)
 
     def write(self, chunks: Iterable[Sequence[Ragged]], entry: Any) -> None:
         """Write the next shard: chunks of as many sides as there are names."""
-        sides = zip(*chunks, strict=True)
-        for (name, dtype), parts in zip(self._dtypes.items(), sides, strict=True):
-            stem = self._folder / f"{len(self.shards):05}.{name}"
-            lengths = np.concatenate([part.lengths for part in parts])
-            ids = np.concatenate([part.tokens for part in parts])
-            smallest = np.uint16 if lengths.max(initial=0) < 2**16 else np.int32
-            save_array(Path(f"{stem}.npy"), ids.astype(dtype))
-            save_array(Path(f"{stem}.lengths.npy"), lengths.astype(smallest))
+        write_shard(self._folder, len(self.shards), self._dtypes, chunks)
         self.shards.append(entry)
-        write_atomically(self._folder / _INDEX, json.dumps(self.shards, indent=1))
+        write_index(self._folder, self.shards)
+
+
+def write_shard(
+    folder: Path,
+    number: int,
+    dtypes: Mapping[str, str],
+    chunks: Iterable[Sequence[Ragged]],
+) -> None:
+    """Write the files of a shard: chunks of as many sides as `dtypes` has names."""
+    sides = zip(*chunks, strict=True)
+    for (name, dtype), parts in zip(dtypes.items(), sides, strict=True):
+        stem = folder / f"{number:05}.{name}"
+        lengths = np.concatenate([part.lengths for part in parts])
+        ids = np.concatenate([part.tokens for part in parts])
+        smallest = np.uint16 if lengths.max(initial=0) < 2**16 else np.int32
+        save_array(Path(f"{stem}.npy"), ids.astype(dtype))
+        save_array(Path(f"{stem}.lengths.npy"), lengths.astype(smallest))
+
+
+def read_index(folder: Path) -> list[Any]:
+    """Return what was given with each complete shard of a folder."""
+    index = folder / _INDEX
+    return json.loads(index.read_text()) if index.exists() else []
+
+
+def write_index(folder: Path, shards: Sequence[Any]) -> None:
+    """Say that a folder has these shards."""
+    write_atomically(folder / _INDEX, json.dumps(shards, indent=1))
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
@@ -120,7 +140,7 @@ def open_corpus(
             "repeat the command with the text in its place: the tokeniser and the "
             "order of pairs stay"
         )
-    count = len(json.loads((folder / _INDEX).read_text()))
+    count = len(read_index(folder))
     _allow_files(count * len(names))
     sides = []
     for name in names:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.data.cleaning import breaks_ratio
+from jaxformer.data.hashing import mix
 from jaxformer.data.ragged import Ragged, concatenated_ranges, offsets
 from jaxformer.data.sources import Pair
 from jaxformer.data.store import (
@@ -227,7 +228,7 @@ class SubwordDraw:
         """Return a version of each word and the lengths [n] of the pairs, by side."""
         config = self.subwords.config
         key = np.random.SeedSequence((self.seed, self.epoch, _HASH))
-        keys = _hash(slots.astype(np.uint64) + key.generate_state(1, np.uint64))
+        keys = mix(slots.astype(np.uint64) + key.generate_state(1, np.uint64))
         chosen, lengths = [], []
         for number, side in enumerate(self.subwords.sides, start=1):
             words, counts = side.words.gather(pairs)
@@ -235,11 +236,11 @@ class SubwordDraw:
             place += np.repeat(keys + np.uint64(number << 32), counts)
             plain = side.first[words]
             choices = (side.first[words + 1] - plain - 1).astype(np.uint64)
-            drawn = (_hash(place) >> np.uint64(32)) * choices >> np.uint64(32)
+            drawn = (mix(place) >> np.uint64(32)) * choices >> np.uint64(32)
             chosen.append((plain, plain + 1 + drawn.astype(np.int64), counts))
             lengths.append(self._sums(side, chosen[-1][1], counts))
         tagged = self._first_words(pairs) <= len(config.tags)
-        is_plain = (_hash(keys) >> np.uint64(11)) * 2.0**-53 < self.share
+        is_plain = (mix(keys) >> np.uint64(11)) * 2.0**-53 < self.share
         is_plain |= np.max(lengths, axis=0) > config.max_length
         is_plain |= breaks_ratio(np.array(lengths), tagged, config.max_ratio)
         for each, most in zip(lengths, self.room, strict=True):
@@ -264,14 +265,3 @@ class SubwordDraw:
         return np.add.reduceat(
             edges[versions + 1] - edges[versions], offsets(counts)[:-1]
         )
-
-
-def _hash(values: np.ndarray) -> np.ndarray:
-    """Mix the bits of uint64 [...]: the output function of splitmix64.
-
-    Steele, Lea and Flood 2014, with the multipliers of Stafford's variant 13.
-    """
-    values = values * np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

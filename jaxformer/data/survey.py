@@ -11,26 +11,28 @@ draws the sentences of which the vocabulary is made. It leaves in a folder:
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import xxhash
 
 from jaxformer.data import sources
 from jaxformer.data.duplicates import PairHashes
 from jaxformer.data.sources import Pair, in_chunks, read_pairs, read_parts
 from jaxformer.data.store import save_array
+from jaxformer.data.text_hash import TextChangedError, TextHash, hash_of_texts
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.vocabulary import VocabularySamples
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.files import write_atomically
 from jaxformer.progress import progress
+
+if TYPE_CHECKING:
+    from jaxformer.data.beam import Beam
 
 log = logging.getLogger(__name__)
 
@@ -46,16 +48,21 @@ class Survey(NamedTuple):
     made_with: dict[str, Any]  # JSON values: what prepared files depend on
     pairs: dict[str, int]  # of each training corpus
     shards: dict[str, list[str]]  # hashes of the text of their shards
-    text: str  # sha256 of all that was read
+    text: str  # hash of all that was read
 
 
 def survey_text(
-    folder: Path, config: DataConfig, dev: dict[str, Sides], tokenizer: Tokenizer | None
+    folder: Path,
+    config: DataConfig,
+    dev: dict[str, Sides],
+    tokenizer: Tokenizer | None,
+    pipeline: "Beam | None" = None,
 ) -> Survey:
     """Read the text, and train its vocabulary unless there is a tokeniser.
 
-    `dev` are the validation texts by corpus. A folder that another call left for the
-    same config and text is used as it is; any other is emptied.
+    `dev` are the validation texts by corpus; a `pipeline` reads the training texts. A
+    folder that another call left for the same config and text is used as it is; any
+    other is emptied.
     """
     made_with = {
         "settings": config.prepared_by(),
@@ -71,13 +78,18 @@ def survey_text(
         return survey
     if any(folder.iterdir()):
         log.info("corpus: removing what a command with other settings or text left")
-        (folder / SURVEY).unlink(
-            missing_ok=True
-        )  # first: a rest without it is not continued
+        # First the survey: a rest without it is not continued.
+        (folder / SURVEY).unlink(missing_ok=True)
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     samples = VocabularySamples(config) if tokenizer is None else None
-    survey = Survey(made_with, *_read(folder, config, dev, samples))
+    if pipeline:
+        pairs, shards = pipeline.survey(folder, config, samples)
+    else:
+        pairs, shards = _read(folder, config, samples)
+    others = (TextHash.of(zip(*sides, strict=True)).shards for sides in dev.values())
+    text = hash_of_texts([*shards.values(), *others])
+    survey = Survey(made_with, pairs, shards, text)
     if samples:
         size = config.vocab_size
         log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
@@ -96,30 +108,21 @@ def repeated_pairs(folder: Path, number: int) -> np.ndarray:
     return np.load(folder / f"repeated.{number}.npy", mmap_mode="r")
 
 
-def chunks_of(
-    folder: Path, survey: Survey, config: DataConfig, name: str
-) -> Iterator[list[Pair]]:
+def chunks_of(survey: Survey, config: DataConfig, name: str) -> Iterator[list[Pair]]:
     """Read a training corpus again, in chunks that do not cross shards.
 
-    Raises InputError, and marks the folder as worthless, if the text is not as the
-    survey found it.
+    Raises TextChangedError if the text is not as the survey found it.
     """
-    digest, read, expected = xxhash.xxh3_128(), 0, [*survey.shards[name], ""]
+    text, pairs, expected = TextHash(), survey.pairs[name], survey.shards[name]
     for chunk in in_chunks(read_pairs(config.training_texts[name], "train")):
-        digest.update(_lines(chunk))
-        read += len(chunk)
-        if not read % sources.SHARD or read >= survey.pairs[name]:
-            if digest.hexdigest() != expected.pop(0):
-                raise _changed(folder)
-            digest = xxhash.xxh3_128()
+        text.add(chunk)
+        if not text.pairs % sources.SHARD or text.pairs >= pairs:
+            found = text.shards
+            if text.pairs > pairs or found != expected[: len(found)]:
+                raise TextChangedError
         yield chunk
-    if read < survey.pairs[name]:
-        raise _changed(folder)
-
-
-def _changed(folder: Path) -> InputError:
-    abandon(folder)
-    return InputError("the text changed while it was prepared; start again")
+    if text.pairs < pairs:
+        raise TextChangedError
 
 
 def abandon(folder: Path) -> None:
@@ -129,7 +132,9 @@ def abandon(folder: Path) -> None:
 
 def survey_files(folder: Path) -> list[Path]:
     """Return the files that a complete corpus does not need, the survey first."""
-    patterns = (SURVEY, _TOKENIZER, "repeated.*.npy", "train/*.words.json")
+    patterns = (
+        SURVEY, _TOKENIZER, "repeated.*.npy", "train/*.words.json", "train/*.entry.json"
+    )  # fmt: skip
     return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
 
 
@@ -148,45 +153,32 @@ def _open(folder: Path, made_with: dict[str, Any]) -> Survey | None:
 
 
 def _read(
-    folder: Path,
-    config: DataConfig,
-    dev: dict[str, Sides],
-    samples: VocabularySamples | None,
-) -> tuple[dict[str, int], dict[str, list[str]], str]:
-    """Return the fields of a `Survey` that depend on the text."""
-    digest, counts, shards = sha256(), {}, {}
+    folder: Path, config: DataConfig, samples: VocabularySamples | None
+) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Fill the samples, write which pairs are repeated, and return numbers and hashes.
+
+    They are the pairs of each corpus and the hashes of its shards.
+    """
+    texts, total = {}, 0
     with progress("reading", unit="pairs") as read:
         for number, (name, data) in enumerate(config.training_texts.items()):
             hashing = nullcontext()
             if data.deduplicate:
                 hashing = closing(PairHashes(folder / "hashes"))
+            texts[name] = text = TextHash()
             with hashing as hashes:
-                counts[name], shards[name] = 0, []
                 for chunk in in_chunks(read_pairs(data, "train")):
-                    lines = _lines(chunk)
-                    digest.update(lines)
-                    if not counts[name] % sources.SHARD:
-                        shards[name].append(xxhash.xxh3_128())
-                    shards[name][-1].update(lines)
-                    counts[name] += len(chunk)
+                    text.add(chunk)
                     if hashes:
                         hashes.add(chunk)
                     if samples:
-                        samples.add(chunk, data.tag)
+                        samples.add(total, chunk, data.tag)
+                    total += len(chunk)
                     read.update(len(chunk))
-                digest.update(b"\n")  # ends the split: no pair is an empty line
                 if hashes:
                     save_array(folder / f"repeated.{number}.npy", hashes.repeated())
-    for sides in dev.values():
-        digest.update(_lines(zip(*sides, strict=True)))
-        digest.update(b"\n")
-    found = {name: [each.hexdigest() for each in own] for name, own in shards.items()}
-    return counts, found, digest.hexdigest()
-
-
-def _lines(pairs: Iterable[Pair]) -> bytes:
-    """Return the text by which pairs are hashed."""
-    return "".join(f"{source}\t{target}\n" for source, target in pairs).encode()
+    pairs = {name: text.pairs for name, text in texts.items()}
+    return pairs, {name: text.shards for name, text in texts.items()}
 
 
 def _splits(config: DataConfig) -> list[tuple[DataConfig, str]]:
@@ -196,12 +188,8 @@ def _splits(config: DataConfig) -> list[tuple[DataConfig, str]]:
 
 
 def _hash_text(config: DataConfig) -> str:
-    digest = sha256()
-    for data, split in _splits(config):
-        for chunk in in_chunks(read_pairs(data, split)):
-            digest.update(_lines(chunk))
-        digest.update(b"\n")
-    return digest.hexdigest()
+    texts = (read_pairs(*split) for split in _splits(config))
+    return hash_of_texts(TextHash.of(pairs).shards for pairs in texts)
 
 
 def folder_of(config: DataConfig) -> str:

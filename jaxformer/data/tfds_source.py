@@ -26,7 +26,7 @@ def read_tfds(config: DataConfig, name: str, split: str) -> Iterator[tuple[str, 
     `config.download` allows preparing a set that is not in `config.data_dir`. Raises
     InputError at once if the set, the split or a language is missing.
     """
-    builder = _open_builder(name, config.data_dir, config.download)
+    builder = open_builder(name, config.data_dir, config.download)
     languages = config.source_language, config.target_language
     known, splits = sorted(builder.info.features), sorted(builder.info.splits)
     if not set(languages) <= set(known):
@@ -56,8 +56,13 @@ def _stream(
             yield source, target
 
 
-def _open_builder(name: str, data_dir: str, download: bool) -> Any:
-    """Return the TFDS builder with its data on disk."""
+def open_builder(
+    name: str, data_dir: str, download: bool, *, beam_options: Any = None
+) -> Any:
+    """Return the TFDS builder with its data on disk.
+
+    `beam_options` are Beam's, for the sets that it prepares.
+    """
     try:
         import tensorflow_datasets as tfds
 
@@ -89,7 +94,8 @@ def _open_builder(name: str, data_dir: str, download: bool) -> Any:
         )
     try:
         with redirect_stdout(sys.stderr):  # TFDS prints; stdout is for results
-            builder.download_and_prepare()
+            settings = tfds.download.DownloadConfig(beam_options=beam_options)
+            builder.download_and_prepare(download_config=settings)
     except Exception as error:  # a set's own script may raise anything
         raise InputError(
             f"{missing} and preparing it failed ({type(error).__name__}: {error}); "

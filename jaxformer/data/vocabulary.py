@@ -2,14 +2,18 @@
 
 import io
 import logging
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from random import Random
+from operator import itemgetter
 
+import numpy as np
 from sentencepiece import SentencePieceTrainer
 
+from jaxformer.data.hashing import mix
 from jaxformer.data.sources import Pair
 from jaxformer.data.text import normalise
 from jaxformer.data.tokenizer import Tokenizer, pair_of
@@ -24,64 +28,99 @@ log = logging.getLogger(__name__)
 class Sample:
     """At most `size` of the texts that are added, each with equal chance.
 
-    A function of the texts, their order and the seed (Vitter's algorithm R). Blank
-    texts do not count.
+    A text is drawn by a random number that depends on the seed and the text's place
+    alone. So the sample does not depend on the order of calls, and samples of parts can
+    be added. Blank texts do not count.
     """
 
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int, seed: int, limit: int = 2**64 - 1) -> None:
+        """Make a sample of the texts whose numbers are at most `limit`."""
         # SentencePiece's own sample differs from process to process.
-        self._size, self._random, self._count = size, Random(seed).random, 0
-        self.texts: list[str] = []  # normalised
+        self._size, self._limit = size, np.uint64(limit)
+        self._key = mix(np.array([seed], np.uint64))
+        self.drawn: list[tuple[int, int, str]] = []  # number, place, normalised text
 
-    def add(self, text: str) -> None:
-        """Add a text; the sample keeps it, or not."""
-        if not (text := normalise(text)):
-            return
-        if self._count < self._size:
-            self.texts.append(text)
-        elif (replaced := int(self._random() * (self._count + 1))) < self._size:
-            self.texts[replaced] = text
-        self._count += 1
+    def add(self, places: np.ndarray, texts: Sequence[str]) -> None:
+        """Add texts with their places in all text, uint64 [n]."""
+        numbers = mix(places + self._key)
+        own = np.flatnonzero(numbers <= self._limit)
+        for index in own.tolist():
+            if text := normalise(texts[index]):
+                self.drawn.append((int(numbers[index]), int(places[index]), text))
+        self.cut(2 * self._size)
+
+    def add_drawn(self, drawn: Iterable[tuple[int, int, str]]) -> None:
+        """Add what the sample of another part has drawn."""
+        self.drawn += drawn
+        self.cut(2 * self._size)
+
+    def cut(self, most: int = 0) -> None:
+        """Drop what is not of the sample, if more texts than `most` are in memory."""
+        if len(self.drawn) > max(most, self._size):
+            self.drawn = sorted(self.drawn)[: self._size]
+            self._limit = np.uint64(self.drawn[-1][0])
+
+    @property
+    def texts(self) -> list[str]:
+        """The sample in the text's order."""
+        self.cut()
+        return [text for _, _, text in sorted(self.drawn, key=itemgetter(1))]
 
 
 class VocabularySamples:
     """The sentences that the tokeniser of a config is trained on."""
 
-    def __init__(self, config: DataConfig) -> None:
-        count = 1 if config.shared_vocabulary else 2
-        size = config.vocab_sentences, config.seed
-        self._config, self._samples = config, [Sample(*size) for _ in range(count)]
+    def __init__(self, config: DataConfig, texts: tuple[int, int] = (1, 1)) -> None:
+        """Make empty samples.
 
-    def add(self, pairs: Iterable[Pair], tag: str) -> None:
-        """Add pairs of sentences, of which the sources begin with a tag, or with ""."""
-        for source, target in pairs:
-            self._samples[0].add(source.removeprefix(tag))
-            self._samples[-1].add(target)
+        `texts` are the numbers of sources and of targets that are not blank, if known:
+        then samples of a part of them are not much larger than its share.
+        """
+        size, counts = config.vocab_sentences, texts
+        if config.shared_vocabulary:
+            counts = [sum(texts)]
+        # The sample is smaller with a probability below 1e-20.
+        enough = size + 10 * math.isqrt(size) + 100
+        shares = [min(1.0, enough / max(1, count)) for count in counts]
+        limits = [min(2**64 - 1, int(share * 2**64)) for share in shares]
+        self._config = config
+        self.samples = [Sample(size, config.seed, limit) for limit in limits]
+
+    def add(self, first: int, pairs: Sequence[Pair], tag: str) -> None:
+        """Add pairs, the first of which is pair `first` of all text.
+
+        Sources begin with a tag, or with "".
+        """
+        sources, targets = zip(*pairs, strict=True)
+        places = np.arange(2 * first, 2 * (first + len(pairs)), 2, np.uint64)
+        self.samples[0].add(places, [source.removeprefix(tag) for source in sources])
+        self.samples[-1].add(places + np.uint64(1), targets)
+
+    def add_drawn(self, drawn: Iterable[list[tuple[int, int, str]]]) -> None:
+        """Add what samples of another part of the text have drawn."""
+        for sample, own in zip(self.samples, drawn, strict=True):
+            sample.add_drawn(map(tuple, own))
 
     def train(self) -> Tokenizer:
-        """Train the tokeniser. Raises InputError as `train_tokenizer` does."""
-        source, *others = (sample.texts for sample in self._samples)
-        tokenizer = _train(source, self._config, self._config.tags)
+        """Train the tokeniser.
+
+        Raises InputError if there is no text or its characters alone exceed
+        `vocab_size`.
+        """
+        source, *others = (sample.texts for sample in self.samples)
+        tokenizer = train_tokenizer(source, self._config)
         for target in others:
-            other = _train(target, self._config, [])
+            other = train_tokenizer(target, replace(self._config, corpora=(), tag=""))
             tokenizer = pair_of(tokenizer.content, other.content)
         return tokenizer
 
 
-def train_tokenizer(sentences: Iterable[str], config: DataConfig) -> Tokenizer:
-    """Train a vocabulary of `model_type` on sentences of both languages, or of one.
+def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
+    """Train a vocabulary of `model_type` on normalised texts, with all tags.
 
-    The same sentences in the same order give the same bytes. Uses at most
-    `vocab_sentences` of them, drawn with `seed`: 200 bytes of memory each. Raises
-    InputError if there is no text or its characters alone exceed `vocab_size`.
+    The same texts in the same order give the same bytes. Raises InputError as
+    `VocabularySamples.train` does.
     """
-    sample = Sample(config.vocab_sentences, config.seed)
-    for sentence in sentences:
-        sample.add(sentence)
-    return _train(sample.texts, config, config.tags)
-
-
-def _train(texts: list[str], config: DataConfig, tags: list[str]) -> Tokenizer:
     vocab_size = config.vocab_size
     if not texts:
         raise InputError("the training text has no sentence to learn a vocabulary of")
@@ -97,7 +136,7 @@ def _train(texts: list[str], config: DataConfig, tags: list[str]) -> Tokenizer:
             vocab_size=vocab_size,
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
-            user_defined_symbols=[*tags, *config.user_defined_symbols],
+            user_defined_symbols=[*config.tags, *config.user_defined_symbols],
             normalization_rule_name="identity",
             num_threads=8,  # in the model's bytes: the same hash on every machine
             pad_id=PAD,

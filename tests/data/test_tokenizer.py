@@ -25,7 +25,7 @@ from jaxformer.data.tokenizer import (
     pack_tokenizer,
     pair_of,
 )
-from jaxformer.data.vocabulary import train_tokenizer
+from jaxformer.data.vocabulary import Sample, train_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.processes import interrupts
 from jaxformer.tokens import BOS, EOS, PAD, UNK
@@ -48,7 +48,9 @@ def train(path, sentences=TEXT, **changes):
         "seed": 0, "tags": [], "user_defined_symbols": (), "model_type": "bpe",
     }  # fmt: skip
     config = SimpleNamespace(**values | changes)
-    tokenizer = train_tokenizer(sentences, config)
+    sample, sentences = Sample(config.vocab_sentences, config.seed), [*sentences]
+    sample.add(np.arange(len(sentences), dtype=np.uint64), sentences)
+    tokenizer = train_tokenizer(sample.texts, config)
     path.write_bytes(tokenizer.source_model)
     return tokenizer
 
@@ -161,6 +163,27 @@ def test_a_sample_of_the_text_gives_the_same_bytes_in_another_process(tmp_path):
     assert Tokenizer.load(second).encode(lines) == drawn.encode(lines)
     assert UNK not in drawn.encode(["dogs men"])[0]
     assert train(second, lines, seed=4, **SAMPLE).hash != drawn.hash
+
+
+def test_samples_of_parts_are_the_sample_of_all_text():
+    """Each text is drawn with equal chance, whatever is added first."""
+    texts = [f"text {i}" if i % 3 else " " for i in range(4000)]
+    places = np.arange(4000, dtype=np.uint64)
+    whole, parts, other = Sample(500, 1), Sample(500, 1), Sample(500, 2)
+    whole.add(places, texts)
+    other.add(places, texts)
+    for part in np.split(np.random.default_rng(0).permutation(4000), 80):
+        one = Sample(500, 1)
+        one.add(places[part], [texts[i] for i in part])
+        one.cut()
+        parts.add_drawn(one.drawn)
+        assert len(parts.drawn) <= 1000
+    drawn = [int(text.split()[1]) for text in whole.texts]
+    assert parts.texts == whole.texts
+    assert len(drawn) == 500 == len({*drawn})
+    assert drawn == sorted(drawn)
+    assert len({*other.texts} & {*whole.texts}) < 200  # 500 of 2,667 each: 94 expected
+    assert abs(np.mean(drawn) - 2000) < 200
 
 
 def test_a_vocabulary_beyond_the_text_is_reduced_with_a_message(tmp_path, caplog):

@@ -1,0 +1,177 @@
+"""Prepare training text shard by shard: the functions of Beam's workers.
+
+They make the same files as `jaxformer.data.preparation` in one process, byte for byte.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxformer.data.cleaning import Chunk, CorpusReport, clean_chunk
+from jaxformer.data.duplicates import pair_digests
+from jaxformer.data.sources import Pair, read_pairs
+from jaxformer.data.store import SIDES, id_dtype, save_array, write_shard
+from jaxformer.data.text import normalise
+from jaxformer.data.text_hash import TextChangedError, TextHash
+from jaxformer.data.tokenizer import tokenizer_of
+from jaxformer.data.vocabulary import VocabularySamples
+from jaxformer.data_config import DataConfig
+from jaxformer.errors import InputError
+from jaxformer.files import write_atomically
+
+FOUND = "found"  # the folder of what the survey finds in each shard
+# Which file and which shard of which training text; both numbers count from 0.
+File = tuple[int, int]
+Shard = tuple[int, int]
+Piece = tuple[int, list[Pair]]  # pairs of a text, after the place of the first one
+
+
+class Counts(NamedTuple):
+    """Pairs of a text, and its sources and targets that are not blank."""
+
+    pairs: int
+    sources: int
+    targets: int
+
+
+class ShardJob(NamedTuple):
+    """What each worker is told; the methods are what workers do."""
+
+    config: DataConfig
+    folder: Path
+    chunk_size: int  # pairs
+    shard_size: int
+
+    def run(self, step: str, *given: Any) -> Iterator[Any]:
+        """Yield what a method of this name yields.
+
+        A mistake of the user is written to a file, and later calls yield nothing: a
+        runner would try again, and show tracebacks.
+        """
+        if self.mistake.exists():
+            return
+        try:
+            yield from getattr(self, step)(*given)
+        except InputError as error:
+            found = [isinstance(error, TextChangedError), str(error)]
+            write_atomically(self.mistake, json.dumps(found))
+
+    def require_no_mistake(self) -> None:
+        """Raise the InputError that a worker met."""
+        if self.mistake.exists():
+            has_changed, message = json.loads(self.mistake.read_bytes())
+            self.mistake.unlink()
+            raise TextChangedError if has_changed else InputError(message)
+
+    @property
+    def mistake(self) -> Path:
+        """The file of a mistake."""
+        return self.folder / "mistake.json"
+
+    @property
+    def texts(self) -> list[DataConfig]:
+        """The sections of the training texts."""
+        return [*self.config.training_texts.values()]
+
+    def count(self, file: File) -> Iterator[tuple[File, Counts]]:
+        """Count the pairs of a file."""
+        corpus, number = file
+        data, pairs, sources, targets = self.texts[corpus], 0, 0, 0
+        for source, target in read_pairs(data, "train", number):
+            pairs += 1
+            sources += bool(normalise(source.removeprefix(data.tag)))
+            targets += bool(normalise(target))
+        yield file, Counts(pairs, sources, targets)
+
+    def read(
+        self, file: File, counts: Mapping[File, Counts], done: frozenset[Shard]
+    ) -> Iterator[tuple[Shard, Piece]]:
+        """Yield the pairs of a file that are of shards not `done`."""
+        corpus, number = file
+        place = sum(counts[corpus, own].pairs for own in range(number))
+        pairs = read_pairs(self.texts[corpus], "train", number)
+        while own := [*islice(pairs, self.chunk_size - place % self.chunk_size)]:
+            shard = corpus, place // self.shard_size
+            if shard not in done:
+                yield shard, (place, own)
+            place += len(own)
+
+    def survey(
+        self, shard: tuple[Shard, Iterable[Piece]], counts: Mapping[File, Counts]
+    ) -> Iterator[tuple[tuple[int, bytes], int]]:
+        """Write what is found in a shard; yield the hashes and places of its pairs."""
+        (corpus, number), pieces = shard
+        _, *texts = map(sum, zip(*counts.values(), strict=True))
+        samples, text = VocabularySamples(self.config, tuple(texts)), TextHash()
+        earlier = sum(own.pairs for file, own in counts.items() if file[0] < corpus)
+        data = self.texts[corpus]
+        for place, pairs in sorted(pieces):
+            samples.add(earlier + place, pairs, data.tag)
+            text.add(pairs)
+            if data.deduplicate:
+                for index, digest in enumerate(pair_digests(pairs), start=place):
+                    yield (corpus, digest), index
+        drawn = [sample.drawn for sample in samples.samples]
+        found = {"pairs": text.pairs, "hash": text.shards[0], "drawn": drawn}
+        write_atomically(self.found(corpus, number, "json"), json.dumps(found))
+
+    def repeated(
+        self, digest: tuple[tuple[int, bytes], Iterable[int]]
+    ) -> Iterator[tuple[Shard, int]]:
+        """Yield the places of the pairs with one hash, but for the first of them."""
+        (corpus, _), places = digest
+        for place in sorted(places)[1:]:
+            yield (corpus, place // self.shard_size), place
+
+    def write_repeated(self, shard: tuple[Shard, Iterable[int]]) -> None:
+        """Write the places of a shard's pairs that occurred before: int64 [n]."""
+        (corpus, number), places = shard
+        save_array(self.found(corpus, number, "npy"), np.array(sorted(places)))
+
+    def found(self, corpus: int, number: int, ending: str) -> Path:
+        """The file of what the survey found in a shard."""
+        return self.folder / FOUND / f"{corpus}.{number:05}.{ending}"
+
+    def tokenise(
+        self,
+        shard: tuple[Shard, Iterable[Piece]],
+        tokenizer: bytes,
+        hashes: Sequence[Sequence[str]],
+    ) -> Iterator[Shard]:
+        """Write the files of a shard, and last its entry of the index; yield its name.
+
+        `tokenizer` is the content of a tokeniser, `hashes` those of all shards by
+        corpus. Raises TextChangedError.
+        """
+        (corpus, number), pieces = shard
+        pieces, text = sorted(pieces), TextHash()
+        for _, pairs in pieces:
+            text.add(pairs)
+        if text.shards != [*hashes[corpus][number : number + 1]]:
+            raise TextChangedError
+        name, data = [*self.config.training_texts.items()][corpus]
+        repeated, chunks, report = None, [], CorpusReport()
+        if data.deduplicate:
+            repeated = np.load(self.folder / f"repeated.{corpus}.npy", mmap_mode="r")
+        for place, pairs in pieces:
+            own = None
+            if repeated is not None:
+                own = np.array(repeated[place : place + len(pairs)])
+            chunk = clean_chunk(tokenizer, 1, data, Chunk(pairs, own))
+            chunks.append(chunk.ids)
+            report += chunk.report
+        size = id_dtype(tokenizer_of(tokenizer).largest_vocab_size)
+        index = sum(map(len, hashes[:corpus])) + number
+        write_shard(self.folder / "train", index, dict.fromkeys(SIDES, size), chunks)
+        entry = {"corpus": name, "report": asdict(report)}
+        write_atomically(self.entry(index), json.dumps(entry))
+        yield corpus, number
+
+    def entry(self, index: int) -> Path:
+        """The file that says that a shard is complete."""
+        return self.folder / "train" / f"{index:05}.entry.json"

@@ -1,0 +1,191 @@
+"""Apache Beam prepares the files that one machine writes, byte for byte."""
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from jaxformer.data import sources, survey
+from jaxformer.data.beam import Beam
+from jaxformer.data.preparation import prepare
+from jaxformer.data.shard_job import ShardJob
+from jaxformer.data.tfds_source import read_tfds
+from jaxformer.errors import InputError
+from tests.data.test_preparation import CHUNK, SHARD, config_of, tree, write_text
+
+PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """Two corpora in several files each, some compressed, cut within shards."""
+    monkeypatch.setattr(sources, "CHUNK", CHUNK)
+    monkeypatch.setattr(sources, "SHARD", SHARD)
+    text = tmp_path / "text"
+    text.mkdir()
+    write_text(text)
+    for language in "ab":
+        for name, sizes in (("one", (0, 5, 70, 100)), ("two", (0, 4))):
+            lines = (text / f"{name}.{language}").read_bytes().splitlines(True)
+            for number, first in enumerate(sizes):
+                last = (*sizes, None)[number + 1]
+                content = gzip.compress(b"".join(lines[first:last]), mtime=0)
+                (text / f"{name}.{number}.{language}.gz").write_bytes(content)
+    corpora = [
+        {
+            "name": name, "corpus": "files", "tag": ">>b<<", "dev": "",
+            "train_source": f"{text}/{name}.*.a.gz",
+            "train_target": f"{text}/{name}.*.b.gz",
+        }
+        for name in ("one", "two")
+    ]  # fmt: skip
+    corpora[0] |= {"dev_source": f"{text}/dev.a", "dev_target": f"{text}/dev.b"}
+    return config_of(text, corpora=tuple(corpora), subword_sampling=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ([], {}),
+        (PROCESSES, {"vocab_sentences": 40}),
+        ([], {"shared_vocabulary": False, "vocab_sentences": 40}),
+        ([], {"deduplicate": False}),
+    ],
+)
+def test_the_files_are_those_of_one_machine(config, tmp_path, options, changes):
+    config = replace(config, **changes)
+    prepare(config, tmp_path / "here", processes=1)
+    beam = Beam("DirectRunner", options)
+    prepared = prepare(config, tmp_path / "beam", pipeline=beam)
+    assert tree(tmp_path / "beam") == tree(tmp_path / "here")
+    assert len(prepared.train.source.shards) > 4
+    is_repeated = prepared.report["train"]["dropped"]["duplicate"] > 10
+    assert is_repeated == config.deduplicate
+
+
+def test_a_given_tokeniser_is_used(config, tmp_path):
+    given = prepare(config, tmp_path / "one").tokenizer
+    fewer = replace(config, corpora=config.corpora[:1])
+    prepare(fewer, tmp_path / "here", tokenizer=given)
+    beam = Beam("DirectRunner", [])
+    prepare(fewer, tmp_path / "beam", tokenizer=given, pipeline=beam)
+    assert tree(tmp_path / "beam") == tree(tmp_path / "here")
+
+
+@pytest.mark.parametrize("then", ["beam", "here"])
+def test_it_goes_on_after_a_stop_with_either_engine(
+    config, tmp_path, monkeypatch, then
+):
+    """Shards that a pipeline has written are not written again by another one."""
+    prepare(config, tmp_path / "undisturbed")
+    tokenise, written, run = ShardJob.tokenise, [], tmp_path / "run"
+
+    def fail_once(self, shard, *given):
+        if len(written) == 2:
+            raise OSError("a worker died")
+        written.append(shard[0])
+        return tokenise(self, shard, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardJob, "tokenise", fail_once)
+        with pytest.raises(Exception, match="a worker died"):
+            prepare(config, run, pipeline=Beam("DirectRunner", []))
+    assert not (run / "corpus").exists()
+    monkeypatch.setattr(survey, "_read", None)  # the survey is complete
+    monkeypatch.setattr(Beam, "survey", None)
+
+    def note(self, shard, *given):
+        assert shard[0] not in written
+        return tokenise(self, shard, *given)
+
+    monkeypatch.setattr(ShardJob, "tokenise", note)
+    pipeline = Beam("DirectRunner", []) if then == "beam" else None
+    prepare(config, run, pipeline=pipeline)
+    assert tree(run) == tree(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize(
+    "change", [lambda lines: [*lines, b"x\n"], lambda lines: lines[:-1]]
+)
+def test_text_that_changes_meanwhile_is_refused(config, tmp_path, monkeypatch, change):
+    train = survey.VocabularySamples.train
+
+    def change_and_train(self):
+        for file in Path(tmp_path / "text").glob("one.3.*"):
+            lines = change(gzip.decompress(file.read_bytes()).splitlines(True))
+            file.write_bytes(gzip.compress(b"".join(lines)))
+        return train(self)
+
+    monkeypatch.setattr(survey.VocabularySamples, "train", change_and_train)
+    with pytest.raises(InputError, match="the text changed while it was prepared"):
+        prepare(config, tmp_path / "run", pipeline=Beam("DirectRunner", []))
+    assert tree(tmp_path / "run") == {}
+
+
+def test_mistakes_are_one_line_and_leave_nothing(config, tmp_path):
+    text, run = tmp_path / "text", tmp_path / "run"
+
+    def refused(config, options=()):
+        with pytest.raises(InputError) as error:
+            prepare(config, run, pipeline=Beam("DirectRunner", options))
+        assert tree(run) == {}
+        return str(error.value)
+
+    (text / "one.1.a.gz").write_bytes(gzip.compress(b"a\n\xff\n"))
+    not_utf8 = (
+        "one.1.a.gz, line 2: byte 1 of the line is not UTF-8; convert the text to UTF-8"
+    )
+    assert refused(config).endswith(not_utf8)
+    assert refused(config, options=PROCESSES).endswith(not_utf8)
+    (text / "one.1.a.gz").write_bytes(gzip.compress(b"a\n"))
+    assert refused(config).endswith("line N of one must translate line N of the other")
+    sampling = replace(config_of(text), subword_sampling=0.1)
+    assert "set it to None, or prepare without --runner" in refused(sampling)
+    with pytest.raises(InputError, match="--runner=Best: Unexpected pipeline runner"):
+        Beam("Best", [])
+
+
+class TinyBeam(tfds.core.BeamBasedBuilder):
+    """Pairs like those of wmt14_translate, which Beam makes."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.Translation(languages=("de", "en"))
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        return {"train": _pairs(300), "validation": _pairs(3)}
+
+    def _generate_examples(self):
+        raise NotImplementedError
+
+
+def _pairs(count):
+    import apache_beam
+
+    return apache_beam.Create(range(count)) | apache_beam.Map(
+        lambda i: (i, {"en": f"street {i}", "de": f"Straße {i}"})
+    )
+
+
+def test_a_set_of_tensorflow_datasets_is_prepared_by_beam(tmp_path):
+    config = config_of(
+        tmp_path, corpora=(), corpus="tfds:tiny_beam", train="train", dev="validation",
+        source_language="en", target_language="de", data_dir=str(tmp_path / "tfds"),
+        download=True, subword_sampling=None,
+    )  # fmt: skip
+    beam = Beam("DirectRunner", [])
+    prepared = prepare(config, tmp_path / "beam", pipeline=beam)
+    assert prepared.report["train"]["kept"] == 300
+    info = json.loads(next((tmp_path / "tfds").rglob("dataset_info.json")).read_text())
+    assert info["splits"][0]["shardLengths"]
+    prepare(config, tmp_path / "here")
+    assert tree(tmp_path / "beam") == tree(tmp_path / "here")
+    found = list(read_tfds(config, "tiny_beam", "train"))
+    assert len({*found}) == 300
+    assert np.all([en[7:] == de[7:] for en, de in found])
