@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import queue
+import re
 import shutil
 import socket
 import threading
@@ -22,8 +23,15 @@ from jaxformer.errors import InputError
 logger = logging.getLogger(__name__)
 
 CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
+_URL = re.compile(r"(s3|gs):/+(.+)")  # pathlib makes s3:// of it s3:/
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
 _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
+
+
+def url_of(path: Path | str) -> str:
+    """Return the URL that a path is, "" for a file of this machine."""
+    found = _URL.fullmatch(str(path))
+    return f"{found[1]}://{found[2].rstrip('/')}" if found else ""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -85,6 +93,11 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
     that a killed process left. Raises InputError if `path` exists and is not an empty
     folder, or if another process makes it; OSError if it cannot be made.
     """
+    if url := url_of(path):
+        raise InputError(
+            f"{url} is on an object store; write to a folder of this machine, and copy "
+            "that to the store"
+        )
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists already; choose a new folder, or remove it")
     partial = path.with_name(f".{path.name}.partial")
@@ -123,6 +136,15 @@ def write_checksums(folder: Path, *, leave_out: Collection[Path] = ()) -> None:
     """Write the checksums of the files in a folder and its subfolders."""
     lines = _checksums(folder, leave_out).values()
     write_atomically(folder / CHECKSUMS, "".join(lines))
+
+
+def checksummed(folder: Path) -> list[str]:
+    """Return the names of the files that have checksums; [] if that is not known."""
+    try:
+        lines = (folder / CHECKSUMS).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [line[34:] for line in lines]
 
 
 def verify_checksums(folder: Path, *, leave_out: Collection[Path] = ()) -> str:

@@ -27,6 +27,7 @@ from jaxformer.data.subwords import Subwords
 from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
+from jaxformer.object_store import publish
 from jaxformer.progress import progress
 from jaxformer.tokens import Tokenizer
 from jaxformer.training.checkpoint import Checkpoints
@@ -82,6 +83,7 @@ def prepare_run(
                 )
                 if not folder.has_checkpoints():  # else training does when it resumes
                     folder.write_record(config, prepared.tokenizer)
+                publish(folder.corpus)
         if not processes.is_first():
             prepared = open_prepared(folder.path)
         yield _make_run(folder, config, prepared.tokenizer), prepared

@@ -29,7 +29,8 @@ from jaxformer.data.given_tokenizer import (
 )
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
-from jaxformer.files import owned, write_atomically
+from jaxformer.files import owned, url_of, write_atomically
+from jaxformer.object_store import local_copy, owned_remotely
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
@@ -38,7 +39,16 @@ class Workdir:
     """The paths within a run's folder, and its record of config and tokeniser."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        """Open a folder of this machine or, by its copy here, of an object store.
+
+        Raises InputError if the store cannot be used.
+        """
+        if processes.are_several() and url_of(path):
+            raise InputError(
+                f"{url_of(path)} cannot be the folder of several processes; mount the "
+                "bucket as a file system, and give its path"
+            )
+        self.path = path = local_copy(path)
         self.config_file = path / "config.json"
         self.tokenizer_file = path / "tokenizer.model"
         self.corpus = path / "corpus"
@@ -63,6 +73,7 @@ class Workdir:
                     is_new = not self.path.exists()
                     self.path.mkdir(parents=True, exist_ok=True)
                     held.enter_context(owned(self.path, lock))
+                    held.enter_context(owned_remotely(self.path))
             try:
                 yield
             finally:

@@ -19,7 +19,7 @@ from jaxformer.export.marian import export_marian
 from jaxformer.export.model_card import Facts, TextScores, text_name, write_card
 from jaxformer.export.parameters import require_exportable
 from jaxformer.export.stablehlo import write_stablehlo
-from jaxformer.files import new_folder
+from jaxformer.files import new_folder, url_of
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.run import Run, open_run, read_parameters
 from jaxformer.training.checkpoint import Checkpoints
@@ -64,7 +64,7 @@ def run(
         "huggingface": export_marian,
         "stablehlo": partial(write_stablehlo, source_length=source_length),
     }[format]
-    path = Path(os.path.abspath(output))
+    path = output if url_of(output) else Path(os.path.abspath(output))
     size = 0
     with processes.sharing_mistakes():
         if processes.is_first():

@@ -53,8 +53,9 @@ def run(
     theirs = config.values
     config = ConfigRequest(scale(config.resolve(None), theirs, steps))
     texts = {"source": source, "reference": reference, "split": split}
-    with Workdir(workdir).owned():  # or another process might train it on meanwhile
-        return reproduce(row, workdir, config, theirs, texts, options)
+    folder = Workdir(workdir)
+    with folder.owned():  # or another process might train it on meanwhile
+        return reproduce(row, folder.path, config, theirs, texts, options)
 
 
 def reproduce(

@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.store import SIDES, TokenizedCorpus, files_of_ids, open_corpus
+from jaxformer.data.store import IDS, SIDES, TokenizedCorpus, open_corpus
 from jaxformer.data.subwords import Subwords
 from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
-from jaxformer.files import Verifier, verify_checksums
+from jaxformer.files import Verifier, checksummed, verify_checksums
+from jaxformer.object_store import fetch
 
 VERIFIED_AT_ONCE = 2**30  # bytes of ids
 
@@ -78,8 +79,10 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
     corpus = workdir / "corpus"
     if not corpus.exists():
         raise InputError(f"{workdir} holds no prepared corpus; run --mode=prepare")
-    ids = files_of_ids(corpus / "train")
-    is_large = sum(path.stat().st_size for path in ids) > VERIFIED_AT_ONCE
+    fetch(corpus, leave_out=IDS)
+    ids = [corpus / name for name in checksummed(corpus) if IDS.fullmatch(name)]
+    here = [path.stat().st_size for path in ids if path.exists()]
+    is_large = len(here) < len(ids) or sum(here) > VERIFIED_AT_ONCE
     damage = verify_checksums(corpus, leave_out=ids if is_large else ())
     if damage:
         raise InputError(

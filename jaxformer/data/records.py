@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxformer.data.text import read_lines
 from jaxformer.errors import InputError
+from jaxformer.object_store import open_bytes, shown
 
 Columns = Sequence[str]  # such as ("translation.en", "translation.de")
 _ROWS = 8192  # that are in memory at a time
@@ -23,7 +24,7 @@ def read_json_lines(
     line that has no such texts. A null is a blank text.
     """
     for number, line in enumerate(read_lines(path), start=1):
-        where = f"{path}, line {number}"
+        where = f"{shown(path)}, line {number}"
         try:
             record = json.loads(line)
         except ValueError as error:
@@ -41,8 +42,9 @@ def read_parquet(
     import pyarrow.compute as compute
     import pyarrow.parquet as parquet
 
+    name = shown(path)
     try:
-        with parquet.ParquetFile(path) as file:
+        with open_bytes(path) as opened, parquet.ParquetFile(opened) as file:
             schema, row = file.schema_arrow, 0
             known = {field.name: _describe(field.type) for field in schema}
             columns = columns or _named(known, languages)
@@ -58,16 +60,18 @@ def read_parquet(
                 for pair in zip(*sides, strict=True):
                     row += 1
                     named = zip(pair, columns, strict=True)
-                    yield tuple(_text(*each, f"{path}, row {row}") for each in named)
+                    yield tuple(
+                        _text(*each, f"{shown(path)}, row {row}") for each in named
+                    )
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: a text after row {row} is not UTF-8: {error}"
+            f"{name}: a text after row {row} is not UTF-8: {error}"
         ) from None
     except (OSError, pyarrow.ArrowException) as error:
         reason = str(error).partition("\n")[0]
-        raise InputError(f"{path} cannot be read as Parquet: {reason}") from None
+        raise InputError(f"{name} cannot be read as Parquet: {reason}") from None
     if not row:
-        raise InputError(f"{path} is empty")
+        raise InputError(f"{name} is empty")
 
 
 def _describe(kind: Any) -> Any:

@@ -12,6 +12,7 @@ from jaxformer.data.text import COMPRESSED, read_lines
 from jaxformer.data.tfds_source import read_tfds
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
+from jaxformer.object_store import find_files, shown
 
 Pair = tuple[str, str]  # source sentence, target sentence
 SPLITS = ("train", "dev", "test")
@@ -78,12 +79,12 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
             read = read_json_lines if kind == "jsonl" else read_parquet
             languages = config.source_language, config.target_language
             return [
-                Part(str(path), str(path), read(path, config.columns, languages))
+                Part(shown(path), shown(path), read(path, config.columns, languages))
                 for path in _find(setting(split))
             ]
         case "tsv", "":
             return [
-                Part(str(path), str(path), _read_tsv(path))
+                Part(shown(path), shown(path), _read_tsv(path))
                 for path in _find(setting(split))
             ]
         case "files", "":
@@ -104,7 +105,7 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
                 "jsonl, parquet, tfds:NAME or builtin:grammar"
             )
     return [
-        Part(str(source), str(target), _read_parallel(source, target))
+        Part(shown(source), shown(target), _read_parallel(source, target))
         for source, target in zip(sources, targets, strict=True)
     ]
 
@@ -115,7 +116,8 @@ def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
     except ValueError:
         counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
         raise InputError(
-            f"{source} has {counts[0]} lines but {target} has {counts[1]}: "
+            f"{shown(source)} has {counts[0]} lines but {shown(target)} has "
+            f"{counts[1]}: "
             "line N of one must translate line N of the other"
         ) from None
 
@@ -125,7 +127,7 @@ def _read_tsv(path: Path) -> Iterator[Pair]:
         source, tab, rest = line.partition("\t")
         if not tab:
             raise InputError(
-                f"{path}, line {number}: one column where two are needed, "
+                f"{shown(path)}, line {number}: one column where two are needed, "
                 "source<TAB>target"
             )
         yield source, rest.partition("\t")[0]
@@ -133,11 +135,7 @@ def _read_tsv(path: Path) -> Iterator[Pair]:
 
 def _find(pattern: str) -> list[Path]:
     """Find the file of that name, or the files that match the glob, sorted."""
-    path = Path(pattern).expanduser()
-    if path.is_file():
-        return [path]
-    paths = sorted(Path(p) for p in glob.glob(str(path), recursive=True))
-    if not paths:
+    if not (paths := find_files(pattern)):
         found = "no file matches" if glob.has_magic(pattern) else "there is no file"
         raise InputError(f"{found} {pattern}")
     return paths
@@ -146,10 +144,10 @@ def _find(pattern: str) -> list[Path]:
 def _find_either(name: str) -> Path:
     """Find the plain or else the compressed file."""
     for ending in ("", *COMPRESSED):
-        path = Path(name + ending)
-        if path.is_file():
-            return path
-    raise InputError(f"there is no {name}, also not with {', '.join(COMPRESSED)}")
+        if paths := find_files(glob.escape(name + ending)):
+            return paths[0]
+    others = ", ".join(COMPRESSED)
+    raise InputError(f"there is no {shown(name)}, also not with {others}")
 
 
 def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:

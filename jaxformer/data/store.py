@@ -10,6 +10,7 @@ offsets of the sentences are in memory, 8 bytes each.
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +20,12 @@ import numpy as np
 from jaxformer.data.ragged import Ragged, offsets
 from jaxformer.errors import InputError
 from jaxformer.files import Verifier, write_atomically
+from jaxformer.object_store import fetch_file
 
 SIDES = ("source", "target")
 WORDS = ("source.words", "target.words")  # of `jaxformer.data.subwords`
 _INDEX = "index.json"
+IDS = re.compile(r"train/\d+\.(?!.*\.lengths\.npy).*\.npy")  # files of a corpus
 
 
 class TokenizedCorpus(NamedTuple):
@@ -113,17 +116,13 @@ class _Mapped(Sequence):
         if self._verifier:
             self._verifier.require_whole()
         if index not in self._arrays:
+            file = self._files[index]
+            fetch_file(file.parent.parent, file)
             if self._verifier:
-                self._verifier.add(self._files[index])
-            mapped = np.load(self._files[index], mmap_mode="r")
+                self._verifier.add(file)
+            mapped = np.load(file, mmap_mode="r")
             self._arrays[index] = np.asarray(mapped)  # whose indexing is faster
         return self._arrays[index]
-
-
-def files_of_ids(folder: Path) -> list[Path]:
-    """Return the files of a corpus that are mapped, not read."""
-    files = folder.glob("[0-9]*.npy")
-    return [path for path in files if not path.name.endswith(".lengths.npy")]
 
 
 def open_corpus(

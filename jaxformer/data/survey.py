@@ -28,7 +28,8 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.vocabulary import VocabularySamples
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
-from jaxformer.files import write_atomically
+from jaxformer.files import url_of, write_atomically
+from jaxformer.object_store import size_and_time
 from jaxformer.progress import progress
 
 if TYPE_CHECKING:
@@ -194,8 +195,9 @@ def _hash_text(config: DataConfig) -> str:
 
 def folder_of(config: DataConfig) -> str:
     """The folder that holds the text, or that its files are relative to."""
-    is_tfds = config.corpus.startswith("tfds:")
-    return config.data_dir if is_tfds else str(Path(config.directory).absolute())
+    if config.corpus.startswith("tfds:"):
+        return config.data_dir
+    return url_of(config.directory) or str(Path(config.directory).absolute())
 
 
 def files_of(config: DataConfig) -> list[list]:
@@ -206,12 +208,9 @@ def files_of(config: DataConfig) -> list[list]:
             found.append([data.data_dir])
         elif not data.corpus.startswith("builtin:"):
             parts = read_parts(data, split)
-            paths = [Path(name).absolute() for part in parts for name in part[:2]]
-            stats = [path.stat() for path in paths]
-            found += [
-                [str(path), stat.st_size, stat.st_mtime_ns]
-                for path, stat in zip(paths, stats, strict=True)
-            ]
+            names = [name for part in parts for name in part[:2]]
+            paths = [name if url_of(name) else Path(name).absolute() for name in names]
+            found += [[str(path), *size_and_time(Path(path))] for path in paths]
     return found
 
 

@@ -10,11 +10,13 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from backports import zstd
 
 from jaxformer.errors import InputError
+from jaxformer.object_store import open_bytes, shown
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": zstd.open}
 COMPRESSED = tuple(_OPENERS)  # endings of files that are read as text
@@ -63,14 +65,17 @@ def read_lines(path: Path) -> Iterator[str]:
     """
     is_empty = True
     try:
-        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+        with ExitStack() as opened:
+            file = opened.enter_context(open_bytes(path))
+            if opener := _OPENERS.get(path.suffix):
+                file = opened.enter_context(opener(file, "rb"))
             blocks = iter(lambda: file.read(_BLOCK) + file.readline(), b"")
-            for line in decode_lines(blocks, str(path)):
+            for line in decode_lines(blocks, shown(path)):
                 is_empty = False
                 yield line
     except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:
         damage = f"the {path.suffix} data is damaged or cut short ({error})"
         reason = getattr(error, "strerror", None) or damage
-        raise InputError(f"{path} cannot be read: {reason}") from None
+        raise InputError(f"{shown(path)} cannot be read: {reason}") from None
     if is_empty:
-        raise InputError(f"{path} is empty")
+        raise InputError(f"{shown(path)} is empty")

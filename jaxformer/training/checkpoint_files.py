@@ -22,6 +22,7 @@ import orbax.checkpoint as ocp
 from jaxformer import processes
 from jaxformer.errors import InputError
 from jaxformer.files import CHECKSUMS, verify_checksums, write_checksums
+from jaxformer.object_store import fetch, fetch_file, publish, withdraw
 
 UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
 _OFF_SCHEDULE = {"scheduled": False}  # metadata of a checkpoint
@@ -38,6 +39,7 @@ class _ChecksummedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
         self._checkpoint_metadata_store.wait_until_finished()
         write_checksums(Path(self.get()))
         os.rename(self.get(), self.get_final())
+        publish(Path(self.get_final()))
 
 
 class Writer(ocp.AsyncCheckpointer):
@@ -61,6 +63,7 @@ class Writer(ocp.AsyncCheckpointer):
     def remove(self, path: Path) -> None:
         """Remove a checkpoint by a rename, so that no reader finds half of it."""
         if processes.is_first():
+            withdraw(path)
             vanished = path.with_name(path.name + UNFINISHED)
             shutil.rmtree(vanished, ignore_errors=True)
             os.rename(path, vanished)
@@ -72,6 +75,7 @@ def is_scheduled(path: Path) -> bool:
 
     `read` then reports the damage.
     """
+    fetch_file(path, path / "_CHECKPOINT_METADATA")
     try:
         metadata = json.loads((path / "_CHECKPOINT_METADATA").read_bytes())
         return metadata["custom_metadata"] != _OFF_SCHEDULE
@@ -86,6 +90,7 @@ def find_damage(path: Path) -> str:
     """
     damage = ""
     if processes.is_first():
+        fetch(path)
         damage = verify_checksums(path)
         if not (path / CHECKSUMS).exists():
             damage = f"no {CHECKSUMS}, which earlier versions did not write"
