@@ -98,6 +98,7 @@ def names_in(stores, url):
     return {*filter(None, found)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_run_in_a_bucket_is_that_of_a_folder(
     command, toy, trained, stores, move, scheme
