@@ -31,10 +31,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import harness
 from jaxformer.configs import demo
+from jaxformer.data import sources
 from jaxformer.data.preparation import prepare
-from jaxformer.data.sources import read_pairs
+from jaxformer.data.sources import in_chunks, read_pairs
 from jaxformer.data.tokenizer import Tokenizer
-from jaxformer.data.vocabulary import train_tokenizer
+from jaxformer.data.vocabulary import VocabularySamples
 from jaxformer.data_config import DataConfig
 
 VOCABULARY, SAMPLE = 16_000, 200_000  # ids, and sentences that train them
@@ -147,9 +148,11 @@ def measure(options: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory(prefix="jaxformer-prepare-") as name:
         folder = Path(name)
         count = write_text(folder, options.text, options.join, options.quick)
-        pairs = read_pairs(config_of(folder), "train")
-        sentences = (each for pair in pairs for each in pair)
-        tokenizer = train_tokenizer(sentences, config_of(folder))
+        samples = VocabularySamples(config_of(folder))
+        chunks = in_chunks(read_pairs(config_of(folder), "train"))
+        for number, pairs in enumerate(chunks):
+            samples.add(number * sources.CHUNK, pairs, "")
+        tokenizer = samples.train()
         (folder / "tokenizer.model").write_bytes(tokenizer.content)
         if "datasets" in who:
             train_fast(folder)

@@ -56,6 +56,14 @@ def test_checkpoints():
 
 
 @pytest.mark.nightly
+def test_large_corpus():
+    outcome, printed = run("large_corpus.py --quick")
+    assert outcome["pairs"] == 50_000
+    assert all(outcome[step]["main"] > 0 for step in ("prepare", "resumed"))
+    assert "| evaluate |" in printed
+
+
+@pytest.mark.nightly
 def test_scaling():
     tables = run("scaling.py --quick --only=microbatch,devices")[0]["tables"]
     assert all(each["per_second"] > 0 for each in tables["microbatch"].values())
