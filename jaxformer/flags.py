@@ -91,9 +91,9 @@ FLAG_LIST = (
     Flag("license", str, "Licence of the model that its card for Hugging Face states, "
          "such as apache-2.0; without it the card says that none is stated."),
     Flag("runner", str, "Runner of Apache Beam that reads the text on many machines, "
-         "such as DataflowRunner."),
+         "such as FlinkRunner."),
     Flag("runner_options", str, "Options of the runner, such as "
-         "'--project=PROJECT --region=REGION'.", ""),
+         "'--flink_master=HOST:8081'.", ""),
     Flag("memory_gib", float, "Find the largest microbatch for devices of so much "
          "memory; 0: the memory that the device reports.", least=0, most=10**6),
     Flag("topology", str, "Accelerators to estimate the run for, such as v5e:2x4, "

@@ -1,11 +1,11 @@
 """--mode=prepare: train the tokeniser and write the tokenised corpus."""
 
 import logging
-import shlex
 from pathlib import Path
 
 from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
+from jaxformer.files import url_of
 from jaxformer.run import prepare_run
 
 
@@ -25,9 +25,14 @@ def run(
             ) from None
         finally:
             logging.disable(logging.NOTSET)
-        pipeline = Beam(runner, shlex.split(runner_options))
+        if url := url_of(workdir):
+            raise InputError(
+                f"--runner needs a file system that its workers share, and {url} is on "
+                "an object store; mount the bucket, or leave out --runner"
+            )
+        pipeline = Beam(runner, runner_options)
     elif runner_options:
-        raise InputError("--runner_options needs --runner, such as DataflowRunner")
+        raise InputError("--runner_options needs --runner, such as FlinkRunner")
     with prepare_run(workdir, config, pipeline) as (this, prepared):
         train = prepared.report["train"]
     return {

@@ -6,10 +6,16 @@ of every file, which gives each pair its place. Then it reads the files again an
 the pairs by shard.
 """
 
+import io
 import json
 import logging
+import os
+import shlex
 import shutil
+import uuid
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +24,9 @@ import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from jaxformer.data import sources
-from jaxformer.data.shard_job import FOUND, Shard, ShardJob
+from jaxformer.data.shard_job import Shard, ShardJob
 from jaxformer.data.sources import read_parts
 from jaxformer.data.store import save_array, write_index
-from jaxformer.data.text_hash import TextChangedError
 from jaxformer.data.tfds_source import open_builder
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.vocabulary import VocabularySamples
@@ -31,25 +36,30 @@ from jaxformer.progress import progress
 
 log = logging.getLogger(__name__)
 
+SHARDS = "shards"  # begins the names of folders of shards that pipelines write
+
 
 class Beam:
     """Runs the pipelines of a preparation."""
 
-    def __init__(self, runner: str, options: Iterable[str]) -> None:
+    def __init__(self, runner: str, options: str) -> None:
         """Use a runner such as "DirectRunner", with options of Beam's command line.
 
-        Raises InputError for a runner that Beam does not have.
+        Raises InputError for a runner or options that Beam does not take.
         """
         self._runner = runner
-        self._options = PipelineOptions([f"--runner={runner}", *options])
-        self._pipeline()
+        try:
+            with redirect_stderr(io.StringIO()):  # argparse prints its usage
+                arguments = [f"--runner={runner}", *shlex.split(options)]
+                self._options = PipelineOptions(arguments)
+                self._options.get_all_options()  # reads them
+                self._pipeline()
+        except (ValueError, ImportError, SystemExit) as error:
+            reason = str(error).rstrip(".").replace("\n", " ")
+            raise InputError(f"--runner={runner} {options}: {reason}") from None
 
     def _pipeline(self) -> beam.Pipeline:
-        try:
-            return beam.Pipeline(options=self._options)
-        except ValueError as error:
-            reason = str(error).rstrip(".")
-            raise InputError(f"--runner={self._runner}: {reason}") from None
+        return beam.Pipeline(options=self._options)
 
     def begin(self, config: DataConfig) -> None:
         """Prepare the sets of TensorFlow Datasets that are missing.
@@ -71,12 +81,11 @@ class Beam:
         self, folder: Path, config: DataConfig, samples: VocabularySamples | None
     ) -> tuple[dict[str, int], dict[str, list[str]]]:
         """Read the text as `jaxformer.data.survey` does, with the same result."""
-        job = _job(config, folder)
-        (folder / FOUND).mkdir()
+        job = _job(config, folder, f"found.{uuid.uuid4().hex}")
 
         def build(pipeline: beam.Pipeline) -> None:
             shards, counts = _shards(pipeline, job, frozenset())
-            digests = shards | "survey" >> beam.FlatMap(_run, job, "survey", counts)
+            digests = shards | _step(job, "survey", counts)
             if any(data.deduplicate for data in job.texts):
                 repeated = digests | beam.GroupByKey() | beam.FlatMap(job.repeated)
                 repeated | "shard" >> beam.GroupByKey() | beam.Map(job.write_repeated)
@@ -86,7 +95,7 @@ class Beam:
         for corpus, (name, data) in enumerate(config.training_texts.items()):
             pairs[name], hashes[name] = 0, []
             where = []
-            for file in sorted((folder / FOUND).glob(f"{corpus}.*.json")):
+            for file in sorted(job.folder.glob(f"{corpus}.*.json")):
                 found = json.loads(file.read_bytes())
                 hashes[name].append(found["hash"])
                 if file.with_suffix(".npy").exists():
@@ -98,7 +107,7 @@ class Beam:
                 repeated = np.zeros(pairs[name], bool)
                 repeated[np.concatenate([np.zeros(0, int), *where])] = True
                 save_array(folder / f"repeated.{corpus}.npy", repeated)
-        shutil.rmtree(folder / FOUND)
+        shutil.rmtree(job.folder)
         return pairs, hashes
 
     def write_shards(
@@ -112,8 +121,12 @@ class Beam:
 
         Raises TextChangedError if the text has others.
         """
-        job, known = _job(config, folder), [*hashes.values()]
-        (folder / "train").mkdir(exist_ok=True)
+        known = [*hashes.values()]
+        # Workers of an earlier command, which may still run, write to another folder
+        # if they make another corpus.
+        made_with = [config.prepared_by(), tokenizer.hash, known]
+        name = sha256(json.dumps(made_with).encode()).hexdigest()
+        job = _job(config, folder, f"{SHARDS}.{name[:16]}")
         entries = {
             (corpus, number): job.entry(sum(map(len, known[:corpus])) + number)
             for corpus, own in enumerate(known)
@@ -123,29 +136,53 @@ class Beam:
 
         def build(pipeline: beam.Pipeline) -> None:
             shards, _ = _shards(pipeline, job, done)
-            given = tokenizer.content, known
-            shards | "tokenise" >> beam.FlatMap(_run, job, "tokenise", *given)
+            shards | _step(job, "tokenise", tokenizer.content, known)
 
         self._run("tokenising", job, build)
-        if not all(entry.exists() for entry in entries.values()):
-            raise TextChangedError
+        missing = [str(entry) for entry in entries.values() if not entry.exists()]
+        if missing:
+            raise InputError(
+                f"the workers of {self._runner} did not write {missing[0]}; give them "
+                "the folder under the same path, and repeat the command"
+            )
         found = [json.loads(entry.read_bytes()) for entry in entries.values()]
-        write_index(folder / "train", found)
+        write_index(job.folder, found)
+        for entry in entries.values():
+            entry.unlink()
+        shutil.rmtree(folder / "train", ignore_errors=True)  # of another engine
+        os.replace(job.folder, folder / "train")
 
     def _run(
         self, what: str, job: ShardJob, build: Callable[[beam.Pipeline], Any]
     ) -> None:
         """Run a pipeline to its end. Raises the InputError of a worker."""
+        job.forget_mistakes()
         pipeline = self._pipeline()
         build(pipeline)
         log.info("corpus: %s by %s", what, self._runner)
-        with progress(what):
-            pipeline.run().wait_until_finish()
+        result = None
+        try:
+            with progress(what):
+                result = pipeline.run()
+                result.wait_until_finish()
+        except BaseException:
+            if result is not None:
+                with suppress(Exception):  # not all runners can
+                    result.cancel()
+            job.require_no_mistake()  # the others may follow from it
+            raise
         job.require_no_mistake()
 
 
-def _job(config: DataConfig, folder: Path) -> ShardJob:
-    return ShardJob(config, folder.absolute(), sources.CHUNK, sources.SHARD)
+def _job(config: DataConfig, partial: Path, name: str) -> ShardJob:
+    partial = partial.absolute()
+    (partial / name).mkdir(exist_ok=True)
+    files = [
+        [part[:2] for part in read_parts(data, "train")]
+        for data in config.training_texts.values()
+    ]
+    folder, sizes = partial / name, (sources.CHUNK, sources.SHARD)
+    return ShardJob(config, files, partial, folder, *sizes)
 
 
 def _shards(
@@ -154,15 +191,21 @@ def _shards(
     """Return the pieces of each shard, and the counts of the files as a side input."""
     files = [
         (corpus, number)
-        for corpus, data in enumerate(job.texts)
-        for number in range(len(read_parts(data, "train")))
+        for corpus, names in enumerate(job.files)
+        for number in range(len(names))
     ]
     # Without the shuffles one worker would do what follows for all files.
     parts = pipeline | beam.Create(files) | beam.Reshuffle()
-    counts = beam.pvalue.AsDict(parts | "count" >> beam.FlatMap(_run, job, "count"))
-    pieces = parts | "read" >> beam.FlatMap(_run, job, "read", counts, done)
+    counts = beam.pvalue.AsDict(parts | _step(job, "count"))
+    pieces = parts | _step(job, "read", counts, done)
     return pieces | "shards" >> beam.GroupByKey(), counts
 
 
-def _run(item: Any, job: ShardJob, step: str, *given: Any) -> Iterable[Any]:
-    return job.run(step, item, *given)
+def _step(job: ShardJob, name: str, *given: Any) -> beam.PTransform:
+    """Return the transform by a method of the job."""
+    return name >> beam.FlatMap(_noting_mistakes, job, name, *given)
+
+
+def _noting_mistakes(item: Any, job: ShardJob, *given: Any) -> Iterable[Any]:
+    name, *others = given
+    return job.noting_mistakes(name, item, *others)

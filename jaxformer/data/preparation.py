@@ -117,6 +117,9 @@ def prepare(
             "files": survey.made_with["files"],
         }
         (partial / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+        for name in ("found.*", "shards.*"):  # what stopped pipelines left
+            for path in partial.glob(name):
+                shutil.rmtree(path)
         with progress("writing checksums"):
             write_checksums(partial, leave_out=survey_files(partial))
         file = workdir / "tokenizer.model"

@@ -4,6 +4,7 @@ They make the same files as `jaxformer.data.preparation` in one process, byte fo
 """
 
 import json
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -14,7 +15,7 @@ import numpy as np
 
 from jaxformer.data.cleaning import Chunk, CorpusReport, clean_chunk
 from jaxformer.data.duplicates import pair_digests
-from jaxformer.data.sources import Pair, read_pairs
+from jaxformer.data.sources import Pair, read_pairs, read_parts
 from jaxformer.data.store import SIDES, id_dtype, save_array, write_shard
 from jaxformer.data.text import normalise
 from jaxformer.data.text_hash import TextChangedError, TextHash
@@ -24,7 +25,6 @@ from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.files import write_atomically
 
-FOUND = "found"  # the folder of what the survey finds in each shard
 # Which file and which shard of which training text; both numbers count from 0.
 File = tuple[int, int]
 Shard = tuple[int, int]
@@ -43,35 +43,53 @@ class ShardJob(NamedTuple):
     """What each worker is told; the methods are what workers do."""
 
     config: DataConfig
-    folder: Path
+    files: list[list[tuple[str, str]]]  # names of sources and targets, by corpus
+    partial: Path  # the folder of the unfinished corpus
+    folder: Path  # within it, what this job writes
     chunk_size: int  # pairs
     shard_size: int
 
-    def run(self, step: str, *given: Any) -> Iterator[Any]:
-        """Yield what a method of this name yields.
+    def noting_mistakes(self, step: str, *given: Any) -> Iterator[Any]:
+        """Yield what the method called `step` yields.
 
         A mistake of the user is written to a file, and later calls yield nothing: a
         runner would try again, and show tracebacks.
         """
-        if self.mistake.exists():
+        if self._mistakes():
             return
         try:
             yield from getattr(self, step)(*given)
         except InputError as error:
             found = [isinstance(error, TextChangedError), str(error)]
-            write_atomically(self.mistake, json.dumps(found))
+            file = self.folder / f"mistake.{uuid.uuid4().hex}.json"
+            write_atomically(file, json.dumps(found))
 
     def require_no_mistake(self) -> None:
-        """Raise the InputError that a worker met."""
-        if self.mistake.exists():
-            has_changed, message = json.loads(self.mistake.read_bytes())
-            self.mistake.unlink()
+        """Raise the InputError that a worker met, if there is one."""
+        for file in self._mistakes():
+            has_changed, message = json.loads(file.read_bytes())
             raise TextChangedError if has_changed else InputError(message)
 
-    @property
-    def mistake(self) -> Path:
-        """The file of a mistake."""
-        return self.folder / "mistake.json"
+    def forget_mistakes(self) -> None:
+        """Remove the mistakes of an earlier command."""
+        for file in self._mistakes():
+            file.unlink()
+
+    def _mistakes(self) -> list[Path]:
+        return sorted(self.folder.glob("mistake.*.json"))
+
+    def _pairs(self, file: File) -> Iterator[Pair]:
+        """Read a file. Raises InputError if it is another one here."""
+        corpus, number = file
+        data, names = self.texts[corpus], self.files[corpus]
+        found = [part[:2] for part in read_parts(data, "train")]
+        if [*map(tuple, found)] != [*map(tuple, names)]:
+            raise InputError(
+                f"a worker finds {len(found)} files of training text and the first "
+                f"machine {len(names)}, among them {names[number][0]}; give all of "
+                "them the same files"
+            )
+        return read_pairs(data, "train", number)
 
     @property
     def texts(self) -> list[DataConfig]:
@@ -80,11 +98,10 @@ class ShardJob(NamedTuple):
 
     def count(self, file: File) -> Iterator[tuple[File, Counts]]:
         """Count the pairs of a file."""
-        corpus, number = file
-        data, pairs, sources, targets = self.texts[corpus], 0, 0, 0
-        for source, target in read_pairs(data, "train", number):
+        tag, pairs, sources, targets = self.texts[file[0]].tag, 0, 0, 0
+        for source, target in self._pairs(file):
             pairs += 1
-            sources += bool(normalise(source.removeprefix(data.tag)))
+            sources += bool(normalise(source.removeprefix(tag)))
             targets += bool(normalise(target))
         yield file, Counts(pairs, sources, targets)
 
@@ -94,7 +111,7 @@ class ShardJob(NamedTuple):
         """Yield the pairs of a file that are of shards not `done`."""
         corpus, number = file
         place = sum(counts[corpus, own].pairs for own in range(number))
-        pairs = read_pairs(self.texts[corpus], "train", number)
+        pairs = self._pairs(file)
         while own := [*islice(pairs, self.chunk_size - place % self.chunk_size)]:
             shard = corpus, place // self.shard_size
             if shard not in done:
@@ -135,7 +152,7 @@ class ShardJob(NamedTuple):
 
     def found(self, corpus: int, number: int, ending: str) -> Path:
         """The file of what the survey found in a shard."""
-        return self.folder / FOUND / f"{corpus}.{number:05}.{ending}"
+        return self.folder / f"{corpus}.{number:05}.{ending}"
 
     def tokenise(
         self,
@@ -157,7 +174,7 @@ class ShardJob(NamedTuple):
         name, data = [*self.config.training_texts.items()][corpus]
         repeated, chunks, report = None, [], CorpusReport()
         if data.deduplicate:
-            repeated = np.load(self.folder / f"repeated.{corpus}.npy", mmap_mode="r")
+            repeated = np.load(self.partial / f"repeated.{corpus}.npy", mmap_mode="r")
         for place, pairs in pieces:
             own = None
             if repeated is not None:
@@ -167,11 +184,11 @@ class ShardJob(NamedTuple):
             report += chunk.report
         size = id_dtype(tokenizer_of(tokenizer).largest_vocab_size)
         index = sum(map(len, hashes[:corpus])) + number
-        write_shard(self.folder / "train", index, dict.fromkeys(SIDES, size), chunks)
+        write_shard(self.folder, index, dict.fromkeys(SIDES, size), chunks)
         entry = {"corpus": name, "report": asdict(report)}
         write_atomically(self.entry(index), json.dumps(entry))
         yield corpus, number
 
     def entry(self, index: int) -> Path:
         """The file that says that a shard is complete."""
-        return self.folder / "train" / f"{index:05}.entry.json"
+        return self.folder / f"{index:05}.entry.json"

@@ -11,6 +11,7 @@ offsets of the sentences are in memory, 8 bytes each.
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,16 +84,22 @@ def write_index(folder: Path, shards: Sequence[Any]) -> None:
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
-    """Write a file of NumPy, which is on disk afterwards. Raises OSError.
+    """Write a file of NumPy; never leaves half of it. Raises OSError.
 
     `numpy.save` overlooks an error of the last write.
     """
-    with path.open("wb") as file:
-        header = np.lib.format.header_data_from_array_1_0(array)
-        np.lib.format.write_array_header_1_0(file, header)
-        file.write(np.ascontiguousarray(array).data)
-        file.flush()
-        os.fsync(file.fileno())
+    # The name is unique: workers of Beam may write the same file at the same time.
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with partial.open("wb") as file:
+            header = np.lib.format.header_data_from_array_1_0(array)
+            np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(array).data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def id_dtype(vocab_size: int) -> str:

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 SURVEY = "survey.json"
 _TOKENIZER = "tokenizer.model"
-_FORMAT = 1  # of unfinished folders; those of another one are not continued
+_FORMAT = 2  # of unfinished folders; those of another one are not continued
 Sides = tuple[list[str], list[str]]
 
 
@@ -133,9 +133,7 @@ def abandon(folder: Path) -> None:
 
 def survey_files(folder: Path) -> list[Path]:
     """Return the files that a complete corpus does not need, the survey first."""
-    patterns = (
-        SURVEY, _TOKENIZER, "repeated.*.npy", "train/*.words.json", "train/*.entry.json"
-    )  # fmt: skip
+    patterns = (SURVEY, _TOKENIZER, "repeated.*.npy", "train/*.words.json")
     return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
 
 

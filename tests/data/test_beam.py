@@ -17,7 +17,7 @@ from jaxformer.data.tfds_source import read_tfds
 from jaxformer.errors import InputError
 from tests.data.test_preparation import CHUNK, SHARD, config_of, tree, write_text
 
-PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+PROCESSES = "--direct_running_mode=multi_processing --direct_num_workers=2"
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def config(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "changes"),
     [
-        ([], {}),
+        ("", {}),
         (PROCESSES, {"vocab_sentences": 40}),
-        ([], {"shared_vocabulary": False, "vocab_sentences": 40}),
-        ([], {"deduplicate": False}),
+        ("", {"shared_vocabulary": False, "vocab_sentences": 40}),
+        ("", {"deduplicate": False}),
     ],
 )
 def test_the_files_are_those_of_one_machine(config, tmp_path, options, changes):
@@ -71,7 +71,7 @@ def test_a_given_tokeniser_is_used(config, tmp_path):
     given = prepare(config, tmp_path / "one").tokenizer
     fewer = replace(config, corpora=config.corpora[:1])
     prepare(fewer, tmp_path / "here", tokenizer=given)
-    beam = Beam("DirectRunner", [])
+    beam = Beam("DirectRunner", "")
     prepare(fewer, tmp_path / "beam", tokenizer=given, pipeline=beam)
     assert tree(tmp_path / "beam") == tree(tmp_path / "here")
 
@@ -93,7 +93,7 @@ def test_it_goes_on_after_a_stop_with_either_engine(
     with monkeypatch.context() as patched:
         patched.setattr(ShardJob, "tokenise", fail_once)
         with pytest.raises(Exception, match="a worker died"):
-            prepare(config, run, pipeline=Beam("DirectRunner", []))
+            prepare(config, run, pipeline=Beam("DirectRunner", ""))
     assert not (run / "corpus").exists()
     monkeypatch.setattr(survey, "_read", None)  # the survey is complete
     monkeypatch.setattr(Beam, "survey", None)
@@ -103,7 +103,7 @@ def test_it_goes_on_after_a_stop_with_either_engine(
         return tokenise(self, shard, *given)
 
     monkeypatch.setattr(ShardJob, "tokenise", note)
-    pipeline = Beam("DirectRunner", []) if then == "beam" else None
+    pipeline = Beam("DirectRunner", "") if then == "beam" else None
     prepare(config, run, pipeline=pipeline)
     assert tree(run) == tree(tmp_path / "undisturbed")
 
@@ -122,14 +122,14 @@ def test_text_that_changes_meanwhile_is_refused(config, tmp_path, monkeypatch, c
 
     monkeypatch.setattr(survey.VocabularySamples, "train", change_and_train)
     with pytest.raises(InputError, match="the text changed while it was prepared"):
-        prepare(config, tmp_path / "run", pipeline=Beam("DirectRunner", []))
+        prepare(config, tmp_path / "run", pipeline=Beam("DirectRunner", ""))
     assert tree(tmp_path / "run") == {}
 
 
 def test_mistakes_are_one_line_and_leave_nothing(config, tmp_path):
     text, run = tmp_path / "text", tmp_path / "run"
 
-    def refused(config, options=()):
+    def refused(config, options=""):
         with pytest.raises(InputError) as error:
             prepare(config, run, pipeline=Beam("DirectRunner", options))
         assert tree(run) == {}
@@ -145,8 +145,46 @@ def test_mistakes_are_one_line_and_leave_nothing(config, tmp_path):
     assert refused(config).endswith("line N of one must translate line N of the other")
     sampling = replace(config_of(text), subword_sampling=0.1)
     assert "set it to None, or prepare without --runner" in refused(sampling)
-    with pytest.raises(InputError, match="--runner=Best: Unexpected pipeline runner"):
-        Beam("Best", [])
+    for runner, options, reason in (
+        ("Best", "", "Unexpected pipeline runner"),
+        ("DirectRunner", "--direct_num_workers=many", "2"),
+        ("DirectRunner", "--a='", "No closing quotation"),
+    ):
+        with pytest.raises(InputError, match=f"--runner={runner} .*{reason}"):
+            Beam(runner, options)
+
+
+def test_a_mistake_that_was_corrected_is_forgotten(config, tmp_path, monkeypatch):
+    """Also if it was noted by a worker of a pipeline that then failed."""
+    tokenise, run = ShardJob.tokenise, tmp_path / "run"
+
+    def refuse(self, shard, *given):
+        error = InputError("a mistake")
+        self.folder.joinpath("mistake.1.json").write_text(
+            json.dumps([False, str(error)])
+        )
+        raise OSError("its consequence")
+
+    monkeypatch.setattr(ShardJob, "tokenise", refuse)
+    with pytest.raises(InputError, match=r"^a mistake$"):
+        prepare(config, run, pipeline=Beam("DirectRunner", ""))
+    monkeypatch.setattr(ShardJob, "tokenise", tokenise)
+    prepare(config, run, pipeline=Beam("DirectRunner", ""))
+    prepare(config, tmp_path / "here")
+    assert tree(run) == tree(tmp_path / "here")
+
+
+def test_workers_with_other_files_are_refused(config, tmp_path, monkeypatch):
+    pairs = ShardJob._pairs
+
+    def pairs_elsewhere(self, file):
+        for path in (tmp_path / "text").glob("one.3.*"):
+            path.unlink()
+        return pairs(self, file)
+
+    monkeypatch.setattr(ShardJob, "_pairs", pairs_elsewhere)
+    with pytest.raises(InputError, match=r"finds 3 files .* first machine 4"):
+        prepare(config, tmp_path / "run", pipeline=Beam("DirectRunner", ""))
 
 
 class TinyBeam(tfds.core.BeamBasedBuilder):
@@ -179,7 +217,7 @@ def test_a_set_of_tensorflow_datasets_is_prepared_by_beam(tmp_path):
         source_language="en", target_language="de", data_dir=str(tmp_path / "tfds"),
         download=True, subword_sampling=None,
     )  # fmt: skip
-    beam = Beam("DirectRunner", [])
+    beam = Beam("DirectRunner", "")
     prepared = prepare(config, tmp_path / "beam", pipeline=beam)
     assert prepared.report["train"]["kept"] == 300
     info = json.loads(next((tmp_path / "tfds").rglob("dataset_info.json")).read_text())
