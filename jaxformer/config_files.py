@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxformer.config import Config
 from jaxformer.errors import InputError, did_you_mean
+from jaxformer.object_store import file_name
 from jaxformer.settings import Section, kind_of, read_value, require_names
 
 Values = dict[str, dict[str, Any]]  # by section and key
@@ -35,7 +36,7 @@ class ConfigRequest(NamedTuple):
                 )
         overrides = self.overrides
         if self.init_from is not None:
-            overrides = (*overrides, ("training.init_from", str(self.init_from)))
+            overrides = (*overrides, ("training.init_from", file_name(self.init_from)))
         return override(values, overrides)
 
 

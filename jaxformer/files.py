@@ -23,15 +23,30 @@ from jaxformer.errors import InputError
 logger = logging.getLogger(__name__)
 
 CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
-_URL = re.compile(r"(s3|gs):/+(.+)")  # pathlib makes s3:// of it s3:/
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9]+):/+")  # pathlib drops a slash of s3://
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
 _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 
 
 def url_of(path: Path | str) -> str:
-    """Return the URL that a path is, "" for a file of this machine."""
-    found = _URL.fullmatch(str(path))
-    return f"{found[1]}://{found[2].rstrip('/')}" if found else ""
+    """Return the URL that a path is, such as s3://BUCKET/x, "" for a local path.
+
+    Raises InputError for a URL of another kind.
+    """
+    if not (found := _URL.match(str(path))):
+        return ""
+    if found[1] not in ("s3", "gs"):
+        raise InputError(f"{path} is no path that is known: use s3:// or gs://")
+    return f"{found[1]}://{str(path)[found.end() :].rstrip('/')}"
+
+
+def require_local(path: Path) -> None:
+    """Raise InputError for a path on an object store."""
+    if url := url_of(path):
+        raise InputError(
+            f"{url} is on an object store; write to a folder of this machine, and copy "
+            "that to the store"
+        )
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -93,11 +108,7 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
     that a killed process left. Raises InputError if `path` exists and is not an empty
     folder, or if another process makes it; OSError if it cannot be made.
     """
-    if url := url_of(path):
-        raise InputError(
-            f"{url} is on an object store; write to a folder of this machine, and copy "
-            "that to the store"
-        )
+    require_local(path)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists already; choose a new folder, or remove it")
     partial = path.with_name(f".{path.name}.partial")
@@ -123,6 +134,7 @@ def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:
     """
     if path is None:
         return
+    require_local(path)
     if endings and path.suffix not in endings:
         names = " or ".join(endings)
         raise InputError(f"{path} does not end in {names}; choose such a name")

@@ -27,8 +27,8 @@ from jaxformer.data.subwords import Subwords
 from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.object_store import publish
 from jaxformer.progress import progress
+from jaxformer.run_copy import place_of, publish
 from jaxformer.tokens import Tokenizer
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
@@ -204,8 +204,8 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     """
     path, training = run.workdir.path, run.config.training
     if not run.workdir.checkpoints.exists():
-        raise InputError(f"there is no checkpoint in {path}; train it first")
-    logger.info("reading parameters of %s", path)
+        raise InputError(f"there is no checkpoint in {place_of(path)}; train it first")
+    logger.info("reading parameters of %s", place_of(path))
     field = "params" if which is not None or training.ema_decay is None else "ema"
     if which is None:
         which = "latest" if field == "ema" else f"average:{training.average}"

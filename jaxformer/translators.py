@@ -148,13 +148,13 @@ def open_rerankers(
         )
     rows, seen, found = batch_sharding(local_mesh()), {run.workdir.path.resolve()}, []
     for folder, weight in zip(folders, weights, strict=True):
-        if folder.resolve() in seen:
+        this = open_run(folder)
+        if this.workdir.path.resolve() in seen:
             raise InputError(
                 f"rerank names {folder} twice, or it is the workdir; give each model "
                 "once"
             )
-        seen.add(folder.resolve())
-        this = open_run(folder)
+        seen.add(this.workdir.path.resolve())
         is_reverse, tag = _direction(run, this)
         batch_tokens = this.config.decoding.batch_tokens
         forcing = TeacherForcing(

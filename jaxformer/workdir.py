@@ -30,7 +30,7 @@ from jaxformer.data.given_tokenizer import (
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.files import owned, url_of, write_atomically
-from jaxformer.object_store import local_copy, owned_remotely
+from jaxformer.run_copy import local_copy, owned_remotely, place_of
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
@@ -90,13 +90,15 @@ class Workdir:
                 return record
         except FileNotFoundError:
             raise InputError(
-                f"there is no run in {self.path} (no config.json); train one first"
+                f"there is no run in {place_of(self.path)} (no config.json); train one "
+                "first"
             ) from None
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             pass
         raise InputError(
-            f"{self.config_file} cannot be read, is damaged or was edited; put a copy "
-            "back, or use another workdir (values change by --config.SECTION.KEY=VALUE)"
+            f"{place_of(self.config_file)} cannot be read, is damaged or was edited; "
+            "put a copy back, or use another workdir (values change by "
+            "--config.SECTION.KEY=VALUE)"
         )
 
     def write_record(self, config: Config, tokenizer: Tokenizer) -> None:
@@ -133,8 +135,8 @@ class Workdir:
         recorded = parse_config(self.read_record()["config"])
         for name, before, value in config.changes(recorded):
             raise InputError(
-                f"{self.path} holds a run with {name}={before!r}, and this config says "
-                f"{value!r}; use the run's value or another workdir"
+                f"{place_of(self.path)} holds a run with {name}={before!r}, and this "
+                f"config says {value!r}; use the run's value or another workdir"
             )
 
     def require_same_model(self, config: Config) -> None:
@@ -144,9 +146,9 @@ class Workdir:
         for key in recorded | own:
             if recorded.get(key) != own.get(key):
                 raise InputError(
-                    f"{self.path} has model.{key}={recorded.get(key)!r}, and this "
-                    f"config says {own.get(key)!r}; use the run's value, or leave out "
-                    "--config to use all its values"
+                    f"{place_of(self.path)} has model.{key}={recorded.get(key)!r}, and "
+                    f"this config says {own.get(key)!r}; use the run's value, or leave "
+                    "out --config to use all its values"
                 )
 
     def read_tokenizer(self) -> Tokenizer:

@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[1]
 # counts) and the rooms below that it may import, besides itself.
 ROOMS = {
     "contract": (
-        "batch config corpus_weights data_config errors files object_store settings "
-        "tokens worker",
+        "batch config corpus_weights data_config errors files object_store run_copy "
+        "settings tokens worker",
         "",
     ),
     "published": ("published", "contract"),
@@ -71,7 +71,7 @@ DOORS = {
     "apache_beam": "data.beam",
     "tensorflow_datasets": "data",
     "orbax": "training.checkpoint_files",
-    "filelock": "files object_store",
+    "filelock": "files run_copy",
     "fsspec": "object_store",
     "sentencepiece": "data.tokenizer data.vocabulary data.word_sampler",
     "sacrebleu": "evaluation",
@@ -95,7 +95,7 @@ DOORS = {
     "wandb": "training.trackers",
     "mlflow": "training.trackers",
     "trackio": "training.trackers",
-    "xxhash": "data.duplicates data.text_hash files object_store",
+    "xxhash": "data.duplicates data.text_hash files object_store run_copy",
     "ml_collections": "configs",
     "flax": "models training.frozen training.optimizer training.sharding training.zero "
     "export.parameters",

@@ -29,7 +29,7 @@ from jaxformer.data.text import read_lines
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.files import Verifier, checksummed, verify_checksums
-from jaxformer.object_store import fetch
+from jaxformer.run_copy import fetch, is_copied, place_of
 
 VERIFIED_AT_ONCE = 2**30  # bytes of ids
 
@@ -78,16 +78,21 @@ def open_prepared(workdir: Path) -> PreparedCorpus:
     """Open a prepared workdir; InputError if it is damaged or of another tokenizer."""
     corpus = workdir / "corpus"
     if not corpus.exists():
-        raise InputError(f"{workdir} holds no prepared corpus; run --mode=prepare")
+        raise InputError(
+            f"{place_of(workdir)} holds no prepared corpus; run --mode=prepare"
+        )
     fetch(corpus, leave_out=IDS)
     ids = [corpus / name for name in checksummed(corpus) if IDS.fullmatch(name)]
-    here = [path.stat().st_size for path in ids if path.exists()]
-    is_large = len(here) < len(ids) or sum(here) > VERIFIED_AT_ONCE
+    if not is_copied(corpus):  # which lacks what no batch needed yet
+        ids = [path for path in ids if path.exists()]
+    is_large = is_copied(corpus) or (
+        sum(path.stat().st_size for path in ids) > VERIFIED_AT_ONCE
+    )
     damage = verify_checksums(corpus, leave_out=ids if is_large else ())
     if damage:
         raise InputError(
-            f"{corpus} is damaged: {damage}; put a copy back, or delete {corpus} and "
-            "prepare the text again"
+            f"{place_of(corpus)} is damaged: {damage}; put a copy back, or delete it "
+            "and prepare the text again"
         )
     report = json.loads((corpus / "report.json").read_text())
     verifier = Verifier(corpus) if is_large else None

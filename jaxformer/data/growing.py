@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import InputError
-from jaxformer.files import owned, write_atomically
+from jaxformer.files import owned, require_local, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +97,7 @@ def grow_corpus(
     InputError if the folder holds anything else, is made with other values, is damaged
     or in use.
     """
+    require_local(folder)
     before = _read(folder)  # refuses a folder before it writes anything there
     folder.mkdir(parents=True, exist_ok=True)
     with owned(folder, folder / _LOCK):

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxformer.data.text import read_lines
 from jaxformer.errors import InputError
-from jaxformer.object_store import open_bytes, shown
+from jaxformer.object_store import file_name, open_bytes
 
 Columns = Sequence[str]  # such as ("translation.en", "translation.de")
 _ROWS = 8192  # that are in memory at a time
@@ -24,7 +24,7 @@ def read_json_lines(
     line that has no such texts. A null is a blank text.
     """
     for number, line in enumerate(read_lines(path), start=1):
-        where = f"{shown(path)}, line {number}"
+        where = f"{file_name(path)}, line {number}"
         try:
             record = json.loads(line)
         except ValueError as error:
@@ -42,14 +42,14 @@ def read_parquet(
     import pyarrow.compute as compute
     import pyarrow.parquet as parquet
 
-    name = shown(path)
+    name = file_name(path)
     try:
         with open_bytes(path) as opened, parquet.ParquetFile(opened) as file:
             schema, row = file.schema_arrow, 0
             known = {field.name: _describe(field.type) for field in schema}
             columns = columns or _named(known, languages)
             for each in columns:
-                _inner(known, each, str(path))
+                _inner(known, each, name)
             for batch in file.iter_batches(_ROWS, columns=list(columns)):
                 sides = []
                 for each in columns:
@@ -61,7 +61,7 @@ def read_parquet(
                     row += 1
                     named = zip(pair, columns, strict=True)
                     yield tuple(
-                        _text(*each, f"{shown(path)}, row {row}") for each in named
+                        _text(*each, f"{file_name(path)}, row {row}") for each in named
                     )
     except UnicodeDecodeError as error:
         raise InputError(

@@ -12,7 +12,7 @@ from jaxformer.data.text import COMPRESSED, read_lines
 from jaxformer.data.tfds_source import read_tfds
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
-from jaxformer.object_store import find_files, shown
+from jaxformer.object_store import file_name, find_files
 
 Pair = tuple[str, str]  # source sentence, target sentence
 SPLITS = ("train", "dev", "test")
@@ -79,12 +79,16 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
             read = read_json_lines if kind == "jsonl" else read_parquet
             languages = config.source_language, config.target_language
             return [
-                Part(shown(path), shown(path), read(path, config.columns, languages))
+                Part(
+                    file_name(path),
+                    file_name(path),
+                    read(path, config.columns, languages),
+                )
                 for path in _find(setting(split))
             ]
         case "tsv", "":
             return [
-                Part(shown(path), shown(path), _read_tsv(path))
+                Part(file_name(path), file_name(path), _read_tsv(path))
                 for path in _find(setting(split))
             ]
         case "files", "":
@@ -105,7 +109,7 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
                 "jsonl, parquet, tfds:NAME or builtin:grammar"
             )
     return [
-        Part(shown(source), shown(target), _read_parallel(source, target))
+        Part(file_name(source), file_name(target), _read_parallel(source, target))
         for source, target in zip(sources, targets, strict=True)
     ]
 
@@ -116,7 +120,7 @@ def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
     except ValueError:
         counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
         raise InputError(
-            f"{shown(source)} has {counts[0]} lines but {shown(target)} has "
+            f"{file_name(source)} has {counts[0]} lines but {file_name(target)} has "
             f"{counts[1]}: "
             "line N of one must translate line N of the other"
         ) from None
@@ -127,7 +131,7 @@ def _read_tsv(path: Path) -> Iterator[Pair]:
         source, tab, rest = line.partition("\t")
         if not tab:
             raise InputError(
-                f"{shown(path)}, line {number}: one column where two are needed, "
+                f"{file_name(path)}, line {number}: one column where two are needed, "
                 "source<TAB>target"
             )
         yield source, rest.partition("\t")[0]
@@ -147,7 +151,7 @@ def _find_either(name: str) -> Path:
         if paths := find_files(glob.escape(name + ending)):
             return paths[0]
     others = ", ".join(COMPRESSED)
-    raise InputError(f"there is no {shown(name)}, also not with {others}")
+    raise InputError(f"there is no {file_name(name)}, also not with {others}")
 
 
 def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:

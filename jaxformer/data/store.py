@@ -21,7 +21,7 @@ import numpy as np
 from jaxformer.data.ragged import Ragged, offsets
 from jaxformer.errors import InputError
 from jaxformer.files import Verifier, write_atomically
-from jaxformer.object_store import fetch_file
+from jaxformer.run_copy import fetch_file
 
 SIDES = ("source", "target")
 WORDS = ("source.words", "target.words")  # of `jaxformer.data.subwords`

@@ -31,6 +31,7 @@ from jaxformer.errors import InputError
 from jaxformer.files import url_of, write_atomically
 from jaxformer.object_store import size_and_time
 from jaxformer.progress import progress
+from jaxformer.run_copy import place_of
 
 if TYPE_CHECKING:
     from jaxformer.data.beam import Beam
@@ -224,9 +225,9 @@ def require_same_text(
     ]
     if changed:
         raise InputError(
-            f"{workdir} was prepared with other settings ({'; '.join(changed)}): use "
-            f"another workdir, or delete corpus and tokenizer.model in {workdir} to "
-            "prepare it again"
+            f"{place_of(workdir)} was prepared with other settings "
+            f"({'; '.join(changed)}): use another workdir, or delete corpus and "
+            "tokenizer.model in it to prepare it again"
         )
     try:
         if files_of(config) == report["files"] or _hash_text(config) == report["text"]:
@@ -237,6 +238,6 @@ def require_same_text(
             return
         fault = f"cannot be compared ({error})"
     raise InputError(
-        f"{workdir} was prepared with the text in {report['folder']}, and the text in "
-        f"{folder_of(config)} {fault}; use another workdir"
+        f"{place_of(workdir)} was prepared with the text in {report['folder']}, and "
+        f"the text in {folder_of(config)} {fault}; use another workdir"
     )

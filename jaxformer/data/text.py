@@ -16,7 +16,7 @@ from pathlib import Path
 from backports import zstd
 
 from jaxformer.errors import InputError
-from jaxformer.object_store import open_bytes, shown
+from jaxformer.object_store import file_name, open_bytes
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": zstd.open}
 COMPRESSED = tuple(_OPENERS)  # endings of files that are read as text
@@ -70,12 +70,12 @@ def read_lines(path: Path) -> Iterator[str]:
             if opener := _OPENERS.get(path.suffix):
                 file = opened.enter_context(opener(file, "rb"))
             blocks = iter(lambda: file.read(_BLOCK) + file.readline(), b"")
-            for line in decode_lines(blocks, shown(path)):
+            for line in decode_lines(blocks, file_name(path)):
                 is_empty = False
                 yield line
     except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:
         damage = f"the {path.suffix} data is damaged or cut short ({error})"
         reason = getattr(error, "strerror", None) or damage
-        raise InputError(f"{shown(path)} cannot be read: {reason}") from None
+        raise InputError(f"{file_name(path)} cannot be read: {reason}") from None
     if is_empty:
-        raise InputError(f"{shown(path)} is empty")
+        raise InputError(f"{file_name(path)} is empty")

@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxformer import processes
 from jaxformer.errors import InputError
+from jaxformer.run_copy import place_of
 from jaxformer.training.checkpoint_files import (
     Writer,
     find_damage,
@@ -138,11 +139,11 @@ class Checkpoints(contextlib.AbstractContextManager):
             state, damage = read(self._path(step), abstract=abstract)
             if not damage:
                 return state, step
-            path, self._damaged[step] = self._path(step), damage
-            logger.warning("checkpoint %s is damaged (%s): skipped", path, damage)
+            place, self._damaged[step] = place_of(self._path(step)), damage
+            logger.warning("checkpoint %s is damaged (%s): skipped", place, damage)
         if older:
             raise InputError(
-                f"none of the checkpoints in {self.directory} can be read "
+                f"none of the checkpoints in {place_of(self.directory)} can be read "
                 f"({older[-1]}: {self._damaged[older[-1]]}); put back a copy, or "
                 "remove the folder to start afresh"
             )
@@ -156,7 +157,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         steps = self._require_any()
         if step is not None and step not in steps:
-            path = self._path(step)
+            path = place_of(self._path(step))
             raise InputError(
                 f"there is no checkpoint {path}; there are steps {_join(steps)}"
             )
@@ -199,7 +200,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             others = [other for other in self.steps() if other != step]
             intact = [other for other in others if not find_damage(self._path(other))]
             raise InputError(
-                f"checkpoint {path} is damaged ({damage}); put back a copy, remove "
+                f"checkpoint {place_of(path)} is damaged ({damage}); put back a copy, remove "
                 f"it to do without it, or use an undamaged step ({_join(intact)})"
             )
         return parameters
@@ -207,7 +208,8 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _require_any(self) -> list[int]:
         if steps := self.steps():
             return steps
-        raise InputError(f"there is no checkpoint in {self.directory}; train first")
+        place = place_of(self.directory)
+        raise InputError(f"there is no checkpoint in {place}; train first")
 
     def _remove(self, steps: set[int]) -> None:
         for step in sorted(steps):
@@ -227,7 +229,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 raise
             latest = self.latest_step()
             raise InputError(
-                f"checkpoint {self._path(step)} could not be saved: "
+                f"checkpoint {place_of(self._path(step))} could not be saved: "
                 f"{reason(error)}; make room or make the folder writable and start "
                 f"again, from {'the beginning' if latest is None else f'step {latest}'}"
             ) from error

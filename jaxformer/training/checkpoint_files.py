@@ -22,7 +22,8 @@ import orbax.checkpoint as ocp
 from jaxformer import processes
 from jaxformer.errors import InputError
 from jaxformer.files import CHECKSUMS, verify_checksums, write_checksums
-from jaxformer.object_store import fetch, fetch_file, publish, withdraw
+from jaxformer.object_store import DamagedError
+from jaxformer.run_copy import fetch, fetch_file, publish, repair, withdraw
 
 UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
 _OFF_SCHEDULE = {"scheduled": False}  # metadata of a checkpoint
@@ -75,11 +76,11 @@ def is_scheduled(path: Path) -> bool:
 
     `read` then reports the damage.
     """
-    fetch_file(path, path / "_CHECKPOINT_METADATA")
     try:
+        fetch_file(path, path / "_CHECKPOINT_METADATA")
         metadata = json.loads((path / "_CHECKPOINT_METADATA").read_bytes())
         return metadata["custom_metadata"] != _OFF_SCHEDULE
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, DamagedError):
         return True
 
 
@@ -90,8 +91,13 @@ def find_damage(path: Path) -> str:
     """
     damage = ""
     if processes.is_first():
-        fetch(path)
-        damage = verify_checksums(path)
+        try:
+            fetch(path)
+            damage = verify_checksums(path)
+            if damage and repair(path):
+                damage = verify_checksums(path)
+        except DamagedError as error:
+            damage = str(error)
         if not (path / CHECKSUMS).exists():
             damage = f"no {CHECKSUMS}, which earlier versions did not write"
     return _agree(path, damage)
