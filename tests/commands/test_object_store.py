@@ -188,8 +188,8 @@ def test_nothing_half_written_is_read(command, published, stores, move, scheme, 
     store.pipe_file(f"{half}/{name}", content[:-1] + bytes([content[-1] ^ 1]))
     refused = command("translate", "--checkpoint=75", workdir=half, stdin=toy.test)
     assert refused.complaint.startswith(
-        f"checkpoint {half}/checkpoints/75 is damaged ({half}/{name} is damaged: it does "
-        "not have its checksum in XXH128SUMS; put a copy back"
+        f"checkpoint {half}/checkpoints/75 is damaged ({half}/{name} is damaged: it "
+        "does not have its checksum in XXH128SUMS; put a copy back"
     )
     assert command("translate", "--checkpoint=50", workdir=half, stdin=["bo"]).lines
 
