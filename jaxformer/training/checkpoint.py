@@ -200,8 +200,9 @@ class Checkpoints(contextlib.AbstractContextManager):
             others = [other for other in self.steps() if other != step]
             intact = [other for other in others if not find_damage(self._path(other))]
             raise InputError(
-                f"checkpoint {place_of(path)} is damaged ({damage}); put back a copy, "
-                f"remove it to do without it, or use an undamaged step ({_join(intact)})"
+                f"checkpoint {place_of(path)} is damaged ({damage}); put back a "
+                "copy, remove it to do without it, or use an undamaged step "
+                f"({_join(intact)})"
             )
         return parameters
 
