@@ -47,8 +47,9 @@ def _file_system(scheme: str) -> Any:
     try:
         import fsspec
 
-        # Listings change while a run is written.
-        return fsspec.filesystem(scheme, use_listings_cache=False)
+        # Listings change while a run is written. s3fs compares uploads without asking.
+        checked = {"consistency": "md5"} if scheme == "gs" else {}
+        return fsspec.filesystem(scheme, use_listings_cache=False, **checked)
     except ImportError:
         package = _PACKAGES[scheme]
         raise InputError(

@@ -28,25 +28,11 @@ KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 SCHEMES = ("s3", "gs")
 
 
-EMULATORS = """
-import time
-
-from gcp_storage_emulator.server import create_server
-from moto.server import ThreadedMotoServer
-
-s3, gs = ThreadedMotoServer(port=0), create_server("localhost", 0, in_memory=True)
-s3.start()
-gs.start()
-print("ports", s3.get_host_and_port()[1], gs._api._httpd.socket.getsockname()[1])
-time.sleep(3600)
-"""
-
-
 @pytest.fixture(scope="module")
 def emulators():
     """The environment of processes that use the emulators."""
     process = subprocess.Popen(
-        [sys.executable, "-c", EMULATORS],
+        [sys.executable, Path(__file__).with_name("emulators.py")],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     with process:
