@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from jaxformer.data import sources
 from jaxformer.data.shard_job import Shard, ShardJob
 from jaxformer.data.sources import read_parts
-from jaxformer.data.store import save_array, write_index
+from jaxformer.data.store import read_index, save_array, write_index
 from jaxformer.data.tfds_source import open_builder
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.vocabulary import VocabularySamples
@@ -122,6 +122,8 @@ class Beam:
         Raises TextChangedError if the text has others.
         """
         known = [*hashes.values()]
+        if len(read_index(folder / "train")) == sum(map(len, known)):
+            return  # a stop came after the last shard
         # Workers of an earlier command, which may still run, write to another folder
         # if they make another corpus.
         made_with = [config.prepared_by(), tokenizer.hash, known]

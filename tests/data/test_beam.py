@@ -9,13 +9,20 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from jaxformer.data import sources, survey
+from jaxformer.data import preparation, sources, survey
 from jaxformer.data.beam import Beam
 from jaxformer.data.preparation import prepare
 from jaxformer.data.shard_job import ShardJob
 from jaxformer.data.tfds_source import read_tfds
 from jaxformer.errors import InputError
-from tests.data.test_preparation import CHUNK, SHARD, config_of, tree, write_text
+from tests.data.test_preparation import (
+    CHUNK,
+    SHARD,
+    config_of,
+    interrupt,
+    tree,
+    write_text,
+)
 
 PROCESSES = "--direct_running_mode=multi_processing --direct_num_workers=2"
 
@@ -106,6 +113,17 @@ def test_it_goes_on_after_a_stop_with_either_engine(
     pipeline = Beam("DirectRunner", "") if then == "beam" else None
     prepare(config, run, pipeline=pipeline)
     assert tree(run) == tree(tmp_path / "undisturbed")
+
+
+def test_a_stop_after_the_last_shard_repeats_no_shard(config, tmp_path, monkeypatch):
+    prepare(config, tmp_path / "undisturbed")
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation, "write_checksums", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(config, tmp_path / "run", pipeline=Beam("DirectRunner", ""))
+    monkeypatch.setattr(ShardJob, "tokenise", None)
+    prepare(config, tmp_path / "run", pipeline=Beam("DirectRunner", ""))
+    assert tree(tmp_path / "run") == tree(tmp_path / "undisturbed")
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_it_goes_on_after_a_stop_at_the_end(folder, tmp_path, monkeypatch, where
     assert tree(run) == tree(tmp_path / "undisturbed")
 
 
-def interrupt(*_):
+def interrupt(*_, **__):
     raise KeyboardInterrupt
 
 
