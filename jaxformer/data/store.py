@@ -67,7 +67,7 @@ def write_shard(
         stem = folder / f"{number:05}.{name}"
         lengths = np.concatenate([part.lengths for part in parts])
         ids = np.concatenate([part.tokens for part in parts])
-        smallest = np.uint16 if lengths.max(initial=0) < 2**16 else np.int32
+        smallest = np.min_scalar_type(lengths.max(initial=0))
         save_array(Path(f"{stem}.npy"), ids.astype(dtype))
         save_array(Path(f"{stem}.lengths.npy"), lengths.astype(smallest))
 
@@ -151,16 +151,31 @@ def open_corpus(
     sides = []
     for name in names:
         stems = [folder / f"{number:05}.{name}" for number in range(count)]
-        lengths = [np.load(f"{stem}.lengths.npy") for stem in stems]
-        sizes = np.array([each.sum(dtype=np.int64) for each in lengths])
+        found, edges = _offsets([Path(f"{stem}.lengths.npy") for stem in stems])
         # A shard without ids has no sequence that is looked up in it.
+        sizes = np.diff(edges, prepend=0)
         files = [
             Path(f"{stem}.npy") for stem, size in zip(stems, sizes, strict=True) if size
         ]
-        edges = offsets(sizes[sizes > 0])
         mapped = _Mapped(files, verifier)
-        sides.append(Ragged(mapped, offsets(np.concatenate(lengths)), edges))
+        sides.append(Ragged(mapped, found, offsets(sizes[sizes > 0])))
     return TokenizedCorpus(*sides)
+
+
+def _offsets(files: Sequence[Path]) -> tuple[np.ndarray, list[int]]:
+    """Return the offsets of all sequences, by files of lengths; and each shard's end.
+
+    Only one file is in memory at a time.
+    """
+    counts = [len(np.load(file, mmap_mode="r")) for file in files]
+    found, first, ends = np.zeros(sum(counts) + 1, np.int64), 1, []
+    for file, count in zip(files, counts, strict=True):
+        own = found[first : first + count]
+        np.cumsum(np.load(file), out=own)
+        own += found[first - 1]
+        first += count
+        ends.append(int(found[first - 1]))
+    return found, ends
 
 
 def _allow_files(count: int) -> None:

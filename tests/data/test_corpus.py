@@ -449,3 +449,4 @@ def test_every_sequence_reads_back_in_order(tmp_path, shards, vocab_size, bytes_
             assert shard.dtype.itemsize == bytes_each
             assert not shard.flags.writeable or not len(shard)
     assert isinstance(corpus.source.shards[0].base, np.memmap)
+    assert np.load(tmp_path / "c" / "00000.source.lengths.npy").itemsize == 1
