@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -163,6 +164,16 @@ class Store:
             os.replace(partial, file)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def together(calls: list[tuple]) -> None:
+    """Make calls (function, *arguments) in a few threads. Raises as the first does."""
+    pool = ThreadPoolExecutor(8)
+    try:
+        for future in [pool.submit(*call) for call in calls]:
+            future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def is_safe(name: str) -> bool:

@@ -12,33 +12,22 @@ The copy is in the user's cache folder, and all code works with it. Two kinds of
 
 import contextlib
 import json
-import logging
 import os
 import re
 import shutil
-import socket
-import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import xxhash
 from filelock import FileLock, Timeout
 
-from jaxformer.errors import InputError
 from jaxformer.files import CHECKSUMS, url_of, write_atomically
-from jaxformer.object_store import DamagedError, Store, is_safe
+from jaxformer.object_store import DamagedError, Store, is_safe, together
+from jaxformer.remote_lock import LOCK, RemoteLock
 
-log = logging.getLogger(__name__)
-
-LOCK = ".lock"  # of the owner, in the copy and in the store
 _REFRESHING = ".refresh.lock"
 _PUBLISHED = ".published"  # names of folders and files that the store has had
-_RENEWAL = 10.0  # seconds between two signs of life of an owner
 
 
 class _Copy:
@@ -46,88 +35,12 @@ class _Copy:
 
     def __init__(self, path: Path, url: str) -> None:
         self.path, self.store = path, Store(url)
+        self.lock = RemoteLock(self.store)
         self._sent: dict[str, tuple[int, int]] = {}  # sizes and times of small files
-        self._token = ""  # the name in this process's lock
-
-    @property
-    def is_owned(self) -> bool:
-        """Whether this process owns the run."""
-        return bool(self._token)
 
     def name(self, path: Path) -> str:
         """Return the name of a file of the copy."""
         return path.relative_to(self.path).as_posix()
-
-    # The lock ------------------------------------------------------------------
-
-    def require_owned(self) -> None:
-        """Raise InputError if another process has taken the run over."""
-        if self._token and self._lock().get("name") != self._token:
-            raise InputError(
-                f"{self.store.url} was taken over by {self._owner()}, because this "
-                "process could not renew its lock; what it wrote since is not published"
-            )
-
-    def _lock(self) -> dict[str, Any]:
-        """Return the content of the lock, {} without one."""
-        try:
-            return dict(json.loads(self.store.read(LOCK)))
-        except (FileNotFoundError, ValueError, TypeError):
-            return {}
-
-    def _owner(self) -> str:
-        return self._lock().get("owner", "another process")
-
-    @contextlib.contextmanager
-    def owned(self) -> Iterator[None]:
-        """Hold the lock in the store in the block. Raises InputError."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-        owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
-        name, end = uuid.uuid4().hex, threading.Event()
-
-        def content(renewals: int) -> bytes:
-            found = {"owner": owner, "name": name, "renewals": renewals}
-            return json.dumps(found).encode()
-
-        def renew() -> None:
-            renewals = 0
-            while not end.wait(_RENEWAL):
-                renewals += 1
-                with contextlib.suppress(Exception):  # it is offline for a while
-                    if self._lock().get("name") != name:
-                        return
-                    self.store.write(LOCK, content(renewals))
-
-        if not self.store.create(LOCK, content(0)):
-            self._take_over(content(0))
-        thread = threading.Thread(target=renew, daemon=True)
-        thread.start()
-        self._token = name
-        try:
-            yield
-        finally:
-            self._token = ""
-            end.set()
-            thread.join()
-            if self._lock().get("name") == name:
-                self.store.remove(LOCK)
-
-    def _take_over(self, content: bytes) -> None:
-        """Replace the lock of a process that was killed. Raises InputError."""
-        before = self._lock()
-        log.info("%s: finding out whether its owner is alive", self.store.url)
-        time.sleep(3 * _RENEWAL)
-        if self._lock() == before:
-            self.store.remove(LOCK)
-        is_ours = self.store.create(LOCK, content)
-        if is_ours:
-            time.sleep(_RENEWAL / 5)  # another one may have removed it as well
-            is_ours = self._lock() == json.loads(content)
-        if not is_ours:
-            raise InputError(
-                f"{self.store.url} is in use by {self._owner()}; wait until it ends, "
-                "or use another folder"
-            )
 
     # From the store ------------------------------------------------------------
 
@@ -205,7 +118,7 @@ class _Copy:
             if wanted(line[34:]) and not (file := folder / line[34:]).exists()
         ]
         try:
-            _together(missing)
+            together(missing)
         except FileNotFoundError as error:
             self.refresh()
             if not (folder / CHECKSUMS).exists():
@@ -230,7 +143,7 @@ class _Copy:
 
     def publish(self, folder: Path) -> None:
         """Upload a folder with checksums, and before it the small files."""
-        self.require_owned()
+        self.lock.require_held()
         self.publish_small()
         name, sums = self.name(folder), (folder / CHECKSUMS).read_bytes()
         with contextlib.suppress(FileNotFoundError):
@@ -238,7 +151,7 @@ class _Copy:
                 return
         self.withdraw(folder)
         own = [line[34:] for line in sums.decode().splitlines()]
-        _together([(self.store.put, folder / each, f"{name}/{each}") for each in own])
+        together([(self.store.put, folder / each, f"{name}/{each}") for each in own])
         self.store.write(f"{name}/{CHECKSUMS}", sums)
         self._note(name)
 
@@ -262,10 +175,10 @@ class _Copy:
 
     def withdraw(self, folder: Path) -> None:
         """Remove a folder from the store, its checksums first."""
-        self.require_owned()
+        self.lock.require_held()
         name = self.name(folder)
         self.store.remove(f"{name}/{CHECKSUMS}")
-        _together([(self.store.remove, each) for each in self.store.names(name)])
+        together([(self.store.remove, each) for each in self.store.names(name)])
 
     def _note(self, name: str) -> None:
         """Note that the store has a folder or file."""
@@ -282,16 +195,6 @@ def _age(name: str) -> int:
     """Return the step of a checkpoint, and -1 for the corpus."""
     step = name.rpartition("/")[2]
     return int(step) if step.isdecimal() else -1
-
-
-def _together(calls: list[tuple]) -> None:
-    """Make calls (function, *arguments) in a few threads. Raises as the first does."""
-    pool = ThreadPoolExecutor(8)
-    try:
-        for future in [pool.submit(*call) for call in calls]:
-            future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 _copies: dict[Path, _Copy] = {}
@@ -314,7 +217,7 @@ def local_copy(path: Path) -> Path:
     folder = Path(caches, "jaxformer", "runs", quote(url, safe="")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     copy = _copies.setdefault(folder, _Copy(folder, url))
-    if not copy.is_owned:
+    if not copy.lock.is_held:
         copy.refresh()
     return folder
 
@@ -369,22 +272,20 @@ def withdraw(folder: Path) -> None:
 
 @contextlib.contextmanager
 def owned_remotely(folder: Path) -> Iterator[None]:
-    """Own a run folder on its object store in the block, if it is a copy.
+    """Hold the lock of a run folder on its object store in the block, if it is a copy.
 
-    The owner renews its lock all the time. A lock that is not renewed for a while
-    belongs to a process that was killed, and is taken over. What is not published yet
-    is published first, and small files when the block ends. Raises InputError that
-    names the owner, if there is one.
+    What is not published yet is published first, and small files when the block ends.
+    Raises InputError that names the owner, if there is another one.
     """
     copy = _copies.get(folder)
-    if copy is None or copy.is_owned:
+    if copy is None or copy.lock.is_held:
         yield
         return
-    with copy.owned():
+    with copy.lock.held():
         copy.refresh(is_owner=True)
         copy.publish_all()
         try:
             yield
         finally:
-            copy.require_owned()
+            copy.lock.require_held()
             copy.publish_small()

@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[1]
 # counts) and the rooms below that it may import, besides itself.
 ROOMS = {
     "contract": (
-        "batch config corpus_weights data_config errors files object_store run_copy "
-        "settings tokens worker",
+        "batch config corpus_weights data_config errors files object_store "
+        "remote_lock run_copy settings tokens worker",
         "",
     ),
     "published": ("published", "contract"),

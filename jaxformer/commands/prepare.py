@@ -5,7 +5,6 @@ from pathlib import Path
 
 from jaxformer.config_files import ConfigRequest
 from jaxformer.errors import InputError
-from jaxformer.files import url_of
 from jaxformer.run import prepare_run
 
 
@@ -25,11 +24,6 @@ def run(
             ) from None
         finally:
             logging.disable(logging.NOTSET)
-        if url := url_of(workdir):
-            raise InputError(
-                f"--runner needs a file system that its workers share, and {url} is on "
-                "an object store; mount the bucket, or leave out --runner"
-            )
         pipeline = Beam(runner, runner_options)
     elif runner_options:
         raise InputError("--runner_options needs --runner, such as FlinkRunner")

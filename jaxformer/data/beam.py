@@ -1,9 +1,9 @@
 """Prepare training text on many machines, by Apache Beam.
 
-The workers read the text and write the corpus under the paths that this machine has for
-them. There are two pipelines: the survey, and tokenising. Each first counts the pairs
-of every file, which gives each pair its place. Then it reads the files again and groups
-the pairs by shard.
+The workers read the text and write the corpus under the paths or URLs that this machine
+has for them. There are two pipelines: the survey, and tokenising. Each first counts the
+pairs of every file, which gives each pair its place. Then it reads the files again and
+groups the pairs by shard.
 """
 
 import io
@@ -24,7 +24,8 @@ import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from jaxformer.data import sources
-from jaxformer.data.shard_job import Shard, ShardJob
+from jaxformer.data.shard_job import FOUND, SHARDS, Shard, ShardJob, entry_name
+from jaxformer.data.shared_folder import SharedFolder
 from jaxformer.data.sources import read_parts
 from jaxformer.data.store import read_index, save_array, write_index
 from jaxformer.data.tfds_source import open_builder
@@ -32,11 +33,12 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.vocabulary import VocabularySamples
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
+from jaxformer.files import url_of
+from jaxformer.object_store import file_name
 from jaxformer.progress import progress
+from jaxformer.run_copy import place_of
 
 log = logging.getLogger(__name__)
-
-SHARDS = "shards"  # begins the names of folders of shards that pipelines write
 
 
 class Beam:
@@ -81,7 +83,7 @@ class Beam:
         self, folder: Path, config: DataConfig, samples: VocabularySamples | None
     ) -> tuple[dict[str, int], dict[str, list[str]]]:
         """Read the text as `jaxformer.data.survey` does, with the same result."""
-        job = _job(config, folder, f"found.{uuid.uuid4().hex}")
+        job = _job(config, folder, f"{FOUND}.{uuid.uuid4().hex}")
 
         def build(pipeline: beam.Pipeline) -> None:
             shards, counts = _shards(pipeline, job, frozenset())
@@ -90,25 +92,12 @@ class Beam:
                 repeated = digests | beam.GroupByKey() | beam.FlatMap(job.repeated)
                 repeated | "shard" >> beam.GroupByKey() | beam.Map(job.write_repeated)
 
-        self._run("reading the text", job, build)
-        pairs, hashes = {}, {}
-        for corpus, (name, data) in enumerate(config.training_texts.items()):
-            pairs[name], hashes[name] = 0, []
-            where = []
-            for file in sorted(job.folder.glob(f"{corpus}.*.json")):
-                found = json.loads(file.read_bytes())
-                hashes[name].append(found["hash"])
-                if file.with_suffix(".npy").exists():
-                    where.append(np.load(file.with_suffix(".npy")))
-                pairs[name] += found["pairs"]
-                if samples:
-                    samples.add_drawn(found["drawn"])
-            if data.deduplicate:
-                repeated = np.zeros(pairs[name], bool)
-                repeated[np.concatenate([np.zeros(0, int), *where])] = True
-                save_array(folder / f"repeated.{corpus}.npy", repeated)
-        shutil.rmtree(job.folder)
-        return pairs, hashes
+        try:
+            self._run("reading the text", job, build)
+            found = job.folder.fetched(folder / job.folder.path.name)
+            return _read_found(found, folder, config, samples)
+        finally:
+            job.folder.remove_all()
 
     def write_shards(
         self,
@@ -129,30 +118,43 @@ class Beam:
         made_with = [config.prepared_by(), tokenizer.hash, known]
         name = sha256(json.dumps(made_with).encode()).hexdigest()
         job = _job(config, folder, f"{SHARDS}.{name[:16]}")
-        entries = {
-            (corpus, number): job.entry(sum(map(len, known[:corpus])) + number)
+        shards = [
+            (corpus, number)
             for corpus, own in enumerate(known)
             for number in range(len(own))
-        }
-        done = frozenset(shard for shard in entries if entries[shard].exists())
+        ]
+        entries, there = [*map(entry_name, range(len(shards)))], {*job.folder.names()}
+        done = frozenset(
+            shard for shard, name in zip(shards, entries, strict=True) if name in there
+        )
+        for corpus, data in enumerate(job.texts):
+            if data.deduplicate:
+                job.partial.add(folder / f"repeated.{corpus}.npy")
 
         def build(pipeline: beam.Pipeline) -> None:
             shards, _ = _shards(pipeline, job, done)
             shards | _step(job, "tokenise", tokenizer.content, known)
 
         self._run("tokenising", job, build)
-        missing = [str(entry) for entry in entries.values() if not entry.exists()]
-        if missing:
-            raise InputError(
-                f"the workers of {self._runner} did not write {missing[0]}; give them "
-                "the folder under the same path, and repeat the command"
-            )
-        found = [json.loads(entry.read_bytes()) for entry in entries.values()]
-        write_index(job.folder, found)
-        for entry in entries.values():
-            entry.unlink()
+        found = job.folder.fetched(folder / job.folder.path.name)
+        for name in entries:
+            if not (found / name).exists():
+                raise InputError(
+                    f"the workers of {self._runner} did not write "
+                    f"{file_name(job.folder.path)}/{name}; give them the folder under "
+                    "the same path, and repeat the command"
+                )
+        index = [json.loads((found / name).read_bytes()) for name in entries]
+        write_index(found, index)
+        for name in entries:
+            (found / name).unlink()
         shutil.rmtree(folder / "train", ignore_errors=True)  # of another engine
-        os.replace(job.folder, folder / "train")
+        os.replace(found, folder / "train")
+
+    def end(self, folder: Path) -> None:
+        """Remove what workers wrote to an object store for an unfinished corpus."""
+        if url := url_of(place_of(folder.absolute())):
+            SharedFolder(Path(url)).remove_all()
 
     def _run(
         self, what: str, job: ShardJob, build: Callable[[beam.Pipeline], Any]
@@ -177,14 +179,38 @@ class Beam:
 
 
 def _job(config: DataConfig, partial: Path, name: str) -> ShardJob:
-    partial = partial.absolute()
-    (partial / name).mkdir(exist_ok=True)
+    shared = Path(place_of(partial.absolute()))
     files = [
         [part[:2] for part in read_parts(data, "train")]
         for data in config.training_texts.values()
     ]
-    folder, sizes = partial / name, (sources.CHUNK, sources.SHARD)
-    return ShardJob(config, files, partial, folder, *sizes)
+    folders = SharedFolder(shared), SharedFolder(shared / name)
+    return ShardJob(config, files, *folders, sources.CHUNK, sources.SHARD)
+
+
+def _read_found(
+    found: Path, folder: Path, config: DataConfig, samples: VocabularySamples | None
+) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Fill the samples, write which pairs are repeated, and return numbers and hashes.
+
+    `found` has what workers wrote, `folder` is of the unfinished corpus.
+    """
+    counts, hashes = {}, {}
+    for corpus, (name, data) in enumerate(config.training_texts.items()):
+        counts[name], hashes[name], where = 0, [], [np.zeros(0, int)]
+        for file in sorted(found.glob(f"{corpus}.*.json")):
+            shard = json.loads(file.read_bytes())
+            counts[name] += shard["pairs"]
+            hashes[name].append(shard["hash"])
+            if samples:
+                samples.add_drawn(shard["drawn"])
+            if file.with_suffix(".npy").exists():
+                where.append(np.load(file.with_suffix(".npy")))
+        if data.deduplicate:
+            repeated = np.zeros(counts[name], bool)
+            repeated[np.concatenate(where)] = True
+            save_array(folder / f"repeated.{corpus}.npy", repeated)
+    return counts, hashes
 
 
 def _shards(

@@ -29,6 +29,7 @@ import numpy as np
 from jaxformer.data import sources
 from jaxformer.data.cleaning import Chunk, CleanChunk, CorpusReport, clean_chunk
 from jaxformer.data.corpus import PreparedCorpus, open_prepared
+from jaxformer.data.shard_job import FOUND, SHARDS
 from jaxformer.data.sources import Pair, read_split
 from jaxformer.data.store import (
     SIDES,
@@ -117,8 +118,10 @@ def prepare(
             "files": survey.made_with["files"],
         }
         (partial / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-        for name in ("found.*", "shards.*"):  # what stopped pipelines left
-            for path in partial.glob(name):
+        if pipeline:
+            pipeline.end(partial)
+        for name in (FOUND, SHARDS):  # what stopped pipelines left
+            for path in partial.glob(f"{name}.*"):
                 shutil.rmtree(path)
         with progress("writing checksums"):
             write_checksums(partial, leave_out=survey_files(partial))

@@ -8,13 +8,13 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxformer.data.cleaning import Chunk, CorpusReport, clean_chunk
 from jaxformer.data.duplicates import pair_digests
+from jaxformer.data.shared_folder import SharedFolder
 from jaxformer.data.sources import Pair, read_pairs, read_parts
 from jaxformer.data.store import SIDES, id_dtype, save_array, write_shard
 from jaxformer.data.text import normalise
@@ -24,6 +24,9 @@ from jaxformer.data.vocabulary import VocabularySamples
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.files import write_atomically
+
+# Begin the names of folders, in that of an unfinished corpus, that pipelines write.
+FOUND, SHARDS = "found", "shards"
 
 # Which file and which shard of which training text; both numbers count from 0.
 File = tuple[int, int]
@@ -44,8 +47,8 @@ class ShardJob(NamedTuple):
 
     config: DataConfig
     files: list[list[tuple[str, str]]]  # names of sources and targets, by corpus
-    partial: Path  # the folder of the unfinished corpus
-    folder: Path  # within it, what this job writes
+    partial: SharedFolder  # has which pairs are repeated
+    folder: SharedFolder  # what this job writes
     chunk_size: int  # pairs
     shard_size: int
 
@@ -61,22 +64,26 @@ class ShardJob(NamedTuple):
             yield from getattr(self, step)(*given)
         except InputError as error:
             found = [isinstance(error, TextChangedError), str(error)]
-            file = self.folder / f"mistake.{uuid.uuid4().hex}.json"
-            write_atomically(file, json.dumps(found))
+            self._write(f"mistake.{uuid.uuid4().hex}.json", found)
 
     def require_no_mistake(self) -> None:
         """Raise the InputError that a worker met, if there is one."""
-        for file in self._mistakes():
-            has_changed, message = json.loads(file.read_bytes())
+        for name in self._mistakes():
+            has_changed, message = json.loads(self.folder.read(name))
             raise TextChangedError if has_changed else InputError(message)
 
     def forget_mistakes(self) -> None:
         """Remove the mistakes of an earlier command."""
-        for file in self._mistakes():
-            file.unlink()
+        for name in self._mistakes():
+            self.folder.remove(name)
 
-    def _mistakes(self) -> list[Path]:
-        return sorted(self.folder.glob("mistake.*.json"))
+    def _mistakes(self) -> list[str]:
+        return [name for name in self.folder.names() if name.startswith("mistake.")]
+
+    def _write(self, name: str, found: Any) -> None:
+        """Write values of JSON to a file."""
+        with self.folder.writing() as folder:
+            write_atomically(folder / name, json.dumps(found))
 
     def _pairs(self, file: File) -> Iterator[Pair]:
         """Read a file. Raises InputError if it is another one here."""
@@ -135,7 +142,7 @@ class ShardJob(NamedTuple):
                     yield (corpus, digest), index
         drawn = [sample.drawn for sample in samples.samples]
         found = {"pairs": text.pairs, "hash": text.shards[0], "drawn": drawn}
-        write_atomically(self.found(corpus, number, "json"), json.dumps(found))
+        self._write(f"{corpus}.{number:05}.json", found)
 
     def repeated(
         self, digest: tuple[tuple[int, bytes], Iterable[int]]
@@ -148,11 +155,9 @@ class ShardJob(NamedTuple):
     def write_repeated(self, shard: tuple[Shard, Iterable[int]]) -> None:
         """Write the places of a shard's pairs that occurred before: int64 [n]."""
         (corpus, number), places = shard
-        save_array(self.found(corpus, number, "npy"), np.array(sorted(places)))
-
-    def found(self, corpus: int, number: int, ending: str) -> Path:
-        """The file of what the survey found in a shard."""
-        return self.folder / f"{corpus}.{number:05}.{ending}"
+        with self.folder.writing() as folder:
+            file = folder / f"{corpus}.{number:05}.npy"
+            save_array(file, np.array(sorted(places)))
 
     def tokenise(
         self,
@@ -173,22 +178,27 @@ class ShardJob(NamedTuple):
             raise TextChangedError
         name, data = [*self.config.training_texts.items()][corpus]
         repeated, chunks, report = None, [], CorpusReport()
+        first = pieces[0][0]
         if data.deduplicate:
-            repeated = np.load(self.partial / f"repeated.{corpus}.npy", mmap_mode="r")
+            repeated = self.partial.read_array(
+                f"repeated.{corpus}.npy", first, first + text.pairs
+            )
         for place, pairs in pieces:
             own = None
             if repeated is not None:
-                own = np.array(repeated[place : place + len(pairs)])
+                own = repeated[place - first :][: len(pairs)]
             chunk = clean_chunk(tokenizer, 1, data, Chunk(pairs, own))
             chunks.append(chunk.ids)
             report += chunk.report
         size = id_dtype(tokenizer_of(tokenizer).largest_vocab_size)
         index = sum(map(len, hashes[:corpus])) + number
-        write_shard(self.folder, index, dict.fromkeys(SIDES, size), chunks)
+        with self.folder.writing() as folder:
+            write_shard(folder, index, dict.fromkeys(SIDES, size), chunks)
         entry = {"corpus": name, "report": asdict(report)}
-        write_atomically(self.entry(index), json.dumps(entry))
+        self._write(entry_name(index), entry)
         yield corpus, number
 
-    def entry(self, index: int) -> Path:
-        """The file that says that a shard is complete."""
-        return self.folder / f"{index:05}.entry.json"
+
+def entry_name(index: int) -> str:
+    """The name of the file that says that a shard is complete."""
+    return f"{index:05}.entry.json"

@@ -177,10 +177,7 @@ def test_a_mistake_that_was_corrected_is_forgotten(config, tmp_path, monkeypatch
     tokenise, run = ShardJob.tokenise, tmp_path / "run"
 
     def refuse(self, shard, *given):
-        error = InputError("a mistake")
-        self.folder.joinpath("mistake.1.json").write_text(
-            json.dumps([False, str(error)])
-        )
+        self._write("mistake.1.json", [False, "a mistake"])
         raise OSError("its consequence")
 
     monkeypatch.setattr(ShardJob, "tokenise", refuse)

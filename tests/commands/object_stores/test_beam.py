@@ -1,0 +1,71 @@
+"""Apache Beam prepares runs on object stores."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxformer.data import survey
+from jaxformer.data.beam import Beam
+from jaxformer.data.preparation import prepare
+from jaxformer.data.shard_job import ShardJob
+from jaxformer.run_copy import local_copy, publish
+from tests.commands.object_stores.conftest import SCHEMES, names_in
+from tests.data.test_beam import PROCESSES, config  # noqa: F401
+from tests.data.test_preparation import tree
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_files_are_those_of_one_machine(command, toy, stores, move, scheme):
+    """Text and run are in a bucket, and nothing else is left there."""
+    url = f"{scheme}://bucket/beam"
+    stores[scheme].put(f"{toy.directory}/", f"{url}/text/", recursive=True)
+    flags = ["prepare", toy.flags[0], f"--config.data.directory={url}/text"]
+    command(*flags, workdir=f"{url}/here").result  # noqa: B018
+    options = ["--runner=DirectRunner", f"--runner_options={PROCESSES}"]
+    command(*flags, *options, workdir=f"{url}/there").result  # noqa: B018
+    names = names_in(stores, f"{url}/here")
+    assert "corpus/train/00000.source.npy" in names
+    assert names_in(stores, f"{url}/there") == names
+    for name in names:
+        here, there = (
+            stores[scheme].cat_file(f"{url}/{run}/{name}") for run in ("here", "there")
+        )
+        assert here == there, name
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_stop_loses_no_shard(
+    config,  # noqa: F811
+    stores, move, monkeypatch, tmp_path, scheme,
+):  # fmt: skip
+    prepare(config, tmp_path / "undisturbed")
+    url, tokenise, written = f"{scheme}://bucket/stopped-beam", ShardJob.tokenise, []
+
+    def fail_once(self, shard, *given):
+        if len(written) == 2:
+            raise OSError("a worker died")
+        written.append(shard[0])
+        return tokenise(self, shard, *given)
+
+    run = local_copy(Path(url))
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardJob, "tokenise", fail_once)
+        with pytest.raises(Exception, match="a worker died"):
+            prepare(config, run, pipeline=Beam("DirectRunner", ""))
+    left = names_in(stores, url)
+    assert len([name for name in left if name.endswith(".entry.json")]) == 2
+    assert not any("/found." in name for name in left)
+    monkeypatch.setattr(survey, "_read", None)  # the survey is complete
+    monkeypatch.setattr(Beam, "survey", None)
+
+    def note(self, shard, *given):
+        assert shard[0] not in written
+        return tokenise(self, shard, *given)
+
+    monkeypatch.setattr(ShardJob, "tokenise", note)
+    prepare(config, run, pipeline=Beam("DirectRunner", ""))
+    assert tree(run / "corpus") == tree(tmp_path / "undisturbed" / "corpus")
+    assert names_in(stores, url) == set()
+    publish(run / "corpus")
+    assert "corpus/train/00000.source.npy" in names_in(stores, url)

@@ -1,0 +1,194 @@
+"""Stops, damage and lost connections of runs on object stores."""
+
+import re
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from jaxformer import object_store, run_copy
+from jaxformer.errors import InputError
+from jaxformer.files import CHECKSUMS
+from jaxformer.workdir import Workdir
+from tests.commands.object_stores.conftest import SCHEMES, names_in
+from tests.commands.runs import config_flags
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nothing_half_written_is_read(command, published, stores, move, scheme, toy):
+    """A checkpoint is there when its checksums are, and a damaged file is refused."""
+    url, store = f"{scheme}://bucket/toy", stores[scheme]
+    half = f"{scheme}://bucket/half"
+    for name in names_in(stores, url):
+        store.pipe_file(f"{half}/{name}", store.cat_file(f"{url}/{name}"))
+    store.rm_file(f"{half}/checkpoints/100/{CHECKSUMS}")
+    checkpoints = Workdir(Path(half)).checkpoints
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["50", "75"]
+    name = next(
+        n for n in names_in(stores, half) if n.startswith("checkpoints/75/state/d")
+    )
+    content = store.cat_file(f"{half}/{name}")
+    store.pipe_file(f"{half}/{name}", content[:-1] + bytes([content[-1] ^ 1]))
+    refused = command("translate", "--checkpoint=75", workdir=half, stdin=toy.test)
+    assert refused.complaint.startswith(
+        f"checkpoint {half}/checkpoints/75 is damaged ({half}/{name} is damaged: it "
+        "does not have its checksum in XXH128SUMS; put a copy back"
+    )
+    assert command("translate", "--checkpoint=50", workdir=half, stdin=["bo"]).lines
+
+
+class Unreachable:
+    """A file system that cannot list files a few times."""
+
+    def __init__(self, files, failures):
+        self.files, self.failures = files, failures
+
+    def __getattr__(self, name):
+        return getattr(self.files, name)
+
+    def find(self, *given):
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("unreachable")
+        return self.files.find(*given)
+
+
+def test_a_lost_connection_is_repeated_then_one_line(
+    command, published, stores, move, monkeypatch, toy
+):
+    def lose(failures):
+        lost = Unreachable(stores["s3"], failures)
+        monkeypatch.setattr(object_store, "_file_system", lambda _: lost)
+
+    lose(1)
+    found = command("translate", workdir="s3://bucket/toy", stdin=toy.test)
+    assert len(found.lines) == len(toy.test)
+    assert "ConnectionError: unreachable; trying again in 0.1 s" in found.err
+    move("second")
+    lose(3)
+    complaint = command("translate", workdir="s3://bucket/toy").complaint
+    assert "ConnectionError: unreachable; check the connection" in complaint
+
+
+def test_a_checkpoint_that_training_removes_meanwhile_is_not_read(
+    command, published, stores, move, monkeypatch, toy
+):
+    """The parameters are then those of the other checkpoints."""
+    url, store = "s3://bucket/shrinking", stores["s3"]
+    for name in names_in(stores, "s3://bucket/toy"):
+        store.pipe_file(f"{url}/{name}", store.cat_file(f"s3://bucket/toy/{name}"))
+    refresh = run_copy._Copy.refresh
+
+    def refresh_and_remove(self, **named):
+        refresh(self, **named)
+        if store.exists(f"{url}/checkpoints/75"):
+            store.rm(f"{url}/checkpoints/75", recursive=True)
+
+    monkeypatch.setattr(run_copy._Copy, "refresh", refresh_and_remove)
+    found = command("translate", workdir=url, stdin=["bo"])
+    assert len(found.lines) == 1
+    assert "steps 50, 100" in found.err
+
+
+def test_a_stop_while_something_is_published_loses_nothing(
+    command, own, stores, move, monkeypatch, toy
+):
+    """The next command publishes it, and does not make it again."""
+    write, url = object_store.Store.write, "s3://bucket/stopped"
+
+    def stop(self, name, content):
+        if name == f"corpus/{CHECKSUMS}":
+            raise KeyboardInterrupt
+        write(self, name, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(object_store.Store, "write", stop)
+        assert command("prepare", *toy.flags, workdir=url).code == 130
+    assert f"corpus/{CHECKSUMS}" not in names_in(stores, url)
+    again = command("prepare", *toy.flags, workdir=url)
+    assert "as it was prepared" in again.err
+    assert f"corpus/{CHECKSUMS}" in names_in(stores, url)
+
+    url, step = own("unpublished"), f"checkpoints/110/{CHECKSUMS}"
+
+    def lose(self, name, content):
+        if name == step:
+            raise InputError("no connection")
+        write(self, name, content)
+
+    more = config_flags("training", steps=110)
+    with monkeypatch.context() as patched:
+        patched.setattr(object_store.Store, "write", lose)
+        assert "no connection" in command("train", *more, workdir=url).complaint
+    assert step not in names_in(stores, url)
+    again = command("train", *more, workdir=url)
+    assert "step 110 of 110" in again.err
+    assert step in names_in(stores, url)
+
+
+def test_a_stop_is_forgotten_when_another_machine_has_gone_on(
+    command, own, stores, move, monkeypatch
+):
+    url, write = own("overtaken"), object_store.Store.write
+
+    def lose(self, name, content):
+        if name == f"checkpoints/110/{CHECKSUMS}":
+            raise InputError("no connection")
+        write(self, name, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(object_store.Store, "write", lose)
+        more = config_flags("training", steps=110)
+        assert "no connection" in command("train", *more, workdir=url).complaint
+    move("second")
+    command("train", *config_flags("training", steps=120), workdir=url).result  # noqa: B018
+    move("first")
+    folder = run_copy.local_copy(Path(url))
+    assert not (folder / "checkpoints" / "110").exists()
+    assert (folder / "checkpoints" / "120").exists()
+
+
+def test_a_reader_leaves_the_copy_of_a_trainer_alone(own, stores, move, monkeypatch):
+    """In another process; here the lock is taken by hand."""
+    url = own("read")
+    folder = run_copy.local_copy(Path(url))
+    (folder / "metrics.jsonl").write_text("ahead of the store")
+    with FileLock(folder / ".lock"):
+        run_copy.local_copy(Path(url))
+        assert (folder / "metrics.jsonl").read_text() == "ahead of the store"
+    run_copy.local_copy(Path(url))
+    assert (folder / "metrics.jsonl").read_text() != "ahead of the store"
+
+
+def test_a_damaged_file_of_the_copy_is_downloaded_again(command, own, move, toy):
+    url = own("repaired")
+    first = command("translate", workdir=url, stdin=toy.test)
+    folder = run_copy.local_copy(Path(url))
+    for file in (folder / "checkpoints" / "100" / "state" / "d").glob("*"):
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    assert command("translate", workdir=url, stdin=toy.test).lines == first.lines
+
+
+def test_names_that_leave_their_folder_are_refused(own, stores, move, tmp_path):
+    url, store = own("hostile"), stores["s3"]
+    sums = store.cat_file(f"{url}/checkpoints/100/{CHECKSUMS}")
+    line = b"0" * 32 + b"  ../../../x\n"
+    store.pipe_file(f"{url}/checkpoints/100/{CHECKSUMS}", sums + line)
+    store.pipe_file(f"{url}//corpus/../../{CHECKSUMS}", b"")
+    folder = run_copy.local_copy(Path(url))
+    with pytest.raises(InputError, match=r"names '../../../x'"):
+        run_copy.fetch(folder / "checkpoints" / "100")
+
+
+def test_a_file_that_is_missing_in_the_store_is_one_line(
+    command, published, stores, move
+):
+    url, store = "s3://bucket/lacking", stores["s3"]
+    for name in names_in(stores, "s3://bucket/toy"):
+        store.pipe_file(f"{url}/{name}", store.cat_file(f"s3://bucket/toy/{name}"))
+    store.rm_file(f"{url}/corpus/train/00000.target.npy")
+    more = config_flags("training", steps=110)
+    assert re.match(
+        "s3://bucket/lacking/corpus lacks a file .*00000.target.npy",
+        command("train", *more, workdir=url).complaint,
+    )
