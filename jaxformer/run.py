@@ -28,7 +28,7 @@ from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.progress import progress
-from jaxformer.run_copy import place_of, publish
+from jaxformer.run_copy import place_of, publish, refresh
 from jaxformer.tokens import Tokenizer
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
@@ -85,6 +85,7 @@ def prepare_run(
                     folder.write_record(config, prepared.tokenizer)
                 publish(folder.corpus)
         if not processes.is_first():
+            refresh(folder.path)
             prepared = open_prepared(folder.path)
         yield _make_run(folder, config, prepared.tokenizer), prepared
 

@@ -205,16 +205,18 @@ def _copy_of(path: Path) -> _Copy | None:
     return next((_copies[each] for each in path.parents if each in _copies), None)
 
 
-def local_copy(path: Path) -> Path:
+def local_copy(path: Path, process: int = 0) -> Path:
     """Return the copy of a run folder on an object store; any other path as it is.
 
-    Raises InputError if the store cannot be used.
+    Each of several processes has a copy of its own. Raises InputError if the store
+    cannot be used.
     """
     if not (url := url_of(path)):
         return path
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     # One folder for each URL: runs/first may be a run, and so may runs.
-    folder = Path(caches, "jaxformer", "runs", quote(url, safe="")).absolute()
+    name = quote(url, safe="") + (f"@{process}" if process else "")
+    folder = Path(caches, "jaxformer", "runs", name).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     copy = _copies.setdefault(folder, _Copy(folder, url))
     if not copy.lock.is_held:
@@ -233,6 +235,12 @@ def place_of(path: Path) -> str:
 def is_copied(path: Path) -> bool:
     """Whether a path is in a copy."""
     return _copy_of(path) is not None
+
+
+def refresh(path: Path) -> None:
+    """Make the copy that a path is in what the store has, if there is a copy."""
+    if copy := _copies.get(path) or _copy_of(path):
+        copy.refresh()
 
 
 def fetch(folder: Path, *, leave_out: re.Pattern | None = None) -> None:

@@ -29,8 +29,8 @@ from jaxformer.data.given_tokenizer import (
 )
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import InputError
-from jaxformer.files import owned, url_of, write_atomically
-from jaxformer.run_copy import local_copy, owned_remotely, place_of
+from jaxformer.files import owned, write_atomically
+from jaxformer.run_copy import local_copy, owned_remotely, place_of, refresh
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
@@ -43,12 +43,7 @@ class Workdir:
 
         Raises InputError if the store cannot be used.
         """
-        if processes.are_several() and url_of(path):
-            raise InputError(
-                f"{url_of(path)} cannot be the folder of several processes; mount the "
-                "bucket as a file system, and give its path"
-            )
-        self.path = path = local_copy(path)
+        self.path = path = local_copy(path, processes.index())
         self.config_file = path / "config.json"
         self.tokenizer_file = path / "tokenizer.model"
         self.corpus = path / "corpus"
@@ -67,6 +62,8 @@ class Workdir:
         OSError (of several processes InputError) if the folder cannot be made.
         """
         lock, is_new = self.path / ".lock", False
+        # Connects the processes. Gloo waits 30 s for that, and a lock may take longer.
+        processes.gather(None)
         with ExitStack() as held:
             with processes.sharing_mistakes():
                 if processes.is_first():
@@ -74,6 +71,8 @@ class Workdir:
                     self.path.mkdir(parents=True, exist_ok=True)
                     held.enter_context(owned(self.path, lock))
                     held.enter_context(owned_remotely(self.path))
+            if not processes.is_first():
+                refresh(self.path)
             try:
                 yield
             finally:

@@ -2,7 +2,8 @@
 
 A checkpoint is the folder `<directory>/<step>` with one item, `state`, and checksums of
 all its files. It appears complete or not at all, on a file system that all processes
-see. Each process writes what its devices hold and reads for itself.
+see, or on an object store. Each process writes what its devices hold and reads for
+itself.
 """
 
 import functools
@@ -12,18 +13,28 @@ import os
 import re
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from jaxformer import processes
 from jaxformer.errors import InputError
 from jaxformer.files import CHECKSUMS, verify_checksums, write_checksums
 from jaxformer.object_store import DamagedError
-from jaxformer.run_copy import fetch, fetch_file, publish, repair, withdraw
+from jaxformer.run_copy import (
+    fetch,
+    fetch_file,
+    is_copied,
+    publish,
+    refresh,
+    repair,
+    withdraw,
+)
 
 UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
 _OFF_SCHEDULE = {"scheduled": False}  # metadata of a checkpoint
@@ -43,8 +54,12 @@ class _ChecksummedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
         publish(Path(self.get_final()))
 
 
-class Writer(ocp.AsyncCheckpointer):
-    """Writes and removes checkpoints; all processes make the same calls."""
+class Writer:
+    """Writes and removes checkpoints; all processes make the same calls.
+
+    Of several processes with a run on an object store, the first one writes what the
+    devices of all hold.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Make the folder of all checkpoints, and remove what a killed process left."""
@@ -52,14 +67,36 @@ class Writer(ocp.AsyncCheckpointer):
         if processes.is_first():
             for unfinished in directory.glob(f"*{UNFINISHED}"):
                 shutil.rmtree(unfinished, ignore_errors=True)  # NFS keeps open files
-        handler = ocp.CompositeCheckpointHandler()
-        super().__init__(handler, temporary_path_class=_ChecksummedPath)
+        self._gathers = processes.are_several() and is_copied(directory)
+        self._saver: ocp.AsyncCheckpointer | None = None
+        if processes.is_first() or not self._gathers:
+            alone = {"multiprocessing_options": _alone()} if self._gathers else {}
+            handler = ocp.CompositeCheckpointHandler(
+                composite_options=ocp.CompositeOptions(**alone)
+            )
+            self._saver = ocp.AsyncCheckpointer(
+                handler, temporary_path_class=_ChecksummedPath, **alone
+            )
 
     def save_state(self, path: Path, state: Any, *, scheduled: bool) -> None:
         """Save a pytree of arrays in the background; it may be donated afterwards."""
-        items = ocp.args.Composite(state=ocp.args.PyTreeSave(state))
-        metadata = None if scheduled else _OFF_SCHEDULE
-        self.save(path, args=items, custom_metadata=metadata, force=True)
+        if self._gathers:
+            state = jax.tree.map(_whole, state)
+        if self._saver:
+            items = ocp.args.Composite(state=ocp.args.PyTreeSave(state))
+            metadata = None if scheduled else _OFF_SCHEDULE
+            self._saver.save(path, args=items, custom_metadata=metadata, force=True)
+
+    def wait_until_finished(self) -> None:
+        """Wait until the state is on disk. Raises what failed."""
+        with processes.sharing_mistakes() if self._gathers else nullcontext():
+            if self._saver:
+                self._saver.wait_until_finished()
+
+    def close(self) -> None:
+        """Wait, and release what the writer holds."""
+        if self._saver:
+            self._saver.close()
 
     def remove(self, path: Path) -> None:
         """Remove a checkpoint by a rename, so that no reader finds half of it."""
@@ -69,6 +106,21 @@ class Writer(ocp.AsyncCheckpointer):
             shutil.rmtree(vanished, ignore_errors=True)
             os.rename(path, vanished)
             shutil.rmtree(vanished, ignore_errors=True)
+
+
+def _alone() -> ocp.options.MultiprocessingOptions:
+    """Let orbax use this process without the others."""
+    me = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone{me}"
+    )
+
+
+def _whole(array: jax.Array) -> np.ndarray:
+    """Return a whole array, of which each process may hold a part."""
+    if array.is_fully_replicated:
+        return np.asarray(array.addressable_data(0))
+    return multihost_utils.process_allgather(array, tiled=True)
 
 
 def is_scheduled(path: Path) -> bool:
@@ -103,6 +155,17 @@ def find_damage(path: Path) -> str:
     return _agree(path, damage)
 
 
+def _fetch_for_others(path: Path) -> str:
+    """Download a checkpoint in all processes but the first; return its damage."""
+    try:
+        if not processes.is_first():
+            refresh(path)
+            fetch(path)
+    except DamagedError as error:
+        return str(error)
+    return ""
+
+
 def _agree(path: Path, damage: str) -> str:
     """Return the damage that any process found; RemovedError if the path is gone."""
     found = max(processes.gather(damage))
@@ -121,7 +184,9 @@ def read(path: Path, *, abstract: Any = None, field: str = "") -> tuple[Any, str
     """
     found, damage = None, find_damage(path)
     if not damage:
-        found, damage = _read_verified(path, abstract=abstract, field=field)
+        damage = _fetch_for_others(path)
+        if not damage:
+            found, damage = _read_verified(path, abstract=abstract, field=field)
         damage = _agree(path, damage)
     return found, damage
 
@@ -133,11 +198,7 @@ def _read_verified(path: Path, *, abstract: Any, field: str) -> tuple[Any, str]:
     ValueError, OSError and KeyError are failures of the file system, which orbax may
     wrap in a bare Exception. Others, such as a lack of memory, are no damage.
     """
-    me = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(
-        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone{me}"
-    )
-    reader = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    reader = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=_alone())
     try:
         saved = reader.metadata(path / "state").tree
         if not field:

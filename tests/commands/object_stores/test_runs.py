@@ -59,18 +59,22 @@ def test_reports_read_a_run_in_a_bucket(command, published, move, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("scheme", "count"), [("gs", 1), ("s3", 2)])
 def test_a_killed_run_is_continued_on_another_machine(
-    start, stores, flags, move, tmp_path, scheme
+    start, command, stores, flags, move, tmp_path, scheme, count
 ):
-    """Its lock is taken over after 30 seconds. The state is that of a whole run."""
-    url, more = f"{scheme}://bucket/killed", config_flags("training", steps=40)
-    start(1, f"--workdir={tmp_path / 'whole'}", *flags, *more).result()
-    killed = start(1, f"--workdir={url}", *flags, *more)
+    """Its lock is taken over after 30 seconds. The state is that of a whole run.
+
+    Each of two processes holds half of the state.
+    """
+    url = f"{scheme}://bucket/killed{count}"
+    flags += (*config_flags("training", steps=40), *config_flags("mesh", fsdp=count))
+    start(count, f"--workdir={tmp_path / 'whole'}", *flags).result()
+    killed = start(count, f"--workdir={url}", *flags)
     killed.until(lambda: stores[scheme].exists(f"{url}/checkpoints/10/{CHECKSUMS}"))
     killed.kill()
     move("second")
-    again = start(1, f"--workdir={url}", *flags, *more)
+    again = start(count, f"--workdir={url}", *flags)
     again.result()
     assert "finding out whether its owner is alive" in again.stderr()
     assert "resuming: en-de" in again.stderr()
@@ -81,6 +85,10 @@ def test_a_killed_run_is_continued_on_another_machine(
     for mine, other in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
         np.testing.assert_array_equal(mine, other)
     assert losses(copy) == losses(tmp_path / "whole")
+    move("third")
+    (line,) = command("translate", workdir=url, stdin=["bo"]).lines
+    whole = command("translate", workdir=tmp_path / "whole", stdin=["bo"])
+    assert [line] == whole.lines
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
