@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Stop the JobSet: every pod gets SIGTERM and saves the exact step. The volume is kept.
+# Stop the JobSet: every pod gets SIGTERM and saves the exact step. The bucket is kept.
 # After a run that failed or finished, run this before apply.sh.
 #   launch/gke/delete.sh
 set -euo pipefail

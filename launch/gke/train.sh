@@ -2,7 +2,7 @@
 # Train in a pod of jobset.yaml. SIGTERM is passed on to training, which saves the exact
 # step and ends with 0. This script then ends with 143: a preempted pod has to count as
 # failed, so that the JobSet restarts; 0 would count as a finished run.
-#   launch/gke/train.sh configs/wmt_big.py /shared/wmt_big
+#   launch/gke/train.sh configs/wmt_big.py gs://BUCKET/wmt_big
 set -euo pipefail
 config=$1 workdir=$2
 shift 2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Resume after a preemption: delete what is left of the slice, request a new one, then
 # copy, install and run again. An active slice is kept.
-#   launch/tpu_vm/resume.sh configs/wmt_big.py ../shared/wmt_big
+#   launch/tpu_vm/resume.sh configs/wmt_big.py gs://BUCKET/wmt_big
 set -euo pipefail
 : "${NAME:?}" "${ZONE:?}"
 here=$(dirname "$0")

@@ -2,7 +2,7 @@
 # Start or resume training on all workers, under supervise.sh, and return: training
 # continues without this terminal. log.sh follows it, stop.sh stops it. Fails while a
 # run is in progress.
-#   launch/tpu_vm/run.sh configs/wmt_big.py ../shared/wmt_big
+#   launch/tpu_vm/run.sh configs/wmt_big.py gs://BUCKET/wmt_big
 set -euo pipefail
 : "${NAME:?}" "${ZONE:?}"
 config=$1 workdir=$2

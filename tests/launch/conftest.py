@@ -23,9 +23,9 @@ trap 'echo saved >> "$HOME/saved"; exit 0' TERM
 echo >> "$HOME/running"
 for ((i = 0; i < 500; i++)); do sleep 0.02; done  # not for ever
 """
-TRAIN = ("configs/x.py", "../shared/x", "--config.a.b=c d")
+TRAIN = ("configs/x.py", "gs://b/x", "--config.a.b=c d")
 TRAINED = [
-    "-m", "jaxformer.main", "--config=configs/x.py", "--workdir=../shared/x",
+    "-m", "jaxformer.main", "--config=configs/x.py", "--workdir=gs://b/x",
     "--config.a.b=c d",
 ]  # fmt: skip
 

@@ -1,18 +1,20 @@
 """Cloud TPU, GKE and Slurm: how their tools are called, recorded by stubs."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from apache_beam.options.pipeline_options import PipelineOptions
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 
 from .conftest import LAUNCH, TRAIN, TRAINED, UNTIL_TERM
 
 SLICE = {
     "NAME": "mine", "ZONE": "us-east5-b", "ACCELERATOR_TYPE": "v6e-16",
-    "RUNTIME_VERSION": "v2-alpha-tpuv6e", "SHARE": "10.0.0.2:/vol 1",
+    "RUNTIME_VERSION": "v2-alpha-tpuv6e",
 }  # fmt: skip
 # describe prints the next state of $STATES, and fails at "NONE": there is no slice.
 GCLOUD = """
@@ -99,21 +101,15 @@ def test_install_does_its_steps_in_order(tpu, tmp_path):
     checkout, home = tpu.checkout, tmp_path / "worker"
     (home / ".local/bin").mkdir(parents=True)
     checkout.stub("uv").rename(home / ".local/bin/uv")
-    for name in ("sudo", "python3", "tar"):
+    for name in ("python3", "tar"):
         checkout.stub(name)
-    checkout.stub("mountpoint", "exit 1")
     (call,) = checkout.calls()
     assert checkout.bash(remote_command(call), home) == 0
-    shared = home / "shared"
     assert checkout.calls()[1:] == [
-        f"mountpoint -q {shared}".split(),
-        ["sudo", "apt-get", "install", "-y", "-q", "nfs-common"],
-        ["sudo", "mount", "-t", "nfs", "10.0.0.2:/vol 1", str(shared)],
-        f"sudo chmod go+rwx {shared}".split(),
         f"tar -xzf jaxformer.tar.gz -C {home / 'jaxformer'}".split(),
         ["python3", "-m", "pip", "install", "-q", "--user", "uv"],
         ["uv", "venv", "-q", "--allow-existing", "--python", "3.12", ".venv"],
-        ["uv", "pip", "install", "-q", "-e", ".[tpu]"],
+        ["uv", "pip", "install", "-q", "-e", ".[tpu,gcs]"],
     ]
 
 
@@ -152,7 +148,7 @@ def test_resume(tpu, states, expected):
 def test_missing_variables_are_refused(tpu):
     """By name, before any call; the example sets all of them."""
     example = (LAUNCH / "tpu_vm/env.sh.example").read_text()
-    more = {"create": ["ACCELERATOR_TYPE", "RUNTIME_VERSION"], "install": ["SHARE"]}
+    more = {"create": ["ACCELERATOR_TYPE", "RUNTIME_VERSION"]}
     for path in (LAUNCH / "tpu_vm").glob("*.sh"):
         for name in ["NAME", "ZONE", *more.get(path.stem, [])]:
             code, stderr = tpu(path.stem, *TRAIN, **{name: ""})
@@ -165,7 +161,7 @@ def test_missing_variables_are_refused(tpu):
 
 
 def test_jobset_restarts_lost_peers_and_fills_its_slice():
-    """Exit code 2 alone fails the JobSet; the workdir is on the claimed volume."""
+    """Exit code 2 alone fails the JobSet; the workdir is in a bucket."""
     jobset = yaml.safe_load((LAUNCH / "gke/jobset.yaml").read_text())
     # The API's models lose a field that does not exist and refuse a wrong type.
     assert JobsetV1alpha2JobSet.from_dict(jobset).to_dict() == jobset
@@ -177,7 +173,7 @@ def test_jobset_restarts_lost_peers_and_fills_its_slice():
     assert rule["onJobFailureReasons"] == ["PodFailurePolicy"]
     job = replicated["template"]["spec"]
     pod = job["template"]["spec"]
-    (container,), (volume,) = pod["containers"], pod["volumes"]
+    (container,) = pod["containers"]
     code_2 = {"containerName": container["name"], "operator": "In", "values": [2]}
     rules = [{"action": "FailJob", "onExitCodes": code_2}]
     assert job["podFailurePolicy"] == {"rules": rules}
@@ -189,16 +185,14 @@ def test_jobset_restarts_lost_peers_and_fills_its_slice():
     assert job["parallelism"] == job["completions"]
     config, workdir = container["args"]
     assert (LAUNCH.parent / config).exists()
-    (mount,) = container["volumeMounts"]
-    assert (mount["name"], "persistentVolumeClaim" in volume) == (volume["name"], True)
-    assert Path(mount["mountPath"]) in Path(workdir).parents
+    assert workdir.startswith("gs://")
 
 
 def test_a_pod_trains_and_a_preempted_one_has_not_finished(checkout):
     """Training saves on SIGTERM and ends with 0; the pod must not count as complete."""
     lines = (LAUNCH / "gke/Dockerfile").read_text().splitlines()
     assert 'ENTRYPOINT ["launch/gke/train.sh"]' in lines
-    assert "RUN pip install --no-cache-dir -e '.[tpu]'" in lines
+    assert "RUN pip install --no-cache-dir -e '.[tpu,gcs]'" in lines
     checkout.stub("python", "exit 3")
     assert checkout.run("gke/train.sh", *TRAIN)[0] == 3
     assert checkout.calls() == [["python", *TRAINED]]
@@ -214,6 +208,29 @@ def test_apply_and_delete_the_jobset(checkout):
     file = f"{checkout.root}/launch/gke/jobset.yaml"
     delete = ["kubectl", "delete", "-f", file, "--ignore-not-found"]
     assert checkout.calls() == [["kubectl", "apply", "-f", file], delete]
+
+
+def test_dataflow_prepares_in_a_bucket(checkout):
+    """Beam takes the options."""
+    checkout.stub("python")
+    where = {"PROJECT": "mine", "REGION": "us-east5", "IMAGE": "image:1"}
+    for name in where:
+        code, stderr = checkout.run("dataflow/prepare.sh", *TRAIN, **where | {name: ""})
+        assert (code != 0, name in stderr) == (True, True)
+    assert checkout.run("dataflow/prepare.sh", *TRAIN, **where)[0] == 0
+    ((*call, options, change),) = checkout.calls()
+    assert call == [
+        "python", "-m", "jaxformer.main", "--mode=prepare", "--config=configs/x.py",
+        "--workdir=gs://b/x", "--runner=DataflowRunner",
+    ]  # fmt: skip
+    assert change == "--config.a.b=c d"
+    given = PipelineOptions(shlex.split(options.partition("=")[2]))
+    found = given.get_all_options(drop_default=True)
+    assert found.pop("sdk_location") == "container"
+    assert found == {
+        "project": "mine", "region": "us-east5", "sdk_container_image": "image:1",
+        "temp_location": "gs://b/x.temp",
+    }  # fmt: skip
 
 
 def test_slurm_starts_one_step_with_a_task_for_each_gpu(checkout):
