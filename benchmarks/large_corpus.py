@@ -10,12 +10,8 @@ that are mapped count as far as they are in memory.
 
 import argparse
 import functools
-import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -23,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import harness
+from benchmarks.watched import Process
 from jaxformer.configs import demo
 from jaxformer.data.sources import read_pairs
 from jaxformer.data_config import DataConfig
@@ -49,48 +46,6 @@ def write_text(folder: Path, stem: Path | None, count: int) -> None:
         (folder / f"dev.{language}").write_text("".join(lines))
 
 
-class Process:
-    """A command, with the most memory of each of its processes."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.start = time.perf_counter()
-        self.memory: dict[int, int] = {}  # kibibytes by process id
-        command = [sys.executable, "-m", "jaxformer.main", *arguments]
-        self.process = subprocess.Popen(
-            command, start_new_session=True, stdout=subprocess.DEVNULL
-        )
-
-    def look(self) -> None:
-        """Read the memory of all processes of the command."""
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                pid = int(folder.name)
-                if os.getsid(pid) == self.process.pid:
-                    lines = (folder / "status").read_text().splitlines()
-                    (most,) = (line for line in lines if line.startswith("VmHWM"))
-                    self.memory[pid] = int(most.split()[1])
-            except (OSError, ValueError):  # it has ended
-                continue
-
-    def wait(self, until: Callable[[], bool] = lambda: False) -> float:
-        """Return the seconds to the end, or `until` something is so; then kill it."""
-        while self.process.poll() is None:
-            self.look()
-            if until():
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
-                return time.perf_counter() - self.start
-            time.sleep(0.1)
-        if self.process.returncode:
-            raise SystemExit(f"a command ended with code {self.process.returncode}")
-        return time.perf_counter() - self.start
-
-    def gigabytes(self) -> dict[str, float]:
-        others = [size for pid, size in self.memory.items() if pid != self.process.pid]
-        main = self.memory.get(self.process.pid, 0)
-        return {"main": main / 1e6, "largest other": max(others, default=0) / 1e6}
-
-
 def size_of(folder: Path) -> float:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
@@ -112,7 +67,8 @@ def measure(options: argparse.Namespace) -> dict:
         ]  # fmt: skip
 
         def step(what: str, *given: str, until: Callable[[], bool] | None = None):
-            process = Process(*given, *flags)
+            command = [sys.executable, "-m", "jaxformer.main", *given, *flags]
+            process = Process(command)
             seconds = process.wait(*([until] if until else []))
             found[what] = {"seconds": seconds, **process.gigabytes()}
             rows.append(

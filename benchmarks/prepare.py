@@ -12,16 +12,15 @@ read the same plain files:
 - "datasets" maps the pairs with Hugging Face's `tokenizers` and writes Arrow files, if
   both are installed; its BPE vocabulary is trained on the same sentences.
 
-Each runs in a process of its own; memory is that of its largest process.
+Each runs in a process of its own; memory is the most that it had, without that of the
+processes which it starts.
 """
 
 import argparse
 import functools
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -30,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import harness
+from benchmarks.watched import Process
 from jaxformer.configs import demo
 from jaxformer.data import sources
 from jaxformer.data.preparation import prepare
@@ -129,17 +129,6 @@ def train_fast(folder: Path) -> None:
     fast.save(str(folder / FAST))
 
 
-def turn(who: str, folder: Path) -> tuple[float, float]:
-    """Run a contestant; return its seconds and its memory in MB."""
-    start = time.perf_counter()
-    command = [sys.executable, __file__, f"--turn={who}", f"--folder={folder}"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{who} failed")
-    return time.perf_counter() - start, usage.ru_maxrss / 1024
-
-
 def measure(options: argparse.Namespace) -> dict:
     if options.turn:
         RUN[options.turn](options.folder)
@@ -159,7 +148,10 @@ def measure(options: argparse.Namespace) -> dict:
         memory: dict[str, float] = {}
 
         def run(name: str) -> None:
-            memory[name] = max(turn(name, folder)[1], memory.get(name, 0))
+            command = [sys.executable, __file__, f"--turn={name}", f"--folder={folder}"]
+            process = Process(command)
+            process.wait()
+            memory[name] = max(1000 * process.gigabytes()["main"], memory.get(name, 0))
 
         turns = {name: functools.partial(run, name) for name in who}
         rounds = harness.take_turns(turns, options.repeats)

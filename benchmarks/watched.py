@@ -1,0 +1,55 @@
+"""Run a command and watch the memory of its processes."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_PAUSE = 0.1  # seconds between two looks
+
+
+class Process:
+    """A command, with the most memory that each of its processes had.
+
+    Files that are mapped count as far as they are in memory.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._start = time.perf_counter()
+        self._memory: dict[int, int] = {}  # kibibytes by process id
+        self._process = subprocess.Popen(
+            command, start_new_session=True, stdout=subprocess.DEVNULL
+        )
+
+    def _look(self) -> None:
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                pid = int(folder.name)
+                if os.getsid(pid) == self._process.pid:
+                    lines = (folder / "status").read_text().splitlines()
+                    (most,) = (line for line in lines if line.startswith("VmHWM"))
+                    self._memory[pid] = int(most.split()[1])
+            except (OSError, ValueError):  # it has ended
+                continue
+
+    def wait(self, until: Callable[[], bool] = lambda: False) -> float:
+        """Return the seconds to the end, or `until` something is so; then kill it."""
+        while self._process.poll() is None:
+            self._look()
+            if until():
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+                break
+            time.sleep(_PAUSE)
+        else:
+            if self._process.returncode:
+                raise SystemExit(f"a command ended with {self._process.returncode}")
+        return time.perf_counter() - self._start
+
+    def gigabytes(self) -> dict[str, float]:
+        """The most memory of the first process, and of any other."""
+        main = self._memory.pop(self._process.pid, 0)
+        most = max(self._memory.values(), default=0)
+        return {"main": main / 1e6, "largest other": most / 1e6}
