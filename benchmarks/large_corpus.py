@@ -6,21 +6,31 @@ The pairs are those of STEM.en and STEM.de, or built-in ones, again and again wi
 number at the end of both sides, so that no pair occurs twice. Each step is a command of
 its own. Memory is the largest that the main process and each other process had; files
 that are mapped count as far as they are in memory.
+
+At last the corpus is dropped from memory, and this process makes batches of it: how
+many target tokens a second, and how many a second of a core.
 """
 
 import argparse
 import functools
+import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import numpy as np
+
 from benchmarks import harness
+from benchmarks.pipeline import MICROBATCHES, plan_of
 from benchmarks.watched import Process
 from jaxformer.configs import demo
+from jaxformer.data.corpus import open_prepared
+from jaxformer.data.pipeline import updates
 from jaxformer.data.sources import read_pairs
 from jaxformer.data_config import DataConfig
 from jaxformer.progress import track
@@ -28,6 +38,7 @@ from jaxformer.progress import track
 VOCABULARY = 16_000
 SMALL = ("--config.model.d_model=64", "--config.model.d_ff=128")
 UPDATES = 60  # of a training that is killed halfway
+BATCHES = 1000  # with the corpus on disk, and as many after them
 
 
 def write_text(folder: Path, stem: Path | None, count: int) -> None:
@@ -50,6 +61,27 @@ def size_of(folder: Path) -> float:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+def batches_from_disk(workdir: Path) -> list[dict[str, float]]:
+    """Time opening the corpus and its first batches, then further ones."""
+    for file in (workdir / "corpus").rglob("*.npy"):
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    start = time.perf_counter()
+    train = open_prepared(workdir).train
+    opened = time.perf_counter() - start
+    plan = plan_of(train, "packed", MICROBATCHES[-1])
+    batches, found = updates(train, plan, seed=0, start=0, executor="python"), []
+    for _ in range(2):
+        wall, cores, tokens = time.perf_counter(), time.process_time(), 0
+        for (batch,) in islice(batches, BATCHES):
+            tokens += int(np.count_nonzero(batch.target_segments))
+        wall, cores = time.perf_counter() - wall, time.process_time() - cores
+        found.append(
+            {"opened": opened, "tokens/s": tokens / wall, "a core": tokens / cores}
+        )
+    return found
+
+
 def measure(options: argparse.Namespace) -> dict:
     count = 50_000 if options.quick else options.pairs
     found, rows = {"pairs": count}, []
@@ -70,10 +102,12 @@ def measure(options: argparse.Namespace) -> dict:
             command = [sys.executable, "-m", "jaxformer.main", *given, *flags]
             process = Process(command)
             seconds = process.wait(*([until] if until else []))
-            found[what] = {"seconds": seconds, **process.gigabytes()}
+            used = process.gigabytes(), process.core_seconds()
+            found[what] = {"seconds": seconds, "gigabytes": used[0], "cores": used[1]}
+            most, others = used[0].values()
             rows.append(
-                f"{what} | {seconds:.1f} | {found[what]['main']:.2f} | "
-                f"{found[what]['largest other']:.2f}"
+                f"{what} | {seconds:.1f} | {most:.2f} | {others:.2f} | "
+                f"{used[1]['main']:.0f} | {used[1]['others']:.0f}"
             )
 
         def is_halfway() -> bool:
@@ -88,8 +122,19 @@ def measure(options: argparse.Namespace) -> dict:
         step("to the kill", more, until=is_halfway)
         step("resumed", more)
         step("evaluate", "--mode=evaluate")
-    columns = "step | seconds | main process, GB | largest other process, GB"
+        found["batches"] = batches_from_disk(run)
+    columns = (
+        "step | seconds | main process, GB | largest other process, GB | seconds of a "
+        "core, main process | all others"
+    )
     harness.print_table(columns, rows)
+    first, then = found["batches"]
+    print(
+        f"opened from disk in {first['opened']:.2f} s; {BATCHES} batches of "
+        f"{MICROBATCHES[-1]:,}: {first['tokens/s'] / 1e6:.1f}M target tokens/s, "
+        f"{first['a core'] / 1e6:.1f}M a second of a core; as many more: "
+        f"{then['tokens/s'] / 1e6:.1f}M, {then['a core'] / 1e6:.1f}M"
+    )
     return found
 
 

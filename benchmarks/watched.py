@@ -1,4 +1,4 @@
-"""Run a command and watch the memory of its processes."""
+"""Run a command and watch the memory and the time of its processes."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _PAUSE = 0.1  # seconds between two looks
+_TICKS = os.sysconf("SC_CLK_TCK")  # a second
 
 
 class Process:
@@ -19,6 +20,7 @@ class Process:
     def __init__(self, command: Sequence[str]) -> None:
         self._start = time.perf_counter()
         self._memory: dict[int, int] = {}  # kibibytes by process id
+        self._cores: dict[int, float] = {}  # seconds of a core by process id
         self._process = subprocess.Popen(
             command, start_new_session=True, stdout=subprocess.DEVNULL
         )
@@ -31,6 +33,8 @@ class Process:
                     lines = (folder / "status").read_text().splitlines()
                     (most,) = (line for line in lines if line.startswith("VmHWM"))
                     self._memory[pid] = int(most.split()[1])
+                    times = (folder / "stat").read_text().rpartition(")")[2].split()
+                    self._cores[pid] = sum(map(int, times[11:13])) / _TICKS
             except (OSError, ValueError):  # it has ended
                 continue
 
@@ -50,6 +54,11 @@ class Process:
 
     def gigabytes(self) -> dict[str, float]:
         """The most memory of the first process, and of any other."""
-        main = self._memory.pop(self._process.pid, 0)
-        most = max(self._memory.values(), default=0)
-        return {"main": main / 1e6, "largest other": most / 1e6}
+        others = self._memory | {self._process.pid: 0}
+        main = self._memory.get(self._process.pid, 0)
+        return {"main": main / 1e6, "largest other": max(others.values()) / 1e6}
+
+    def core_seconds(self) -> dict[str, float]:
+        """The processor time of the first process, and of all others."""
+        main = self._cores.get(self._process.pid, 0)
+        return {"main": main, "others": sum(self._cores.values()) - main}

@@ -59,7 +59,10 @@ def test_checkpoints():
 def test_large_corpus():
     outcome, printed = run("large_corpus.py --quick")
     assert outcome["pairs"] == 50_000
-    assert all(outcome[step]["main"] > 0 for step in ("prepare", "resumed"))
+    for step in ("prepare", "resumed"):
+        assert outcome[step]["gigabytes"]["main"] > 0
+        assert outcome[step]["cores"]["main"] > 0
+    assert all(each["tokens/s"] > 0 for each in outcome["batches"])
     assert "| evaluate |" in printed
 
 
