@@ -31,6 +31,8 @@ def normalise(text: str) -> str:
         text = unicodedata.normalize("NFC", text)
     if not text.isprintable() or "\u2581" in text:
         text = _CONTROLS.sub(" ", text)
+    elif "  " not in text and text == text.strip():
+        return text  # its only white space are spaces
     return " ".join(text.split())
 
 
