@@ -1,4 +1,4 @@
-"""The exception for wrong user input, and the hint that ends many of its messages."""
+"""The exceptions for wrong user input, and the hint that ends many of its messages."""
 
 import difflib
 import re
@@ -18,6 +18,10 @@ class InputError(Exception):
     def __init__(self, message: object) -> None:
         shown = (c if c.isprintable() else ascii(c)[1:-1] for c in str(message))
         super().__init__("".join(shown))
+
+
+class LostConnectionError(InputError):
+    """An object store that could not be reached for a while: exit code 3, not 2."""
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:

@@ -28,6 +28,12 @@ _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
 _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 
 
+def cache_folder(name: str) -> Path:
+    """Return a folder of that name in jaxformer's folder of the user's cache."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches, "jaxformer", name).absolute()
+
+
 def url_of(path: Path | str) -> str:
     """Return the URL that a path is, such as s3://BUCKET/x, "" for a local path.
 

@@ -23,11 +23,12 @@ from types import ModuleType
 from typing import NoReturn
 
 from jaxformer import cli
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, LostConnectionError
 
 logger = logging.getLogger("jaxformer")
 
 EXIT_MISTAKE = 2  # of the user
+EXIT_LOST = 3  # of a connection
 EXIT_INTERRUPTED = 130
 _NO_MEMORY = "RESOURCE_EXHAUSTED"  # in the message of XLA's RuntimeError
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.
@@ -72,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
         processes.await_news_of_peers()
         if may_be_lost_peer:
             traceback.print_exc()
-    if code == EXIT_MISTAKE:
+    if code in (EXIT_MISTAKE, EXIT_LOST):
         processes.end_last()
     return code
 
@@ -97,7 +98,8 @@ def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
         processes.leave()
     except InputError as error:
         processes.complain(error)
-        return EXIT_MISTAKE
+        is_lost = isinstance(error, LostConnectionError)
+        return EXIT_LOST if is_lost else EXIT_MISTAKE
     except BrokenPipeError:  # the reader, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

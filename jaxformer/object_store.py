@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -18,14 +19,15 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from jaxformer.errors import InputError
-from jaxformer.files import CHECKSUMS, url_of
+from jaxformer.errors import InputError, LostConnectionError
+from jaxformer.files import CHECKSUMS, cache_folder, url_of
 
 log = logging.getLogger(__name__)
 
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
 _DELAYS = (1, 2, 4, 8, 16, 32)  # seconds before a request is repeated
 _BLOCK = 2**22  # bytes that are read at a time
+_DAY = 24 * 3600  # seconds
 # Names of classes of botocore, aiohttp and google.auth. Those of a lost connection:
 _LOST = {
     "HTTPClientError", "ClientConnectionError", "ClientPayloadError", "TransportError",
@@ -45,6 +47,8 @@ def file_name(path: Path | str) -> str:
 
 @cache
 def _file_system(scheme: str) -> Any:
+    # The other class of gcsfs is new, and no emulator has its service.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
         import fsspec
 
@@ -70,7 +74,8 @@ def _is_temporary(error: Exception) -> bool:
 def request(url: str, action: Callable[..., Any], *given: Any, **named: Any) -> Any:
     """Call a function of fsspec; repeat it while the connection is lost.
 
-    Raises FileNotFoundError and FileExistsError, and InputError for other failures.
+    Raises FileNotFoundError and FileExistsError, LostConnectionError, and InputError
+    for other failures.
     """
     for delay in (*_DELAYS, None):
         try:
@@ -80,7 +85,8 @@ def request(url: str, action: Callable[..., Any], *given: Any, **named: Any) -> 
         except Exception as error:  # the packages have many
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             if delay is None or not _is_temporary(error):
-                raise InputError(
+                kind = LostConnectionError if _is_temporary(error) else InputError
+                raise kind(
                     f"{url}: {reason}; check the connection, the bucket and the "
                     "credentials, then repeat the command"
                 ) from None
@@ -157,13 +163,26 @@ class Store:
                     f"{CHECKSUMS}; put a copy back"
                 )
 
+        # Outside of the folder, which a kill would leave with a file too many.
+        partial = _downloads() / uuid.uuid4().hex
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
         try:
             request(self.at(name), download)
             os.replace(partial, file)
         finally:
             partial.unlink(missing_ok=True)
+
+
+@cache
+def _downloads() -> Path:
+    """Return the folder of unfinished downloads, without those of killed processes."""
+    folder = cache_folder("downloads")
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - file.stat().st_mtime > _DAY:
+                file.unlink()
+    return folder
 
 
 def together(calls: list[tuple]) -> None:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, LostConnectionError
 from jaxformer.lost_peers import LAST_SECONDS, PEERS
 
 logger = logging.getLogger(__name__)
@@ -188,9 +188,9 @@ def sharing_mistakes() -> Iterator[None]:
     try:
         yield
     except (InputError, OSError) as error:
-        fault = str(error)
-    for each in filter(None, gather(fault)):
-        raise InputError(each)
+        fault = [isinstance(error, LostConnectionError), str(error)]
+    for is_lost, each in filter(None, gather(fault)):
+        raise LostConnectionError(each) if is_lost else InputError(each)
 
 
 class StopRequests:

@@ -56,13 +56,15 @@ class RemoteLock:
             return json.dumps(found).encode()
 
         def renew() -> None:
-            renewals = 0
+            renewals, files, url = 0, self._store.files, self._store.at(LOCK)
             while not end.wait(_RENEWAL):
                 renewals += 1
-                with contextlib.suppress(Exception):  # it is offline for a while
-                    if self._content().get("name") != name:
+                # It may be offline for a while. A late repetition could overwrite the
+                # lock of another process.
+                with contextlib.suppress(Exception):
+                    if json.loads(files.cat_file(url)).get("name") != name:
                         return
-                    self._store.write(LOCK, content(renewals))
+                    files.pipe_file(url, content(renewals))
 
         if not self._store.create(LOCK, content(0)):
             self._take_over(content(0))

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +24,7 @@ from jaxformer.data.plan import Plan, make_plan
 from jaxformer.data.preparation import prepare
 from jaxformer.data.subwords import Subwords
 from jaxformer.errors import InputError
+from jaxformer.files import cache_folder
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.progress import progress
@@ -251,8 +251,7 @@ def keep_compiled() -> None:
     """Keep compiled programs, by default in the user's cache folder."""
     if jax.config.jax_compilation_cache_dir:
         return
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(caches) / "jaxformer"
+    folder = cache_folder("")
     with contextlib.suppress(OSError):  # without a folder every process compiles
         folder.mkdir(parents=True, exist_ok=True)
         jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import xxhash
 from filelock import FileLock, Timeout
 
-from jaxformer.files import CHECKSUMS, url_of, write_atomically
+from jaxformer.files import CHECKSUMS, cache_folder, url_of, write_atomically
 from jaxformer.object_store import DamagedError, Store, is_safe, together
 from jaxformer.remote_lock import LOCK, RemoteLock
 
@@ -33,8 +33,8 @@ _PUBLISHED = ".published"  # names of folders and files that the store has had
 class _Copy:
     """The copy of a run folder on this machine."""
 
-    def __init__(self, path: Path, url: str) -> None:
-        self.path, self.store = path, Store(url)
+    def __init__(self, path: Path, url: str, *, is_first: bool) -> None:
+        self.path, self.store, self._is_first = path, Store(url), is_first
         self.lock = RemoteLock(self.store)
         self._sent: dict[str, tuple[int, int]] = {}  # sizes and times of small files
 
@@ -66,10 +66,11 @@ class _Copy:
         there = {name.removesuffix(end) for name in names if _is_sums(name)}
         here = {self.name(sums.parent) for sums in self._sums()}
         new = here - there - published
-        if max(map(_age, new), default=-2) > max(map(_age, there), default=-2):
+        is_ahead = max(map(_age, new), default=-2) > max(map(_age, there), default=-2)
+        if is_ahead and self._is_first:  # others publish nothing
             return
         for name in here - there:
-            shutil.rmtree(self.path / name)
+            _remove(self.path / name)
         small = {name for name in names if "/" not in name and name != LOCK}
         for name in published - there - small:
             if "/" not in name and (self.path / name).is_file():
@@ -81,7 +82,7 @@ class _Copy:
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 text = self.store.read(name + end)
             if text and not (sums.exists() and sums.read_bytes() == text):
-                shutil.rmtree(sums.parent, ignore_errors=True)
+                _remove(sums.parent)
                 sums.parent.mkdir(parents=True)
                 write_atomically(sums, text)
         write_atomically(self.path / _PUBLISHED, json.dumps([*there, *small]))
@@ -122,14 +123,14 @@ class _Copy:
         except FileNotFoundError as error:
             self.refresh()
             if not (folder / CHECKSUMS).exists():
-                shutil.rmtree(folder, ignore_errors=True)  # a thread made it again
+                _remove(folder)  # a thread made it again
                 return
             raise DamagedError(
                 f"{self.store.at(self.name(folder))} lacks a file ({error}); put a "
                 "copy back"
             ) from None
 
-    def repair(self, folder: Path) -> bool:
+    def repair(self, folder: Path) -> None:
         """Download the files again that do not have their checksums, if there are."""
         with contextlib.suppress(FileNotFoundError):
             for line in (folder / CHECKSUMS).read_text().splitlines():
@@ -137,7 +138,6 @@ class _Copy:
                 if xxhash.xxh3_128_hexdigest(content) != line[:32]:
                     (folder / line[34:]).unlink()
         self.fetch(folder, lambda name: True)
-        return True
 
     # To the store --------------------------------------------------------------
 
@@ -152,6 +152,7 @@ class _Copy:
         self.withdraw(folder)
         own = [line[34:] for line in sums.decode().splitlines()]
         together([(self.store.put, folder / each, f"{name}/{each}") for each in own])
+        self.lock.require_held()
         self.store.write(f"{name}/{CHECKSUMS}", sums)
         self._note(name)
 
@@ -191,6 +192,15 @@ def _is_sums(name: str) -> bool:
     return bool(re.fullmatch(rf"(corpus|checkpoints/\d+)/{CHECKSUMS}", name))
 
 
+def _remove(folder: Path) -> None:
+    """Remove a folder by a rename, so that a kill leaves no part of it."""
+    gone = folder.with_name(f".{folder.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(folder, gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 def _age(name: str) -> int:
     """Return the step of a checkpoint, and -1 for the corpus."""
     step = name.rpartition("/")[2]
@@ -213,12 +223,11 @@ def local_copy(path: Path, process: int = 0) -> Path:
     """
     if not (url := url_of(path)):
         return path
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     # One folder for each URL: runs/first may be a run, and so may runs.
     name = quote(url, safe="") + (f"@{process}" if process else "")
-    folder = Path(caches, "jaxformer", "runs", name).absolute()
+    folder = cache_folder("runs") / name
     folder.mkdir(parents=True, exist_ok=True)
-    copy = _copies.setdefault(folder, _Copy(folder, url))
+    copy = _copies.setdefault(folder, _Copy(folder, url, is_first=not process))
     if not copy.lock.is_held:
         copy.refresh()
     return folder
@@ -263,7 +272,9 @@ def fetch_file(folder: Path, file: Path) -> None:
 def repair(folder: Path) -> bool:
     """Download damaged files of a folder again; return False if it is in no copy."""
     copy = _copy_of(folder)
-    return copy is not None and copy.repair(folder)
+    if copy:
+        copy.repair(folder)
+    return copy is not None
 
 
 def publish(folder: Path) -> None:

@@ -33,7 +33,6 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.vocabulary import VocabularySamples
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
-from jaxformer.files import url_of
 from jaxformer.object_store import file_name
 from jaxformer.progress import progress
 from jaxformer.run_copy import place_of
@@ -151,11 +150,6 @@ class Beam:
         shutil.rmtree(folder / "train", ignore_errors=True)  # of another engine
         os.replace(found, folder / "train")
 
-    def end(self, folder: Path) -> None:
-        """Remove what workers wrote to an object store for an unfinished corpus."""
-        if url := url_of(place_of(folder.absolute())):
-            SharedFolder(Path(url)).remove_all()
-
     def _run(
         self, what: str, job: ShardJob, build: Callable[[beam.Pipeline], Any]
     ) -> None:
@@ -234,6 +228,5 @@ def _step(job: ShardJob, name: str, *given: Any) -> beam.PTransform:
     return name >> beam.FlatMap(_noting_mistakes, job, name, *given)
 
 
-def _noting_mistakes(item: Any, job: ShardJob, *given: Any) -> Iterable[Any]:
-    name, *others = given
-    return job.noting_mistakes(name, item, *others)
+def _noting_mistakes(item: Any, job: ShardJob, name: str, *given: Any) -> Iterable[Any]:
+    return job.noting_mistakes(name, item, *given)

@@ -30,6 +30,7 @@ from jaxformer.data import sources
 from jaxformer.data.cleaning import Chunk, CleanChunk, CorpusReport, clean_chunk
 from jaxformer.data.corpus import PreparedCorpus, open_prepared
 from jaxformer.data.shard_job import FOUND, SHARDS
+from jaxformer.data.shared_folder import SharedFolder
 from jaxformer.data.sources import Pair, read_split
 from jaxformer.data.store import (
     SIDES,
@@ -58,6 +59,7 @@ from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder, write_atomically, write_checksums
 from jaxformer.progress import progress
+from jaxformer.run_copy import is_copied, place_of
 from jaxformer.worker import ordered_map
 
 if TYPE_CHECKING:
@@ -118,8 +120,8 @@ def prepare(
             "files": survey.made_with["files"],
         }
         (partial / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-        if pipeline:
-            pipeline.end(partial)
+        if is_copied(partial):
+            SharedFolder(Path(place_of(partial))).remove_all()
         for name in (FOUND, SHARDS):  # what stopped pipelines left
             for path in partial.glob(f"{name}.*"):
                 shutil.rmtree(path)

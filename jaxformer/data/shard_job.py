@@ -22,7 +22,7 @@ from jaxformer.data.text_hash import TextChangedError, TextHash
 from jaxformer.data.tokenizer import tokenizer_of
 from jaxformer.data.vocabulary import VocabularySamples
 from jaxformer.data_config import DataConfig
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, LostConnectionError
 from jaxformer.files import write_atomically
 
 # Begin the names of folders, in that of an unfinished corpus, that pipelines write.
@@ -62,6 +62,8 @@ class ShardJob(NamedTuple):
             return
         try:
             yield from getattr(self, step)(*given)
+        except LostConnectionError:
+            raise  # the runner tries again
         except InputError as error:
             found = [isinstance(error, TextChangedError), str(error)]
             self._write(f"mistake.{uuid.uuid4().hex}.json", found)

@@ -62,11 +62,14 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._written = self._scan()  # the same for all processes at any time
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind not in (None, processes.StoppedError):
+            # Of several processes only this one may be here. It reports that error.
+            with contextlib.suppress(InputError, OSError, ValueError):
+                if self._writer is not None:
+                    self._writer.close()
+            return
         try:
             self.wait()
-        except InputError:
-            if kind is None:  # otherwise the first error is the one to report
-                raise
         finally:
             if self._writer is not None:
                 self._writer.close()
@@ -190,7 +193,10 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _scan(self) -> dict[int, bool]:
         """Steps with a checkpoint on disk, as process 0 finds them."""
         paths = [path for path in self.directory.glob("*/") if path.name.isdecimal()]
-        pairs = [(int(path.name), is_scheduled(path)) for path in paths]
+        pairs = []
+        with processes.sharing_mistakes():
+            if processes.is_first():
+                pairs = [(int(path.name), is_scheduled(path)) for path in paths]
         return dict(map(tuple, processes.from_first(pairs)))
 
     def _read_field(self, step: int, field: str) -> Any:

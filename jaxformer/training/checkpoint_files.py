@@ -2,8 +2,8 @@
 
 A checkpoint is the folder `<directory>/<step>` with one item, `state`, and checksums of
 all its files. It appears complete or not at all, on a file system that all processes
-see, or on an object store. Each process writes what its devices hold and reads for
-itself.
+see, or on an object store. Each process reads for itself, and writes what its devices
+hold; on an object store the first one writes all.
 """
 
 import functools
@@ -37,6 +37,7 @@ from jaxformer.run_copy import (
 )
 
 UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
+_UPLOAD = 24 * 3600  # seconds that saving, with the upload, may take
 _OFF_SCHEDULE = {"scheduled": False}  # metadata of a checkpoint
 
 
@@ -75,7 +76,10 @@ class Writer:
                 composite_options=ocp.CompositeOptions(**alone)
             )
             self._saver = ocp.AsyncCheckpointer(
-                handler, temporary_path_class=_ChecksummedPath, **alone
+                handler,
+                timeout_secs=_UPLOAD,
+                temporary_path_class=_ChecksummedPath,
+                **alone,
             )
 
     def save_state(self, path: Path, state: Any, *, scheduled: bool) -> None:
@@ -88,10 +92,19 @@ class Writer:
             self._saver.save(path, args=items, custom_metadata=metadata, force=True)
 
     def wait_until_finished(self) -> None:
-        """Wait until the state is on disk. Raises what failed."""
-        with processes.sharing_mistakes() if self._gathers else nullcontext():
-            if self._saver:
-                self._saver.wait_until_finished()
+        """Wait until the state is on disk. Raises what failed, in all processes."""
+        if not self._gathers:
+            self._saver.wait_until_finished()
+            return
+        fault = ""
+        with processes.sharing_mistakes():
+            try:
+                if self._saver:
+                    self._saver.wait_until_finished()
+            except (OSError, ValueError) as error:
+                fault = reason(error)
+        if fault := processes.from_first(fault):
+            raise OSError(fault)
 
     def close(self) -> None:
         """Wait, and release what the writer holds."""
@@ -100,12 +113,13 @@ class Writer:
 
     def remove(self, path: Path) -> None:
         """Remove a checkpoint by a rename, so that no reader finds half of it."""
-        if processes.is_first():
-            withdraw(path)
-            vanished = path.with_name(path.name + UNFINISHED)
-            shutil.rmtree(vanished, ignore_errors=True)
-            os.rename(path, vanished)
-            shutil.rmtree(vanished, ignore_errors=True)
+        with processes.sharing_mistakes() if self._gathers else nullcontext():
+            if processes.is_first():
+                withdraw(path)
+                vanished = path.with_name(path.name + UNFINISHED)
+                shutil.rmtree(vanished, ignore_errors=True)
+                os.rename(path, vanished)
+                shutil.rmtree(vanished, ignore_errors=True)
 
 
 def _alone() -> ocp.options.MultiprocessingOptions:
@@ -116,11 +130,13 @@ def _alone() -> ocp.options.MultiprocessingOptions:
     )
 
 
-def _whole(array: jax.Array) -> np.ndarray:
-    """Return a whole array, of which each process may hold a part."""
-    if array.is_fully_replicated:
-        return np.asarray(array.addressable_data(0))
-    return multihost_utils.process_allgather(array, tiled=True)
+def _whole(array: jax.Array) -> np.ndarray | None:
+    """Return in process 0 a whole array, of which each process may hold a part."""
+    if not array.is_fully_replicated:
+        array = multihost_utils.process_allgather(array, tiled=True)
+    elif processes.is_first():
+        array = array.addressable_data(0)
+    return np.asarray(array) if processes.is_first() else None
 
 
 def is_scheduled(path: Path) -> bool:
@@ -141,35 +157,28 @@ def find_damage(path: Path) -> str:
 
     Raises RemovedError if there is no such checkpoint.
     """
-    damage = ""
-    if processes.is_first():
-        try:
-            fetch(path)
-            damage = verify_checksums(path)
-            if damage and repair(path):
-                damage = verify_checksums(path)
-        except DamagedError as error:
-            damage = str(error)
-        if not (path / CHECKSUMS).exists():
-            damage = f"no {CHECKSUMS}, which earlier versions did not write"
-    return _agree(path, damage)
+    return _agree(path, _fetch_verified(path) if processes.is_first() else "")
 
 
-def _fetch_for_others(path: Path) -> str:
-    """Download a checkpoint in all processes but the first; return its damage."""
+def _fetch_verified(path: Path) -> str:
+    """Download what is missing of a checkpoint; return its damage."""
     try:
-        if not processes.is_first():
-            refresh(path)
-            fetch(path)
+        fetch(path)
+        damage = verify_checksums(path)
+        if damage and repair(path):
+            damage = verify_checksums(path)
     except DamagedError as error:
-        return str(error)
-    return ""
+        damage = str(error)
+    if not (path / CHECKSUMS).exists():
+        damage = f"no {CHECKSUMS}, which earlier versions did not write"
+    return damage
 
 
 def _agree(path: Path, damage: str) -> str:
     """Return the damage that any process found; RemovedError if the path is gone."""
     found = max(processes.gather(damage))
-    if found and processes.from_first(not path.exists()):
+    if found and any(processes.gather(not path.exists())):
+        refresh(path)
         raise RemovedError(
             f"checkpoint {path} was removed while it was read; read another one"
         )
@@ -184,7 +193,9 @@ def read(path: Path, *, abstract: Any = None, field: str = "") -> tuple[Any, str
     """
     found, damage = None, find_damage(path)
     if not damage:
-        damage = _fetch_for_others(path)
+        if is_copied(path) and not processes.is_first():
+            refresh(path)
+            damage = _fetch_verified(path)
         if not damage:
             found, damage = _read_verified(path, abstract=abstract, field=field)
         damage = _agree(path, damage)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepare the text of a config on Dataflow. Text and workdir are on gs://. This machine
 # needs jaxformer[beam,gcs] and apache-beam[gcp]. After a stop, run it again here: it goes
-# on with the missing shards.
+# on with the missing shards. Remove WORKDIR.temp at the end.
 #   PROJECT=mine REGION=us-east5 IMAGE=... launch/dataflow/prepare.sh \
 #       configs/parallel_text.py gs://BUCKET/run --config.data.directory=gs://BUCKET/text
 set -euo pipefail
@@ -10,5 +10,5 @@ config=$1 workdir=$2
 shift 2
 exec "${PYTHON:-python}" -m jaxformer.main --mode=prepare --config="$config" \
     --workdir="$workdir" --runner=DataflowRunner --runner_options="\
---project=$PROJECT --region=$REGION --sdk_container_image=$IMAGE --sdk_location=container \
---temp_location=$workdir.temp" "$@"
+--project=$PROJECT --region=$REGION --sdk_container_image=$IMAGE \
+--temp_location=${workdir%/}.temp" "$@"

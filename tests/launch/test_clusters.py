@@ -226,7 +226,6 @@ def test_dataflow_prepares_in_a_bucket(checkout):
     assert change == "--config.a.b=c d"
     given = PipelineOptions(shlex.split(options.partition("=")[2]))
     found = given.get_all_options(drop_default=True)
-    assert found.pop("sdk_location") == "container"
     assert found == {
         "project": "mine", "region": "us-east5", "sdk_container_image": "image:1",
         "temp_location": "gs://b/x.temp",

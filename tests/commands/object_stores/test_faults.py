@@ -66,8 +66,51 @@ def test_a_lost_connection_is_repeated_then_one_line(
     assert "ConnectionError: unreachable; trying again in 0.1 s" in found.err
     move("second")
     lose(3)
-    complaint = command("translate", workdir="s3://bucket/toy").complaint
-    assert "ConnectionError: unreachable; check the connection" in complaint
+    lost = command("translate", workdir="s3://bucket/toy")
+    assert lost.code == 3  # start again
+    assert lost.err.endswith(
+        "ConnectionError: unreachable; check the connection, the bucket and the "
+        "credentials, then repeat the command\n"
+    )
+
+
+def test_a_stopped_download_leaves_no_file_in_the_copy(own, move, monkeypatch):
+    """A kill would leave it there, and the folder would count as damaged."""
+    folder, found = run_copy.local_copy(Path(own("download"))), []
+
+    def replace(source, target):
+        found.append(Path(target).name)
+        assert folder not in Path(source).parents
+        move_file(source, target)
+
+    move_file = object_store.os.replace
+    monkeypatch.setattr(object_store.os, "replace", replace)
+    run_copy.fetch(folder / "checkpoints" / "100")
+    assert "_CHECKPOINT_METADATA" in found
+
+
+def test_a_kill_while_a_folder_is_removed_leaves_no_half(own, move, monkeypatch):
+    url = own("removed")
+    folder = run_copy.local_copy(Path(url))
+    run_copy.fetch(folder / "checkpoints" / "75")
+    store = object_store.Store(url)
+    for name in store.names("checkpoints/75"):
+        store.remove(name)
+
+    def stop(path, **_):
+        if Path(path).exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_copy.shutil, "rmtree", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_copy.refresh(folder)
+    assert not (folder / "checkpoints" / "75").exists()
+    run_copy.refresh(folder)
+    assert sorted(path.name for path in (folder / "checkpoints").glob("[!.]*")) == [
+        "100",
+        "50",
+    ]
 
 
 def test_a_checkpoint_that_training_removes_meanwhile_is_not_read(
