@@ -7,9 +7,9 @@ number at the end of both sides, so that no pair occurs twice. Each step is a co
 its own. Memory is the largest that the main process and each other process had; files
 that are mapped count as far as they are in memory.
 
-At last the corpus is dropped from memory, and this process makes batches of it: how
-many target tokens a second, and how many a second of a core, verifying checksums
-included. Ids of less than 1 GiB are all read when the corpus is opened.
+Last, the corpus is dropped from the page cache, and this process makes batches of it:
+target tokens a second of wall time and of processor time, checksums included. Ids of
+less than 1 GiB are all read when the corpus is opened.
 """
 
 import argparse

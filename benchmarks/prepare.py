@@ -3,8 +3,8 @@
     python benchmarks/prepare.py [--text=STEM] [--join=1] [--quick] [--repeats=3]
 
 The text is STEM.en and STEM.de, plain or compressed, or else built-in sentences;
-`--join` makes one line of so many. All use one vocabulary of 16,000, all cores, and
-read the same plain files:
+`--join=N` joins N of them into one line. All use one vocabulary of 16,000, all cores,
+and read the same plain files:
 
 - "jaxformer" is --mode=prepare of text with a tokeniser: it reads the text twice,
   drops duplicates and pairs of wrong lengths, and writes ids and checksums.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-_PAUSE = 0.1  # seconds between two looks
+_PAUSE = 0.1  # seconds between two samples
 _TICKS = os.sysconf("SC_CLK_TCK")  # a second
 
 
@@ -25,7 +25,7 @@ class Process:
             command, start_new_session=True, stdout=subprocess.DEVNULL
         )
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 pid = int(folder.name)
@@ -39,9 +39,9 @@ class Process:
                 continue
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> float:
-        """Return the seconds to the end, or `until` something is so; then kill it."""
+        """Wait for the end, or kill the command when `until()` is true; the seconds."""
         while self._process.poll() is None:
-            self._look()
+            self._sample()
             if until():
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()

@@ -1,7 +1,7 @@
 """The lock of a run folder on an object store: a small file there.
 
-Its owner renews it all the time. A lock that is not renewed for a while belongs to a
-process that was killed, and another one takes it over.
+Its owner renews it every 10 seconds. If it is not renewed for 30 seconds, the owner was
+killed, and another process takes it over.
 """
 
 import contextlib

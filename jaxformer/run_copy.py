@@ -131,7 +131,7 @@ class _Copy:
             ) from None
 
     def repair(self, folder: Path) -> None:
-        """Download the files again that do not have their checksums, if there are."""
+        """Download the missing and damaged files of a folder."""
         with contextlib.suppress(FileNotFoundError):
             for line in (folder / CHECKSUMS).read_text().splitlines():
                 content = (folder / line[34:]).read_bytes()
@@ -157,7 +157,7 @@ class _Copy:
         self._note(name)
 
     def publish_all(self) -> None:
-        """Upload what a stop has kept from being published."""
+        """Upload complete folders that a stop left unpublished."""
         published = self._published()
         for sums in self._sums():
             if self.name(sums.parent) not in published:
@@ -247,7 +247,7 @@ def is_copied(path: Path) -> bool:
 
 
 def refresh(path: Path) -> None:
-    """Make the copy that a path is in what the store has, if there is a copy."""
+    """Update the copy that a path is in, if there is one, unless it is newer."""
     if copy := _copies.get(path) or _copy_of(path):
         copy.refresh()
 

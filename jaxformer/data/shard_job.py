@@ -43,7 +43,7 @@ class Counts(NamedTuple):
 
 
 class ShardJob(NamedTuple):
-    """What each worker is told; the methods are what workers do."""
+    """The work of one pipeline; its methods run on the workers."""
 
     config: DataConfig
     files: list[list[tuple[str, str]]]  # names of sources and targets, by corpus

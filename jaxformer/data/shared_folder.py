@@ -13,7 +13,7 @@ from jaxformer.object_store import Store, open_bytes, together
 
 
 class SharedFolder:
-    """A folder without folders of its own. A file in it is complete.
+    """A flat folder whose files appear complete.
 
     `path` is one that all machines have, or a URL.
     """
@@ -27,7 +27,7 @@ class SharedFolder:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Path]:
-        """Give a folder for new files. At the end of the block they are in this one."""
+        """Yield a folder for files that are in this one after the block."""
         if not (store := self._store()):
             self.path.mkdir(exist_ok=True)
             yield self.path

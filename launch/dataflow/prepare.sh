@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Prepare the text of a config on Dataflow. Text and workdir are on gs://. This machine
 # needs jaxformer[beam,gcs] and apache-beam[gcp]. After a stop, run it again here: it goes
-# on with the missing shards. Remove WORKDIR.temp at the end.
+# on with the missing shards. Remove WORKDIR.temp at the end. OPTIONS has further options
+# of Dataflow, such as --max_num_workers=50. docs/own_text.md has a whole example.
 #   PROJECT=mine REGION=us-east5 IMAGE=... launch/dataflow/prepare.sh \
-#       configs/parallel_text.py gs://BUCKET/run --config.data.directory=gs://BUCKET/text
+#       configs/wmt_base.py gs://BUCKET/run --config.data.corpus=files ...
 set -euo pipefail
 : "${PROJECT:?}" "${REGION:?}" "${IMAGE:?}"
 config=$1 workdir=$2
@@ -11,4 +12,4 @@ shift 2
 exec "${PYTHON:-python}" -m jaxformer.main --mode=prepare --config="$config" \
     --workdir="$workdir" --runner=DataflowRunner --runner_options="\
 --project=$PROJECT --region=$REGION --sdk_container_image=$IMAGE \
---temp_location=${workdir%/}.temp" "$@"
+--temp_location=${workdir%/}.temp ${OPTIONS:-}" "$@"

@@ -196,6 +196,7 @@ def test_samples_are_functions_of_seed_and_line_number():
 
 def test_a_mistake_in_the_part_of_another_process_is_raised_in_all(monkeypatch):
     monkeypatch.setattr(processes, "count", lambda: 2)
-    monkeypatch.setattr(processes, "gather", lambda own: [own, "line 2 has 9 pieces"])
+    found = [False, "line 2 has 9 pieces"]
+    monkeypatch.setattr(processes, "gather", lambda own: [own, found])
     with pytest.raises(InputError, match="line 2 has 9 pieces"):
         open_translator().translate_all(["4 5", "6"])
