@@ -105,8 +105,10 @@ def clean_chunk(
     """
     tokenizer = _tokenizer(content, threads)
     report, pairs = CorpusReport(pairs=len(chunk.pairs)), chunk.pairs
-    sources, targets = zip(*pairs, strict=True)
-    sides = [tokenizer.encode(sources), tokenizer.encode_target(targets)]
+    sides = [
+        tokenizer.encode([source for source, _ in pairs]),
+        tokenizer.encode_target([target for _, target in pairs]),
+    ]
     ids = [Ragged.of(side) for side in sides]
     kept = np.arange(len(pairs))
     if config:

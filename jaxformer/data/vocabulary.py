@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
+from itertools import compress
 
 import numpy as np
 from sentencepiece import SentencePieceTrainer
@@ -38,33 +38,53 @@ class Sample:
         # SentencePiece's own sample differs from process to process.
         self._size, self._limit = size, np.uint64(limit)
         self._key = mix(np.array([seed], np.uint64))
-        self.drawn: list[tuple[int, int, str]] = []  # number, place, normalised text
+        # Millions of tuples would keep the garbage collector busy.
+        self._numbers, self._places = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+        self._texts: list[str] = []  # normalised
 
     def add(self, places: np.ndarray, texts: Sequence[str]) -> None:
         """Add texts with their places in all text, uint64 [n]."""
         numbers = mix(places + self._key)
         own = np.flatnonzero(numbers <= self._limit)
-        for index in own.tolist():
-            if text := normalise(texts[index]):
-                self.drawn.append((int(numbers[index]), int(places[index]), text))
-        self.cut(2 * self._size)
+        found = [normalise(texts[index]) for index in own.tolist()]
+        own = own[np.fromiter(map(bool, found), bool, len(found))]
+        self._extend(numbers[own], places[own], filter(None, found))
 
-    def add_drawn(self, drawn: Iterable[tuple[int, int, str]]) -> None:
+    @property
+    def drawn(self) -> list[tuple[int, int, str]]:
+        """The number, the place and the text of each that is drawn so far."""
+        numbers, places = map(np.concatenate, (self._numbers, self._places))
+        return [*zip(numbers.tolist(), places.tolist(), self._texts, strict=True)]
+
+    def add_drawn(self, drawn: Sequence[tuple[int, int, str]]) -> None:
         """Add what the sample of another part has drawn."""
-        self.drawn += drawn
-        self.cut(2 * self._size)
+        if drawn:
+            numbers, places, texts = zip(*drawn, strict=True)
+            self._extend(*np.array([numbers, places], np.uint64), texts)
 
-    def cut(self, most: int = 0) -> None:
+    def _extend(
+        self, numbers: np.ndarray, places: np.ndarray, texts: Iterable[str]
+    ) -> None:
+        self._numbers.append(numbers)
+        self._places.append(places)
+        self._texts += texts
+        self._cut(2 * self._size)
+
+    def _cut(self, most: int) -> None:
         """Drop what is not of the sample, if more texts than `most` are in memory."""
-        if len(self.drawn) > max(most, self._size):
-            self.drawn = sorted(self.drawn)[: self._size]
-            self._limit = np.uint64(self.drawn[-1][0])
+        if len(self._texts) > most:
+            numbers, places = map(np.concatenate, (self._numbers, self._places))
+            self._limit = np.partition(numbers, self._size - 1)[self._size - 1]
+            kept = numbers <= self._limit
+            self._numbers, self._places = [numbers[kept]], [places[kept]]
+            self._texts = [*compress(self._texts, kept.tolist())]
 
     @property
     def texts(self) -> list[str]:
         """The sample in the text's order."""
-        self.cut()
-        return [text for _, _, text in sorted(self.drawn, key=itemgetter(1))]
+        self._cut(self._size)
+        order = np.argsort(np.concatenate(self._places))
+        return [self._texts[index] for index in order.tolist()]
 
 
 class VocabularySamples:
@@ -91,15 +111,15 @@ class VocabularySamples:
 
         Sources begin with a tag, or with "".
         """
-        sources, targets = zip(*pairs, strict=True)
         places = np.arange(2 * first, 2 * (first + len(pairs)), 2, np.uint64)
-        self.samples[0].add(places, [source.removeprefix(tag) for source in sources])
-        self.samples[-1].add(places + np.uint64(1), targets)
+        sources = [source.removeprefix(tag) for source, _ in pairs]
+        self.samples[0].add(places, sources)
+        self.samples[-1].add(places + np.uint64(1), [target for _, target in pairs])
 
     def add_drawn(self, drawn: Iterable[list[tuple[int, int, str]]]) -> None:
         """Add what samples of another part of the text have drawn."""
         for sample, own in zip(self.samples, drawn, strict=True):
-            sample.add_drawn(map(tuple, own))
+            sample.add_drawn(own)
 
     def train(self) -> Tokenizer:
         """Train the tokeniser.
