@@ -40,8 +40,7 @@ from benchmarks.lives import (
     FaultError,
     Life,
 )
-from jaxformer.errors import InputError
-from jaxformer.lost_peers import EXIT_PEER_LOST
+from jaxformer.errors import EXIT_LOST, InputError
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_metrics
 from jaxformer.training.step import TrainState
@@ -128,7 +127,7 @@ def strike(life: Life, kind: str, draw: random.Random) -> Kill:
     number = signal.SIGTERM if kind == TERM else signal.SIGKILL
     codes, result = life.kill(victim, number)
     kill = Kill(kind, life.phase(), result.get("step", life.made()))
-    expected = [0 if kind == TERM else EXIT_PEER_LOST] * len(codes)
+    expected = [0 if kind == TERM else EXIT_LOST] * len(codes)
     if kind != TERM:
         expected[victim] = -signal.SIGKILL
     elif not result.get("stopped"):

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
+EXIT_LOST = 3  # of a connection or another process: the same command may go on
 _SAME_WORD = 0.75  # ratio of difflib, at least
 
 
@@ -21,7 +22,7 @@ class InputError(Exception):
 
 
 class LostConnectionError(InputError):
-    """An object store that could not be reached for a while: exit code 3, not 2."""
+    """An object store that could not be reached for a while: exit code EXIT_LOST."""
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:

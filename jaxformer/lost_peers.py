@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 import jax
 from jax.experimental import multihost_utils
 
-EXIT_PEER_LOST = 3
+from jaxformer.errors import EXIT_LOST
+
 WATCH_SECONDS = 1.0  # between two checks of which processes are alive
 # Process 0 ends so much later: its end aborts the others before they report anything.
 LAST_SECONDS = 3.0
@@ -53,7 +54,7 @@ class Peers:
         self.complain(what)
         sys.stdout.flush()
         time.sleep(seconds)
-        os._exit(EXIT_PEER_LOST)
+        os._exit(EXIT_LOST)
 
     def watch(self, timeout: int, advice: str) -> None:
         """Start a thread that ends this process when another one is lost."""
@@ -103,7 +104,7 @@ class Peers:
                 time.sleep(LAST_SECONDS)  # `end` exits first
             else:
                 os.write(2, f"jaxformer: {self.name}{message}\n".encode())
-            os._exit(EXIT_PEER_LOST)
+            os._exit(EXIT_LOST)
 
         self._handler = handler
         ctypes.CDLL(None).signal(signal.SIGABRT, handler)

@@ -23,12 +23,11 @@ from types import ModuleType
 from typing import NoReturn
 
 from jaxformer import cli
-from jaxformer.errors import InputError, LostConnectionError
+from jaxformer.errors import EXIT_LOST, InputError, LostConnectionError
 
 logger = logging.getLogger("jaxformer")
 
 EXIT_MISTAKE = 2  # of the user
-EXIT_LOST = 3  # of a connection
 EXIT_INTERRUPTED = 130
 _NO_MEMORY = "RESOURCE_EXHAUSTED"  # in the message of XLA's RuntimeError
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.

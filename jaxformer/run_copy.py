@@ -211,8 +211,9 @@ _copies: dict[Path, _Copy] = {}
 
 
 def _copy_of(path: Path) -> _Copy | None:
-    """Return the copy that a path is in, None for any other path."""
-    return next((_copies[each] for each in path.parents if each in _copies), None)
+    """Return the copy that a path is or is in, None for any other path."""
+    paths = (path, *path.parents)
+    return next((_copies[each] for each in paths if each in _copies), None)
 
 
 def local_copy(path: Path, process: int = 0) -> Path:
@@ -248,7 +249,7 @@ def is_copied(path: Path) -> bool:
 
 def refresh(path: Path) -> None:
     """Update the copy that a path is in, if there is one, unless it is newer."""
-    if copy := _copies.get(path) or _copy_of(path):
+    if copy := _copy_of(path):
         copy.refresh()
 
 

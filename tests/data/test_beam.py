@@ -83,13 +83,9 @@ def test_a_given_tokeniser_is_used(config, tmp_path):
     assert tree(tmp_path / "beam") == tree(tmp_path / "here")
 
 
-@pytest.mark.parametrize("then", ["beam", "here"])
-def test_it_goes_on_after_a_stop_with_either_engine(
-    config, tmp_path, monkeypatch, then
-):
-    """Shards that a pipeline has written are not written again by another one."""
-    prepare(config, tmp_path / "undisturbed")
-    tokenise, written, run = ShardJob.tokenise, [], tmp_path / "run"
+def stop_after_two_shards(config, run, monkeypatch):
+    """Let a pipeline stop. From then on the survey or these shards fail if repeated."""
+    tokenise, written = ShardJob.tokenise, []
 
     def fail_once(self, shard, *given):
         if len(written) == 2:
@@ -101,8 +97,7 @@ def test_it_goes_on_after_a_stop_with_either_engine(
         patched.setattr(ShardJob, "tokenise", fail_once)
         with pytest.raises(Exception, match="a worker died"):
             prepare(config, run, pipeline=Beam("DirectRunner", ""))
-    assert not (run / "corpus").exists()
-    monkeypatch.setattr(survey, "_read", None)  # the survey is complete
+    monkeypatch.setattr(survey, "_read", None)
     monkeypatch.setattr(Beam, "survey", None)
 
     def note(self, shard, *given):
@@ -110,6 +105,17 @@ def test_it_goes_on_after_a_stop_with_either_engine(
         return tokenise(self, shard, *given)
 
     monkeypatch.setattr(ShardJob, "tokenise", note)
+
+
+@pytest.mark.parametrize("then", ["beam", "here"])
+def test_it_goes_on_after_a_stop_with_either_engine(
+    config, tmp_path, monkeypatch, then
+):
+    """Shards that a pipeline has written are not written again by another one."""
+    prepare(config, tmp_path / "undisturbed")
+    run = tmp_path / "run"
+    stop_after_two_shards(config, run, monkeypatch)
+    assert not (run / "corpus").exists()
     pipeline = Beam("DirectRunner", "") if then == "beam" else None
     prepare(config, run, pipeline=pipeline)
     assert tree(run) == tree(tmp_path / "undisturbed")

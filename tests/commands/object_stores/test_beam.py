@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.data import survey
 from jaxformer.data.beam import Beam
 from jaxformer.data.preparation import prepare
-from jaxformer.data.shard_job import ShardJob
 from jaxformer.run_copy import local_copy, publish
 from tests.commands.object_stores.conftest import SCHEMES, names_in
-from tests.data.test_beam import PROCESSES, config  # noqa: F401
+from tests.data.test_beam import PROCESSES, config, stop_after_two_shards  # noqa: F401
 from tests.data.test_preparation import tree
 
 
@@ -40,30 +38,12 @@ def test_a_stop_loses_no_shard(
     stores, move, monkeypatch, tmp_path, scheme,
 ):  # fmt: skip
     prepare(config, tmp_path / "undisturbed")
-    url, tokenise, written = f"{scheme}://bucket/stopped-beam", ShardJob.tokenise, []
-
-    def fail_once(self, shard, *given):
-        if len(written) == 2:
-            raise OSError("a worker died")
-        written.append(shard[0])
-        return tokenise(self, shard, *given)
-
+    url = f"{scheme}://bucket/stopped-beam"
     run = local_copy(Path(url))
-    with monkeypatch.context() as patched:
-        patched.setattr(ShardJob, "tokenise", fail_once)
-        with pytest.raises(Exception, match="a worker died"):
-            prepare(config, run, pipeline=Beam("DirectRunner", ""))
+    stop_after_two_shards(config, run, monkeypatch)
     left = names_in(stores, url)
     assert len([name for name in left if name.endswith(".entry.json")]) == 2
     assert not any("/found." in name for name in left)
-    monkeypatch.setattr(survey, "_read", None)  # the survey is complete
-    monkeypatch.setattr(Beam, "survey", None)
-
-    def note(self, shard, *given):
-        assert shard[0] not in written
-        return tokenise(self, shard, *given)
-
-    monkeypatch.setattr(ShardJob, "tokenise", note)
     prepare(config, run, pipeline=Beam("DirectRunner", ""))
     assert tree(run / "corpus") == tree(tmp_path / "undisturbed" / "corpus")
     assert names_in(stores, url) == set()
