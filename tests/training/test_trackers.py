@@ -65,7 +65,10 @@ def test_trackio_has_one_run_of_a_resumed_training(tmp_path, capfd):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_writes_an_offline_run(tmp_path):
+    import wandb
+
     track(tmp_path / "run", "wandb")
+    wandb.teardown()  # its service writes on after `finish`; at exit it is waited for
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
     content = file.read_bytes()
     assert b"train/loss" in content
