@@ -38,6 +38,7 @@ class Shapes:
         self._batch_tokens, self._devices = batch_tokens, devices
         self.most = MOST_SLOTS
         self.all: list[Shape] = []  # if they are limited, by length, then slots
+        self._used: set[Shape] = set()  # otherwise
 
     def limit(
         self, source: int, output: int, slots: int, is_one: bool = False
@@ -85,18 +86,24 @@ class Shapes:
     def fitted(self, old: Shape, new: Shape, age: int) -> Shape:
         """The shape to use when `new` is needed: small changes are ignored.
 
-        Resizing moves data and may compile. `age` is the number of calls since `old`
-        was the shape needed.
+        Resizing moves data, and compiles for a shape that was not used before. `age` is
+        the number of calls since `old` was the shape needed.
         """
+        largest = Shape(*map(max, old, new))
         if self.all:
-            return new if age >= SHRINK_AFTER else Shape(*map(max, old, new))
-        most = self.most_slots(max(new.source, old.source))
+            return new if age >= SHRINK_AFTER else largest
+        most = self.most_slots(largest.source)
         if new.slots < old.slots < 4 * new.slots and old.slots <= most:
             new = new._replace(slots=old.slots)
         if new.source < old.source < 2 * new.source and new.slots <= most:
             new = new._replace(source=old.source)
         if new.ring < old.ring < 2 * new.ring:
             new = new._replace(ring=old.ring)
+        # Compiling for a smaller shape takes longer than a few steps of a larger one.
+        is_soon = age < SHRINK_AFTER and new not in self._used
+        if is_soon and largest.slots <= most:
+            new = largest
+        self._used.add(new)
         return new
 
     def neighbours(self, shape: Shape) -> list[Shape]:

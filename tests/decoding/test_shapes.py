@@ -1,0 +1,19 @@
+"""When a search changes its shape."""
+
+from jaxformer.decoding.shapes import SHRINK_AFTER, Shape, Shapes
+
+LARGE, SMALL = Shape(64, 32, 64), Shape(16, 16, 16)
+
+
+def test_a_smaller_shape_is_compiled_only_for_many_steps():
+    shapes = Shapes(25_000, 1)
+    assert shapes.fitted(LARGE, SMALL, 0) == LARGE
+    assert shapes.fitted(LARGE, SMALL, SHRINK_AFTER) == SMALL
+    assert shapes.fitted(LARGE, SMALL, 0) == SMALL  # it is compiled
+    assert shapes.fitted(SMALL, LARGE, 0) == LARGE
+
+
+def test_longer_sources_leave_fewer_slots_at_once():
+    shapes = Shapes(64 * 32, 1)
+    longer = Shape(8, 128, 128)
+    assert shapes.fitted(LARGE, longer, 0) == longer
