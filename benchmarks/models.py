@@ -58,15 +58,21 @@ class Sizes:
     attention_window: int | None = None
     fused_attention: bool = False
 
-    def model(self, **changes: Any) -> Model:
-        """Make a model of these sizes, with further keys of its config changed."""
+    def model(self, *, activation_dtype: str | None = None, **changes: Any) -> Model:
+        """Make a model of these sizes, with further keys of its config changed.
+
+        `activation_dtype` is their type; None: that of this process's devices.
+        """
         values = CONFIGS[self.architecture].get_config().model.to_dict()
         sizes = vars(self) | {"dropout": DROPOUT}
         sizes |= dict.fromkeys(("encoder_layers", "decoder_layers"), self.layers)
         sizes |= dict.fromkeys(("d_k", "d_v"), self.d_model // self.num_heads)
         values |= {key: size for key, size in sizes.items() if key in values}
         section = config_type(self.architecture)(**(values | changes))
-        return make_model(section, vocab_size=self.vocabulary, rematerialise=False)
+        return make_model(
+            section, vocab_size=self.vocabulary, rematerialise=False,
+            activation_dtype=activation_dtype,
+        )  # fmt: skip
 
     def sentences(self, length: int, seed: int) -> np.ndarray:
         """Draw random sentences without padding: int32 [rows, length], EOS last."""

@@ -166,6 +166,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         vocab_size=request["vocab_size"],
         source_vocab_size=request["source_vocab_size"],
         rematerialise=config.training.rematerialise,
+        activation_dtype=config.model.dtype,
     )
     devices = devices_of(topology)
     run = Run(workdir=None, config=config, tokenizer=None, model=model)

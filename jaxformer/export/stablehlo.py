@@ -74,6 +74,7 @@ def translation_program(config: TransformerConfig, options: TranslateOptions) ->
             vocab_size=len(embedding),
             source_vocab_size=len(params.get("source_embedding", embedding)),
             rematerialise=False,
+            activation_dtype=plain.dtype,
         )
         return search_translations(
             [model], [params], source,

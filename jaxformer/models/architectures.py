@@ -52,11 +52,13 @@ def make_model(
     vocab_size: int,
     rematerialise: bool,
     source_vocab_size: int | None = None,
+    activation_dtype: str | None = None,
 ) -> Model:
     """Make the model of a config section for `vocab_size` target ids.
 
     Sources have as many ids, or `source_vocab_size` ids of their own. `rematerialise`
-    trades time for memory: the backward pass computes layers again.
+    trades time for memory: the backward pass computes layers again. Programs for other
+    devices than this process's need an `activation_dtype`, the config's `dtype`.
     """
     model = ARCHITECTURES[config.architecture][1]
-    return model(config, vocab_size, rematerialise, source_vocab_size)
+    return model(config, vocab_size, rematerialise, source_vocab_size, activation_dtype)

@@ -15,14 +15,15 @@ from jaxformer.models.sequence_model import Decoder, Features, Parameters
 class LinenModel:
     """A base of models; see `jaxformer.models.sequence_model.Model`.
 
-    The module has the four fields of a model. Its `__call__` returns logits, and its
-    method `features` returns their factors.
+    The module has the first four fields of a model. Its `__call__` returns logits, and
+    its method `features` returns their factors.
     """
 
     config: Any
     vocab_size: int
     rematerialise: bool
     source_vocab_size: int | None = None  # None: vocab_size
+    activation_dtype: str | None = None  # their type; None: see `mixed_precision`
     network_type: ClassVar[type[nn.Module]]
     decoder_type: ClassVar[type]  # made from the config and the module
 

@@ -178,8 +178,9 @@ def step_logits(
 ) -> jax.Array:
     """Map x [D, R] to float32 logits [V, R], computed in the `product_blocks`.
 
-    table [V, D] has the type of x, bias is float32 [V].
+    The factors have the type of the table [V, D], bias is float32 [V].
     """
+    x = x.astype(table.dtype)
     blocks = table.reshape(product_blocks(len(table)), -1, len(x))
     logits = jnp.einsum("nvd,dr->nvr", blocks, x, preferred_element_type=jnp.float32)
     if bias is not None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxformer.models.mixed_precision import transposed
 from jaxformer.training.loss import LossSums, sums_of_rows
 
 
@@ -18,12 +19,17 @@ class Plan(NamedTuple):
 
     chunk_tokens: int  # whose logits are held at a time
     sums_by_product: bool  # a product sums exponentials, which are in its dtype
+    copies_transposed: bool = False  # factors in bfloat16
 
 
 # On a CPU 512 tokens are as fast as 256 or 1,024. On accelerators the gradient of the
 # matrix, which each chunk adds to, takes longer to read and write than such products.
 # A TPU would take twice as long to sum exponentials as to multiply with them.
-PLANS = {"cpu": Plan(512, False), "tpu": Plan(4096, True), "default": Plan(4096, False)}
+PLANS = {
+    "cpu": Plan(512, sums_by_product=False, copies_transposed=True),
+    "tpu": Plan(4096, sums_by_product=True),
+    "default": Plan(4096, sums_by_product=False),
+}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnames=("label_smoothing",))
@@ -71,7 +77,11 @@ def _in_chunks(
     x, target, segments = x.reshape(-1, d), target.ravel(), segments.ravel()  # [N, D]
     size = max(n for n in range(1, plan.chunk_tokens + 1) if len(x) % n == 0)
     matrix = embedding.astype(x.dtype)  # [V, D]
-    row_sum = _sum_of_rows(plan, matrix)  # [D]
+    if plan.sums_by_product:
+        ones = jnp.ones((8, len(matrix)), x.dtype)  # XLA would not multiply by one row
+        row_sum = jnp.matmul(ones, matrix, preferred_element_type=jnp.float32)[0]
+    else:
+        row_sum = embedding.sum(axis=0)  # [D]
     output = (matrix, row_sum, bias, 0.0 if bias is None else bias.sum())
     (grad_matrix, grad_bias), (grad_x, sums) = jax.lax.scan(
         functools.partial(_chunk, plan, output, label_smoothing),
@@ -90,14 +100,6 @@ def _in_chunks(
         grad_bias = (grad_bias - even * real.sum()).at[target].add(-share[:, 0])
     grad_x = grad_x.astype(x.dtype).reshape(shape)
     return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix, grad_bias)
-
-
-def _sum_of_rows(plan: Plan, matrix: jax.Array) -> jax.Array:
-    """Sum a matrix [V, D] over its rows in float32: [D]."""
-    if not plan.sums_by_product:
-        return matrix.sum(axis=0, dtype=jnp.float32)
-    ones = jnp.ones((8, len(matrix)), matrix.dtype)  # XLA would not multiply by one row
-    return jnp.matmul(ones, matrix, preferred_element_type=jnp.float32)[0]
 
 
 def _chunk(
@@ -133,7 +135,11 @@ def _chunk(
     scale = (real / normaliser)[:, None]  # [M, 1]
     grad_x = scale * grad_x
     grad_x -= label_smoothing / len(matrix) * real[:, None] * row_sum[None]
-    grad_matrix += product("mv,md->vd", exponentials, (scale * x).astype(x.dtype))
+    scaled = (scale * x).astype(x.dtype)
+    if plan.copies_transposed and x.dtype == jnp.bfloat16:
+        grad_matrix += product("vm,md->vd", transposed(exponentials), scaled)
+    else:
+        grad_matrix += product("mv,md->vd", exponentials, scaled)
     if bias is not None:
         grad_bias += jnp.einsum("mv,m->v", exponentials, scale[:, 0])
     return (grad_matrix, grad_bias), (grad_x, sums)

@@ -27,7 +27,9 @@ SIZES = {
 @pytest.fixture(scope="module")
 def model():
     config = replace(CONFIG.model, **SIZES)
-    return make_model(config, vocab_size=40, rematerialise=False)
+    return make_model(
+        config, vocab_size=40, rematerialise=False, activation_dtype=config.dtype
+    )
 
 
 @pytest.mark.parametrize(

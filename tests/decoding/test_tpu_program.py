@@ -78,7 +78,7 @@ class Programs:
         )
         self.slots = SLOTS * mesh.shape["data"]
         options = SearchOptions(beam_size=beam_size, alpha=0.6)
-        model = sizes.model()
+        model = sizes.model(activation_dtype=sizes.dtype)
         scorer = Scorer([model])
         self.programs = SlotPrograms(scorer, options, self.rows)
         init = functools.partial(model.init, jax.random.key(0))

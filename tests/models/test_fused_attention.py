@@ -121,7 +121,7 @@ def test_the_call_without_the_kernel_has_our_values_and_gradients(name):
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-6), ours, theirs)
 
 
-HALF = {"layers": 2, "dtype": "bfloat16"}
+HALF = {"layers": 2, "dtype": "bfloat16", "activation_dtype": "bfloat16"}
 ALLOWED = {**HALF, "fused_attention": True}
 
 
@@ -133,7 +133,7 @@ ALLOWED = {**HALF, "fused_attention": True}
         (ALLOWED, {"tensor": 2}, 2),
         (ALLOWED, None, 2),
         (HALF, {}, 0),
-        ({**ALLOWED, "dtype": "float32"}, {}, 0),
+        ({**ALLOWED, "dtype": "float32", "activation_dtype": None}, {}, 0),
     ],
     ids=str,
 )

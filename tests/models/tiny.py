@@ -48,12 +48,13 @@ def model_of(
     *,
     rematerialise: bool = False,
     source_vocab_size: int | None = None,
+    activation_dtype: str | None = None,
     **changes,
 ) -> Model:
     """A model of `config_of(**changes)`."""
     return make_model(
         config_of(**changes), vocab_size=vocab_size, rematerialise=rematerialise,
-        source_vocab_size=source_vocab_size,
+        source_vocab_size=source_vocab_size, activation_dtype=activation_dtype,
     )  # fmt: skip
 
 

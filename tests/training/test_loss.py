@@ -119,8 +119,11 @@ def test_the_kernel_has_the_sums_and_gradients_of_the_formula(
     assert ((norms > 0) == (others[1] != 0)).all()  # padding has no gradient
 
 
-def test_bfloat16_keeps_the_loss_and_both_gradients():
+@pytest.mark.parametrize("copies_transposed", [False, True])
+def test_bfloat16_keeps_the_loss_and_both_gradients(copies_transposed, monkeypatch):
     """Products of two bfloat16 numbers are exact in float32, so the logits are too."""
+    plan = loss_kernel.Plan(16, False, copies_transposed)
+    monkeypatch.setitem(loss_kernel.PLANS, "cpu", plan)
     x, embedding, _, *others = example(rows=4, length=12)
     x, embedding = (np.float32(jnp.bfloat16(each)) for each in (x, embedding))
     expected = sums_and_gradients(by_formula, x, embedding, None, *others)

@@ -74,7 +74,7 @@ class Linear(nn.Module):
         scale = self.param("scale", named(norms, (None,)), (outputs,))
         zeros = named(nn.initializers.zeros, (None,))
         bias = self.param("bias", zeros, (outputs,)).astype(self.dtype)
-        y = multiply(x, normalise_weight(kernel, scale, self.dtype))
+        y = multiply(x, normalise_weight(kernel, scale, self.dtype), self.dtype)
         return y + bias[None, None]
 
 

@@ -138,7 +138,7 @@ def recur(
     Where `is_start`, bool [B, L], the state before the step is `start`, float32
     [B, L, H], or zeros. `fixed` [B, L, G H] is added to the products of the inputs.
     """
-    products = multiply(x.swapaxes(0, 1), cell.input)
+    products = multiply(x.swapaxes(0, 1), cell.input, x.dtype)
     products += along(cell.bias, products)
     if fixed is not None:
         products += fixed.swapaxes(0, 1)

@@ -132,7 +132,7 @@ class Recurrent(nn.Module):
         for n, cell in enumerate(weights.layers):
             fixed = None
             if cell.feed is not None:  # the same context at each step
-                fixed = multiply(start.astype(x.dtype), cell.feed)
+                fixed = multiply(start.astype(x.dtype), cell.feed, x.dtype)
             y = layer(cell, x if n == 0 else self.dropout(x), is_start, start, fixed)
             outputs.append(x := x + y if n else y)
         if config.attention == "none":
@@ -152,7 +152,7 @@ class Recurrent(nn.Module):
     ) -> Outputs:
         """Compute position by position, because each is fed the one before."""
         config = self.config
-        gates = multiply(x, weights.layers[0].input)
+        gates = multiply(x, weights.layers[0].input, x.dtype)
         gates += along(weights.layers[0].bias, x)
         factors = [self.dropout(jnp.ones_like(x)) for _ in weights.layers[1:]]
 
@@ -205,5 +205,6 @@ def start_of(weights: DecoderWeights, memory: jax.Array, mask: jax.Array) -> jax
         jax.nn.one_hot(index, length, dtype=memory.dtype) @ part
         for index, part in ((last, memory[..., :half]), (first, memory[..., half:]))
     ]
-    start = multiply(jnp.concatenate(finals, axis=-1), weights.start)
+    finals = jnp.concatenate(finals, axis=-1)
+    start = multiply(finals, weights.start, finals.dtype)
     return jnp.tanh(start.astype(jnp.float32) + weights.start_bias[None, None])

@@ -45,13 +45,14 @@ from jaxformer.tokens import PAD
 
 
 class Linear(NamedTuple):
-    """A linear map with features first, in the config's dtype."""
+    """A linear map with features first, whose factors have the weight's type."""
 
-    weight: jax.Array  # [out, in]
-    bias: jax.Array | None  # [out]
+    weight: jax.Array  # [out, in], in the config's dtype
+    bias: jax.Array | None  # [out], in the type of activations
 
     def __call__(self, x: jax.Array) -> jax.Array:  # [in, R] -> [out, R]
-        y = self.weight @ x
+        factor = x.astype(self.weight.dtype)
+        y = jnp.matmul(self.weight, factor, preferred_element_type=x.dtype)
         return y if self.bias is None else y + self.bias[:, None]
 
 
@@ -106,7 +107,8 @@ class TransformerDecoder:
             weight = jnp.concatenate(kernels).astype(self.config.dtype)
             if not biases:
                 return Linear(weight, None)
-            return Linear(weight, jnp.concatenate(biases).astype(self.config.dtype))
+            biases = jnp.concatenate(biases).astype(self.network.activation_dtype)
+            return Linear(weight, biases)
 
         return {
             "self_input": linear(d_model, own["query"], own["key"], own["value"]),
@@ -148,7 +150,9 @@ class TransformerDecoder:
     def empty_cache(self, *, batch: int, width: int, length: int) -> Cache:
         config, size = self.config, self._slots(length) * width
         empty = self._attention.empty(batch, size, config.d_k, config.d_v)
-        empty = jax.tree.map(lambda leaf: leaf.astype(config.dtype), empty)
+        empty = jax.tree.map(
+            lambda leaf: leaf.astype(self.network.activation_dtype), empty
+        )
         return [empty] * config.decoder_layers
 
     def resize_cache(
@@ -215,7 +219,8 @@ class TransformerDecoder:
             if positions is None:
                 positions = jnp.asarray(sinusoidal_positions(length, config.d_model))
             x = x + positions[newest.ages][:, None]  # [B, W, D]
-        x = x.reshape(batch * width, -1).T.astype(config.dtype)  # [D, R]
+        x = x.reshape(batch * width, -1).T  # [D, R]
+        x = x.astype(self.network.activation_dtype)
         new_cache = []
         for each in zip(weights.layers, memory.layers, cache, strict=True):
             x, past = apply(x, *each)

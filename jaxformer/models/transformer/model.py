@@ -11,6 +11,7 @@ from jaxformer.batch import Batch
 from jaxformer.models.layers import LayerNorm, Sublayer
 from jaxformer.models.linen_model import LinenModel
 from jaxformer.models.local_attention import keys_computed
+from jaxformer.models.mixed_precision import default_activation_dtype
 from jaxformer.models.sequence_model import AttentionMaps, Parameters
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.decoder import TransformerDecoder
@@ -24,6 +25,12 @@ class TransformerModel(LinenModel):
     config: TransformerConfig
     network_type: ClassVar = Transformer
     decoder_type: ClassVar = TransformerDecoder
+
+    @property
+    def network(self) -> Transformer:
+        dtype = self.activation_dtype or default_activation_dtype(self.config.dtype)
+        sizes = self.vocab_size, self.rematerialise, self.source_vocab_size
+        return Transformer(self.config, *sizes, dtype)
 
     @property
     def longest(self) -> int | None:

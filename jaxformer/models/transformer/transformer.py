@@ -123,7 +123,8 @@ class Transformer(nn.Module):
     config: TransformerConfig
     vocab_size: int  # of targets
     rematerialise: bool
-    source_vocab_size: int | None = None  # None: vocab_size
+    source_vocab_size: int | None  # None: vocab_size
+    activation_dtype: str  # their type
 
     def setup(self) -> None:
         config, named = self.config, nn.with_logical_partitioning
@@ -165,12 +166,12 @@ class Transformer(nn.Module):
             positions = jnp.take(self._position_table(rows.shape[1]), numbers, axis=0)
         x = rows * jnp.float32(config.d_model**0.5)
         x = x if positions is None else x + positions
-        x = self.dropout(x.astype(config.dtype))
+        x = self.dropout(x.astype(self.activation_dtype))
         return nn.with_logical_constraint(x, ("batch", "length", "activation"))
 
     def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
         """Encode source ids int [B, S]: memory [B, S, D]."""
-        rows, _ = look_up(self.tables.source, source, self.config.dtype)
+        rows, _ = look_up(self.tables.source, source, self.activation_dtype)
         return self._encode(rows, segments)
 
     def _encode(self, rows: jax.Array, segments: jax.Array) -> jax.Array:
@@ -188,8 +189,9 @@ class Transformer(nn.Module):
         """Run both stacks on a whole target: [B, T, D]; also the output table."""
         segments = batch.target_segments
         inputs = shift_right(batch.target, segments)
-        tables, dtype = self.tables, self.config.dtype
-        source, target, table = tables.look_up(batch.source, inputs, dtype)
+        source, target, table = self.tables.look_up(
+            batch.source, inputs, self.activation_dtype
+        )
         memory = self._encode(source, batch.source_segments)
         x = self._embed(target, segments)
         window = self.config.attention_window
@@ -201,7 +203,8 @@ class Transformer(nn.Module):
     def features(self, batch: Batch) -> Features:
         """Return `hidden` and the output table."""
         bias = self.logits_bias if self.config.logits_bias else None
-        return Features(*self.hidden(batch), bias)
+        hidden, table = self.hidden(batch)
+        return Features(hidden.astype(self.config.dtype), table, bias)
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Score every next target token: float32 logits [B, T, V]."""

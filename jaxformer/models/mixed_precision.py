@@ -1,0 +1,27 @@
+"""bfloat16 on CPUs: the factors of products with weights, and nothing else.
+
+Processors with AVX512-BF16 or AMX multiply bfloat16 numbers twice as fast as float32
+and add them up in float32. XLA uses that for rows of the left factor, if the result is
+float32; for results in bfloat16 it casts the factors to float32. All other operations
+take as long in either type, so on CPUs activations stay float32.
+"""
+
+import jax
+from jax.experimental.layout import Layout, with_layout_constraint
+
+
+def default_activation_dtype(dtype: str) -> str:
+    """Return the type of activations for a model of `dtype` on this process's devices.
+
+    Programs for other devices take it from the config.
+    """
+    return "float32" if jax.default_backend() == "cpu" else dtype
+
+
+def transposed(x: jax.Array) -> jax.Array:
+    """Copy x [..., M] to [M, rows], for a product that sums over rows.
+
+    XLA would make a transposition a matter of layout, for which it has no kernel.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    return with_layout_constraint(rows.T, Layout((0, 1)))
