@@ -23,12 +23,14 @@ from types import ModuleType
 from typing import NoReturn
 
 from jaxformer import cli
+from jaxformer.allocator import keep_memory
 from jaxformer.errors import EXIT_LOST, InputError, LostConnectionError
 
 logger = logging.getLogger("jaxformer")
 
 EXIT_MISTAKE = 2  # of the user
 EXIT_INTERRUPTED = 130
+RUNS_MODELS = ("train", "translate", "evaluate", "score", "serve")
 _NO_MEMORY = "RESOURCE_EXHAUSTED"  # in the message of XLA's RuntimeError
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES)
@@ -56,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_MISTAKE
     except SystemExit as finished:  # help or the version was printed
         return int(finished.code or 0)
+    if arguments.mode in RUNS_MODELS:
+        keep_memory()
     from jaxformer import processes  # imports JAX
 
     code = 1

@@ -25,7 +25,7 @@ ROOMS = {
         "",
     ),
     "published": ("published", "contract"),
-    "processes": ("processes lost_peers progress", "contract"),
+    "processes": ("processes allocator lost_peers progress", "contract"),
     "configs": ("configs", "contract"),
     "models": ("models", "contract"),
     "optimizer": ("training.optimizer", "contract"),  # equation 3, section 5.3
