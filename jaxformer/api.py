@@ -26,12 +26,14 @@ def Translator(
     `checkpoint` is a step, "latest", "best" or "average:N"; `ensemble` names workdirs
     of further models, whose probabilities are averaged with this one's. `rerank` names
     workdirs of models of the same or the opposite direction that score the beam_size
-    hypotheses again, with `rerank_weights`. `comet` and `comet_python` are the
-    checkpoint of minimum_bayes_risk="comet" and the Python that loads it. Other
-    `options` are those of `jaxformer.decoding.options.TranslateOptions`, such as
-    beam_size or n_best. The sentences and lines of a text are translated one by one,
-    unless the option `split_sentences` is False. Raises InputError for a run that
-    cannot be opened, TypeError for an unknown option.
+    hypotheses again, with `rerank_weights`. `dtype` is the type of the factors of
+    products, "float32", "bfloat16" or "auto", the fastest here. `comet` and
+    `comet_python` are the checkpoint of minimum_bayes_risk="comet" and the Python that
+    loads it. Other `options` are those of
+    `jaxformer.decoding.options.TranslateOptions`, such as beam_size or n_best. The
+    sentences and lines of a text are translated one by one, unless the option
+    `split_sentences` is False. Raises InputError for a run that cannot be opened,
+    TypeError for an unknown option.
     """
     folders = {
         "ensemble": [Path(folder) for folder in ensemble],

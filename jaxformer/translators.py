@@ -122,10 +122,12 @@ def make_dev_evaluators(
 
 
 def open_members(
-    folders: Sequence[Path], checkpoint: str | None
+    run: Run, folders: Sequence[Path], checkpoint: str | None
 ) -> list[tuple[Run, Parameters]]:
-    """Open the further models of an ensemble."""
-    return [(run, load_parameters(run, checkpoint)) for run in map(open_run, folders)]
+    """Open the further models of an ensemble; they compute in the run's type."""
+    dtype = run.config.model.dtype
+    runs = (open_run(folder, dtype=dtype) for folder in folders)
+    return [(run, load_parameters(run, checkpoint)) for run in runs]
 
 
 def open_rerankers(
@@ -203,10 +205,12 @@ def open_translator(
     checkpoint: str | None = None,
     comet: str | Path | None = None,
     comet_python: str | Path | None = None,
+    dtype: str | None = None,
     **options: Any,
 ) -> tuple[Run, Translator]:
     """Open a run, and a translator with its parameters on the local devices.
 
+    `dtype` is as for `open_run`.
     `comet` is the checkpoint for minimum_bayes_risk=comet, and `comet_python` the
     Python that loads it. `checkpoint` and other `options` are as for `open_models`.
     Raises InputError.
@@ -218,7 +222,7 @@ def open_translator(
             raise InputError("comet is for minimum_bayes_risk=comet; give both")
         options["comet"] = Comet(Path(comet), comet_python)
     keep_compiled()
-    run = open_run(workdir, request)
+    run = open_run(workdir, request, dtype)
     params, options = open_models(run, checkpoint, **options)
     return run, make_translator(run, params, **options)
 
@@ -239,6 +243,6 @@ def open_models(
     their config asks for. `options` are those of `make_translator`.
     """
     rerankers = open_rerankers(run, rerank, rerank_weights)
-    members = open_members(ensemble, checkpoint)
+    members = open_members(run, ensemble, checkpoint)
     params = load_parameters(run, checkpoint)
     return params, {"members": members, "rerankers": rerankers, **options}

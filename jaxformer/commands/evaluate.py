@@ -33,6 +33,7 @@ def run(
     split: str,
     comet: Path | None,
     comet_python: Path | None,
+    dtype: str | None,
     **options: Any,
 ) -> dict:
     """Return BLEU, chrF, NLL and perplexity; `output` gets a translation per line.
@@ -41,7 +42,7 @@ def run(
     """
     require_output(output)
     metric = open_comet(comet, comet_python, options.get("minimum_bayes_risk"))
-    whole, tag = open_run(workdir, config), options.get("tag", "")
+    whole, tag = open_run(workdir, config, dtype), options.get("tag", "")
     this, text = read_text(whole, source, reference, split, tag)
     done, _ = evaluate(this, text, comet=metric, **options)
     if output is not None and processes.is_first():

@@ -49,6 +49,7 @@ def run(
     least_log_probability: float | None,
     checkpoint: str | None,
     ensemble: tuple[Path, ...],
+    dtype: str | None,
     **options: Any,
 ) -> dict:
     """Translate the lines of `source` into the folder `output`; return counts.
@@ -59,7 +60,7 @@ def run(
         if path is None:
             raise InputError(f"--{name} is missing; give the text and a new folder")
     keep_compiled()
-    this = open_run(workdir, config)
+    this = open_run(workdir, config, dtype)
     if corpus:
         this = of_corpus(this, corpus)
     data = this.config.data
@@ -69,7 +70,7 @@ def run(
         )
     found = open_languages(data) if languages else None
     params = load_parameters(this, checkpoint)
-    members = open_members(ensemble, checkpoint)
+    members = open_members(this, ensemble, checkpoint)
     translator = make_translator(this, params, members=members, **options)
     limit = min(data.max_length, translator.longest or data.max_length)
     data = replace(data, tag=translator.options.tag, max_length=limit, corpora=())
@@ -87,6 +88,7 @@ def run(
                     "tokenizer": this.tokenizer.hash, "direction": data.direction,
                     "max_length": limit, "max_ratio": data.max_ratio,
                     "languages": languages, "least_log_probability": least,
+                    "dtype": this.config.model.dtype,
                     **vars(translator.options),
                 }  # fmt: skip
                 del made_with["batch_tokens"]  # may be lowered if memory is short

@@ -129,6 +129,17 @@ def test_one_line_has_a_prefix_and_an_ensemble_of_equal_runs_changes_nothing(
     assert found[:4] == [expected[line] for line in lines[1:5]]
 
 
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
+def test_products_in_bfloat16_translate_nearly_the_same(use, toy, expected, dtype):
+    answer = use("translate", f"--dtype={dtype}", stdin=toy.test)
+    same = sum(
+        line == expected[text]
+        for text, line in zip(toy.test, answer.lines, strict=True)
+    )
+    assert same >= 0.9 * len(toy.test)
+    assert ("times as fast here as those in float32" in answer.err) == (dtype == "auto")
+
+
 def test_phrases_of_a_line_are_in_its_translation(use, toy, expected, tmp_path):
     """The other lines of the file are blank, and keep their translations."""
     lines = [*toy.test[:3], ""]

@@ -41,7 +41,8 @@ class TransformerConfig(Section, name="model"):
     )
     norm_first: bool = setting("Pre-norm instead of the paper's post-norm.")
     dtype: str = setting(
-        "Activations' type; parameters are float32.",
+        "Type of activations; on CPUs of the factors of products alone. Parameters are "
+        "float32.",
         choices=("float32", "bfloat16"),
         free=True,
     )

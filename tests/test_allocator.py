@@ -1,0 +1,58 @@
+"""Memory that is freed and taken again is not faulted in again."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jaxformer import allocator
+
+FAULTS = """
+import resource, threading
+{begin}
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def work():  # as XLA's threads do
+    for _ in range(3):
+        before = faults()
+        b"." * 2**25  # 8,192 pages
+        found.append(faults() - before)
+
+found = []
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(found[-1])
+"""
+KEEP = "from jaxformer.allocator import keep_memory; keep_memory()"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's option")
+@pytest.mark.parametrize(("begin", "are_few"), [("", False), (KEEP, True)])
+def test_freed_memory_stays_with_the_process(begin, are_few):
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS.format(begin=begin)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert (int(done.stdout) < 100) == are_few
+
+
+@pytest.mark.parametrize(
+    ("platforms", "device", "is_kept"),
+    [
+        ("", False, True), ("cpu", True, True), ("", True, False),
+        ("cuda,cpu", False, False),
+    ],
+)  # fmt: skip
+def test_only_programs_on_cpus_keep_it(monkeypatch, platforms, device, is_kept):
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    monkeypatch.setattr(allocator.glob, "glob", lambda _: ["/dev/accel0"] * device)
+    calls = []
+    library = type("Library", (), {"mallopt": lambda _, *option: calls.append(option)})
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: library())
+    allocator.keep_memory()
+    assert bool(calls) == is_kept
