@@ -10,8 +10,8 @@ translations of exactly 30, by greedy search and with a beam of 4; --layers, --d
 lines. The first turn of each is not counted; that of real text is reported as "first
 time". --threads are those of a peer, by default one a core. Packages that are not
 installed are left out, and named. All contestants run on the GPU if there is one.
---dtype=bfloat16 is ours, and Hugging Face's: CTranslate2 takes float32 and int8 on a
-CPU, float16 and int8 with float16 on a GPU.
+--dtype=bfloat16 is ours, and Hugging Face's: CTranslate2 takes float32, int8, int16 and
+bfloat16 on a CPU, float16 and int8 with float16 on a GPU.
 """
 
 import argparse
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 from benchmarks import harness
-from benchmarks.models import Sizes, device_name, draw_endless, make_translator
+from benchmarks.models import Sizes, device_name, draw_parameters, make_translator
 from benchmarks.peers import decoding as peers
 from benchmarks.peers.decoding import Translate
 from jaxformer.data.text import read_lines
@@ -37,7 +37,10 @@ from jaxformer.run import open_run, read_parameters
 
 OURS, HF = "ours", "HF"
 # CTranslate2's types by device; ratios are to the first.
-QUANTIZED = {"cpu": ("float32", "int8"), "cuda": ("float16", "int8_float16")}
+QUANTIZED = {
+    "cpu": ("float32", "int8", "int16", "bfloat16"),
+    "cuda": ("float16", "int8_float16"),
+}
 BEAMS = {"beam 4": 4, "greedy": 1}
 SIZES = Sizes(source=20, target=30)
 SIZE_FLAGS = {name: value for name, value in vars(SIZES).items() if type(value) is int}
@@ -80,11 +83,11 @@ def same_as_ours(outputs: dict[str, list[str]], name: str, words: int | None) ->
 
 
 def forced_length(options: argparse.Namespace, folder: Path) -> dict:
-    """Time translations of exactly `target` tokens by a model that never ends."""
+    """Time translations of exactly `target` tokens."""
     sizes = {name: getattr(options, name) for name in SIZE_FLAGS}
     sizes = dataclasses.replace(SIZES, **sizes, dtype=options.dtype)
-    model = sizes.model(dropout=0.0, logits_bias=True)
-    params = draw_endless(model)
+    model = sizes.model(dropout=0.0)
+    params = draw_parameters(model)
     tokenizer, found = peers.Numbers(sizes.vocabulary), {}
     peer = next(iter(quantized()))
     lines = [tokenizer.decode(ids) for ids in sizes.sentences(sizes.source, 1)]
@@ -92,7 +95,7 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
     for search, beam_size in BEAMS.items():
         decoding = {
             "beam_size": beam_size, "alpha": 0.6, "batch_tokens": 4096,
-            "extra_length": sizes.target - sizes.source,
+            "extra_length": sizes.target - sizes.source, "min_length": sizes.target,
         }  # fmt: skip
         translators = both(
             (model, params, tokenizer), decoding, folder / search, options.threads,
@@ -118,7 +121,7 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
 
 def real_text(options: argparse.Namespace, folder: Path) -> dict:
     """Time translations of a file with a trained model, beam 4."""
-    run = open_run(options.workdir)
+    run = open_run(options.workdir, dtype=options.dtype)
     decoding = vars(run.config.decoding) | {"beam_size": 4}
     model = run.model, read_parameters(run, None), run.tokenizer
     translators = both(

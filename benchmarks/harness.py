@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxformer.allocator import keep_memory
 from jaxformer.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -159,12 +160,16 @@ def run(
 ) -> int:
     """Parse, measure, print the outcome as a last line of JSON; return the exit code.
 
-    `repeats` are the rounds by default and with --quick, `flags` as in `parse`. The
-    code is 1 if the outcome has a false "holds", and 2 for an InputError.
+    `repeats` are the rounds by default and with --quick, `flags` as in `parse`. As our
+    commands do, this process keeps freed memory, for all contestants, except with
+    --returns_memory. The code is 1 if the outcome has a false "holds", and 2 for an
+    InputError.
     """
     if repeats is not None:
-        flags = {"quick": False, "repeats": 0, **flags}
+        flags = {"quick": False, "repeats": 0, "returns_memory": False, **flags}
     options, outcome = parse(doc, argv, flags), {"machine": machine()}
+    if not getattr(options, "returns_memory", False):
+        keep_memory()
     if repeats is not None:
         options.repeats = options.repeats or repeats[options.quick]
         outcome["repeats"] = options.repeats

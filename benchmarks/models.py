@@ -32,7 +32,6 @@ from jaxformer.training.step import TrainStep, init_state
 
 DROPOUT, LABEL_SMOOTHING = 0.1, 0.1  # section 5.4
 BETA1, BETA2, EPSILON = 0.9, 0.98, 1e-9  # section 5.3
-NEVER = -1e9  # a logit
 CONFIGS = {  # by architecture
     "transformer": wmt_base, "recurrent": lstm, "convolutional": convs2s,
 }  # fmt: skip
@@ -153,15 +152,10 @@ class Trainer:
         return float(loss)
 
 
-def draw_endless(model: Model) -> dict:
-    """Draw parameters, numpy arrays, with which every search takes all its steps.
-
-    The model must have a bias of the logits; that of EOS is NEVER.
-    """
+def draw_parameters(model: Model) -> dict:
+    """Draw parameters, numpy arrays."""
     draw = jax.jit(lambda: nn.unbox(model.init(jax.random.key(0))))
-    params = jax.tree.map(np.array, draw())
-    params["logits_bias"][EOS] = NEVER
-    return params
+    return jax.tree.map(np.array, draw())
 
 
 def make_translator(

@@ -1,5 +1,6 @@
 """The limit of a train step: its matrix products alone, by XLA, one after another."""
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
@@ -95,7 +96,9 @@ def products_alone(sizes: Sizes) -> Callable[[], None]:
     Right-hand sides differ, as layers have weights of their own, up to MOST_NUMBERS
     numbers of a shape.
     """
-    multiply = jax.jit(jnp.matmul)
+    # XLA for CPUs would cast factors in bfloat16 to float32 for a result in bfloat16.
+    result = jnp.float32 if jax.default_backend() == "cpu" else None
+    multiply = jax.jit(functools.partial(jnp.matmul, preferred_element_type=result))
     work = []
     for product, count in products(sizes).items():
         shape = (product.batch, product.inner, product.columns)
