@@ -8,6 +8,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
+import multiprocessing
 import os
 import platform
 import re
@@ -67,6 +68,50 @@ def start_command(
     environment = {**os.environ, **environment}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     return subprocess.Popen(command, cwd=ROOT, env=environment, **streams)
+
+
+class Apart:
+    """A function in a process of its own, which others cannot slow.
+
+    Contestants of one process would fill its heap with holes, and their threads would
+    wait for work on the same cores.
+    """
+
+    def __init__(
+        self, make: Callable, *arguments: Any, keeps_memory: bool = False
+    ) -> None:
+        """Start the process; it calls make(*arguments), which returns the function.
+
+        `keeps_memory` as our commands do.
+        """
+        context = multiprocessing.get_context("spawn")
+        self._end, theirs = context.Pipe()
+        work = theirs, make, arguments, keeps_memory
+        context.Process(target=_answer, args=work, daemon=True).start()
+
+    def __call__(self, *arguments: Any) -> Any:
+        self._end.send(arguments)
+        found, error = self._end.recv()
+        if error is not None:
+            raise error
+        return found
+
+
+def _answer(end: Any, make: Callable, arguments: tuple, keeps_memory: bool) -> None:
+    """Answer the calls of an `Apart` until it is gone."""
+    if keeps_memory:
+        keep_memory()
+    function = None
+    while True:
+        try:
+            given = end.recv()
+        except EOFError:
+            return
+        try:
+            function = function or make(*arguments)
+            end.send((function(*given), None))
+        except Exception as error:
+            end.send((None, error))
 
 
 def take_turns(turns: Mapping[str, Callable[[], Any]], repeats: int) -> Rounds:
@@ -160,16 +205,12 @@ def run(
 ) -> int:
     """Parse, measure, print the outcome as a last line of JSON; return the exit code.
 
-    `repeats` are the rounds by default and with --quick, `flags` as in `parse`. As our
-    commands do, this process keeps freed memory, for all contestants, except with
-    --returns_memory. The code is 1 if the outcome has a false "holds", and 2 for an
-    InputError.
+    `repeats` are the rounds by default and with --quick, `flags` as in `parse`. The
+    code is 1 if the outcome has a false "holds", and 2 for an InputError.
     """
     if repeats is not None:
-        flags = {"quick": False, "repeats": 0, "returns_memory": False, **flags}
+        flags = {"quick": False, "repeats": 0, **flags}
     options, outcome = parse(doc, argv, flags), {"machine": machine()}
-    if not getattr(options, "returns_memory", False):
-        keep_memory()
     if repeats is not None:
         options.repeats = options.repeats or repeats[options.quick]
         outcome["repeats"] = options.repeats

@@ -12,7 +12,8 @@ alone, the limit; "share of products" is the part of their rate that is reached.
 in the layout of this repository, PyTorch's sorted by length, both of at most --tokens
 entries a side; the rate is then of target tokens that are not padding. --join=6 makes
 sentences long. The first turn of each is not counted. Packages that are not installed
-are left out, and named. All contestants run on the GPU if there is one. A turn makes
+are left out, and named. Each contestant has a process of its own, ours as commands set
+it up (jaxformer/allocator.py). All run on the GPU if there is one. A turn makes
 --updates updates and waits for the last; one update of a GPU is too short to time.
 """
 
@@ -43,11 +44,14 @@ from jaxformer.errors import InputError
 
 OURS, TORCH, COMPILED, FLAX = "ours", "PyTorch", "PyTorch compiled", "Flax port"
 PRODUCTS = "matrix products"
-Update = Callable[[Batch], Any]  # start an update; float() waits for its mean loss
+Updates = Callable[[Sequence[Batch]], float]  # the mean loss of the last one
 
 
-def make_updates(sizes: Sizes, names: list[str], longest: int) -> dict[str, Update]:
-    """Make the named contestants, for sentences of up to `longest` pieces."""
+def update_of(name: str, sizes: Sizes, longest: int) -> Callable[[Batch], Any]:
+    """Make a contestant's update; float() of what it returns waits for the mean loss.
+
+    Sentences have up to `longest` pieces.
+    """
     torch = functools.partial(torch_update, sizes, longest=longest)
     makers = {
         OURS: lambda: Trainer(sizes.model(), one_device()).start,
@@ -55,33 +59,53 @@ def make_updates(sizes: Sizes, names: list[str], longest: int) -> dict[str, Upda
         COMPILED: lambda: torch(compiled=True),
         FLAX: lambda: flax_update(sizes, longest=longest),
     }
-    if unknown := set(names) - makers.keys():
+    return makers[name]()
+
+
+def updates_of(name: str, sizes: Sizes, longest: int) -> Updates:
+    """Make the function that makes updates, waits for the last, returns its loss."""
+    update = update_of(name, sizes, longest)
+
+    def make(work: Sequence[Batch]) -> float:
+        *_, loss = map(update, work)
+        return float(loss)
+
+    return make
+
+
+def start_contestants(
+    sizes: Sizes, names: list[str], longest: int
+) -> dict[str, Updates]:
+    """Start the named contestants, each in its process; ours keeps freed memory."""
+    known = OURS, TORCH, COMPILED, FLAX
+    if unknown := {*names} - {*known}:
         raise InputError(f"there is no contestant {', '.join(sorted(unknown))}")
     if sizes.architecture != "transformer":
         names = [name for name in names if name != FLAX]
     if not harness.has("torch"):
         names = [name for name in names if name not in (TORCH, COMPILED)]
-    return {name: makers[name]() for name in makers if name in names}
-
-
-def make(update: Update, work: Sequence[Batch]) -> float:
-    """Make updates and wait for the last; returns its mean loss."""
-    *_, loss = map(update, work)
-    return float(loss)
+    return {
+        name: harness.Apart(updates_of, name, sizes, longest, keeps_memory=name == OURS)
+        for name in known
+        if name in names
+    }
 
 
 def one_shape(sizes: Sizes, options: argparse.Namespace) -> dict:
     """Time updates with one full batch, and their matrix products alone."""
-    updates = make_updates(sizes, options.only, max(sizes.source, sizes.target))
-    batch, count = sizes.batch(), options.updates
+    longest, batch = max(sizes.source, sizes.target), sizes.batch()
+    contestants, count = (
+        start_contestants(sizes, options.only, longest),
+        options.updates,
+    )
     turns = {
-        name: functools.partial(make, update, [batch] * count)
-        for name, update in updates.items()
+        name: functools.partial(each, [batch] * count)
+        for name, each in contestants.items()
     }
-    products = products_alone(sizes)
+    products = harness.Apart(products_alone, sizes, keeps_memory=True)
     turns[PRODUCTS] = lambda: [products() for _ in range(count)]
     # Not counted: it compiles.
-    first = {name: make(update, [batch]) for name, update in updates.items()}
+    first = {name: each([batch]) for name, each in contestants.items()}
     products()
     print({"first losses": first}, file=sys.stderr)
     rounds = harness.take_turns(turns, options.repeats)
@@ -107,7 +131,7 @@ def real_text(sizes: Sizes, text: batches.Text, options: argparse.Namespace) -> 
 
     Rounds hold seconds for 1,000 target tokens that are not padding.
     """
-    updates = make_updates(sizes, options.only, text.batching["row_length"])
+    updates = start_contestants(sizes, options.only, text.batching["row_length"])
     epochs, parts = {}, {}
     for name, update in updates.items():
         # Uncompiled PyTorch may have any number of shapes.
@@ -116,11 +140,11 @@ def real_text(sizes: Sizes, text: batches.Text, options: argparse.Namespace) -> 
         epochs[name] = epoch = planned(text, options.tokens)
         parts[name] = batches.parts(epoch, options.repeats, options.batches)
         for batch in parts[name][0] if is_free else batches.by_shape(epoch).values():
-            float(update(batch))  # not counted
+            update([batch])  # not counted
     rounds = []
     for part in range(options.repeats):
         turns = {
-            name: functools.partial(make, update, parts[name][part])
+            name: functools.partial(update, parts[name][part])
             for name, update in updates.items()
         }
         (seconds,) = harness.take_turns(turns, 1)
