@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,9 @@ def start_command(
 
 
 class Apart:
-    """A function in a process of its own, which others cannot slow.
+    """A function in a process of its own.
 
-    Contestants of one process would fill its heap with holes, and their threads would
-    wait for work on the same cores.
+    Contestants of one process would fill its heap with holes for each other.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Apart:
         self._end.send(arguments)
         found, error = self._end.recv()
         if error is not None:
-            raise error
+            raise RuntimeError(error)
         return found
 
 
@@ -110,8 +110,8 @@ def _answer(end: Any, make: Callable, arguments: tuple, keeps_memory: bool) -> N
         try:
             function = function or make(*arguments)
             end.send((function(*given), None))
-        except Exception as error:
-            end.send((None, error))
+        except Exception:
+            end.send((None, traceback.format_exc()))
 
 
 def take_turns(turns: Mapping[str, Callable[[], Any]], repeats: int) -> Rounds:

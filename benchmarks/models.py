@@ -53,14 +53,14 @@ class Sizes:
     rows: int = 32
     source: int = 32  # tokens a row, EOS included
     target: int = 32
-    dtype: str = "float32"  # of activations
+    dtype: str = "float32"  # of products
     attention_window: int | None = None
     fused_attention: bool = False
 
     def model(self, *, activation_dtype: str | None = None, **changes: Any) -> Model:
         """Make a model of these sizes, with further keys of its config changed.
 
-        `activation_dtype` is their type; None: that of this process's devices.
+        `activation_dtype` None is that of this process's devices.
         """
         values = CONFIGS[self.architecture].get_config().model.to_dict()
         sizes = vars(self) | {"dropout": DROPOUT}

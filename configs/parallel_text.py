@@ -2,9 +2,9 @@
 
 For         100,000 to 5 million sentence pairs. With fewer, start from the small model
             of configs/multi30k.py; with more, from configs/wmt_base.py.
-Hardware    one GPU or TPU (on CPUs add --config.model.dtype=float32 and a
-            smaller model); time and score depend on the text and are not measured.
-            --mode=check estimates them before a run.
+Hardware    one GPU or TPU (on CPUs a smaller model, and without AVX512-BF16 or
+            AMX --config.model.dtype=float32); time and score depend on the text and
+            are not measured. --mode=check estimates them before a run.
 Data        plain text or .gz, paths or globs, one sentence a line; line N of the target
             translates line N of the source. The test files are needed only by
             --mode=evaluate.

@@ -56,8 +56,8 @@ FLAG_LIST = (
          "last N checkpoints; by default the average that the config asks for."),
     Flag("ensemble", paths, "Workdirs of further models whose probabilities are "
          "averaged with this one's, separated by commas; all share one tokeniser.", ()),
-    Flag("dtype", str, "Type of the factors of products; auto: bfloat16 if a short "
-         "test finds it faster here. By default model.dtype.",
+    Flag("dtype", str, "Type of the factors of products, of all models; auto: on CPUs "
+         "bfloat16 if a short test finds it faster. By default model.dtype of each.",
          choices=("auto", "float32", "bfloat16")),
     Flag("corpus", str, "Corpus of data.corpora whose languages and tag are used; by "
          "default those of the section data.", ""),

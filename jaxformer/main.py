@@ -30,7 +30,10 @@ logger = logging.getLogger("jaxformer")
 
 EXIT_MISTAKE = 2  # of the user
 EXIT_INTERRUPTED = 130
-RUNS_MODELS = ("train", "translate", "evaluate", "score", "serve")
+# Commands that run a model for a limited time; a server would hold its largest memory.
+KEEPING_MEMORY = (
+    "train", "reproduce", "translate", "translate_corpus", "evaluate", "score",
+)  # fmt: skip
 _NO_MEMORY = "RESOURCE_EXHAUSTED"  # in the message of XLA's RuntimeError
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES)
@@ -58,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_MISTAKE
     except SystemExit as finished:  # help or the version was printed
         return int(finished.code or 0)
-    if arguments.mode in RUNS_MODELS:
+    if arguments.mode in KEEPING_MEMORY:
         keep_memory()
     from jaxformer import processes  # imports JAX
 

@@ -116,13 +116,8 @@ def open_run(
     folder = Workdir(workdir)
     config, tokenizer = folder.resolve(request), folder.read_tokenizer()
     if dtype == "auto":
-        with processes.sharing_mistakes():
-            found = fastest_dtype(config.model.d_model, tokenizer.vocab_size)
-        dtype, gain = processes.from_first(found)
-        logger.info(
-            "products in %s: those in bfloat16 are %.1f times as fast here as those in "
-            "float32", dtype, gain,
-        )  # fmt: skip
+        model = _make_run(folder, config, tokenizer).model
+        dtype = processes.from_first(fastest_dtype(model))
     if dtype is not None:
         model = dataclasses.replace(config.model, dtype=dtype)
         config = dataclasses.replace(config, model=model)

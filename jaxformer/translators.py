@@ -122,16 +122,18 @@ def make_dev_evaluators(
 
 
 def open_members(
-    run: Run, folders: Sequence[Path], checkpoint: str | None
+    folders: Sequence[Path], checkpoint: str | None, dtype: str | None
 ) -> list[tuple[Run, Parameters]]:
-    """Open the further models of an ensemble; they compute in the run's type."""
-    dtype = run.config.model.dtype
+    """Open the further models of an ensemble; `dtype` is as for `open_run`."""
     runs = (open_run(folder, dtype=dtype) for folder in folders)
     return [(run, load_parameters(run, checkpoint)) for run in runs]
 
 
 def open_rerankers(
-    run: Run, folders: Sequence[Path], weights: Sequence[float] = ()
+    run: Run,
+    folders: Sequence[Path],
+    weights: Sequence[float] = (),
+    dtype: str | None = None,
 ) -> list[Reranker]:
     """Open further models that rerank the hypotheses of a run.
 
@@ -150,7 +152,7 @@ def open_rerankers(
         )
     rows, seen, found = batch_sharding(local_mesh()), {run.workdir.path.resolve()}, []
     for folder, weight in zip(folders, weights, strict=True):
-        this = open_run(folder)
+        this = open_run(folder, dtype=dtype)
         if this.workdir.path.resolve() in seen:
             raise InputError(
                 f"rerank names {folder} twice, or it is the workdir; give each model "
@@ -210,10 +212,9 @@ def open_translator(
 ) -> tuple[Run, Translator]:
     """Open a run, and a translator with its parameters on the local devices.
 
-    `dtype` is as for `open_run`.
-    `comet` is the checkpoint for minimum_bayes_risk=comet, and `comet_python` the
-    Python that loads it. `checkpoint` and other `options` are as for `open_models`.
-    Raises InputError.
+    `dtype` is as for `open_run`. `comet` is the checkpoint for
+    minimum_bayes_risk=comet, and `comet_python` the Python that loads it. `checkpoint`
+    and other `options` are as for `open_models`. Raises InputError.
     """
     if comet is None and comet_python is not None:
         raise InputError(f"comet_python={comet_python} is for comet; give both")
@@ -223,7 +224,8 @@ def open_translator(
         options["comet"] = Comet(Path(comet), comet_python)
     keep_compiled()
     run = open_run(workdir, request, dtype)
-    params, options = open_models(run, checkpoint, **options)
+    dtype = dtype and run.config.model.dtype
+    params, options = open_models(run, checkpoint, dtype=dtype, **options)
     return run, make_translator(run, params, **options)
 
 
@@ -234,15 +236,17 @@ def open_models(
     ensemble: Sequence[Path] = (),
     rerank: Sequence[Path] = (),
     rerank_weights: Sequence[float] = (),
+    dtype: str | None = None,
     **options: Any,
 ) -> tuple[Parameters, dict[str, Any]]:
     """Load the parameters of a run, and the models beside it for `make_translator`.
 
     `checkpoint` is as for `read_parameters`, also of an `ensemble`. `ensemble` and
     `rerank` are workdirs of further models; those of `rerank` have the checkpoint that
-    their config asks for. `options` are those of `make_translator`.
+    their config asks for. All have the type of products `dtype`, or None: each that of
+    its config. `options` are those of `make_translator`.
     """
-    rerankers = open_rerankers(run, rerank, rerank_weights)
-    members = open_members(run, ensemble, checkpoint)
+    rerankers = open_rerankers(run, rerank, rerank_weights, dtype)
+    members = open_members(ensemble, checkpoint, dtype)
     params = load_parameters(run, checkpoint)
     return params, {"members": members, "rerankers": rerankers, **options}

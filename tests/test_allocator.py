@@ -9,7 +9,8 @@ import pytest
 from jaxformer import allocator
 
 FAULTS = """
-import resource, threading
+import ctypes, resource, threading
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # without huge pages
 {begin}
 
 def faults():
@@ -30,26 +31,37 @@ print(found[-1])
 KEEP = "from jaxformer.allocator import keep_memory; keep_memory()"
 
 
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch):
+    """No setting of the C library comes from the environment."""
+    for name in [*os.environ]:
+        if name.startswith(("MALLOC_", "GLIBC_")):
+            monkeypatch.delenv(name)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's option")
 @pytest.mark.parametrize(("begin", "are_few"), [("", False), (KEEP, True)])
-def test_freed_memory_stays_with_the_process(begin, are_few):
+def test_freed_memory_stays_with_the_process(begin, are_few, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     done = subprocess.run(
         [sys.executable, "-c", FAULTS.format(begin=begin)],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True, capture_output=True,
-        text=True,
+        check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert (int(done.stdout) < 100) == are_few
 
 
 @pytest.mark.parametrize(
-    ("platforms", "device", "is_kept"),
+    ("environment", "device", "is_kept"),
     [
-        ("", False, True), ("cpu", True, True), ("", True, False),
-        ("cuda,cpu", False, False),
+        ({}, False, True), ({"JAX_PLATFORMS": "cpu"}, True, True), ({}, True, False),
+        ({"JAX_PLATFORMS": "cuda,cpu"}, False, False),
+        ({"MALLOC_ARENA_MAX": "4"}, False, False),
     ],
 )  # fmt: skip
-def test_only_programs_on_cpus_keep_it(monkeypatch, platforms, device, is_kept):
-    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+def test_only_programs_on_cpus_keep_it(monkeypatch, environment, device, is_kept):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(allocator.glob, "glob", lambda _: ["/dev/accel0"] * device)
     calls = []
     library = type("Library", (), {"mallopt": lambda _, *option: calls.append(option)})

@@ -70,7 +70,7 @@ def run(
         )
     found = open_languages(data) if languages else None
     params = load_parameters(this, checkpoint)
-    members = open_members(this, ensemble, checkpoint)
+    members = open_members(ensemble, checkpoint, dtype and this.config.model.dtype)
     translator = make_translator(this, params, members=members, **options)
     limit = min(data.max_length, translator.longest or data.max_length)
     data = replace(data, tag=translator.options.tag, max_length=limit, corpora=())
@@ -88,7 +88,6 @@ def run(
                     "tokenizer": this.tokenizer.hash, "direction": data.direction,
                     "max_length": limit, "max_ratio": data.max_ratio,
                     "languages": languages, "least_log_probability": least,
-                    "dtype": this.config.model.dtype,
                     **vars(translator.options),
                 }  # fmt: skip
                 del made_with["batch_tokens"]  # may be lowered if memory is short

@@ -10,6 +10,7 @@ host turns results into text.
 import copy
 import heapq
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -225,7 +226,7 @@ class Engine:
     def _fit(self, group: Sequence[Task]) -> None:
         """Grow the shape for a new group, or shrink it if it is far too large."""
         new, old = self._needed_shape(group), self._shape
-        is_less = new.slots < old.slots or new.ring < old.ring
+        is_less = any(map(operator.lt, new, old))
         self._too_large = self._too_large + 1 if is_less else 0
         new = self._shapes.fitted(old, new, self._too_large)
         while new != self._shape:

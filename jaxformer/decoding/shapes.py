@@ -38,7 +38,7 @@ class Shapes:
         self._batch_tokens, self._devices = batch_tokens, devices
         self.most = MOST_SLOTS
         self.all: list[Shape] = []  # if they are limited, by length, then slots
-        self._used: set[Shape] = set()  # otherwise
+        self._used: set[Shape] = set()  # so far, if they are not limited
 
     def limit(
         self, source: int, output: int, slots: int, is_one: bool = False
@@ -100,8 +100,9 @@ class Shapes:
         if new.ring < old.ring < 2 * new.ring:
             new = new._replace(ring=old.ring)
         # Compiling for a smaller shape takes longer than a few steps of a larger one.
+        self._used.add(old)
         is_soon = age < SHRINK_AFTER and new not in self._used
-        if is_soon and largest.slots <= most:
+        if is_soon and largest in self._used and largest.slots <= most:
             new = largest
         self._used.add(new)
         return new

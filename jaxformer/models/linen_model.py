@@ -23,8 +23,9 @@ class LinenModel:
     vocab_size: int
     rematerialise: bool
     source_vocab_size: int | None = None  # None: vocab_size
-    activation_dtype: str | None = None  # their type; None: see `mixed_precision`
+    activation_dtype: str | None = None  # None: see `mixed_precision`
     network_type: ClassVar[type[nn.Module]]
+    wide_results: ClassVar[bool] = False  # see `mixed_precision`
     decoder_type: ClassVar[type]  # made from the config and the module
 
     @property

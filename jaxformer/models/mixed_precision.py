@@ -1,9 +1,10 @@
 """bfloat16 on CPUs: the factors of products with weights, and nothing else.
 
 Processors with AVX512-BF16 or AMX multiply bfloat16 numbers twice as fast as float32
-and add them up in float32. XLA uses that for rows of the left factor, if the result is
-float32; for results in bfloat16 it casts the factors to float32. All other operations
-take as long in either type, so on CPUs activations stay float32.
+and add them up in float32. XLA uses that if the result is float32 and the left factor
+is stored by rows. For results in bfloat16, or a transposed left factor, it casts the
+factors to float32. All other operations take as long in either type, so on CPUs the
+activations of a Transformer stay float32.
 """
 
 import jax
@@ -21,7 +22,10 @@ def default_activation_dtype(dtype: str) -> str:
 def transposed(x: jax.Array) -> jax.Array:
     """Copy x [..., M] to [M, rows], for a product that sums over rows.
 
-    XLA would make a transposition a matter of layout, for which it has no kernel.
+    XLA would make a transposition a matter of layout, for which it has no kernel. It
+    cannot split a copy over the mesh axis `tensor`.
     """
-    rows = x.reshape(-1, x.shape[-1])
-    return with_layout_constraint(rows.T, Layout((0, 1)))
+    columns = x.reshape(-1, x.shape[-1]).T
+    if jax.sharding.get_abstract_mesh().shape.get("tensor", 1) > 1:
+        return columns
+    return with_layout_constraint(columns, Layout((0, 1)))

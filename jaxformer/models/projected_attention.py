@@ -41,7 +41,7 @@ class ProjectedAttention(MultiHeadAttention, kw_only=True):
         def mixed(name: str, x: jax.Array) -> jax.Array:
             """Mix tokens: [B, L, H, K] -> [B, k, H, K]."""
             matrix = self.param(name, init, (self.count, self.longest))
-            matrix = matrix[:, : x.shape[1]].astype(self.dtype)
+            matrix = matrix[:, : x.shape[1]].astype(x.dtype)
             return jnp.einsum("ms,bshk->bmhk", matrix, jnp.where(is_real, x, 0))
 
         keys, values = mixed("key_mixture", key), mixed("value_mixture", value)

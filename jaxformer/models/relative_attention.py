@@ -93,7 +93,7 @@ class RelativeAttention(MultiHeadAttention, kw_only=True):
         init = nn.initializers.xavier_uniform()
         init = nn.with_logical_partitioning(init, (None, "head_size"))
         of_key, of_value = (
-            self.param(name, init, (2 * self.distance + 1, size)).astype(self.dtype)
+            self.param(name, init, (2 * self.distance + 1, size)).astype(query.dtype)
             for name, size in (("relative_key", self.d_k), ("relative_value", self.d_v))
         )
         weights = relative_weights(query, key, of_key, mask)

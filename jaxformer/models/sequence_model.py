@@ -110,7 +110,9 @@ class Model(Protocol):
 
     config: Any  # the config section `model`, a dataclass
     d_model: int  # width of the output table
-    dtype: str  # of activations
+    vocab_size: int  # of targets
+    dtype: str  # of the factors of products
+    wide_results: bool  # products in bfloat16 have results in float32 on CPUs
     longest: int | None  # most tokens of a sequence; None: no limit
     decoder: Decoder
 

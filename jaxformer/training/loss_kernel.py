@@ -19,7 +19,7 @@ class Plan(NamedTuple):
 
     chunk_tokens: int  # whose logits are held at a time
     sums_by_product: bool  # a product sums exponentials, which are in its dtype
-    copies_transposed: bool = False  # factors in bfloat16
+    copies_transposed: bool = False  # the exponentials, if they are in bfloat16
 
 
 # On a CPU 512 tokens are as fast as 256 or 1,024. On accelerators the gradient of the
@@ -81,6 +81,7 @@ def _in_chunks(
         ones = jnp.ones((8, len(matrix)), x.dtype)  # XLA would not multiply by one row
         row_sum = jnp.matmul(ones, matrix, preferred_element_type=jnp.float32)[0]
     else:
+        # Rounding hardly changes the sum of so many rows.
         row_sum = embedding.sum(axis=0)  # [D]
     output = (matrix, row_sum, bias, 0.0 if bias is None else bias.sum())
     (grad_matrix, grad_bias), (grad_x, sums) = jax.lax.scan(

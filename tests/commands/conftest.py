@@ -18,6 +18,7 @@ from unittest import mock
 
 import pytest
 
+from jaxformer import main as main_module
 from jaxformer.main import main
 from tests.commands.cluster import Cluster
 from tests.commands.runs import config_flags, text_of
@@ -113,6 +114,13 @@ class Trained(NamedTuple):
 
 
 Command = Callable[..., Answer]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def allocator_of_pytest() -> Iterator[None]:
+    """Commands in this process leave its allocator alone."""
+    with mock.patch.object(main_module, "keep_memory"):
+        yield
 
 
 @pytest.fixture(scope="session")

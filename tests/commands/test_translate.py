@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import jaxformer
@@ -129,15 +130,29 @@ def test_one_line_has_a_prefix_and_an_ensemble_of_equal_runs_changes_nothing(
     assert found[:4] == [expected[line] for line in lines[1:5]]
 
 
-@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
-def test_products_in_bfloat16_translate_nearly_the_same(use, toy, expected, dtype):
-    answer = use("translate", f"--dtype={dtype}", stdin=toy.test)
-    same = sum(
-        line == expected[text]
-        for text, line in zip(toy.test, answer.lines, strict=True)
+def test_products_in_bfloat16_translate_nearly_the_same(use, trained, toy):
+    """Also where the other members of an ensemble have float32 in their configs."""
+    ensemble = f"--ensemble={trained.workdir}"
+    exact, *others = (
+        [json.loads(line)["hypotheses"][0] for line in answer.lines]
+        for answer in (
+            use("translate", "--json", *flags, stdin=toy.test)
+            for flags in ((), ("--dtype=bfloat16",), ("--dtype=bfloat16", ensemble))
+        )
     )
-    assert same >= 0.9 * len(toy.test)
-    assert ("times as fast here as those in float32" in answer.err) == (dtype == "auto")
+    values = [[each["log_probability"] for each in found] for found in (exact, *others)]
+    assert values[0] != values[1]
+    for found, rounded in zip(others, values[1:], strict=True):
+        same = [a["text"] == b["text"] for a, b in zip(exact, found, strict=True)]
+        assert sum(same) >= 0.9 * len(same)
+        near = [abs(a - b) < 0.1 for a, b in zip(values[0], rounded, strict=True)]
+        assert sum(near) >= 0.9 * len(near)
+    np.testing.assert_allclose(values[1], values[2], atol=1e-4)
+
+
+def test_the_fastest_type_is_chosen_by_a_test(use, toy):
+    answer = use("translate", "--dtype=auto", stdin=toy.test[:1])
+    assert "times as fast here as float32" in answer.err
 
 
 def test_phrases_of_a_line_are_in_its_translation(use, toy, expected, tmp_path):

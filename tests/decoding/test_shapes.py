@@ -13,6 +13,12 @@ def test_a_smaller_shape_is_compiled_only_for_many_steps():
     assert shapes.fitted(SMALL, LARGE, 0) == LARGE
 
 
+def test_nothing_is_compiled_for_the_sake_of_a_shape_that_stays_large():
+    """More slots and a shorter ring: either shape is new."""
+    shapes, old, new = Shapes(25_000, 1), Shape(16, 16, 64), Shape(64, 16, 16)
+    assert shapes.fitted(old, new, 0) == new
+
+
 def test_longer_sources_leave_fewer_slots_at_once():
     shapes = Shapes(64 * 32, 1)
     longer = Shape(8, 128, 128)

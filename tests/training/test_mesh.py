@@ -79,8 +79,9 @@ class Program(NamedTuple):
 
 @functools.cache
 def program(
-    sizes, *, has_biases=False, window=None, variant=None, freeze=(), rule="adam"
-):
+    sizes, *, has_biases=False, window=None, variant=None, freeze=(), rule="adam",
+    dtype="float32",
+):  # fmt: skip
     """Of the paper's model, or with biases as published models have, or a window.
 
     Or one of VARIANTS. `rule` is one of OPTIMIZERS.
@@ -89,7 +90,7 @@ def program(
     optimizer, _ = optimizer_of(d_model=D, **OPTIMIZERS[rule])
     model = model_of(
         **SIZES, dropout=0.1, attention_bias=has_biases, logits_bias=has_biases,
-        **{"attention_window": window, **VARIANTS.get(variant, {})},
+        **{"attention_window": window, "dtype": dtype, **VARIANTS.get(variant, {})},
     )  # fmt: skip
     batch = next(batches(sizes))
     with (
@@ -172,6 +173,23 @@ def test_variants_make_the_same_updates_on_a_mesh(variant):
     found, expected = (reports(each, 3, variant=variant) for each in (ALL, ONE))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert np.abs(expected[:, 0] / reports(ONE, 3)[:, 0] - 1).max() > 1e-4
+
+
+@pytest.mark.parametrize("sizes", [FSDP, ALL, TENSOR])
+def test_products_in_bfloat16_make_the_same_updates_on_a_mesh(sizes):
+    """As exactly as their rounding, and nothing more crosses.
+
+    A mesh that splits the batch also gathers embeddings in bfloat16.
+    """
+    found, expected = (reports(each, 3, dtype="bfloat16") for each in (sizes, ONE))
+    np.testing.assert_allclose(found[:, :2], expected[:, :2], rtol=2**-9)
+    np.testing.assert_allclose(found[:, 4], expected[:, 4], rtol=2**-7)
+    assert (found[:, 3] == expected[:, 3]).all()
+    rounded, exact = (
+        sum(each.elements for each in update.collectives)
+        for update in (program(sizes, dtype="bfloat16"), program(sizes))
+    )
+    assert rounded <= exact
 
 
 def test_adafactor_with_decay_makes_the_same_updates_on_a_mesh():

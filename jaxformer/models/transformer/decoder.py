@@ -85,11 +85,15 @@ class TransformerDecoder:
     def weights(self, params: Parameters) -> Weights:
         stack, layers = params["decoder"], range(self.config.decoder_layers)
 
-        def cast(leaf: jax.Array) -> jax.Array:  # as the encoder multiplies it
-            return leaf.astype(self.config.dtype) if leaf.ndim > 1 else leaf
+        def cast(leaf: jax.Array) -> jax.Array:
+            return leaf.astype(self.config.dtype)
 
+        def as_multiplied(path: tuple, leaf: jax.Array) -> jax.Array:
+            return cast(leaf) if path[-1].key == "kernel" else leaf
+
+        encoder = jax.tree.map_with_path(as_multiplied, params["encoder"])
         return Weights(
-            {**params, "encoder": jax.tree.map(cast, params["encoder"])},
+            {**params, "encoder": encoder},
             cast(params["embedding"]),
             jax.tree.map(cast, params.get("output_embedding")),
             [self._arranged(stack[f"layer_{n}"]) for n in layers],
@@ -119,7 +123,8 @@ class TransformerDecoder:
             "hidden": linear(d_model, feed["hidden"]),
             "output": linear(self.config.d_ff, feed["output"]),
             "relative": jax.tree.map(
-                lambda table: table.astype(self.config.dtype), Attended(*tables)
+                lambda table: table.astype(self.network.activation_dtype),
+                Attended(*tables),
             ),
             "norms": {
                 name: layer[f"{name}_sublayer"]["norm"] for name in SUBLAYERS["decoder"]
@@ -213,14 +218,16 @@ class TransformerDecoder:
                 x = residual(x, function, norm=norm, norm_first=config.norm_first)
             return x, past
 
-        x = jnp.take(weights.embedding, newest.tokens, axis=0) * config.d_model**0.5
+        dtype, table = self.network.activation_dtype, weights.embedding
+        table = table if table.dtype == dtype else params["embedding"]
+        x = jnp.take(table, newest.tokens, axis=0) * config.d_model**0.5
         if config.adds_positions:
             positions = params.get("position_embedding")
             if positions is None:
                 positions = jnp.asarray(sinusoidal_positions(length, config.d_model))
             x = x + positions[newest.ages][:, None]  # [B, W, D]
         x = x.reshape(batch * width, -1).T  # [D, R]
-        x = x.astype(self.network.activation_dtype)
+        x = x.astype(dtype)
         new_cache = []
         for each in zip(weights.layers, memory.layers, cache, strict=True):
             x, past = apply(x, *each)

@@ -24,6 +24,7 @@ class TransformerModel(LinenModel):
 
     config: TransformerConfig
     network_type: ClassVar = Transformer
+    wide_results: ClassVar = True
     decoder_type: ClassVar = TransformerDecoder
 
     @property

@@ -124,7 +124,7 @@ class Transformer(nn.Module):
     vocab_size: int  # of targets
     rematerialise: bool
     source_vocab_size: int | None  # None: vocab_size
-    activation_dtype: str  # their type
+    activation_dtype: str  # float32 or the dtype of the config
 
     def setup(self) -> None:
         config, named = self.config, nn.with_logical_partitioning
