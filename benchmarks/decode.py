@@ -10,8 +10,8 @@ translations of exactly 30, by greedy search and with a beam of 4; --layers, --d
 lines. The first turn of each is not counted; that of real text is reported as "first
 time". --threads are those of a peer, by default one a core. Packages that are not
 installed are left out, and named. All contestants run on the GPU if there is one.
---dtype=bfloat16 is ours, and Hugging Face's: CTranslate2 takes float32, int8, int16 and
-bfloat16 on a CPU, float16 and int8 with float16 on a GPU.
+--dtype=bfloat16 is ours, and Hugging Face's: CTranslate2 takes those of QUANTIZED that
+it has for the device.
 """
 
 import argparse
@@ -57,6 +57,11 @@ def quantized() -> dict[str, str]:
     return {f"{CT2} {kind}": kind for kind in kinds}
 
 
+def beside() -> str:
+    """The contestant that ratios are to."""
+    return f"{CT2} {QUANTIZED[device_name()][0]}"
+
+
 def both(
     model: peers.Model, decoding: dict, folder: Path, threads: int, **search: object
 ) -> dict[str, Translate]:
@@ -94,7 +99,7 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
     model = sizes.model(dropout=0.0)
     params = draw_parameters(model)
     tokenizer, found = peers.Numbers(sizes.vocabulary), {}
-    peer = f"{CT2} {QUANTIZED[device_name()][0]}"
+    peer = beside()
     lines = [tokenizer.decode(ids) for ids in sizes.sentences(sizes.source, 1)]
     exact = dict.fromkeys(("min_decoding_length", "max_decoding_length"), sizes.target)
     for search, beam_size in BEAMS.items():
@@ -135,7 +140,7 @@ def real_text(options: argparse.Namespace, folder: Path) -> dict:
         max_batch_size=CT2_BATCH, batch_type="tokens", length_penalty=decoding["alpha"],
         disable_unk=True,
     )  # fmt: skip
-    lines, peer = list(read_lines(options.text)), f"{CT2} {QUANTIZED[device_name()][0]}"
+    lines, peer = list(read_lines(options.text)), beside()
     found, amounts = {}, dict.fromkeys(translators, len(lines))
     for label, repeats in (("first time", 1), ("again", options.repeats)):
         rounds, outputs = compare(translators, lines, repeats)

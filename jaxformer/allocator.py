@@ -2,7 +2,7 @@
 
 XLA allocates the arrays of a program each time it runs. The C library of Linux gets
 large blocks from the kernel and gives them back when they are freed, so every run
-faults in its pages again: a quarter to a half of the time of an update.
+faults in its pages again: a fifth to a third of the time of an update.
 """
 
 import ctypes

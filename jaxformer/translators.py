@@ -224,7 +224,6 @@ def open_translator(
         options["comet"] = Comet(Path(comet), comet_python)
     keep_compiled()
     run = open_run(workdir, request, dtype)
-    dtype = dtype and run.config.model.dtype
     params, options = open_models(run, checkpoint, dtype=dtype, **options)
     return run, make_translator(run, params, **options)
 
@@ -243,8 +242,8 @@ def open_models(
 
     `checkpoint` is as for `read_parameters`, also of an `ensemble`. `ensemble` and
     `rerank` are workdirs of further models; those of `rerank` have the checkpoint that
-    their config asks for. All have the type of products `dtype`, or None: each that of
-    its config. `options` are those of `make_translator`.
+    their config asks for. `dtype` is as for `open_run`, for each of them. `options` are
+    those of `make_translator`.
     """
     rerankers = open_rerankers(run, rerank, rerank_weights, dtype)
     members = open_members(ensemble, checkpoint, dtype)

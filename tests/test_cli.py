@@ -56,14 +56,8 @@ def test_a_command_takes_exactly_its_flags(mode):
     passed_on = {*COMMANDS[mode].flags} - named - {"init_from"}  # in `config`
     assert named <= {"config", "workdir", *COMMANDS[mode].flags}
     limits = Limits.__annotations__.keys()
-    assert passed_on <= {
-        *TRANSLATION,
-        "checkpoint",
-        "ensemble",
-        "dtype",
-        *CHOICE,
-        *limits,
-    }
+    models = {"checkpoint", "ensemble", "dtype"}
+    assert passed_on <= {*TRANSLATION, *models, *CHOICE, *limits}
     assert len(named) + bool(passed_on) == len(parameters)
 
 

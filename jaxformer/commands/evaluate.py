@@ -44,7 +44,6 @@ def run(
     metric = open_comet(comet, comet_python, options.get("minimum_bayes_risk"))
     whole, tag = open_run(workdir, config, dtype), options.get("tag", "")
     this, text = read_text(whole, source, reference, split, tag)
-    dtype = dtype and this.config.model.dtype
     done, _ = evaluate(this, text, comet=metric, dtype=dtype, **options)
     if output is not None and processes.is_first():
         write_atomically(output, "".join(f"{line}\n" for line in done.translations))

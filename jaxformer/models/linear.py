@@ -29,7 +29,7 @@ def _backward(
     product = functools.partial(jnp.einsum, preferred_element_type=result)
     x, gradient = x.astype(dtype), gradient.astype(dtype)
     grad_x = product("bln,mn->blm", gradient, matrix.astype(dtype))
-    if x.dtype != result:
+    if x.dtype != result:  # on CPUs, see `mixed_precision`
         rows = gradient.reshape(-1, gradient.shape[-1])
         grad_matrix = product("mr,rn->mn", transposed(x), rows)
     else:

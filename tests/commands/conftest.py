@@ -117,10 +117,10 @@ Command = Callable[..., Answer]
 
 
 @pytest.fixture(autouse=True, scope="session")
-def allocator_of_pytest() -> Iterator[None]:
-    """Commands in this process leave its allocator alone."""
-    with mock.patch.object(main_module, "keep_memory"):
-        yield
+def keep_memory() -> Iterator[mock.Mock]:
+    """What commands call in this process, whose allocator they leave alone."""
+    with mock.patch.object(main_module, "keep_memory") as called:
+        yield called
 
 
 @pytest.fixture(scope="session")

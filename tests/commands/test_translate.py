@@ -150,6 +150,16 @@ def test_products_in_bfloat16_translate_nearly_the_same(use, trained, toy):
     np.testing.assert_allclose(values[1], values[2], atol=1e-4)
 
 
+def test_translate_keeps_freed_memory_and_export_does_not(
+    use, toy, tmp_path, keep_memory
+):
+    export = "--format=ctranslate2", f"--output={tmp_path / 'exported'}"
+    for mode, flags, is_kept in (("translate", (), True), ("export", export, False)):
+        keep_memory.reset_mock()
+        assert use(mode, *flags, stdin=toy.test[:1]).code == 0
+        assert keep_memory.called == is_kept
+
+
 def test_the_fastest_type_is_chosen_by_a_test(use, toy):
     answer = use("translate", "--dtype=auto", stdin=toy.test[:1])
     assert "times as fast here as float32" in answer.err

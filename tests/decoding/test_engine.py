@@ -266,6 +266,18 @@ def test_limited_shapes_change_no_result():
     assert {(4, 8, 8), (1, 12, 15)} <= used <= set(shapes)
 
 
+def test_a_shape_shrinks_when_only_its_sources_are_too_long(monkeypatch):
+    engine = Engine(Tables(), SEARCHES["beam"], batch_tokens=BATCH_TOKENS, rows=None)
+    engine._shape, short = shapes.Shape(1, 32, 64), shapes.Shape(1, 8, 64)
+    monkeypatch.setattr(engine, "_needed_shape", lambda group: short)
+    monkeypatch.setattr(engine, "_resize", lambda new: setattr(engine, "_shape", new))
+    for _ in range(shapes.SHRINK_AFTER - 1):
+        engine._fit([])
+    assert engine._shape == (1, 32, 64)
+    engine._fit([])
+    assert engine._shape == short
+
+
 @pytest.mark.parametrize(("devices", "phrases"), [(2, ()), (3, ()), (2, ((4, 5),))])
 def test_slots_on_several_devices_change_nothing(devices, phrases):
     mesh = jax.make_mesh(

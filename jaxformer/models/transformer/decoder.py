@@ -226,8 +226,7 @@ class TransformerDecoder:
             if positions is None:
                 positions = jnp.asarray(sinusoidal_positions(length, config.d_model))
             x = x + positions[newest.ages][:, None]  # [B, W, D]
-        x = x.reshape(batch * width, -1).T  # [D, R]
-        x = x.astype(dtype)
+        x = x.reshape(batch * width, -1).T.astype(dtype)  # [D, R]
         new_cache = []
         for each in zip(weights.layers, memory.layers, cache, strict=True):
             x, past = apply(x, *each)
