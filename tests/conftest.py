@@ -1,6 +1,7 @@
 """Every test has eight simulated devices; silent rank promotion is an error."""
 
 import contextlib
+import importlib.util
 import logging
 import os
 from importlib.metadata import version
@@ -28,6 +29,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from jaxformer.worker import Worker  # noqa: E402
 from tests.comet_package import write_stand_in  # noqa: E402
 
 jax.config.update("jax_platforms", "cpu")
@@ -60,6 +62,24 @@ def branches_of_tpu(monkeypatch):
         return (tpu or default)(*args)
 
     monkeypatch.setattr(jax.lax, "platform_dependent", choose)
+
+
+@pytest.fixture(scope="session")
+def transformers():
+    """Call a function of tests/huggingface.py in a process of its own.
+
+    Takes its name and arguments. Skips the test without Hugging Face's package.
+    """
+    for name in ("torch", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed: extra `torch`")
+    with Worker("tests.huggingface:call") as worker:
+
+        def call(name, *arguments, **named):
+            worker.send((name, arguments, named))
+            return worker.receive()
+
+        yield call
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ SOURCE = "bo da fe gi hu ka le mo ni pa ru te".split()  # noqa: SIM905
 TARGET = "SU RI BO KA FE MO TE DA HU LE NI GI".split()  # noqa: SIM905
 # Word by word, in the same order: learnt in a few seconds.
 WORDS = dict(zip(SOURCE, TARGET, strict=True))
-CONFIG = '''"""A run of seconds."""
+EXTRA_LENGTH = 8  # tokens
+CONFIG = f'''"""A run of seconds."""
 
 from jaxformer.configs import wmt_base
 
@@ -48,7 +49,7 @@ def get_config():
         steps=100, tokens_per_update=3072, tokens_per_microbatch=3072, log_every=20,
         eval_every=50, save_every=25, keep=3, average=2, label_smoothing=0.0,
     )
-    config.decoding.update(beam_size=2, extra_length=8, batch_tokens=512)
+    config.decoding.update(beam_size=2, extra_length={EXTRA_LENGTH}, batch_tokens=512)
     return config
 '''
 

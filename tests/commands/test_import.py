@@ -9,7 +9,6 @@ import pytest
 
 from jaxformer.errors import InputError
 from tests.commands.runs import config_flags, losses
-from tests.export.published import make_published
 
 pytest.importorskip("safetensors", reason="not installed: extra `export`")
 
@@ -102,13 +101,11 @@ def test_a_failed_import_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_published_model_is_fine_tuned(command, import_, toy, tmp_path):
+def test_a_published_model_is_fine_tuned(command, import_, toy, tmp_path, transformers):
     """One with two tokeniser models, biases everywhere and another activation."""
-    pytest.importorskip("torch", reason="PyTorch is not installed: extra `torch`")
-    pytest.importorskip("transformers", reason="not installed: extra `torch`")
     workdir, opus = tmp_path / "run", tmp_path / "opus"
     train = ((toy.directory / f"train.{side}").read_text() for side in ("en", "de"))
-    make_published(opus, *(text.splitlines() for text in train))
+    transformers("make_published", opus, *(text.splitlines() for text in train))
     training = config_flags("training", steps=60, ema_decay=0.9)
     flags = (*training, "--config.optimizer.warmup_steps=10")
     assert import_(workdir, opus, *flags).code == 0

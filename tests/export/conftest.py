@@ -121,32 +121,18 @@ def export_to_marian(tmp_path_factory, words) -> Callable[..., Path]:
     return export
 
 
-@pytest.fixture(scope="session")
-def transformers():
-    """Hugging Face's package, or a skipped test."""
-    pytest.importorskip("torch", reason="not installed: extra `torch`")
-    package = pytest.importorskip("transformers", reason="not installed: extra `torch`")
-    package.utils.logging.disable_progress_bar()
-    return package
-
-
 def log_probabilities(model, params, batch) -> np.ndarray:
     """Compute log P of every next piece of the targets: [B, T, V]."""
     logits = jax.jit(lambda params: model.logits(params, batch))
     return np.array(jax.nn.log_softmax(logits(params)))
 
 
-def assert_transformers_agrees(theirs, model, params, batch, rows) -> None:
-    """Compare log P with Transformers' model, whose ids are `rows` by our id."""
-    import torch
-
+def assert_transformers_agrees(transformers, folder, model, params, batch, rows):
+    """Compare log P with Transformers' checkpoint, whose ids are `rows` by our id."""
     target = shift_right(batch.target, batch.target_segments)
-    source, target, segments = (
-        torch.tensor(np.asarray(ids)).long()
-        for ids in (rows[batch.source], rows[target], batch.source_segments)
-    )
-    found = theirs(input_ids=source, attention_mask=segments, decoder_input_ids=target)
-    found = found.logits[..., rows].log_softmax(-1).detach().numpy()
+    source, target = rows[batch.source], rows[target]
+    segments = np.asarray(batch.source_segments)
+    found = transformers("log_probabilities", folder, source, segments, target, rows)
     ours = log_probabilities(model, params, batch)
     real = np.asarray(batch.target_segments) != 0
     assert np.ptp(ours[real], axis=-1).min() > 5  # so that errors would show
