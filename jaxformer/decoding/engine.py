@@ -70,7 +70,7 @@ class Engine:
         self._tasks: dict[int, Task] = {}  # by slot
         self._state: SearchState | None = None
         self._shape = Shape(0, 0, 0)
-        self._too_large = 0  # advances since the shape was as needed
+        self._too_large = Shape(0, 0, 0)  # advances since each size was as needed
 
     @property
     def load(self) -> tuple[int, int]:
@@ -184,8 +184,8 @@ class Engine:
 
     def _begin(self, group: Sequence[Task]) -> None:
         self._tasks = dict(enumerate(group))
-        arrays = self._arrays(group, self._shape.slots)
-        self._state = self._programs.begin(self.weights, *arrays, self._shape.ring)
+        memory, requests = self._encoded(group, self._shape.slots)
+        self._state = self._programs.begin(memory, requests, self._shape.ring)
 
     def _insert(self, group: Sequence[Task]) -> None:
         """Start tasks in free slots."""
@@ -199,9 +199,8 @@ class Engine:
         indices = np.full(size, self._shape.slots, np.int32)  # this slot does not exist
         indices[: len(tasks)] = free[: len(tasks)]
         self._tasks |= zip(indices.tolist(), tasks, strict=False)
-        self._state = self._programs.insert(
-            self.weights, self._state, indices, *self._arrays(tasks, size)
-        )
+        begun = self._encoded(tasks, size)
+        self._state = self._programs.insert(self._state, indices, *begun)
 
     @property
     def _portion(self) -> int:
@@ -226,8 +225,9 @@ class Engine:
     def _fit(self, group: Sequence[Task]) -> None:
         """Grow the shape for a new group, or shrink it if it is far too large."""
         new, old = self._needed_shape(group), self._shape
-        is_less = any(map(operator.lt, new, old))
-        self._too_large = self._too_large + 1 if is_less else 0
+        too_large = zip(map(operator.lt, new, old), self._too_large, strict=True)
+        ages = (age + 1 if is_less else 0 for is_less, age in too_large)
+        self._too_large = Shape(*ages)
         new = self._shapes.fitted(old, new, self._too_large)
         while new != self._shape:
             self._resize(self._shapes.next(self._shape, new))
@@ -261,10 +261,12 @@ class Engine:
             return []
         return np.asarray(self._state.ages)[list(self._tasks)].tolist()
 
-    def _arrays(self, tasks: Sequence[Task], count: int) -> tuple[np.ndarray, Requests]:
-        _, source, output = self._shape
-        sizes = {"count": count, "source": source, "output": output}
-        return as_arrays(tasks, **sizes, with_phrases=self._with_phrases)
+    def _encoded(self, tasks: Sequence[Task], count: int) -> tuple[Any, Requests]:
+        """The memory and the requests of `count` slots, the first for tasks."""
+        sizes = {"count": count, "source": self._shape.source}
+        sizes |= {"output": self._shape.ring, "with_phrases": self._with_phrases}
+        source, requests = as_arrays(tasks, **sizes)
+        return self._programs.encode(self.weights, source), requests
 
     def _launch(self, most: int | None) -> None:
         shape, live = self._shape, len(self._tasks)

@@ -4,6 +4,7 @@ Programs are compiled when they are needed, for one of many shapes. A server lim
 shapes to few, so that it can compile all programs before it is ready.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 SHORTEST_BUCKET = 16  # tokens
@@ -83,15 +84,15 @@ class Shapes:
         length = max(source, ring)
         return min(s for s in self.all if s.slots >= slots and s.ring >= length)
 
-    def fitted(self, old: Shape, new: Shape, age: int) -> Shape:
+    def fitted(self, old: Shape, new: Shape, ages: Sequence[int]) -> Shape:
         """The shape to use when `new` is needed: small changes are ignored.
 
-        Resizing moves data, and compiles for a shape that was not used before. `age` is
-        the number of calls since `old` was the shape needed.
+        Resizing moves data, and compiles for a shape that was not used before. `ages`
+        are the numbers of calls since which each size of `old` has been too large.
         """
         largest = Shape(*map(max, old, new))
         if self.all:
-            return new if age >= SHRINK_AFTER else largest
+            return new if max(ages) >= SHRINK_AFTER else largest
         most = self.most_slots(largest.source)
         if new.slots < old.slots < 4 * new.slots and old.slots <= most:
             new = new._replace(slots=old.slots)
@@ -101,9 +102,15 @@ class Shapes:
             new = new._replace(ring=old.ring)
         # Compiling for a smaller shape takes longer than a few steps of a larger one.
         self._used.add(old)
-        is_soon = age < SHRINK_AFTER and new not in self._used
-        if is_soon and largest in self._used and largest.slots <= most:
-            new = largest
+        kept = Shape(
+            *(
+                less if age >= SHRINK_AFTER else more
+                for age, less, more in zip(ages, new, largest, strict=True)
+            )
+        )
+        fits = kept.slots <= self.most_slots(kept.source)
+        if fits and new not in self._used and (kept in self._used or largest == old):
+            new = kept
         self._used.add(new)
         return new
 

@@ -24,6 +24,7 @@ from jaxformer.models.sequence_model import pad, resize_ring
 class SlotPrograms:
     """The compiled programs; `advance` and `insert` donate the given state.
 
+    `encode` has a program of its own, which does not depend on the length of the ring.
     `rows` shards the slots; the clock is replicated.
     """
 
@@ -33,7 +34,7 @@ class SlotPrograms:
         options: SearchOptions,
         rows: jax.sharding.NamedSharding | None,
     ) -> None:
-        self._scorer, self._options = scorer, options
+        self._scorer, self._options, self._rows = scorer, options, rows
         shardings, on_mesh = None, contextlib.nullcontext
         if rows is not None:
             clock = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec())
@@ -47,27 +48,33 @@ class SlotPrograms:
                 with on_mesh():  # from which a model reads the platform
                     return program(*args, **named)
 
-            return jax.jit(traced, out_shardings=shardings, **how)
+            return jax.jit(traced, **{"out_shardings": shardings, **how})
 
-        self.begin = jit(self._begin, static_argnums=3)
-        self.insert = jit(self._insert, donate_argnums=1)
+        self.encode = jit(self._encode, out_shardings=None)
+        self.begin = jit(self._begin, static_argnums=2)
+        self.insert = jit(self._insert, donate_argnums=0)
         self.advance = jit(self._advance, donate_argnums=1)
         self.resize = jit(self._resize, static_argnums=2)
 
-    def _begin(
-        self, weights: Any, source: jax.Array, requests: Requests, ring: int
-    ) -> SearchState:
-        """Encode sources int32 [B, S] and start them in new slots."""
-        sizes = {"width": self._options.beam_size, "length": ring}
+    def _encode(self, weights: Any, source: jax.Array) -> Any:
+        """Encode sources int32 [B, S]; devices share them if they can do so evenly."""
         memory = self._scorer.encode(weights, source)
-        cache = self._scorer.empty_cache(batch=len(source), **sizes)
+        if self._rows is None or len(source) % self._rows.num_devices:
+            return memory
+        return jax.lax.with_sharding_constraint(memory, self._rows)
+
+    def _begin(self, memory: Any, requests: Requests, ring: int) -> SearchState:
+        """Start the memory of B sources in new slots."""
+        sizes = {"width": self._options.beam_size, "length": ring}
+        batch = len(requests.max_lengths)
+        cache = self._scorer.empty_cache(batch=batch, **sizes)
         return start(requests, (memory, cache), **sizes)
 
     def _insert(
-        self, weights: Any, state: SearchState, indices: jax.Array, *begun: Any
+        self, state: SearchState, indices: jax.Array, memory: Any, requests: Requests
     ) -> SearchState:
-        """Begin sources int32 [E, S] with requests in slots `indices` int32 [E]."""
-        new = self._begin(weights, *begun, state.tokens.shape[2])
+        """Start the memory of E sources in slots `indices` int32 [E]."""
+        new = self._begin(memory, requests, state.tokens.shape[2])
 
         def put(old: jax.Array, new: jax.Array) -> jax.Array:
             return old.at[indices].set(new, mode="drop")
