@@ -26,6 +26,11 @@ from jaxformer.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = "jax", "flax", "optax", "tensorflow", "ctranslate2", "torch", "transformers"
+# Kinds of x86 processors, which differ in their fastest products, by a flag of Linux.
+KINDS = {
+    "AMX": "amx_bf16", "AVX512-BF16": "avx512_bf16", "AVX512": "avx512f",
+    "AVX2": "avx2",
+}  # fmt: skip
 PAUSE = 0.3  # seconds between turns, in which the threads of the last turn go to sleep
 
 Figures = dict[str, Any]  # see `figures`
@@ -40,14 +45,22 @@ def has(*packages: str) -> bool:
     return not missing
 
 
+def kind_of(cpuinfo: str) -> str:
+    """Name the newest of KINDS that a processor has, by the text of /proc/cpuinfo."""
+    flags = set(" ".join(re.findall(r"^flags\s*: (.*)", cpuinfo, re.M)).split())
+    found = (kind for kind, flag in KINDS.items() if flag in flags)
+    return next(found, platform.machine())
+
+
 def machine() -> dict[str, Any]:
-    """Describe the machine: processor, cores, load, versions."""
+    """Describe the machine: processor, its kind, cores, load, versions."""
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     packages = importlib.metadata.packages_distributions()
     installed = {name: packages[name][0] for name in MODULES if name in packages}
     return {
         "cpu": next(iter(re.findall(r"model name\s*: (.*)", text)), platform.machine()),
+        "kind": kind_of(text),
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
@@ -56,15 +69,20 @@ def machine() -> dict[str, Any]:
 
 
 def start_command(
-    flags: Sequence[str], config: Mapping, environment: Mapping, **streams: Any
+    flags: Sequence[str],
+    config: Mapping,
+    environment: Mapping,
+    *,
+    file: str = "demo",
+    **streams: Any,
 ) -> subprocess.Popen:
-    """Start jaxformer; with a `config`, that is the demo's with these values.
+    """Start jaxformer; with a `config`, that is configs/`file`.py with these values.
 
     Compiled programs are kept below XDG_CACHE_HOME of `environment` alone. `streams`
     are arguments of `Popen`.
     """
     command = [sys.executable, "-m", "jaxformer.main", *flags]
-    command += ["--config=configs/demo.py"] if config else []
+    command += [f"--config=configs/{file}.py"] if config else []
     command += [f"--config.{key}={value}" for key, value in config.items()]
     environment = {**os.environ, **environment}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)

@@ -1,10 +1,13 @@
 """Measure seconds from a command to its first update and to its first translation.
 
     python benchmarks/startup.py [--quick] [--repeats=3]
+        [--multi30k=data/multi30k [--workdir=runs/demo]]
 
 The commands are started as a user starts them, for the demo's model and text, cold
 (nothing compiled is kept) and warm (after a cold run). Cold and warm take turns. The
-loss of the first update must be the same, cold and warm.
+loss of the first update must be the same, cold and warm. With --multi30k also the first
+update of configs/multi30k.py is measured, with the preparation of this text; and with
+--workdir whole commands that translate one of its captions, or 1,000, with this run.
 """
 
 import argparse
@@ -14,13 +17,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import harness
+from jaxformer.data.text import read_lines
+from jaxformer.errors import InputError
 from jaxformer.training.log import read_metrics
+
+Start = Callable[[Path], None]  # takes the folder of compiled programs
 
 SENTENCE = "Yesterday the teacher gave the children two old books.\n"
 CONFIG = {
@@ -31,19 +40,30 @@ CONFIG = {
 }  # fmt: skip
 
 
-def run(mode: str, workdir: Path, cache: Path, until: str | None = None) -> None:
+def run(
+    mode: str,
+    workdir: Path,
+    cache: Path,
+    until: str | None = None,
+    *,
+    config: dict = CONFIG,
+    file: str = "demo",
+) -> None:
     """Run a command; with `until`, kill it after the first line that begins so.
 
-    Lines are those of both streams, those of `translate` of stdout alone. Raises
-    RuntimeError if the command fails or ends before that line.
+    Lines are those of both streams, those of `translate` of stdout alone. `config` and
+    `file` are as for `start_command`. Raises RuntimeError if the command fails or ends
+    before that line.
     """
-    config, streams = CONFIG, dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    streams = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
     if mode == "translate":
         config = {}
     else:
         streams["stderr"] = subprocess.STDOUT
     flags, kept = [f"--mode={mode}", f"--workdir={workdir}"], {"XDG_CACHE_HOME": cache}
-    process = harness.start_command(flags, config, kept, text=True, **streams)
+    process = harness.start_command(
+        flags, config, kept, file=file, text=True, **streams
+    )
     if mode == "translate":
         process.stdin.write(SENTENCE)
         process.stdin.flush()
@@ -59,39 +79,80 @@ def run(mode: str, workdir: Path, cache: Path, until: str | None = None) -> None
     process.communicate()
 
 
+def translate(workdir: Path, cache: Path, lines: Sequence[str]) -> None:
+    """Translate lines; raises RuntimeError if not each has a translation."""
+    streams = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    flags = ["--mode=translate", f"--workdir={workdir}"]
+    process = harness.start_command(
+        flags, {}, {"XDG_CACHE_HOME": cache}, text=True, **streams
+    )
+    output, _ = process.communicate("".join(f"{line}\n" for line in lines))
+    if process.returncode or output.count("\n") != len(lines):
+        raise RuntimeError(f"{workdir} translated {output.count(chr(10))} lines")
+
+
+def starts(options: argparse.Namespace, folder: Path) -> dict[str, Start]:
+    """Make what is measured, by name; each is called with a folder of programs."""
+    training, losses = folder / "training", set()
+
+    def first_update(cache: Path) -> None:
+        shutil.rmtree(training, ignore_errors=True)
+        shutil.copytree(folder / "text", training)
+        run("train", training, cache, "step 1/")
+        losses.add(read_metrics(training)[0]["loss"])
+        if len(losses) > 1:
+            raise RuntimeError(f"the first losses differ: {losses}")
+
+    def of_multi30k(cache: Path) -> None:
+        shutil.rmtree(training, ignore_errors=True)
+        text = options.multi30k.absolute()
+        config = {"data.directory": text, "training.log_every": 1}
+        run("train", training, cache, "step 1/", config=config, file="multi30k")
+
+    found: dict[str, Start] = {
+        "first update": first_update,
+        "first translation": lambda c: run("translate", folder / "trained", c, ""),
+    }
+    if options.multi30k:
+        found["text and first update of multi30k.py"] = of_multi30k
+    if options.workdir:
+        for count in (1, 1000):
+            path = options.multi30k / "test_2016_flickr.en.gz"
+            lines = [*islice(read_lines(path), count)]
+            found[f"translate {count:,} captions"] = functools.partial(
+                translate, options.workdir.absolute(), lines=lines
+            )
+    return found
+
+
 def measure(options: argparse.Namespace) -> dict:
+    if options.workdir and not options.multi30k:
+        raise InputError("--workdir translates the text of --multi30k; give both")
     with tempfile.TemporaryDirectory(prefix="jaxformer-startup-") as name:
-        folder, losses, found = Path(name), [], {}
+        folder, found = Path(name), {}
         run("prepare", folder / "text", folder / "first")
         shutil.copytree(folder / "text", folder / "trained")
         run("train", folder / "trained", folder / "first")
 
-        def turn(what: str, *, is_cold: bool) -> None:
+        def turn(start: Start, *, is_cold: bool) -> None:
             if is_cold:
-                shutil.rmtree(folder / what, ignore_errors=True)
-            if what == "translation":
-                run("translate", folder / "trained", folder / what, "")
-                return
-            workdir = folder / "training"
-            shutil.rmtree(workdir, ignore_errors=True)
-            shutil.copytree(folder / "text", workdir)
-            run("train", workdir, folder / what, "step 1/")
-            losses.append(read_metrics(workdir)[0]["loss"])
+                shutil.rmtree(folder / "programs", ignore_errors=True)
+            start(folder / "programs")
 
-        for what in ("update", "translation"):
+        for what, start in starts(options, folder).items():
             turns = {
-                name: functools.partial(turn, what, is_cold=name == "cold")
+                name: functools.partial(turn, start, is_cold=name == "cold")
                 for name in ("cold", "warm")
             }
             rounds = harness.take_turns(turns, options.repeats)
             found[what] = harness.figures(rounds, dict.fromkeys(turns, 1), "cold")
-    if len(set(losses)) > 1:
-        raise RuntimeError(f"the first losses differ: {losses}")
     harness.print_figures(found, "starts", "cold", {})
-    return {"starts": {**found, "first_loss": losses[0]}}
+    return {"starts": found}
 
 
-main = functools.partial(harness.run, __doc__, measure, repeats=(3, 1))
+main = functools.partial(
+    harness.run, __doc__, measure, repeats=(3, 1), multi30k=None, workdir=None
+)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import all as figures
+from benchmarks.measurements import MEASUREMENTS
 from jaxformer import cli
 from jaxformer.config_files import read_config_file
 
@@ -17,6 +19,8 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 # Pages and the report that are made when the site is built.
 GENERATED = {"index.md", "commands.md", "config_keys.md", "modules.md", "multi30k.html"}
 BLOCK = re.compile(r"^ *```[^\n]*\n(.*?)^ *```$", re.M | re.S)
+# Flags of scripts that benchmarks/all.py does not start: for GPUs, and arithmetic.
+NOT_MEASURED = {"--fused_attention", "--rows=64", "--share=0.3"}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
@@ -84,6 +88,50 @@ def test_the_front_page_is_short_and_its_results_are_those_of_the_demo():
     row = re.search(r"^\| built-in grammar.*$", readme, re.M)[0]
     assert (one in row, two in row) == (True, True)
     assert '--8<-- "README.md:results"' in text_of(ROOT / "docs" / "results.md")
+
+
+@each_page
+def test_blocks_have_the_figures_that_are_recorded(page):
+    """`python benchmarks/all.py --only=` fills them."""
+    text = text_of(page)
+    assert figures.fill(text, figures.read_figures()) == text
+    marks = re.findall(r"^<!-- figures:", text, re.M)
+    assert len(marks) == len(figures.BLOCK.findall(text)), "a block has no end"
+
+
+def quoted_scripts(page):
+    """The scripts that the page's code starts with flags, but all.py."""
+    blocks = "\n".join(BLOCK.findall(text_of(page))).replace("\\\n", " ")
+    spans = re.findall(r"`([^`\n]+)`", BLOCK.sub("", text_of(page)))
+    for line in [*blocks.splitlines(), *spans]:
+        if found := re.search(r"benchmarks/(?!all)(\w+\.py) (.*--.*)", line):
+            yield found[1], shlex.split(found[2], comments=True)
+
+
+def is_part_of(quoted, measured):
+    """Whether a script has flags of a measured one; paths and rounds may differ."""
+    script, *words = shlex.split(measured.removeprefix("python benchmarks/"))
+    names = {word.partition("=")[0] for word in words}
+    free = re.compile(r"--repeats=|(--\w+)(=.*/.*|=[A-Z]+|)$")
+    flags = [word for word in quoted[1] if word.startswith("--")]
+    return script == quoted[0] and all(
+        word in words or ((found := free.match(word)) and found[1] in {None, *names})
+        for word in flags
+    )
+
+
+@each_page
+def test_quoted_scripts_are_those_that_are_measured(page):
+    """So no page has figures that benchmarks/all.py cannot make again."""
+    measured = [
+        command
+        for each in MEASUREMENTS.values()
+        for command in [*each.before, *each.commands]
+        if command.startswith("python benchmarks/")
+    ]
+    for quoted in quoted_scripts(page):
+        is_known = any(is_part_of(quoted, each) for each in measured)
+        assert is_known or set(quoted[1]) & NOT_MEASURED, quoted
 
 
 @pytest.mark.slow

@@ -66,3 +66,18 @@ def test_the_last_line_is_the_outcome_and_the_code_says_what_holds(
 def test_bad_input_is_one_sentence_and_exit_code_2(script, flags, sentence, capsys):
     assert script.main(flags.split()) == 2
     assert sentence in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [
+        ("fpu avx2 avx512f avx512_bf16 amx_bf16", "AMX"),
+        ("avx2 avx512f avx512_bf16", "AVX512-BF16"),
+        ("avx2 avx512f", "AVX512"),
+        ("avx avx2", "AVX2"),
+    ],
+)
+def test_the_kind_of_a_processor_is_its_newest(flags, kind):
+    cpuinfo = f"model name\t: avx512f\nflags\t\t: {flags}\nbugs\t: amx_bf16\n" * 2
+    assert harness.kind_of(cpuinfo) == kind
+    assert harness.kind_of("Features\t: asimd\n") == harness.platform.machine()
