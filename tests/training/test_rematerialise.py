@@ -37,28 +37,29 @@ def compiled_gradients(model):
 
 
 @pytest.mark.parametrize(
-    ("changes", "atol"),
+    "changes",
     [
-        ({}, 1e-6),
-        pytest.param(  # scores are not divided by d^0.5
-            {"architecture": "convolutional"}, 4e-6, marks=pytest.mark.slow
-        ),
+        {},
+        pytest.param({"architecture": "convolutional"}, marks=pytest.mark.slow),
         pytest.param(
             {"norm_first": True, "attention_window": 4, "positions": "rotary"},
-            1e-6,
             marks=pytest.mark.slow,
         ),
     ],
 )
-def test_losses_and_gradients_are_the_same(changes, atol):
-    """Dropout is on: the same numbers are dropped when a layer is computed again."""
+def test_losses_and_gradients_are_the_same(changes):
+    """Dropout is on: the same numbers are dropped when a layer is computed again.
+
+    Rounding is compared with the largest gradient: those of ConvS2S's queries, which
+    are differences of such numbers, are a fiftieth of it.
+    """
     runs = map(compiled_gradients, models(**changes))
     plain, again = (run(state) for run, state in runs)
     np.testing.assert_allclose(plain.sums, again.sums, rtol=1e-6)
-    grads = map(jax.tree.leaves, (plain.grads, again.grads))
+    grads = [jax.tree.leaves(each.grads) for each in (plain, again)]
+    largest = max(np.abs(leaf).max() for leaf in grads[0])
     for left, right in zip(*grads, strict=True):
-        scale = np.abs(left).max()
-        np.testing.assert_allclose(left / scale, right / scale, atol=atol)
+        np.testing.assert_allclose(left, right, rtol=0, atol=3e-7 * largest)
 
 
 def test_memory_falls():
