@@ -11,9 +11,10 @@ each measurement these tables fill the blocks of README.md and docs/*.md:
     <!-- end -->
 
 --only= fills the blocks and measures nothing. A measurement is not repeated if its
-commands, the machine and its versions, and for times the code, are those recorded;
---again repeats it. So the same command continues an interrupted one. Trainings and the
-output of commands are in --runs; --data has multi30k/ and tatoeba_ende/.
+commands, the machine, its versions and the code are those recorded; a table of trained
+models does not depend on the code. So the same command continues an interrupted one.
+--again repeats what is recorded. Trainings and the output of commands are in --runs;
+--data has multi30k/ and tatoeba_ende/.
 
 Before it measures times, it waits up to --wait seconds until other processes use less
 than 0.3 of a core. A measurement is thrown away if they use more during it. The exit
@@ -43,23 +44,31 @@ ROOT = harness.ROOT
 FIGURES = ROOT / "docs" / "figures.json"
 PAGES = ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))
 FOLDERS = {"runs": Path("runs/figures"), "data": Path("data")}  # by default
-NAMED = "jax", "ctranslate2", "torch", "transformers"  # versions in captions
-# The code that times depend on, and files in it that they do not depend on.
+# Packages whose versions are in the caption of tables that contain a word.
+NAMED = {
+    "jax": "", "flax": "Flax", "torch": "PyTorch", "ctranslate2": "CTranslate2",
+    "transformers": "HF",
+}  # fmt: skip
+# The code that figures depend on, and files in it that they do not depend on.
 CODE = "jaxformer", "configs", "benchmarks"
-NO_CODE = "all.py", "commands.py", "measurements.py"
-BLOCK = re.compile(r"^<!-- figures: (\S+) (\S+) -->\n.*?^<!-- end -->$", re.M | re.S)
+EXCEPT = "all.py", "commands.py", "measurements.py"
+END = "<!-- end -->"
+START = re.compile(r"^<!-- figures: ", re.M)
+BLOCK = re.compile(
+    r"^<!-- figures: (\S+) (\S+) -->\n(?:(?!<!--).)*?^<!-- end -->$", re.M | re.S
+)
 TABLE = re.compile(r"(?:^\|.*\|$\n?)+", re.M)
 
 Figures = dict[str, dict[str, Any]]  # records by kind of processor and name
 
 
-def code() -> str:
+def hash_code() -> str:
     """Return a hash of the files in CODE."""
     found = hashlib.sha256()
     for folder in CODE:
         for path in sorted((ROOT / folder).rglob("*")):
             is_code = path.is_file() and "__pycache__" not in path.parts
-            if is_code and not (folder == "benchmarks" and path.name in NO_CODE):
+            if is_code and not (folder == "benchmarks" and path.name in EXCEPT):
                 name = path.relative_to(ROOT).as_posix()
                 found.update(f"{name}\0".encode() + path.read_bytes())
     return found.hexdigest()
@@ -80,11 +89,11 @@ def identify(measurement: Measurement) -> dict[str, Any]:
     del machine["load"]
     lines = [*measurement.before, *measurement.commands]
     found = {"commands": lines, "machine": machine}
-    return found | ({"code": code()} if measurement.timed else {})
+    return found | ({"code": hash_code()} if measurement.depends_on_code else {})
 
 
 def measure_one(name: str, measurement: Measurement, options: Namespace) -> dict:
-    """Run the commands of a measurement; raises Unusable if one fails or others work.
+    """Run a measurement; raises Unusable if a command fails or the machine is busy.
 
     Returns its results, and the cores that others used meanwhile.
     """
@@ -96,7 +105,7 @@ def measure_one(name: str, measurement: Measurement, options: Namespace) -> dict
         commands.run(command.format(**words), log)
     if measurement.timed:
         commands.wait_until_idle(options.wait)
-    since = commands.now()
+    since = commands.start_watching()
     results = [
         read_result(command, commands.run(command.format(**words), log))
         for command in measurement.commands
@@ -114,8 +123,9 @@ def render(name: str, kind: str, figures: Figures) -> str:
     if (record := figures.get(kind, {}).get(name)) is None:
         return "Not measured."
     machine, paragraphs = record["machine"], []
-    versions = [f"Python {machine['python']}"]
-    versions += [f"{each} {machine[each]}" for each in NAMED if each in machine]
+    text = json.dumps(record["results"])
+    shown = [each for each, word in NAMED.items() if each in machine and word in text]
+    versions = [f"{each} {machine[each]}" for each in ("python", *shown)]
     processor = f"{machine['cpu']} ({machine['kind']}), {machine['cores']} cores"
     where = ", ".join(["", record["date"], processor, *versions])
     for result in record["results"]:
@@ -126,11 +136,16 @@ def render(name: str, kind: str, figures: Figures) -> str:
 
 
 def fill(page: str, figures: Figures) -> str:
-    """Return the text of a page with the figures in its blocks."""
+    """Return the text of a page with the figures in its blocks.
+
+    Raises InputError for a block without an end.
+    """
+    if len(START.findall(page)) != len(BLOCK.findall(page)):
+        raise InputError(f"a block has no {END}: {START.search(page)[0]}...")
 
     def block(found: re.Match) -> str:
         start, text = found[0].partition("\n")[0], render(found[1], found[2], figures)
-        return f"{start}\n\n{text}\n\n<!-- end -->"
+        return f"{start}\n\n{text}\n\n{END}"
 
     return BLOCK.sub(block, page)
 

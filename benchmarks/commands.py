@@ -13,7 +13,7 @@ import psutil
 from benchmarks.harness import ROOT
 
 BUSY = 0.3  # cores that others may use during a measurement
-WATCHED = 5.0  # seconds in which they are watched before it
+IDLE_SECONDS = 5.0  # in which others are watched before it
 SUBREAPER = 36  # of prctl: orphans of our children become ours, and count as ours
 
 
@@ -32,13 +32,13 @@ def seconds_of_others() -> float:
     return busy - sum(os.times()[:4])
 
 
-def now() -> tuple[float, float]:
+def start_watching() -> tuple[float, float]:
     """Return what `cores_of_others` begins with: the time and the others' seconds."""
     return time.monotonic(), seconds_of_others()
 
 
 def cores_of_others(since: tuple[float, float]) -> float:
-    """Return the cores that others have used since `now()`."""
+    """Return the cores that others have used since `start_watching()`."""
     start, used = since
     return (seconds_of_others() - used) / (time.monotonic() - start)
 
@@ -47,8 +47,8 @@ def wait_until_idle(limit: float) -> None:
     """Wait until others leave the machine alone; raises Unusable after the limit."""
     end, said = time.monotonic() + limit, False
     while True:
-        since = now()
-        time.sleep(WATCHED)
+        since = start_watching()
+        time.sleep(IDLE_SECONDS)
         if (used := cores_of_others(since)) <= BUSY:
             return
         if time.monotonic() >= end:

@@ -26,7 +26,7 @@ from jaxformer.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = "jax", "flax", "optax", "tensorflow", "ctranslate2", "torch", "transformers"
-# Kinds of x86 processors, which differ in their fastest products, by a flag of Linux.
+# Kinds of x86 processors, which differ in their products: Linux's flag, newest first.
 KINDS = {
     "AMX": "amx_bf16", "AVX512-BF16": "avx512_bf16", "AVX512": "avx512f",
     "AVX2": "avx2",

@@ -1,7 +1,8 @@
 """The commands behind the figures of the documentation, for benchmarks/all.py.
 
 {runs} and {data} are folders. Each command of a measurement can be repeated: trainings
-resume, and finished ones end at once.
+resume, and finished ones end at once. Rows with several corpora, `fine_tuned_mixed` and
+`six_directions`, read the folder data/ that their config names.
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,11 @@ class Measurement:
     before: Sequence[str] = ()  # train and make text; what they print is not kept
     commands: Sequence[str]  # print the tables
     timed: bool = True  # the commands need a machine without other work
+
+    @property
+    def depends_on_code(self) -> bool:
+        """Whether other code gives other figures; finished trainings do not change."""
+        return self.timed or not self.before
 
 
 def train(config: str, workdir: str, text: str = TEXT, flags: str = "") -> str:
@@ -212,7 +218,7 @@ def distillation(teachers: Sequence[str]) -> Measurement:
     made = "{runs}/distilled"
     before = [each for each in teachers if ":transformer " in each]
     before.append(
-        f"test -e {made} || jaxformer --mode=translate_corpus --workdir={first} "
+        f"jaxformer --mode=translate_corpus --workdir={first} "
         f"--ensemble={','.join(others)} --source={TEXT}/train.en.gz --output={made}"
     )
     splits = f"--config.data.dev={TEXT}/val --config.data.test={TEST}"

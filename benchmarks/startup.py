@@ -31,7 +31,7 @@ from jaxformer.training.log import read_metrics
 
 Start = Callable[[Path], None]  # takes the folder of compiled programs
 
-SENTENCE = "Yesterday the teacher gave the children two old books.\n"
+SENTENCE = "Yesterday the teacher gave the children two old books."
 CONFIG = {
     "data.builtin_pairs": 2000, "data.builtin_eval_pairs": 2, "data.vocab_size": 500,
     "training.steps": 1, "training.log_every": 1, "training.eval_every": 1,
@@ -40,7 +40,7 @@ CONFIG = {
 }  # fmt: skip
 
 
-def run(
+def train(
     mode: str,
     workdir: Path,
     cache: Path,
@@ -49,24 +49,16 @@ def run(
     config: dict = CONFIG,
     file: str = "demo",
 ) -> None:
-    """Run a command; with `until`, kill it after the first line that begins so.
+    """Run `prepare` or `train`; with `until`, kill it after a line that begins so.
 
-    Lines are those of both streams, those of `translate` of stdout alone. `config` and
-    `file` are as for `start_command`. Raises RuntimeError if the command fails or ends
-    before that line.
+    `config` and `file` are as for `start_command`. Raises RuntimeError if the command
+    fails or ends before that line.
     """
-    streams = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
-    if mode == "translate":
-        config = {}
-    else:
-        streams["stderr"] = subprocess.STDOUT
     flags, kept = [f"--mode={mode}", f"--workdir={workdir}"], {"XDG_CACHE_HOME": cache}
     process = harness.start_command(
-        flags, config, kept, file=file, text=True, **streams
-    )
-    if mode == "translate":
-        process.stdin.write(SENTENCE)
-        process.stdin.flush()
+        flags, config, kept, file=file, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )  # fmt: skip
     lines = []
     for line in process.stdout:
         lines.append(line)
@@ -80,15 +72,16 @@ def run(
 
 
 def translate(workdir: Path, cache: Path, lines: Sequence[str]) -> None:
-    """Translate lines; raises RuntimeError if not each has a translation."""
+    """Translate lines; raises RuntimeError if the command fails or leaves out lines."""
     streams = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
-    flags = ["--mode=translate", f"--workdir={workdir}"]
-    process = harness.start_command(
-        flags, {}, {"XDG_CACHE_HOME": cache}, text=True, **streams
+    flags, kept = (
+        ["--mode=translate", f"--workdir={workdir}"],
+        {"XDG_CACHE_HOME": cache},
     )
+    process = harness.start_command(flags, {}, kept, text=True, **streams)
     output, _ = process.communicate("".join(f"{line}\n" for line in lines))
     if process.returncode or output.count("\n") != len(lines):
-        raise RuntimeError(f"{workdir} translated {output.count(chr(10))} lines")
+        raise RuntimeError(f"translate ended with code {process.returncode}: {output}")
 
 
 def starts(options: argparse.Namespace, folder: Path) -> dict[str, Start]:
@@ -98,7 +91,7 @@ def starts(options: argparse.Namespace, folder: Path) -> dict[str, Start]:
     def first_update(cache: Path) -> None:
         shutil.rmtree(training, ignore_errors=True)
         shutil.copytree(folder / "text", training)
-        run("train", training, cache, "step 1/")
+        train("train", training, cache, "step 1/")
         losses.add(read_metrics(training)[0]["loss"])
         if len(losses) > 1:
             raise RuntimeError(f"the first losses differ: {losses}")
@@ -107,11 +100,13 @@ def starts(options: argparse.Namespace, folder: Path) -> dict[str, Start]:
         shutil.rmtree(training, ignore_errors=True)
         text = options.multi30k.absolute()
         config = {"data.directory": text, "training.log_every": 1}
-        run("train", training, cache, "step 1/", config=config, file="multi30k")
+        train("train", training, cache, "step 1/", config=config, file="multi30k")
 
     found: dict[str, Start] = {
         "first update": first_update,
-        "first translation": lambda c: run("translate", folder / "trained", c, ""),
+        "first translation": functools.partial(
+            translate, folder / "trained", lines=[SENTENCE]
+        ),
     }
     if options.multi30k:
         found["text and first update of multi30k.py"] = of_multi30k
@@ -119,7 +114,7 @@ def starts(options: argparse.Namespace, folder: Path) -> dict[str, Start]:
         for count in (1, 1000):
             path = options.multi30k / "test_2016_flickr.en.gz"
             lines = [*islice(read_lines(path), count)]
-            found[f"translate {count:,} captions"] = functools.partial(
+            found[f"translate captions: {count:,}"] = functools.partial(
                 translate, options.workdir.absolute(), lines=lines
             )
     return found
@@ -130,9 +125,9 @@ def measure(options: argparse.Namespace) -> dict:
         raise InputError("--workdir translates the text of --multi30k; give both")
     with tempfile.TemporaryDirectory(prefix="jaxformer-startup-") as name:
         folder, found = Path(name), {}
-        run("prepare", folder / "text", folder / "first")
+        train("prepare", folder / "text", folder / "first")
         shutil.copytree(folder / "text", folder / "trained")
-        run("train", folder / "trained", folder / "first")
+        train("train", folder / "trained", folder / "first")
 
         def turn(start: Start, *, is_cold: bool) -> None:
             if is_cold:

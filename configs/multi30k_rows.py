@@ -1,12 +1,12 @@
 """Rows like Table 3's, small enough for a laptop: the paper's claims on Multi30k.
 
-Reproduces  the sign of each row's difference from the base row: one head is worse than
-            eight (rows A), a small d_k is worse (rows B), more layers and a larger d_ff
-            are better (rows C), no dropout is worse (rows D), without label smoothing
-            perplexity is better and BLEU worse (rows D, section 5.4), learned positions
-            are equal (row E); equation 3 without its warm-up (section 5.3, which gives
-            no figure); and later kinds of positions, rotary
-            (Su et al. 2021) and relative (Shaw et al. 2018). Results: docs/claims.md.
+Reproduces  rows of Table 3 at small scale. There one head is worse than eight (A), a
+            small d_k is worse (B), more layers and a larger d_ff are better (C), no
+            dropout is worse (D), without label smoothing perplexity is better and BLEU
+            worse (D), learned positions are equal (E).
+            docs/claims.md says which of these hold here. Beside these: equation 3
+            without its warm-up, and later kinds of positions, rotary (Su et al. 2021)
+            and relative (Shaw et al. 2018).
 Hardware    one CPU core (AMD EPYC) for each run.
 Data        as configs/multi30k.py.
 

@@ -1,7 +1,7 @@
 """What Hugging Face's Marian computes, in a process without JAX.
 
-The fixture `transformers` calls the functions by name. A process of the test suite that
-had both once ended without a message.
+The fixture `transformers` calls the functions by name. A process of the test suite with
+both PyTorch and JAX once ended without a message.
 """
 
 import functools

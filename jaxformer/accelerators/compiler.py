@@ -111,9 +111,8 @@ def decoder_program(
             seeds=array(jnp.uint32, sentences),
         )  # fmt: skip
         source = array(jnp.int32, sentences, DECODED)
-        state = placed(
-            lambda *given: programs.begin(*given, DECODED), weights, source, requests
-        )
+        memory = placed(programs.encode, weights, source)
+        state = placed(lambda *given: programs.begin(*given, DECODED), memory, requests)
         number = array(jnp.int32)
         return sentences, programs.advance.lower(weights, state, number, number)
 

@@ -179,6 +179,7 @@ class Engine:
             self._insert(tasks)
         elif tasks:
             self._state = None  # so that there is no second one on the device
+            self._too_large = Shape(0, 0, 0)
             self._shape = self._needed_shape(tasks)
             self._begin(tasks)
 
@@ -262,7 +263,10 @@ class Engine:
         return np.asarray(self._state.ages)[list(self._tasks)].tolist()
 
     def _encoded(self, tasks: Sequence[Task], count: int) -> tuple[Any, Requests]:
-        """The memory and the requests of `count` slots, the first for tasks."""
+        """Encode the sources of tasks; return the memory and requests of `count` slots.
+
+        Slots without a task have empty ones.
+        """
         sizes = {"count": count, "source": self._shape.source}
         sizes |= {"output": self._shape.ring, "with_phrases": self._with_phrases}
         source, requests = as_arrays(tasks, **sizes)

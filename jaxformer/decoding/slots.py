@@ -42,13 +42,13 @@ class SlotPrograms:
             mesh = rows.mesh.abstract_mesh
             on_mesh = functools.partial(jax.sharding.use_abstract_mesh, mesh)
 
-        def jit(program: Callable[..., SearchState], **how: Any) -> Any:
+        def jit(program: Callable, out_shardings: Any = shardings, **how: Any) -> Any:
             @functools.wraps(program)
-            def traced(*args: Any, **named: Any) -> SearchState:
+            def traced(*args: Any, **named: Any) -> Any:
                 with on_mesh():  # from which a model reads the platform
                     return program(*args, **named)
 
-            return jax.jit(traced, **{"out_shardings": shardings, **how})
+            return jax.jit(traced, out_shardings=out_shardings, **how)
 
         self.encode = jit(self._encode, out_shardings=None)
         self.begin = jit(self._begin, static_argnums=2)

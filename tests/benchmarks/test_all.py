@@ -47,9 +47,9 @@ def place(tmp_path, monkeypatch):
     loads = iter(range(1000))
     for module, name, value in (
         (script, "MEASUREMENTS", made), (script, "FIGURES", figures),
-        (script, "PAGES", [page]), (script, "code", lambda: "first"),
+        (script, "PAGES", [page]), (script, "hash_code", lambda: "first"),
         (harness, "machine", lambda: place.machine | {"load": next(loads)}),
-        (commands, "WATCHED", 0.01), (commands, "seconds_of_others", lambda: 0.0),
+        (commands, "IDLE_SECONDS", 0.01), (commands, "seconds_of_others", lambda: 0.0),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     place.run = lambda *flags: script.main(
@@ -66,12 +66,12 @@ def counts(place) -> list[int]:
 
 
 def test_a_measurement_is_repeated_only_if_something_has_changed(place, monkeypatch):
-    """Trained scores do not depend on the code that a finished training would have."""
+    """Other code repeats times, and does not repeat trainings."""
     found = []
     for change in (
         lambda: None,
         lambda: None,
-        lambda: monkeypatch.setattr(script, "code", lambda: "second"),
+        lambda: monkeypatch.setattr(script, "hash_code", lambda: "second"),
         lambda: place.machine.update(jax="0.11.0"),
         lambda: place.made.update(
             timed=Measurement(before=place.made["timed"].before, commands=["true"])
@@ -91,7 +91,7 @@ def test_blocks_of_pages_have_the_recorded_tables(place):
     found = json.loads(place.figures.read_text())["AVX2"]["timed"]
     assert found["results"][0]["outcome"] == {"n": 1}
     assert (found["cores_of_others"], found["code"]) == (0, "first")
-    caption = f"{found['date']}, AMD EPYC (AVX2), 2 cores, Python 3.12.1, jax 0.10.2:"
+    caption = f"{found['date']}, AMD EPYC (AVX2), 2 cores, python 3.12.1, jax 0.10.2:"
     command = PRINTS.format()
     shown = f"{BEGIN}\n\n`{command}`, {caption}\n\n| a |\n|---|\n| 1 |\n\n{END}"
     assert place.page.read_text() == before.replace(f"{BEGIN}\n{END}", shown)
@@ -109,6 +109,14 @@ def test_a_block_without_a_record_says_so_and_one_of_no_measurement_is_refused(
     place.page.write_text(place.page.read_text().replace("timed", "other"))
     assert place.run("--only=") == 2
     assert "there is no measurement other" in capsys.readouterr().err
+
+
+def test_a_block_without_an_end_is_refused_and_deletes_nothing(place, capsys):
+    text = place.page.read_text().replace(END, "", 1)
+    place.page.write_text(text)
+    assert place.run("--only=") == 2
+    assert "a block has no <!-- end -->" in capsys.readouterr().err
+    assert place.page.read_text() == text
 
 
 def test_an_unknown_name_is_one_sentence_and_exit_code_2(place, capsys):
@@ -182,12 +190,12 @@ def test_the_hash_of_the_code_is_that_of_its_files(tmp_path, monkeypatch):
     for name in ("jaxformer/a.py", "benchmarks/all.py", "configs/__pycache__/a"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
-    first = script.code()
+    first = script.hash_code()
     for name in ("benchmarks/all.py", "configs/__pycache__/a"):
         (tmp_path / name).write_text("2")
-    assert script.code() == first
+    assert script.hash_code() == first
     (tmp_path / "jaxformer/a.py").write_text("2")
-    assert script.code() != first
+    assert script.hash_code() != first
 
 
 @pytest.mark.parametrize("name", MEASUREMENTS)
@@ -197,11 +205,11 @@ def test_commands_have_flags_and_keys_that_exist(name, tmp_path, monkeypatch):
     measurement = MEASUREMENTS[name]
     for command in dict.fromkeys([*measurement.before, *measurement.commands]):
         filled = command.format(runs=tmp_path, data="data").partition(" > ")[0]
-        program, *words = shlex.split(filled.rpartition("|| ")[2])
+        program, *words = shlex.split(filled)
         if program == "jaxformer":
             cli.parse(words).flags["config"].resolve(values)
             continue
-        source = (ROOT / words[0]).read_text("utf-8")
+        source = (ROOT / words[0]).read_text("utf-8").split('"""', 2)[2]
         for flag in re.findall(r" --(\w+)", " ".join(["", *words])):
             known = rf'\b{flag}=|"--{flag}"'  # of harness.parse, or of argparse
             assert re.search(known, source), (command, flag)

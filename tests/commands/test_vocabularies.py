@@ -168,9 +168,9 @@ def test_exports_translate_as_we_do(command, toy, workdir, tied, tmp_path, reque
     greedy = command("translate", "--beam_size=1", workdir=workdir, stdin=lines).lines
     transformers = request.getfixturevalue("transformers")
     limits = [len(ids) + EXTRA_LENGTH for ids in transformers("encode", marian, lines)]
-    for line, limit, ours in zip(lines, limits, greedy, strict=True):
+    for line, limit, expected in zip(lines, limits, greedy, strict=True):
         how = {"num_beams": 1, "max_new_tokens": limit}
-        assert transformers("translate", marian, [line], **how) == [ours]
+        assert transformers("translate", marian, [line], **how) == [expected]
 
 
 def test_a_damaged_half_is_refused(workdir, tmp_path, command):

@@ -90,8 +90,9 @@ class Programs:
             ),
             arrange.out_info, arrange.output_shardings,
         )  # fmt: skip
+        memory, requests = self.encoded(self.slots)
         state = jax.eval_shape(
-            self.programs.begin, self.weights, *self.sources(self.slots), LENGTH
+            lambda *given: self.programs.begin(*given, LENGTH), memory, requests
         )
         self.state = jax.tree.map(lambda x: self.array(x.dtype, *x.shape), state)
 
@@ -99,11 +100,14 @@ class Programs:
         where = self.rows if shape else self.whole
         return jax.ShapeDtypeStruct(shape, dtype, sharding=where)
 
-    def sources(self, rows: int):
+    def encoded(self, rows: int):
+        """The memory and the requests of `rows` sources."""
         lengths = self.array(jnp.int32, rows)
         tokens = self.array(jnp.int32, rows, LENGTH)
         seeds = self.array(jnp.uint32, rows)
-        return tokens, Requests(lengths, lengths, tokens, seeds)
+        memory = jax.eval_shape(self.programs.encode, self.weights, tokens)
+        memory = jax.tree.map(lambda x: self.array(x.dtype, *x.shape), memory)
+        return memory, Requests(lengths, lengths, tokens, seeds)
 
     def advance(self) -> str:
         number = self.array(jnp.int32)
@@ -113,8 +117,11 @@ class Programs:
     def insert(self) -> str:
         rows = self.slots // 8
         lower, indices = self.programs.insert.lower, self.array(jnp.int32, rows)
-        arguments = self.weights, self.state, indices, *self.sources(rows)
-        return lower(*arguments).compile().as_text()
+        return lower(self.state, indices, *self.encoded(rows)).compile().as_text()
+
+    def encode(self) -> str:
+        tokens = self.array(jnp.int32, self.slots // 8, LENGTH)
+        return self.programs.encode.lower(self.weights, tokens).compile().as_text()
 
     def least_seconds(self) -> float:
         """The time to read once what a step must read."""
@@ -166,7 +173,8 @@ def test_a_step_is_near_the_time_to_read_its_memory(beam_size, most):
 
 def test_inserting_copies_nothing_large():
     programs = Programs(dataclasses.replace(BASE, layers=2), 4)
-    assert_no_detours(programs.insert(), programs.state)
+    for text in (programs.encode(), programs.insert()):
+        assert_no_detours(text, programs.state)
 
 
 def test_a_step_with_split_parameters_gathers_no_table():
