@@ -109,19 +109,32 @@ def python(*arguments):
     )  # fmt: skip
 
 
+def processor_seconds(statement):
+    """The least of two processes, and whether jax and torch are loaded."""
+    found = [
+        python("-c", MEASURE.format(statement)).stdout.split()[-3:] for _ in range(2)
+    ]
+    return min(float(used) for used, *_ in found), found[0][1:]
+
+
+@pytest.fixture(scope="module")
+def seconds_of_jax():
+    return processor_seconds("import jax")[0]
+
+
 @pytest.mark.parametrize(
-    ("statement", "seconds", "with_jax"),
+    ("statement", "most", "with_jax"),
     [
         ("import jaxformer", 0.3, False),
-        ("import jaxformer.commands.translate", 1.5, True),
-        (HELP.format("--mode=translate"), 1.0, False),
-        (HELP.format("--config=demo"), 1.0, True),
+        ("import jaxformer.commands.translate", 2.75, True),
+        (HELP.format("--mode=translate"), 0.5, False),
+        (HELP.format("--config=demo"), 1.75, True),
     ],
 )
-def test_imports_and_help_are_light(statement, seconds, with_jax):
-    """Bounds on processor time; torch is never loaded."""
-    used, *loaded = python("-c", MEASURE.format(statement)).stdout.split()[-3:]
-    assert float(used) < seconds
+def test_imports_and_help_are_light(statement, most, with_jax, seconds_of_jax):
+    """Bounds on processor time, in that of importing jax; torch is never loaded."""
+    used, loaded = processor_seconds(statement)
+    assert used < most * seconds_of_jax
     assert loaded == [str(with_jax), "False"]
 
 

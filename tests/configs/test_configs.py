@@ -115,13 +115,16 @@ def test_english_french_differs_from_english_german_by_its_text(size, more):
 
 @pytest.mark.parametrize("row", multi30k_rows.ROWS)
 def test_rows_of_multi30k_differ_from_the_base_row_in_one_thing(row):
-    """But one_head, whose head is as large as all together, and a kind with a key."""
+    """One thing is mostly one key; heads, layers and relative positions take more."""
     model = CONFIGS[f"multi30k_rows:{row}"].model
     changed = changes(f"multi30k_rows:{row}", "multi30k_rows:base").keys()
     if row in ("base", "one_head"):
         assert model.num_heads * model.d_k == model.d_model
     if row == "one_head":
         assert changed == {"model.num_heads", "model.d_k", "model.d_v"}
+    elif row in ("one_layer", "four_layers"):
+        assert changed == {"model.encoder_layers", "model.decoder_layers"}
+        assert model.encoder_layers == model.decoder_layers
     elif row == "relative_positions":
         assert changed == {"model.positions", "model.relative_distance"}
     else:
