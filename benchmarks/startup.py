@@ -40,7 +40,7 @@ CONFIG = {
 }  # fmt: skip
 
 
-def train(
+def run(
     mode: str,
     workdir: Path,
     cache: Path,
@@ -91,7 +91,7 @@ def starts(options: argparse.Namespace, folder: Path) -> dict[str, Start]:
     def first_update(cache: Path) -> None:
         shutil.rmtree(training, ignore_errors=True)
         shutil.copytree(folder / "text", training)
-        train("train", training, cache, "step 1/")
+        run("train", training, cache, "step 1/")
         losses.add(read_metrics(training)[0]["loss"])
         if len(losses) > 1:
             raise RuntimeError(f"the first losses differ: {losses}")
@@ -100,7 +100,7 @@ def starts(options: argparse.Namespace, folder: Path) -> dict[str, Start]:
         shutil.rmtree(training, ignore_errors=True)
         text = options.multi30k.absolute()
         config = {"data.directory": text, "training.log_every": 1}
-        train("train", training, cache, "step 1/", config=config, file="multi30k")
+        run("train", training, cache, "step 1/", config=config, file="multi30k")
 
     found: dict[str, Start] = {
         "first update": first_update,
@@ -125,9 +125,9 @@ def measure(options: argparse.Namespace) -> dict:
         raise InputError("--workdir translates the text of --multi30k; give both")
     with tempfile.TemporaryDirectory(prefix="jaxformer-startup-") as name:
         folder, found = Path(name), {}
-        train("prepare", folder / "text", folder / "first")
+        run("prepare", folder / "text", folder / "first")
         shutil.copytree(folder / "text", folder / "trained")
-        train("train", folder / "trained", folder / "first")
+        run("train", folder / "trained", folder / "first")
 
         def turn(start: Start, *, is_cold: bool) -> None:
             if is_cold:
