@@ -50,16 +50,18 @@ def compiled_gradients(model):
 def test_losses_and_gradients_are_the_same(changes):
     """Dropout is on: the same numbers are dropped when a layer is computed again.
 
-    Errors are relative to the largest gradient of the model. Gradients of ConvS2S's
-    queries are 50 times smaller and come from cancellation.
+    Errors are relative to the largest gradient of an array, for ConvS2S to that of the
+    model: gradients of its queries are 50 times smaller and come from cancellation.
     """
     runs = map(compiled_gradients, models(**changes))
     plain, again = (run(state) for run, state in runs)
     np.testing.assert_allclose(plain.sums, again.sums, rtol=1e-6)
     grads = [jax.tree.leaves(each.grads) for each in (plain, again)]
-    largest = max(np.abs(leaf).max() for leaf in grads[0])
-    for left, right in zip(*grads, strict=True):
-        np.testing.assert_allclose(left, right, rtol=0, atol=3e-7 * largest)
+    bounds = [1e-6 * np.abs(leaf).max() for leaf in grads[0]]
+    if "architecture" in changes:
+        bounds = [0.3 * max(bounds)] * len(bounds)
+    for left, right, atol in zip(*grads, bounds, strict=True):
+        np.testing.assert_allclose(left, right, rtol=0, atol=atol)
 
 
 def test_memory_falls():
