@@ -148,6 +148,12 @@ def is_first() -> bool:
     return index() == 0
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    can_tell = hasattr(os, "sched_getaffinity")  # macOS cannot
+    return len(os.sched_getaffinity(0)) if can_tell else os.cpu_count()
+
+
 def gather(value: Any) -> list[Any]:
     """The `value` of each process, in their order; JSON must be able to hold it."""
     if not are_several():

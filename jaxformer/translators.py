@@ -14,6 +14,7 @@ from jaxformer.data_config import DataConfig, base_language
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.rerank import Reranker, rerank
+from jaxformer.decoding.side_by_side import best_count
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.comet_scores import Comet
@@ -72,13 +73,15 @@ def make_translator(
                 "rerank chooses among beam_size hypotheses; set beam_size above 1"
             )
         choose = partial(rerank, models=rerankers, options=options, **how)
+    rows = batch_sharding(local_mesh())
     return kind(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
         run.tokenizer,
         language=run.config.data.source_language,
         options=options,
-        rows=batch_sharding(local_mesh()),
+        rows=rows,
+        searches=best_count(rows.mesh),
         choose=choose,
         needs_tag=run.needs_tag,
     )

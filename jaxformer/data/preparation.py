@@ -13,7 +13,6 @@ import functools
 import json
 import logging
 import operator
-import os
 import shutil
 import time
 from collections import deque
@@ -58,6 +57,7 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder, write_atomically, write_checksums
+from jaxformer.processes import usable_cores
 from jaxformer.progress import progress
 from jaxformer.run_copy import is_copied, place_of
 from jaxformer.worker import ordered_map
@@ -136,12 +136,6 @@ def prepare(
     return open_prepared(workdir)
 
 
-def _cores() -> int:
-    """Return how many processes clean text."""
-    can_tell = hasattr(os, "sched_getaffinity")
-    return min(_MOST, len(os.sched_getaffinity(0)) if can_tell else os.cpu_count())
-
-
 def _write_train(
     folder: Path,
     config: DataConfig,
@@ -155,7 +149,8 @@ def _write_train(
         if pipeline:
             pipeline.write_shards(folder, config, tokenizer, survey.shards)
         else:
-            _write_shards(folder, config, tokenizer, survey, processes or _cores())
+            workers = processes or min(_MOST, usable_cores())
+            _write_shards(folder, config, tokenizer, survey, workers)
     except TextChangedError:
         abandon(folder)
         raise

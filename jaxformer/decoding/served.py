@@ -21,6 +21,9 @@ class ServedTranslator(Translator):
     One thread calls its methods; `prepare` may be called in any.
     """
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options | {"searches": 1})  # requests take turns
+
     def compile(self, slots: int, attention: int) -> Iterator[tuple[int, int]]:
         """Compile all programs; yields the numbers of those done and of all.
 
@@ -29,7 +32,8 @@ class ServedTranslator(Translator):
         """
         self._most = min(self.longest + self.options.extra_length, self._most)
         sizes = {"source": self.longest, "output": self._most}
-        engines = [(self._engine, self._engine.limit(**sizes, slots=slots))]
+        engine = self._engines[0]
+        engines = [(engine, engine.limit(**sizes, slots=slots))]
         if not self.options.is_sampling:
             few = {"slots": min(slots, PHRASE_SLOTS), "is_one": True}
             engines.append((self._phrased, self._phrased.limit(**sizes, **few)))
@@ -42,9 +46,10 @@ class ServedTranslator(Translator):
         for number, compile_next in enumerate(work):
             yield number, len(work)
             compile_next()
-        self._engine.clear()
+        engine.clear()
         self._phrased.clear()
-        self._engine = self._phrased = Lanes(self._engine, self._phrased)
+        self._phrased = Lanes(engine, self._phrased)
+        self._engines = [self._phrased]
 
     def prepare(
         self, text: str, prefix: str, phrases: Sequence[str] = (), number: int = 0
@@ -88,17 +93,17 @@ class ServedTranslator(Translator):
         own = {"request": request, "is_large": sum(lengths) > SMALL_REQUEST}
         for index, (tasks, _) in enumerate(texts):
             tasks = [task._replace(before=next(before), **own) for task in tasks]
-            self._submit(tasks, functools.partial(keep, index))
+            self._submit(tasks, functools.partial(keep, index), self._phrased)
 
     def cancel(self, request: Any) -> None:
         """Drop all parts of a request, waiting or begun."""
-        self._engine.cancel(request)
+        self._phrased.cancel(request)
 
     @property
     def load(self) -> tuple[int, int]:
         """The numbers of parts that wait and that are in the search."""
-        return self._engine.load
+        return self._phrased.load
 
     def advance(self) -> bool:
         """Take a few steps of a search; False if nothing is left."""
-        return self._engine.advance(STEPS)
+        return self._phrased.advance(STEPS)

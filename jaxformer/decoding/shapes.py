@@ -4,6 +4,7 @@ Programs are compiled when they are needed, for one of many shapes. A server lim
 shapes to few, so that it can compile all programs before it is ready.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -87,32 +88,40 @@ class Shapes:
     def fitted(self, old: Shape, new: Shape, ages: Sequence[int]) -> Shape:
         """The shape to use when `new` is needed: small changes are ignored.
 
-        Resizing moves data, and compiles for a shape that was not used before. `ages`
-        are the numbers of calls since which each size of `old` has been too large.
+        Resizing moves data. A shape that was not used before is also compiled, which
+        takes longer than many steps of a larger one. So a size shrinks only if half of
+        it is enough, a ring at least doubles if it grows, and a shape that was used is
+        used again if each of its sizes is less than twice the needed one. `ages` are
+        the numbers of calls since which each size of `old` has been too large.
         """
         largest = Shape(*map(max, old, new))
+        is_due, grows = max(ages) >= SHRINK_AFTER, largest != old
         if self.all:
-            return new if max(ages) >= SHRINK_AFTER else largest
-        most = self.most_slots(largest.source)
-        if new.slots < old.slots < 4 * new.slots and old.slots <= most:
-            new = new._replace(slots=old.slots)
-        if new.source < old.source < 2 * new.source and new.slots <= most:
-            new = new._replace(source=old.source)
-        if new.ring < old.ring < 2 * new.ring:
-            new = new._replace(ring=old.ring)
-        # Compiling for a smaller shape takes longer than a few steps of a larger one.
+            return new if is_due else largest
         self._used.add(old)
-        kept = Shape(
+        if not grows and not is_due:
+            return old
+        halves = (grows or 2 * age >= SHRINK_AFTER for age in ages)
+        wanted = Shape(
             *(
-                less if age >= SHRINK_AFTER else more
-                for age, less, more in zip(ages, new, largest, strict=True)
+                less if may_halve and 2 * less <= more else max(less, more)
+                for less, more, may_halve in zip(new, old, halves, strict=True)
             )
         )
-        fits = kept.slots <= self.most_slots(kept.source)
-        if fits and new not in self._used and (kept in self._used or largest == old):
-            new = kept
-        self._used.add(new)
-        return new
+        if wanted.slots > self.most_slots(wanted.source):
+            wanted = new
+        near = [
+            used
+            for used in self._used
+            if all(map(operator.le, wanted, used))
+            and all(its < 2 * size for its, size in zip(used, wanted, strict=True))
+        ]
+        if near:
+            return min(near)
+        if wanted.ring > old.ring:
+            wanted = wanted._replace(ring=max(wanted.ring, 2 * old.ring))
+        self._used.add(wanted)
+        return wanted
 
     def neighbours(self, shape: Shape) -> list[Shape]:
         """The limited shapes with the next slots or the next length."""

@@ -7,6 +7,7 @@ sources, and the cache of the decoder.
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -42,13 +43,22 @@ class SlotPrograms:
             mesh = rows.mesh.abstract_mesh
             on_mesh = functools.partial(jax.sharding.use_abstract_mesh, mesh)
 
+        lock = threading.Lock()
+
         def jit(program: Callable, out_shardings: Any = shardings, **how: Any) -> Any:
             @functools.wraps(program)
             def traced(*args: Any, **named: Any) -> Any:
                 with on_mesh():  # from which a model reads the platform
                     return program(*args, **named)
 
-            return jax.jit(traced, out_shardings=out_shardings, **how)
+            compiled = jax.jit(traced, out_shardings=out_shardings, **how)
+
+            @functools.wraps(program)
+            def run(*args: Any) -> Any:
+                with lock:  # threads that need a new shape at once compile it once
+                    return compiled(*args)
+
+            return run
 
         self.encode = jit(self._encode, out_shardings=None)
         self.begin = jit(self._begin, static_argnums=2)

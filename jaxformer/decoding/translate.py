@@ -31,6 +31,8 @@ from jaxformer.decoding.parts import (
 from jaxformer.decoding.phrases import encode_phrases
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
+from jaxformer.decoding.shapes import MOST_SLOTS
+from jaxformer.decoding.side_by_side import finish
 from jaxformer.decoding.tasks import Task
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
@@ -48,9 +50,11 @@ class Translator(GivenPairs):
 
     `models` and `params` are the members of an ensemble, mostly one. `language` is that
     of the source, such as "en". `rows` shards the rows of a batch over devices of this
-    process; None: one device. `choose` takes the source texts of all parts and the
-    hypotheses of each, and returns the hypotheses in a new order. `needs_tag` warns of
-    a text without one of the vocabulary's tags. Not thread safe.
+    process; None: one device. `searches` run at once, as in
+    `jaxformer.decoding.side_by_side`, and share the texts. `choose` takes the source
+    texts of all parts and the hypotheses of each, and returns the hypotheses in a new
+    order. `needs_tag` warns of a text without one of the vocabulary's tags. Not thread
+    safe.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Translator(GivenPairs):
         language: str,
         options: TranslateOptions,
         rows: jax.sharding.NamedSharding | None,
+        searches: int,
         choose: Choose | None = None,
         needs_tag: bool = True,
     ) -> None:
@@ -84,7 +89,9 @@ class Translator(GivenPairs):
         if choose:  # among the whole beam
             options = dataclasses.replace(options, n_best=options.beam_size)
         own = {"batch_tokens": tokens, "rows": rows}
-        self._engine = Engine(scorer, options, **own)
+        engine = Engine(scorer, options, **own).limited(MOST_SLOTS // searches)
+        others = (engine.limited(MOST_SLOTS // searches) for _ in range(1, searches))
+        self._engines = [engine, *others]
         self._phrased = Engine(scorer, options, **own, with_phrases=True)
         self._forced = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
@@ -97,7 +104,9 @@ class Translator(GivenPairs):
     @params.setter
     def params(self, params: Sequence[Any]) -> None:
         self._params = params
-        self._engine.weights = self._phrased.weights = self._weights(params)
+        weights = self._weights(params)
+        for engine in (*self._engines, self._phrased):
+            engine.weights = weights
 
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
         """Translate a text: a string gives a string, a sequence of them a list.
@@ -190,15 +199,16 @@ class Translator(GivenPairs):
             ]
             # Longest first, by tokens; the number of characters is an estimate.
             texts.sort(key=lambda text: -max([0, *(len(t.source) for t in text[1])]))
-            for i, tasks, _ in texts:
-                self._submit(tasks, functools.partial(keep, i))
+            engines = itertools.cycle(self._engines)
+            for (i, tasks, _), engine in zip(texts, engines, strict=False):
+                self._submit(tasks, functools.partial(keep, i), engine)
+            check = check_stop if parts == 1 else lambda: None
             try:
-                while self._engine.advance() or self._phrased.advance():
-                    if parts == 1:
-                        check_stop()
+                finish(self._engines, check)
+                finish([self._phrased], check)
             except BaseException:
-                self._engine.clear()
-                self._phrased.clear()
+                for engine in (*self._engines, self._phrased):
+                    engine.clear()
                 raise
             complete = [(*text, found.pop(i)) for i, *text in texts]
             done += zip((i for i, *_ in texts), self._joined(complete), strict=True)
@@ -254,9 +264,15 @@ class Translator(GivenPairs):
         return tasks, list(map(len, parts))
 
     def _submit(
-        self, tasks: Sequence[Task], done: Callable[[list[list[Hypothesis]]], None]
+        self,
+        tasks: Sequence[Task],
+        done: Callable[[list[list[Hypothesis]]], None],
+        engine: Engine,
     ) -> None:
-        """Submit the tasks of one text; pass the hypotheses of its parts to `done`."""
+        """Submit the tasks of one text; pass the hypotheses of its parts to `done`.
+
+        Tasks with phrases have an engine of their own.
+        """
         found: list[list[Hypothesis] | None] = [None] * len(tasks)
         if not tasks:
             done([])
@@ -267,8 +283,8 @@ class Translator(GivenPairs):
                 done(found)
 
         for part, task in enumerate(tasks):
-            engine = self._phrased if task.phrases else self._engine
-            engine.submit(task._replace(done=functools.partial(keep, part)))
+            chosen = self._phrased if task.phrases else engine
+            chosen.submit(task._replace(done=functools.partial(keep, part)))
 
     def _hypotheses(self, source: list[int], found: SearchResult) -> list[Hypothesis]:
         hypotheses = hypotheses_of(self.tokenizer, self._names, source, found)

@@ -12,7 +12,6 @@ def test_a_smaller_shape_is_compiled_only_for_many_steps():
     shapes = Shapes(25_000, 1)
     assert shapes.fitted(LARGE, SMALL, RECENT) == LARGE
     assert shapes.fitted(LARGE, SMALL, LONG_AGO) == SMALL
-    assert shapes.fitted(LARGE, SMALL, RECENT) == SMALL  # it is compiled
     assert shapes.fitted(SMALL, LARGE, RECENT) == LARGE
 
 
@@ -22,8 +21,30 @@ def test_each_size_has_an_age_of_its_own():
     assert shapes.fitted(LARGE, SMALL, ages) == (64, 16, 16)
 
 
-def test_nothing_is_compiled_for_the_sake_of_a_shape_that_stays_large():
-    """More slots and a shorter ring: either shape is new."""
+def test_sizes_that_are_soon_due_shrink_together():
+    shapes, ages = Shapes(25_000, 1), (1, SHRINK_AFTER // 2, SHRINK_AFTER)
+    assert shapes.fitted(LARGE, SMALL, ages) == (64, 16, 16)
+
+
+def test_a_size_shrinks_only_if_half_of_it_is_enough():
+    shapes, less = Shapes(25_000, 1), Shape(64, 24, 32)
+    assert shapes.fitted(LARGE, less, LONG_AGO) == (64, 32, 32)
+
+
+def test_a_ring_at_least_doubles():
+    shapes = Shapes(25_000, 1)
+    assert shapes.fitted(SMALL, SMALL._replace(ring=24), RECENT) == (16, 16, 32)
+    assert shapes.fitted(SMALL, SMALL._replace(ring=64), RECENT) == (16, 16, 64)
+
+
+def test_a_shape_that_was_used_is_used_again_if_it_is_near():
+    shapes, grown = Shapes(25_000, 1), Shape(16, 16, 48)
+    shapes.fitted(grown, grown, RECENT)
+    assert shapes.fitted(SMALL, SMALL._replace(ring=32), RECENT) == grown
+    assert shapes.fitted(SMALL, SMALL._replace(ring=24), RECENT) == (16, 16, 32)
+
+
+def test_while_one_size_grows_the_others_may_shrink():
     shapes, old, new = Shapes(25_000, 1), Shape(16, 16, 64), Shape(64, 16, 16)
     assert shapes.fitted(old, new, RECENT) == new
 

@@ -95,6 +95,7 @@ def open_translator(
     seeds=(0,),
     beam_size=3,
     rows=None,
+    searches=1,
     choose=None,
     kind=Translator,
     **options,
@@ -104,4 +105,4 @@ def open_translator(
     )
     params = [params_of(*each) for each in zip(models, seeds, strict=True)]
     how = {"language": "en", "options": options, "rows": rows, "choose": choose}
-    return kind(models, params, Numbers(), **how)
+    return kind(models, params, Numbers(), **how, searches=searches)
