@@ -13,7 +13,7 @@ from jaxformer.batch import Batch
 from jaxformer.config import OptimizerConfig, TrainingConfig
 from jaxformer.configs import convs2s, lstm, wmt_base
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.side_by_side import best_count
+from jaxformer.decoding.side_by_side import number_of_searches
 from jaxformer.decoding.translate import Translator
 from jaxformer.models.architectures import config_type, make_model
 from jaxformer.models.sequence_model import Model
@@ -167,5 +167,5 @@ def make_translator(
     return Translator(
         [model], [copy_to(mesh, params)], tokenizer,
         language="en", options=TranslateOptions(**decoding),
-        rows=batch_sharding(mesh), searches=best_count(mesh),
+        rows=batch_sharding(mesh), searches=number_of_searches(mesh),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from jaxformer.data_config import DataConfig, base_language
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.rerank import Reranker, rerank
-from jaxformer.decoding.side_by_side import best_count
+from jaxformer.decoding.side_by_side import number_of_searches
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.comet_scores import Comet
@@ -81,7 +81,7 @@ def make_translator(
         language=run.config.data.source_language,
         options=options,
         rows=rows,
-        searches=best_count(rows.mesh),
+        searches=number_of_searches(rows.mesh) if kind is Translator else 1,
         choose=choose,
         needs_tag=run.needs_tag,
     )

@@ -125,7 +125,7 @@ class Engine:
     def limited(self, slots: int) -> "Engine":
         """Return an idle engine with the same programs and fewer slots of a device."""
         engine = copy.copy(self)
-        engine._shapes = copy.deepcopy(self._shapes)
+        engine._shapes = copy.copy(self._shapes)
         engine._shapes.most = min(slots, self._shapes.most)
         engine.clear()
         return engine
@@ -180,6 +180,7 @@ class Engine:
         elif tasks:
             self._state = None  # so that there is no second one on the device
             self._too_large = Shape(0, 0, 0)
+            self._shapes.begin()
             self._shape = self._needed_shape(tasks)
             self._begin(tasks)
 

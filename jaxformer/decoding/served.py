@@ -21,9 +21,6 @@ class ServedTranslator(Translator):
     One thread calls its methods; `prepare` may be called in any.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options | {"searches": 1})  # requests take turns
-
     def compile(self, slots: int, attention: int) -> Iterator[tuple[int, int]]:
         """Compile all programs; yields the numbers of those done and of all.
 
@@ -90,10 +87,11 @@ class ServedTranslator(Translator):
 
         lengths = [len(task.source) for tasks, _ in texts for task in tasks]
         before = itertools.accumulate(lengths, initial=0)
+        lanes = itertools.repeat(self._phrased)
         own = {"request": request, "is_large": sum(lengths) > SMALL_REQUEST}
         for index, (tasks, _) in enumerate(texts):
             tasks = [task._replace(before=next(before), **own) for task in tasks]
-            self._submit(tasks, functools.partial(keep, index), self._phrased)
+            self._submit(tasks, functools.partial(keep, index), lanes)
 
     def cancel(self, request: Any) -> None:
         """Drop all parts of a request, waiting or begun."""

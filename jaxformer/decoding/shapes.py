@@ -4,7 +4,6 @@ Programs are compiled when they are needed, for one of many shapes. A server lim
 shapes to few, so that it can compile all programs before it is ready.
 """
 
-import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -85,14 +84,22 @@ class Shapes:
         length = max(source, ring)
         return min(s for s in self.all if s.slots >= slots and s.ring >= length)
 
-    def fitted(self, old: Shape, new: Shape, ages: Sequence[int]) -> Shape:
-        """The shape to use when `new` is needed: small changes are ignored.
+    def begin(self) -> None:
+        """Forget the shapes used so far: a search does not depend on earlier ones."""
+        self._used = set()
 
-        Resizing moves data. A shape that was not used before is also compiled, which
-        takes longer than many steps of a larger one. So a size shrinks only if half of
-        it is enough, a ring at least doubles if it grows, and a shape that was used is
-        used again if each of its sizes is less than twice the needed one. `ages` are
-        the numbers of calls since which each size of `old` has been too large.
+    def fitted(self, old: Shape, new: Shape, ages: Sequence[int]) -> Shape:
+        """The shape to use when `new` is needed.
+
+        `ages` are the numbers of calls since which each size of `old` has been too
+        large. Resizing moves data, and a shape that was not used before is compiled,
+        which takes longer than many steps of a larger one:
+
+        - A shape that is too large is kept for SHRINK_AFTER calls, or until it grows.
+        - Then a size shrinks only if half of it is enough.
+        - A shape that was used before is used again if each of its sizes is less than
+          twice the needed one.
+        - A ring that grows at least doubles.
         """
         largest = Shape(*map(max, old, new))
         is_due, grows = max(ages) >= SHRINK_AFTER, largest != old
@@ -101,11 +108,11 @@ class Shapes:
         self._used.add(old)
         if not grows and not is_due:
             return old
-        halves = (grows or 2 * age >= SHRINK_AFTER for age in ages)
+        may_shrink = (grows or 2 * age >= SHRINK_AFTER for age in ages)
         wanted = Shape(
             *(
-                less if may_halve and 2 * less <= more else max(less, more)
-                for less, more, may_halve in zip(new, old, halves, strict=True)
+                less if may and 2 * less <= more else max(less, more)
+                for less, more, may in zip(new, old, may_shrink, strict=True)
             )
         )
         if wanted.slots > self.most_slots(wanted.source):
@@ -113,8 +120,7 @@ class Shapes:
         near = [
             used
             for used in self._used
-            if all(map(operator.le, wanted, used))
-            and all(its < 2 * size for its, size in zip(used, wanted, strict=True))
+            if all(a <= b < 2 * a for a, b in zip(wanted, used, strict=True))
         ]
         if near:
             return min(near)

@@ -1,54 +1,57 @@
 """Searches that run at once on a CPU, each in a thread.
 
-The small operations of a search leave cores idle, and so does its host work. A second
-search fills them: docs/speed.md has figures.
+The small operations of a search and its host work leave cores idle, which a second
+search uses: docs/speed.md has figures.
 """
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 import jax
 
 from jaxformer import processes
 from jaxformer.decoding.engine import Engine
 
-POLL = 0.1  # seconds between two calls of `check_stop` while other threads work
+POLL = 0.1  # seconds between two calls of `check_stop`
 
 
-def best_count(mesh: jax.sharding.Mesh) -> int:
-    """Return how many searches to run at once: 2 on one CPU, otherwise 1."""
-    (*others, device) = mesh.devices.flat
-    is_cpu = not others and device.platform == "cpu"
-    return 2 if is_cpu and processes.usable_cores() > 1 else 1
+def number_of_searches(mesh: jax.sharding.Mesh) -> int:
+    """Return how many searches to run at once: 2 on the cores of one CPU, otherwise 1.
+
+    Several processes may share the cores, so each of them has one search.
+    """
+    if mesh.size > 1 or mesh.devices.item().platform != "cpu":
+        return 1
+    is_alone = not processes.are_several()
+    return 2 if is_alone and processes.usable_cores() > 1 else 1
 
 
-def finish(engines: Sequence[Engine], check_stop: Callable[[], None]) -> None:
+def run_searches(engines: Sequence[Engine], check_stop: Callable[[], None]) -> None:
     """Advance all engines until none has a task left.
 
-    The first engine runs in this thread, each other one in a thread of its own.
-    `check_stop` is called in this thread, between two programs, and may raise: then the
-    others end too.
+    One engine runs in this thread, several in a thread each. `check_stop` is called in
+    this thread and may raise. An exception ends all searches, but a program that runs
+    or is compiled is not waited for, so do not use several engines after it.
     """
+    if len(engines) == 1:
+        while engines[0].advance():
+            check_stop()
+        return
     is_over = threading.Event()
 
-    def advance(engine: Engine, check: Callable[[], None] = lambda: None) -> None:
-        try:
-            while not is_over.is_set() and engine.advance():
-                check()
-        except BaseException:
-            is_over.set()
-            raise
+    def run(engine: Engine) -> None:
+        while not is_over.is_set() and engine.advance():
+            pass
 
-    first, *others = engines
-    with ThreadPoolExecutor(max(1, len(others))) as pool:
-        running = {pool.submit(advance, engine) for engine in others}
-        advance(first, check_stop)
-        try:
-            while running:
-                done, running = wait(running, timeout=POLL)
-                for each in done:
-                    each.result()
-                check_stop()
-        finally:
-            is_over.set()
+    pool = ThreadPoolExecutor(max(1, len(engines)))
+    try:
+        running = {pool.submit(run, engine) for engine in engines}
+        while running:
+            done, running = wait(running, POLL, FIRST_EXCEPTION)
+            for each in done:
+                each.result()
+            check_stop()
+    finally:
+        is_over.set()
+        pool.shutdown(wait=False)

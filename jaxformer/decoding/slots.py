@@ -43,8 +43,6 @@ class SlotPrograms:
             mesh = rows.mesh.abstract_mesh
             on_mesh = functools.partial(jax.sharding.use_abstract_mesh, mesh)
 
-        lock = threading.Lock()
-
         def jit(program: Callable, out_shardings: Any = shardings, **how: Any) -> Any:
             @functools.wraps(program)
             def traced(*args: Any, **named: Any) -> Any:
@@ -52,12 +50,13 @@ class SlotPrograms:
                     return program(*args, **named)
 
             compiled = jax.jit(traced, out_shardings=out_shardings, **how)
+            lock = threading.Lock()
 
-            @functools.wraps(program)
             def run(*args: Any) -> Any:
                 with lock:  # threads that need a new shape at once compile it once
                     return compiled(*args)
 
+            run.lower = compiled.lower
             return run
 
         self.encode = jit(self._encode, out_shardings=None)

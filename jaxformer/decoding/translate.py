@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from typing import Any
@@ -32,7 +32,7 @@ from jaxformer.decoding.phrases import encode_phrases
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.shapes import MOST_SLOTS
-from jaxformer.decoding.side_by_side import finish
+from jaxformer.decoding.side_by_side import run_searches
 from jaxformer.decoding.tasks import Task
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
@@ -50,11 +50,10 @@ class Translator(GivenPairs):
 
     `models` and `params` are the members of an ensemble, mostly one. `language` is that
     of the source, such as "en". `rows` shards the rows of a batch over devices of this
-    process; None: one device. `searches` run at once, as in
-    `jaxformer.decoding.side_by_side`, and share the texts. `choose` takes the source
-    texts of all parts and the hypotheses of each, and returns the hypotheses in a new
-    order. `needs_tag` warns of a text without one of the vocabulary's tags. Not thread
-    safe.
+    process; None: one device. `searches` is how many searches run at once, each in a
+    thread; the sentences are divided among them. `choose` takes the source texts of all
+    parts and the hypotheses of each, and returns the hypotheses in a new order.
+    `needs_tag` warns of a text without one of the vocabulary's tags. Not thread safe.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Translator(GivenPairs):
         language: str,
         options: TranslateOptions,
         rows: jax.sharding.NamedSharding | None,
-        searches: int,
+        searches: int = 1,
         choose: Choose | None = None,
         needs_tag: bool = True,
     ) -> None:
@@ -88,11 +87,13 @@ class Translator(GivenPairs):
         self._weights = jax.jit(scorer.weights)
         if choose:  # among the whole beam
             options = dataclasses.replace(options, n_best=options.beam_size)
-        own = {"batch_tokens": tokens, "rows": rows}
-        engine = Engine(scorer, options, **own).limited(MOST_SLOTS // searches)
-        others = (engine.limited(MOST_SLOTS // searches) for _ in range(1, searches))
-        self._engines = [engine, *others]
-        self._phrased = Engine(scorer, options, **own, with_phrases=True)
+        how = {"batch_tokens": max(1, tokens // searches), "rows": rows}
+        engine = Engine(scorer, options, **how)
+        self._engines = [
+            engine.limited(MOST_SLOTS // searches) for _ in range(searches)
+        ]
+        how["batch_tokens"] = tokens
+        self._phrased = Engine(scorer, options, **how, with_phrases=True)
         self._forced = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
 
@@ -176,7 +177,8 @@ class Translator(GivenPairs):
 
         `check_stop` is called equally often in every part, and may raise to end the
         work. `first` is the number of earlier lines: line numbers in messages, and the
-        seeds of samples, count from there. `report` is called after each sentence.
+        seeds of samples, count from there. `report` is called after each sentence, in
+        any thread.
         """
         number, parts = part
         prefixes = one_each("prefixes", prefixes, len(sentences), default="")
@@ -200,15 +202,16 @@ class Translator(GivenPairs):
             # Longest first, by tokens; the number of characters is an estimate.
             texts.sort(key=lambda text: -max([0, *(len(t.source) for t in text[1])]))
             engines = itertools.cycle(self._engines)
-            for (i, tasks, _), engine in zip(texts, engines, strict=False):
-                self._submit(tasks, functools.partial(keep, i), engine)
+            for i, tasks, _ in texts:
+                self._submit(tasks, functools.partial(keep, i), engines)
             check = check_stop if parts == 1 else lambda: None
             try:
-                finish(self._engines, check)
-                finish([self._phrased], check)
+                run_searches([each for each in self._engines if any(each.load)], check)
+                run_searches([self._phrased], check)
             except BaseException:
-                for engine in (*self._engines, self._phrased):
-                    engine.clear()
+                # A thread may still use the old ones. `of_sentences` shares the list.
+                self._engines[:] = [each.limited(MOST_SLOTS) for each in self._engines]
+                self._phrased.clear()
                 raise
             complete = [(*text, found.pop(i)) for i, *text in texts]
             done += zip((i for i, *_ in texts), self._joined(complete), strict=True)
@@ -267,24 +270,26 @@ class Translator(GivenPairs):
         self,
         tasks: Sequence[Task],
         done: Callable[[list[list[Hypothesis]]], None],
-        engine: Engine,
+        engines: Iterator[Engine],
     ) -> None:
         """Submit the tasks of one text; pass the hypotheses of its parts to `done`.
 
-        Tasks with phrases have an engine of their own.
+        Each task takes the next of the engines, if it has no phrases. `done` may be
+        called in the thread of any engine.
         """
         found: list[list[Hypothesis] | None] = [None] * len(tasks)
+        ended = itertools.count(1)  # several threads may finish one text
         if not tasks:
             done([])
 
         def keep(part: int, result: SearchResult) -> None:
             found[part] = self._hypotheses(tasks[part].source, result)
-            if None not in found:
+            if next(ended) == len(tasks):
                 done(found)
 
         for part, task in enumerate(tasks):
-            chosen = self._phrased if task.phrases else engine
-            chosen.submit(task._replace(done=functools.partial(keep, part)))
+            engine = self._phrased if task.phrases else next(engines)
+            engine.submit(task._replace(done=functools.partial(keep, part)))
 
     def _hypotheses(self, source: list[int], found: SearchResult) -> list[Hypothesis]:
         hypotheses = hypotheses_of(self.tokenizer, self._names, source, found)

@@ -23,8 +23,10 @@ class Echo:
 
     def __init__(self, *_, **__):
         self.tasks, self.seen = [], []
+        self.load = 1, 0
 
     def limited(self, slots):
+        self.clear()
         return self
 
     def submit(self, task):

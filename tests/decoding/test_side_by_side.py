@@ -3,33 +3,77 @@
 import threading
 from unittest import mock
 
+import jax
 import pytest
 
 from jaxformer import processes
-from jaxformer.decoding.side_by_side import best_count, finish
+from jaxformer.decoding.shapes import MOST_SLOTS
+from jaxformer.decoding.side_by_side import number_of_searches, run_searches
+from jaxformer.training.sharding import batch_sharding, on_mesh
 from tests.decoding.tiny import SENTENCES, open_translator, random_sentences
 from tests.training.setups import mesh_of
 
+TEXTS = random_sentences(40, longest=15)
 
-def test_several_searches_find_what_one_finds():
-    texts = random_sentences(40, longest=15)
-    one, two = (open_translator(searches=searches) for searches in (1, 2))
-    expected = one.translate(texts)
-    for _ in range(2):
-        found = two.translate(texts)
-        for theirs, ours in zip(expected, found, strict=True):
-            assert [each.text for each in ours] == [each.text for each in theirs]
-            assert ours[0].score == pytest.approx(theirs[0].score, rel=1e-5)
-    assert two.translate(SENTENCES[:1]) == one.translate(SENTENCES[:1])
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}])
+def test_several_searches_find_what_one_finds(options):
+    one, two = (open_translator(searches=count, **options) for count in (1, 2))
+    expected = one.translate(TEXTS)
+    found = two.translate(TEXTS)
+    for theirs, ours in zip(expected, found, strict=True):
+        assert [each.text for each in ours] == [each.text for each in theirs]
+        assert ours[0].score == pytest.approx(theirs[0].score, rel=1e-5)
     assert two.translate([]) == []
+    assert two(SENTENCES[:1]) == one(SENTENCES[:1])
+    # The same bits again, after other work, and in a translator of its own.
+    assert two.translate(TEXTS) == found
+    assert open_translator(searches=2, **options).translate(TEXTS) == found
 
 
-def test_a_stop_ends_all_searches():
+def test_the_parts_of_a_text_are_divided_too():
+    text = ". ".join(SENTENCES)
+    options = {"split_sentences": True, "searches": 2}
+    two = open_translator(**options)
+    engines = two._engines
+    with mock.patch.object(engines[1], "submit", wraps=engines[1].submit) as submit:
+        found = two(text)
+    assert submit.call_count == len(two.sentences(text)) // 2 > 1
+    assert found == open_translator(split_sentences=True)(text)
+
+
+def test_all_searches_together_have_the_slots_and_tokens_of_one():
+    one, two = (open_translator(searches=count)._engines for count in (1, 2))
+    assert [engine._shapes.most for engine in two] == [MOST_SLOTS // 2] * 2
+    slots = [engine._shapes.most_slots(16) for engine in two]
+    assert sum(slots) == one[0]._shapes.most_slots(16) == 4
+
+
+def test_each_shape_is_compiled_once():
+    """Also within the mesh of training, which is a context of its thread."""
+    mesh = mesh_of((1, 1, 1))
+    two = open_translator(searches=2, rows=batch_sharding(mesh))
+    compiled = []
+
+    def note(event, _, *, fun_name="", **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        with on_mesh(mesh, rules=()):
+            two.translate(SENTENCES[:1] * 2)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert compiled.count("jit(_advance)") == 1
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_a_stop_ends_all_searches(calls):
     translator = open_translator(searches=2)
+    stop = mock.Mock(side_effect=[*[None] * calls, ProcessLookupError])
     with pytest.raises(ProcessLookupError):
-        translator.translate_part(
-            SENTENCES, check_stop=mock.Mock(side_effect=[None, ProcessLookupError])
-        )
+        translator.translate_part(TEXTS * 50, check_stop=stop)
     assert [engine.load for engine in translator._engines] == [(0, 0)] * 2
     assert translator(SENTENCES) == open_translator()(SENTENCES)
 
@@ -49,13 +93,14 @@ class Search:
 
 
 def test_each_search_has_a_thread_and_this_one_checks_for_stops():
-    searches, check = [Search(3), Search(50), Search(1)], mock.Mock()
-    finish(searches, check)
+    searches, checks = [Search(3), Search(50), Search(1)], set()
+    run_searches(searches, lambda: checks.add(threading.get_ident()))
     assert [search.steps for search in searches] == [0, 0, 0]
-    assert searches[0].threads == {threading.get_ident()}
-    others = searches[1].threads, searches[2].threads
-    assert threading.get_ident() not in set.union(*others)
-    assert check.call_count >= 3
+    assert checks == {threading.get_ident()}
+    assert not any(checks & search.threads for search in searches)
+    run_searches(searches[:1], mock.Mock())
+    assert checks <= searches[0].threads
+    run_searches([], mock.Mock())
 
 
 @pytest.mark.parametrize("steps", [(2, 10**9), (10**9, 2)])
@@ -63,12 +108,24 @@ def test_an_error_of_any_search_ends_the_others(steps):
     error = RuntimeError("no memory")
     searches = [Search(each, error) for each in steps]
     with pytest.raises(RuntimeError, match="no memory"):
-        finish(searches, mock.Mock())
+        run_searches(searches, mock.Mock())
+
+
+def test_a_stop_does_not_wait_for_a_program_that_compiles():
+    is_compiled, searches = threading.Event(), [Search(1), Search(1)]
+    searches[1].advance = is_compiled.wait
+    stop = mock.Mock(side_effect=[None, KeyboardInterrupt])
+    with pytest.raises(KeyboardInterrupt):
+        run_searches(searches, stop)
+    is_compiled.set()
 
 
 @pytest.mark.parametrize(
-    ("devices", "cores", "count"), [(1, 1, 1), (1, 2, 2), (1, 64, 2), (2, 64, 1)]
-)
-def test_one_cpu_runs_two_searches(monkeypatch, devices, cores, count):
+    ("devices", "cores", "several", "count"),
+    [(1, 1, False, 1), (1, 2, False, 2), (1, 64, False, 2), (2, 64, False, 1),
+     (1, 64, True, 1)],
+)  # fmt: skip
+def test_one_cpu_runs_two_searches(monkeypatch, devices, cores, several, count):
     monkeypatch.setattr(processes, "usable_cores", lambda: cores)
-    assert best_count(mesh_of((devices, 1, 1))) == count
+    monkeypatch.setattr(processes, "are_several", lambda: several)
+    assert number_of_searches(mesh_of((devices, 1, 1))) == count

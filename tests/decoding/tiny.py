@@ -105,4 +105,5 @@ def open_translator(
     )
     params = [params_of(*each) for each in zip(models, seeds, strict=True)]
     how = {"language": "en", "options": options, "rows": rows, "choose": choose}
-    return kind(models, params, Numbers(), **how, searches=searches)
+    how["searches"] = searches
+    return kind(models, params, Numbers(), **how)

@@ -127,8 +127,9 @@ def test_continuous_batching_finds_what_a_plain_search_finds(
     members = [(model, params_of(model, 0))]
     members += [(other, params_of(other, 3)) for other in others]
     models, params = zip(*members, strict=True)
-    how = {"language": "en", "options": options, "rows": None, "searches": 1}
-    translator = Translator(models, params, Numbers(), **how)
+    translator = Translator(
+        models, params, Numbers(), language="en", options=options, rows=None
+    )
     draw = np.random.default_rng(2)
     lengths = draw.integers(1, 6, 12)
     sentences = [" ".join(map(str, draw.choice(WORDS, n))) for n in lengths]
