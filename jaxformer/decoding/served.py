@@ -29,11 +29,11 @@ class ServedTranslator(Translator):
         """
         self._most = min(self.longest + self.options.extra_length, self._most)
         sizes = {"source": self.longest, "output": self._most}
-        engine = self._engines[0]
+        (engine,), phrased = self._search.engines, self._search.phrased
         engines = [(engine, engine.limit(**sizes, slots=slots))]
         if not self.options.is_sampling:
             few = {"slots": min(slots, PHRASE_SLOTS), "is_one": True}
-            engines.append((self._phrased, self._phrased.limit(**sizes, **few)))
+            engines.append((phrased, phrased.limit(**sizes, **few)))
         work = [
             *(functools.partial(engine.compile, shape)
               for engine, shapes in engines for shape in shapes),
@@ -44,9 +44,8 @@ class ServedTranslator(Translator):
             yield number, len(work)
             compile_next()
         engine.clear()
-        self._phrased.clear()
-        self._phrased = Lanes(engine, self._phrased)
-        self._engines = [self._phrased]
+        phrased.clear()
+        self._search = Lanes(engine, phrased)
 
     def prepare(
         self, text: str, prefix: str, phrases: Sequence[str] = (), number: int = 0
@@ -87,21 +86,20 @@ class ServedTranslator(Translator):
 
         lengths = [len(task.source) for tasks, _ in texts for task in tasks]
         before = itertools.accumulate(lengths, initial=0)
-        lanes = itertools.repeat(self._phrased)
         own = {"request": request, "is_large": sum(lengths) > SMALL_REQUEST}
         for index, (tasks, _) in enumerate(texts):
             tasks = [task._replace(before=next(before), **own) for task in tasks]
-            self._submit(tasks, functools.partial(keep, index), lanes)
+            self._submit(tasks, functools.partial(keep, index))
 
     def cancel(self, request: Any) -> None:
         """Drop all parts of a request, waiting or begun."""
-        self._phrased.cancel(request)
+        self._search.cancel(request)
 
     @property
     def load(self) -> tuple[int, int]:
         """The numbers of parts that wait and that are in the search."""
-        return self._phrased.load
+        return self._search.load
 
     def advance(self) -> bool:
         """Take a few steps of a search; False if nothing is left."""
-        return self._phrased.advance(STEPS)
+        return self._search.advance(STEPS)

@@ -4,14 +4,20 @@ The small operations of a search and its host work leave cores idle, which a sec
 search uses: docs/speed.md has figures.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any
 
 import jax
 
 from jaxformer import processes
 from jaxformer.decoding.engine import Engine
+from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.scorer import Scorer
+from jaxformer.decoding.shapes import MOST_SLOTS
+from jaxformer.decoding.tasks import Task
 
 POLL = 0.1  # seconds between two calls of `check_stop`
 
@@ -25,6 +31,53 @@ def number_of_searches(mesh: jax.sharding.Mesh) -> int:
         return 1
     is_alone = not processes.are_several()
     return 2 if is_alone and processes.usable_cores() > 1 else 1
+
+
+class Searches:
+    """Engines that divide the tasks, and one for those with phrases.
+
+    `batch_tokens`, as for `Engine`, bounds all of them together, and so do MOST_SLOTS.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        options: SearchOptions,
+        *,
+        batch_tokens: int,
+        rows: jax.sharding.NamedSharding | None,
+        count: int,
+    ) -> None:
+        share = max(1, batch_tokens // count)
+        engine = Engine(scorer, options, batch_tokens=share, rows=rows)
+        self.engines = [engine.limited(MOST_SLOTS // count) for _ in range(count)]
+        self.phrased = Engine(
+            scorer, options, batch_tokens=batch_tokens, rows=rows, with_phrases=True
+        )
+        self._turns = itertools.cycle(self.engines)
+
+    def set_weights(self, weights: Any) -> None:
+        """Replace the weights of all engines, which must be idle."""
+        for engine in (*self.engines, self.phrased):
+            engine.weights = weights
+
+    def submit(self, task: Task) -> None:
+        """Queue a task. Its `done` may be called in any thread."""
+        engine = self.phrased if task.phrases else next(self._turns)
+        engine.submit(task)
+
+    def run(self, check_stop: Callable[[], None]) -> None:
+        """Run all tasks, as `run_searches` does; drop them if it raises."""
+        try:
+            run_searches([each for each in self.engines if any(each.load)], check_stop)
+            run_searches([self.phrased], check_stop)
+        except BaseException:
+            # A thread may still use the old engines.
+            self.engines = [engine.limited(MOST_SLOTS) for engine in self.engines]
+            self.phrased.clear()
+            raise
+        finally:
+            self._turns = itertools.cycle(self.engines)
 
 
 def run_searches(engines: Sequence[Engine], check_stop: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import jax
 
 from jaxformer import processes
-from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.forced import GivenPairs, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import (
@@ -31,8 +30,7 @@ from jaxformer.decoding.parts import (
 from jaxformer.decoding.phrases import encode_phrases
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
-from jaxformer.decoding.shapes import MOST_SLOTS
-from jaxformer.decoding.side_by_side import run_searches
+from jaxformer.decoding.side_by_side import Searches
 from jaxformer.decoding.tasks import Task
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
@@ -87,13 +85,9 @@ class Translator(GivenPairs):
         self._weights = jax.jit(scorer.weights)
         if choose:  # among the whole beam
             options = dataclasses.replace(options, n_best=options.beam_size)
-        how = {"batch_tokens": max(1, tokens // searches), "rows": rows}
-        engine = Engine(scorer, options, **how)
-        self._engines = [
-            engine.limited(MOST_SLOTS // searches) for _ in range(searches)
-        ]
-        how["batch_tokens"] = tokens
-        self._phrased = Engine(scorer, options, **how, with_phrases=True)
+        self._search = Searches(
+            scorer, options, batch_tokens=tokens, rows=rows, count=searches
+        )
         self._forced = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
 
@@ -105,9 +99,7 @@ class Translator(GivenPairs):
     @params.setter
     def params(self, params: Sequence[Any]) -> None:
         self._params = params
-        weights = self._weights(params)
-        for engine in (*self._engines, self._phrased):
-            engine.weights = weights
+        self._search.set_weights(self._weights(params))
 
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
         """Translate a text: a string gives a string, a sequence of them a list.
@@ -201,18 +193,9 @@ class Translator(GivenPairs):
             ]
             # Longest first, by tokens; the number of characters is an estimate.
             texts.sort(key=lambda text: -max([0, *(len(t.source) for t in text[1])]))
-            engines = itertools.cycle(self._engines)
             for i, tasks, _ in texts:
-                self._submit(tasks, functools.partial(keep, i), engines)
-            check = check_stop if parts == 1 else lambda: None
-            try:
-                run_searches([each for each in self._engines if any(each.load)], check)
-                run_searches([self._phrased], check)
-            except BaseException:
-                # A thread may still use the old ones. `of_sentences` shares the list.
-                self._engines[:] = [each.limited(MOST_SLOTS) for each in self._engines]
-                self._phrased.clear()
-                raise
+                self._submit(tasks, functools.partial(keep, i))
+            self._search.run(check_stop if parts == 1 else lambda: None)
             complete = [(*text, found.pop(i)) for i, *text in texts]
             done += zip((i for i, *_ in texts), self._joined(complete), strict=True)
         return done
@@ -267,16 +250,9 @@ class Translator(GivenPairs):
         return tasks, list(map(len, parts))
 
     def _submit(
-        self,
-        tasks: Sequence[Task],
-        done: Callable[[list[list[Hypothesis]]], None],
-        engines: Iterator[Engine],
+        self, tasks: Sequence[Task], done: Callable[[list[list[Hypothesis]]], None]
     ) -> None:
-        """Submit the tasks of one text; pass the hypotheses of its parts to `done`.
-
-        Each task takes the next of the engines, if it has no phrases. `done` may be
-        called in the thread of any engine.
-        """
+        """Submit the tasks of one text; pass the hypotheses of its parts to `done`."""
         found: list[list[Hypothesis] | None] = [None] * len(tasks)
         ended = itertools.count(1)  # several threads may finish one text
         if not tasks:
@@ -288,8 +264,7 @@ class Translator(GivenPairs):
                 done(found)
 
         for part, task in enumerate(tasks):
-            engine = self._phrased if task.phrases else next(engines)
-            engine.submit(task._replace(done=functools.partial(keep, part)))
+            self._search.submit(task._replace(done=functools.partial(keep, part)))
 
     def _hypotheses(self, source: list[int], found: SearchResult) -> list[Hypothesis]:
         hypotheses = hypotheses_of(self.tokenizer, self._names, source, found)

@@ -62,7 +62,7 @@ def test_sharded_rows_and_parameters_change_no_translation(beam):
     shardings = jax.tree.map(lambda leaf: leaf.sharding, split)
     translator = open_translator(n_best=3, rows=batch_sharding(mesh))
     translator.params = [jax.device_put(params_of(MODEL), shardings)]
-    (weights,) = translator._engines[0].weights
+    (weights,) = translator._search.engines[0].weights
     assert not weights.embedding.is_fully_replicated
     sentences = SENTENCES[:4]
     assert_alike(translator.translate(sentences), beam.translate(sentences))
