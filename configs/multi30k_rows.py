@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from ml_collections import ConfigDict
 
-from jaxformer.configs import multi30k, wmt_base
+from jaxformer.configs import multi30k
 from jaxformer.errors import InputError
 
 # Name of the row: what differs from the base row, by config section.
@@ -65,12 +65,11 @@ def get_config(row: str = "") -> ConfigDict:
         d_v=16,
         dropout=0.1,
     )
+    config.optimizer.update(warmup_steps=600)
     config.training.update(
         steps=2000, tokens_per_update=1024, tokens_per_microbatch=1024, eval_every=2000,
         save_every=1000, keep=2, average=1,
     )  # fmt: skip
-    base = wmt_base.get_config()
-    config.optimizer, config.decoding = base.optimizer, base.decoding
-    config.optimizer.update(warmup_steps=600)
+    config.decoding.update(beam_size=4)
     config.update(ROWS[row])
     return config

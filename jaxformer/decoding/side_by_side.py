@@ -36,7 +36,7 @@ def number_of_searches(mesh: jax.sharding.Mesh) -> int:
 class Searches:
     """Engines that divide the tasks, and one for those with phrases.
 
-    `batch_tokens`, as for `Engine`, bounds all of them together, and so do MOST_SLOTS.
+    `batch_tokens`, as for `Engine`, bounds all of them together; so does MOST_SLOTS.
     """
 
     def __init__(
@@ -87,9 +87,10 @@ def run_searches(engines: Sequence[Engine], check_stop: Callable[[], None]) -> N
     this thread and may raise. An exception ends all searches, but a program that runs
     or is compiled is not waited for, so do not use several engines after it.
     """
-    if len(engines) == 1:
-        while engines[0].advance():
-            check_stop()
+    if len(engines) < 2:
+        for engine in engines:
+            while engine.advance():
+                check_stop()
         return
     is_over = threading.Event()
 
@@ -97,7 +98,7 @@ def run_searches(engines: Sequence[Engine], check_stop: Callable[[], None]) -> N
         while not is_over.is_set() and engine.advance():
             pass
 
-    pool = ThreadPoolExecutor(max(1, len(engines)))
+    pool = ThreadPoolExecutor(len(engines))
     try:
         running = {pool.submit(run, engine) for engine in engines}
         while running:
