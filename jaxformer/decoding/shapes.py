@@ -39,7 +39,7 @@ class Shapes:
         self._batch_tokens, self._devices = batch_tokens, devices
         self.most = MOST_SLOTS
         self.all: list[Shape] = []  # if they are limited, by length, then slots
-        self._used: set[Shape] = set()  # so far, if they are not limited
+        self.begin()
 
     def limit(
         self, source: int, output: int, slots: int, is_one: bool = False
@@ -86,7 +86,7 @@ class Shapes:
 
     def begin(self) -> None:
         """Forget the shapes used so far: a search does not depend on earlier ones."""
-        self._used = set()
+        self._used: set[Shape] = set()  # if they are not limited
 
     def fitted(self, old: Shape, new: Shape, ages: Sequence[int]) -> Shape:
         """The shape to use when `new` is needed.
@@ -95,8 +95,10 @@ class Shapes:
         large. Resizing moves data, and a shape that was not used before is compiled,
         which takes longer than many steps of a larger one:
 
-        - A shape that is too large is kept for SHRINK_AFTER calls, or until it grows.
-        - Then a size shrinks only if half of it is enough.
+        - A shape is kept until a size must grow, or was too large for SHRINK_AFTER
+          calls.
+        - Then a size shrinks if half of it is enough. Unless another size grows, it
+          must have been too large for SHRINK_AFTER / 2 calls.
         - A shape that was used before is used again if each of its sizes is less than
           twice the needed one.
         - A ring that grows at least doubles.

@@ -14,8 +14,6 @@ import jax
 
 from jaxformer import processes
 from jaxformer.decoding.engine import Engine
-from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.shapes import MOST_SLOTS
 from jaxformer.decoding.tasks import Task
 
@@ -36,24 +34,16 @@ def number_of_searches(mesh: jax.sharding.Mesh) -> int:
 class Searches:
     """Engines that divide the tasks, and one for those with phrases.
 
-    `batch_tokens`, as for `Engine`, bounds all of them together; so does MOST_SLOTS.
+    `make` makes an engine from its arguments `batch_tokens` and `with_phrases`.
+    `batch_tokens` and MOST_SLOTS bound all engines together.
     """
 
     def __init__(
-        self,
-        scorer: Scorer,
-        options: SearchOptions,
-        *,
-        batch_tokens: int,
-        rows: jax.sharding.NamedSharding | None,
-        count: int,
+        self, make: Callable[..., Engine], batch_tokens: int, count: int
     ) -> None:
-        share = max(1, batch_tokens // count)
-        engine = Engine(scorer, options, batch_tokens=share, rows=rows)
+        engine = make(batch_tokens=max(1, batch_tokens // count))
         self.engines = [engine.limited(MOST_SLOTS // count) for _ in range(count)]
-        self.phrased = Engine(
-            scorer, options, batch_tokens=batch_tokens, rows=rows, with_phrases=True
-        )
+        self.phrased = make(batch_tokens=batch_tokens, with_phrases=True)
         self._turns = itertools.cycle(self.engines)
 
     def set_weights(self, weights: Any) -> None:

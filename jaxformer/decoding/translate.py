@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from jaxformer import processes
+from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.forced import GivenPairs, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import (
@@ -85,9 +86,8 @@ class Translator(GivenPairs):
         self._weights = jax.jit(scorer.weights)
         if choose:  # among the whole beam
             options = dataclasses.replace(options, n_best=options.beam_size)
-        self._search = Searches(
-            scorer, options, batch_tokens=tokens, rows=rows, count=searches
-        )
+        make = functools.partial(Engine, scorer, options, rows=rows)
+        self._search = Searches(make, tokens, searches)
         self._forced = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
 

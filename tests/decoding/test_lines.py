@@ -5,7 +5,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from jaxformer.decoding import side_by_side
 from jaxformer.decoding import translate as translate_module
 from jaxformer.decoding.parts import Hypothesis, sentences_of
 from jaxformer.decoding.search import SearchResult
@@ -50,7 +49,7 @@ class Echo:
 
 @pytest.fixture
 def make_echo(monkeypatch):
-    monkeypatch.setattr(side_by_side, "Engine", Echo)
+    monkeypatch.setattr(translate_module, "Engine", Echo)
     return open_translator
 
 
