@@ -21,6 +21,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 # JAX would reserve most of the GPU's memory, which the peers need as well.
@@ -35,6 +36,7 @@ from jaxformer.data.text import read_lines
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.run import open_run, read_parameters
+from jaxformer.tokens import EOS
 
 OURS, CT2, HF = "ours", "CTranslate2", "HF"
 # CTranslate2's types by device; ratios are to the first.
@@ -101,7 +103,10 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
     tokenizer, found = peers.Numbers(sizes.vocabulary), {}
     peer = beside()
     lines = [tokenizer.decode(ids) for ids in sizes.sentences(sizes.source, 1)]
-    exact = dict.fromkeys(("min_decoding_length", "max_decoding_length"), sizes.target)
+    exact: dict[str, Any] = {
+        "min_decoding_length": sizes.target, "max_decoding_length": sizes.target,
+        "suppress_sequences": [[piece] for piece in tokenizer.pieces()[:EOS]],
+    }  # fmt: skip
     for search, beam_size in BEAMS.items():
         decoding = {
             "beam_size": beam_size, "alpha": 0.6, "batch_tokens": 4096,
