@@ -8,7 +8,7 @@ resume, and finished ones end at once. Rows with several corpora, `fine_tuned_mi
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxformer.configs import multi30k_architectures, multi30k_rows
+from jaxformer.configs import multi30k_architectures, multi30k_rows, tatoeba_rows
 
 SEEDS = 1, 2, 3
 PEERS = "--only='ours,PyTorch,PyTorch compiled,Flax port'"
@@ -165,6 +165,7 @@ def scores() -> dict[str, Measurement]:
         "fine_tuning": fine_tuning(),
         "distillation": distillation(list(trainings.values())),
         "directions": directions(),
+        "model_sizes": model_sizes(),
     }
 
 
@@ -210,6 +211,19 @@ def fine_tuning() -> Measurement:
     return trained(
         before, *(rows("fine_tuning", f"{flags}{name}.json") for name in SETS)
     )
+
+
+def model_sizes() -> Measurement:
+    """Of three models by the number of pairs; base rows take days without a GPU."""
+    script, text = "python benchmarks/model_sizes.py", "{runs}/tatoeba"
+    before = [f"{script} --text={{data}}/tatoeba_ende --write={text}"]
+    for seed in SEEDS:
+        for row in tatoeba_rows.ROWS:
+            workdir = f"model_sizes/{row}_{seed}"
+            before.append(train(f"tatoeba_rows.py:{row} {seed}", workdir, text))
+            before.append(evaluate(workdir, "--split=test"))
+    flags = "--runs={runs}/model_sizes --output=docs/model_size.svg"
+    return trained(before, f"{script} {flags}")
 
 
 def distillation(teachers: Sequence[str]) -> Measurement:

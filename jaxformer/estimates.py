@@ -1,9 +1,11 @@
-"""Estimates for --mode=check: the batches, the memory and the time of a plan."""
+"""Estimates for --mode=check: a plan's batches, memory and time, and its quality."""
 
+import json
 import logging
 import timeit
 from collections import Counter
 from datetime import timedelta
+from importlib.resources import files
 from typing import Any
 
 import jax
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 EXPECTED_SHARE_OF_RATE = 0.4
 SIZES_TO_TIME = (512, 1024, 2048, 4096, 8192)
 LONG_ENOUGH = 0.05  # seconds: a product that takes so long is timed well
+QUOTED = 3  # numbers of pairs differ by at most this factor from a measured one
 
 
 def largest_shape(model: Model, plan: Plan) -> Shape:
@@ -185,6 +188,33 @@ def search_microbatch(
     whole = ", a whole update" if found["is_whole_update"] else ""
     flags += f" --config.training.tokens_per_microbatch={found['tokens']}"
     logger.info("            %s takes %s%s", flags, in_gib(found["bytes"]), whole)
+    return found
+
+
+def report_quality(pairs: int) -> list[dict[str, Any]]:
+    """Log the scores of models that were trained on about as many pairs.
+
+    Returns their rows of docs/model_size.md, or [] if no number of pairs is near.
+    """
+    text = files(__package__).joinpath("quality.json").read_text("utf-8")
+    rows = json.loads(text)
+
+    def factor(row: dict[str, Any]) -> float:
+        return max(row["pairs"] / max(1, pairs), pairs / row["pairs"])
+
+    nearest = min(map(factor, rows))
+    found = [row for row in rows if factor(row) == nearest <= QUOTED]
+    if found:
+        scores = [
+            f"BLEU {np.mean(row['bleu']):.1f} with the {row['model']} model"
+            for row in found
+        ]
+        logger.info(
+            "quality     %s pairs of everyday English-German: %s\n"
+            "            docs/model_size.md has the models; other text differs",
+            f"{found[0]['pairs']:,}",
+            ", ".join(scores),
+        )
     return found
 
 

@@ -102,6 +102,7 @@ def check(
     seconds = estimates.seconds_per_update(flops, checked.model.dtype)
     figures |= {
         "corpus": corpus,
+        "measured_quality": estimates.report_quality(figures["pairs"]),
         "bytes_per_device": used,
         "bytes_available": budget,
         "fits": None if None in (used, budget) else used <= budget,

@@ -8,7 +8,7 @@ import pytest
 
 from jaxformer import estimates
 from jaxformer.data.corpus import open_prepared
-from jaxformer.estimates import report_verdict
+from jaxformer.estimates import report_quality, report_verdict
 from jaxformer.training.memory import Memory
 from tests.commands.runs import text_of
 
@@ -149,3 +149,20 @@ def test_the_verdict_says_first_whether_the_run_fits(caplog):
     assert "0:10:00 an epoch of 1,200 updates" in epoch
     assert "2.5 epochs in training.steps=3,000, about 0:25:00" in epochs
     assert "add --memory_gib=0" in last
+
+
+def test_scores_of_the_nearest_number_of_pairs_are_quoted(caplog):
+    """Nearest by factor: 3,000 pairs are nearer to 1,000 than to 10,000."""
+    with caplog.at_level(logging.INFO, logger="jaxformer"):
+        found = report_quality(3_000)
+    assert {row["pairs"] for row in found} == {1_000}
+    assert all(row["bleu"] for row in found)
+    assert "1,000 pairs of everyday English-German: BLEU" in caplog.messages[0]
+    assert f"{found[0]['bleu'][0]:.1f} with the tiny model" in caplog.messages[0]
+    assert {row["pairs"] for row in report_quality(9_000)} == {10_000}
+
+
+@pytest.mark.parametrize("pairs", [0, 100, 10**8])
+def test_nothing_is_quoted_for_other_amounts_of_text(pairs, caplog):
+    assert report_quality(pairs) == []
+    assert not caplog.messages

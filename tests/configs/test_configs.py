@@ -13,6 +13,7 @@ from jaxformer.configs import (
     multi30k_rows,
     own_text_rows,
     table3,
+    tatoeba_rows,
     wmt_base,
 )
 from jaxformer.errors import InputError
@@ -23,8 +24,10 @@ from tests.models.tiny import shapes_of
 V = 37_000  # of section 5.1
 TABLES = {
     table.__name__.rpartition(".")[2]: table
-    for table in (multi30k_architectures, multi30k_rows, own_text_rows, table3)
-}
+    for table in (
+        multi30k_architectures, multi30k_rows, own_text_rows, table3, tatoeba_rows,
+    )
+}  # fmt: skip
 ROWS = {
     f"{name}:{row}": table.get_config(row)
     for name, table in TABLES.items()

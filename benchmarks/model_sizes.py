@@ -1,0 +1,133 @@
+"""Compare the models of configs/tatoeba_rows.py by the number of pairs.
+
+    python benchmarks/model_sizes.py --text=data/tatoeba_ende --write=data/tatoeba_rows
+    python benchmarks/model_sizes.py --runs=runs/model_sizes
+        [--output=docs/model_size.svg]
+
+The first form copies a text in random order, and writes the first pairs of train beside
+it as train_1000, train_10000, ...
+
+The second prints a table of sacreBLEU, mean and sample standard deviation over seeds,
+and of the minutes that the updates took. --runs has folders of finished runs, called
+MODEL_PAIRS_SEED, with the output of --mode=evaluate --split=test in test.json. --output
+draws BLEU by pairs, and writes the table to jaxformer/quality.json for --mode=check.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import shutil
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import harness, rows
+from benchmarks.lengths import LANGUAGES, path_of
+from jaxformer.configs.tatoeba_rows import MODELS, ROWS, TEXTS
+from jaxformer.data.text import read_lines
+from jaxformer.errors import InputError
+from jaxformer.files import write_atomically
+from jaxformer.training.log import read_metrics
+
+QUOTED = harness.ROOT / "jaxformer" / "quality.json"
+SCORES = "test.json"
+
+
+def write_texts(text: Path, output: Path) -> list[str]:
+    """Copy the splits, and write the first pairs of train; return the files' names."""
+    output.mkdir(parents=True, exist_ok=True)
+    for split, side in itertools.product(("train", "dev", "test"), LANGUAGES):
+        path = path_of(text, split, side)
+        shutil.copyfile(path, output / path.name)
+        for pairs in sorted(TEXTS)[:-1] if split == "train" else ():
+            lines = itertools.islice(read_lines(path), pairs)
+            file = output / f"train_{pairs}.{side}"
+            file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return sorted(path.name for path in output.iterdir())
+
+
+def minutes(workdir: Path) -> float:
+    """Sum the minutes of all updates of a run, without evaluations and stops."""
+    logged = [each for each in read_metrics(workdir) if each["kind"] == "train"]
+    return sum(each["tokens"] / each["tokens_per_second"] for each in logged) / 60
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """Read the finished runs: a row for each number of pairs and model."""
+    scores = rows.read(folder, SCORES)
+    found = []
+    for row in [row for row in ROWS if row in scores]:
+        model, pairs = ROWS[row]
+        times = [minutes(folder / f"{row}_{seed}") for seed in scores[row]]
+        found.append(
+            {
+                "pairs": pairs,
+                "model": model,
+                "bleu": [each["bleu"] for each in scores[row].values()],
+                "minutes": round(statistics.mean(times), 1),
+            }
+        )
+    return sorted(found, key=lambda row: row["pairs"])
+
+
+def draw(found: list[dict[str, Any]], output: Path) -> None:
+    """Draw BLEU by the number of pairs, a line for each model."""
+    import altair as alt
+
+    from jaxformer.reports import page
+
+    points = [
+        {"pairs": row["pairs"], "model": row["model"], "bleu": bleu}
+        for row in found
+        for bleu in row["bleu"]
+    ]
+    models = [each for each in MODELS if each in {point["model"] for point in points}]
+    colours = alt.Scale(range=list(page.COLOURS[: len(models)]), domain=models)
+    ticks = alt.Axis(values=[*TEXTS], format=",")
+    base = alt.Chart(alt.Data(values=points)).encode(
+        x=alt.X("pairs:Q", title="pairs", scale=alt.Scale(type="log"), axis=ticks),
+        color=alt.Color("model:N", scale=colours, title=None),
+    )
+    lines = base.mark_line().encode(y=alt.Y("mean(bleu):Q", title="sacreBLEU"))
+    chart = alt.layer(lines, base.mark_point(filled=True).encode(y="bleu:Q"))
+    page.write(output, page.picture(chart.properties(width=480, height=260), "svg"))
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    if options.text is not None and options.write is not None:
+        return {"written": write_texts(options.text, options.write)}
+    if options.runs is None:
+        raise InputError("give --runs, or --text and --write")
+    found = read(options.runs)
+    if not found:
+        raise InputError(f"{options.runs} has no finished run called MODEL_PAIRS_SEED")
+    cells = {(row["pairs"], row["model"]): row for row in found}
+    lines = []
+    for pairs in sorted({row["pairs"] for row in found}):
+        line = [f"{pairs:,}"]
+        for model in MODELS:
+            row = cells.get((pairs, model))
+            line += (
+                ["", ""] if row is None
+                else [rows.spread(row["bleu"]), f"{row['minutes']:.0f}"]
+            )  # fmt: skip
+        lines.append(" | ".join(line))
+    heads = [f"{model} | minutes" for model in MODELS]
+    harness.print_table(" | ".join(["pairs", *heads]), lines)
+    if options.output:
+        draw(found, options.output)
+        write_atomically(QUOTED, f"{json.dumps(found, indent=1)}\n")
+    return {"rows": found}
+
+
+main = functools.partial(
+    harness.run, __doc__, measure, text=None, write=None, runs=None, output=None
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
