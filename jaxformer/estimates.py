@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 EXPECTED_SHARE_OF_RATE = 0.4
 SIZES_TO_TIME = (512, 1024, 2048, 4096, 8192)
 LONG_ENOUGH = 0.05  # seconds: a product that takes so long is timed well
-QUOTED = 3  # numbers of pairs differ by at most this factor from a measured one
+QUOTED = 4  # numbers of pairs differ by at most this factor from a measured one
 
 
 def largest_shape(model: Model, plan: Plan) -> Shape:
