@@ -21,7 +21,6 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 # JAX would reserve most of the GPU's memory, which the peers need as well.
@@ -103,7 +102,7 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
     tokenizer, found = peers.Numbers(sizes.vocabulary), {}
     peer = beside()
     lines = [tokenizer.decode(ids) for ids in sizes.sentences(sizes.source, 1)]
-    exact: dict[str, Any] = {
+    exact = {
         "min_decoding_length": sizes.target, "max_decoding_length": sizes.target,
         "suppress_sequences": [[piece] for piece in tokenizer.pieces()[:EOS]],
     }  # fmt: skip

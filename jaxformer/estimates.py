@@ -1,4 +1,4 @@
-"""Estimates for --mode=check: a plan's batches, memory and time, and its quality."""
+"""Estimates for --mode=check: batches, memory and time of a plan, known scores."""
 
 import json
 import logging
@@ -196,8 +196,7 @@ def report_quality(pairs: int) -> list[dict[str, Any]]:
 
     Returns their rows of docs/model_size.md, or [] if no number of pairs is near.
     """
-    text = files(__package__).joinpath("quality.json").read_text("utf-8")
-    rows = json.loads(text)
+    rows = json.loads(files(__package__).joinpath("quality.json").read_text("utf-8"))
 
     def factor(row: dict[str, Any]) -> float:
         return max(row["pairs"] / max(1, pairs), pairs / row["pairs"])

@@ -44,10 +44,17 @@ def test_a_line_for_each_number_of_pairs(tmp_path, capsys, monkeypatch):
     assert all(word in chart.read_text() for word in words)
 
 
-@pytest.mark.parametrize("flags", [[], ["--runs=nowhere"]])
-def test_no_runs_is_one_line(flags, capsys):
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "give --runs, or --text and --write"),
+        (["--text=somewhere"], "give --runs, or --text and --write"),
+        (["--runs=nowhere"], "nowhere has no finished run called MODEL_PAIRS_SEED"),
+    ],
+)
+def test_no_runs_is_one_line(flags, said, capsys):
     assert model_sizes.main(flags) == 2
-    assert "--runs" in (err := capsys.readouterr().err) or "no finished run" in err
+    assert capsys.readouterr().err.splitlines()[-1].endswith(said)
 
 
 def test_texts_have_the_first_pairs(tmp_path):
