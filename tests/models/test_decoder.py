@@ -1,6 +1,7 @@
 """Decoding one token at a time against the forward pass of training."""
 
 import functools
+import re
 from dataclasses import replace
 
 import jax
@@ -262,3 +263,32 @@ def test_bfloat16_decodes_and_trains_nearly_the_same(name, activations):
         assert leaf.dtype == jnp.float32
         assert np.isfinite(leaf).all()
         assert np.any(leaf)
+
+
+def factors(lowered: jax.stages.Lowered) -> list[str]:
+    """The types of the factors of all products in bfloat16, with their layouts."""
+    text = lowered.compiler_ir("hlo").as_hlo_text()
+    types = dict(re.findall(r"^ *(?:ROOT )?(\S+) = (\S+) ", text, re.MULTILINE))
+    products = re.findall(r" dot\((\S+), (\S+)\)", text)
+    found = [types[name] for pair in products for name in pair]
+    return [each for each in found if each.startswith("bf16")]
+
+
+@pytest.mark.parametrize("name", ["paper", "relative", "all others"])
+def test_factors_in_bfloat16_lie_by_rows_on_cpus(name):
+    """XLA's CPU compiler casts others to float32 (see `mixed_precision`)."""
+    exact = MODELS[name]
+    config = replace(exact.config, dtype="bfloat16")
+    model = replace(exact, config=config, activation_dtype="float32")
+    walk = Walk(model, width=3, length=LONGEST)
+    newest = Newest(walk.tokens, walk.ages, np.int32(0), walk.ancestors)
+    state = walk.weights, walk.memory, walk.cache, newest
+    stack = model.config
+    of_encoder = 6 * stack.encoder_layers + stack.decoder_layers
+    found = factors(begin.lower(model.decoder, walk.params))
+    assert len(found) == 2 * of_encoder
+    of_step = factors(step.lower(model.decoder, *state))
+    assert len(of_step) == 2 * (6 * stack.decoder_layers + 1)
+    for each in [*found, *of_step]:
+        layout = re.search(r"{(.*)}", each)[1].split(",")
+        assert layout == sorted(layout, reverse=True), each

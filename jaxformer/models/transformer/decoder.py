@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
+from jaxformer.models.mixed_precision import transposed
 from jaxformer.models.sequence_model import (
     Newest,
     Parameters,
@@ -139,7 +140,7 @@ class TransformerDecoder:
         encoded = self.network.apply(
             {"params": weights.params}, ids, is_real.astype(jnp.int32), method="encode"
         )
-        x = encoded.reshape(-1, self.config.d_model).T  # [D, B S]
+        x = self._features_first(encoded.reshape(-1, self.config.d_model))
         layers = []
         for layer in weights.layers:
             both = jnp.split(layer["cross_memory"](x), [self._query_size])
@@ -226,7 +227,7 @@ class TransformerDecoder:
             if positions is None:
                 positions = jnp.asarray(sinusoidal_positions(length, config.d_model))
             x = x + positions[newest.ages][:, None]  # [B, W, D]
-        x = x.reshape(batch * width, -1).T.astype(dtype)  # [D, R]
+        x = self._features_first(x.reshape(batch * width, -1).astype(dtype))
         new_cache = []
         for each in zip(weights.layers, memory.layers, cache, strict=True):
             x, past = apply(x, *each)
@@ -260,6 +261,12 @@ class TransformerDecoder:
         """P, the number of the last L = `length` positions that the newest one sees."""
         window = self.config.attention_window
         return length if window is None else min(length, window // 2 + 1)
+
+    def _features_first(self, x: jax.Array) -> jax.Array:
+        """Transpose x [R, D] to [D, R]."""
+        # All arrays of [D, R] computed from x get its layout, see `mixed_precision`.
+        is_mixed = self.config.dtype != self.network.activation_dtype
+        return transposed(x) if is_mixed else x.T
 
     def _norm(self, x: jax.Array, norm: Mapping[str, jax.Array]) -> jax.Array:
         """Compute `layers.layer_norm` over the first axis of x [D, R]."""
