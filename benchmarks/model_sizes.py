@@ -74,6 +74,11 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["pairs"])
 
 
+def trained_models(found: list[dict[str, Any]]) -> list[str]:
+    """The models of MODELS that have a finished run."""
+    return [each for each in MODELS if each in {row["model"] for row in found}]
+
+
 def draw(found: list[dict[str, Any]], output: Path) -> None:
     """Draw BLEU by the number of pairs, a line for each model."""
     import altair as alt
@@ -85,7 +90,7 @@ def draw(found: list[dict[str, Any]], output: Path) -> None:
         for row in found
         for bleu in row["bleu"]
     ]
-    models = [each for each in MODELS if each in {point["model"] for point in points}]
+    models = trained_models(found)
     colours = alt.Scale(range=list(page.COLOURS[: len(models)]), domain=models)
     ticks = alt.Axis(values=[*TEXTS], format=",")
     base = alt.Chart(alt.Data(values=points)).encode(
@@ -106,17 +111,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if not found:
         raise InputError(f"{options.runs} has no finished run called MODEL_PAIRS_SEED")
     cells = {(row["pairs"], row["model"]): row for row in found}
+    models = trained_models(found)
     lines = []
     for pairs in sorted({row["pairs"] for row in found}):
         line = [f"{pairs:,}"]
-        for model in MODELS:
+        for model in models:
             row = cells.get((pairs, model))
             line += (
                 ["", ""] if row is None
                 else [rows.spread(row["bleu"]), f"{row['minutes']:.0f}"]
             )  # fmt: skip
         lines.append(" | ".join(line))
-    heads = [f"{model} | minutes" for model in MODELS]
+    heads = [f"{model} | minutes" for model in models]
     harness.print_table(" | ".join(["pairs", *heads]), lines)
     if options.output:
         draw(found, options.output)
