@@ -9,6 +9,7 @@ standard error. A mistake of the user is one line there, and exit code 2.
 
 import contextlib
 import errno
+import gc
 import importlib
 import json
 import keyword
@@ -34,6 +35,9 @@ EXIT_INTERRUPTED = 130
 KEEPING_MEMORY = (
     "train", "reproduce", "translate", "translate_corpus", "evaluate", "score",
 )  # fmt: skip
+# Objects between two collections. With Python's 700, imports and tracing, whose objects
+# stay, take a tenth longer (docs/speed.md, "Start-up").
+GARBAGE_THRESHOLD = 50_000
 _NO_MEMORY = "RESOURCE_EXHAUSTED"  # in the message of XLA's RuntimeError
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES)
@@ -54,6 +58,7 @@ def run_process() -> NoReturn:
 
 def main(argv: Sequence[str]) -> int:
     """Run a command line, program name first; return the exit code."""
+    gc.set_threshold(GARBAGE_THRESHOLD)
     try:
         arguments = cli.parse(argv[1:])
     except InputError as error:

@@ -228,9 +228,9 @@ class Engine:
         """Grow the shape for a new group, or shrink it if it is far too large."""
         new, old = self._needed_shape(group), self._shape
         too_large = zip(map(operator.lt, new, old), self._too_large, strict=True)
-        ages = (age + 1 if is_less else 0 for is_less, age in too_large)
-        self._too_large = Shape(*ages)
-        new = self._shapes.fitted(old, new, self._too_large)
+        ages = Shape(*(age + 1 if is_less else 0 for is_less, age in too_large))
+        self._too_large = ages
+        new = self._shapes.fitted(old, new, ages, len(self._waiting))
         while new != self._shape:
             self._resize(self._shapes.next(self._shape, new))
 

@@ -11,6 +11,7 @@ SHORTEST_BUCKET = 16  # tokens
 MOST_SLOTS = 64  # of a device: enough for fast products; refills of more take longer
 SHORTEST_LENGTH = 32  # tokens, of limited shapes: steps of 16 take as long
 SHRINK_AFTER = 16  # advances after which a shape that is too large shrinks
+REPAID_AFTER = 32  # batches of waiting tasks, for a shape half as large
 
 
 class Shape(NamedTuple):
@@ -19,6 +20,11 @@ class Shape(NamedTuple):
     slots: int  # B
     source: int  # S
     ring: int  # L, N, and P
+
+    @property
+    def size(self) -> int:
+        """What a step reads: the encodings and the keys and values of all slots."""
+        return self.slots * (self.source + self.ring)
 
 
 def bucket_length(length: int) -> int:
@@ -88,8 +94,10 @@ class Shapes:
         """Forget the shapes used so far: a search does not depend on earlier ones."""
         self._used: set[Shape] = set()  # if they are not limited
 
-    def fitted(self, old: Shape, new: Shape, ages: Sequence[int]) -> Shape:
-        """The shape to use when `new` is needed.
+    def fitted(
+        self, old: Shape, new: Shape, ages: Sequence[int], waiting: int
+    ) -> Shape:
+        """The shape to use when `new` is needed, and so many tasks wait.
 
         `ages` are the numbers of calls since which each size of `old` has been too
         large. Resizing moves data, and a shape that was not used before is compiled,
@@ -102,6 +110,8 @@ class Shapes:
         - A shape that was used before is used again if each of its sizes is less than
           twice the needed one.
         - A ring that grows at least doubles.
+        - A smaller shape that was not used before must be worth compiling: see
+          REPAID_AFTER. The more it saves, the fewer tasks have to wait for it.
         """
         largest = Shape(*map(max, old, new))
         is_due, grows = max(ages) >= SHRINK_AFTER, largest != old
@@ -126,6 +136,9 @@ class Shapes:
         ]
         if near:
             return min(near)
+        saved = old.size / wanted.size - 1
+        if not grows and waiting * saved < REPAID_AFTER * old.slots:
+            return old
         if wanted.ring > old.ring:
             wanted = wanted._replace(ring=max(wanted.ring, 2 * old.ring))
         self._used.add(wanted)

@@ -27,6 +27,7 @@ from jaxformer.training.checkpoint_files import (
     reason,
     silence,
 )
+from jaxformer.training.kept_average import kept_average
 
 logger = logging.getLogger(__name__)
 
@@ -176,12 +177,17 @@ class Checkpoints(contextlib.AbstractContextManager):
         if not (used := self.scheduled_steps()[-count:]):
             used = self._require_any()[-1:]
             logger.warning("no checkpoint on schedule yet: using step %s", *used)
-        read = (jax.tree.map(np.float32, self._read_field(n, field)) for n in used)
-        total = functools.reduce(lambda a, b: jax.tree.map(np.add, a, b), read)
+
+        def average() -> Any:
+            read = (jax.tree.map(np.float32, self._read_field(n, field)) for n in used)
+            total = functools.reduce(lambda a, b: jax.tree.map(np.add, a, b), read)
+            return jax.tree.map(lambda leaf: leaf / np.float32(len(used)), total)
+
+        found = kept_average([self._path(step) for step in used], field, average)
         level = logging.INFO if len(used) == count else logging.WARNING
-        found = f"averaged {len(used)} of the {count} checkpoints asked for"
-        logger.log(level, "%s: steps %s", found, _join(used))
-        return jax.tree.map(lambda leaf: leaf / np.float32(len(used)), total)
+        what = f"averaged {len(used)} of the {count} checkpoints asked for"
+        logger.log(level, "%s: steps %s", what, _join(used))
+        return found
 
     def _path(self, step: int) -> Path:
         return self.directory / str(step)

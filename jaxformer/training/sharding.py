@@ -124,6 +124,7 @@ def copy_to(mesh: Mesh, params: Any) -> Any:
     )
 
 
+@functools.lru_cache(maxsize=1)  # tracing takes a third of a second and more
 def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
     """Shapes, dtypes and shardings of the result of `init`, without running it.
 
