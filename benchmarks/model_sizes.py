@@ -9,8 +9,9 @@ it as train_1000, train_10000, ...
 
 The second prints a table of sacreBLEU, mean and sample standard deviation over seeds,
 and of the minutes that the updates took. --runs has folders of finished runs, called
-MODEL_PAIRS_SEED, with the output of --mode=evaluate --split=test in test.json. --output
-draws BLEU by pairs, and writes the table to jaxformer/quality.json for --mode=check.
+MODEL_PAIRS_SEED, with the output of --mode=evaluate --split=test in test.json. Rows of
+jaxformer/quality.json that these runs lack are in the table as well. --output draws
+BLEU by pairs, and writes the table to quality.json for --mode=check.
 """
 
 import argparse
@@ -71,7 +72,14 @@ def read(folder: Path) -> list[dict[str, Any]]:
                 "minutes": round(statistics.mean(times), 1),
             }
         )
-    return sorted(found, key=lambda row: row["pairs"])
+    return found
+
+
+def with_earlier(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add the rows of quality.json that were not found, and sort all by pairs."""
+    earlier = json.loads(QUOTED.read_text()) if QUOTED.exists() else []
+    cells = {(row["pairs"], row["model"]): row for row in [*earlier, *found]}
+    return sorted(cells.values(), key=lambda row: row["pairs"])
 
 
 def trained_models(found: list[dict[str, Any]]) -> list[str]:
@@ -107,9 +115,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         return {"written": write_texts(options.text, options.write)}
     if options.runs is None:
         raise InputError("give --runs, or --text and --write")
-    found = read(options.runs)
-    if not found:
+    if not (found := read(options.runs)):
         raise InputError(f"{options.runs} has no finished run called MODEL_PAIRS_SEED")
+    found = with_earlier(found)
     cells = {(row["pairs"], row["model"]): row for row in found}
     models = trained_models(found)
     lines = []

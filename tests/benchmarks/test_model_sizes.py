@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 
 import pytest
 
@@ -23,7 +24,10 @@ def write_run(folder, bleu, seconds):
 
 
 def test_a_line_for_each_number_of_pairs(tmp_path, capsys, monkeypatch):
-    """Minutes are those of the updates, and the spread is that of the seeds."""
+    """Minutes are those of the updates, and the spread is that of the seeds.
+
+    A row whose runs are not here any more stays.
+    """
     runs = tmp_path / "runs"
     runs.mkdir()
     write_run(runs / "tiny_1000_1", 10.0, 120)
@@ -40,6 +44,14 @@ def test_a_line_for_each_number_of_pairs(tmp_path, capsys, monkeypatch):
         {"pairs": 1000, "model": "tiny", "bleu": [10.0, 12.0], "minutes": 3.0},
         {"pairs": 10000, "model": "small", "bleu": [20.0], "minutes": 10.0},
     ]
+    (runs / "tiny_1000_2" / "test.json").unlink()
+    write_run(runs / "base_10000_1", 22.0, 900)
+    assert model_sizes.main([f"--runs={runs}", f"--output={chart}"]) == 0
+    rows = json.loads((tmp_path / "quality.json").read_text())
+    assert [row["bleu"] for row in rows] == [[10.0], [20.0], [22.0]]
+    shutil.rmtree(runs / "tiny_1000_1")
+    assert model_sizes.main([f"--runs={runs}", f"--output={chart}"]) == 0
+    assert json.loads((tmp_path / "quality.json").read_text()) == rows
     words = "sacreBLEU", "tiny", "small", "10,000"
     assert all(word in chart.read_text() for word in words)
 
