@@ -8,10 +8,10 @@ The first form copies a text in random order, and writes the first pairs of trai
 it as train_1000, train_10000, ...
 
 The second prints a table of sacreBLEU, mean and sample standard deviation over seeds,
-and of the minutes that the updates took. --runs has folders of finished runs, called
-MODEL_PAIRS_SEED, with the output of --mode=evaluate --split=test in test.json. Rows of
-jaxformer/quality.json that these runs lack are in the table as well. --output draws
-BLEU by pairs, and writes the table to quality.json for --mode=check.
+and of the minutes of the updates at their median speed. --runs has folders of finished
+runs, called MODEL_PAIRS_SEED, with the output of --mode=evaluate --split=test in
+test.json. Rows of jaxformer/quality.json that these runs lack are in the table as well.
+--output draws BLEU by pairs, and writes the table to quality.json for --mode=check.
 """
 
 import argparse
@@ -52,9 +52,10 @@ def write_texts(text: Path, output: Path) -> list[str]:
 
 
 def minutes(workdir: Path) -> float:
-    """Sum the minutes of all updates of a run, without evaluations and stops."""
+    """The minutes of a run's updates at their median speed, as if nothing paused it."""
     logged = [each for each in read_metrics(workdir) if each["kind"] == "train"]
-    return sum(each["tokens"] / each["tokens_per_second"] for each in logged) / 60
+    speed = statistics.median(each["tokens_per_second"] for each in logged)
+    return sum(each["tokens"] for each in logged) / speed / 60
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

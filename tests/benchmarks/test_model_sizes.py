@@ -12,19 +12,20 @@ from jaxformer.training.log import encode
 
 
 def write_run(folder, bleu, seconds):
-    """Write a run whose two log lines took so many seconds together."""
+    """Write a run that takes so many seconds, without a pause in its last line."""
     folder.mkdir()
     lines = [
         {"kind": "train", "tokens": 300, "tokens_per_second": 600 / seconds},
         {"kind": "eval", "bleu": 1.0},
-        {"kind": "train", "tokens": 300, "tokens_per_second": 600 / seconds},
+        {"kind": "train", "tokens": 200, "tokens_per_second": 600 / seconds},
+        {"kind": "train", "tokens": 100, "tokens_per_second": 1},
     ]
     (folder / "metrics.jsonl").write_text("".join(map(encode, lines)))
     (folder / "test.json").write_text(json.dumps({"bleu": bleu}))
 
 
 def test_a_line_for_each_number_of_pairs(tmp_path, capsys, monkeypatch):
-    """Minutes are those of the updates, and the spread is that of the seeds.
+    """Minutes are without pauses, and the spread is that of the seeds.
 
     A row whose runs are not here any more stays.
     """
