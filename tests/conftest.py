@@ -25,6 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
+os.environ["XDG_CACHE_HOME"] = str(COMPILED.with_name("user"))  # not the user's own
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

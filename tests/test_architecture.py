@@ -97,8 +97,8 @@ DOORS = {
     "trackio": "training.trackers",
     "xxhash": "data.duplicates data.text_hash files object_store run_copy",
     "ml_collections": "configs",
-    "flax": "models training.frozen training.optimizer training.sharding training.zero "
-    "export.parameters",
+    "flax": "models training.frozen training.kept_average training.optimizer "
+    "training.sharding training.zero export.parameters",
 }
 
 

@@ -1,22 +1,25 @@
-"""The last average of checkpoints, kept in a file beside them.
+"""The last average of checkpoints of each run, kept in the user's cache folder.
 
 Opening a checkpoint array by array takes longer than translating a few sentences
 (docs/speed.md), and an average opens several.
 """
 
 import contextlib
+import hashlib
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import xxhash
-from flax.serialization import msgpack_restore, msgpack_serialize
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer import processes
-from jaxformer.files import CHECKSUMS, write_atomically
-from jaxformer.run_copy import is_copied
+from jaxformer.files import CHECKSUMS, cache_folder, write_atomically
+from jaxformer.training.checkpoint_files import find_damage
 
-_NAME, _DIGEST_BYTES = "average", 16
+MOST_KEPT = 8  # runs
+_DIGEST_BYTES = 32
 
 
 def kept_average(
@@ -24,28 +27,35 @@ def kept_average(
 ) -> Any:
     """Return nested dicts of numpy arrays: the file's if it has them, else `make()`'s.
 
-    The file is beside the checkpoints. It begins with the digest of its content, of
-    `field`, and of the checkpoints' checksums, so a damaged file and another average
-    are made anew. A folder that cannot be written is no error. Several processes, and
-    the local copy of a run on an object store, have no file.
+    The file begins with the digest of its content, of `field`, and of the checkpoints'
+    checksums, so a damaged file and another average are made anew. So is that of
+    damaged checkpoints, for `make` to refuse. The file is one of the folder of the
+    checkpoints; of several processes none has one. A cache that cannot be written is
+    no error. Raises RemovedError for checkpoints that are gone.
     """
-    file = checkpoints[0].with_name(_NAME)
-    if processes.are_several() or is_copied(file.parent) or len(checkpoints) == 1:
+    if processes.are_several() or len(checkpoints) == 1:
         return make()
+    folder = cache_folder("averages")
+    file = folder / hashlib.sha256(bytes(checkpoints[0].parent)).hexdigest()
 
     def digest(content: bytes) -> bytes:
-        found = xxhash.xxh3_128(content)
+        found = hashlib.sha256(content)
         found.update(field.encode())
         for checkpoint in checkpoints:
             found.update((checkpoint / CHECKSUMS).read_bytes())
         return found.digest()
 
     with contextlib.suppress(OSError):
-        content = memoryview(file.read_bytes())
-        if content[:_DIGEST_BYTES] == digest(content[_DIGEST_BYTES:]):
-            return msgpack_restore(bytes(content[_DIGEST_BYTES:]))
-    average = make()
-    content = msgpack_serialize(average)
+        content = file.read_bytes()
+        known, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if known == digest(content) and not any(map(find_damage, checkpoints)):
+            return unflatten_dict(dict(np.load(io.BytesIO(content))), sep="/")
+    average, buffer = make(), io.BytesIO()
+    np.savez(buffer, **flatten_dict(average, sep="/"))
     with contextlib.suppress(OSError):
-        write_atomically(file, digest(content) + content)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, digest(buffer.getvalue()) + buffer.getvalue())
+        by_age = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        for old in by_age[:-MOST_KEPT]:
+            old.unlink()
     return average

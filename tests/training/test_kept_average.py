@@ -1,20 +1,32 @@
-"""The average of checkpoints that is kept beside them."""
+"""The average of checkpoints that is kept in the cache."""
 
-import shutil
+import os
 
 import numpy as np
 import pytest
 
-from jaxformer.training.kept_average import kept_average
+from jaxformer.files import write_checksums
+from jaxformer.training.kept_average import MOST_KEPT, kept_average
+
+
+def write(path, content):
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "content").write_text(content)
+    write_checksums(path)
 
 
 @pytest.fixture
-def average(tmp_path):
-    """Return the kept average, or else one that counts how often one was made."""
-    paths = [tmp_path / "10", tmp_path / "20"]
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "jaxformer" / "averages"
+
+
+@pytest.fixture
+def average(tmp_path, cache):
+    """Return what `kept_average` finds: how many were made when it made this one."""
+    paths = [tmp_path / "run" / "10", tmp_path / "run" / "20"]
     for path in paths:
-        path.mkdir()
-        (path / "XXH128SUMS").write_text(f"sums of {path.name}")
+        write(path, path.name)
     made = []
 
     def make():
@@ -23,14 +35,13 @@ def average(tmp_path):
 
     def average(count=2, field="params"):
         found = kept_average(paths[-count:], field, make)
-        return found["encoder"]["bias"].tolist()[0], len(made)
+        return int(found["encoder"]["bias"][0])
 
     return average
 
 
-def test_an_average_is_made_once_and_is_bit_equal(tmp_path):
-    (tmp_path / "10").mkdir()
-    (tmp_path / "10" / "XXH128SUMS").write_text("")
+def test_an_average_is_made_once_and_is_bit_equal(tmp_path, cache):
+    write(tmp_path / "10", "")
     rng = np.random.default_rng(0)
     made = {"a": {"b": rng.normal(size=(3, 5)).astype(np.float32)}, "c": np.zeros(0)}
     for make in (lambda: made, lambda: pytest.fail("made again")):
@@ -41,37 +52,54 @@ def test_an_average_is_made_once_and_is_bit_equal(tmp_path):
 
 
 def test_another_field_or_other_checkpoints_have_another_average(average, tmp_path):
-    assert average() == average() == (1, 1)
-    assert average(field="ema") == (2, 2)
-    assert average() == (3, 3)
-    (tmp_path / "10" / "XXH128SUMS").write_text("sums of another checkpoint 10")
-    assert average() == average() == (4, 4)
+    assert [average(), average(), average(field="ema"), average()] == [1, 1, 2, 3]
+    write(tmp_path / "run" / "10", "another checkpoint 10")
+    assert [average(), average()] == [4, 4]
 
 
-def test_one_checkpoint_is_not_copied(average, tmp_path):
-    assert average(count=1) == (1, 1)
-    assert average(count=1) == (2, 2)
-    assert not (tmp_path / "average").exists()
+def test_damaged_checkpoints_are_for_the_caller_to_refuse(average, tmp_path):
+    assert [average(), average()] == [1, 1]
+    (tmp_path / "run" / "20" / "content").write_text("damaged")
+    assert average() == 2
 
 
-@pytest.mark.parametrize("position", [0, 20, -1])
-def test_a_damaged_file_is_made_anew(average, tmp_path, position):
+def test_checkpoints_that_are_gone_are_for_the_caller_to_report(average, tmp_path):
     average()
-    content = bytearray((tmp_path / "average").read_bytes())
+    (tmp_path / "run" / "10" / "XXH128SUMS").rename(tmp_path / "XXH128SUMS")
+    assert average() == 2
+    (tmp_path / "XXH128SUMS").rename(tmp_path / "run" / "10" / "XXH128SUMS")
+
+
+def test_one_checkpoint_is_not_copied(average, cache):
+    assert [average(count=1), average(count=1)] == [1, 2]
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("position", [0, 40, -1])
+def test_a_damaged_file_is_made_anew(average, cache, position):
+    average()
+    (file,) = cache.iterdir()
+    content = bytearray(file.read_bytes())
     content[position] ^= 1
-    (tmp_path / "average").write_bytes(content)
-    assert average() == average() == (2, 2)
-    (tmp_path / "average").write_bytes(b"")
-    assert average() == average() == (3, 3)
+    file.write_bytes(content)
+    assert [average(), average()] == [2, 2]
+    file.write_bytes(b"")
+    assert [average(), average()] == [3, 3]
 
 
-def test_a_file_that_cannot_be_written_is_no_error(average, tmp_path):
-    (tmp_path / "average").mkdir()
-    assert [average(), average()] == [(1, 1), (2, 2)]
-    assert not any(path.suffix == ".partial" for path in tmp_path.iterdir())
+def test_a_cache_that_cannot_be_written_is_no_error(average, cache):
+    cache.parent.mkdir(parents=True)
+    cache.write_text("no folder")
+    assert [average(), average()] == [1, 2]
 
 
-def test_checkpoints_that_vanish_are_for_the_caller_to_report(average, tmp_path):
+def test_the_oldest_files_are_removed(average, cache):
+    cache.mkdir(parents=True)
+    for number in range(MOST_KEPT):
+        (cache / str(number)).touch()
+        os.utime(cache / str(number), (number, number))
     average()
-    shutil.rmtree(tmp_path / "10")
-    assert average() == (2, 2)
+    names = {path.name for path in cache.iterdir()}
+    assert len(names) == MOST_KEPT
+    assert "0" not in names
+    assert "1" in names
