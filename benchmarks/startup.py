@@ -27,7 +27,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from benchmarks import harness
 from jaxformer.data.text import read_lines
 from jaxformer.errors import InputError
-from jaxformer.training.log import read_metrics
 
 Start = Callable[[Path], None]  # takes the folder of compiled programs
 
@@ -48,9 +47,10 @@ def run(
     *,
     config: dict = CONFIG,
     file: str = "demo",
-) -> None:
-    """Run `prepare` or `train`; with `until`, kill it after a line that begins so.
+) -> str:
+    """Run `prepare` or `train`, and return what it printed.
 
+    With `until`, it is killed after a line that begins so, and this line is returned.
     `config` and `file` are as for `start_command`. Raises RuntimeError if the command
     fails or ends before that line.
     """
@@ -64,11 +64,11 @@ def run(
         lines.append(line)
         if until is not None and line.startswith(until):
             process.kill()
-            break
-    else:
-        if process.wait() or until is not None:
-            raise RuntimeError("".join(lines))
-    process.communicate()
+            process.communicate()
+            return line
+    if process.wait() or until is not None:
+        raise RuntimeError("".join(lines))
+    return "".join(lines)
 
 
 def translate(workdir: Path, cache: Path, lines: Sequence[str]) -> None:
@@ -91,8 +91,8 @@ def starts(options: argparse.Namespace, folder: Path) -> dict[str, Start]:
     def first_update(cache: Path) -> None:
         shutil.rmtree(training, ignore_errors=True)
         shutil.copytree(folder / "text", training)
-        run("train", training, cache, "step 1/")
-        losses.add(read_metrics(training)[0]["loss"])
+        line = run("train", training, cache, "step 1/")
+        losses.add(line.partition(",")[0])
         if len(losses) > 1:
             raise RuntimeError(f"the first losses differ: {losses}")
 

@@ -4,6 +4,7 @@ Loss and accuracy are per target token; perplexity is per piece, as in Table 3.
 """
 
 import contextlib
+import functools
 import json
 import logging
 import math
@@ -116,10 +117,8 @@ class MetricsLog(contextlib.ExitStack):
         self._start = self._last = time.monotonic()
         self._trained_tokens = self._trained_seconds = 0.0
         self._tokens_before = tokens_before
-        self._board = None
+        self._writes = writes
         if writes:
-            self._board = Board(workdir / "tensorboard", first_step=start_step + 1)
-            self.callback(self._board.close)
             self._trackers = Trackers(trackers, workdir, config or {})
             self.enter_context(self._trackers)
         self._draws = draws_bars()
@@ -131,6 +130,15 @@ class MetricsLog(contextlib.ExitStack):
                 "[{elapsed}<{remaining}{postfix}]",
             )
         )  # fmt: skip
+
+    @functools.cached_property
+    def _board(self) -> Board:
+        """The event file; importing its library takes longer than a small update."""
+        with self.pause():
+            folder = self._path.parent / "tensorboard"
+            board = Board(folder, first_step=self._start_step + 1)
+        self.callback(board.close)
+        return board
 
     @property
     def tokens_per_second(self) -> float:
@@ -163,7 +171,6 @@ class MetricsLog(contextlib.ExitStack):
         self._trained_seconds += seconds
         self._last = now
         values = {**averages(sums), **others, "tokens_per_second": tokens / seconds}
-        self.record(step, "train", values)
         speed = f"{tokens / seconds:,.0f} tokens/s"
         if self._draws:
             self._bar.n = step
@@ -177,6 +184,7 @@ class MetricsLog(contextlib.ExitStack):
                 speed,
                 timedelta(seconds=round((self._total_steps - step) * taken)),
             )
+        self.record(step, "train", values)
 
     def record(self, step: int, kind: str, values: Mapping[str, float | str]) -> None:
         """Write values to the files, under the `kind` "train", "eval" or "final".
@@ -187,7 +195,7 @@ class MetricsLog(contextlib.ExitStack):
         for name, value in values.items():
             is_text = isinstance(value, str)
             line[name] = value if is_text or math.isfinite(value) else None
-        if self._board is None:
+        if not self._writes:
             return
         try:
             if kind == "final":

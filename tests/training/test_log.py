@@ -192,20 +192,23 @@ def test_without_a_terminal_every_report_is_a_plain_line(
 ):
     """The time left is that of the steps made.
 
-    The speed leaves out evaluations, and tokens of an earlier process.
+    The speed leaves out evaluations, the start of TensorBoard's file, and tokens of an
+    earlier process.
     """
     caplog.set_level(logging.INFO)
-    times = iter([0.0, 10.0, 70.0, 100.0])
+    times = iter([0.0, 10.0, 70.0, 100.0, 100.0, 101.0, 141.0])
     clock = types.SimpleNamespace(monotonic=lambda: next(times), time=lambda: 0.0)
     monkeypatch.setattr("jaxformer.training.log.time", clock)
     with open_log(start_step=20, tokens_before=4.0) as log:
         with log.pause():
             pass
         log.train(60, SUMS, **RATES)  # 40 steps in 100 seconds, 40 to go
-    assert caplog.messages == [
-        "step 60/100: loss 3.0000, ppl 7.39, lr 2.000e-03, 0 tokens/s, ETA 0:01:40"
-    ]
-    assert read_metrics(tmp_path)[0]["tokens_per_second"] == 6 / 40
+        assert caplog.messages == [
+            "step 60/100: loss 3.0000, ppl 7.39, lr 2.000e-03, 0 tokens/s, ETA 0:01:40"
+        ]
+        log.train(80, SUMS, **RATES)
+    speeds = [line["tokens_per_second"] for line in read_metrics(tmp_path)]
+    assert speeds == [6 / 40, 10 / 40]
 
 
 @pytest.mark.parametrize("rows", [24, 0])
@@ -225,6 +228,7 @@ def test_messages_go_above_the_bar_of_a_terminal(open_log, monkeypatch, caplog, 
 
 def test_an_error_inside_leaves_the_log_closed_and_is_not_swallowed(open_log):
     with pytest.raises(OSError, match="of the block"), open_log() as log:
+        log.train(1, SUMS, **RATES)
         raise OSError("of the block")
     with pytest.raises(ValueError, match="closed"):
         log.train(2, SUMS, **RATES)
