@@ -160,7 +160,8 @@ def top_candidates(
 
 def _in_two_passes(logits: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     """The block maxima [blocks, R] and the log of the sum of exponentials [R]."""
-    maxima = _block_maxima(logits, size)
+    # Without the barrier XLA searches all logits, not the maxima, for the largest.
+    maxima = jax.lax.optimization_barrier(_block_maxima(logits, size))
     largest = maxima.max(axis=0)  # [R]
     return maxima, largest + jnp.log(jnp.exp(logits - largest[None]).sum(axis=0))
 

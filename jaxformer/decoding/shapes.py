@@ -4,6 +4,7 @@ Programs are compiled when they are needed, for one of many shapes. A server lim
 shapes to few, so that it can compile all programs before it is ready.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,7 +12,9 @@ SHORTEST_BUCKET = 16  # tokens
 MOST_SLOTS = 64  # of a device: enough for fast products; refills of more take longer
 SHORTEST_LENGTH = 32  # tokens, of limited shapes: steps of 16 take as long
 SHRINK_AFTER = 16  # advances after which a shape that is too large shrinks
-REPAID_AFTER = 32  # batches of waiting tasks, for a shape half as large
+# Batches of waiting tasks that repay a shape half as large: compiled, or used before.
+REPAID_AFTER = 32
+MOVED_AFTER = 4  # only the program that resizes is compiled
 
 
 class Shape(NamedTuple):
@@ -112,6 +115,7 @@ class Shapes:
         - A ring that grows at least doubles.
         - A smaller shape that was not used before must be worth compiling: see
           REPAID_AFTER. The more it saves, the fewer tasks have to wait for it.
+          Otherwise the smallest that was used before and has room is used again.
         """
         largest = Shape(*map(max, old, new))
         is_due, grows = max(ages) >= SHRINK_AFTER, largest != old
@@ -136,9 +140,15 @@ class Shapes:
         ]
         if near:
             return min(near)
-        saved = old.size / wanted.size - 1
-        if not grows and waiting * saved < REPAID_AFTER * old.slots:
-            return old
+
+        def repays(shape: Shape, after: int) -> bool:
+            saved = old.size / shape.size - 1
+            return waiting * saved >= after * old.slots
+
+        if not grows and not repays(wanted, REPAID_AFTER):
+            has_room = (s for s in self._used if all(map(operator.le, wanted, s)))
+            known = [shape for shape in has_room if repays(shape, MOVED_AFTER)]
+            return min(known, key=lambda shape: shape.size, default=old)
         if wanted.ring > old.ring:
             wanted = wanted._replace(ring=max(wanted.ring, 2 * old.ring))
         self._used.add(wanted)

@@ -1,6 +1,12 @@
 """When a search changes its shape."""
 
-from jaxformer.decoding.shapes import REPAID_AFTER, SHRINK_AFTER, Shape, Shapes
+from jaxformer.decoding.shapes import (
+    MOVED_AFTER,
+    REPAID_AFTER,
+    SHRINK_AFTER,
+    Shape,
+    Shapes,
+)
 
 LARGE, SMALL = Shape(64, 32, 64), Shape(16, 16, 16)
 
@@ -24,6 +30,16 @@ def test_a_smaller_shape_is_compiled_only_if_enough_tasks_wait_for_what_it_saves
     assert shapes.fitted(LARGE, half, LONG_AGO, MANY) == half
     shapes.fitted(half, LARGE, RECENT, 0)
     assert shapes.fitted(LARGE, half, LONG_AGO, 0) == half  # it is compiled
+
+
+def test_a_ring_that_grew_for_one_sentence_returns_to_the_shape_before():
+    shapes, begun, grown = Shapes(25_000, 1), Shape(64, 32, 32), Shape(64, 32, 64)
+    needed = Shape(64, 16, 32)
+    few = 2 * MOVED_AFTER * grown.slots  # the shape before saves half a step
+    assert shapes.fitted(begun, grown, RECENT, 0) == grown
+    assert shapes.fitted(grown, needed, LONG_AGO, few - 1) == grown
+    assert shapes.fitted(grown, needed, RECENT, few) == grown
+    assert shapes.fitted(grown, needed, LONG_AGO, few) == begun
 
 
 def test_each_size_has_an_age_of_its_own():

@@ -12,6 +12,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from jaxformer.batch import Batch
 from jaxformer.models.sequence_model import Newest, resize_ring
+from jaxformer.models.transformer import cached_attention
 from jaxformer.tokens import BOS, EOS, PAD
 from tests.models.tiny import VOCABULARY, model_of, params_of
 
@@ -172,6 +173,29 @@ def test_the_operations_for_tpus_have_the_same_logits(name, branches_of_tpu):
         walk.resize(LONGEST + 2)
         walk.go(3)
     assert walk.cache[0].key.ndim == 3
+    walk.assert_like_teacher_forcing()
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        ("paper", [(4, 6), (11, 3), (3, 6)]),
+        ("many heads", [(4, 6), (11, 3), (3, 6)]),
+        ("rotary window", [(3, 3)] * 3),  # of three slots
+    ],
+)
+def test_blocks_of_keys_for_cpus_have_the_same_logits(name, blocks, monkeypatch):
+    monkeypatch.setattr(cached_attention, "BLOCK", (3, 6))
+    device = AbstractDevice("cpu", num_cores=1, platform="cpu")
+    mesh, found = AbstractMesh((), (), abstract_device=device), []
+    with jax.sharding.use_abstract_mesh(mesh):
+        walk = Walk(MODELS[name], width=3, length=8)
+        for length in (8, 11, 6):
+            walk.resize(length)
+            walk.go(4)
+            count, _, size = walk.cache[0].key.shape[2:]
+            found.append((count, size))
+    assert found == blocks
     walk.assert_like_teacher_forcing()
 
 

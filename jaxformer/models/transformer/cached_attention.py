@@ -6,11 +6,14 @@ wastes half of its tiles, and they multiply few rows slowly. `AllHeads` keeps th
 of a position together and multiplies groups of heads at once: `GROUP` times as many
 operations, which a TPU's matrix unit has to spare.
 
-The letters are those of `jaxformer.models.attention`; M counts cached positions.
+The letters are those of `jaxformer.models.attention`; M counts cached positions: P
+slots with one position of each of W hypotheses.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +21,7 @@ import jax.numpy as jnp
 from jaxformer.models.masks import MASKED
 
 GROUP = 8  # heads multiplied at once, if it divides their number; else all are
+BLOCK = 32, 80  # positions, least and most, of a block of keys
 
 
 class Attended(NamedTuple):
@@ -27,17 +31,51 @@ class Attended(NamedTuple):
     value: jax.Array
 
 
+Change = Callable[[jax.Array, int], jax.Array]  # of a leaf and its axis M
+
+
 @dataclass(frozen=True)
 class EachHead:
-    """Keys are [B, H, K, M], values [B, H, M, U]."""
+    """Keys are [B, H, C, K, M / C], values [B, H, M, U].
+
+    `has_blocks` divides the keys of a cache into C blocks, each of whole slots and
+    contiguous. A CPU reads such keys from memory twice as fast (docs/speed.md).
+    """
 
     heads: int
-    axes: ClassVar = (3, 2)  # M of keys and values
+    has_blocks: bool = False
 
-    def empty(self, batch: int, length: int, d_k: int, d_v: int) -> Attended:
-        """Return zeros, in float32."""
-        key = jnp.zeros((batch, self.heads, d_k, length))
-        return Attended(key, jnp.zeros((batch, self.heads, length, d_v)))
+    def empty(self, batch: int, slots: int, width: int, d_k: int, d_v: int) -> Attended:
+        """Return zeros for P slots of W positions, in float32."""
+        count, size = self._blocks(slots, width), slots * width
+        key = jnp.zeros((batch, self.heads, count, d_k, size // count))
+        return Attended(key, jnp.zeros((batch, self.heads, size, d_v)))
+
+    def put(self, past: Attended, new: Attended, index: jax.Array) -> Attended:
+        """Replace the positions of the slot that begins at `index`."""
+        size = past.key.shape[4]
+        start = 0, 0, index // size, 0, index % size
+        return Attended(
+            jax.lax.dynamic_update_slice(past.key, new.key, start),
+            jax.lax.dynamic_update_slice_in_dim(past.value, new.value, index, axis=2),
+        )
+
+    def changed(self, past: Attended, change: Change, width: int | None) -> Attended:
+        """Apply `change` to M of both; keys of W = None positions stay one block."""
+        batch, heads, _, size, _ = past.key.shape
+        key = past.key.transpose(0, 1, 3, 2, 4).reshape(batch, heads, size, -1)
+        key = change(key, 3)
+        count = 1 if width is None else self._blocks(key.shape[3] // width, width)
+        key = key.reshape(batch, heads, size, count, -1).transpose(0, 1, 3, 2, 4)
+        return Attended(key, change(past.value, 2))
+
+    def _blocks(self, slots: int, width: int) -> int:
+        """Return C: the fewest blocks in the limits of BLOCK, or one."""
+        if not self.has_blocks:
+            return 1
+        least, most = BLOCK
+        counts = (c for c in range(1, slots + 1) if slots % c == 0)
+        return next((c for c in counts if least <= slots * width // c <= most), 1)
 
     def query(self, x: jax.Array, batch: int) -> jax.Array:
         """Cut x [H K, B W] into the queries for `attend`."""
@@ -45,7 +83,7 @@ class EachHead:
 
     def attended(self, key: jax.Array, value: jax.Array, batch: int) -> Attended:
         """Cut keys [H K, B L] and values [H U, B L] into those of L positions."""
-        key = self._cut(key, batch).transpose(2, 0, 1, 3)
+        key = self._cut(key, batch).transpose(2, 0, 1, 3)[:, :, None]
         return Attended(key, self._cut(value, batch).transpose(2, 0, 3, 1))
 
     def attend(
@@ -62,8 +100,11 @@ class EachHead:
         """
         query = query * (query.shape[-1] ** -0.5)
         scores = jnp.einsum(
-            "bhwk,bhkm->bhwm", query, past.key, preferred_element_type=jnp.float32
-        )
+            "bhcwk,bhckn->bhcwn",
+            jnp.repeat(query[:, :, None], past.key.shape[2], axis=2), past.key,
+            preferred_element_type=jnp.float32,
+        )  # fmt: skip
+        scores = scores.transpose(0, 1, 3, 2, 4).reshape(*query.shape[:3], -1)
         if of_slots is not None:
             of_query = jnp.einsum(
                 "bhwk,pk->bhwp", query, of_slots.key, preferred_element_type=jnp.float32
@@ -88,11 +129,19 @@ class AllHeads:
     """Keys are [B, M, H K], values [B, M, H U]; has the methods of `EachHead`."""
 
     heads: int
-    axes: ClassVar = (1, 1)
 
-    def empty(self, batch: int, length: int, d_k: int, d_v: int) -> Attended:
-        key = jnp.zeros((batch, length, self.heads * d_k))
-        return Attended(key, jnp.zeros((batch, length, self.heads * d_v)))
+    def empty(self, batch: int, slots: int, width: int, d_k: int, d_v: int) -> Attended:
+        key = jnp.zeros((batch, slots * width, self.heads * d_k))
+        return Attended(key, jnp.zeros((batch, slots * width, self.heads * d_v)))
+
+    def put(self, past: Attended, new: Attended, index: jax.Array) -> Attended:
+        put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
+        return Attended(
+            put(past.key, new.key, index), put(past.value, new.value, index)
+        )
+
+    def changed(self, past: Attended, change: Change, width: int | None) -> Attended:
+        return Attended(*(change(leaf, 1) for leaf in past))
 
     def query(self, x: jax.Array, batch: int) -> jax.Array:
         return x.T.reshape(batch, -1, len(x))  # [B, W, H K]
@@ -138,5 +187,7 @@ class AllHeads:
 def cached_attention(heads: int) -> EachHead | AllHeads:
     """Choose the layout for the devices of the mesh in context."""
     device = jax.sharding.get_abstract_mesh().abstract_device
-    is_tpu = device is not None and device.platform == "tpu"
-    return AllHeads(heads) if is_tpu else EachHead(heads)
+    platform = device.platform if device is not None else None
+    if platform == "tpu":
+        return AllHeads(heads)
+    return EachHead(heads, has_blocks=platform == "cpu")

@@ -13,7 +13,7 @@ Training multiplies many rows by a matrix, decoding few. Therefore:
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from jaxformer.models.sequence_model import (
 from jaxformer.models.transformer.cached_attention import (
     AllHeads,
     Attended,
+    Change,
     EachHead,
     cached_attention,
 )
@@ -154,8 +155,8 @@ class TransformerDecoder:
         return Memory(self._each(memory.layers, resize), resize(memory.is_real, 1))
 
     def empty_cache(self, *, batch: int, width: int, length: int) -> Cache:
-        config, size = self.config, self._slots(length) * width
-        empty = self._attention.empty(batch, size, config.d_k, config.d_v)
+        config, slots = self.config, self._slots(length)
+        empty = self._attention.empty(batch, slots, width, config.d_k, config.d_v)
         empty = jax.tree.map(
             lambda leaf: leaf.astype(self.network.activation_dtype), empty
         )
@@ -170,7 +171,7 @@ class TransformerDecoder:
             leaf = resize_ring(leaf, clock * width, axis=axis, length=slots * width)
             return jnp.roll(leaf, length % slots * width, axis=axis)
 
-        return self._each(cache, resize)
+        return self._each(cache, resize, width)
 
     def step(
         self, weights: Weights, memory: Memory, cache: Cache, newest: Newest
@@ -196,8 +197,7 @@ class TransformerDecoder:
                         rotate_newest(each, newest, config.d_k) for each in (query, key)
                     )
                 new = attention.attended(key, value, batch)
-                put = jax.lax.dynamic_update_slice_in_dim
-                past = Attended(*map(put, past, new, (index, index), attention.axes))
+                past = attention.put(past, new, index)
                 operands = attention.query(query, batch), past, past_mask
                 if config.positions == "relative":
                     of_slots = vectors_of_slots(layer["relative"], newest, slots)
@@ -249,13 +249,10 @@ class TransformerDecoder:
         return self.config.num_heads * self.config.d_k
 
     def _each(
-        self,
-        layers: Sequence[Attended],
-        function: Callable[[jax.Array, int], jax.Array],
+        self, layers: Sequence[Attended], change: Change, width: int | None = None
     ) -> list[Attended]:
-        """Apply a function of a leaf and its axis M."""
-        axes = self._attention.axes
-        return [Attended(*map(function, layer, axes)) for layer in layers]
+        """Change M of all layers; `width` is that of a cache."""
+        return [self._attention.changed(each, change, width) for each in layers]
 
     def _slots(self, length: int) -> int:
         """P, the number of the last L = `length` positions that the newest one sees."""
