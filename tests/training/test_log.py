@@ -227,8 +227,11 @@ def test_messages_go_above_the_bar_of_a_terminal(open_log, monkeypatch, caplog, 
 
 
 def test_an_error_inside_leaves_the_log_closed_and_is_not_swallowed(open_log):
-    with pytest.raises(OSError, match="of the block"), open_log() as log:
+    def fail_after_a_line(log):
         log.train(1, SUMS, **RATES)
         raise OSError("of the block")
+
+    with pytest.raises(OSError, match="of the block"), open_log() as log:
+        fail_after_a_line(log)
     with pytest.raises(ValueError, match="closed"):
         log.train(2, SUMS, **RATES)
