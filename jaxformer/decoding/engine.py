@@ -26,7 +26,9 @@ from jaxformer.decoding.slots import SlotPrograms
 from jaxformer.decoding.tasks import Task, as_arrays
 
 AHEAD = 8  # steps that a ring must have room for when it starts
-REFILL = 8  # one refill fills 1 / REFILL of the slots
+# A refill fills 1 / REFILL of the slots, or the lesser of a quarter and FEWEST if that
+# is more: each refill takes the host milliseconds.
+REFILL, FEWEST = 8, 8
 
 
 class _Waiting(NamedTuple):
@@ -207,7 +209,8 @@ class Engine:
     @property
     def _portion(self) -> int:
         """The number of sentences that one program inserts."""
-        return max(1, self._shape.slots // REFILL)
+        slots = self._shape.slots
+        return max(1, slots // REFILL, min(FEWEST, slots // 4))
 
     def _next_group(self) -> list[_Waiting]:
         """Take the next waiting tasks that fit beside those in flight."""
