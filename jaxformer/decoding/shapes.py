@@ -12,9 +12,9 @@ SHORTEST_BUCKET = 16  # tokens
 MOST_SLOTS = 64  # of a device: enough for fast products; refills of more take longer
 SHORTEST_LENGTH = 32  # tokens, of limited shapes: steps of 16 take as long
 SHRINK_AFTER = 16  # advances after which a shape that is too large shrinks
-# Batches of waiting tasks that repay a shape half as large: compiled, or used before.
-REPAID_AFTER = 32
-MOVED_AFTER = 4  # only the program that resizes is compiled
+# Batches of waiting tasks that repay a shape half as large:
+REPAID_AFTER = 32  # if its programs must be compiled
+MOVED_AFTER = 4  # if it was used before, so that only a resize is compiled
 
 
 class Shape(NamedTuple):
@@ -133,10 +133,11 @@ class Shapes:
         )
         if wanted.slots > self.most_slots(wanted.source):
             wanted = new
+        has_room = [s for s in self._used if all(map(operator.le, wanted, s))]
         near = [
             used
-            for used in self._used
-            if all(a <= b < 2 * a for a, b in zip(wanted, used, strict=True))
+            for used in has_room
+            if all(b < 2 * a for a, b in zip(wanted, used, strict=True))
         ]
         if near:
             return min(near)
@@ -146,7 +147,6 @@ class Shapes:
             return waiting * saved >= after * old.slots
 
         if not grows and not repays(wanted, REPAID_AFTER):
-            has_room = (s for s in self._used if all(map(operator.le, wanted, s)))
             known = [shape for shape in has_room if repays(shape, MOVED_AFTER)]
             return min(known, key=lambda shape: shape.size, default=old)
         if wanted.ring > old.ring:

@@ -35,7 +35,7 @@ def test_a_smaller_shape_is_compiled_only_if_enough_tasks_wait_for_what_it_saves
 def test_a_ring_that_grew_for_one_sentence_returns_to_the_shape_before():
     shapes, begun, grown = Shapes(25_000, 1), Shape(64, 32, 32), Shape(64, 32, 64)
     needed = Shape(64, 16, 32)
-    few = 2 * MOVED_AFTER * grown.slots  # the shape before saves half a step
+    few = 2 * MOVED_AFTER * grown.slots  # `grown` is 1.5 times as large as `begun`
     assert shapes.fitted(begun, grown, RECENT, 0) == grown
     assert shapes.fitted(grown, needed, LONG_AGO, few - 1) == grown
     assert shapes.fitted(grown, needed, RECENT, few) == grown

@@ -99,6 +99,7 @@ class EachHead:
         [P, U], for the M / P keys and values of each.
         """
         query = query * (query.shape[-1] ** -0.5)
+        # In the order of a batch of products; XLA for CPUs is slow in any other.
         scores = jnp.einsum(
             "bhcwk,bhckn->bhcwn",
             jnp.repeat(query[:, :, None], past.key.shape[2], axis=2), past.key,
@@ -136,9 +137,7 @@ class AllHeads:
 
     def put(self, past: Attended, new: Attended, index: jax.Array) -> Attended:
         put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
-        return Attended(
-            put(past.key, new.key, index), put(past.value, new.value, index)
-        )
+        return Attended(*map(put, past, new, (index, index)))
 
     def changed(self, past: Attended, change: Change, width: int | None) -> Attended:
         return Attended(*(change(leaf, 1) for leaf in past))
