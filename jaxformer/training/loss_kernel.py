@@ -19,14 +19,15 @@ class Plan(NamedTuple):
 
     chunk_tokens: int  # whose logits are held at a time
     sums_by_product: bool  # a product sums exponentials, which are in its dtype
-    copies_transposed: bool = False  # the exponentials, if they are in bfloat16
+    adds_transposed: bool = False  # the gradient of the matrix, chunk by chunk
 
 
 # On a CPU 512 tokens are as fast as 256 or 1,024. On accelerators the gradient of the
 # matrix, which each chunk adds to, takes longer to read and write than such products.
-# A TPU would take twice as long to sum exponentials as to multiply with them.
+# A TPU would take twice as long to sum exponentials as to multiply with them. A CPU
+# would copy the exponentials transposed for a gradient that is not transposed.
 PLANS = {
-    "cpu": Plan(512, sums_by_product=False, copies_transposed=True),
+    "cpu": Plan(512, sums_by_product=False, adds_transposed=True),
     "tpu": Plan(4096, sums_by_product=True),
     "default": Plan(4096, sums_by_product=False),
 }
@@ -84,21 +85,27 @@ def _in_chunks(
         # Rounding hardly changes the sum of so many rows.
         row_sum = embedding.sum(axis=0)  # [D]
     output = (matrix, row_sum, bias, 0.0 if bias is None else bias.sum())
-    (grad_matrix, grad_bias), (grad_x, sums) = jax.lax.scan(
-        functools.partial(_chunk, plan, output, label_smoothing),
-        jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (embedding, bias)),
-        [each.reshape(-1, size, *each.shape[1:]) for each in (x, target, segments)],
-    )
     real = (segments != 0).astype(jnp.float32)[:, None]  # [N, 1]
     # Smoothing's even share is one row of the gradient, the same for every piece.
     even = label_smoothing / len(matrix)
-    grad_matrix -= even * (real * x).sum(axis=0, dtype=jnp.float32)[None]
+    row = -even * (real * x).sum(axis=0, dtype=jnp.float32)  # [D]
+    start = jnp.broadcast_to(row, embedding.shape)
+    start_bias = None if bias is None else jnp.full(bias.shape, -even * real.sum())
+    (grad_matrix, grad_bias), (grad_x, sums) = jax.lax.scan(
+        functools.partial(_chunk, plan, output, label_smoothing),
+        (start.T if plan.adds_transposed else start, start_bias),
+        [each.reshape(-1, size, *each.shape[1:]) for each in (x, target, segments)],
+    )
+    if plan.adds_transposed:
+        # Without the barrier XLA may transpose a single chunk's product by its layout,
+        # for which it has no kernel in bfloat16.
+        grad_matrix = transposed(jax.lax.optimization_barrier(grad_matrix))
     # The right piece's share of the smoothed target touches one row a token.
     share = (1.0 - label_smoothing) * real
     grad_x = grad_x.reshape(-1, d) - share * jnp.take(matrix, target, axis=0)
     grad_matrix = grad_matrix.at[target].add(-share * x)
     if bias is not None:
-        grad_bias = (grad_bias - even * real.sum()).at[target].add(-share[:, 0])
+        grad_bias = grad_bias.at[target].add(-share[:, 0])
     grad_x = grad_x.astype(x.dtype).reshape(shape)
     return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix, grad_bias)
 
@@ -137,8 +144,8 @@ def _chunk(
     grad_x = scale * grad_x
     grad_x -= label_smoothing / len(matrix) * real[:, None] * row_sum[None]
     scaled = (scale * x).astype(x.dtype)
-    if plan.copies_transposed and x.dtype == jnp.bfloat16:
-        grad_matrix += product("vm,md->vd", transposed(exponentials), scaled)
+    if plan.adds_transposed:
+        grad_matrix += product("dm,mv->dv", transposed(scaled), exponentials)
     else:
         grad_matrix += product("mv,md->vd", exponentials, scaled)
     if bias is not None:

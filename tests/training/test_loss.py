@@ -95,6 +95,7 @@ def assert_near(found, expected, bound):
         assert np.linalg.norm(got - wanted) < bound * np.linalg.norm(wanted)
 
 
+@pytest.mark.parametrize("adds_transposed", [False, True])
 @pytest.mark.parametrize("sums_by_product", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(
@@ -107,9 +108,9 @@ def assert_near(found, expected, bound):
     ],
 )
 def test_the_kernel_has_the_sums_and_gradients_of_the_formula(
-    rows, length, chunk_tokens, has_bias, sums_by_product, monkeypatch
+    rows, length, chunk_tokens, has_bias, sums_by_product, adds_transposed, monkeypatch
 ):
-    plan = loss_kernel.Plan(chunk_tokens, sums_by_product)
+    plan = loss_kernel.Plan(chunk_tokens, sums_by_product, adds_transposed)
     monkeypatch.setitem(loss_kernel.PLANS, "cpu", plan)
     x, embedding, bias, *others = example(rows, length)
     arrays = (x, embedding, bias if has_bias else None, *others)
@@ -119,10 +120,13 @@ def test_the_kernel_has_the_sums_and_gradients_of_the_formula(
     assert ((norms > 0) == (others[1] != 0)).all()  # padding has no gradient
 
 
-@pytest.mark.parametrize("copies_transposed", [False, True])
-def test_bfloat16_keeps_the_loss_and_both_gradients(copies_transposed, monkeypatch):
+@pytest.mark.parametrize("chunk_tokens", [16, 48])  # three chunks, one
+@pytest.mark.parametrize("adds_transposed", [False, True])
+def test_bfloat16_keeps_the_loss_and_both_gradients(
+    adds_transposed, chunk_tokens, monkeypatch
+):
     """Products of two bfloat16 numbers are exact in float32, so the logits are too."""
-    plan = loss_kernel.Plan(16, False, copies_transposed)
+    plan = loss_kernel.Plan(chunk_tokens, False, adds_transposed)
     monkeypatch.setitem(loss_kernel.PLANS, "cpu", plan)
     x, embedding, _, *others = example(rows=4, length=12)
     x, embedding = (np.float32(jnp.bfloat16(each)) for each in (x, embedding))
