@@ -1,9 +1,9 @@
 """bfloat16 on CPUs: the factors of products with weights, and nothing else.
 
-Processors with AVX512-BF16 or AMX multiply bfloat16 numbers twice as fast as float32
-and add them up in float32. XLA uses that if the result is float32 and the left factor
-is stored by rows. For results in bfloat16, or a transposed left factor, it casts the
-factors to float32. All other operations take as long in either type, so on CPUs the
+Processors multiply bfloat16 numbers two (AVX512-BF16) to six times (AMX) as fast as
+float32 and add them up in float32. XLA uses that if the result is float32 and the left
+factor is stored by rows. For results in bfloat16, or a transposed left factor, it casts
+the factors to float32. All other operations take as long in either type, so on CPUs the
 activations of a Transformer stay float32.
 """
 
