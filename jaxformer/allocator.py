@@ -15,6 +15,7 @@ _OPTIONS = {
     -4: 0,  # M_MMAP_MAX: take all blocks from the heap
     -8: 1,  # M_ARENA_MAX: one heap for all threads; others hold no large block
 }
+_TUNABLES = "trim_threshold", "mmap_max", "arena_max"
 _ACCELERATORS = (
     "/dev/accel*", "/dev/vfio/[0-9]*", "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg",
 )  # fmt: skip
@@ -23,12 +24,16 @@ _ACCELERATORS = (
 def keep_memory() -> None:
     """Keep freed memory, if JAX will probably use CPUs and the C library is glibc.
 
-    Call it before JAX starts its threads. Settings of the environment are respected.
+    Call it before JAX starts its threads. It changes nothing if the environment sets
+    any option by MALLOC_*, or one of these by GLIBC_TUNABLES.
     """
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms != "cpu" and (platforms or any(map(glob.glob, _ACCELERATORS))):
         return
     if any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if any(f"glibc.malloc.{name}=" in tunables for name in _TUNABLES):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     for option, value in _OPTIONS.items() if mallopt else ():

@@ -56,6 +56,8 @@ def test_freed_memory_stays_with_the_process(begin, are_few, monkeypatch):
         ({}, False, True), ({"JAX_PLATFORMS": "cpu"}, True, True), ({}, True, False),
         ({"JAX_PLATFORMS": "cuda,cpu"}, False, False),
         ({"MALLOC_ARENA_MAX": "4"}, False, False),
+        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"}, False, False),
+        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}, False, True),
     ],
 )  # fmt: skip
 def test_only_programs_on_cpus_keep_it(monkeypatch, environment, device, is_kept):

@@ -21,6 +21,7 @@ from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis, distinct_texts, split_tag
 from jaxformer.decoding.search import length_penalty
+from jaxformer.errors import InputError
 from jaxformer.tokens import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,8 @@ class Reranker(NamedTuple):
         """Return log P over the length penalty: float64 [pairs].
 
         A pair is the source's tag or "", its text, and the translation. NaN for a pair
-        of more pieces than the model can hold.
+        of more pieces than the model can hold. Raises InputError if a log P
+        is NaN, as those of a diverged model are.
         """
         sources, targets = [], []
         for tag, source, target in pairs:
@@ -61,6 +63,11 @@ class Reranker(NamedTuple):
         found = self.forcing.score(self.params, *scored)
         lengths = np.array([len(each.pieces) for each in found], np.int32)
         total = np.array([each.log_probability for each in found], np.float64)
+        if np.isnan(total).any():
+            raise InputError(
+                f"{self.name} gives probabilities that are not numbers; use another "
+                "checkpoint"
+            )
         scores = np.full(len(pairs), np.nan)
         scores[fits] = total / np.asarray(length_penalty(lengths, options))
         return scores

@@ -8,7 +8,6 @@ from typing import Any
 from jaxformer.decoding.lanes import SMALL_REQUEST, Lanes
 from jaxformer.decoding.tasks import Task
 from jaxformer.decoding.translate import Hypothesis, Translator
-from jaxformer.errors import InputError
 
 STEPS = 8  # of an advance at most
 # Of each device, for texts with phrases, whose programs have one shape: they are rare.
@@ -57,11 +56,6 @@ class ServedTranslator(Translator):
         Raises InputError if the prefix is too long, or the text, if the options refuse
         long ones, and for phrases that cannot be in its translation.
         """
-        begin = self.tokenizer.encode_target([prefix])[0] if prefix else []
-        if len(begin) > self._most:
-            raise InputError(
-                f"the prefix has {len(begin)} pieces, more than {self._most}"
-            )
         return self._tasks(text, prefix, phrases, number)
 
     def submit(

@@ -180,8 +180,8 @@ class Translator(GivenPairs):
         done: list[tuple[int, list[Hypothesis]]] = []
         found: dict[int, list[list[Hypothesis]]] = {}
 
-        def keep(index: int, parts: list[list[Hypothesis]]) -> None:
-            found[index] = parts
+        def keep(index: int, hypotheses: list[list[Hypothesis]]) -> None:
+            found[index] = hypotheses
             report()
 
         for start in range(0, len(order), size):
@@ -234,6 +234,11 @@ class Translator(GivenPairs):
             for line in lines
         ]
         begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else []
+        if any(parts) and len(begin) + 1 > self._most:
+            raise InputError(
+                f"line {number + 1}: the prefix has {len(begin) + 1} pieces, end "
+                f"included, more than {self._most}; shorten it"
+            )
         if any(phrases) and options.is_sampling:
             raise InputError("samples have no phrases; leave out the temperature")
         found, needed = encode_phrases(
@@ -245,7 +250,7 @@ class Translator(GivenPairs):
             least = min(options.min_length, limit)
             seed = options.seed * 1_000_003 + number + part * SEEDS_APART
             given = {"phrases": found, "text": tag + own}
-            tasks.append(Task(ids, limit, least, begin[: limit - 1], seed, **given))
+            tasks.append(Task(ids, limit, least, begin, seed, **given))
             begin, needed = [], 0  # the first part alone has the prefix
         return tasks, list(map(len, parts))
 

@@ -40,7 +40,8 @@ def write_stablehlo(
 ) -> None:
     """Write the search for sources of up to `source_length` pieces into `folder`.
 
-    Raises InputError for a tokeniser whose ids are not those of SentencePiece.
+    Raises InputError for a tokeniser whose ids are not those of SentencePiece, and for
+    more pieces than the model has positions.
     """
     if tokenizer.renumbers:
         raise InputError(

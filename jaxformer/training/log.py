@@ -197,7 +197,7 @@ class MetricsLog(contextlib.ExitStack):
             line[name] = value if is_text or math.isfinite(value) else None
         if not self._writes:
             return
-        try:
+        with _naming(self._path):
             if kind == "final":
                 old, same = _read(self._path)[0], (step, kind)
                 kept = [each for each in old if (each["step"], each["kind"]) != same]
@@ -205,10 +205,18 @@ class MetricsLog(contextlib.ExitStack):
             else:
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(encode(line))
-            numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
-            tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
+        numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
+        tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
+        with _naming(self._path.parent / "tensorboard"):
             self._board.write(step, line["time"], tagged)
-            self._trackers.write(step, line["time"], tagged)
-        except OSError as error:  # the system names no file that it cannot fill
-            error.filename = error.filename or str(self._path)
-            raise
+        self._trackers.write(step, line["time"], tagged)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name a path in errors of the system, which names no file that it cannot fill."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise

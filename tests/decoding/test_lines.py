@@ -125,11 +125,13 @@ def test_a_task_has_the_limits_prefix_and_seed_of_its_sentence(make_echo):
 def test_learned_positions_of_any_member_limit_all(make_echo):
     nine, six = (model_of(positions="learned", max_positions=n) for n in (9, 6))
     echo = make_echo(models=(MODEL, nine, six), seeds=(0, 1, 2), min_length=99)
-    echo.translate(["5 6 7 8 9", "5"], prefixes=["10 11 12 13 14 15", ""])
+    echo.translate(["5 6 7 8 9", "5"], prefixes=["10 11 12 13 14", ""])
     assert echo._search.engines[0].seen == [
         Task([5, 6, 7, 8, 9, EOS], 6, 6, [10, 11, 12, 13, 14], 0, text="5 6 7 8 9"),
         Task([5, EOS], 6, 6, [], 1, text="5"),
     ]
+    with pytest.raises(InputError, match=r"line 2: the prefix has 7 .*more than 6"):
+        echo.translate(["5", "6"], prefixes=["", "10 11 12 13 14 15"])
     assert echo("5 6 7 8 9 10") == "5 6 7 8 9 10"
     assert [len(task.source) for task in echo._search.engines[0].seen[2:]] == [6, 2]
 

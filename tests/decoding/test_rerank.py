@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -134,6 +135,13 @@ def test_a_forward_model_has_the_tag_of_the_source_or_its_own(tag, sources):
     model = recorder(tag=tag)
     reranked([">>5<< 4", "6"], found_of(["7"], ["8"]), model)
     assert model.forcing.seen == [(sources, ["7", "8"])]
+
+
+def test_a_diverged_model_is_refused():
+    model = reranker()
+    diverged = model._replace(params=jax.tree.map(lambda x: x * np.nan, model.params))
+    with pytest.raises(InputError, match=r"runs/b gives .* not numbers; use another"):
+        reranked(["4"], found_of(["7"]), diverged)
 
 
 def test_lines_are_scored_alike_together_alone_and_on_several_devices():

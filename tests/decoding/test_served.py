@@ -109,7 +109,9 @@ def test_a_request_may_have_no_text_or_a_blank_one(served):
 
 
 def test_what_no_program_holds_is_refused(served):
-    with pytest.raises(InputError, match=r"the prefix has 18 pieces, more than 17"):
+    with pytest.raises(
+        InputError, match=r"line 1: the prefix has 18 pieces, end .* 17"
+    ):
         served.prepare("5", " ".join(["5"] * 17))
     with pytest.raises(InputError, match=r"line 3: .* 18 pieces, more than 17"):
         served.prepare("5", "5 5 5", [" ".join(["6"] * 14)], 2)

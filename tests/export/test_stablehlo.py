@@ -56,6 +56,20 @@ def test_the_program_finds_what_the_search_finds(changes, make_model, words, tmp
     np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-4)
 
 
+def test_positions_bound_sources_and_hypotheses(make_model, words, tmp_path):
+    model, params = make_model(
+        positions="learned", max_positions=8, layers=1, logits_bias=True
+    )
+    params["logits_bias"][EOS] = -50.0  # no translation ends by itself
+    config = mock.Mock(model=model.config)
+    with pytest.raises(InputError, match=r"9 pieces exceed model\.max_positions=8"):
+        write_stablehlo(tmp_path, config, params, words, OPTIONS, source_length=9)
+    program = jax.jit(translation_program(model.config, OPTIONS))
+    found = program(flat(params), np.array([[5, 6, 7, 8, 9, 10, 11, EOS]]))
+    assert found["tokens"].shape[-1] == 8
+    assert (found["lengths"] == 8).all()
+
+
 def test_a_tokeniser_that_renumbers_pieces_is_refused(tmp_path):
     tokenizer = mock.Mock(renumbers=True)
     with pytest.raises(InputError, match="gives other ids to their pieces"):

@@ -65,13 +65,16 @@ def log_lines(open_log, count):
             log.train(step, SUMS, **RATES)
 
 
-@pytest.mark.parametrize("room", [300, 3000, 20_000])  # bytes of a file
-def test_a_full_disk_ends_the_log_with_one_error(tmp_path, open_log, room):
+@pytest.mark.parametrize(
+    ("room", "full"),  # bytes of a file
+    [(100, "metrics.jsonl"), (3000, "tensorboard"), (20_000, "tensorboard")],
+)
+def test_a_full_disk_ends_the_log_with_one_error(tmp_path, open_log, room, full):
     """TensorBoard's file fills first with room for many lines, and nothing waits."""
     size = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, size[1]))
     try:
-        with pytest.raises(OSError, match=r"File too large: .*metrics.jsonl"):
+        with pytest.raises(OSError, match=f"File too large: .*{full}"):
             log_lines(open_log, 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, size)
