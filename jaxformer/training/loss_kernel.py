@@ -5,6 +5,7 @@ loss and their gradient a few positions at a time.
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -17,19 +18,23 @@ from jaxformer.training.loss import LossSums, sums_of_rows
 class Plan(NamedTuple):
     """How the program of a platform computes the loss."""
 
-    chunk_tokens: int  # whose logits are held at a time
+    chunk_tokens: int  # whose logits are held at a time, at most
     sums_by_product: bool  # a product sums exponentials, which are in its dtype
-    adds_transposed: bool = False  # the gradient of the matrix, chunk by chunk
+    adds_transposed: (
+        bool  # sum the matrix's gradient as [D, V], transpose it at the end
+    )
 
 
-# On a CPU 512 tokens are as fast as 256 or 1,024. On accelerators the gradient of the
-# matrix, which each chunk adds to, takes longer to read and write than such products.
-# A TPU would take twice as long to sum exponentials as to multiply with them. A CPU
-# would copy the exponentials transposed for a gradient that is not transposed.
+# chunk_tokens: on a CPU 512 are as fast as 256 or 1,024. On accelerators, reading and
+# writing the matrix's gradient for each chunk would take longer than the products of
+# 512 tokens.
+# sums_by_product: a TPU would take twice as long to sum exponentials as to multiply
+# with them.
+# adds_transposed: for a sum [V, D] XLA for CPUs would copy the exponentials transposed.
 PLANS = {
     "cpu": Plan(512, sums_by_product=False, adds_transposed=True),
-    "tpu": Plan(4096, sums_by_product=True),
-    "default": Plan(4096, sums_by_product=False),
+    "tpu": Plan(4096, sums_by_product=True, adds_transposed=False),
+    "default": Plan(4096, sums_by_product=False, adds_transposed=False),
 }
 
 
@@ -50,13 +55,20 @@ def projected_loss_sums(
     return _forward(x, embedding, bias, target, segments, label_smoothing)[0]
 
 
-def _forward(*arguments: Any) -> tuple[LossSums, Any]:
+def _forward(
+    x: jax.Array,
+    embedding: jax.Array,
+    bias: jax.Array | None,
+    target: jax.Array,
+    segments: jax.Array,
+    label_smoothing: float,
+) -> tuple[LossSums, Any]:
     """The sums, and the gradients of the loss for the backward pass."""
-    *arrays, label_smoothing = arguments
     branches = {
         platform: functools.partial(_in_chunks, plan, label_smoothing)
         for platform, plan in PLANS.items()
     }
+    arrays = x, embedding, bias, target, segments
     return jax.lax.platform_dependent(*arrays, **branches)
 
 
@@ -76,7 +88,12 @@ def _in_chunks(
     """
     shape, d = x.shape, x.shape[-1]
     x, target, segments = x.reshape(-1, d), target.ravel(), segments.ravel()  # [N, D]
-    size = max(n for n in range(1, plan.chunk_tokens + 1) if len(x) % n == 0)
+    count = len(x)
+    chunks = math.ceil(count / plan.chunk_tokens)
+    size = math.ceil(count / chunks)
+    padding = (0, chunks * size - count)
+    x = jnp.pad(x, (padding, (0, 0)))
+    target, segments = (jnp.pad(each, padding) for each in (target, segments))
     matrix = embedding.astype(x.dtype)  # [V, D]
     if plan.sums_by_product:
         ones = jnp.ones((8, len(matrix)), x.dtype)  # XLA would not multiply by one row
@@ -106,7 +123,7 @@ def _in_chunks(
     grad_matrix = grad_matrix.at[target].add(-share * x)
     if bias is not None:
         grad_bias = grad_bias.at[target].add(-share[:, 0])
-    grad_x = grad_x.astype(x.dtype).reshape(shape)
+    grad_x = grad_x[:count].astype(x.dtype).reshape(shape)
     return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix, grad_bias)
 
 

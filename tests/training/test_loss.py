@@ -103,7 +103,7 @@ def assert_near(found, expected, bound):
     [
         (3, 8, 256),  # everything in one chunk
         (3, 8, 12),  # two chunks of half of the tokens
-        (2, 7, 4),  # the largest divisor of 14 that fits is 2
+        (2, 7, 4),  # four chunks of four, the last one half full
         (5, 6, 1),  # single tokens
     ],
 )

@@ -80,11 +80,12 @@ class Program(NamedTuple):
 @functools.cache
 def program(
     sizes, *, has_biases=False, window=None, variant=None, freeze=(), rule="adam",
-    dtype="float32",
+    dtype="float32", adds_transposed=False,
 ):  # fmt: skip
     """Of the paper's model, or with biases as published models have, or a window.
 
-    Or one of VARIANTS. `rule` is one of OPTIMIZERS.
+    Or one of VARIANTS. `rule` is one of OPTIMIZERS. The loss is computed by the plan of
+    GPUs, or as on CPUs, which add its gradient transposed.
     """
     mesh = mesh_of(sizes)
     optimizer, _ = optimizer_of(d_model=D, **OPTIMIZERS[rule])
@@ -93,9 +94,10 @@ def program(
         **{"attention_window": window, "dtype": dtype, **VARIANTS.get(variant, {})},
     )  # fmt: skip
     batch = next(batches(sizes))
+    plan = loss_kernel.Plan(CHUNK, False, adds_transposed)
     with (
         on_mesh(mesh),
-        mock.patch.dict(loss_kernel.PLANS, cpu=loss_kernel.Plan(CHUNK, False)),
+        mock.patch.dict(loss_kernel.PLANS, cpu=plan),
         mock.patch.object(local_attention, "SMALLEST_BLOCK", BLOCK),
     ):
         state = abstract_state(mesh, init_of(model, optimizer, freeze=freeze))
@@ -160,6 +162,18 @@ def test_twenty_losses_are_the_same_on_every_mesh(sizes):
     assert (losses / tokens)[-1] < (losses / tokens)[0] - 0.1  # it is learning
     assert program(sizes).rows == -(-ROWS // (sizes[0] * sizes[1]))
     np.testing.assert_allclose(reports(sizes, 20), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [FSDP, ALL, TENSOR])
+def test_the_loss_of_cpus_is_the_same_on_every_mesh(sizes):
+    """It sums the gradient of the output matrix transposed; nothing more crosses."""
+    found = reports(sizes, 3, adds_transposed=True)
+    np.testing.assert_allclose(found, reports(sizes, 3), rtol=1e-6)
+    crossing, other = (
+        Counter((each.kind, each.elements) for each in update.collectives)
+        for update in (program(sizes, adds_transposed=True), program(sizes))
+    )
+    assert crossing == other
 
 
 @pytest.mark.parametrize("sizes", [DATA, ALL])
@@ -278,7 +292,7 @@ def test_no_array_has_the_whole_vocabulary(sizes):
 def test_in_the_loss_only_sums_over_the_vocabulary_cross(sizes):
     """For each token of a chunk some numbers, and the gradient of its D inputs."""
     tokens = program(sizes).rows * LENGTH
-    tokens = max(n for n in range(1, CHUNK + 1) if tokens % n == 0)
+    tokens = math.ceil(tokens / math.ceil(tokens / CHUNK))
     in_loop = [each for each in program(sizes).collectives if not each.in_entry]
     assert {each.kind for each in in_loop} == {"all-reduce"}
     shapes = [shape for each in in_loop for shape in each.shapes]
