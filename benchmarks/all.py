@@ -17,8 +17,9 @@ models does not depend on the code. So the same command continues an interrupted
 --data has multi30k/ and tatoeba_ende/.
 
 Before it measures times, it waits up to --wait seconds until other processes use less
-than 0.3 of a core. A measurement is thrown away if they use more during it. The exit
-code is 1 if a measurement was thrown away or a command failed.
+than 0.3 of a core. A measurement is thrown away if they use more on average during it,
+or if code or versions change meanwhile. The exit code is 1 if a measurement was thrown
+away or a command failed.
 """
 
 import functools
@@ -51,7 +52,10 @@ NAMED = {
 }  # fmt: skip
 # The code that figures depend on, and files in it that they do not depend on.
 CODE = "jaxformer", "configs", "benchmarks"
-EXCEPT = "all.py", "commands.py", "measurements.py"
+EXCEPT = (
+    "benchmarks/all.py", "benchmarks/commands.py", "benchmarks/measurements.py",
+    "jaxformer/quality.json",  # a measurement writes it
+)  # fmt: skip
 END = "<!-- end -->"
 START = re.compile(r"^<!-- figures: ", re.M)
 BLOCK = re.compile(
@@ -67,9 +71,9 @@ def hash_code() -> str:
     found = hashlib.sha256()
     for folder in CODE:
         for path in sorted((ROOT / folder).rglob("*")):
+            name = path.relative_to(ROOT).as_posix()
             is_code = path.is_file() and "__pycache__" not in path.parts
-            if is_code and not (folder == "benchmarks" and path.name in EXCEPT):
-                name = path.relative_to(ROOT).as_posix()
+            if is_code and name not in EXCEPT:
                 found.update(f"{name}\0".encode() + path.read_bytes())
     return found.hexdigest()
 
@@ -140,8 +144,12 @@ def fill(page: str, figures: Figures) -> str:
 
     Raises InputError for a block without an end.
     """
-    if len(START.findall(page)) != len(BLOCK.findall(page)):
-        raise InputError(f"a block has no {END}: {START.search(page)[0]}...")
+    begun = {found.start() for found in START.finditer(page)}
+    if broken := begun - {found.start() for found in BLOCK.finditer(page)}:
+        line = page.count("\n", 0, min(broken)) + 1
+        raise InputError(
+            f"line {line}: this block needs a name, a kind and, at its end, {END}"
+        )
 
     def block(found: re.Match) -> str:
         start, text = found[0].partition("\n")[0], render(found[1], found[2], figures)
@@ -159,7 +167,11 @@ def fill_pages() -> None:
     figures = read_figures()
     for path in PAGES:
         text = path.read_text("utf-8")
-        if (filled := fill(text, figures)) != text:
+        try:
+            filled = fill(text, figures)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        if filled != text:
             write_atomically(path, filled)
 
 
@@ -190,6 +202,8 @@ def measure(options: Namespace) -> dict:
         print(f"{name}: measuring", file=sys.stderr)
         try:
             made = measure_one(name, MEASUREMENTS[name], options)
+            if identify(MEASUREMENTS[name]) != identity:
+                raise Unusable("thrown away: code or versions changed during it")
         except Unusable as error:
             found["not_measured"][name] = str(error)
             print(f"{name}: {error}", file=sys.stderr)

@@ -3,10 +3,10 @@
     python benchmarks/decode.py [--quick] [--repeats=7] [--threads=2] [--dtype=float32]
         [--workdir=DIR --text=SOURCE [--reference=FILE]]
 
-First the paper's base model with random parameters: 32 sentences of 20 tokens,
+The model is the paper's base model with random parameters: 32 sentences of 20 tokens,
 translations of exactly 30, by greedy search and with a beam of 4; --layers, --d_model,
 --d_ff, --num_heads, --vocabulary, --rows, --source and --target change the sizes. With
---workdir and --text also a trained model on real text of mixed lengths, from lines to
+--workdir and --text it is a trained model on real text of mixed lengths, from lines to
 lines. The first turn of each is not counted; that of real text is reported as "first
 time". --threads are those of a peer, by default one a core. Packages that are not
 installed are left out, and named. All contestants run on the GPU if there is one.
@@ -168,10 +168,9 @@ def measure(options: argparse.Namespace) -> dict:
     if (options.workdir is None) != (options.text is None):
         raise InputError("--workdir and --text go together: give both, or neither")
     with tempfile.TemporaryDirectory(prefix="jaxformer-decode-") as name:
-        outcome = {"forced": forced_length(options, Path(name))}
-        if options.text is not None:
-            outcome["text"] = real_text(options, Path(name, "text"))
-    return outcome
+        if options.text is None:
+            return {"forced": forced_length(options, Path(name))}
+        return {"text": real_text(options, Path(name))}
 
 
 main = functools.partial(

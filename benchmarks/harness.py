@@ -25,7 +25,10 @@ from jaxformer.allocator import keep_memory
 from jaxformer.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = "jax", "flax", "optax", "tensorflow", "ctranslate2", "torch", "transformers"
+MODULES = (  # whose versions figures depend on
+    "jax", "jaxlib", "flax", "optax", "orbax", "sentencepiece", "tensorflow",
+    "ctranslate2", "torch", "transformers",
+)  # fmt: skip
 # Kinds of x86 processors, which differ in their products: Linux's flag, newest first.
 KINDS = {
     "AMX": "amx_bf16", "AVX512-BF16": "avx512_bf16", "AVX512": "avx512f",
@@ -105,11 +108,21 @@ class Apart:
         context = multiprocessing.get_context("spawn")
         self._end, theirs = context.Pipe()
         work = theirs, make, arguments, keeps_memory
-        context.Process(target=_answer, args=work, daemon=True).start()
+        self._process = context.Process(target=_answer, args=work, daemon=True)
+        self._process.start()
+        theirs.close()
+        self._name = f"{make.__name__}{arguments[:1]}"
 
     def __call__(self, *arguments: Any) -> Any:
         self._end.send(arguments)
-        found, error = self._end.recv()
+        try:
+            found, error = self._end.recv()
+        except EOFError:
+            self._process.join()
+            code = self._process.exitcode
+            raise RuntimeError(
+                f"the process of {self._name} ended with code {code}"
+            ) from None
         if error is not None:
             raise RuntimeError(error)
         return found

@@ -1,6 +1,7 @@
 """What the benchmarks compute of times, and how a script begins and ends."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,15 @@ def test_the_kind_of_a_processor_is_its_newest(flags, kind):
     cpuinfo = f"model name\t: avx512f\nflags\t\t: {flags}\nbugs\t: amx_bf16\n" * 2
     assert harness.kind_of(cpuinfo) == kind
     assert harness.kind_of("Features\t: asimd\n") == harness.platform.machine()
+
+
+def give_up(code: int):
+    """A contestant whose process ends, as one that is killed."""
+    return lambda: os._exit(code)
+
+
+def test_a_contestant_whose_process_ends_is_named():
+    contestant = harness.Apart(give_up, 3)
+    message = r"the process of give_up\(3,\) ended with code 3"
+    with pytest.raises(RuntimeError, match=message):
+        contestant()
