@@ -43,7 +43,8 @@ class Engine:
     """Slots, the tasks in them, and the waiting tasks.
 
     `batch_tokens` bounds slots x source length, padding included, except that each
-    device has at least one slot. `rows` shards the slots over the devices of this
+    device has at least one slot and that a search in progress may grow to the largest
+    of limited shapes. `rows` shards the slots over the devices of this
     process; None: one device. Only an engine `with_phrases` takes tasks that have any.
     Replace `weights` only while no task is in flight.
     """
@@ -82,9 +83,10 @@ class Engine:
     def submit(self, task: Task) -> None:
         """Queue a task for a slot.
 
-        Requests take turns, which are measured in source tokens: a task is started when
-        each earlier request has started as many as are before it in its own. Later
-        requests do not delay it for ever, since turns advance with the work done.
+        Tasks start in the order of their turns. A task's turn is the number of source
+        tokens before it in its own request, plus the turn in progress when the request
+        was submitted. Turns advance with the work done, so later requests cannot delay
+        a task for ever.
         """
         turn = self._turn + task.before
         heapq.heappush(self._waiting, _Waiting(turn, next(self._numbers), task))

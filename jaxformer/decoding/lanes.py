@@ -1,8 +1,10 @@
 """Searches that share a device, so that small requests do not wait for large ones.
 
-Each search is an `Engine` with slots of its own. The searches take turns. That of texts
-with phrases has as much time as that of small requests, and that of large requests half
-as much.
+Each search is an `Engine` with slots of its own. The searches take turns:
+
+- small requests have one share of the time
+- texts with phrases have one share
+- large requests have half a share
 """
 
 import time

@@ -41,7 +41,8 @@ class Shapes:
     """The shapes of an engine, with at most `most` slots on each device.
 
     `batch_tokens` bounds slots x source length, padding included, except that each of
-    `devices` has at least one slot.
+    `devices` has at least one slot. Of limited shapes it bounds those of a new search
+    alone.
     """
 
     def __init__(self, batch_tokens: int, devices: int) -> None:

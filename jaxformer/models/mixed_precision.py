@@ -22,8 +22,9 @@ def default_activation_dtype(dtype: str) -> str:
 def transposed(x: jax.Array) -> jax.Array:
     """Copy x [..., M] to [M, rows], for a product that sums over rows.
 
-    XLA would make a transposition a matter of layout, for which it has no kernel. It
-    cannot split a copy over the mesh axis `tensor`.
+    Without the pinned layout XLA would turn the transposition into a layout of x, for
+    which it has no fast product. It cannot split a pinned copy over the mesh axis
+    `tensor`.
     """
     columns = x.reshape(-1, x.shape[-1]).T
     if jax.sharding.get_abstract_mesh().shape.get("tensor", 1) > 1:

@@ -110,13 +110,13 @@ class EachHead:
             of_query = jnp.einsum(
                 "bhwk,pk->bhwp", query, of_slots.key, preferred_element_type=jnp.float32
             )
-            count = scores.shape[3] // of_query.shape[3]
-            scores += jnp.repeat(of_query, count, axis=3)
+            per_slot = scores.shape[3] // of_query.shape[3]
+            scores += jnp.repeat(of_query, per_slot, axis=3)
         scores = jnp.where(mask[:, None], scores, MASKED)
         weights = jax.nn.softmax(scores, axis=-1).astype(past.value.dtype)
         heads = jnp.einsum("bhwm,bhmu->bhwu", weights, past.value)
         if of_slots is not None:
-            of_slot = weights.reshape(*weights.shape[:3], -1, count).sum(axis=4)
+            of_slot = weights.reshape(*weights.shape[:3], -1, per_slot).sum(axis=4)
             heads += jnp.einsum("bhwp,pu->bhwu", of_slot, of_slots.value)
         batch, count, width, size = heads.shape
         return heads.transpose(1, 3, 0, 2).reshape(count * size, batch * width)

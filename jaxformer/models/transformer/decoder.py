@@ -287,8 +287,8 @@ def _mean_and_variance(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         shares = jnp.full((2, len(x)), 1 / len(x), jnp.float32)
         return jnp.matmul(shares, x, precision="highest")[:1]
 
-    # A TPU adds the sum to the product before it. For the squares its matrix unit is
-    # faster; XLA would make a product with one row a sum.
+    # XLA for TPUs fuses the sum of x into the product that makes x. For the squares the
+    # matrix unit is faster; XLA would make a product with one row a sum.
     mean = jax.lax.platform_dependent(x, cpu=by_product, default=by_sum)
     variance = jax.lax.platform_dependent(
         jnp.square(x - mean), cpu=by_product, tpu=on_tpu, default=by_sum
