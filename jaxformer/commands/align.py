@@ -1,11 +1,13 @@
 """--mode=align: links between the words, or the pieces, of given translations.
 
 Writes one line for each pair in the format of word aligners: "0-0 1-2" links source
-word 0 to target word 0, and 1 to 2. --output=FILE.npz gets the attention of every layer
+word 0 to target word 0, and 1 to 2. A tag that the lines of a file lack is no word, and
+neither is that of a split. --output=FILE.npz gets the attention of every layer
 and head of pair 0 as "0/encoder" [N, H, S, S], "0/decoder" [N, H, T, T] and "0/cross"
 [N, H, T, S], and its pieces as "0/source" and "0/target".
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ import numpy as np
 
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
+from jaxformer.data.text import read_lines
 from jaxformer.decoding.forced import pharaoh
 from jaxformer.decoding.parts import Encode
 from jaxformer.errors import InputError
@@ -46,7 +49,8 @@ def run(
     translator.require_fit(*text)
     if not processes.is_first():
         return
-    arrays = {}
+    arrays, code_of = {}, this.tokenizer.language_code
+    given = list(read_lines(source)) if source else None
     pairs = track(zip(*text, strict=True), "aligning", len(text.sources), unit="pairs")
     for line, pair in enumerate(pairs):
         maps = translator.attention(*pair)
@@ -54,6 +58,8 @@ def run(
         if units == "words":
             encoders = this.tokenizer.encode, this.tokenizer.encode_target
             links = word_links(links, pair, maps[:2], encoders)
+            if code_of(pair[0]) and not (given and code_of(given[line])):  # added
+                links = [(s - 1, t) for s, t in links if s]
         sys.stdout.buffer.write(f"{pharaoh(links)}\n".encode())
         if output is not None:
             arrays |= {f"{line}/{key}": value for key, value in maps._asdict().items()}
@@ -68,13 +74,13 @@ def word_links(
     pieces: Sequence[Sequence[str]],
     encoders: Sequence[Encode],
 ) -> list[tuple[int, int]]:
-    """Link the words of two texts whose pieces are linked.
+    """Link the words, which spaces and tabs separate, of texts with linked pieces.
 
     Raises InputError for a tokeniser with pieces of several words.
     """
     words = []
     for text, own, encode in zip(pair, pieces, encoders, strict=True):
-        lengths = [len(ids) - 1 for ids in encode(text.split())]
+        lengths = [len(ids) - 1 for ids in encode(re.findall(r"[^ \t]+", text))]
         if sum(lengths) != len(own) - 1:
             raise InputError(
                 f"the tokeniser has pieces of several words, as in {text[:60]!r}; use "

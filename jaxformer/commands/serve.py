@@ -50,7 +50,11 @@ def run(
         )
     names = [name.strip() for name in (host_names or "").split(",") if name.strip()]
     for name in names:
-        if urlsplit(f"//{name}").netloc != urlsplit(f"//{name}").hostname:
+        try:
+            own = urlsplit(f"//{name}").hostname
+        except ValueError:  # a bracket that is not closed
+            own = None
+        if own != name:
             raise InputError(
                 f"--host_names has {name!r}; write names as in URLs, in lower case and "
                 "without port"

@@ -172,9 +172,11 @@ class Checkpoints(contextlib.AbstractContextManager):
 
         Returns float32 numpy arrays in nested dicts. If there are fewer checkpoints on
         schedule, all of them are used, and the newest one if there are none; the log
-        says which. Raises InputError if there is no checkpoint or one is damaged.
+        says which. That of an imported model, step 0, is used only if there is no
+        other. Raises InputError if there is no checkpoint or one is damaged.
         """
-        if not (used := self.scheduled_steps()[-count:]):
+        found = self.scheduled_steps()
+        if not (used := ([step for step in found if step] or found)[-count:]):
             used = self._require_any()[-1:]
             logger.warning("no checkpoint on schedule yet: using step %s", *used)
 

@@ -137,6 +137,10 @@ MISTAKES = {
     "serve": [
         ("--host=192.0.2.1", "cannot listen on host 192.0.2.1, port 8000"),
         ("--max_request_pieces=9 --max_queue=17", "9 exceeds half of --max_queue=17"),
+        *(
+            (f"--host_names={name}", f"--host_names has '{name}'; write names as")
+            for name in ("[", "[::1", "de.example/", "De.example", "de.example:80")
+        ),
     ],
 }
 

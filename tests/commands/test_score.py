@@ -135,7 +135,10 @@ def test_align_writes_links_and_all_attention(use, pairs, tmp_path):
     assert line == len(pairs) - 1
 
 
-PIECES = {"unbelievable": 3, "!": 1, "cats": 2, "\u4eca\u5929": 2, ">>deu<<": 1}
+PIECES = {
+    "unbelievable": 3, "!": 1, "cats": 2, "\u4eca\u5929": 2, ">>deu<<": 1,
+    "cats\u00a0!": 3,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -146,6 +149,7 @@ PIECES = {"unbelievable": 3, "!": 1, "cats": 2, "\u4eca\u5929": 2, ">>deu<<": 1}
         # No piece of the target begins a word after the first.
         ("cats !", "\u4eca\u5929", [(2, 0), (1, 1)], "1-0 0-0"),
         (">>deu<< cats", "!", [(1, 0)], "1-0"),
+        ("cats\u00a0! cats", "!", [(3, 0), (2, 0)], "1-0 0-0"),
         ("cats", "", [], ""),
     ],
 )
@@ -154,7 +158,10 @@ def test_words_are_linked_as_their_pieces_are(source, target, links, words):
         return [[4] * PIECES[text] + [3] for text in texts]
 
     pair = source, target
-    pieces = [["p"] * (sum(map(PIECES.get, text.split())) + 1) for text in pair]
+    pieces = [
+        ["p"] * (sum(map(PIECES.get, filter(None, text.split(" ")))) + 1)
+        for text in pair
+    ]
     assert pharaoh(word_links(links, pair, pieces, (encode, encode))) == words
     with pytest.raises(InputError, match="pieces of several words"):
         word_links(links, pair, [pieces[0][1:], pieces[1]], (encode, encode))

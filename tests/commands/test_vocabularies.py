@@ -82,8 +82,15 @@ def test_what_translate_found_has_the_same_score(use, toy, tmp_path):
     begun = use("translate", *prefix_of(tmp_path, toy.translate(lines[0])), stdin=lines)
     assert begun.lines[0].startswith(toy.translate(lines[0]))
     pairs = pair_flags(tmp_path, [(line, toy.translate(line)) for line in lines])
-    links = use("align", *pairs, "--units=words").lines
-    assert [line.count("-") for line in links] == [len(line.split()) for line in lines]
+    links = use("align", *pairs).lines
+    tagged = [(f"{TAG} {line}", toy.translate(line)) for line in lines]
+    with_tag = use("align", *pair_flags(tmp_path, tagged)).lines
+    for line, own, other in zip(lines, links, with_tag, strict=True):
+        ends = [[*map(int, link.split("-"))] for link in own.split()]
+        assert 0 < len(ends) <= len(line.split())
+        assert {s for s, _ in ends} <= {*range(len(line.split()))}
+        others = [[*map(int, link.split("-"))] for link in other.split()]
+        assert [[s + 1, t] for s, t in ends] == [each for each in others if each[0]]
 
 
 def prefix_of(folder, text):

@@ -82,6 +82,19 @@ def test_the_page_and_the_file_beside_it_hold_the_data(tmp_path):
         assert part in seen
 
 
+@pytest.mark.parametrize(
+    ("changes", "used"),
+    [
+        ({}, "average:5"), ({"training.patience": 5}, "best"),
+        ({"training.ema_decay": 0.99}, "moving average"),
+    ],
+)  # fmt: skip
+def test_the_page_names_the_parameters_that_were_used(changes, used):
+    data = gather(make_run(text=TEXT))
+    data["runs"][0]["config"].update(changes)
+    assert f"<td>{used}</td>" in report.render(data)
+
+
 @pytest.mark.parametrize("wrong", ["falsch", ""])
 def test_a_weak_model_on_a_short_text_has_no_interval(wrong):
     text = make_text(12)

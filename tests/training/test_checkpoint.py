@@ -74,6 +74,14 @@ def test_average_is_the_mean_of_the_last_checkpoints(tmp_path, caplog):
         reader.average(2)
 
 
+def test_an_average_leaves_out_the_imported_model(tmp_path):
+    save_all(tmp_path, 0)
+    assert_same(open_checkpoints(tmp_path).average(5), make_state(0).params)
+    save_all(tmp_path, 20, 40)
+    bias = open_checkpoints(tmp_path).average(5)["encoder"]["layer_0"]["bias"]
+    np.testing.assert_allclose(bias, np.full(4, 30, np.float32))
+
+
 @pytest.mark.parametrize(
     ("saves", "last", "steps", "scheduled"),
     [
