@@ -70,6 +70,8 @@ def write_ctranslate2(
         quantization=quantization,
         version=ctranslate2.__version__,
         positions=f"{len(positions):,}",
+        position_count=len(positions),
+        tag=json.dumps(config.data.only_tag),
         longest=f"{config.data.max_length:,}",
         dtype=config.model.dtype,
         penalty="n" if options.length_penalty == "power" else "((5 + n) / 6)",

@@ -11,6 +11,7 @@ The program takes any number of sentences of up to a fixed number of pieces.
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,9 @@ def write_stablehlo(
     (folder / "translate.bin").write_bytes(exported.serialize())
     np.savez(folder / "parameters.npz", **named)
     files = write_tokenizer(folder, tokenizer)
-    example = template("stablehlo.py.txt").substitute(files, length=source_length)
+    example = template("stablehlo.py.txt").substitute(
+        files, length=source_length, tag=json.dumps(config.data.only_tag)
+    )
     (folder / "example.py").write_text(example, encoding="utf-8")
 
 

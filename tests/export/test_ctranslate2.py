@@ -1,11 +1,13 @@
 """CTranslate2 computes what we compute, from what the export wrote."""
 
 import json
+import re
 from unittest import mock
 
 import jax
 import numpy as np
 import pytest
+import sentencepiece
 
 from jaxformer.errors import InputError
 from jaxformer.export.ctranslate2 import write_ctranslate2
@@ -142,3 +144,27 @@ def test_multilingual_models_and_two_tokenisers(make_model, export, words, monke
     exec(readme[readme.index("with open(") : readme.index("def best")], names)
     assert names["encode"](" >>fra<<  a") == [">>fra<<", " ", "a"]
     assert names["encode"](">>deu<< a") == list(">>deu<< a")  # as any other word
+    assert names["encode"](">>fra<< ") == []
+    names["TAG"] = ">>fra<<"
+    assert names["encode"]("a") == [">>fra<<", "a"] == names["encode"](">>fra<<a")
+    assert names["encode"](" ") == []
+
+
+def test_the_program_ends_translations_at_the_last_position(
+    make_model, export, monkeypatch
+):
+    model, params = make_model(positions="learned", max_positions=16, logits_bias=True)
+    params["logits_bias"][EOS] = -50.0  # no translation ends by itself
+    folder = export(model, params)
+    (program,) = re.findall(
+        r"```python\n(.*?)if __name__", (folder / "README.md").read_text(), re.DOTALL
+    )
+    side = mock.Mock(
+        encode=lambda text, out_type: text.split(),
+        decode=lambda pieces: " ".join(pieces),
+    )
+    monkeypatch.setattr(sentencepiece, "SentencePieceProcessor", lambda _: side)
+    monkeypatch.chdir(folder)
+    exec(program, names := {})
+    (text,) = names["translate"](["5 6 7 8 9 10 11 12 13 14"])
+    assert len(text.split()) == 15

@@ -40,7 +40,7 @@ def test_the_program_finds_what_the_search_finds(changes, make_model, words, tmp
     """From the written files alone, whose batch size is not fixed."""
     model, params = make_model(**changes, layers=1, logits_bias=True)
     params["logits_bias"][EOS] = 5.0  # so that some translations end
-    config = mock.Mock(model=model.config)
+    config = mock.Mock(model=model.config, **{"data.only_tag": ""})
     write_stablehlo(tmp_path, config, params, words, OPTIONS, source_length=8)
     program = jax.export.deserialize((tmp_path / "translate.bin").read_bytes())
     draw = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def test_positions_bound_sources_and_hypotheses(make_model, words, tmp_path):
         positions="learned", max_positions=8, layers=1, logits_bias=True
     )
     params["logits_bias"][EOS] = -50.0  # no translation ends by itself
-    config = mock.Mock(model=model.config)
+    config = mock.Mock(model=model.config, **{"data.only_tag": ""})
     with pytest.raises(InputError, match=r"9 pieces exceed model\.max_positions=8"):
         write_stablehlo(tmp_path, config, params, words, OPTIONS, source_length=9)
     program = jax.jit(translation_program(model.config, OPTIONS))
