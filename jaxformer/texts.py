@@ -67,7 +67,11 @@ def read_text(
     text = text._replace(sources=with_tag(run.tokenizer, text.sources, tag))
     if slash:
         return this, text
-    used = {run.tokenizer.language_code(each) for each in text.sources if each.strip()}
+    used = {
+        run.tokenizer.language_code(each)
+        for each in map(str.strip, text.sources)
+        if each
+    }
     tags = {name: part.data.tag for name, part in parts.items()}
     if "" in used and all(tags.values()):
         known = ", ".join(dict.fromkeys(tags.values()))
@@ -87,7 +91,6 @@ def with_tag(tokenizer: Tokenizer, sentences: Sequence[str], tag: str) -> list[s
     if tokenizer.language_code(tag) != tag:
         raise InputError(f"the vocabulary has no tag {tag!r}")
     return [
-        f"{tag} {each}" if tag and each.strip() and not tokenizer.language_code(each)
-        else each
-        for each in sentences
+        f"{tag} {each}" if tag and text and not tokenizer.language_code(text) else each
+        for each, text in zip(sentences, map(str.strip, sentences), strict=True)
     ]  # fmt: skip

@@ -21,6 +21,7 @@ from jaxformer.config import Config
 from jaxformer.config_files import ConfigRequest, parse_config
 from jaxformer.data.corpus import open_prepared
 from jaxformer.errors import InputError
+from jaxformer.estimates import largest_shape
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.run import open_run, plan_training
@@ -89,7 +90,7 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
         config, tokenizer = checked.config, checked.tokenizer
         vocab_sizes = tokenizer.vocab_size, tokenizer.source_vocab_size
         model = checked.model
-        shape = tuple(max(plan.shapes, key=lambda shape: model.activations(*shape)))
+        shape = tuple(largest_shape(model, plan))
         share, text = plan.real_token_share, ""
         count = plan.microbatches_per_update
     elif request.values is request.init_from is None:
@@ -186,7 +187,7 @@ def read_figures(path: Path) -> dict[str, Any]:
         figures = json.loads(path.read_text("utf-8"))
         if figures["parts"]:
             return figures
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
     raise InputError(
         f"{path} is not the JSON line of a check with a TPU's --topology; save its "

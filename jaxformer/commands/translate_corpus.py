@@ -71,9 +71,12 @@ def run(
     found = open_languages(data) if languages else None
     params = load_parameters(this, checkpoint)
     members = open_members(ensemble, checkpoint, dtype)
+    models = [(this, params), *members]
     translator = make_translator(this, params, members=members, **options)
     limit = min(data.max_length, translator.longest or data.max_length)
-    data = replace(data, tag=translator.options.tag, max_length=limit, corpora=())
+    data = replace(
+        data, tag=translator.options.tag, max_length=limit, corpora=(), columns=()
+    )
     least = least_log_probability
     rules = PairFilter(
         this.tokenizer, data, languages=found, least_log_probability=least
@@ -87,6 +90,7 @@ def run(
                     **text, "parameters": hash_parameters(translator.params),
                     "tokenizer": this.tokenizer.hash, "direction": data.direction,
                     "max_length": limit, "max_ratio": data.max_ratio,
+                    "dtypes": [run.config.model.dtype for run, _ in models],
                     "languages": languages, "least_log_probability": least,
                     **vars(translator.options),
                 }  # fmt: skip
@@ -177,6 +181,11 @@ def translate_lines(
             with processes.sharing_mistakes():
                 if written is not None:
                     written.append(len(block), sides, Counter([*faults, *dropped]))
+    if done != total:
+        raise InputError(
+            f"the source had {total} lines and has another number now: it changed "
+            "while it was translated; repeat the command with a new folder"
+        )
 
 
 def faults_of(rules: PairFilter, pairs: list[tuple[str, Hypothesis]]) -> list[str]:

@@ -148,20 +148,30 @@ def _read_by_tensorflow(batches: Iterator[Batch]) -> Iterator[Batch]:
         ) from None
     tf.config.set_visible_devices([], "GPU")  # JAX uses the accelerators
     types = [tf.int32] * len(Batch._fields)
+    failed: list[Exception] = []
+
+    def read() -> tuple[np.ndarray, ...]:
+        try:
+            return tuple(next(batches))
+        except Exception as error:  # of which TensorFlow makes errors of its own
+            failed.append(error)
+            raise
+
     dataset = tf.data.Dataset.counter().map(
-        lambda _: tf.numpy_function(lambda: tuple(next(batches)), [], types)
+        lambda _: tf.numpy_function(read, [], types)
     )
     options = tf.data.Options()
     options.autotune.enabled = False
     options.threading.private_threadpool_size = 1
     dataset = dataset.prefetch(_READ_AHEAD).with_options(options)
-    return map(Batch._make, _deleted_at_exit(dataset.as_numpy_iterator()))
+    return map(Batch._make, _deleted_at_exit(dataset.as_numpy_iterator(), failed))
 
 
-def _deleted_at_exit(iterator: Iterator) -> Iterator:
+def _deleted_at_exit(iterator: Iterator, failed: list[Exception]) -> Iterator:
     """Yield its items; delete it before the interpreter shuts down.
 
     A process that ended while a thread of tf.data calls back into Python would hang.
+    Raises the first of the errors in `failed` instead of those that follow from it.
     """
     held = [iterator]
     del iterator
@@ -169,6 +179,10 @@ def _deleted_at_exit(iterator: Iterator) -> Iterator:
     try:
         while True:
             yield next(held[0])
+    except Exception:
+        if failed:
+            raise failed[0] from None
+        raise
     finally:
         held.clear()
         atexit.unregister(held.clear)

@@ -77,7 +77,7 @@ class Ragged:
 
     def _take(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return pieces of the ids, each within a shard, one after the other."""
-        if len(self.shards) == 1:
+        if len(self.shards) == 1 or not len(starts):
             return self.shards[0][concatenated_ranges(starts, lengths)]
         shards = np.searchsorted(self.edges, starts, side="right") - 1
         order = np.argsort(shards, kind="stable")

@@ -27,7 +27,7 @@ def read_json_lines(
         where = f"{file_name(path)}, line {number}"
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is no JSON: {error}") from None
         if not columns:
             columns = _named(record, languages)

@@ -120,7 +120,8 @@ class WordLists:
         counts = []
         for words, numbers in sides:
             size = len(numbers)
-            found = sum(np.bincount(shard, minlength=size) for shard in words.shards)
+            shards = (np.bincount(shard, minlength=size) for shard in words.shards)
+            found = sum(shards, np.zeros(size, int))  # of no shard if none is left
             counts.append(np.clip(found, *_VERSIONS))
         shutil.rmtree(corpus / "versions", ignore_errors=True)  # of an earlier command
         size = id_dtype(self._tokenizer.largest_vocab_size)

@@ -130,7 +130,8 @@ class VocabularySamples:
         source, *others = (sample.texts for sample in self.samples)
         tokenizer = train_tokenizer(source, self._config)
         for target in others:
-            other = train_tokenizer(target, replace(self._config, corpora=(), tag=""))
+            config = replace(self._config, corpora=(), columns=(), tag="")
+            other = train_tokenizer(target, config)
             tokenizer = pair_of(tokenizer.content, other.content)
         return tokenizer
 

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from jaxformer.commands import translate_corpus
 from jaxformer.data import stream
 from jaxformer.data.corpus import open_prepared
 from jaxformer.decoding.translate import Translator
@@ -121,6 +122,7 @@ def test_an_interrupted_command_continues_with_the_same_samples(make, tmp_path):
 
 
 SMALL_BLOCKS = f"""
+from jaxformer.commands import translate_corpus
 from jaxformer.data import stream
 from jaxformer.main import run_process
 stream.BLOCK_LINES = {BLOCK}
@@ -218,6 +220,16 @@ def test_the_corpus_trains_both_directions_with_a_tag_of_the_reader(
     assert open_prepared(tmp_path / "student").report["train"]["pairs"] == 22
 
 
+def test_a_source_that_changes_meanwhile_is_named(make, monkeypatch):
+    """It is read twice: to be counted, and to be translated."""
+    whole = translate_corpus.read_lines
+    reads = iter((whole, lambda source: list(whole(source))[:-1]))
+    monkeypatch.setattr(
+        translate_corpus, "read_lines", lambda source: next(reads)(source)
+    )
+    assert "the source had 24 lines and has another number" in make().complaint
+
+
 def test_anything_else_than_the_same_command_is_refused(
     make, command, own_run, text, tmp_path
 ):
@@ -228,6 +240,7 @@ def test_anything_else_than_the_same_command_is_refused(
         (["--least_log_probability=-1"], "least_log_probability=None, and this"),
         (["--languages"], "begun with languages=False, and this command has True"),
         (["--checkpoint=50"], "begun with parameters="),
+        (["--dtype=bfloat16"], "begun with dtypes=['float32'], and this"),
     ):
         assert said in make(*flags).complaint
     assert make("--batch_tokens=100").code == 0  # it changes the speed alone

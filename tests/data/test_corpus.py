@@ -169,6 +169,8 @@ def test_damaged_records_are_named(tmp_path, folder):
     (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b"}\n{"en": "a"\n')
     wrong = r"x\.jsonl, line 2 is no JSON"
     assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
+    (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b"}\n' + "[" * 100_000)
+    assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
     (tmp_path / "x.jsonl").write_text(r'{"en": "a\ud83d", "de": "b"}')
     wrong = r"x\.jsonl, line 1: column en is not Unicode"
     assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
@@ -401,6 +403,11 @@ def test_targets_are_encoded_as_targets(tmp_path, folder, monkeypatch):
         ("train", {}, r"train\.de has 3"),
         ("val", {}, r"val\.de has 3"),
         ("none", {"max_length": 2}, r"no training pair is left of 4.*too_long.: 4"),
+        (
+            "none",
+            {"max_length": 2, "subword_sampling": 0.1},
+            r"no training pair is left of 4.*too_long.: 4",
+        ),
     ],
 )
 def test_bad_text_leaves_nothing_behind(tmp_path, folder, broken, changes, message):
@@ -445,6 +452,9 @@ def test_every_sequence_reads_back_in_order(tmp_path, shards, vocab_size, bytes_
         assert ids.tolist() == [*chain.from_iterable(sequences[i] for i in order)]
         assert lengths.tolist() == [len(sequences[i]) for i in order]
         assert side.firsts(order).tolist() == [sequences[i][0] for i in order]
+        none = np.array([], int)  # as of a process that has no rows of a microbatch
+        assert [each.tolist() for each in side.gather(none)] == [[], []]
+        assert side.firsts(none).tolist() == []
         for shard in side.shards:
             assert shard.dtype.itemsize == bytes_each
             assert not shard.flags.writeable or not len(shard)

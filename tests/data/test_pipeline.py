@@ -189,6 +189,20 @@ def test_a_missing_executor_is_named(corpus, monkeypatch):
         updates_of(corpus, plan_of(corpus), 0, "tf.data")
 
 
+@pytest.mark.parametrize(
+    "executor", ["python", pytest.param("tf.data", marks=pytest.mark.slow)]
+)
+def test_an_error_while_reading_is_raised_as_it_is(executor):
+    class Damaged(Ragged):
+        def gather(self, indices):
+            raise InputError("a shard is damaged")
+
+    side = Damaged(**vars(Ragged.of([[9] * 20] * 100)))
+    stream = updates_of(TokenizedCorpus(side, side), plan_of([side] * 2), 0, executor)
+    with pytest.raises(InputError, match="a shard is damaged"):
+        next(stream)
+
+
 ENDS_WHILE_READING = """
 from tests.data.test_pipeline import Ragged, TokenizedCorpus, plan_of, updates_of
 

@@ -10,8 +10,16 @@ from jaxformer.decoding.parts import Hypothesis, sentences_of
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.tasks import Task
 from jaxformer.errors import InputError
+from jaxformer.texts import with_tag
 from jaxformer.tokens import EOS
-from tests.decoding.tiny import EXTRA, MODEL, SENTENCES, open_translator, padded
+from tests.decoding.tiny import (
+    EXTRA,
+    MODEL,
+    SENTENCES,
+    Numbers,
+    open_translator,
+    padded,
+)
 from tests.models.tiny import model_of
 
 
@@ -305,3 +313,8 @@ def test_a_long_line_may_be_truncated_or_refused_by_its_number(make_echo):
         echo.translate_part(["5", long], first=10)
     assert echo._search.engines[0].seen == []
     assert echo("5 6 7") == "5 6 7"
+
+
+def test_a_tag_behind_spaces_is_not_added_again():
+    lines = ["4", " >>5<< 4", "", " "]
+    assert with_tag(Numbers(), lines, ">>5<<") == [">>5<< 4", *lines[1:]]
