@@ -7,6 +7,7 @@ from pathlib import Path
 from jaxformer.data.corpus import open_prepared
 from jaxformer.data.sources import read_split
 from jaxformer.data.text import read_lines
+from jaxformer.decoding.parts import tagged
 from jaxformer.errors import InputError, did_you_mean
 from jaxformer.evaluation.evaluator import Text
 from jaxformer.run import Run
@@ -90,7 +91,4 @@ def with_tag(tokenizer: Tokenizer, sentences: Sequence[str], tag: str) -> list[s
     """
     if tokenizer.language_code(tag) != tag:
         raise InputError(f"the vocabulary has no tag {tag!r}")
-    return [
-        f"{tag} {each}" if tag and text and not tokenizer.language_code(text) else each
-        for each, text in zip(sentences, map(str.strip, sentences), strict=True)
-    ]  # fmt: skip
+    return [tagged(each, tag, tokenizer.language_code) for each in sentences]

@@ -22,6 +22,7 @@ from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
 from jaxformer.evaluation.metrics import sentence_metric
 from jaxformer.evaluation.minimum_bayes_risk import by_utility
 from jaxformer.run import Run, keep_compiled, load_parameters, open_run
+from jaxformer.texts import of_corpus
 from jaxformer.training.sharding import batch_sharding, local_mesh
 from jaxformer.training.step import Parameters
 
@@ -227,8 +228,11 @@ def open_translator(
         options["comet"] = Comet(Path(comet), comet_python)
     keep_compiled()
     run = open_run(workdir, request, dtype)
-    params, options = open_models(run, checkpoint, dtype=dtype, **options)
-    return run, make_translator(run, params, **options)
+    parts = run.config.data.parts.items()
+    names = [name for name, part in parts if part.data.tag == options.get("tag")]
+    chosen = of_corpus(run, names[0]) if names else run
+    params, options = open_models(chosen, checkpoint, dtype=dtype, **options)
+    return run, make_translator(chosen, params, **options)
 
 
 def open_models(

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import Batch
+from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.parts import tagged
 from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
 from jaxformer.decoding.tasks import pad_rows
 from jaxformer.errors import InputError
@@ -248,8 +250,10 @@ def _ids_of(
 
 
 class GivenPairs:
-    """The methods of a translator that take pairs instead of translating."""
+    """Methods of a translator for given pairs; sources get tags as in translating."""
 
+    tokenizer: Tokenizer
+    options: TranslateOptions
     params: Sequence[Any]  # of the members of an ensemble
     _forced: TeacherForcing  # of the first one
 
@@ -260,7 +264,12 @@ class GivenPairs:
 
     def require_fit(self, sources: Sequence[Side], targets: Sequence[Side]) -> None:
         """Raise InputError for a pair that `attention` and `score` cannot take."""
-        self._forced.pairs(sources, targets)
+        self._forced.pairs([*map(self.tagged, sources)], targets)
+
+    def tagged(self, side: Side) -> Side:
+        """Return a side as a source, with its tag; pieces are not changed."""
+        how = self.options.tag, self.tokenizer.language_code
+        return tagged(side, *how) if isinstance(side, str) else side
 
     def attention(self, source: Side, target: Side) -> Attention:
         """Return the attention maps of the first member for one pair.
@@ -277,7 +286,7 @@ class GivenPairs:
 
     def attention_of_parts(self, source: Side, target: Side) -> list[Attention]:
         """Return the attention maps of each part of a hypothesis, given as pieces."""
-        return self._forced.attention(self.params[0], source, target)
+        return self._forced.attention(self.params[0], self.tagged(source), target)
 
     def score(
         self, sources: Sequence[Side], targets: Sequence[Side]
@@ -287,4 +296,5 @@ class GivenPairs:
         A side is a text, which is tokenised, or the pieces of a `Hypothesis`, which has
         its log-probability again. Raises InputError for pieces that do not fit.
         """
+        sources = [*map(self.tagged, sources)]
         return self._forced.score(self.params[0], sources, targets)

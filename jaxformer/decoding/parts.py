@@ -151,6 +151,15 @@ def split_tag(text: str, tag_of: Callable[[str], str]) -> tuple[str, str]:
     return tag, text.removeprefix(tag).strip()
 
 
+def tagged(text: str, tag: str, tag_of: Callable[[str], str]) -> str:
+    """Begin a source that is not blank and has no tag with `tag`, if that is not "".
+
+    `tag_of` is as for `split_tag`.
+    """
+    stripped = text.strip()
+    return f"{tag} {text}" if tag and stripped and not tag_of(stripped) else text
+
+
 def lines_of(
     text: str, tokenizer: Tokenizer, language: str | None
 ) -> tuple[str, list[list[str]]]:

@@ -116,6 +116,7 @@ class Batcher(threading.Thread):
     def attention(self, source: str, target: str) -> Future:
         """Queue one pair; the result is its attention. Raises as `translate`."""
         self._require_ready()
+        source = self._translator.tagged(source)
         tokenizer, most = self._translator.tokenizer, MAX_ATTENTION_PIECES
         (own,), (other,) = tokenizer.encode([source]), tokenizer.encode_target([target])
         if max(len(own), len(other)) > most:

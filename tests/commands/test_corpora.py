@@ -194,7 +194,7 @@ def test_a_tag_is_one_piece_and_begins_each_source(two_targets):
 
 
 def test_targets_are_chosen_by_flag_by_line_and_by_split(
-    two_targets, command, toy, tmp_path
+    two_targets, command, toy, trained, tmp_path
 ):
     """An unknown tag is refused; a blank line stays blank."""
     workdir, answer = two_targets
@@ -219,5 +219,8 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
     assert (
         "lines without a tag, and the corpora of the run have >>de<<, >>en<<" in refused
     )
+    rerank = "--tag=>>en<<", f"--rerank={trained.workdir}"  # a run of en-de
+    refused = command("translate", *rerank, workdir=workdir, stdin=["a"]).complaint
+    assert "cannot rerank translations of en-en" in refused
     refused = command("translate", "--tag=>>fr<<", workdir=workdir, stdin=["a"])
     assert "no tag '>>fr<<'; it has >>de<<, >>en<<" in refused.complaint

@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 
+import jaxformer
 from jaxformer.data.corpus import open_prepared
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.tokens import UNK
@@ -65,7 +66,7 @@ def test_check_counts_both_matrices(command, toy, workdir):
     assert "output_embedding" not in parts
 
 
-def test_what_translate_found_has_the_same_score(use, toy, tmp_path):
+def test_what_translate_found_has_the_same_score(use, workdir, toy, tmp_path):
     lines = toy.test[:5]
     found = use("translate", "--json", "--alignment", stdin=lines).lines
     (tmp_path / "found.jsonl").write_text("\n".join(found))
@@ -82,6 +83,13 @@ def test_what_translate_found_has_the_same_score(use, toy, tmp_path):
     begun = use("translate", *prefix_of(tmp_path, toy.translate(lines[0])), stdin=lines)
     assert begun.lines[0].startswith(toy.translate(lines[0]))
     pairs = pair_flags(tmp_path, [(line, toy.translate(line)) for line in lines])
+    translator = jaxformer.Translator(workdir)
+    own = translator.score(lines, list(map(toy.translate, lines)))
+    for each, line in zip(own, use("score", *pairs, "--details").lines, strict=False):
+        assert each.log_probability == pytest.approx(
+            json.loads(line)["log_probability"], rel=1e-5
+        )
+    assert translator.attention(lines[0], toy.translate(lines[0])).source[0] == TAG
     links = use("align", *pairs).lines
     tagged = [(f"{TAG} {line}", toy.translate(line)) for line in lines]
     with_tag = use("align", *pair_flags(tmp_path, tagged)).lines
