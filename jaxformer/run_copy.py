@@ -67,6 +67,9 @@ class _Copy:
         here = {self.name(sums.parent) for sums in self._sums()}
         new = here - there - published
         is_ahead = max(map(_age, new), default=-2) > max(map(_age, there), default=-2)
+        is_overtaken = bool(there - published - here)  # by another machine
+        is_deleted = "config.json" in published and "config.json" not in names
+        is_ahead = is_ahead and not (is_overtaken or is_deleted)
         if is_ahead and self._is_first:  # others publish nothing
             return
         for name in here - there:

@@ -159,7 +159,12 @@ def first_state(
         require_memory(abstract)
     found = checkpoints.restore_latest(abstract)
     while position is not None and found is not None and int(found[0].bad_steps):
-        found = checkpoints.restore_latest(abstract, before=found[1])
+        older = checkpoints.restore_latest(abstract, before=found[1])
+        if older is None and int(found[0].step) > int(found[0].bad_steps):
+            # Bad updates changed no parameter, so the oldest state left will do.
+            none = jnp.zeros_like(found[0].bad_steps)
+            older = found[0]._replace(bad_steps=none), found[1]
+        found = older
     state = new_state(job.run, job.setup) if found is None else found[0]
     step, steps = int(state.step), job.run.config.training.steps
     if position is not None:

@@ -107,3 +107,15 @@ def test_a_run_skips_one_bad_update_and_the_data_on_which_it_diverged(
     skipped = {line["step"]: line["skipped_updates"] for line in lines}
     assert skipped == {2: 0, 4: 0, 6: 0, 8: 1, 10: 1, 12: 1}
     assert np.isfinite([*losses(tmp_path).values()]).all()
+
+
+def test_a_rollback_without_a_checkpoint_before_the_bad_updates_loses_nothing(
+    train, tmp_path, bad_where
+):
+    """The only checkpoint left has two of the three bad updates in it."""
+    bad_where(lambda state: (state.data_position >= 4) & (state.data_position < 7))
+    answer = train("rollback", *config_flags("training", save_every=1, keep=1))
+    assert answer.result["step"] == 12
+    assert "resuming at step 6, data position 7" in answer.err
+    fields = ("step", "data_position", "bad_steps")
+    assert last_state(tmp_path, *fields) == [12, 13, 0]

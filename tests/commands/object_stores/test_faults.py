@@ -169,10 +169,12 @@ def test_a_stop_while_something_is_published_loses_nothing(
     assert step in names_in(stores, url)
 
 
+@pytest.mark.parametrize("steps", [120, 105])  # of the other machine
 def test_a_stop_is_forgotten_when_another_machine_has_gone_on(
-    command, own, stores, move, monkeypatch
+    command, own, stores, move, monkeypatch, steps
 ):
-    url, write = own("overtaken"), object_store.Store.write
+    """Even if it has trained less far."""
+    url, write = own(f"overtaken_{steps}"), object_store.Store.write
 
     def lose(self, name, content):
         if name == f"checkpoints/110/{CHECKSUMS}":
@@ -184,11 +186,16 @@ def test_a_stop_is_forgotten_when_another_machine_has_gone_on(
         more = config_flags("training", steps=110)
         assert "no connection" in command("train", *more, workdir=url).complaint
     move("second")
-    command("train", *config_flags("training", steps=120), workdir=url).result  # noqa: B018
+    more = config_flags("training", steps=steps)
+    assert command("train", *more, workdir=url).result["step"] == steps
     move("first")
     folder = run_copy.local_copy(Path(url))
     assert not (folder / "checkpoints" / "110").exists()
-    assert (folder / "checkpoints" / "120").exists()
+    assert (folder / "checkpoints" / str(steps)).exists()
+    for name in names_in(stores, url):
+        stores["s3"].rm_file(f"{url}/{name}")
+    folder = run_copy.local_copy(Path(url))
+    assert not [*folder.glob("checkpoints/[0-9]*")]
 
 
 def test_a_reader_leaves_the_copy_of_a_trainer_alone(own, stores, move, monkeypatch):
