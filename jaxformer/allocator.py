@@ -9,13 +9,12 @@ import ctypes
 import glob
 import os
 
-# Parameters of mallopt, from glibc's malloc.h, and their values.
+# By tunable: the parameter of mallopt, from glibc's malloc.h, and its value.
 _OPTIONS = {
-    -1: -1,  # M_TRIM_THRESHOLD: give nothing back
-    -4: 0,  # M_MMAP_MAX: take all blocks from the heap
-    -8: 1,  # M_ARENA_MAX: one heap for all threads; others hold no large block
+    "trim_threshold": (-1, -1),  # give nothing back
+    "mmap_max": (-4, 0),  # take all blocks from the heap
+    "arena_max": (-8, 1),  # one heap for all threads; others hold no large block
 }
-_TUNABLES = "trim_threshold", "mmap_max", "arena_max"
 _ACCELERATORS = (
     "/dev/accel*", "/dev/vfio/[0-9]*", "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg",
 )  # fmt: skip
@@ -33,8 +32,8 @@ def keep_memory() -> None:
     if any(name.startswith("MALLOC_") for name in os.environ):
         return
     tunables = os.environ.get("GLIBC_TUNABLES", "")
-    if any(f"glibc.malloc.{name}=" in tunables for name in _TUNABLES):
+    if any(f"glibc.malloc.{name}=" in tunables for name in _OPTIONS):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    for option, value in _OPTIONS.items() if mallopt else ():
-        mallopt(option, value)
+    for option in _OPTIONS.values() if mallopt else ():
+        mallopt(*option)

@@ -228,8 +228,8 @@ def open_translator(
         options["comet"] = Comet(Path(comet), comet_python)
     keep_compiled()
     run = open_run(workdir, request, dtype)
-    parts = run.config.data.parts.items()
-    names = [name for name, part in parts if part.data.tag == options.get("tag")]
+    tag, parts = options.get("tag"), run.config.data.parts.items()
+    names = [name for name, part in parts if tag and part.data.tag == tag]
     chosen = of_corpus(run, names[0]) if names else run
     params, options = open_models(chosen, checkpoint, dtype=dtype, **options)
     return run, make_translator(chosen, params, **options)

@@ -1,10 +1,10 @@
 """--mode=align: links between the words, or the pieces, of given translations.
 
 Writes one line for each pair in the format of word aligners: "0-0 1-2" links source
-word 0 to target word 0, and 1 to 2. A tag that the lines of a file lack is no word, and
-neither is that of a split. --output=FILE.npz gets the attention of every layer
-and head of pair 0 as "0/encoder" [N, H, S, S], "0/decoder" [N, H, T, T] and "0/cross"
-[N, H, T, S], and its pieces as "0/source" and "0/target".
+word 0 to target word 0, and 1 to 2. A tag that is added to a source is no word.
+--output=FILE.npz gets the attention of every layer and head of pair 0 as "0/encoder"
+[N, H, S, S], "0/decoder" [N, H, T, T] and "0/cross" [N, H, T, S], and its pieces as
+"0/source" and "0/target".
 """
 
 import re

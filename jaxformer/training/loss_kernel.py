@@ -20,9 +20,7 @@ class Plan(NamedTuple):
 
     chunk_tokens: int  # whose logits are held at a time, at most
     sums_by_product: bool  # a product sums exponentials, which are in its dtype
-    adds_transposed: (
-        bool  # sum the matrix's gradient as [D, V], transpose it at the end
-    )
+    adds_transposed: bool  # chunks add to the matrix's gradient as [D, V]
 
 
 # chunk_tokens: on a CPU 512 are as fast as 256 or 1,024. On accelerators, reading and
@@ -55,20 +53,13 @@ def projected_loss_sums(
     return _forward(x, embedding, bias, target, segments, label_smoothing)[0]
 
 
-def _forward(
-    x: jax.Array,
-    embedding: jax.Array,
-    bias: jax.Array | None,
-    target: jax.Array,
-    segments: jax.Array,
-    label_smoothing: float,
-) -> tuple[LossSums, Any]:
+def _forward(*arguments: Any) -> tuple[LossSums, Any]:
     """The sums, and the gradients of the loss for the backward pass."""
+    *arrays, label_smoothing = arguments
     branches = {
         platform: functools.partial(_in_chunks, plan, label_smoothing)
         for platform, plan in PLANS.items()
     }
-    arrays = x, embedding, bias, target, segments
     return jax.lax.platform_dependent(*arrays, **branches)
 
 
