@@ -26,6 +26,7 @@ from jaxformer.errors import InputError
 ROWS = {
     "base": {},
     "one_head": {"model": {"num_heads": 1, "d_k": 128, "d_v": 128}},
+    "many_heads": {"model": {"num_heads": 32, "d_k": 4, "d_v": 4}},
     "small_d_k": {"model": {"d_k": 2}},
     "one_layer": {"model": {"encoder_layers": 1, "decoder_layers": 1}},
     "four_layers": {"model": {"encoder_layers": 4, "decoder_layers": 4}},
