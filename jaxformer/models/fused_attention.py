@@ -70,10 +70,14 @@ def fused_attention(
     """Equation 1 by cuDNN's kernel, on each device for its own rows and heads.
 
     query [B, T, H, K], key and value [B, S, H, K], mask bool [B or 1, 1, T, S]; returns
-    [B, T, H, K]. `fused_attention_fits` says whether it can be called.
+    [B, T, H, K]. A query without keys, as padding is, sees all of them: the kernel's
+    gradient for it would be NaN (jax 0.11.2, an H100). `fused_attention_fits` says
+    whether it can be called.
     """
 
     def attend(query, key, value, mask=None):
+        if mask is not None:
+            mask = mask | ~mask.any(axis=-1, keepdims=True)
         return jax.nn.dot_product_attention(
             query, key, value, mask=mask, implementation="cudnn"
         )

@@ -19,7 +19,11 @@ from jax.sharding import PartitionSpec as P
 
 from jaxformer.batch import Batch
 from jaxformer.models.attention import dot_product_attention
-from jaxformer.models.fused_attention import cuda_capability, fused_attention_fits
+from jaxformer.models.fused_attention import (
+    cuda_capability,
+    fused_attention,
+    fused_attention_fits,
+)
 from jaxformer.models.masks import causal_mask, segment_mask
 from jaxformer.training.sharding import AXES, AXIS_RULES, on_mesh
 from tests.models.test_transformer import BATCH
@@ -119,6 +123,22 @@ def test_the_call_without_the_kernel_has_our_values_and_gradients(name):
 
     ours, theirs = run(dot_product_attention), run(jax.nn.dot_product_attention)
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-6), ours, theirs)
+
+
+def test_no_query_of_the_kernel_is_without_keys():
+    """The others see what they saw. cuDNN's gradient of such a query is NaN."""
+    seen = []
+
+    def kernel(query, key, value, *, mask, implementation):
+        seen.append(np.asarray(mask))
+        return query
+
+    mask = MASKS["padding"]
+    with mock.patch.object(jax.nn, "dot_product_attention", kernel):
+        fused_attention(*[jnp.zeros((2, 6, 3, 8))] * 3, mask)
+    is_seeing = np.asarray(mask.any(-1, keepdims=True))
+    assert not is_seeing.all()
+    np.testing.assert_array_equal(seen[0], np.where(is_seeing, mask, True))
 
 
 HALF = {"layers": 2, "dtype": "bfloat16", "activation_dtype": "bfloat16"}
