@@ -67,8 +67,8 @@ def reproduce(
     options: dict[str, Any],
 ) -> dict:
     """Train a row with `config` and score it; `theirs` is the published config."""
-    ours = config.values
-    saved = Checkpoints(Workdir(workdir).checkpoints, keep=None, scores={})
+    ours, folder = config.values, Workdir(workdir)
+    saved = Checkpoints(folder.checkpoints, keep=None, scores={})
     if saved.latest_step() != ours["training"]["steps"]:
         trained = train.run(config=config, workdir=workdir)
         if trained.get("stopped"):
@@ -76,6 +76,10 @@ def reproduce(
     this = open_run(workdir, config)
     this, text = read_text(this, **texts)
     done, _ = evaluate(this, text, **options)
+    # A run that was trained before may have other values of keys that may change.
+    trained_config = folder.read_record()["config"]
+    ours = {**trained_config, "decoding": ours["decoding"]}
+    ours, theirs = (json.loads(json.dumps(each)) for each in (ours, theirs))  # as lists
     flags = {**options, **texts}
     changed = reproduction.changed_values(ours, theirs) + [
         f"--{name}={value}"

@@ -57,6 +57,8 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     kept = json.loads((workdir / "reproduced.json").read_text())
     assert kept == full.result
     assert "holds a run of 20 steps" in reproduce("--steps=10").complaint
+    untrained = reproduce(*changes, "--config.optimizer.learning_rate_scale=0.5")
+    assert untrained.result["changed"] == changes
 
     page = tmp_path / "page.html"
     listed = command("reproduce", f"--output={page}", workdir=workdir.parent).result
