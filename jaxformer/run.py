@@ -79,11 +79,17 @@ def prepare_run(
             if processes.is_first():  # it writes what the others then open
                 require_installed(config.training.trackers)
                 tokenizer = folder.given_tokenizer(config)
+                trained_text = None
+                if folder.has_checkpoints():
+                    trained_text = folder.read_record().get("text")
                 prepared = prepare(
-                    config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline
-                )
+                    config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline,
+                    trained_text=trained_text,
+                )  # fmt: skip
                 if not folder.has_checkpoints():  # else training does when it resumes
-                    folder.write_record(config, prepared.tokenizer)
+                    folder.write_record(
+                        config, prepared.tokenizer, prepared.report["text"]
+                    )
                 publish(folder.corpus)
         if not processes.is_first():
             refresh(folder.path)

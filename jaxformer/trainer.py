@@ -109,7 +109,8 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
     """Train and evaluate the result. Raises StoppedError and DivergedError."""
     run, training = job.run, job.run.config.training
     if processes.is_first():
-        run.workdir.write_record(run.config, run.tokenizer)
+        text = job.prepared.report["text"]
+        run.workdir.write_record(run.config, run.tokenizer, text)
     folder = run.workdir.path / "profile"
     with (
         MetricsLog(

@@ -1,7 +1,7 @@
 """The folder of a run: everything that training writes and translation needs.
 
-    config.json       the resolved config, the direction, the tokeniser's hash, versions
-                      of packages, and a hash of all these
+    config.json       the resolved config, the direction, hashes of tokeniser and text,
+                      versions of packages, and a hash of all these
     tokenizer.model   SentencePiece; a zip file of two if each language has its own
     corpus/           tokenised text, with a report of what was dropped
     checkpoints/      the training state
@@ -100,11 +100,14 @@ class Workdir:
             "--config.SECTION.KEY=VALUE)"
         )
 
-    def write_record(self, config: Config, tokenizer: Tokenizer) -> None:
-        """Record the config, the tokeniser and the versions of packages."""
+    def write_record(
+        self, config: Config, tokenizer: Tokenizer, text: str | None = None
+    ) -> None:
+        """Record the config, the tokeniser, versions, and the hash of the text."""
         record = {
             "config": config.as_dict(),
             "direction": config.data.direction,
+            "text": text,
             "tokenizer": {"sha256": tokenizer.hash, "vocab_size": tokenizer.vocab_size},
             "versions": installed_versions(),
         }

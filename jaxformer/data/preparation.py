@@ -76,15 +76,17 @@ def prepare(
     workdir: Path,
     *,
     tokenizer: Tokenizer | None = None,
+    trained_text: str | None = None,
     processes: int | None = None,
     pipeline: "Beam | None" = None,
 ) -> PreparedCorpus:
     """Prepare a workdir, or open it if it is prepared already.
 
-    A tokenizer is trained unless `tokenizer` is given. `processes` clean long text;
-    None: one for each core. With a `pipeline` its workers do. Raises InputError if the
-    text cannot be used, leaving the workdir unchanged, or if the workdir is damaged or
-    was prepared with other settings or other text.
+    A tokenizer is trained unless `tokenizer` is given. `trained_text` is the hash of
+    the text that checkpoints of the workdir were trained on. `processes` clean long
+    text; None: one for each core. With a `pipeline` its workers do. Raises InputError
+    if the text cannot be used, leaving the workdir unchanged, or if the workdir is
+    damaged or was prepared or trained with other settings or other text.
     """
     corpus = workdir / "corpus"
     if corpus.exists():
@@ -105,6 +107,13 @@ def prepare(
             )
     with new_folder(corpus, state=SURVEY) as partial:
         survey = survey_text(partial, config, dev, tokenizer, pipeline)
+        if trained_text not in (None, survey.text):
+            abandon(partial)
+            raise InputError(
+                f"{place_of(workdir)} has checkpoints and no corpus, and the text in "
+                f"{folder_of(config)} is not what they were trained on; put the text "
+                "or the corpus back, or use another workdir"
+            )
         if tokenizer is None:
             tokenizer = trained_tokenizer(partial)
         else:

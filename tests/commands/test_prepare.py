@@ -47,6 +47,22 @@ def test_model_and_folder_of_the_text_may_change_before_training(
     assert record["config"]["model"]["d_ff"] == 48
 
 
+def test_a_trained_run_is_prepared_again_only_with_its_text(
+    command, toy, trained, tmp_path
+):
+    workdir = shutil.copytree(trained.workdir, tmp_path / "own")
+    shutil.rmtree(workdir / "corpus")
+    other = shutil.copytree(toy.directory, tmp_path / "other")
+    with (other / "train.en").open("a") as file, (other / "train.de").open("a") as de:
+        file.write("bo da\n")
+        de.write("SU RI\n")
+    flags = toy.flags[0], f"--config.data.directory={other}"
+    complaint = command("train", *flags, workdir=workdir).complaint
+    assert "is not what they were trained on; put the text or the corpus" in complaint
+    assert not (workdir / "corpus").exists()
+    assert command("prepare", *toy.flags, workdir=workdir).code == 0
+
+
 def test_a_tokeniser_of_ones_own_is_used_and_never_replaced(command, toy, tmp_path):
     own = tokenizer_of(["x y z"], tmp_path / "tokenizer.model")
     flags = (*toy.flags, f"--config.data.vocab_size={own.vocab_size}")
