@@ -133,8 +133,11 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
 
 
 def describe_keys(values: Values) -> str:
-    """Every key of a config with its value and meaning, as text."""
-    lines = []
+    """Every key of a config with its value and meaning, as text.
+
+    Raises InputError for a section that is no mapping.
+    """
+    values, lines = ConfigRequest(values).resolve(None), []
     for section, kind in sections_of(values).items():
         lines.append(f"{section}: {inspect.getdoc(kind)}")
         for field in dataclasses.fields(kind):

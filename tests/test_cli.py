@@ -170,6 +170,16 @@ def test_a_config_file_that_fails_is_one_line(tmp_path, text, said):
         config_files.read_config_file(str(file))
 
 
+def test_the_keys_of_a_config_whose_section_is_no_mapping_are_one_line(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from ml_collections import ConfigDict\n\ndef get_config():\n"
+        "    return ConfigDict({'model': 'base'})\n"
+    )
+    with pytest.raises(InputError, match="config section model is a str"):
+        cli.parse([f"--config={file}", "--help"])
+
+
 def help_of(capsys, *argv):
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.parse([*argv, "--help"])

@@ -61,6 +61,8 @@ def run(
         raise InputError(
             "there is nothing to check: give --config=..., --workdir=... or both"
         )
+    if processes.are_several():
+        raise InputError("several processes need one folder; give --workdir=...")
     logger.info("check: the prepared text is kept only with --workdir")
     with tempfile.TemporaryDirectory(prefix="jaxformer-check-") as folder:
         return check(config, Workdir(Path(folder)), memory_gib, output)
@@ -108,7 +110,7 @@ def check(
         "fits": None if None in (used, budget) else used <= budget,
         "largest_microbatches": largest,
         "seconds_per_update_estimate": seconds,
-        "epochs": round(steps / figures["updates_per_epoch"], 1),
+        "epochs": round(plan.epochs(steps), 1),
     }
     estimates.report_verdict(figures, steps)
     return figures

@@ -128,7 +128,8 @@ def describe(
         facts["parameters"] = parameter_count(translator.params[0])
         if processes.is_first():
             align = translator.attention if translator.has_attention else None
-            facts |= describe_translations(done, text, align, examples)
+            tag_of = run.tokenizer.language_code
+            facts |= describe_translations(done, text, align, examples, tag_of)
     metrics = read_metrics(folder)
     if run.workdir.corpus.exists():  # an imported model has none
         prepared = open_prepared(folder)

@@ -125,7 +125,12 @@ def open_languages(data: DataConfig) -> Languages:
 
 
 def measure(source: Path) -> dict[str, Any]:
-    """Count and hash the lines of a text. Raises InputError if it cannot be read."""
+    """Count and hash the lines of a text. Raises InputError if it cannot be read.
+
+    It is read again when it is translated, so it cannot be a pipe.
+    """
+    if source.exists() and not source.is_file():
+        raise InputError(f"--source {source} is no file, and it is read twice")
     digest, count = hashlib.sha256(), 0
     for line in track(read_lines(source), f"reading {source}", unit="lines"):
         digest.update(f"{line}\n".encode())

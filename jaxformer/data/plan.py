@@ -106,6 +106,15 @@ class Plan:
         epoch, update = divmod(update - begin, plan.updates_per_epoch)
         return plan, begin + epoch, update
 
+    def epochs(self, updates: int) -> float:
+        """Count the epochs of the first `updates` updates, each stage in its own."""
+        stages = [(first, plan) for first, plan in self.later if first < updates]
+        ends = [*(first for first, _ in stages), updates]
+        made = np.diff([0, *ends])
+        plans = [self, *(plan for _, plan in stages)]
+        counts = zip(made, plans, strict=True)
+        return float(sum(n / plan.updates_per_epoch for n, plan in counts))
+
     def microbatches_of(self, update: int) -> range:
         """Return the microbatches of update 0 <= `update` < `updates_per_epoch`.
 

@@ -36,6 +36,13 @@ def read_tfds(config: DataConfig, name: str, split: str) -> Iterator[tuple[str, 
         )
     if split.partition("[")[0] not in splits:
         raise InputError(f"TFDS {name} has no split {split}, only {', '.join(splits)}")
+    try:
+        pairs = builder.info.splits[split].num_examples
+    except ValueError as error:
+        reason = str(error).strip().rpartition("\n")[2]
+        raise InputError(f"TFDS {name} has no split {split}: {reason}") from None
+    if pairs < 1:
+        raise InputError(f"TFDS {name} has no pairs in {split}")
     return _stream(builder, split, languages)
 
 

@@ -28,9 +28,11 @@ def add_pieces(
     met no unknown piece are not searched for unknown words.
     """
     tokenizer = prepared.tokenizer
+    # Their characters are not known elsewhere.
+    symbols = {*config.tags, *config.user_defined_symbols}
     known = [
-        {" ", *chain.from_iterable(pieces[EOS + 1 :])}
-        for pieces in (tokenizer.source_pieces(), tokenizer.pieces())
+        {" ", *chain.from_iterable(piece for piece in own if piece not in symbols)}
+        for own in (tokenizer.source_pieces()[EOS + 1 :], tokenizer.pieces()[EOS + 1 :])
     ]
     for label, split in corpus["splits"].items():
         name, part, data = config.texts[label]
@@ -43,7 +45,8 @@ def add_pieces(
             counts = prepared.counts(name, part)
             if not any(counts[side]["unknown"] for side in SIDES):
                 continue
-        for kind, found in find_unknown(read_pairs(data, part), known).items():
+        unknown = find_unknown(read_pairs(data, part), known, symbols)
+        for kind, found in unknown.items():
             line = partial(place, side=kind.partition("_")[0], files=split["files"])
             split["findings"][kind] = found.describe(
                 lambda index, line=line: {"place": line(index)}
@@ -61,13 +64,18 @@ def ratio_percentiles(source: np.ndarray, target: np.ndarray) -> dict[int, float
 
 
 def find_unknown(
-    pairs: Iterable[Pair], known: Sequence[set[str]]
+    pairs: Iterable[Pair], known: Sequence[set[str]], symbols: Iterable[str]
 ) -> dict[str, Finding]:
-    """Find words with characters that a side does not know: "source_unknown", ..."""
+    """Find words with characters that a side does not know: "source_unknown", ...
+
+    Each of `symbols` is known as a whole.
+    """
     found = {f"{side}_unknown": Finding() for side in SIDES}
     for index, pair in enumerate(pairs):
         sides = zip(found.values(), map(normalise, pair), known, strict=True)
         for finding, text, own in sides:
+            for symbol in symbols:
+                text = text.replace(symbol, " ")
             if not own.issuperset(text):
                 words = (w[:_LABEL] for w in text.split() if not own.issuperset(w))
                 finding.add(index, Counter(words))

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxformer.data_config import base_language
 from jaxformer.decoding.forced import Attention
+from jaxformer.decoding.parts import split_tag
 from jaxformer.evaluation import significance
 from jaxformer.evaluation.evaluator import Evaluation
 from jaxformer.evaluation.metrics import corpus_scores
@@ -34,11 +35,13 @@ def describe_translations(
     text: Text,
     align: Callable[[str, str], Attention] | None,
     examples: int,
+    tag_of: Callable[[str], str],
 ) -> dict[str, Any]:
     """Return scores, by_length, and the `examples` worst and best sentences.
 
     `found` has BLEU under every scorer; `align` takes a source and its translation,
-    and is None for a model without attention.
+    and is None for a model without attention. `tag_of` returns the tag that begins a
+    source, or "".
     """
     pair = found.translations, text.references
     confidence = significance.estimate_confidence(
@@ -69,7 +72,7 @@ def describe_translations(
             "ppl": found.scores["ppl"],
             "every_bleu": [each._asdict() for each in found.every_bleu],
         },
-        "by_length": score_by_length(found.translations, text),
+        "by_length": score_by_length(found.translations, text, tag_of),
         "worst": list(map(example, order[:number])),
         "best": list(map(example, order[::-1][:number])),
     }
@@ -96,10 +99,15 @@ def make_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:
     return buckets
 
 
-def score_by_length(translations: Sequence[str], text: Text) -> list[dict[str, Any]]:
-    """Score the sentences of each bucket of source lengths as a text of its own."""
+def score_by_length(
+    translations: Sequence[str], text: Text, tag_of: Callable[[str], str]
+) -> list[dict[str, Any]]:
+    """Score the sentences of each bucket of source lengths as a text of its own.
+
+    Tags do not count as words.
+    """
     is_spaced = unit_of(text.source_language) == "words"
-    words = [source.split() for source in text.sources]
+    words = [split_tag(source, tag_of)[1].split() for source in text.sources]
     lengths = [len(each if is_spaced else "".join(each)) for each in words]
     found = []
     for first, last in make_buckets(lengths):

@@ -68,6 +68,8 @@ def test_weights_change_at_an_update(command, toy, mixed_flags, tmp_path):
     by_update = [examples_of(plan, 0, update) for update in range(20)]
     assert max(map(max, by_update[:7])) < short <= min(map(min, by_update[7:]))
     per_epoch = plan.later[0][1].updates_per_epoch
+    assert plan.epochs(7) == 7 / plan.updates_per_epoch
+    assert plan.epochs(7 + 2 * per_epoch) == plan.epochs(7) + 2
     epoch = np.concatenate(by_update[7 : 7 + per_epoch])
     assert sorted(epoch) == [*range(short, len(prepared.train.source))]
     batches = updates(prepared.train, plan, seed=0, start=5, executor="python")

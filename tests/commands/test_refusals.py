@@ -228,3 +228,10 @@ def test_a_command_of_one_process_is_refused_in_several(argv, monkeypatch):
     arguments = cli.parse([*argv, "--workdir=new"])
     with pytest.raises(InputError, match="one process"):
         module_of(arguments.mode).run(**arguments.flags)
+
+
+def test_a_check_of_several_processes_needs_one_folder(monkeypatch):
+    monkeypatch.setattr(processes, "are_several", lambda: True)
+    arguments = cli.parse(["--mode=check", "--config=demo"])
+    with pytest.raises(InputError, match="one folder; give --workdir"):
+        module_of(arguments.mode).run(**arguments.flags)

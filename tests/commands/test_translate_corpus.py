@@ -264,6 +264,10 @@ def test_anything_else_than_the_same_command_is_refused(
         ("--source=empty --output=out", "empty is empty"),
         ("--source=latin --output=out", "latin, line 2: byte 1 of the line is not"),
         ("--source=cut.gz --output=out", "the .gz data is damaged or cut short"),
+        (
+            "--source=pipe --output=out",
+            "--source pipe is no file, and it is read twice",
+        ),
         ("--source=text --output=text", "text exists already and holds no corpus"),
         ("--source=text --output=out --corpus=x", "has no corpus x"),
         ("--source=text --output=out --n_best=2", "--n_best is not used by"),
@@ -277,6 +281,7 @@ def test_wrong_input_is_refused_and_makes_no_folder(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("bo\n")
     (tmp_path / "empty").write_text("")
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "latin").write_bytes(b"bo\n\xe4\n")
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"bo\n" * 99)[:-9])
     assert said in use("translate_corpus", *flags.split()).complaint

@@ -74,6 +74,9 @@ def test_a_set_is_prepared_when_allowed_and_read_either_way(tiny, capsys):
     assert len(read(TINY, "train[:10%]", tiny)) == 300
     assert_refused("holds de and en, not", TINY, "train", tiny, "en-fr")
     assert_refused("no split test, only train, validation", TINY, "test", tiny)
+    assert_refused("incompatible with 3000 examples", TINY, "train[5000:]", tiny)
+    assert_refused(r"no split train\[x\]: ", TINY, "train[x]", tiny)
+    assert_refused(r"no pairs in train\[10:5\]", TINY, "train[10:5]", tiny)
 
 
 def test_an_unknown_set_is_refused(tmp_path):

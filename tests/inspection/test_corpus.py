@@ -198,8 +198,8 @@ def test_pieces_and_unknown_words_are_added(files, pairs, found):
 
 
 def test_unknown_words_are_counted():
-    pairs = [("bad cab", "x"), ("a zoo, zoo", "d"), ("zoo!", "a")]
-    found = find_unknown(pairs, [set("abcd "), set("ab ")])
+    pairs = [(">>b<< bad cab", "x"), (">>b<<a zoo, zoo", "d"), ("zoo!", "a")]
+    found = find_unknown(pairs, [set("abcd "), set("ab ")], [">>b<<"])
     source, target = found["source_unknown"], found["target_unknown"]
     assert (source.pairs, source.count, source.indices()) == (2, 3, [1, 2])
     counts = {word: (each.pairs, each.count) for word, each in source.labels.items()}

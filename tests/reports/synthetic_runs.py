@@ -32,6 +32,10 @@ COUNTS = {
 PLAN = SimpleNamespace(real_token_share=0.8, updates_per_epoch=8, shapes=[(6, 16, 16)])
 
 
+def no_tag(source: str) -> str:
+    return ""
+
+
 def make_text(count: int = 80) -> Text:
     """Sentences of 1 to 12 words, and their translations word by word."""
     draw = random.Random(0)
@@ -95,7 +99,7 @@ def make_run(
     done = text and evaluate(text, errors, wrong)
     if text is not None:
         facts["parameters"] = 123_456
-        facts |= describe_translations(done, text, attention, examples)
+        facts |= describe_translations(done, text, attention, examples, no_tag)
     described = report.describe_run(
         facts,
         config,

@@ -11,7 +11,7 @@ from jaxformer.reports import translations
 from jaxformer.reports.translations import Text, make_buckets, score_by_length
 
 from .synthetic_attention import attention
-from .synthetic_runs import evaluate, make_text
+from .synthetic_runs import evaluate, make_text, no_tag
 
 TEXT = make_text()
 MIN_BUCKET = translations.MIN_BUCKET
@@ -37,7 +37,8 @@ def test_buckets_end_at_round_lengths():
 
 @pytest.mark.parametrize(("language", "length"), [("de", 2), ("zh", 3), ("zh_TW", 3)])
 def test_text_without_spaces_is_counted_in_characters(language, length):
-    (only,) = score_by_length(["x"], Text("", language, "de", ["ab c"], ["x"]))
+    text = Text("", language, "de", [">>de<< ab c"], ["x"])
+    (only,) = score_by_length(["x"], text, lambda source: ">>de<<")
     assert (only["from"], only["to"], only["sentences"]) == (length, length, 1)
 
 
@@ -45,7 +46,8 @@ def test_each_bucket_is_scored_as_a_text_of_its_own():
     sources = ["a b"] * MIN_BUCKET + ["a b c d e f"] * MIN_BUCKET
     references = ["ein hund läuft schnell"] * (2 * MIN_BUCKET)
     ours = references[:MIN_BUCKET] + ["ein hund"] * MIN_BUCKET
-    short, long = score_by_length(ours, Text("", "en", "de", sources, references))
+    text = Text("", "en", "de", sources, references)
+    short, long = score_by_length(ours, text, no_tag)
     assert list(short.values()) == [2, 5, MIN_BUCKET, *[pytest.approx(100)] * 2]
     languages = {"source_language": "en", "target_language": "de"}
     expected = corpus_scores(ours[-MIN_BUCKET:], references[-MIN_BUCKET:], **languages)
@@ -64,7 +66,9 @@ def test_the_worst_are_worse_than_the_best_and_are_the_lines_they_say(
     text, align, examples, count
 ):
     evaluation = evaluate(text, 0.3)
-    found = translations.describe_translations(evaluation, text, align, examples)
+    found = translations.describe_translations(
+        evaluation, text, align, examples, no_tag
+    )
     lines = zip(text.sources, text.references, evaluation.translations, strict=True)
     chrf = significance.sentence_scores(evaluation.translations, text.references)
     rows = [(*line, score) for line, score in zip(lines, chrf, strict=True)]
