@@ -48,6 +48,16 @@ def test_train():
     assert "| tiny, 8 x 8 | ours |" in printed
 
 
+@pytest.mark.nightly
+def test_agreement():
+    """Without an accelerator it compares the CPU with itself."""
+    outcome, printed = run("agreement.py --model=tiny --rows=4 --length=16")
+    errors = outcome["errors"]
+    assert errors["float32 highest plain"] == [0, 0]
+    assert 0 < errors["bfloat16 default plain"][0] < 0.03
+    assert "| bfloat16 | default | fused |" in printed
+
+
 @pytest.mark.slow
 def test_checkpoints():
     outcome, printed = run("checkpoints.py --quick --megabytes=4")

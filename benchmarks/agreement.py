@@ -1,0 +1,129 @@
+"""Compare updates on this machine's accelerator with the same ones on its CPU.
+
+    python benchmarks/agreement.py [--model=base] [--layers=2] [--rows=8] [--length=64]
+
+Each row of a batch has three sentences and padding. The reference is float32 on the CPU;
+both draw the same parameters and dropout. The table has the relative error of the
+gradient, and of the parameters after five updates, by type of products, precision of
+float32 (JAX's default rounds to TF32 on GPUs) and attention; a fused one is cuDNN's. The
+exit code is 1 if an error is above the bound of its type in BOUNDS, or not a number.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+# Several processes share the accelerator's memory.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from benchmarks import harness
+from benchmarks.models import SIZES, Sizes, Trainer, one_device
+from jaxformer.batch import Batch
+from jaxformer.config import TrainingConfig
+from jaxformer.configs import wmt_base
+from jaxformer.training.sharding import on_mesh
+from jaxformer.training.step import gradients
+
+UPDATES, SENTENCES = 5, 3
+BOUNDS = {"highest": 1e-5, "float32": 1e-2, "bfloat16": 3e-2}  # of the gradient
+Errors = tuple[float, float]  # relative, of gradient and parameters
+Found = tuple[np.ndarray, np.ndarray]  # gradient and parameters, flat
+
+
+def packed(sizes: Sizes) -> Batch:
+    """Draw rows of SENTENCES sentences of random lengths, with padding at the end."""
+    draw = np.random.default_rng(0)
+
+    def side(length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        places = np.tile(np.arange(1, length), (sizes.rows, 1))
+        ends = np.sort(draw.permuted(places, axis=1)[:, :SENTENCES])
+        number = 1 + (np.arange(length) >= ends[..., None]).sum(1)
+        segments = np.where(number > SENTENCES, 0, number).astype(np.int32)
+        return sizes.sentences(length, seed) * (segments > 0), segments
+
+    ids, segments = zip(side(sizes.source, 1), side(sizes.target, 2), strict=True)
+    return Batch(*ids, *segments)
+
+
+def updates(sizes: Sizes, precision: str | None) -> Any:
+    """Return a function that makes the gradient and UPDATES updates: a `Found`."""
+    jax.config.update("jax_default_matmul_precision", precision)
+    model, batch = sizes.model(), packed(sizes)
+    trainer = Trainer(model, one_device())
+    config = TrainingConfig(**wmt_base.get_config().training.to_dict())
+
+    def flat(tree: Any) -> np.ndarray:
+        leaves = jax.tree.leaves(nn.unbox(tree))
+        return np.concatenate([np.asarray(leaf, np.float32).ravel() for leaf in leaves])
+
+    def run() -> Found:
+        with on_mesh(trainer.mesh):
+            differentiate = jax.jit(
+                lambda state: gradients(model, state, batch, jnp.int32(0), config).grads
+            )
+            gradient = flat(differentiate(trainer.state))
+        for _ in range(UPDATES):
+            trainer(batch)
+        return gradient, flat(trainer.state.params)
+
+    return run
+
+
+@contextlib.contextmanager
+def on_cpu() -> Iterator[None]:
+    """Let processes that start meanwhile use the CPU."""
+    with mock.patch.dict(os.environ, {"JAX_PLATFORMS": "cpu"}):
+        yield
+
+
+def compare(expected: Found, found: Found) -> Errors:
+    return tuple(
+        float(np.linalg.norm(a - b) / np.linalg.norm(a))
+        for a, b in zip(map(np.float64, expected), map(np.float64, found), strict=True)
+    )
+
+
+def measure(options: Namespace) -> dict[str, Any]:
+    sizes = dataclasses.replace(
+        SIZES[options.model], layers=options.layers, rows=options.rows,
+        source=options.length, target=options.length,
+    )  # fmt: skip
+    with on_cpu():
+        expected = harness.Apart(updates, sizes, None)()
+    kinds = [("float32", "highest", False), ("float32", None, False)]
+    kinds += [("bfloat16", None, False), ("bfloat16", None, True)]
+    lines, errors, holds = [], {}, True
+    for dtype, precision, fused in kinds:
+        changed = dataclasses.replace(sizes, dtype=dtype, fused_attention=fused)
+        error = compare(expected, harness.Apart(updates, changed, precision)())
+        bound = BOUNDS[precision or dtype]
+        holds &= error[0] < bound
+        what = [dtype, precision or "default", "fused" if fused else "plain"]
+        errors[" ".join(what)] = error
+        lines.append(" | ".join([*what, *(f"{each:.1e}" for each in error)]))
+    head = "dtype | precision | attention | error of the gradient | of the parameters"
+    harness.print_table(head, lines)
+    device = jax.devices()[0].device_kind
+    return {"device": device, "errors": errors, "holds": bool(holds)}
+
+
+main = functools.partial(
+    harness.run, __doc__, measure, model=tuple(SIZES), layers=2, rows=8, length=64
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
