@@ -6,7 +6,7 @@ Each row of a batch has three sentences and padding. The reference is float32 on
 CPU; both draw the same parameters and dropout. The table has the relative error of the
 gradient, and of the parameters after five updates, by type of products, precision of
 float32 (JAX's default rounds to TF32 on GPUs) and attention; a fused one is cuDNN's.
-The exit code is 1 if an error is above the bound of its type in BOUNDS, or not a number.
+The exit code is 1 if an error is above the bound of its type in BOUNDS, or is NaN.
 """
 
 import contextlib
