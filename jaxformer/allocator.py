@@ -7,6 +7,7 @@ faults in its pages again: a fifth to a third of the time of an update.
 
 import ctypes
 import glob
+import importlib.util
 import os
 
 # By tunable: the parameter of mallopt, from glibc's malloc.h, and its value.
@@ -15,9 +16,12 @@ _OPTIONS = {
     "mmap_max": (-4, 0),  # take all blocks from the heap
     "arena_max": (-8, 1),  # one heap for all threads; others hold no large block
 }
-_ACCELERATORS = (
-    "/dev/accel*", "/dev/vfio/[0-9]*", "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg",
-)  # fmt: skip
+_CUDA = "jax_cuda12_plugin", "jax_cuda13_plugin"
+# By pattern of device files: packages with which JAX uses them; (): not known.
+_ACCELERATORS = {
+    "/dev/accel*": ("libtpu",), "/dev/vfio/[0-9]*": ("libtpu",),
+    "/dev/nvidia[0-9]*": _CUDA, "/dev/dxg": _CUDA, "/dev/kfd": (),
+}  # fmt: skip
 
 
 def keep_memory() -> None:
@@ -27,7 +31,7 @@ def keep_memory() -> None:
     any option by MALLOC_*, or one of these by GLIBC_TUNABLES.
     """
     platforms = os.environ.get("JAX_PLATFORMS", "")
-    if platforms != "cpu" and (platforms or any(map(glob.glob, _ACCELERATORS))):
+    if platforms != "cpu" and (platforms or _has_accelerator()):
         return
     if any(name.startswith("MALLOC_") for name in os.environ):
         return
@@ -37,3 +41,12 @@ def keep_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     for option in _OPTIONS.values() if mallopt else ():
         mallopt(*option)
+
+
+def _has_accelerator() -> bool:
+    """Whether there is an accelerator with a package by which JAX would use it."""
+    return any(
+        not packages or any(map(importlib.util.find_spec, packages))
+        for pattern, packages in _ACCELERATORS.items()
+        if glob.glob(pattern)
+    )

@@ -1,5 +1,6 @@
 """Estimates for --mode=check: batches, memory and time of a plan, known scores."""
 
+import functools
 import json
 import logging
 import timeit
@@ -41,11 +42,13 @@ def largest_shape(model: Model, plan: Plan) -> Shape:
     return max(shapes, key=lambda shape: model.activations(*shape))
 
 
-def seconds_per_update(flops: int, dtype: str) -> float:
+def seconds_per_update(flops: int, model: Model) -> float:
     """Estimate the seconds of an update on all devices, from a product timed here."""
-    product = jax.jit(jnp.matmul)
+    is_wide = model.wide_results and jax.default_backend() == "cpu"
+    result = jnp.float32 if is_wide else None
+    product = jax.jit(functools.partial(jnp.matmul, preferred_element_type=result))
     for size in SIZES_TO_TIME:
-        matrix = jnp.ones((size, size), dtype)
+        matrix = jnp.ones((size, size), model.dtype)
         call = "product(matrix, matrix).block_until_ready()"  # the first one compiles
         seconds = min(timeit.repeat(call, globals=locals(), number=1, repeat=4))
         if seconds > LONG_ENOUGH:

@@ -52,6 +52,11 @@ def join(
     flags = (coordinator_address, num_processes, process_id)
     if num_processes == 1 or jax.distributed.is_initialized():
         return
+    # Slurm and Open MPI number the tasks that they start on a machine, and JAX takes
+    # this for the process's GPU. An only task has all of them.
+    is_only = "1" in map(os.environ.get, ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
+    if is_only and flags == (None, None, None):
+        return
     _check(*flags)
     # A lost peer is reported to the others instead of aborting them: see `Peers.watch`.
     jax.config.update("jax_enable_recoverability", True)
@@ -62,6 +67,7 @@ def join(
     try:
         jax.distributed.initialize(
             *flags,
+            cluster_detection_method="deactivate" if is_only else None,
             initialization_timeout=join_timeout,
             heartbeat_timeout_seconds=peer_timeout,
         )

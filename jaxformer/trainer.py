@@ -211,6 +211,8 @@ def validate(
             name: evaluate(params, under_all=under_all)
             for name, evaluate in job.evaluators.items()
         }
+        for evaluate in job.evaluators.values():  # or updates would lack the memory
+            evaluate.release()
     for name, done in found.items():
         which = f"validation {name}".rstrip()
         logger.info("step %s, %s: %s", f"{step:,}", which, done)

@@ -51,20 +51,26 @@ def test_freed_memory_stays_with_the_process(begin, are_few, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("environment", "device", "is_kept"),
+    ("environment", "device", "plugin", "is_kept"),
     [
-        ({}, False, True), ({"JAX_PLATFORMS": "cpu"}, True, True), ({}, True, False),
-        ({"JAX_PLATFORMS": "cuda,cpu"}, False, False),
-        ({"MALLOC_ARENA_MAX": "4"}, False, False),
-        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"}, False, False),
-        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}, False, True),
+        ({}, False, True, True), ({"JAX_PLATFORMS": "cpu"}, True, True, True),
+        ({}, True, True, False), ({}, True, False, True),
+        ({"JAX_PLATFORMS": "cuda,cpu"}, False, False, False),
+        ({"MALLOC_ARENA_MAX": "4"}, False, False, False),
+        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"}, False, False, False),
+        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}, False, False, True),
     ],
 )  # fmt: skip
-def test_only_programs_on_cpus_keep_it(monkeypatch, environment, device, is_kept):
+def test_only_programs_on_cpus_keep_it(
+    monkeypatch, environment, device, plugin, is_kept
+):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(allocator.glob, "glob", lambda _: ["/dev/accel0"] * device)
+    there = lambda pattern: [pattern] * (device and "nvidia" in pattern)  # noqa: E731
+    monkeypatch.setattr(allocator.glob, "glob", there)
+    found = lambda name: name if plugin and "cuda" in name else None  # noqa: E731
+    monkeypatch.setattr(allocator.importlib.util, "find_spec", found)
     calls = []
     library = type("Library", (), {"mallopt": lambda _, *option: calls.append(option)})
     monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: library())

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
+import jax
 import pytest
 
 from jaxformer import processes
@@ -32,6 +34,23 @@ def test_one_process_is_the_first_of_one():
     assert processes.from_first(value) == value
     processes.leave()
     assert processes.topology() == "processes: 1, each with 8 x cpu; 8 devices in all"
+
+
+@pytest.mark.parametrize("name", ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"])
+def test_an_only_task_of_a_scheduler_has_all_gpus(monkeypatch, name):
+    """JAX would give it those that its number on the machine names."""
+    start = mock.Mock(side_effect=[RuntimeError("enough")])
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
+    monkeypatch.setattr(jax.distributed, "initialize", start)
+    monkeypatch.setattr(processes.PEERS, "end", lambda _: sys.exit(3))
+    monkeypatch.setenv(name, "1")
+    processes.join(**cluster())
+    start.assert_not_called()
+    flags = cluster(coordinator_address="a:1", num_processes=2, process_id=0)
+    with pytest.raises(SystemExit, match="3"):
+        processes.join(**flags)
+    assert start.call_args.args == ("a:1", 2, 0)
+    assert start.call_args.kwargs["cluster_detection_method"] == "deactivate"
 
 
 def test_an_abort_of_one_process_is_not_taken_for_a_lost_peer():

@@ -38,6 +38,8 @@ def torch_update(
 
     device = device_name()
     torch.manual_seed(0)
+    if device == "cuda":  # TF32, as JAX has it there
+        torch.set_float32_matmul_precision("high")
 
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -107,6 +107,9 @@ def estimate(topology: Topology, work: Work, answer: dict[str, Any]) -> dict[str
     chip, programs = topology.chip, answer["programs"]
     memory = memory_of(programs)
     available = int(chip.memory / chip.cores)
+    if not chip.is_tpu:  # JAX reserves a share of a GPU's memory
+        share = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75")
+        available = int(float(share) * available)
     figures = {
         "topology": topology.name,
         "devices": topology.devices,

@@ -101,7 +101,7 @@ def check(
             for name, again in (("plain", False), ("rematerialised", True))
         }
     flops, steps = figures["flops_per_update"], checked.config.training.steps
-    seconds = estimates.seconds_per_update(flops, checked.model.dtype)
+    seconds = estimates.seconds_per_update(flops, checked.model)
     figures |= {
         "corpus": corpus,
         "measured_quality": estimates.report_quality(figures["pairs"]),

@@ -75,6 +75,10 @@ class Engine:
         self._shape = Shape(0, 0, 0)
         self._too_large = Shape(0, 0, 0)  # advances since each size was as needed
 
+    def release(self) -> None:
+        """Drop the weights and the last state; there must be no task in flight."""
+        self.weights = self._state = None
+
     @property
     def load(self) -> tuple[int, int]:
         """The numbers of waiting tasks and of tasks in flight."""

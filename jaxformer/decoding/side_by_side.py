@@ -51,6 +51,11 @@ class Searches:
         for engine in (*self.engines, self.phrased):
             engine.weights = weights
 
+    def release(self) -> None:
+        """Drop the weights and what else idle engines hold on the devices."""
+        for engine in (*self.engines, self.phrased):
+            engine.release()
+
     def submit(self, task: Task) -> None:
         """Queue a task. Its `done` may be called in any thread."""
         engine = self.phrased if task.phrases else next(self._turns)

@@ -101,6 +101,11 @@ class Translator(GivenPairs):
         self._params = params
         self._search.set_weights(self._weights(params))
 
+    def release(self) -> None:
+        """Drop all arrays on the devices; `params` must be set before the next call."""
+        self._params = None
+        self._search.release()
+
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
         """Translate a text: a string gives a string, a sequence of them a list.
 

@@ -31,6 +31,7 @@ from jaxformer.training.step import Parameters, evaluate_batch
 logger = logging.getLogger(__name__)
 
 MAX_SHAPES = 4  # compiled programs; padding matters less here than in training
+MOST_TOKENS = 4096  # of a batch, whose logits are held whole
 
 
 class Text(NamedTuple):
@@ -75,7 +76,8 @@ class PairScorer:
         for number, length in enumerate(np.maximum(*lengths).tolist(), start=1):
             what = f"pair {number} of the text to evaluate"
             require_positions(model.longest, what, length)
-        tokens = max(training.tokens_per_microbatch, int(np.max(lengths)))
+        tokens = min(training.tokens_per_microbatch, MOST_TOKENS)
+        tokens = max(tokens, int(np.max(lengths)))
         layout = {"layout": "buckets", "max_shapes": MAX_SHAPES, "row_multiple": 1}
         self._plan = make_plan(
             *lengths,
@@ -132,6 +134,11 @@ class Evaluator:
                 self.translator.params = [params]
             found = self.translator.translate_all(sentences, self._check_stop)
         return best_texts(found)
+
+    def release(self) -> None:
+        """Drop what the translator holds on the devices until the next call."""
+        if self.translator is not None:
+            self.translator.release()
 
     def __call__(self, params: Parameters, *, under_all: bool) -> Evaluation:
         """Translate and score the text; `under_all` adds BLEU under every scorer."""

@@ -38,8 +38,7 @@ def cuda_capability(device: Device | None) -> tuple[int, int] | None:
 def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
     """Whether cuDNN's kernel takes query [B, T, H, K], key [B, S, H, K] and value.
 
-    A mesh must split rows and heads evenly and nothing else. Lengths are even because a
-    mask reaches the kernel as a bias that has a gradient.
+    A mesh must split rows and heads evenly and nothing else.
     """
     mesh, sizes = jax.sharding.get_abstract_mesh(), _sizes_left()
     device = mesh.abstract_device
@@ -60,7 +59,6 @@ def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> 
         and query.shape[-1] == size
         and size % 8 == 0
         and size <= LARGEST_HEAD
-        and query.shape[1] % 2 == key.shape[1] % 2 == 0
     )
 
 
@@ -74,6 +72,8 @@ def fused_attention(
     gradient for it would be NaN (jax 0.11.2, an H100). `fused_attention_fits` says
     whether it can be called.
     """
+    length = query.shape[1]
+    query, key, value, mask = _even(query, key, value, mask)
 
     def attend(query, key, value, mask=None):
         if mask is not None:
@@ -85,15 +85,32 @@ def fused_attention(
     operands = (query, key, value) + (() if mask is None else (mask,))
     axes = _sizes_left().keys()
     if not axes:
-        return attend(*operands)
+        return attend(*operands)[:, :length]
     rows, heads = _splits("batch"), _splits("heads")
     of_heads = PartitionSpec(rows, None, heads)
     of_mask = PartitionSpec(rows if mask is not None and len(mask) > 1 else None)
     specs = (of_heads, of_heads, of_heads, of_mask)[: len(operands)]
-    return jax.shard_map(
+    heads_of_rows = jax.shard_map(
         attend, in_specs=specs, out_specs=of_heads, axis_names=set(axes),
         check_vma=False,  # which fails on the gradient inside another `shard_map`
-    )(*operands)  # fmt: skip
+    )  # fmt: skip
+    return heads_of_rows(*operands)[:, :length]
+
+
+def _even(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    """Pad odd lengths by a query, and by a key that no query sees.
+
+    With a mask, which reaches it as a bias, the kernel takes even lengths alone.
+    """
+    queries, keys = query.shape[1] % 2, key.shape[1] % 2
+    if keys and mask is None:
+        mask = jnp.ones((1, 1, query.shape[1], key.shape[1]), bool)
+    pad = lambda x, count: jnp.pad(x, ((0, 0), (0, count), (0, 0), (0, 0)))  # noqa: E731
+    if mask is not None:
+        mask = jnp.pad(mask, ((0, 0), (0, 0), (0, queries), (0, keys)))
+    return pad(query, queries), pad(key, keys), pad(value, keys), mask
 
 
 def _sizes_left() -> dict[str, int]:

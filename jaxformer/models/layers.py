@@ -166,7 +166,8 @@ def dropout(x: jax.Array, *, rate: float, key: jax.Array) -> jax.Array:
     """Section 5.4: zero each element with probability `rate`, scale the others up."""
     bits = random_bits(jax.random.bits(key, (2,)), x.shape, batch_shard() * len(x))
     keep = bits >= np.uint32(rate * 2**32)
-    return jnp.where(keep, x * (1.0 / (1.0 - rate)), jnp.zeros_like(x))
+    scaled = x * jnp.float32(1.0 / (1.0 - rate))  # which bfloat16 would round
+    return jnp.where(keep, scaled.astype(x.dtype), jnp.zeros_like(x))
 
 
 class Dropout(nn.Module):

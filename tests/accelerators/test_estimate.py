@@ -66,6 +66,17 @@ def test_a_program_that_does_not_fit_says_what_it_needs():
     assert "does NOT fit: 18.63 GiB of 14.90 GiB" in describe.update(figures, "X")
 
 
+def test_jax_reserves_three_quarters_of_a_gpu(monkeypatch):
+    """As long as the environment says nothing else."""
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    h100 = parse_topology("h100")
+    figures = estimate(h100, work(), answer(update=program()))
+    assert figures["bytes_available"] == 60_000_000_000
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", ".9")
+    figures = estimate(h100, work(), answer(update=program()))
+    assert figures["bytes_available"] == 72_000_000_000
+
+
 def test_kernels_of_pallas_are_named_because_they_have_no_estimate():
     kernels = {"fusion": 3, "tpu_custom_call": 12}
     figures = estimate(V5E, work(), answer(update=program(kernels=kernels)))

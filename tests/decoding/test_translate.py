@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import gc
 from collections.abc import Sequence
 
 import jax
@@ -183,6 +184,22 @@ def test_new_parameters_are_used(beam):
     finally:
         beam.params = old
     assert_alike(beam.translate(SENTENCES[:2]), before)
+
+
+def test_a_released_translator_holds_nothing_on_the_devices():
+    """Until it gets parameters again."""
+    translator = open_translator(searches=2)
+    expected, params = translator(SENTENCES), jax.device_get(translator.params)
+
+    def held():
+        gc.collect()
+        return sum(each.nbytes for each in jax.live_arrays())
+
+    before, own = held(), sum(each.nbytes for each in jax.tree.leaves(params))
+    translator.release()
+    assert held() < before - own
+    translator.params = params
+    assert translator(SENTENCES) == expected
 
 
 def test_samples_are_functions_of_seed_and_line_number():

@@ -54,13 +54,13 @@ def compiling_for(mesh, rules=AXIS_RULES):
             {}, {"dtypes": ("float16",) * 3}, {"d_k": 128, "d_v": 128},
             {"d_k": 8, "d_v": 8}, {"mesh": mesh_of(data=8)},
             {"mesh": mesh_of(fsdp=2, data=2, tensor=2)}, {"mesh": mesh_of(tensor=4)},
-            {"mesh": mesh_of(), "rules": ()},
+            {"mesh": mesh_of(), "rules": ()}, {"t": 15}, {"s": 31},
         )),
         *((False, changes) for changes in (
             {"mesh": mesh_of("AMD Instinct MI300X")}, {"mesh": mesh_of("cpu", "cpu")},
             {"mesh": mesh_of("TPU v5 lite", "tpu")}, {"mesh": AbstractMesh((), ())},
             {"mesh": mesh_of(data=3)}, {"mesh": mesh_of(tensor=8)},
-            {"mesh": mesh_of(data=2), "rules": ()}, {"t": 15}, {"s": 31},
+            {"mesh": mesh_of(data=2), "rules": ()},
             {"dtypes": ("float32",) * 3}, {"d_k": 136, "d_v": 136},
             {"dtypes": ("bfloat16", "bfloat16", "float16")}, {"d_k": 20, "d_v": 20},
             {"d_v": 32},
@@ -125,6 +125,30 @@ def test_the_call_without_the_kernel_has_our_values_and_gradients(name):
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-6), ours, theirs)
 
 
+@pytest.mark.parametrize("has_mask", [False, True])
+@pytest.mark.parametrize(("t", "s"), [(5, 6), (6, 5), (5, 5), (6, 6)])
+def test_odd_lengths_are_padded_for_the_kernel(t, s, has_mask):
+    """The kernel gets even ones; values and gradients are those without it."""
+    draw, shapes, plain = np.random.default_rng(0), [], jax.nn.dot_product_attention
+    query, cotangent = draw.normal(size=(2, 2, t, 3, 8)).astype(np.float32)
+    key, value = draw.normal(size=(2, 2, s, 3, 8)).astype(np.float32)
+    mask = jnp.asarray(draw.random((2, 1, t, s)) < 0.7).at[..., 0].set(True)
+    mask = mask if has_mask else None
+
+    def kernel(*qkv, mask, implementation):
+        shapes.extend(each.shape[1] for each in qkv)
+        return plain(*qkv, mask=mask)
+
+    with mock.patch.object(jax.nn, "dot_product_attention", kernel):
+        ours, pull = jax.vjp(
+            lambda *qkv: fused_attention(*qkv, mask), query, key, value
+        )
+    theirs, their_pull = jax.vjp(lambda *qkv: plain(*qkv, mask=mask), query, key, value)
+    assert not any(length % 2 for length in shapes)
+    pairs = (ours, *pull(cotangent)), (theirs, *their_pull(cotangent))
+    jax.tree.map(partial(np.testing.assert_allclose, atol=2e-6), *pairs)
+
+
 def test_no_query_of_the_kernel_is_without_keys():
     """The others see what they saw. cuDNN's gradient of such a query is NaN."""
     seen = []
@@ -148,10 +172,10 @@ ALLOWED = {**HALF, "fused_attention": True}
 @pytest.mark.parametrize(
     ("config", "sizes", "calls"),
     [
-        (ALLOWED, {}, 2),
-        (ALLOWED, {"data": 2, "fsdp": 2}, 2),
-        (ALLOWED, {"tensor": 2}, 2),
-        (ALLOWED, None, 2),
+        (ALLOWED, {}, 6),
+        (ALLOWED, {"data": 2, "fsdp": 2}, 6),
+        (ALLOWED, {"tensor": 2}, 6),
+        (ALLOWED, None, 6),
         (HALF, {}, 0),
         ({**ALLOWED, "dtype": "float32", "activation_dtype": None}, {}, 0),
     ],
@@ -160,7 +184,7 @@ ALLOWED = {**HALF, "fused_attention": True}
 def test_a_program_for_cuda_has_the_kernel_if_it_is_allowed_and_fits(
     monkeypatch, config, sizes, calls
 ):
-    """In the decoder of each of two layers; sources of five pieces do not fit.
+    """In three attentions of each of two layers; a source has five pieces.
 
     A machine without a GPU makes the program of the gradient. JAX has no public way to
     lower for a kernel that is not installed.

@@ -42,7 +42,8 @@ class TransformerConfig(Section, name="model"):
     norm_first: bool = setting("Pre-norm instead of the paper's post-norm.")
     dtype: str = setting(
         "Type of activations; on CPUs of the factors of products alone. Parameters are "
-        "float32.",
+        "float32. JAX rounds the factors of float32 products to TF32 on NVIDIA GPUs "
+        "and to bfloat16 on TPUs, unless JAX_DEFAULT_MATMUL_PRECISION is highest.",
         choices=("float32", "bfloat16"),
         free=True,
     )

@@ -221,7 +221,7 @@ class TransformerDecoder:
 
         dtype, table = self.network.activation_dtype, weights.embedding
         table = table if table.dtype == dtype else params["embedding"]
-        x = jnp.take(table, newest.tokens, axis=0) * config.d_model**0.5
+        x = jnp.take(table, newest.tokens, axis=0) * jnp.float32(config.d_model**0.5)
         if config.adds_positions:
             positions = params.get("position_embedding")
             if positions is None:
