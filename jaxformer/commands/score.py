@@ -15,6 +15,7 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import PairScorer
 from jaxformer.run import keep_compiled, load_parameters, open_run
 from jaxformer.texts import read_text
+from jaxformer.training.sharding import batch_sharding, local_mesh
 
 Pair = tuple[dict[str, int], Any, Any]  # its line (and rank), and both sides
 
@@ -49,7 +50,10 @@ def run(
         given = [({"line": line}, *pair) for line, pair in pairs]
     params = load_parameters(this, checkpoint)
     batch_tokens = batch_tokens or this.config.decoding.batch_tokens
-    forcing = TeacherForcing(this.model, this.tokenizer, batch_tokens=batch_tokens)
+    rows = batch_sharding(local_mesh())
+    forcing = TeacherForcing(
+        this.model, this.tokenizer, batch_tokens=batch_tokens, rows=rows
+    )
     names, *sides = zip(*given, strict=True)
     sums = {"tokens": 0, "nll": -0.0}
     if details:

@@ -3,10 +3,12 @@
 import json
 import math
 
+import jax
 import numpy as np
 import pytest
 
 from jaxformer.commands.align import word_links
+from jaxformer.decoding import forced
 from jaxformer.decoding.forced import pharaoh
 from jaxformer.errors import InputError
 from jaxformer.training.log import read_scores
@@ -44,6 +46,16 @@ def test_scores_are_those_of_translate_and_of_evaluate(use, score, toy):
     assert result["log_probability"] == pytest.approx(total, rel=1e-4)
     nll = use("evaluate").result["nll"]
     assert -result["log_probability"] / result["tokens"] == pytest.approx(nll)
+
+
+def test_devices_share_the_rows_of_a_batch(score, pairs, monkeypatch):
+    """Eight pairs are a row for each of eight devices."""
+    placed, put = [], jax.device_put
+    monkeypatch.setattr(
+        forced.jax, "device_put", lambda batch, to: placed.append(to) or put(batch, to)
+    )
+    score(pairs[:1] * 8, "--details")
+    assert {sharding.num_devices for sharding in placed} == {8}
 
 
 @pytest.mark.parametrize(
