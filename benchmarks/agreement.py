@@ -9,13 +9,12 @@ float32 (JAX's default rounds to TF32 on GPUs) and attention; a fused one is cuD
 The exit code is 1 if an error is above the bound of its type in BOUNDS, or is NaN.
 """
 
-import contextlib
 import dataclasses
 import functools
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -58,8 +57,8 @@ def packed(sizes: Sizes) -> Batch:
     return Batch(*ids, *segments)
 
 
-def updates(sizes: Sizes, precision: str | None) -> Any:
-    """Return a function that makes the gradient and UPDATES updates: a `Found`."""
+def updates(sizes: Sizes, precision: str | None) -> Callable[[], Found]:
+    """Return a function that computes a gradient and then makes UPDATES updates."""
     jax.config.update("jax_default_matmul_precision", precision)
     model, batch = sizes.model(), packed(sizes)
     trainer = Trainer(model, one_device())
@@ -82,14 +81,7 @@ def updates(sizes: Sizes, precision: str | None) -> Any:
     return run
 
 
-@contextlib.contextmanager
-def on_cpu() -> Iterator[None]:
-    """Let processes that start meanwhile use the CPU."""
-    with mock.patch.dict(os.environ, {"JAX_PLATFORMS": "cpu"}):
-        yield
-
-
-def compare(expected: Found, found: Found) -> Errors:
+def relative_errors(expected: Found, found: Found) -> Errors:
     return tuple(
         float(np.linalg.norm(a - b) / np.linalg.norm(a))
         for a, b in zip(map(np.float64, expected), map(np.float64, found), strict=True)
@@ -101,14 +93,15 @@ def measure(options: Namespace) -> dict[str, Any]:
         SIZES[options.model], layers=options.layers, rows=options.rows,
         source=options.length, target=options.length,
     )  # fmt: skip
-    with on_cpu():
+    with mock.patch.dict(os.environ, {"JAX_PLATFORMS": "cpu"}):  # of the new process
         expected = harness.Apart(updates, sizes, None)()
     kinds = [("float32", "highest", False), ("float32", None, False)]
     kinds += [("bfloat16", None, False), ("bfloat16", None, True)]
     lines, errors, holds = [], {}, True
     for dtype, precision, fused in kinds:
         changed = dataclasses.replace(sizes, dtype=dtype, fused_attention=fused)
-        error = compare(expected, harness.Apart(updates, changed, precision)())
+        found = harness.Apart(updates, changed, precision)()
+        error = relative_errors(expected, found)
         bound = BOUNDS[precision or dtype]
         holds &= error[0] < bound
         what = [dtype, precision or "default", "fused" if fused else "plain"]

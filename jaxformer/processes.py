@@ -52,10 +52,10 @@ def join(
     flags = (coordinator_address, num_processes, process_id)
     if num_processes == 1 or jax.distributed.is_initialized():
         return
-    # Slurm and Open MPI number the tasks that they start on a machine, and JAX takes
-    # this for the process's GPU. An only task has all of them.
-    is_only = "1" in map(os.environ.get, ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
-    if is_only and flags == (None, None, None):
+    # Slurm and Open MPI number the tasks of a machine, and JAX gives a process the GPU
+    # of its number. A single task gets all GPUs of the machine.
+    is_single = "1" in map(os.environ.get, ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
+    if is_single and flags == (None, None, None):
         return
     _check(*flags)
     # A lost peer is reported to the others instead of aborting them: see `Peers.watch`.
@@ -67,7 +67,7 @@ def join(
     try:
         jax.distributed.initialize(
             *flags,
-            cluster_detection_method="deactivate" if is_only else None,
+            cluster_detection_method="deactivate" if is_single else None,
             initialization_timeout=join_timeout,
             heartbeat_timeout_seconds=peer_timeout,
         )

@@ -79,14 +79,13 @@ def prepare_run(
             if processes.is_first():  # it writes what the others then open
                 require_installed(config.training.trackers)
                 tokenizer = folder.given_tokenizer(config)
-                trained_text = None
-                if folder.has_checkpoints():
-                    trained_text = folder.read_record().get("text")
+                is_trained = folder.has_checkpoints()
+                trained_text = folder.read_record().get("text") if is_trained else None
                 prepared = prepare(
                     config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline,
                     trained_text=trained_text,
                 )  # fmt: skip
-                if not folder.has_checkpoints():  # else training does when it resumes
+                if not is_trained:  # else training does when it resumes
                     folder.write_record(
                         config, prepared.tokenizer, prepared.report["text"]
                     )

@@ -103,7 +103,10 @@ class Workdir:
     def write_record(
         self, config: Config, tokenizer: Tokenizer, text: str | None = None
     ) -> None:
-        """Record the config, the tokeniser, versions, and the hash of the text."""
+        """Record the config, the tokeniser, the versions of packages, and a hash.
+
+        `text` is the hash of the prepared text; None: no text is prepared.
+        """
         record = {
             "config": config.as_dict(),
             "direction": config.data.direction,

@@ -23,7 +23,6 @@ BLOCK = re.compile(r"^ *```[^\n]*\n(.*?)^ *```$", re.M | re.S)
 ON_GPUS = "--dtype=bfloat16 --rows=96 --length=256 --updates=10 --fused_attention"
 NOT_MEASURED = [
     f"train.py --model=base {ON_GPUS} --only='ours,PyTorch,PyTorch compiled'",
-    f"train.py --model=big {ON_GPUS} --only='ours,PyTorch,PyTorch compiled'",
     "decode.py --dtype=bfloat16 --rows=64",
     "roofline.py --share=0.3",
 ]

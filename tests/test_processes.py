@@ -37,8 +37,8 @@ def test_one_process_is_the_first_of_one():
 
 
 @pytest.mark.parametrize("name", ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"])
-def test_an_only_task_of_a_scheduler_has_all_gpus(monkeypatch, name):
-    """JAX would give it those that its number on the machine names."""
+def test_a_single_task_of_a_scheduler_has_all_gpus(monkeypatch, name):
+    """JAX would give it the GPU of its number on the machine."""
     start = mock.Mock(side_effect=[RuntimeError("enough")])
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
     monkeypatch.setattr(jax.distributed, "initialize", start)

@@ -77,9 +77,9 @@ def reproduce(
     this, text = read_text(this, **texts)
     done, _ = evaluate(this, text, **options)
     # A run that was trained before may have other values of keys that may change.
-    trained_config = folder.read_record()["config"]
-    ours = {**trained_config, "decoding": ours["decoding"]}
-    ours, theirs = (json.loads(json.dumps(each)) for each in (ours, theirs))  # as lists
+    ours = {**folder.read_record()["config"], "decoding": ours["decoding"]}
+    # The record has lists where a config file has tuples.
+    ours, theirs = (json.loads(json.dumps(each)) for each in (ours, theirs))
     flags = {**options, **texts}
     changed = reproduction.changed_values(ours, theirs) + [
         f"--{name}={value}"

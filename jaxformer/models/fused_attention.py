@@ -68,9 +68,9 @@ def fused_attention(
     """Equation 1 by cuDNN's kernel, on each device for its own rows and heads.
 
     query [B, T, H, K], key and value [B, S, H, K], mask bool [B or 1, 1, T, S]; returns
-    [B, T, H, K]. A query without keys, as padding is, sees all of them: the kernel's
-    gradient for it would be NaN (jax 0.11.2, an H100). `fused_attention_fits` says
-    whether it can be called.
+    [B, T, H, K]. A query whose keys are all masked, such as padding, sees all keys:
+    otherwise the kernel's gradient for it is NaN (jax 0.11.2, an H100).
+    `fused_attention_fits` says whether it can be called.
     """
     length = query.shape[1]
     query, key, value, mask = _even(query, key, value, mask)
@@ -100,14 +100,17 @@ def fused_attention(
 def _even(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    """Pad odd lengths by a query, and by a key that no query sees.
+    """Pad odd lengths by a query, and by a key that is masked.
 
-    With a mask, which reaches it as a bias, the kernel takes even lengths alone.
+    The kernel accepts only even lengths with a mask, which it gets as a bias.
     """
     queries, keys = query.shape[1] % 2, key.shape[1] % 2
+
+    def pad(heads: jax.Array, count: int) -> jax.Array:
+        return jnp.pad(heads, ((0, 0), (0, count), (0, 0), (0, 0)))
+
     if keys and mask is None:
         mask = jnp.ones((1, 1, query.shape[1], key.shape[1]), bool)
-    pad = lambda x, count: jnp.pad(x, ((0, 0), (0, count), (0, 0), (0, 0)))  # noqa: E731
     if mask is not None:
         mask = jnp.pad(mask, ((0, 0), (0, 0), (0, queries), (0, keys)))
     return pad(query, queries), pad(key, keys), pad(value, keys), mask
