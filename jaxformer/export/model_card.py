@@ -93,6 +93,7 @@ def write_card(
         tag=f"{config.data.only_tag} ".lstrip(),
         search=f"a beam search of width {options.beam_size}",
         alpha=options.alpha,
+        extra_length=options.extra_length,
         license=facts.license or "Not stated. Ask the author before you use the model.",
     )
     text = f"---\n{header.to_yaml()}\n---\n{body}"

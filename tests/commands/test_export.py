@@ -224,15 +224,19 @@ def test_the_card_has_the_score_of_the_test_text_that_reproduce_wrote(
 def test_the_program_in_the_card_translates_as_we_do(export, use, toy, cards, tmp_path):
     pytest.importorskip("torch", reason="not installed: extra `torch`")
     pytest.importorskip("transformers", reason="not installed: extra `torch`")
-    export("--format=huggingface")
+    # Transformers has one limit of length for a batch, and we have one for each line:
+    # the same, if no translation of so little training reaches it.
+    longer = "--config.decoding.extra_length=60"
+    export("--format=huggingface", longer)
     folder = tmp_path / "exported"
     program = re.search(
         r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL
     )[1]
     assert "A sentence to translate." in program
+    assert 'batch["input_ids"].shape[1] + 60' in program
     texts = '", "'.join(toy.test)
     (folder / "use.py").write_text(program.replace("A sentence to translate.", texts))
-    ours = use("translate", "--length_penalty=power", stdin=toy.test).lines
+    ours = use("translate", "--length_penalty=power", longer, stdin=toy.test).lines
     assert run_program(folder / "use.py", []) == ours
 
 
