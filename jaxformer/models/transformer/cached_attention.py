@@ -36,10 +36,12 @@ Change = Callable[[jax.Array, int], jax.Array]  # of a leaf and its axis M
 
 @dataclass(frozen=True)
 class EachHead:
-    """Keys are [B, H, C, K, M / C], values [B, H, M, U].
+    """Keys are [B, C H, K, M / C], values [B, H, M, U].
 
     `has_blocks` divides the keys of a cache into C blocks, each of whole slots and
-    contiguous. A CPU reads such keys from memory twice as fast (docs/speed.md).
+    contiguous. A CPU reads such keys from memory twice as fast (docs/speed.md). Blocks
+    share the axis of the heads: the product needs no other shape of the keys, for which
+    XLA would copy the cache in each step.
     """
 
     heads: int
@@ -48,13 +50,13 @@ class EachHead:
     def empty(self, batch: int, slots: int, width: int, d_k: int, d_v: int) -> Attended:
         """Return zeros for P slots of W positions, in float32."""
         count, size = self._blocks(slots, width), slots * width
-        key = jnp.zeros((batch, self.heads, count, d_k, size // count))
+        key = jnp.zeros((batch, count * self.heads, d_k, size // count))
         return Attended(key, jnp.zeros((batch, self.heads, size, d_v)))
 
     def put(self, past: Attended, new: Attended, index: jax.Array) -> Attended:
         """Replace the positions of the slot that begins at `index`."""
-        size = past.key.shape[4]
-        start = 0, 0, index // size, 0, index % size
+        size = past.key.shape[3]
+        start = 0, index // size * self.heads, 0, index % size
         return Attended(
             jax.lax.dynamic_update_slice(past.key, new.key, start),
             jax.lax.dynamic_update_slice_in_dim(past.value, new.value, index, axis=2),
@@ -62,11 +64,13 @@ class EachHead:
 
     def changed(self, past: Attended, change: Change, width: int | None) -> Attended:
         """Apply `change` to M of both; keys of W = None positions stay one block."""
-        batch, heads, _, size, _ = past.key.shape
-        key = past.key.transpose(0, 1, 3, 2, 4).reshape(batch, heads, size, -1)
+        batch, _, size, block = past.key.shape
+        key = past.key.reshape(batch, -1, self.heads, size, block)  # [B, C, H, K, n]
+        key = key.transpose(0, 2, 3, 1, 4).reshape(batch, self.heads, size, -1)
         key = change(key, 3)
         count = 1 if width is None else self._blocks(key.shape[3] // width, width)
-        key = key.reshape(batch, heads, size, count, -1).transpose(0, 1, 3, 2, 4)
+        key = key.reshape(batch, self.heads, size, count, -1).transpose(0, 3, 1, 2, 4)
+        key = key.reshape(batch, count * self.heads, size, -1)
         return Attended(key, change(past.value, 2))
 
     def _blocks(self, slots: int, width: int) -> int:
@@ -83,7 +87,7 @@ class EachHead:
 
     def attended(self, key: jax.Array, value: jax.Array, batch: int) -> Attended:
         """Cut keys [H K, B L] and values [H U, B L] into those of L positions."""
-        key = self._cut(key, batch).transpose(2, 0, 1, 3)[:, :, None]
+        key = self._cut(key, batch).transpose(2, 0, 1, 3)
         return Attended(key, self._cut(value, batch).transpose(2, 0, 3, 1))
 
     def attend(
@@ -100,12 +104,14 @@ class EachHead:
         """
         query = query * (query.shape[-1] ** -0.5)
         # In the order of a batch of products; XLA for CPUs is slow in any other.
+        batch, count, width, _ = query.shape
+        blocks = past.key.shape[1] // count
         scores = jnp.einsum(
-            "bhcwk,bhckn->bhcwn",
-            jnp.repeat(query[:, :, None], past.key.shape[2], axis=2), past.key,
+            "bxwk,bxkn->bxwn", jnp.tile(query, (1, blocks, 1, 1)), past.key,
             preferred_element_type=jnp.float32,
         )  # fmt: skip
-        scores = scores.transpose(0, 1, 3, 2, 4).reshape(*query.shape[:3], -1)
+        scores = scores.reshape(batch, blocks, count, width, -1)
+        scores = scores.transpose(0, 2, 3, 1, 4).reshape(batch, count, width, -1)
         if of_slots is not None:
             of_query = jnp.einsum(
                 "bhwk,pk->bhwp", query, of_slots.key, preferred_element_type=jnp.float32
@@ -118,8 +124,7 @@ class EachHead:
         if of_slots is not None:
             of_slot = weights.reshape(*weights.shape[:3], -1, per_slot).sum(axis=4)
             heads += jnp.einsum("bhwp,pu->bhwu", of_slot, of_slots.value)
-        batch, count, width, size = heads.shape
-        return heads.transpose(1, 3, 0, 2).reshape(count * size, batch * width)
+        return heads.transpose(1, 3, 0, 2).reshape(-1, batch * width)
 
     def _cut(self, x: jax.Array, batch: int) -> jax.Array:
         return x.reshape(self.heads, len(x) // self.heads, batch, -1)
