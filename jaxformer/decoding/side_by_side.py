@@ -18,6 +18,7 @@ from jaxformer.decoding.shapes import MOST_SLOTS
 from jaxformer.decoding.tasks import Task
 
 POLL = 0.1  # seconds between two calls of `check_stop`
+FEW = 16  # hypotheses, for which one search is faster: both would read all weights
 
 
 def number_of_searches(mesh: jax.sharding.Mesh) -> int:
@@ -35,16 +36,18 @@ class Searches:
     """Engines that divide the tasks, and one for those with phrases.
 
     `make` makes an engine from its arguments `batch_tokens` and `with_phrases`.
-    `batch_tokens` and MOST_SLOTS bound all engines together.
+    `batch_tokens` and MOST_SLOTS bound all engines together. `width` is W, the
+    hypotheses of a task.
     """
 
     def __init__(
-        self, make: Callable[..., Engine], batch_tokens: int, count: int
+        self, make: Callable[..., Engine], batch_tokens: int, count: int, width: int
     ) -> None:
         engine = make(batch_tokens=max(1, batch_tokens // count))
         self.engines = [engine.limited(MOST_SLOTS // count) for _ in range(count)]
         self.phrased = make(batch_tokens=batch_tokens, with_phrases=True)
-        self._turns = itertools.cycle(self.engines)
+        self._width = width
+        self._tasks: list[Task] = []
 
     def set_weights(self, weights: Any) -> None:
         """Replace the weights of all engines, which must be idle."""
@@ -58,11 +61,18 @@ class Searches:
 
     def submit(self, task: Task) -> None:
         """Queue a task. Its `done` may be called in any thread."""
-        engine = self.phrased if task.phrases else next(self._turns)
-        engine.submit(task)
+        if task.phrases:
+            self.phrased.submit(task)
+        else:
+            self._tasks.append(task)
 
     def run(self, check_stop: Callable[[], None]) -> None:
         """Run all tasks, as `run_searches` does; drop them if it raises."""
+        are_few = len(self._tasks) * self._width <= FEW
+        engines = self.engines[:1] if are_few else self.engines
+        for task, engine in zip(self._tasks, itertools.cycle(engines), strict=False):
+            engine.submit(task)
+        self._tasks = []
         try:
             run_searches([each for each in self.engines if any(each.load)], check_stop)
             run_searches([self.phrased], check_stop)
@@ -71,8 +81,6 @@ class Searches:
             self.engines = [engine.limited(MOST_SLOTS) for engine in self.engines]
             self.phrased.clear()
             raise
-        finally:
-            self._turns = itertools.cycle(self.engines)
 
 
 def run_searches(engines: Sequence[Engine], check_stop: Callable[[], None]) -> None:

@@ -87,7 +87,7 @@ class Translator(GivenPairs):
         if choose:  # among the whole beam
             options = dataclasses.replace(options, n_best=options.beam_size)
         make = functools.partial(Engine, scorer, options, rows=rows)
-        self._search = Searches(make, tokens, searches)
+        self._search = Searches(make, tokens, searches, options.beam_size)
         self._forced = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
 

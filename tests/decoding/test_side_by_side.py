@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from jaxformer import processes
+from jaxformer.decoding import side_by_side
 from jaxformer.decoding.shapes import MOST_SLOTS
 from jaxformer.decoding.side_by_side import number_of_searches, run_searches
 from jaxformer.training.sharding import batch_sharding, on_mesh
@@ -42,6 +43,16 @@ def test_the_parts_of_a_text_are_divided_too():
     assert found == open_translator(split_sentences=True)(text)
 
 
+@pytest.mark.parametrize(("sentences", "searches"), [(5, 1), (6, 2)])
+def test_sixteen_hypotheses_or_fewer_have_one_search(sentences, searches):
+    """The beam has three."""
+    two = open_translator(searches=2)
+    with mock.patch.object(side_by_side, "run_searches", wraps=run_searches) as run:
+        two(SENTENCES[:1] * sentences)
+    first, phrased = (call.args[0] for call in run.call_args_list)
+    assert (len(first), len(phrased)) == (searches, 1)
+
+
 def test_all_searches_together_have_the_slots_and_tokens_of_one():
     one, two = (open_translator(searches=count)._search.engines for count in (1, 2))
     assert [engine._shapes.most for engine in two] == [MOST_SLOTS // 2] * 2
@@ -52,7 +63,7 @@ def test_all_searches_together_have_the_slots_and_tokens_of_one():
 def test_each_shape_is_compiled_once():
     """Also within the mesh of training, which is a context of its thread."""
     mesh = mesh_of((1, 1, 1))
-    two = open_translator(searches=2, rows=batch_sharding(mesh))
+    two = open_translator(searches=2, beam_size=9, rows=batch_sharding(mesh))
     compiled = []
 
     def note(event, _, *, fun_name="", **__):
