@@ -80,7 +80,8 @@ def read_text(
             f"{source} has lines without a tag, and the corpora of the run have "
             f"{known}; give one by --tag, or a corpus by --split=NAME/{kind}"
         )
-    name = next((name for name in tags if tags[name] in used), next(iter(tags)))
+    among = used & {""} or used  # a corpus's tag would go before lines without one
+    name = next((name for name in tags if tags[name] in among), next(iter(tags)))
     return of_corpus(run, name), text
 
 

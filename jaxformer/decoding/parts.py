@@ -199,18 +199,19 @@ def sentences_of(line: str, language: str) -> list[str]:
 
 
 def parts_of(
-    text: str, encode: Encode, *, longest: int | None, policy: str, line: int
+    text: str, encode: Encode, *, tags: int, longest: int | None, policy: str, line: int
 ) -> list[Part]:
     """Encode a text as parts of at most `longest` pieces, EOS included.
 
-    A text that the tokeniser finds blank has none. `policy` is a key of LONG_LINES.
+    A text that the tokeniser finds blank has none. `encode` begins the ids with that of
+    the text's tag if `tags` is 1, and not if it is 0. `policy` is a key of LONG_LINES.
     Parts of one long word, and what is left of a truncated text, have the whole word
     or text. Logs how a long text of line number `line` was handled. Raises InputError
     if the policy refuses it.
     """
     text = text.strip()
     ids = encode([text])[0]
-    if len(ids) == 1:
+    if len(ids) <= tags + 1:
         return []
     if longest is None or len(ids) <= longest:
         return [(text, ids)]
@@ -220,21 +221,23 @@ def parts_of(
     if policy == "truncate":
         logger.warning("%s: only the first %d are translated", what, longest - 1)
         return [(text, [*ids[: longest - 1], EOS])]
-    parts = _cut(text, encode, longest, _BREAKS)
+    parts = _cut(text, encode, tags, longest, _BREAKS)
     logger.warning("%s: translated in %d parts", what, len(parts))
     return parts
 
 
-def _cut(text: str, encode: Encode, longest: int, breaks: Sequence[str]) -> list[Part]:
+def _cut(
+    text: str, encode: Encode, tags: int, longest: int, breaks: Sequence[str]
+) -> list[Part]:
     """Cut at the first kind of `breaks`, and parts still too long at the next kind."""
     text = text.strip()
     ids = encode([text])[0]
     if len(ids) <= longest:
         return [(text, ids)]
     if not breaks:  # one long word
-        ids, size = ids[:-1], longest - 1
+        tag, ids, size = ids[:tags], ids[tags:-1], max(1, longest - tags - 1)
         starts = range(0, len(ids), size)
-        return [(text, [*ids[at : at + size], EOS]) for at in starts]
+        return [(text, [*tag, *ids[at : at + size], EOS]) for at in starts]
     parts, together = [], ""
     edges = {0, len(text), *(match.end() for match in re.finditer(breaks[0], text))}
     for begin, end in itertools.pairwise(sorted(edges)):
@@ -243,6 +246,6 @@ def _cut(text: str, encode: Encode, longest: int, breaks: Sequence[str]) -> list
             together += piece
             continue
         if together:
-            parts += _cut(together, encode, longest, breaks[1:])
+            parts += _cut(together, encode, tags, longest, breaks[1:])
         together = piece
-    return parts + _cut(together, encode, longest, breaks[1:])
+    return parts + _cut(together, encode, tags, longest, breaks[1:])

@@ -18,11 +18,11 @@ from jaxformer.decoding.shapes import MOST_SLOTS
 from jaxformer.decoding.tasks import Task
 
 POLL = 0.1  # seconds between two calls of `check_stop`
-FEW = 16  # hypotheses, for which one search is faster: both would read all weights
+FEW = 16  # hypotheses, for which one search is faster: each reads all weights
 
 
 def number_of_searches(mesh: jax.sharding.Mesh) -> int:
-    """Return how many searches to run at once: 2 on the cores of one CPU, otherwise 1.
+    """Return how many searches may run at once: 2 on the cores of a CPU, otherwise 1.
 
     Several processes may share the cores, so each of them has one search.
     """
@@ -36,17 +36,17 @@ class Searches:
     """Engines that divide the tasks, and one for those with phrases.
 
     `make` makes an engine from its arguments `batch_tokens` and `with_phrases`.
-    `batch_tokens` and MOST_SLOTS bound all engines together. `width` is W, the
-    hypotheses of a task.
+    `batch_tokens` and MOST_SLOTS bound all engines together, and that one alone.
+    `width` is W, the hypotheses of a task.
     """
 
     def __init__(
         self, make: Callable[..., Engine], batch_tokens: int, count: int, width: int
     ) -> None:
-        engine = make(batch_tokens=max(1, batch_tokens // count))
+        self._width, self._tokens = width, max(1, batch_tokens // count)
+        engine = make(batch_tokens=self._tokens)
         self.engines = [engine.limited(MOST_SLOTS // count) for _ in range(count)]
         self.phrased = make(batch_tokens=batch_tokens, with_phrases=True)
-        self._width = width
         self._tasks: list[Task] = []
 
     def set_weights(self, weights: Any) -> None:
@@ -68,19 +68,28 @@ class Searches:
 
     def run(self, check_stop: Callable[[], None]) -> None:
         """Run all tasks, as `run_searches` does; drop them if it raises."""
-        are_few = len(self._tasks) * self._width <= FEW
-        engines = self.engines[:1] if are_few else self.engines
-        for task, engine in zip(self._tasks, itertools.cycle(engines), strict=False):
-            engine.submit(task)
-        self._tasks = []
         try:
+            self._divide()
             run_searches([each for each in self.engines if any(each.load)], check_stop)
             run_searches([self.phrased], check_stop)
         except BaseException:
             # A thread may still use the old engines.
             self.engines = [engine.limited(MOST_SLOTS) for engine in self.engines]
             self.phrased.clear()
+            self._tasks = []
             raise
+
+    def _divide(self) -> None:
+        """Give the tasks to all engines, or to one if they are few and fit together."""
+        count, longest = (
+            len(self._tasks),
+            max([0, *(len(t.source) for t in self._tasks)]),
+        )
+        are_few = count * self._width <= FEW and count * longest <= self._tokens
+        engines = self.engines[:1] if are_few else self.engines
+        for task, engine in zip(self._tasks, itertools.cycle(engines), strict=False):
+            engine.submit(task)
+        self._tasks = []
 
 
 def run_searches(engines: Sequence[Engine], check_stop: Callable[[], None]) -> None:

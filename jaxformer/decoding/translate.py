@@ -49,7 +49,7 @@ class Translator(GivenPairs):
 
     `models` and `params` are the members of an ensemble, mostly one. `language` is that
     of the source, such as "en". `rows` shards the rows of a batch over devices of this
-    process; None: one device. `searches` is how many searches run at once, each in a
+    process; None: one device. Up to `searches` searches run at once, each in a
     thread; the sentences are divided among them. `choose` takes the source texts of all
     parts and the hypotheses of each, and returns the hypotheses in a new order.
     `needs_tag` warns of a text without one of the vocabulary's tags. Not thread safe.
@@ -232,8 +232,8 @@ class Translator(GivenPairs):
         def encode(texts: Sequence[str]) -> list[list[int]]:
             return self.tokenizer.encode([each and tag + each for each in texts])
 
-        how = {"longest": self.longest, "policy": options.long_lines}
-        how["line"] = number + 1
+        how = {"tags": bool(tag), "longest": self.longest, "line": number + 1}
+        how["policy"] = options.long_lines
         parts = [
             [p for each in line for p in parts_of(each, encode, **how)]
             for line in lines
@@ -277,9 +277,7 @@ class Translator(GivenPairs):
             self._search.submit(task._replace(done=functools.partial(keep, part)))
 
     def _hypotheses(self, source: list[int], found: SearchResult) -> list[Hypothesis]:
-        hypotheses = hypotheses_of(self.tokenizer, self._names, source, found)
-        hypotheses = self._distinct(hypotheses)
-        return hypotheses if self._choose else hypotheses[: self.options.n_best]
+        return self._distinct(hypotheses_of(self.tokenizer, self._names, source, found))
 
     def _joined(
         self, texts: Sequence[tuple[list[Task], list[int], list[list[Hypothesis]]]]

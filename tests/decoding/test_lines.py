@@ -113,6 +113,7 @@ def test_blank_sentences_stay_blank_and_take_no_slot(make_echo):
     echo = make_echo(n_best=2)
     blank = ["", "  ", "\t", "\x00", "\u2581", "\x1b\u2581 \x85", "\u00ad\n"]
     assert echo(["5", *blank, "6 7"]) == ["5", *[""] * len(blank), "6 7"]
+    assert echo([">>5<<" + each for each in blank]) == [""] * len(blank)
     nothing = Hypothesis("", 0.0, 0.0, 0, [], [])
     assert echo.translate([" "], prefixes=["5"]) == [[nothing]]
     assert [len(task.source) for task in echo._search.engines[0].seen] == [3, 2]

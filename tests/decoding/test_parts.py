@@ -14,7 +14,7 @@ def encode(texts):
 
 def cut(text: str, longest: int) -> list[str]:
     """The parts as text; `longest` counts characters."""
-    parts = parts_of(text, encode, longest=longest + 1, policy="split", line=1)
+    parts = parts_of(text, encode, tags=0, longest=longest + 1, policy="split", line=1)
     assert all(ids[-1] == EOS and EOS not in ids[:-1] for _, ids in parts)
     found = ["".join(map(chr, ids[:-1])) for _, ids in parts]
     assert all(ids in text for ids, (text, _) in zip(found, parts, strict=True))
@@ -23,6 +23,14 @@ def cut(text: str, longest: int) -> list[str]:
 
 SENTENCES = "One two. Three! Four? Five, six… Seven."
 CLAUSES = "Yes. Then, one; two three four. End."
+
+
+def test_each_part_of_a_word_has_the_tag():
+    def tagged(texts):
+        return [[5, *ids] for ids in encode(texts)]
+
+    parts = parts_of("abcdef", tagged, tags=1, longest=5, policy="split", line=1)
+    assert [ids for _, ids in parts] == tagged(["abc", "def"])
 
 
 @pytest.mark.parametrize(
@@ -72,6 +80,6 @@ def test_parts_are_the_whole_text_and_not_too_long(text, longest):
     ],
 )
 def test_the_treatment_of_a_long_line_is_logged(caplog, policy, parts, message):
-    found = parts_of("abcdef", encode, longest=5, policy=policy, line=3)
+    found = parts_of("abcdef", encode, tags=0, longest=5, policy=policy, line=3)
     assert found == [("abcdef", ids) for ids in encode(parts)]
     assert caplog.messages == [f"line 3 has 7 pieces, more than 5: {message}"]
