@@ -103,8 +103,6 @@ def captions() -> dict[str, Measurement]:
     found = {
         "train_captions_float32": f"{updates} --repeats=25",
         "train_captions_bfloat16": f"{updates} --repeats=25 --dtype=bfloat16",
-        "train_captions_joined": f"{updates} --repeats=10 --join=6",
-        "train_captions_packed": f"{updates} --repeats=10 --join=6 --layout=packed",
         "decode_captions_float32": f"{decoding} --dtype=float32",
         "decode_captions_bfloat16": f"{decoding} --dtype=bfloat16",
         "load": f"load.py {workdir} --sentences={TEST}.en.gz --large",

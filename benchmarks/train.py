@@ -3,18 +3,18 @@
     python benchmarks/train.py [--model=base|big|small|lstm|convs2s|tiny] [--quick]
         [--repeats=7] [--updates=1]
         [--rows=32 --length=32] [--only=ours,...] [--dtype=float32] [--fused_attention]
-        [--workdir=DIR --tokens=4096 --batches=8 --layout=buckets --join=1]
+        [--workdir=DIR --tokens=4096 --batches=8]
 
 Every contestant makes complete updates: forward, backward, Adam, dropout 0.1, smoothed
 loss, one matrix for embeddings and logits. "matrix products" are those of one update
 alone, the limit; "share of products" is the part of their rate that is reached. With
 --workdir, whose text was prepared by `--mode=prepare`, the batches are real text: ours
 in the layout of this repository, PyTorch's sorted by length, both of at most --tokens
-entries a side; the rate is then of target tokens that are not padding. --join=6 makes
-sentences long. The first turn of each is not counted. Packages that are not installed
-are left out, and named. Each contestant has a process of its own, ours as commands set
-it up (jaxformer/allocator.py). All run on the GPU if there is one. A turn makes
---updates updates and waits for the last; one update of a GPU is too short to time.
+entries a side; the rate is then of target tokens that are not padding. The first turn
+of each is not counted. Packages that are not installed are left out, and named. Each
+contestant has a process of its own, ours as commands set it up.
+All run on the GPU if there is one. A turn makes --updates updates and waits for the
+last; one update of a GPU is too short to time.
 """
 
 import argparse
@@ -174,7 +174,7 @@ def measure(options: argparse.Namespace) -> dict:
     common = {"device": jax.devices()[0].device_kind, "model": vars(sizes)}
     if options.workdir is None:
         return common | one_shape(sizes, options)
-    text = batches.read_text(options.workdir, layout=options.layout, join=options.join)
+    text = batches.read_text(options.workdir)
     sizes = dataclasses.replace(sizes, vocabulary=text.vocabulary)
     return common | real_text(sizes, text, options)
 
@@ -182,7 +182,7 @@ def measure(options: argparse.Namespace) -> dict:
 main = functools.partial(
     harness.run, __doc__, measure, repeats=(7, 2), updates=1, model=tuple(SIZES),
     rows=0, length=0, dtype=("float32", "bfloat16"), fused_attention=False,
-    only=[OURS, TORCH, FLAX], workdir=None, layout="", tokens=4096, batches=8, join=1,
+    only=[OURS, TORCH, FLAX], workdir=None, tokens=4096, batches=8,
 )  # fmt: skip
 
 

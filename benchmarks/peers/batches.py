@@ -11,7 +11,6 @@ import numpy as np
 from jaxformer.batch import Batch
 from jaxformer.data.pipeline import evaluation_batches
 from jaxformer.data.plan import make_plan
-from jaxformer.data.ragged import Ragged
 from jaxformer.data.store import TokenizedCorpus, open_corpus
 from jaxformer.tokens import PAD
 from jaxformer.workdir import Workdir
@@ -84,27 +83,12 @@ def real_token_share(batches: Sequence[Batch]) -> float:
     return sum(np.count_nonzero(ids) for ids in sides) / sum(ids.size for ids in sides)
 
 
-def read_text(folder: Path, *, layout: str, join: int) -> Text:
-    """Read the training text of a workdir, every `join` pairs joined into one.
-
-    `layout`, unless empty, replaces the one of the config.
-    """
+def read_text(folder: Path) -> Text:
+    """Read the training text of a workdir."""
     workdir = Workdir(folder)
     batching = dict(workdir.read_record()["config"]["batches"])
     del batching["executor"]
-    batching["layout"] = layout or batching["layout"]
     corpus = open_corpus(folder / "corpus" / "train")
-    corpus = TokenizedCorpus(*(joined(side, join) for side in corpus))
     longest = max(int(side.lengths.max()) for side in corpus)
     batching["row_length"] = max(batching["row_length"], longest)
     return Text(corpus, workdir.read_tokenizer().vocab_size, batching)
-
-
-def joined(side: Ragged, count: int) -> Ragged:
-    """Join every `count` sequences into one, which keeps the last one's EOS alone."""
-    tokens = []
-    for end in range(count, len(side) + 1, count):
-        *others, last = (side[i] for i in range(end - count, end))
-        tokens.append(np.concatenate([*(each[:-1] for each in others), last]))
-    lengths = np.array([*map(len, tokens)])
-    return Ragged.one(np.concatenate(tokens), lengths)

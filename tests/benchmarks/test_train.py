@@ -10,7 +10,7 @@ from benchmarks.peers import batches
 from benchmarks.peers.products import products
 from jaxformer.data.ragged import Ragged
 from jaxformer.data.store import TokenizedCorpus
-from jaxformer.tokens import EOS, PAD
+from jaxformer.tokens import PAD
 
 
 @pytest.mark.parametrize("name", ["base", "small", "lstm", "convs2s", "tiny"])
@@ -23,13 +23,6 @@ def test_products_are_those_that_a_run_counts(name):
 
 def ragged(*sequences):
     return Ragged.of(sequences)
-
-
-def test_joined_sentences_keep_one_end():
-    side = ragged([5, 6, EOS], [7, EOS], [EOS], [8, EOS], [9, EOS])
-    found = batches.joined(side, 2)
-    assert [found[i].tolist() for i in range(2)] == [[5, 6, 7, EOS], [8, EOS]]
-    assert len(found) == 2
 
 
 @pytest.mark.parametrize("make", [batches.planned, batches.sorted_by_length])
