@@ -12,9 +12,9 @@ alone, the limit; "share of products" is the part of their rate that is reached.
 in the layout of this repository, PyTorch's sorted by length, both of at most --tokens
 entries a side; the rate is then of target tokens that are not padding. The first turn
 of each is not counted. Packages that are not installed are left out, and named. Each
-contestant has a process of its own, ours as commands set it up.
-All run on the GPU if there is one. A turn makes --updates updates and waits for the
-last; one update of a GPU is too short to time.
+contestant has a process of its own, ours as commands set it up. All run on the GPU if
+there is one. A turn makes --updates updates and waits for the last; one update of a GPU
+is too short to time.
 """
 
 import argparse

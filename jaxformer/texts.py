@@ -41,7 +41,8 @@ def read_text(
 
     Sources without a tag get `tag`; without `tag`, those of a file get that of corpus
     NAME, if `split` is NAME/SPLIT, or of all corpora. Also returns the run restricted
-    to the corpus NAME, or else to the first one with a tag of the sources.
+    to the corpus NAME, or else to the first one without a tag, if a source has none,
+    or with a tag of the sources.
 
     Raises InputError if only one file is given, if their lines do not match, for a tag
     that the vocabulary lacks, and for a line of a file without a tag if the corpora

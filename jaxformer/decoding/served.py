@@ -83,7 +83,8 @@ class ServedTranslator(Translator):
         own = {"request": request, "is_large": sum(lengths) > SMALL_REQUEST}
         for index, (tasks, _) in enumerate(texts):
             tasks = [task._replace(before=next(before), **own) for task in tasks]
-            self._submit(tasks, functools.partial(keep, index))
+            for task in self._reporting(tasks, functools.partial(keep, index)):
+                self._search.submit(task)
 
     def cancel(self, request: Any) -> None:
         """Drop all parts of a request, waiting or begun."""

@@ -47,7 +47,6 @@ class Searches:
         engine = make(batch_tokens=self._tokens)
         self.engines = [engine.limited(MOST_SLOTS // count) for _ in range(count)]
         self.phrased = make(batch_tokens=batch_tokens, with_phrases=True)
-        self._tasks: list[Task] = []
 
     def set_weights(self, weights: Any) -> None:
         """Replace the weights of all engines, which must be idle."""
@@ -59,37 +58,32 @@ class Searches:
         for engine in (*self.engines, self.phrased):
             engine.release()
 
-    def submit(self, task: Task) -> None:
-        """Queue a task. Its `done` may be called in any thread."""
-        if task.phrases:
-            self.phrased.submit(task)
-        else:
-            self._tasks.append(task)
+    def run(self, tasks: Sequence[Task], check_stop: Callable[[], None]) -> None:
+        """Run tasks, as `run_searches` does; drop them if it raises.
 
-    def run(self, check_stop: Callable[[], None]) -> None:
-        """Run all tasks, as `run_searches` does; drop them if it raises."""
+        Their `done` may be called in any thread.
+        """
         try:
-            self._divide()
+            self._divide([task for task in tasks if not task.phrases])
+            for task in tasks:
+                if task.phrases:
+                    self.phrased.submit(task)
             run_searches([each for each in self.engines if any(each.load)], check_stop)
             run_searches([self.phrased], check_stop)
         except BaseException:
             # A thread may still use the old engines.
             self.engines = [engine.limited(MOST_SLOTS) for engine in self.engines]
             self.phrased.clear()
-            self._tasks = []
             raise
 
-    def _divide(self) -> None:
-        """Give the tasks to all engines, or to one if they are few and fit together."""
-        count, longest = (
-            len(self._tasks),
-            max([0, *(len(t.source) for t in self._tasks)]),
-        )
-        are_few = count * self._width <= FEW and count * longest <= self._tokens
-        engines = self.engines[:1] if are_few else self.engines
-        for task, engine in zip(self._tasks, itertools.cycle(engines), strict=False):
+    def _divide(self, tasks: Sequence[Task]) -> None:
+        """Give tasks to all engines, or to one if they are few and fit together."""
+        longest = max([0, *(len(task.source) for task in tasks)])
+        are_few = len(tasks) * self._width <= FEW
+        fit = len(tasks) * longest <= self._tokens
+        engines = self.engines[:1] if are_few and fit else self.engines
+        for task, engine in zip(tasks, itertools.cycle(engines), strict=False):
             engine.submit(task)
-        self._tasks = []
 
 
 def run_searches(engines: Sequence[Engine], check_stop: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from typing import Any
@@ -198,9 +198,10 @@ class Translator(GivenPairs):
             ]
             # Longest first, by tokens; the number of characters is an estimate.
             texts.sort(key=lambda text: -max([0, *(len(t.source) for t in text[1])]))
+            given: list[Task] = []
             for i, tasks, _ in texts:
-                self._submit(tasks, functools.partial(keep, i))
-            self._search.run(check_stop if parts == 1 else lambda: None)
+                given += self._reporting(tasks, functools.partial(keep, i))
+            self._search.run(given, check_stop if parts == 1 else lambda: None)
             complete = [(*text, found.pop(i)) for i, *text in texts]
             done += zip((i for i, *_ in texts), self._joined(complete), strict=True)
         return done
@@ -259,10 +260,10 @@ class Translator(GivenPairs):
             begin, needed = [], 0  # the first part alone has the prefix
         return tasks, list(map(len, parts))
 
-    def _submit(
+    def _reporting(
         self, tasks: Sequence[Task], done: Callable[[list[list[Hypothesis]]], None]
-    ) -> None:
-        """Submit the tasks of one text; pass the hypotheses of its parts to `done`."""
+    ) -> Iterator[Task]:
+        """Let the tasks of one text pass the hypotheses of its parts to `done`."""
         found: list[list[Hypothesis] | None] = [None] * len(tasks)
         ended = itertools.count(1)  # several threads may finish one text
         if not tasks:
@@ -274,7 +275,7 @@ class Translator(GivenPairs):
                 done(found)
 
         for part, task in enumerate(tasks):
-            self._search.submit(task._replace(done=functools.partial(keep, part)))
+            yield task._replace(done=functools.partial(keep, part))
 
     def _hypotheses(self, source: list[int], found: SearchResult) -> list[Hypothesis]:
         return self._distinct(hypotheses_of(self.tokenizer, self._names, source, found))

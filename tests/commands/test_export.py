@@ -224,8 +224,8 @@ def test_the_card_has_the_score_of_the_test_text_that_reproduce_wrote(
 def test_the_program_in_the_card_translates_as_we_do(export, use, toy, cards, tmp_path):
     pytest.importorskip("torch", reason="not installed: extra `torch`")
     pytest.importorskip("transformers", reason="not installed: extra `torch`")
-    # Transformers has one limit of length for a batch, and we have one for each line:
-    # the same, if no translation of so little training reaches it.
+    # Transformers limits translations by the longest source, we limit each by its own.
+    # No translation reaches this limit.
     longer = "--config.decoding.extra_length=60"
     export("--format=huggingface", longer)
     folder = tmp_path / "exported"

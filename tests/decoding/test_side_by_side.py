@@ -43,12 +43,15 @@ def test_the_parts_of_a_text_are_divided_too():
     assert found == open_translator(split_sentences=True)(text)
 
 
-@pytest.mark.parametrize(("sentences", "searches"), [(5, 1), (6, 2)])
-def test_sixteen_hypotheses_or_fewer_have_one_search(sentences, searches):
-    """The beam has three."""
+@pytest.mark.parametrize(
+    ("sentences", "searches"),
+    [(SENTENCES[:1] * 5, 1), (SENTENCES[:1] * 6, 2), (SENTENCES[1:2] * 5, 2)],
+)
+def test_few_hypotheses_that_fit_one_search_have_one(sentences, searches):
+    """The beam has three; each search may have 32 tokens, and a long source has 16."""
     two = open_translator(searches=2)
     with mock.patch.object(side_by_side, "run_searches", wraps=run_searches) as run:
-        two(SENTENCES[:1] * sentences)
+        two(sentences)
     first, phrased = (call.args[0] for call in run.call_args_list)
     assert (len(first), len(phrased)) == (searches, 1)
 
