@@ -39,9 +39,9 @@ class EachHead:
     """Keys are [B, C H, K, M / C], values [B, H, M, U].
 
     `has_blocks` divides the keys of a cache into C blocks, each of whole slots and
-    contiguous. A CPU reads such keys from memory twice as fast (docs/speed.md). Blocks
-    share the axis of the heads: the product needs no other shape of the keys, for which
-    XLA would copy the cache in each step.
+    contiguous. A CPU reads such keys from memory twice as fast
+    (docs/speed_changes.md). Blocks share the axis of the heads: the product needs no
+    other shape of the keys, for which XLA would copy the cache in each step.
     """
 
     heads: int
