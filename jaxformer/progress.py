@@ -26,7 +26,10 @@ INTERVAL = 8.0  # seconds between two lines
 POLL = 0.2  # seconds
 # Names of compiled functions in the log. Others are reported by their own names.
 PROGRAMS = {
-    **dict.fromkeys(("update", "gradients", "accumulate"), "the training step"),
+    **dict.fromkeys(
+        ("update", "differentiate", "accumulate", "apply_gradients"),
+        "the training step",
+    ),
     **dict.fromkeys(("begin", "insert", "advance", "resize"), "the search"),
     "evaluate_batch": "the evaluation",
 }

@@ -120,6 +120,7 @@ def open_run(
     """
     folder = Workdir(workdir)
     config, tokenizer = folder.resolve(request), folder.read_tokenizer()
+    config.require_scores()
     if dtype == "auto":
         model = _make_run(folder, config, tokenizer).model
         dtype = processes.from_first(fastest_dtype(model))
@@ -217,15 +218,16 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
 
     None is what the config's `training` section asks for: the moving average if one is
     kept, else the average of the last `average` checkpoints; with `patience`, those of
-    the best step. A training of this run
-    may remove checkpoints meanwhile: then they are chosen again. Raises InputError for
-    parameters that cannot be read, and for any other word.
+    the best step. "best" is what was validated: the moving average if one is kept. A
+    training of this run may remove checkpoints meanwhile: then they are chosen again.
+    Raises InputError for parameters that cannot be read, and for any other word.
     """
     path, training = run.workdir.path, run.config.training
     if not run.workdir.checkpoints.exists():
         raise InputError(f"there is no checkpoint in {place_of(path)}; train it first")
     logger.info("reading parameters of %s", place_of(path))
-    field = "params" if which is not None or training.ema_decay is None else "ema"
+    averages = training.ema_decay is not None and which in (None, "best")
+    field = "ema" if averages else "params"
     if which is None:
         which = "latest" if field == "ema" else f"average:{training.average}"
         if training.patience is not None and read_scores(path, training.best_by):
@@ -245,7 +247,7 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
 
 def _read_choice(checkpoints: Checkpoints, which: str, field: str) -> Parameters:
     match which.split(":"):
-        case ["average", number] if number.isdecimal() and int(number) > 0:
+        case ["average", number] if _is_count(number) and int(number) > 0:
             return checkpoints.average(int(number), field=field)
         case ["latest"]:
             step = None
@@ -256,13 +258,17 @@ def _read_choice(checkpoints: Checkpoints, which: str, field: str) -> Parameters
                     f"no checkpoint in {checkpoints.directory} has a score yet; use "
                     "the checkpoint latest"
                 )
-        case [number] if number.isdecimal():
+        case [number] if _is_count(number):
             step = int(number)
         case _:
             raise InputError(
                 f"the checkpoint {which} is none of: a step, latest, best, average:N"
             )
     return checkpoints.restore_parameters(step, field=field)
+
+
+def _is_count(word: str) -> bool:
+    return word.isdecimal() and len(word) < 20  # Python refuses very long numbers
 
 
 def keep_compiled() -> None:

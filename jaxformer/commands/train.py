@@ -11,6 +11,7 @@ from jaxformer.config_files import ConfigRequest
 from jaxformer.run import keep_compiled, prepare_run
 from jaxformer.trainer import Job, train_past_divergence
 from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.checkpoint_files import find_damage
 from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,8 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
                 return train_past_divergence(Job(this, prepared, stop))
     except processes.StoppedError:
         folder = Workdir(workdir).checkpoints
-    step = Checkpoints(folder, keep=None, scores={}).latest_step() or 0
+    saved = reversed(Checkpoints(folder, keep=None, scores={}).steps())
+    step = next((step for step in saved if not find_damage(folder / str(step))), 0)
     logger.info(
         f"stopped at step {step:,}, which is saved; the same command resumes from there"
         if step

@@ -175,10 +175,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         says which. That of an imported model, step 0, is used only if there is no
         other. Raises InputError if there is no checkpoint or one is damaged.
         """
-        found = self.scheduled_steps()
-        if not (used := ([step for step in found if step] or found)[-count:]):
+        if not (used := [step for step in self.scheduled_steps() if step][-count:]):
             used = self._require_any()[-1:]
-            logger.warning("no checkpoint on schedule yet: using step %s", *used)
+            if used != [0]:
+                logger.warning("no checkpoint on schedule yet: using step %s", *used)
 
         def average() -> Any:
             read = (jax.tree.map(np.float32, self._read_field(n, field)) for n in used)

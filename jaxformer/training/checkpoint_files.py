@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,8 @@ class Writer:
                 withdraw(path)
                 vanished = path.with_name(path.name + UNFINISHED)
                 shutil.rmtree(vanished, ignore_errors=True)
-                os.rename(path, vanished)
+                with suppress(FileNotFoundError):  # someone removed it
+                    os.rename(path, vanished)
                 shutil.rmtree(vanished, ignore_errors=True)
 
 

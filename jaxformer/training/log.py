@@ -66,8 +66,14 @@ def _read(file: Path) -> tuple[list[dict], list[int]]:
 
 
 def score_by(name: str, values: Mapping[str, Any]) -> float:
-    """Return the score of an evaluation, `training.best_by`; the higher, the better."""
-    return -values[name] if name.endswith("nll") else values[name]
+    """Return the score of an evaluation, `training.best_by`; the higher, the better.
+
+    One that is not finite, or None as in the log, is the worst of all.
+    """
+    value = values[name]
+    if value is None or not math.isfinite(value):
+        return -math.inf
+    return -value if name.endswith("nll") else value
 
 
 def read_scores(workdir: Path, name: str) -> dict[int, float]:
@@ -75,7 +81,7 @@ def read_scores(workdir: Path, name: str) -> dict[int, float]:
     scores = [
         (line["step"], score_by(name, line))
         for line in read_metrics(workdir)
-        if line.get("kind") == "eval" and isinstance(line.get(name), float)
+        if line.get("kind") == "eval" and isinstance(line.get(name, ""), float | None)
     ]
     return dict(map(tuple, processes.from_first(scores)))
 

@@ -27,11 +27,12 @@ def make_schedule(
     warmup, peak = config.warmup_steps, config.peak_learning_rate
     level = d_model**-0.5 if peak is None else peak * warmup**0.5
     level *= config.learning_rate_scale
-    after_warmup = max(1, steps + 1 - warmup)
+    end = steps + 1.0  # may exceed int32
+    after_warmup = max(1.0, end - warmup)
 
     def schedule(count: jax.Array | int) -> jax.Array:
         step = jnp.asarray(count, jnp.float32) + 1.0
-        left = jnp.clip((steps + 1 - step) / after_warmup, 0.0, 1.0)
+        left = jnp.clip((end - step) / after_warmup, 0.0, 1.0)
         match config.schedule:
             case "inverse_sqrt":
                 rate = step**-0.5

@@ -30,8 +30,8 @@ def record_of(workdir):
 def begun(command, trained, tmp_path_factory):
     """Ten updates from the finished run, at a rate of about zero."""
     workdir = tmp_path_factory.mktemp("tuned") / "run"
-    average = "--config.training.ema_decay=0.5"
-    flags = (f"--init_from={trained.workdir}", average, *SHORT, *GENTLE)
+    changes = config_flags("training", ema_decay=0.5, initial_embeddings="vectors")
+    flags = (f"--init_from={trained.workdir}", *changes, *SHORT, *GENTLE)
     return workdir, command("train", *flags, workdir=workdir)
 
 
@@ -41,6 +41,7 @@ def test_a_run_begins_with_the_parameters_that_translate_uses_of_another(
     """And its moving average; with its tokeniser and its config, at step zero."""
     workdir, answer = begun
     assert (answer.result["step"], saved_steps(workdir)) == (10, [5, 10])
+    assert "they replace those of training.initial_embeddings" in answer.err
     average = read_parameters(open_run(trained.workdir), None)
     latest = read_parameters(open_run(trained.workdir), "latest")
     found, ema = last_state(workdir, "params", "ema")

@@ -92,7 +92,9 @@ MISTAKES = {
             (f"--checkpoint={word}", f"{word} is none of: a step, latest, best, averag")
             for word in ("last", "average:", "average:0", "average:x", "-1", "²")
         ),
+        ("--checkpoint=" + "9" * 5000, "9 is none of: a step, latest, best, averag"),
         ("--workdir=unscored --checkpoint=best", "score yet; use the checkpoint"),
+        ("--config.training.best_by=blue", "'blue'; use one of bleu"),
     ],
     "align": [
         ("--output=short", "--output=short exists"),

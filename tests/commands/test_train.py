@@ -194,3 +194,13 @@ def test_a_stop_is_immediate_while_all_updates_are_saved(
     result = command("train", *flags, workdir=own_run).result
     assert result == {"step": step, "stopped": True}
     assert (len(ended) == number) == (number == 2)
+
+
+def test_a_stop_names_no_damaged_checkpoint(command, own_run, monkeypatch):
+    truncate(own_run / "checkpoints" / "100")
+    monkeypatch.setattr(
+        sharding, "put_batch", lambda *_: signal.raise_signal(signal.SIGTERM)
+    )
+    stopped = command("train", *config_flags("training", steps=103), workdir=own_run)
+    assert stopped.result == {"step": 75, "stopped": True}
+    assert "stopped at step 75, which is saved" in stopped.err

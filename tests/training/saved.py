@@ -46,7 +46,7 @@ def save_all(directory, *steps, keep=9, scores=None, last=None):
     """Save steps; a negative one is saved off schedule."""
     with open_checkpoints(directory, keep, scores, last) as checkpoints:
         for step in steps:
-            checkpoints.save(abs(step), make_state(abs(step)), scheduled=step > 0)
+            checkpoints.save(abs(step), make_state(abs(step)), scheduled=step >= 0)
 
 
 def truncate(directory):

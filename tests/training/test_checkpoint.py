@@ -74,9 +74,13 @@ def test_average_is_the_mean_of_the_last_checkpoints(tmp_path, caplog):
         reader.average(2)
 
 
-def test_an_average_leaves_out_the_imported_model(tmp_path):
+def test_an_average_leaves_out_the_imported_model(tmp_path, caplog):
     save_all(tmp_path, 0)
     assert_same(open_checkpoints(tmp_path).average(5), make_state(0).params)
+    assert "on schedule" not in caplog.text
+    save_all(tmp_path, -5)  # stopped before the first checkpoint on schedule
+    assert_same(open_checkpoints(tmp_path).average(5), make_state(5).params)
+    assert "no checkpoint on schedule yet: using step 5" in caplog.text
     save_all(tmp_path, 20, 40)
     bias = open_checkpoints(tmp_path).average(5)["encoder"]["layer_0"]["bias"]
     np.testing.assert_allclose(bias, np.full(4, 30, np.float32))

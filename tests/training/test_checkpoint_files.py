@@ -2,6 +2,7 @@
 
 import random
 import resource
+import shutil
 
 import jax
 import pytest
@@ -103,6 +104,17 @@ def test_a_damaged_newest_checkpoint_is_named_skipped_and_replaced(tmp_path, cap
     reader = open_checkpoints(tmp_path)
     assert reader.steps() == [1, 3]
     assert_same(reader.restore_parameters(None), make_state(33).params)
+
+
+def test_a_checkpoint_that_someone_removed_does_not_end_training(tmp_path):
+    with open_checkpoints(tmp_path, keep=2) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, make_state(step))
+        checkpoints.wait()
+        shutil.rmtree(tmp_path / "1")
+        for step in (3, 4):
+            checkpoints.save(step, make_state(step))
+    assert open_checkpoints(tmp_path).steps() == [3, 4]
 
 
 def test_a_save_that_cannot_be_written_is_one_sentence_and_harms_nothing(

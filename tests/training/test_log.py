@@ -12,7 +12,7 @@ import types
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from jaxformer.training.log import MetricsLog, read_metrics, read_scores
+from jaxformer.training.log import MetricsLog, read_metrics, read_scores, score_by
 from tests.damage import flip_bit
 from tests.terminal import terminal
 
@@ -120,7 +120,9 @@ def test_the_scores_are_those_of_evaluations_during_training(tmp_path, open_log)
             log.train(step, SUMS, **RATES)
             log.record(step, "eval", {"bleu": bleu, "direction": "en-de"})
         log.record(30, "final", {"bleu": 40.0})  # of averaged parameters
-    assert read_scores(tmp_path, "bleu") == {10: 0.0, 20: 33.5}
+    scores = {10: 0.0, 20: 33.5, 30: -math.inf}  # the same as during training
+    assert read_scores(tmp_path, "bleu") == scores
+    assert score_by("nll", {"nll": math.nan}) == -math.inf
 
 
 def test_the_result_is_logged_once_and_that_of_a_shorter_run_is_kept(

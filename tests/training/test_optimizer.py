@@ -55,6 +55,7 @@ def test_a_schedule_rises_to_its_peak_and_then_takes_its_form(schedule):
         rate = rate_of(step, steps=1000, **given)
         assert rate == pytest.approx(2e-4 * share, rel=1e-5, abs=1e-12)
     assert rate_of(1000, steps=1000, **given) > 0
+    assert rate_of(1, steps=2**31 - 1, **given) == pytest.approx(1e-6)
 
 
 def adam(gradients, clip_norm, *, beta1=0.9, beta2=0.98, epsilon=1e-9):
