@@ -50,7 +50,7 @@ class OptimizerConfig(Section, name="optimizer"):
     )
     schedule: str = setting(
         "Learning rate after the warm-up: inverse_sqrt (equation 3), constant, or "
-        "linear or cosine, which fall to 0 at training.steps.",
+        "linear or cosine, which fall towards 0 at training.steps.",
         choices=("inverse_sqrt", "constant", "linear", "cosine"),
         free=True,
         absent="inverse_sqrt",
@@ -265,7 +265,7 @@ class Config:
     def changes(self, before: "Config") -> Iterator[tuple[str, Any, Any]]:
         """Yield name, old and new value of each key that is not free and differs."""
         for part, section in vars(self).items():
+            fixed = getattr(before, part).fixed()
             for key, new in section.fixed().items():
-                old = getattr(getattr(before, part), key, None)
-                if old != new:
+                if (old := fixed.get(key)) != new:
                     yield f"{part}.{key}", old, new

@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from unicodedata import normalize
 
 from jaxformer.corpus_weights import read_weights
 from jaxformer.errors import InputError, did_you_mean
 from jaxformer.settings import MOST_LENGTH, SEED, Section, setting
+from jaxformer.tokens import require_plain
 
 TAG = r">>[^<\s]+<<"  # what a tag looks like, in Marian's models as well
 
@@ -84,7 +84,7 @@ class DataConfig(Section, name="data"):
     vocab_size: int = setting("Ids of a vocabulary, 4 reserved ones included.", least=5)
     vocab_sentences: int = setting("Most sentences that train the vocabulary.", least=1)
     character_coverage: float = setting(
-        "Share of the text's characters that get an id.", above=0, most=1
+        "Share of the text's characters that get an id.", least=0.98, most=1
     )
     max_length: int = setting(
         "Tokens of a training sentence at most, end of sentence included; translation "
@@ -120,17 +120,8 @@ class DataConfig(Section, name="data"):
         super().__post_init__()
         if self.tag and not re.fullmatch(TAG, self.tag):
             raise InputError(f"data.tag is {self.tag!r}; use a form such as >>de<<")
-        for key, texts in (
-            ("tag", [self.tag]),
-            ("user_defined_symbols", self.user_defined_symbols),
-        ):
-            for text in texts:
-                if not text.isprintable() or text != normalize("NFC", text).strip():
-                    raise InputError(
-                        f"data.{key} has {text!r}; use printable characters in NFC, "
-                        "and no space at an end"
-                    )
         self.parts  # noqa: B018 - raises for an invalid corpus
+        require_plain([*self.tags, *self.user_defined_symbols])
         has_columns = self.corpora or self.corpus in ("jsonl", "parquet")
         if len(self.columns) not in (0, 2) or (self.columns and not has_columns):
             raise InputError(
@@ -189,14 +180,15 @@ class DataConfig(Section, name="data"):
                 )
         return parts
 
+    def fixed(self) -> dict[str, Any]:
+        values = super().fixed()
+        return values | {"corpora": _only(self.corpora, {"name", "weight", *values})}
+
     def prepared_by(self) -> dict[str, Any]:
         """The values that prepared text depends on: all but those of weights."""
         values = {**self.fixed(), "temperature": None}
         values["tokenizer"] = ""  # compared by its content
-        values["corpora"] = [
-            {key: value for key, value in corpus.items() if key != "weight"}
-            for corpus in self.corpora
-        ]
+        values["corpora"] = _only(self.corpora, {"name", *values})
         values["trained"] = [*self.training_texts]
         return values
 
@@ -210,7 +202,8 @@ class DataConfig(Section, name="data"):
         given = {name: self.parts[name].weight(update) for name in sizes}
         power = 1.0 / (self.temperature or 1.0)
         counts = {name: size**power for name, size in sizes.items()}
-        factor = sum(sizes.values()) / sum(counts.values())
+        total = sum(given[name] * sizes[name] for name in sizes)
+        factor = total / (sum(given[name] * counts[name] for name in sizes) or 1)
         return {
             name: given[name] * factor * counts[name] / max(1, size)
             for name, size in sizes.items()
@@ -239,7 +232,9 @@ class DataConfig(Section, name="data"):
     @property
     def has_dev(self) -> bool:
         """Whether a key says where a validation text is."""
-        return bool(self.dev or self.dev_source or self.corpus.startswith("builtin:"))
+        if self.corpus == "files":
+            return bool(self.dev_source)
+        return bool(self.dev or self.corpus.startswith("builtin:"))
 
     @property
     def texts(self) -> dict[str, "SplitOf"]:
@@ -291,3 +286,7 @@ class Part(NamedTuple):
 
 def _updates(parts: Mapping[str, Part]) -> list[int]:
     return sorted({update for part in parts.values() for update in part.weights})
+
+
+def _only(corpora: Sequence[Mapping[str, Any]], keys: set[str]) -> list[dict[str, Any]]:
+    return [{key: own[key] for key in own if key in keys} for own in corpora]

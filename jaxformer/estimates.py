@@ -94,6 +94,7 @@ def describe_corpora(checked: Run, sizes: dict[str, int]) -> list[str]:
 def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str, Any]:
     """Log the model's parameters and what an update consists of; return figures."""
     setup, train = make_training_setup(checked), prepared.report["train"]
+    dropped = ", ".join(f"{n:,} {why}" for why, n in train["dropped"].items() if n)
     params = abstract_state(setup.mesh, setup.init).params
     parts = parameters_by_part(params)
     changed = jax.tree.leaves(trainable(params, checked.config.training.freeze))
@@ -108,6 +109,7 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     lines = [
         f"text        {train['kept']:,} pairs to train on, "
         f"{describe_vocabulary(checked.tokenizer)}",
+        *([f"            {dropped} dropped"] if dropped else []),
         *describe_corpora(checked, prepared.sizes()),
         f"model       {sum(parts.values()):>13,} parameters",
         *(f"            {count:>13,} {part}" for part, count in parts.items()),

@@ -245,7 +245,7 @@ def open_bytes(path: Path) -> BinaryIO:
 def find_files(pattern: str) -> list[Path]:
     """Return the file of that name, or the files that match the glob, sorted."""
     if not (url := url_of(pattern)):
-        path = Path(pattern).expanduser()
+        path = Path(os.path.expanduser(pattern))  # unlike Path.expanduser: no error
         found = [path] if path.is_file() else glob.glob(str(path), recursive=True)
         return sorted(map(Path, found))
     scheme = url.partition(":")[0]

@@ -3,10 +3,15 @@
 A sentence of n pieces is a sequence of n + 1 ids: the pieces, then EOS.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
+from unicodedata import normalize
+
+from jaxformer.errors import InputError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
+_NAMES = "<pad>", "<unk>", "<s>", "</s>"  # theirs in SentencePiece
 
 
 class Tokenizer(Protocol):
@@ -35,3 +40,18 @@ class Tokenizer(Protocol):
 
     def language_code(self, text: str) -> str:
         """Return the tag, a piece such as ">>fra<<", that begins a source, or ""."""
+
+
+def require_plain(symbols: Sequence[str]) -> None:
+    """Raise InputError unless all tags and symbols can be pieces of a vocabulary."""
+    for text in symbols:
+        is_plain = text.isprintable() and text == normalize("NFC", text)
+        if not is_plain or re.search(r"^$|[\s\u2581]", text) or text in _NAMES:
+            raise InputError(
+                f"data.user_defined_symbols or data.tag has {text!r}; use NFC and "
+                f"printable characters, no space, none of {', '.join(_NAMES)}"
+            )
+    if len({*symbols}) < len(symbols):
+        raise InputError(
+            "data.user_defined_symbols has a text twice, or a tag; leave it out"
+        )

@@ -21,6 +21,7 @@ from pathlib import Path
 from jaxformer import processes
 from jaxformer.config import Config
 from jaxformer.config_files import ConfigRequest, parse_config
+from jaxformer.data.corpus import open_prepared
 from jaxformer.data.given_tokenizer import (
     are_files,
     load_given,
@@ -173,7 +174,10 @@ class Workdir:
         own, given = self.tokenizer_file, config.data.tokenizer
         is_prepared = self.corpus.exists()
         if is_prepared and not (config.training.init_from or are_files(given)):
-            return None
+            settings = open_prepared(self.path).report["settings"] if given else {}
+            # The file may be gone since then; the name of another one is an error.
+            is_same = given in ("", settings.get("tokenizer", ""))
+            return None if is_same else load_given(given, is_shared=True)
         if config.training.init_from:
             run = Workdir(Path(config.training.init_from))
             given, tokenizer = run.tokenizer_file, run.read_tokenizer()

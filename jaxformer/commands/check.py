@@ -13,6 +13,7 @@ from typing import Any
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
 from jaxformer.data.corpus import open_prepared
+from jaxformer.data.survey import require_same_text
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.files import require_output
@@ -83,6 +84,9 @@ def check(
 
         if run.has_checkpoints() and run.corpus.exists():  # it may be in training
             checked, prepared = open_run(run.path, config), open_prepared(run.path)
+            with processes.sharing_mistakes():
+                if processes.is_first():  # the text is inspected beside the corpus
+                    require_same_text(text, run.path, prepared.report)
         else:
             with prepare_run(run.path, config) as (checked, prepared):
                 pass

@@ -13,14 +13,17 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from jaxformer.data.text import normalise
+
 _PARTS = 64
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("pair", "<u8")])
 
 
 def pair_digests(pairs: Iterable[tuple[str, str]]) -> list[bytes]:
-    """Return the hash of each pair, 16 bytes."""
+    """Return the hash of each pair, 16 bytes: the same for the same normalised text."""
     # No line contains a line end.
-    lines = (f"{source}\n{target}".encode() for source, target in pairs)
+    sides = ((normalise(source), normalise(target)) for source, target in pairs)
+    lines = ("\n".join(pair).encode() for pair in sides)
     return [*map(xxhash.xxh3_128_digest, lines)]
 
 

@@ -1,7 +1,9 @@
 """Stream sentence pairs from files, TFDS or the built-in grammar."""
 
 import glob
-from collections.abc import Iterable, Iterator
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -99,8 +101,10 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
                     f"data.{keys[0]} matches {len(sources)} files but data.{keys[1]} "
                     f"matches {len(targets)}: each source file needs its target file"
                 )
+            if len(sources) > 1:
+                targets = _partners(sources, targets, *map(setting, keys))
         case "directory", "":
-            stem = Path(setting("directory"), setting(split)).expanduser()
+            stem = os.path.expanduser(Path(setting("directory"), setting(split)))
             sources = [_find_either(f"{stem}.{config.source_language}")]
             targets = [_find_either(f"{stem}.{config.target_language}")]
         case _:
@@ -143,6 +147,37 @@ def _find(pattern: str) -> list[Path]:
         found = "no file matches" if glob.has_magic(pattern) else "there is no file"
         raise InputError(f"{found} {pattern}")
     return paths
+
+
+def _partners(
+    sources: Sequence[Path], targets: Sequence[Path], source: str, target: str
+) -> list[Path]:
+    """Return the target file of each source file: for its wildcards the glob has alike.
+
+    Sorted names would pair news.en and news.x.en with news.x.fr and news.fr.
+    """
+    of = {_wildcards(target, path): path for path in targets}
+    found = [of.get(_wildcards(source, path)) for path in sources]
+    if None in found:
+        alone = sources[found.index(None)]
+        raise InputError(
+            f"{file_name(alone)} has no target file: none of {target} has the same "
+            f"text for the wildcards of {source}; give both sides' files equal names "
+            "but for the language"
+        )
+    return found
+
+
+def _wildcards(pattern: str, path: Path) -> tuple[str | None, ...]:
+    """Return what the wildcards of a glob match in a path."""
+    forms = {"**/": "((?:.*/)?)", "**": "(.*)", "*": "([^/]*)"}
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])", os.path.expanduser(Path(pattern)))
+    regex = "".join(
+        forms.get(part, "(.)") if number % 2 else re.escape(part)
+        for number, part in enumerate(parts)
+    )
+    match = re.fullmatch(regex, str(path), re.DOTALL)
+    return match.groups() if match else (str(path),)
 
 
 def _find_either(name: str) -> Path:

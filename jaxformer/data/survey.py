@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 SURVEY = "survey.json"
 _TOKENIZER = "tokenizer.model"
-_FORMAT = 2  # of unfinished folders; those of another one are not continued
+_FORMAT = 3  # of unfinished folders; those of another one are not continued
 Sides = tuple[list[str], list[str]]
 
 
@@ -230,12 +230,15 @@ def require_same_text(
             "tokenizer.model in it to prepare it again"
         )
     try:
-        if files_of(config) == report["files"] or _hash_text(config) == report["text"]:
+        files = None
+        files = files_of(config)
+        if files == report["files"] or _hash_text(config) == report["text"]:
             return
     except InputError as error:
         folders = config.directory, config.data_dir
-        if folders == (before.directory, before.data_dir):
-            return
+        is_same_place = folders == (before.directory, before.data_dir)
+        if is_same_place and (files is None or config.corpus.startswith("tfds:")):
+            return  # it is gone
         fault = f"cannot be compared ({error})"
     raise InputError(
         f"{place_of(workdir)} was prepared with the text in {report['folder']}, and "

@@ -146,6 +146,8 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
     if not texts:
         raise InputError("the training text has no sentence to learn a vocabulary of")
     model = io.BytesIO()
+    # SentencePiece leaves out longer ones. The number is in the model's bytes.
+    longest = max(len(text.encode()) for text in texts)
     # In a thread, because the main thread handles signals only outside of C++, where an
     # exception of a handler becomes a RuntimeError.
     train = partial(ThreadPoolExecutor(1).submit, SentencePieceTrainer.train)
@@ -158,6 +160,7 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
             user_defined_symbols=[*config.tags, *config.user_defined_symbols],
+            max_sentence_length=max(4192, longest),  # bytes; 4192: its default
             normalization_rule_name="identity",
             num_threads=8,  # in the model's bytes: the same hash on every machine
             pad_id=PAD,

@@ -127,7 +127,8 @@ def _findings(corpus: dict[str, Any]) -> Iterator[tuple[str, dict, int, str]]:
 
 
 def _describe_lengths(splits: dict[str, Any]) -> Iterator[str]:
-    yield f"{'':<20}{'median':>8}{'90 %':>8}{'99 %':>8}{'longest':>9}"
+    width = max(6, *(len(name) + 1 for name in splits))
+    yield f"{'':<{width + 14}}{'median':>8}{'90 %':>8}{'99 %':>8}{'longest':>9}"
     for name, split in splits.items():
         for unit in ("words", "pieces"):
             for side in SIDES:
@@ -135,11 +136,11 @@ def _describe_lengths(splits: dict[str, Any]) -> Iterator[str]:
                     lengths = np.repeat(list(counts), list(counts.values()))
                     values = np.percentile(lengths, (50, 90, 99))
                     columns = "".join(f"{value:>8.0f}" for value in values)
-                    yield f"{name:<6}{side} {unit:<7}{columns}{lengths.max():>9,}"
+                    yield f"{name:<{width}}{side} {unit:<7}{columns}{lengths.max():>9,}"
         if percentiles := split.get("ratio", {}).get("percentiles"):
             least, half, most = (percentiles[percent] for percent in (1, 50, 99))
-            yield f"{name:<6}target pieces for a source piece: median {half:.2f}"
-            yield f"{'':<6}1 % of pairs below {least:.2f}, 1 % above {most:.2f}"
+            yield f"{name:<{width}}target pieces for a source piece: median {half:.2f}"
+            yield f"{'':<{width}}1 % of pairs below {least:.2f}, 1 % above {most:.2f}"
 
 
 def _quote(before: str, text: str, after: str = "") -> str:

@@ -67,6 +67,11 @@ def test_the_text_is_reported(result, text):
     assert "test.en" in result["corpus"]["left_out"]["test"]
 
 
+def test_pairs_that_preparing_drops_are_counted(check, workdir, result):
+    """A check of a prepared folder says it too."""
+    assert "1 empty, 1 duplicate dropped" in check(workdir=workdir).err
+
+
 def test_tokens_are_those_of_the_text(result, workdir):
     train = open_prepared(workdir).train
     updates = result["updates_per_epoch"]

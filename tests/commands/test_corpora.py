@@ -56,6 +56,39 @@ def test_an_epoch_has_each_corpus_by_its_weight(mixed):
     assert (examples < short).sum() == round(0.5 * short)
 
 
+@pytest.mark.parametrize("weights", [(0.1, 1), (3, 0)])
+def test_a_temperature_keeps_the_length_of_an_epoch(mixed, weights):
+    """Shares are those of n^(1/T) pairs, times the given weights."""
+    corpora = [
+        {**corpus, "weight": weight}
+        for corpus, weight in zip(
+            open_run(mixed[0]).config.data.corpora, weights, strict=True
+        )
+    ]
+    data = replace(open_run(mixed[0]).config.data, corpora=corpora, temperature=5.0)
+    sizes = {"short": 1_000_000, "long": 10_000}
+    found = data.weights(sizes, 0)
+    pairs = {name: found[name] * size for name, size in sizes.items()}
+    assert sum(pairs.values()) == pytest.approx(weights @ np.array([*sizes.values()]))
+    share = weights[1] * 10_000**0.2 / (weights[0] * 1_000_000**0.2)
+    assert pairs["long"] / pairs["short"] == pytest.approx(share)
+
+
+def test_the_test_text_of_a_corpus_may_change(mixed, mixed_flags, command):
+    corpora = json.loads(mixed_flags[-1].partition("=")[2])
+    corpora[1]["test"] = "dev"
+    flag = f"--config.data.corpora={json.dumps(corpora)}"
+    again = command("prepare", *mixed_flags[:-1], flag, workdir=mixed[0])
+    assert "as it was prepared" in again.err
+
+
+def test_files_without_a_validation_text_have_none(mixed):
+    """The inherited `dev` is a key of other kinds of text."""
+    data = open_run(mixed[0]).config.data
+    corpora = [data.corpora[0], {"name": "files", "corpus": "files"}]
+    assert [*replace(data, corpora=corpora).dev_texts] == ["short"]
+
+
 def test_weights_change_at_an_update(command, toy, mixed_flags, tmp_path):
     """From update 7 on the long text alone; epochs of both stages are in full."""
     corpora = json.loads(mixed_flags[-1].partition("=")[2])

@@ -96,4 +96,8 @@ def test_a_tokeniser_that_is_refused_is_not_left_in_the_workdir(command, toy, tm
     refused = command("prepare", *toy.flags, given, workdir=run).complaint
     assert f"is another tokeniser than {tmp_path}/other.model; use another" in refused
     (tmp_path / "other.model").unlink()
+    refused = command("prepare", *toy.flags, given, workdir=run).complaint
+    assert "other.model cannot be read: [Errno 2]" in refused
+    given = given.replace("other", "own")
+    (tmp_path / "own.model").unlink()
     assert command("prepare", *toy.flags, given, workdir=run).result == answer.result

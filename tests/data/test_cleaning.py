@@ -64,6 +64,8 @@ def test_repeated_pairs_are_found_in_chunks_of_any_size(tmp_path):
     pairs += [("a b", "c"), ("a", "b c"), ("a b", "c"), ("", "x"), ("x", "")]
     seen = set()
     expected = [pair in seen or seen.add(pair) is not None for pair in pairs]
+    pairs.append((" a  b", "c\t"))  # the same after normalisation
+    expected.append(True)
     for size in (1, 7, len(pairs)):
         with closing(PairHashes(tmp_path / "hashes")) as hashes:
             for start in range(0, len(pairs), size):

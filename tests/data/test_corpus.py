@@ -201,6 +201,23 @@ def test_parts_are_named_and_a_name_may_look_like_a_glob(tmp_path, folder):
     assert [a for a, _ in pairs] == ["x"] * 4
 
 
+def test_files_are_paired_by_what_the_wildcards_match(tmp_path, folder):
+    """Sorted, news.en comes before news.extra.en, and news.fr after news.extra.fr."""
+    for name, pairs in {"news": PAIRS[:1], "news.extra": PAIRS[1:]}.items():
+        for language, lines in zip(("en", "fr"), zip(*pairs, strict=True), strict=True):
+            write_lines(tmp_path / f"{name}.{language}", lines)
+    files = {**FILES, "train_source": "n*.en", "train_target": "n*.fr"}
+    assert read(folder, **files) == PAIRS
+    for name in ("text/x/a", "text/y/z/a"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        write_split(tmp_path / name, PAIRS[:1] if "/x/" in name else PAIRS[1:])
+    deep = {"train_source": "text/**/[ab].en", "train_target": "./text/**/[ab].de"}
+    assert read(folder, **{**FILES, **deep}) == PAIRS
+    (tmp_path / "news.extra.fr").rename(tmp_path / "news.old.fr")
+    refused = r"news\.extra\.en has no target file: none of n\*\.fr has the same text"
+    assert_refused(folder, refused, **files)
+
+
 def test_lines_end_at_newline_only(tmp_path, folder):
     separators = "a\u2028b\x85c\x0bd\x0ce\x1cf\u2029g\rh"
     (tmp_path / "train.en").write_bytes(f"\ufeff{separators}\r\n\r\n1\n2".encode())
@@ -346,6 +363,10 @@ def test_other_text_is_refused_and_the_same_text_may_move(
         prepare(moved, run)
     (tmp_path / "moved").rename(tmp_path / "text")
     with pytest.raises(InputError, match="differs"):  # changed where it was
+        prepare(folder, run)
+    write_split(tmp_path / "text" / "val", PAIRS[:2])
+    write_lines(tmp_path / "text" / "val.de", ["Ein Mann rennt ."])
+    with pytest.raises(InputError, match=r"cannot be compared \(.* 2 lines but .* 1:"):
         prepare(folder, run)
     write_split(tmp_path / "text" / "val", PAIRS[:2])
     prepare(folder, run)

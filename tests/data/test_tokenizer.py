@@ -201,6 +201,12 @@ def test_rare_characters_can_be_left_out(tmp_path, coverage, is_unknown):
     assert (UNK in tokenizer.encode(["Ω"])[0]) == is_unknown
 
 
+def test_long_sentences_train_the_vocabulary(tmp_path):
+    """SentencePiece would leave out those of more than 4,192 bytes."""
+    tokenizer = train(tmp_path / "m", ["a b c", "жук " * 1000])
+    assert UNK not in tokenizer.encode(["жук"])[0]
+
+
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
