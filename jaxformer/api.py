@@ -33,8 +33,11 @@ def Translator(
     `jaxformer.decoding.options.TranslateOptions`, such as beam_size or n_best. The
     sentences and lines of a text are translated one by one, unless the option
     `split_sentences` is False. Raises InputError for a run that cannot be opened,
-    TypeError for an unknown option.
+    TypeError for an unknown option, or one folder where a list is needed.
     """
+    for name, folders in (("ensemble", ensemble), ("rerank", rerank)):
+        if isinstance(folders, str | Path):
+            raise TypeError(f"{name} is one folder, {folders}; give a list")
     folders = {
         "ensemble": [Path(folder) for folder in ensemble],
         "rerank": [Path(folder) for folder in rerank],

@@ -51,13 +51,18 @@ def read_config_file(name: str) -> Values:
     file, colon, row = name.partition(":")
     path = _find(file)
     try:
-        get_config = runpy.run_path(str(path))["get_config"]
+        get_config = runpy.run_path(str(path)).get("get_config")
+        if get_config is None:
+            raise InputError(f"the config file {file} has no get_config; write one")
         if colon and not inspect.signature(get_config).parameters:
             raise InputError(f"the config file {file} has no rows; leave out :{row}")
-        return get_config(*([row] if colon else [])).to_dict()
+        values = get_config(*([row] if colon else [])).to_dict()
+        if not isinstance(values, Mapping):
+            raise TypeError(f"get_config gives a {type(values).__name__} of values")
+        return values
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"the config file {file} fails: {type(error).__name__}: {error}"
         ) from error

@@ -89,8 +89,8 @@ FLAG_LIST = (
     Flag("quantization", str, "Type of the exported weights.", "float32",
          choices=("float32", "float16", "bfloat16", "int8", "int8_float32",
                   "int8_float16", "int8_bfloat16", "int16")),
-    Flag("source_length", int, "Source tokens that a stablehlo program takes.", 64, 2,
-         MOST_LENGTH),
+    Flag("source_length", int, "Source tokens that a stablehlo program takes; by "
+         "default 64.", least=2, most=MOST_LENGTH),
     Flag("license", str, "Licence of the model that its card for Hugging Face states, "
          "such as apache-2.0; without it the card says that none is stated."),
     Flag("runner", str, "Runner of Apache Beam that reads the text on many machines, "
@@ -208,12 +208,12 @@ COMMANDS = {
     "score": Command(
         "Sum the log-probability of given translations; --reference=FILE.jsonl takes "
         "those of translate --json.",
-        ("checkpoint", "batch_tokens", "tag", *_PAIRS, "details"),
+        ("checkpoint", "tag", *_PAIRS, "details"),
     ),
     "align": Command(
         "Align given translations, by words or pieces; --output=FILE.npz keeps all "
         "attention.",
-        ("checkpoint", "batch_tokens", "tag", *_PAIRS, "units", "output"),
+        ("checkpoint", "tag", *_PAIRS, "units", "output"),
     ),
     "serve": Command(
         "Serve translations over HTTP, with a page to try them.",

@@ -45,6 +45,9 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACC
 
 def run_process() -> NoReturn:
     """Run the command line of this process and end it."""
+    for name in ("stdin", "stdout", "stderr"):  # None if the shell has closed it
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r+"))
     try:
         code = main(sys.argv)
     except KeyboardInterrupt:  # before the command

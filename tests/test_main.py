@@ -155,3 +155,8 @@ def test_a_process_ends_when_its_command_has_ended():
         printed = time.monotonic()
         assert program.wait(20) == 0
     assert time.monotonic() - printed < 1
+
+
+def test_closed_standard_streams_do_not_matter():
+    command = f"{sys.executable} -m jaxformer.main --mode=reproduce <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], cwd=ROOT).returncode == 0

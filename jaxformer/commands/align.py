@@ -7,6 +7,7 @@ word 0 to target word 0, and 1 to 2. A tag that is added to a source is no word.
 "0/source" and "0/target".
 """
 
+import io
 import re
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from jaxformer.data.text import read_lines
 from jaxformer.decoding.forced import pharaoh
 from jaxformer.decoding.parts import Encode
 from jaxformer.errors import InputError
-from jaxformer.files import require_output
+from jaxformer.files import require_output, write_atomically
 from jaxformer.progress import track
 from jaxformer.texts import read_text
 from jaxformer.translators import open_translator
@@ -65,7 +66,9 @@ def run(
             arrays |= {f"{line}/{key}": value for key, value in maps._asdict().items()}
     sys.stdout.buffer.flush()
     if output is not None:
-        np.savez_compressed(output, **arrays)
+        content = io.BytesIO()
+        np.savez_compressed(content, **arrays)
+        write_atomically(output, content.getvalue())
 
 
 def word_links(

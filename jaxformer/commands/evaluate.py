@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxformer import processes
 from jaxformer.config_files import ConfigRequest
+from jaxformer.data.text import COMPRESSED
 from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.translate import Translator
 from jaxformer.errors import InputError
@@ -38,9 +39,11 @@ def run(
 ) -> dict:
     """Return BLEU, chrF, NLL and perplexity; `output` gets a translation per line.
 
-    A COMET checkpoint adds its score.
+    An ensemble has neither NLL nor perplexity. A COMET checkpoint adds its score.
     """
     require_output(output)
+    if output is not None and output.suffix in COMPRESSED:
+        raise InputError(f"--output={output} would be plain text; choose another name")
     metric = open_comet(comet, comet_python, options.get("minimum_bayes_risk"))
     whole, tag = open_run(workdir, config, dtype), options.get("tag", "")
     this, text = read_text(whole, source, reference, split, tag)
@@ -97,5 +100,8 @@ def evaluate(
     params, options = open_models(run, **options)
     evaluator = make_evaluator(run, text, **options)
     done = evaluator(params, under_all=True)
+    if options["members"]:  # nothing but translation is that of all models
+        no_loss = dict.fromkeys(("loss", "nll", "ppl", "accuracy"))
+        done = done._replace(scores=done.scores | no_loss)
     logger.info("%s", done)
     return done, evaluator.translator

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import processes
-from jaxformer.commands.reproduce import RECORD
-from jaxformer.config import TrainingConfig
+from jaxformer.commands.reproduce import CHOOSING, RECORD
+from jaxformer.config import Config, TrainingConfig
 from jaxformer.config_files import ConfigRequest, parse_config
 from jaxformer.data.corpus import open_prepared
-from jaxformer.data_config import DataConfig
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.errors import InputError
 from jaxformer.export.ctranslate2 import write_ctranslate2
@@ -34,7 +33,7 @@ def run(
     format: str | None,
     quantization: str,
     output: Path | None,
-    source_length: int,
+    source_length: int | None,
     license: str | None,
     **search: Any,
 ) -> dict:
@@ -51,6 +50,10 @@ def run(
             f"--quantization={quantization} is not for --format={format}, whose "
             "weights are float32; leave it out"
         )
+    if source_length is not None and format != "stablehlo":
+        raise InputError(
+            f"--source_length={source_length} is for --format=stablehlo; leave it out"
+        )
     if license is not None and format != "huggingface":
         raise InputError(
             f"--license={license} is for the card of --format=huggingface; leave it out"
@@ -62,7 +65,7 @@ def run(
     write = {
         "ctranslate2": partial(write_ctranslate2, quantization=quantization),
         "huggingface": export_marian,
-        "stablehlo": partial(write_stablehlo, source_length=source_length),
+        "stablehlo": partial(write_stablehlo, source_length=source_length or 64),
     }[format]
     path = output if url_of(output) else Path(os.path.abspath(output))
     size = 0
@@ -121,21 +124,24 @@ def scores_of(run: Run, checkpoint: str | None) -> list[TextScores]:
         if (line["kind"], line["step"]) == (kind, step)
     ]
     if kind == "final" and (folder / RECORD).is_file():
-        found += _reproduced(folder / RECORD, data, step)
+        found += _reproduced(folder / RECORD, run.config, step)
     return found
 
 
 def choice_of(config: TrainingConfig) -> tuple:
     """The keys that choose the parameters of a run."""
-    return config.average, config.ema_decay, config.patience, config.best_by
+    return tuple(getattr(config, key) for key in CHOOSING)
 
 
-def _reproduced(file: Path, data: DataConfig, step: int | None) -> list[TextScores]:
+def _reproduced(file: Path, config: Config, step: int | None) -> list[TextScores]:
     """The score of the test text that --mode=reproduce has written for a step."""
+    name = text_name(config.data, "test")
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         has_flags = any(each.startswith("--") for each in record["changed"])
-        if has_flags or record["budget"]["steps"] != step:
+        budget = record["budget"]["steps"], record["budget"]["averaged_checkpoints"]
+        is_same = budget == (step, config.training.average)
+        if has_flags or not is_same or record.get("text", name) != name:
             return []
         bleu = record["every_bleu"][0]
         scores = {"bleu": (bleu["bleu"], bleu["signature"])}
@@ -143,4 +149,4 @@ def _reproduced(file: Path, data: DataConfig, step: int | None) -> list[TextScor
         raise InputError(
             f"{file} cannot be read ({error!r}); make it again with --mode=reproduce"
         ) from None
-    return [TextScores(text_name(data, "test"), "test", scores)]
+    return [TextScores(name, "test", scores)]

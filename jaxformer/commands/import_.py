@@ -47,8 +47,8 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     imported = parse_config(
         {
             **values,
-            "data": {**values["data"], "shared_vocabulary": is_shared},
-            "model": {**values["model"], **checkpoint.model},
+            "data": {**values.get("data", {}), "shared_vocabulary": is_shared},
+            "model": {**values.get("model", {}), **checkpoint.model},
         }
     )
     training = imported.training

@@ -52,6 +52,7 @@ def run(
         for name, folder in zip(report.unique_names(workdirs), workdirs, strict=True)
     }
     require_output(page_file, [".html"])
+    report.require_own(page_file.with_suffix(".json"))
     data = of_split(next(iter(runs.values())), split).config.data
     test = data.test_source if data.corpus == "files" else data.test
     has_test = test or data.corpus.startswith("builtin")

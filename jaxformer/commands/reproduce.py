@@ -19,6 +19,7 @@ from jaxformer.commands.evaluate import evaluate
 from jaxformer.config_files import ConfigRequest, Values
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import SCORERS
+from jaxformer.export.model_card import text_name
 from jaxformer.files import require_output, write_atomically
 from jaxformer.reports import reproduction
 from jaxformer.run import open_run
@@ -29,6 +30,8 @@ from jaxformer.workdir import Workdir, installed_versions
 logger = logging.getLogger(__name__)
 
 RECORD = "reproduced.json"
+# The keys of `training` that choose the parameters of a run.
+CHOOSING = "average", "ema_decay", "patience", "best_by"
 
 
 def run(
@@ -45,6 +48,10 @@ def run(
 ) -> dict:
     """Reproduce one row and return the result, or list all rows."""
     if row is None:
+        given = {"steps": steps, "source": source, "reference": reference, **options}
+        for name, value in {**given, "config": config.values}.items():
+            if value is not None:
+                raise InputError(f"--{name} is for one row; add --row=NAME")
         return list_rows(workdir, output)
     if output is not None:
         raise InputError("--output is a page of all rows; leave out --row or --output")
@@ -76,10 +83,14 @@ def reproduce(
     this = open_run(workdir, config)
     this, text = read_text(this, **texts)
     done, _ = evaluate(this, text, **options)
-    # A run that was trained before may have other values of keys that may change.
-    ours = {**folder.read_record()["config"], "decoding": ours["decoding"]}
+    # A run that was trained before may have other values of keys that may change. Of
+    # these, the score depends on the command's.
+    scored = {"training": CHOOSING, "data": ("test", "test_source", "test_target")}
+    record = {**folder.read_record()["config"], "decoding": ours["decoding"]}
+    for name, keys in scored.items():
+        record[name] |= {key: ours[name][key] for key in keys}
     # The record has lists where a config file has tuples.
-    ours, theirs = (json.loads(json.dumps(each)) for each in (ours, theirs))
+    ours, theirs = (json.loads(json.dumps(each)) for each in (record, theirs))
     flags = {**options, **texts}
     changed = reproduction.changed_values(ours, theirs) + [
         f"--{name}={value}"
@@ -96,6 +107,7 @@ def reproduce(
     }
     result = {
         "row": row,
+        "text": text_name(this.config.data, "test"),
         "budget": budget,
         "ppl": done.scores["ppl"],
         "direction": this.config.data.direction,
@@ -138,7 +150,7 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
         try:
             results[str(file.parent)] = result = json.loads(file.read_text())
             reproduction.describe(reproduction.beside_ours(result["row"], results))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, InputError) as error:
             raise InputError(
                 f"{file} cannot be read ({error!r}); make it again with --row"
             ) from None

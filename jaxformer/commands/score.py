@@ -29,7 +29,6 @@ def run(
     source: Path | None,
     reference: Path | None,
     split: str,
-    batch_tokens: int | None = None,
     tag: str = "",
 ) -> dict:
     """Sum the log-probability of sentence pairs, in nats.
@@ -41,15 +40,17 @@ def run(
     keep_compiled()
     this = open_run(workdir, config)
     if reference is not None and reference.suffix == ".jsonl":
-        if source is not None:
-            raise InputError(f"{reference} holds its sources; leave out --source")
+        if source is not None or tag:
+            raise InputError(
+                f"{reference} holds its sources; leave out --source and --tag"
+            )
         given = read_found(reference)
     else:
         _, text = read_text(this, source, reference, split, tag)
         pairs = enumerate(zip(*text, strict=True), start=1)
         given = [({"line": line}, *pair) for line, pair in pairs]
     params = load_parameters(this, checkpoint)
-    batch_tokens = batch_tokens or this.config.decoding.batch_tokens
+    batch_tokens = this.config.decoding.batch_tokens
     rows = batch_sharding(local_mesh())
     forcing = TeacherForcing(
         this.model, this.tokenizer, batch_tokens=batch_tokens, rows=rows

@@ -45,7 +45,7 @@ class Evaluation(NamedTuple):
     """Translations of a text, and their scores."""
 
     translations: list[str]
-    scores: dict[str, Any]  # by the names of `averages` and `Scores`
+    scores: dict[str, Any]  # by the names of `averages`, or None, and `Scores`
     every_bleu: list[Score]  # under every scorer, or none
 
     def __str__(self) -> str:
@@ -57,13 +57,16 @@ class Evaluation(NamedTuple):
         ]
         if table:
             table.insert(0, "\nthe same translations under every scorer:")
-        return (
-            f"nll {scores['nll']:.4f}, ppl {scores['ppl']:.2f}, "
-            f"accuracy {100 * scores['accuracy']:.1f} %, "
+        line = ""
+        if scores["nll"] is not None:
+            line = f"nll {scores['nll']:.4f}, ppl {scores['ppl']:.2f}, "
+            line += f"accuracy {100 * scores['accuracy']:.1f} %, "
+        line += (
             f"BLEU {scores['bleu']:.2f} {scores['direction']} ({scores['signature']}), "
             f"lower-cased tokenised BLEU {scores['bleu_lc_tok']:.2f}, "
             f"chrF {scores['chrf']:.2f}"
-        ) + "".join(table)
+        )
+        return line + "".join(table)
 
 
 class PairScorer:

@@ -166,6 +166,21 @@ def write(data: Mapping[str, Any], output: Path) -> Path:
     return beside
 
 
+def require_own(beside: Path) -> None:
+    """Raise InputError for a file that is there and is not the data of a report."""
+    try:
+        is_own = "runs" in json.loads(beside.read_bytes())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, TypeError, RecursionError):
+        is_own = False
+    if not is_own:
+        raise InputError(
+            f"{beside} is where the report's data would be, and is another file; give "
+            "--output another name"
+        )
+
+
 def unique_names(folders: Sequence[Path]) -> list[str]:
     """Return the shortest ends of paths that tell them apart.
 
@@ -173,7 +188,7 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
     """
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(each[-depth:]) for each in parts]
+        names = [str(Path(*each[-depth:])) for each in parts]
         if len(set(names)) == len(names):
             return names
     twice = max(names, key=names.count)

@@ -93,13 +93,20 @@ async function showCandidate() {
     $("unshown").textContent = `No attention: ${error.message}.`;
     return;
   }
-  const chosen = $("layer").value || attention.cross.length - 1;
-  $("layer").replaceChildren(
-    ...attention.cross.map((_, n) => element("option", { value: n }, `${n + 1}`)),
-  );
-  $("layer").value = chosen;
-  showTokens();
+  for (const option of $("kind").options) option.hidden = !attention[option.value].length;
+  if (!attention[$("kind").value].length) $("kind").value = "cross";
+  showLayers();
   $("attention").hidden = false;
+}
+
+function showLayers() {
+  const layers = attention[$("kind").value];
+  const chosen = $("layer").value || layers.length - 1;
+  $("layer").replaceChildren(
+    ...layers.map((_, n) => element("option", { value: n }, `${n + 1}`)),
+  );
+  $("layer").value = Math.min(chosen, layers.length - 1);
+  showTokens();
 }
 
 /** The text of a token; SentencePiece marks the start of a word by U+2581. */
@@ -166,7 +173,7 @@ $("tokens").addEventListener("mouseover", ({ target }) => {
   showHeads();
 });
 $("candidates").addEventListener("change", () => attempt(showCandidate));
-$("kind").addEventListener("change", showTokens);
+$("kind").addEventListener("change", showLayers);
 $("layer").addEventListener("change", showHeads);
 $("tokens").addEventListener("change", showHeads);
 $("copy").addEventListener("click", async () => {

@@ -10,7 +10,7 @@ import pytest
 
 from jaxformer.progress import track
 from tests.comet_package import score
-from tests.commands.runs import pair_flags
+from tests.commands.runs import metrics, pair_flags
 
 
 def test_the_result_has_the_promised_keys_for_a_split_and_for_files(use, toy, tmp_path):
@@ -97,3 +97,11 @@ def test_comet_scores_the_translations_with_their_sources_and_references(
     for name in ("evaluate", "translate"):
         refused = use(name, "--comet_python=python", stdin=["bo"]).complaint
         assert "comet_python=python is for" in refused
+
+
+def test_an_ensemble_has_no_perplexity(use, trained):
+    """That of its first model would stand beside the BLEU of all."""
+    answer = use("evaluate", f"--ensemble={trained.workdir}", "--split=dev")
+    assert (answer.result["nll"], answer.result["ppl"]) == (None, None)
+    assert answer.result["bleu"] == metrics(trained.workdir, "final")[0]["bleu"]
+    assert "ppl" not in answer.err

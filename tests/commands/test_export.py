@@ -208,13 +208,22 @@ def test_the_card_has_the_score_of_the_test_text_that_reproduce_wrote(
 ):
     output = f"--output={tmp_path / 'exported'}"
     bleu = {"scorer": "sacreBLEU", "bleu": 12.345, "signature": "a|b"}
-    record = {"changed": [], "budget": {"steps": 100}, "every_bleu": [bleu]}
+    record = {"changed": [], "every_bleu": [bleu]}
+    record["budget"] = {"steps": 100, "averaged_checkpoints": 2}
+    record["text"] = f"{toy.directory.name}/test"
     (own_run / "reproduced.json").write_text(json.dumps(record))
     command("export", "--format=huggingface", output, workdir=own_run)
     card = cards.ModelCard.load(tmp_path / "exported" / "README.md")
     test = card.data.eval_results[-1]
     assert (test.dataset_split, test.metric_value) == ("test", 12.35)
     assert test.dataset_name == f"{toy.directory.name}/test"
+    for number, other in enumerate(
+        ({"text": "text/other"}, {"budget": {"steps": 100, "averaged_checkpoints": 1}})
+    ):
+        (own_run / "reproduced.json").write_text(json.dumps(record | other))
+        command("export", "--format=huggingface", f"{output}{number}", workdir=own_run)
+        card = cards.ModelCard.load(tmp_path / f"exported{number}" / "README.md")
+        assert {each.dataset_split for each in card.data.eval_results} == {"validation"}
     (own_run / "reproduced.json").write_text("{}")
     refused = command("export", "--format=huggingface", f"{output}2", workdir=own_run)
     assert "reproduced.json cannot be read" in refused.complaint

@@ -84,6 +84,7 @@ MISTAKES = {
         ("--source=binary --reference=short", "binary, line 2: byte 1"),
         ("--split=tset", "'tset'"),
         ("--output=new/text", NOT_THERE),
+        ("--output=new.gz", "--output=new.gz would be plain text; choose another"),
         ("--split=dev --workdir=torn", TORN),
     ],
     "score": [
@@ -116,18 +117,21 @@ MISTAKES = {
         ("--compare=other", "other and run translate different texts"),
         ("--output=run", "does not end in .html"),
         ("--output=new/page.html", NOT_THERE),
+        ("--output=run/config.html", "run/config.json is where the report's data wou"),
     ],
     "reproduce": [
         ("--row=tabel3/A_h1", "did you mean table3/A_h1?"),
         ("--row=table3/E --workdir=", "--workdir is missing; give the folder to train"),
         ("--workdir=new", "there is no folder new"),
         ("--workdir=spoilt", "spoilt/reproduced.json cannot be read"),
+        ("--workdir=other", "other/reproduced.json cannot be read (InputError"),
         ("--output=page.txt", "does not end in .html"),
         ("--output=new/page.html", NOT_THERE),
         ("--output=page.html --row=table3/E", "leave out --row or --output"),
     ],
     "export": [
         ("", "give --format=ctranslate2"),
+        ("--format=huggingface --output=new --source_length=8", "is for --format=sta"),
         ("--format=stablehlo", "--output is missing; give the new folder"),
         ("--format=huggingface --output=new --quantization=int8", "int8 is not for"),
         ("--format=huggingface --output=run", "run exists already; choose a new"),
@@ -167,6 +171,7 @@ def folder(trained, toy, tmp_path_factory):
     (unscored / "metrics.jsonl").unlink()
     (spoilt / "tokenizer.model").write_bytes(b"nothing")
     (spoilt / "reproduced.json").write_text('{"row": "table3/E"}')
+    (other / "reproduced.json").write_text('{"row": "table9/E"}')
     values = Workdir(other).read_record()["config"]
     values["data"]["test"] = "dev"
     Workdir(other).write_record(parse_config(values), Workdir(other).read_tokenizer())

@@ -59,6 +59,10 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     assert "holds a run of 20 steps" in reproduce("--steps=10").complaint
     untrained = reproduce(*changes, "--config.optimizer.learning_rate_scale=0.5")
     assert untrained.result["changed"] == changes
+    scored = reproduce(*changes, "--config.training.average=1").result
+    assert scored["budget"]["averaged_checkpoints"] == 1
+    assert scored["changed"] == ["training.average=1, the row has 2", *changes]
+    reproduce(*changes)
 
     page = tmp_path / "page.html"
     listed = command("reproduce", f"--output={page}", workdir=workdir.parent).result
@@ -72,6 +76,11 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     html = page.read_text()
     assert re.search(rf'31\.40</td>\s*<td class="number">{bleu:.2f}</td>', html)
     assert all(score["signature"] in html for score in kept["every_bleu"])
+
+
+@pytest.mark.parametrize("flag", ["--steps=3", "--beam_size=2", "--checkpoint=7"])
+def test_what_is_for_one_row_needs_its_name(command, flag):
+    assert "is for one row; add --row=NAME" in command("reproduce", flag).complaint
 
 
 def test_all_rows_are_listed_without_any_run(command):

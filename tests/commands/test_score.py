@@ -110,6 +110,8 @@ def test_lines_that_translate_did_not_write_are_refused(use, tmp_path, line, mes
     assert message in use("score", f"--reference={file}").complaint
     both = (f"--reference={file}", f"--source={file}")
     assert "holds its sources; leave out --source" in use("score", *both).complaint
+    tagged = use("score", f"--reference={file}", "--tag=>>de<<")
+    assert "leave out --source and --tag" in tagged.complaint
 
 
 def test_checkpoints_are_chosen_by_name(score, pairs, trained):

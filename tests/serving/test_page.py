@@ -9,7 +9,7 @@ from selenium.webdriver.support.select import Select
 
 from tests import browser as chromium
 
-from .conftest import EXAMPLES, HEADS, LAYERS, reverse, tokens, weights
+from .conftest import ENCODER_LAYERS, EXAMPLES, HEADS, LAYERS, reverse, tokens, weights
 
 driver = chromium.driver
 SENTENCE = "Yesterday the teacher gave the children two extraordinary books"
@@ -76,9 +76,12 @@ def test_attention_is_shown_of_the_chosen_token_layer_kind_and_candidate(browser
     titles = browser.read(first, "each.title")
     percents = [f"{round(100 * float(weight))} %" for weight in expected[0]]
     assert [title.rpartition(": ")[2] for title in titles] == percents
+    browser.choose("#layer", f"{LAYERS - 1}")
     browser.choose("#kind", "encoder")
     assert len(browser.all("#tokens label")) == len(tokens(SENTENCE))
+    assert browser.read("#layer option") == [f"{n + 1}" for n in range(ENCODER_LAYERS)]
     browser.choose("#kind", "decoder")
+    assert browser.read("#layer option") == [f"{n + 1}" for n in range(LAYERS)]
     assert browser.read(first)[0] == "start"
     browser.choose("#candidates", f"{reverse(SENTENCE)}!")
     browser.until_shown(f"{reverse(SENTENCE)}!")
