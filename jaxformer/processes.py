@@ -68,6 +68,7 @@ def join(
         jax.distributed.initialize(
             *flags,
             cluster_detection_method="deactivate" if is_single else None,
+            local_device_ids=[] if _is_alone_on_machine() else None,
             initialization_timeout=join_timeout,
             heartbeat_timeout_seconds=peer_timeout,
         )
@@ -83,6 +84,17 @@ def join(
     sys.stdout.flush()
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+
+
+def _is_alone_on_machine() -> bool:
+    """Whether Slurm or Open MPI has given this task a machine of its own.
+
+    It then gets all GPUs, unless JAX_LOCAL_DEVICE_IDS chooses some.
+    """
+    get = os.environ.get
+    counts = get("SLURM_NTASKS", ""), get("SLURM_STEP_NUM_NODES")
+    is_alone = counts[0] == counts[1] or get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+    return is_alone and "JAX_LOCAL_DEVICE_IDS" not in os.environ
 
 
 def _check(address: str | None, count: int | None, mine: int | None) -> None:

@@ -53,6 +53,44 @@ def test_a_single_task_of_a_scheduler_has_all_gpus(monkeypatch, name):
     assert start.call_args.kwargs["cluster_detection_method"] == "deactivate"
 
 
+@pytest.mark.parametrize(
+    ("variables", "devices"),
+    [
+        ({"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "2"}, []),
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_NODES": "2"}, None),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, []),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, None),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "JAX_LOCAL_DEVICE_IDS": "0,1"}, None),
+        ({}, None),
+    ],
+)
+def test_one_task_a_machine_has_all_its_gpus(monkeypatch, variables, devices):
+    start = mock.Mock(side_effect=[RuntimeError("enough")])
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
+    monkeypatch.setattr(jax.distributed, "initialize", start)
+    monkeypatch.setattr(processes.PEERS, "end", lambda _: sys.exit(3))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="3"):
+        processes.join(**cluster())
+    assert start.call_args.kwargs["local_device_ids"] == devices
+
+
+def test_no_devices_are_chosen_for_one_task_a_machine():
+    """JAX takes an empty list as no choice, also where it finds Slurm."""
+    script = (
+        "import jax;"
+        "from jax._src import clusters;"
+        "found = clusters.ClusterEnv.auto_detect_unset_distributed_params;"
+        "print(found('a:1', 1, 0, [], None, 1))"
+    )
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "a", "SLURM_NTASKS": "2"}
+    slurm |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_NODES": "2"}
+    command = [sys.executable, "-c", script]
+    found = subprocess.check_output(command, env=os.environ | slurm, text=True)
+    assert found == "('a:1', 1, 0, [])\n"
+
+
 def test_an_abort_of_one_process_is_not_taken_for_a_lost_peer():
     """`join` undoes its preparations when there are no peers."""
     script = (
