@@ -229,16 +229,16 @@ def require_same_text(
             f"({'; '.join(changed)}): use another workdir, or delete corpus and "
             "tokenizer.model in it to prepare it again"
         )
+    is_gone = True
     try:
-        files = None
         files = files_of(config)
+        is_gone = config.corpus.startswith("tfds:")  # of which no file is named
         if files == report["files"] or _hash_text(config) == report["text"]:
             return
     except InputError as error:
         folders = config.directory, config.data_dir
-        is_same_place = folders == (before.directory, before.data_dir)
-        if is_same_place and (files is None or config.corpus.startswith("tfds:")):
-            return  # it is gone
+        if is_gone and folders == (before.directory, before.data_dir):
+            return
         fault = f"cannot be compared ({error})"
     raise InputError(
         f"{place_of(workdir)} was prepared with the text in {report['folder']}, and "
