@@ -84,7 +84,7 @@ class DataConfig(Section, name="data"):
     vocab_size: int = setting("Ids of a vocabulary, 4 reserved ones included.", least=5)
     vocab_sentences: int = setting("Most sentences that train the vocabulary.", least=1)
     character_coverage: float = setting(
-        "Share of the text's characters that get an id.", least=0.98, most=1
+        "Share of the text's characters that get an id.", above=0, most=1
     )
     max_length: int = setting(
         "Tokens of a training sentence at most, end of sentence included; translation "
@@ -121,7 +121,8 @@ class DataConfig(Section, name="data"):
         if self.tag and not re.fullmatch(TAG, self.tag):
             raise InputError(f"data.tag is {self.tag!r}; use a form such as >>de<<")
         self.parts  # noqa: B018 - raises for an invalid corpus
-        require_plain([*self.tags, *self.user_defined_symbols])
+        require_plain("tag", [self.tag])
+        require_plain("user_defined_symbols", self.user_defined_symbols)
         has_columns = self.corpora or self.corpus in ("jsonl", "parquet")
         if len(self.columns) not in (0, 2) or (self.columns and not has_columns):
             raise InputError(

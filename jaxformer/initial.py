@@ -25,7 +25,7 @@ def new_state(this: Run, setup: TrainingSetup) -> TrainState:
     if training.init_from:
         logger.info("beginning with the parameters of %s", training.init_from)
         if training.initial_embeddings:
-            logger.warning("they replace those of training.initial_embeddings")
+            logger.warning("training.init_from replaces training.initial_embeddings")
         params = read_parameters(open_run(Path(training.init_from)), None)
         return with_parameters(
             state, lambda drawn: jax.tree.map(sharding.place, params, drawn)

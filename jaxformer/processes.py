@@ -92,8 +92,10 @@ def _is_alone_on_machine() -> bool:
     It then gets all GPUs, unless JAX_LOCAL_DEVICE_IDS chooses some.
     """
     get = os.environ.get
-    counts = get("SLURM_NTASKS", ""), get("SLURM_STEP_NUM_NODES")
-    is_alone = counts[0] == counts[1] or get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+    if local := get("OMPI_COMM_WORLD_LOCAL_SIZE"):  # perhaps within a job of Slurm
+        is_alone = local == "1"
+    else:
+        is_alone = get("SLURM_NTASKS", "") == get("SLURM_STEP_NUM_NODES")
     return is_alone and "JAX_LOCAL_DEVICE_IDS" not in os.environ
 
 

@@ -3,7 +3,6 @@
 A sentence of n pieces is a sequence of n + 1 ids: the pieces, then EOS.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Protocol
 from unicodedata import normalize
@@ -11,7 +10,7 @@ from unicodedata import normalize
 from jaxformer.errors import InputError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-_NAMES = "<pad>", "<unk>", "<s>", "</s>"  # theirs in SentencePiece
+NAMES = "<pad>", "<unk>", "<s>", "</s>"  # theirs in SentencePiece
 
 
 class Tokenizer(Protocol):
@@ -42,16 +41,11 @@ class Tokenizer(Protocol):
         """Return the tag, a piece such as ">>fra<<", that begins a source, or ""."""
 
 
-def require_plain(symbols: Sequence[str]) -> None:
-    """Raise InputError unless all tags and symbols can be pieces of a vocabulary."""
-    for text in symbols:
-        is_plain = text.isprintable() and text == normalize("NFC", text)
-        if not is_plain or re.search(r"^$|[\s\u2581]", text) or text in _NAMES:
+def require_plain(key: str, texts: Sequence[str]) -> None:
+    """Raise InputError unless texts of a key of `data` are as text is prepared."""
+    for text in texts:
+        if not text.isprintable() or text != normalize("NFC", text).strip():
             raise InputError(
-                f"data.user_defined_symbols or data.tag has {text!r}; use NFC and "
-                f"printable characters, no space, none of {', '.join(_NAMES)}"
+                f"data.{key} has {text!r}; use printable characters in NFC, and no "
+                "space at an end"
             )
-    if len({*symbols}) < len(symbols):
-        raise InputError(
-            "data.user_defined_symbols has a text twice, or a tag; leave it out"
-        )

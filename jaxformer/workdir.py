@@ -174,10 +174,11 @@ class Workdir:
         own, given = self.tokenizer_file, config.data.tokenizer
         is_prepared = self.corpus.exists()
         if is_prepared and not (config.training.init_from or are_files(given)):
+            is_shared = config.data.shared_vocabulary
             settings = open_prepared(self.path).report["settings"] if given else {}
             # The file may be gone since then; the name of another one is an error.
             is_same = given in ("", settings.get("tokenizer", ""))
-            return None if is_same else load_given(given, is_shared=True)
+            return None if is_same else load_given(given, is_shared=is_shared)
         if config.training.init_from:
             run = Workdir(Path(config.training.init_from))
             given, tokenizer = run.tokenizer_file, run.read_tokenizer()

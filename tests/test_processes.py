@@ -60,6 +60,14 @@ def test_a_single_task_of_a_scheduler_has_all_gpus(monkeypatch, name):
         ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_NODES": "2"}, None),
         ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, []),
         ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, None),
+        (
+            {
+                "SLURM_NTASKS": "2",
+                "SLURM_STEP_NUM_NODES": "2",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "8",
+            },
+            None,
+        ),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "JAX_LOCAL_DEVICE_IDS": "0,1"}, None),
         ({}, None),
     ],

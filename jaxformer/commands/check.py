@@ -73,6 +73,7 @@ def check(
     config: ConfigRequest, run: Workdir, memory_gib: float | None, output: Path | None
 ) -> dict:
     """Report on plan, text, memory and time; the first process inspects the text."""
+    processes.gather(None)  # connects them; later one may be busy for too long
     text = run.resolve(config).data
     background = inspect_in_background(text) if processes.is_first() else nullcontext()
     with background as inspected:

@@ -162,8 +162,8 @@ def _partners(
         alone = sources[found.index(None)]
         raise InputError(
             f"{file_name(alone)} has no target file: none of {target} has the same "
-            f"text for the wildcards of {source}; give both sides' files equal names "
-            "but for the language"
+            f"text for the wildcards of {source}; write the language outside of the "
+            "wildcards, as in en/*.en and de/*.de"
         )
     return found
 
@@ -171,7 +171,9 @@ def _partners(
 def _wildcards(pattern: str, path: Path) -> tuple[str | None, ...]:
     """Return what the wildcards of a glob match in a path."""
     forms = {"**/": "((?:.*/)?)", "**": "(.*)", "*": "([^/]*)"}
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])", os.path.expanduser(Path(pattern)))
+    parts = re.split(
+        r"(\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\])", os.path.expanduser(Path(pattern))
+    )
     regex = "".join(
         forms.get(part, "(.)") if number % 2 else re.escape(part)
         for number, part in enumerate(parts)

@@ -199,6 +199,10 @@ def folder_of(config: DataConfig) -> str:
     return url_of(config.directory) or str(Path(config.directory).absolute())
 
 
+def _folders(config: DataConfig) -> list[tuple[str, str]]:
+    return [(data.directory, data.data_dir) for data, _ in _splits(config)]
+
+
 def files_of(config: DataConfig) -> list[list]:
     """The text's files with sizes and times, which change when the text does."""
     found: list[list] = []
@@ -232,12 +236,12 @@ def require_same_text(
     is_gone = True
     try:
         files = files_of(config)
-        is_gone = config.corpus.startswith("tfds:")  # of which no file is named
+        # No file of TFDS is named.
+        is_gone = any(data.corpus.startswith("tfds:") for data, _ in _splits(config))
         if files == report["files"] or _hash_text(config) == report["text"]:
             return
     except InputError as error:
-        folders = config.directory, config.data_dir
-        if is_gone and folders == (before.directory, before.data_dir):
+        if is_gone and _folders(config) == _folders(before):
             return
         fault = f"cannot be compared ({error})"
     raise InputError(

@@ -20,7 +20,9 @@ from jaxformer.data.tokenizer import Tokenizer, pair_of
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.progress import progress
-from jaxformer.tokens import BOS, EOS, PAD, UNK
+from jaxformer.tokens import BOS, EOS, NAMES, PAD, UNK
+
+LONGEST = 4192  # bytes of a sentence that SentencePiece trains on by default
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +96,10 @@ class VocabularySamples:
         """Make empty samples.
 
         `texts` are the numbers of sources and of targets that are not blank, if known:
-        then samples of a part of them are not much larger than its share.
+        then samples of a part of them are not much larger than its share. Raises
+        InputError as `require_trainable` does.
         """
+        require_trainable(config)
         size, counts = config.vocab_sentences, texts
         if config.shared_vocabulary:
             counts = [sum(texts)]
@@ -136,6 +140,28 @@ class VocabularySamples:
         return tokenizer
 
 
+def require_trainable(config: DataConfig) -> None:
+    """Raise InputError for keys with which SentencePiece trains no vocabulary."""
+    if config.character_coverage < 0.98:
+        raise InputError(
+            f"data.character_coverage is {config.character_coverage}; a vocabulary is "
+            "trained with 0.98 to 1"
+        )
+    for text in config.user_defined_symbols:
+        if not text or re.search(r"[\s\u2581]", text) or text in NAMES:
+            raise InputError(
+                f"data.user_defined_symbols has {text!r}; use texts without spaces and "
+                f"U+2581 that are none of {', '.join(NAMES)}"
+            )
+
+
+def _has_long_word(text: str) -> bool:
+    """Whether a word has more than LONGEST bytes; SentencePiece may fail on it."""
+    if len(text) <= LONGEST // 4:
+        return False
+    return any(len(word.encode()) > LONGEST for word in text.split())
+
+
 def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
     """Train a vocabulary of `model_type` on normalised texts, with all tags.
 
@@ -143,11 +169,13 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
     `VocabularySamples.train` does.
     """
     vocab_size = config.vocab_size
+    texts = [text for text in texts if not _has_long_word(text)]
     if not texts:
         raise InputError("the training text has no sentence to learn a vocabulary of")
     model = io.BytesIO()
-    # SentencePiece leaves out longer ones. The number is in the model's bytes.
-    longest = max(len(text.encode()) for text in texts)
+    # SentencePiece leaves out longer texts. The number is in the model's bytes.
+    longest = max(LONGEST, *(len(text.encode()) for text in texts))
+    symbols = [*config.tags, *config.user_defined_symbols]
     # In a thread, because the main thread handles signals only outside of C++, where an
     # exception of a handler becomes a RuntimeError.
     train = partial(ThreadPoolExecutor(1).submit, SentencePieceTrainer.train)
@@ -159,8 +187,8 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
             vocab_size=vocab_size,
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
-            user_defined_symbols=[*config.tags, *config.user_defined_symbols],
-            max_sentence_length=max(4192, longest),  # bytes; 4192: its default
+            user_defined_symbols=list(dict.fromkeys(symbols)),
+            max_sentence_length=longest,
             normalization_rule_name="identity",
             num_threads=8,  # in the model's bytes: the same hash on every machine
             pad_id=PAD,

@@ -82,6 +82,16 @@ def test_the_test_text_of_a_corpus_may_change(mixed, mixed_flags, command):
     assert "as it was prepared" in again.err
 
 
+def test_a_folder_that_does_not_exist_is_no_text_that_is_gone(
+    mixed, mixed_flags, command
+):
+    corpora = json.loads(mixed_flags[-1].partition("=")[2])
+    corpora[1]["directory"] = "/nowhere"
+    flag = f"--config.data.corpora={json.dumps(corpora)}"
+    refused = command("prepare", *mixed_flags[:-1], flag, workdir=mixed[0])
+    assert "cannot be compared (there is no /nowhere/train.en" in refused.complaint
+
+
 def test_files_without_a_validation_text_have_none(mixed):
     """The inherited `dev` is a key of other kinds of text."""
     data = open_run(mixed[0]).config.data

@@ -41,7 +41,7 @@ def test_a_run_begins_with_the_parameters_that_translate_uses_of_another(
     """And its moving average; with its tokeniser and its config, at step zero."""
     workdir, answer = begun
     assert (answer.result["step"], saved_steps(workdir)) == (10, [5, 10])
-    assert "they replace those of training.initial_embeddings" in answer.err
+    assert "training.init_from replaces training.initial_embeddings" in answer.err
     average = read_parameters(open_run(trained.workdir), None)
     latest = read_parameters(open_run(trained.workdir), "latest")
     found, ema = last_state(workdir, "params", "ema")

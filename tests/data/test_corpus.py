@@ -211,7 +211,7 @@ def test_files_are_paired_by_what_the_wildcards_match(tmp_path, folder):
     for name in ("text/x/a", "text/y/z/a"):
         (tmp_path / name).parent.mkdir(parents=True)
         write_split(tmp_path / name, PAIRS[:1] if "/x/" in name else PAIRS[1:])
-    deep = {"train_source": "text/**/[ab].en", "train_target": "./text/**/[ab].de"}
+    deep = {"train_source": "text/**/[]ab].en", "train_target": "./text/**/[]ab].de"}
     assert read(folder, **{**FILES, **deep}) == PAIRS
     (tmp_path / "news.extra.fr").rename(tmp_path / "news.old.fr")
     refused = r"news\.extra\.en has no target file: none of n\*\.fr has the same text"

@@ -25,7 +25,7 @@ from jaxformer.data.tokenizer import (
     pack_tokenizer,
     pair_of,
 )
-from jaxformer.data.vocabulary import Sample, train_tokenizer
+from jaxformer.data.vocabulary import Sample, VocabularySamples, train_tokenizer
 from jaxformer.errors import InputError
 from jaxformer.processes import interrupts
 from jaxformer.tokens import BOS, EOS, PAD, UNK
@@ -205,6 +205,39 @@ def test_long_sentences_train_the_vocabulary(tmp_path):
     """SentencePiece would leave out those of more than 4,192 bytes."""
     tokenizer = train(tmp_path / "m", ["a b c", "жук " * 1000])
     assert UNK not in tokenizer.encode(["жук"])[0]
+
+
+def test_very_long_words_do_not_train_the_vocabulary(tmp_path):
+    """SentencePiece fails on them."""
+    texts = [*TEXT, "Ω" * 100_000]
+    tokenizer = train(tmp_path / "m", texts, model_type="unigram", vocab_size=150)
+    assert (
+        tokenizer.content
+        == train(tmp_path / "n", TEXT, model_type="unigram", vocab_size=150).content
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"character_coverage": 0.9}, "is 0.9; a vocabulary is trained with 0.98 to 1"),
+        ({"user_defined_symbols": ("</s>",)}, "has '</s>'; use texts without spaces"),
+        ({"user_defined_symbols": ("two men",)}, "has 'two men'; use texts without"),
+        ({"user_defined_symbols": ("",)}, "has ''; use texts"),
+    ],
+)
+def test_keys_that_train_no_vocabulary_are_refused_before_the_text_is_read(
+    changes, said
+):
+    """They are no mistake where a tokeniser is given."""
+    values = {"character_coverage": 1.0, "user_defined_symbols": ()} | changes
+    with pytest.raises(InputError, match=said):
+        VocabularySamples(SimpleNamespace(**values))
+
+
+def test_a_symbol_may_also_be_a_tag(tmp_path):
+    given = {"user_defined_symbols": (">>de<<", "N"), "tags": [">>de<<"]}
+    assert train(tmp_path / "m", **given).pieces().count(">>de<<") == 1
 
 
 @pytest.mark.parametrize(
