@@ -10,7 +10,6 @@ from unicodedata import normalize
 from jaxformer.errors import InputError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-NAMES = "<pad>", "<unk>", "<s>", "</s>"  # theirs in SentencePiece
 
 
 class Tokenizer(Protocol):
@@ -42,7 +41,7 @@ class Tokenizer(Protocol):
 
 
 def require_plain(key: str, texts: Sequence[str]) -> None:
-    """Raise InputError unless texts of a key of `data` are as text is prepared."""
+    """Raise InputError unless all texts of a key of `data` are printable and NFC."""
     for text in texts:
         if not text.isprintable() or text != normalize("NFC", text).strip():
             raise InputError(

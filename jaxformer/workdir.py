@@ -176,7 +176,7 @@ class Workdir:
         if is_prepared and not (config.training.init_from or are_files(given)):
             is_shared = config.data.shared_vocabulary
             settings = open_prepared(self.path).report["settings"] if given else {}
-            # The file may be gone since then; the name of another one is an error.
+            # A file removed since is not needed; a name that was not used is an error.
             is_same = given in ("", settings.get("tokenizer", ""))
             return None if is_same else load_given(given, is_shared=is_shared)
         if config.training.init_from:

@@ -158,18 +158,18 @@ def test_configs_of_jaxformer_are_found_from_anywhere(tmp_path, monkeypatch, nam
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("def get_config(:\n", "SyntaxError"),
-        ("def get_config():\n    return {}['a']\n", "KeyError: 'a'"),
-        ("def get_config():\n    return {}\n", "to_dict"),
+        ("def get_config(:\n", "fails: .*SyntaxError"),
+        ("def get_config():\n    return {}['a']\n", "fails: KeyError: 'a'"),
+        ("def get_config():\n    return {}\n", "fails: .*to_dict"),
         ("def config():\n    pass\n", "has no get_config; write one"),
-        ("raise SystemExit(0)\n", "SystemExit: 0"),
-        ("class C:\n    to_dict = list\n\n\nget_config = C\n", "gives a list of val"),
+        ("raise SystemExit(0)\n", "fails: SystemExit: 0"),
+        ("class C:\n    to_dict = list\n\n\nget_config = C\n", "fails: .*gives a l"),
     ],
 )
 def test_a_config_file_that_fails_is_one_line(tmp_path, text, said):
     file = tmp_path / "mine.py"
     file.write_text(text)
-    with pytest.raises(InputError, match=f"^the config file {file} .*{said}"):
+    with pytest.raises(InputError, match=f"^the config file {file} {said}"):
         config_files.read_config_file(str(file))
 
 

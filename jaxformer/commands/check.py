@@ -73,7 +73,8 @@ def check(
     config: ConfigRequest, run: Workdir, memory_gib: float | None, output: Path | None
 ) -> dict:
     """Report on plan, text, memory and time; the first process inspects the text."""
-    processes.gather(None)  # connects them; later one may be busy for too long
+    # Connects the processes. Gloo waits 30 s for that, and reading text takes longer.
+    processes.gather(None)
     text = run.resolve(config).data
     background = inspect_in_background(text) if processes.is_first() else nullcontext()
     with background as inspected:

@@ -100,7 +100,7 @@ def evaluate(
     params, options = open_models(run, **options)
     evaluator = make_evaluator(run, text, **options)
     done = evaluator(params, under_all=True)
-    if options["members"]:  # nothing but translation is that of all models
+    if options["members"]:  # the loss is that of the first model
         no_loss = dict.fromkeys(("loss", "nll", "ppl", "accuracy"))
         done = done._replace(scores=done.scores | no_loss)
     logger.info("%s", done)

@@ -83,8 +83,8 @@ def reproduce(
     this = open_run(workdir, config)
     this, text = read_text(this, **texts)
     done, _ = evaluate(this, text, **options)
-    # A run that was trained before may have other values of keys that may change. Of
-    # these, the score depends on the command's.
+    # A run that was trained before may have other values of keys that may change. The
+    # record has those of training, and the command has those of scoring.
     scored = {"training": CHOOSING, "data": ("test", "test_source", "test_target")}
     record = {**folder.read_record()["config"], "decoding": ours["decoding"]}
     for name, keys in scored.items():

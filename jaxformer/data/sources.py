@@ -152,7 +152,7 @@ def _find(pattern: str) -> list[Path]:
 def _partners(
     sources: Sequence[Path], targets: Sequence[Path], source: str, target: str
 ) -> list[Path]:
-    """Return the target file of each source file: for its wildcards the glob has alike.
+    """Return the target of each source: the file whose wildcards match the same text.
 
     Sorted names would pair news.en and news.x.en with news.x.fr and news.fr.
     """

@@ -20,9 +20,10 @@ from jaxformer.data.tokenizer import Tokenizer, pair_of
 from jaxformer.data_config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.progress import progress
-from jaxformer.tokens import BOS, EOS, NAMES, PAD, UNK
+from jaxformer.tokens import BOS, EOS, PAD, UNK
 
 LONGEST = 4192  # bytes of a sentence that SentencePiece trains on by default
+RESERVED = "<pad>", "<unk>", "<s>", "</s>"  # its pieces of the reserved ids
 
 log = logging.getLogger(__name__)
 
@@ -148,10 +149,10 @@ def require_trainable(config: DataConfig) -> None:
             "trained with 0.98 to 1"
         )
     for text in config.user_defined_symbols:
-        if not text or re.search(r"[\s\u2581]", text) or text in NAMES:
+        if not text or re.search(r"[\s\u2581]", text) or text in RESERVED:
             raise InputError(
                 f"data.user_defined_symbols has {text!r}; use texts without spaces and "
-                f"U+2581 that are none of {', '.join(NAMES)}"
+                f"U+2581 that are none of {', '.join(RESERVED)}"
             )
 
 

@@ -68,7 +68,7 @@ def _read(file: Path) -> tuple[list[dict], list[int]]:
 def score_by(name: str, values: Mapping[str, Any]) -> float:
     """Return the score of an evaluation, `training.best_by`; the higher, the better.
 
-    One that is not finite, or None as in the log, is the worst of all.
+    It is -inf for a value that is not finite, or None as in the log.
     """
     value = values[name]
     if value is None or not math.isfinite(value):

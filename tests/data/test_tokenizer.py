@@ -209,12 +209,11 @@ def test_long_sentences_train_the_vocabulary(tmp_path):
 
 def test_very_long_words_do_not_train_the_vocabulary(tmp_path):
     """SentencePiece fails on them."""
-    texts = [*TEXT, "Ω" * 100_000]
-    tokenizer = train(tmp_path / "m", texts, model_type="unigram", vocab_size=150)
-    assert (
-        tokenizer.content
-        == train(tmp_path / "n", TEXT, model_type="unigram", vocab_size=150).content
-    )
+    found = [
+        train(tmp_path / "m", text, model_type="unigram", vocab_size=150).content
+        for text in (TEXT, [*TEXT, "Ω" * 100_000])
+    ]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(
