@@ -42,12 +42,17 @@ UPDATES = 60  # of a training that is killed halfway
 BATCHES = 1000  # with the corpus on disk, and as many after them
 
 
-def write_text(folder: Path, stem: Path | None, count: int) -> None:
+def write_text(folder: Path, stem: Path | None, count: int, join: int = 1) -> None:
+    """Write `count` pairs, each of `join` pairs of the text, and 100 of dev."""
     data = demo.get_config().data.to_dict() | {"builtin_pairs": min(count, 200_000)}
     if stem is not None:
         data |= {"corpus": "directory", "directory": str(stem.parent)}
         data |= {"train": stem.name, "source_language": "en", "target_language": "de"}
-    pairs = list(islice(read_pairs(DataConfig(**data), "train"), count))
+    read = read_pairs(DataConfig(**data), "train")
+    joined = iter(lambda: list(islice(read, join)), [])
+    pairs = [
+        tuple(map(" ".join, zip(*each, strict=True))) for each in islice(joined, count)
+    ]
     with (folder / "train.en").open("w") as en, (folder / "train.de").open("w") as de:
         for number in track(range(count), "writing", unit="pairs"):
             source, target = pairs[number % len(pairs)]
@@ -126,14 +131,16 @@ def measure(options: argparse.Namespace) -> dict:
         "step | seconds | main process, GB | largest other process, GB | seconds of a "
         "core, main process | all others"
     )
+    rows.append(f"opening the corpus from disk | {found['opened']:.2f} | | | | ")
     harness.print_table(columns, rows)
-    first, then = found["batches"]
-    print(
-        f"opened from disk in {found['opened']:.2f} s; {BATCHES} batches of "
-        f"{MICROBATCHES[-1]:,}: {first['tokens/s'] / 1e6:.1f}M target tokens/s, "
-        f"{first['a core'] / 1e6:.1f}M a second of a core; as many more: "
-        f"{then['tokens/s'] / 1e6:.1f}M, {then['a core'] / 1e6:.1f}M"
+    lines = [
+        f"{which} {BATCHES:,} | {each['tokens/s']:,.0f} | {each['a core']:,.0f}"
+        for which, each in zip(("first", "next"), found["batches"], strict=True)
+    ]
+    head = (
+        f"batches of {MICROBATCHES[-1]:,} tokens | target tokens/s | a second of a core"
     )
+    harness.print_table(head, lines)
     return found
 
 

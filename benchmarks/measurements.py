@@ -82,7 +82,7 @@ def speed() -> dict[str, Measurement]:
         "pipeline": "pipeline.py",
         "pipeline_sampling": "pipeline.py --subword_sampling=0.1",
         **{f"scaling_{each}": f"scaling.py --only={each}" for each in SCALED},
-        "prepare": f"prepare.py --text={TEXT}/train",
+        "prepare": "prepare.py --text={data}/tatoeba_ende/train --join=4",
         "large_corpus": f"large_corpus.py --text={TEXT}/train",
         "faults": "faults.py --kills=30",
     }  # fmt: skip

@@ -1,10 +1,9 @@
 """Time preparing text beside what others use for the same work.
 
-    python benchmarks/prepare.py [--text=STEM] [--join=1] [--quick] [--repeats=3]
+    python benchmarks/prepare.py [--text=STEM] [--join=1] [--pairs=1_000_000] [--quick]
 
-The text is STEM.en and STEM.de, plain or compressed, or else built-in sentences;
-`--join=N` joins N of them into one line. All use one vocabulary of 16,000, all cores,
-and read the same plain files:
+The pairs are those of benchmarks/large_corpus.py; `--join=N` joins N pairs into one.
+All use one vocabulary of 16,000 and all cores, and read the same plain files:
 
 - "jaxformer" is --mode=prepare of text with a tokeniser: it reads the text twice,
   drops duplicates and pairs of wrong lengths, and writes ids and checksums.
@@ -29,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import harness
+from benchmarks.large_corpus import write_text
 from benchmarks.watched import Process
 from jaxformer.configs import demo
 from jaxformer.data import sources
@@ -39,7 +39,7 @@ from jaxformer.data.vocabulary import VocabularySamples
 from jaxformer.data_config import DataConfig
 
 VOCABULARY, SAMPLE = 16_000, 200_000  # ids, and sentences that train them
-BUILTIN = 200_000, 20_000  # pairs, usually and with --quick
+QUICK = 20_000  # pairs with --quick
 BLOCK = 20_000  # lines of each side that SentencePiece encodes at a time
 FAST = "fast.json"  # the vocabulary of Hugging Face's tokenizers
 
@@ -51,26 +51,6 @@ def config_of(folder: Path) -> DataConfig:
         "source_language": "en", "target_language": "de", "max_length": 256,
     }  # fmt: skip
     return DataConfig(**data)
-
-
-def write_text(folder: Path, stem: Path | None, join: int, quick: bool) -> int:
-    """Write train.en, train.de and two pairs of dev; return the pairs of train."""
-    data = demo.get_config().data.to_dict() | {"builtin_pairs": BUILTIN[quick]}
-    if stem is not None:
-        data |= {"corpus": "directory", "directory": str(stem.parent)}
-        data |= {"train": stem.name, "source_language": "en", "target_language": "de"}
-    pairs = read_pairs(DataConfig(**data), "train")
-    if quick:
-        pairs = islice(pairs, BUILTIN[True] * join)
-    count = 0
-    with (folder / "train.en").open("w") as en, (folder / "train.de").open("w") as de:
-        while joined := list(islice(pairs, join)):
-            for file, lines in zip((en, de), zip(*joined, strict=True), strict=True):
-                file.write(" ".join(lines) + "\n")
-            count += 1
-    for language in ("en", "de"):
-        (folder / f"dev.{language}").write_text("a b\nc d\n")
-    return count
 
 
 def run_jaxformer(folder: Path) -> None:
@@ -136,7 +116,8 @@ def measure(options: argparse.Namespace) -> dict:
     who = list(RUN) if harness.has("datasets", "tokenizers") else list(RUN)[:2]
     with tempfile.TemporaryDirectory(prefix="jaxformer-prepare-") as name:
         folder = Path(name)
-        count = write_text(folder, options.text, options.join, options.quick)
+        count = QUICK if options.quick else options.pairs
+        write_text(folder, options.text, count, options.join)
         samples = VocabularySamples(config_of(folder))
         chunks = in_chunks(read_pairs(config_of(folder), "train"))
         for number, pairs in enumerate(chunks):
@@ -166,8 +147,8 @@ def measure(options: argparse.Namespace) -> dict:
 
 
 main = functools.partial(
-    harness.run, __doc__, measure, repeats=(3, 1), text=None, join=1, turn="",
-    folder=None,
+    harness.run, __doc__, measure, repeats=(3, 1), text=None, join=1, pairs=1_000_000,
+    turn="", folder=None,
 )  # fmt: skip
 
 
