@@ -58,9 +58,10 @@ def require_local(path: Path) -> None:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace the file at `path` by `content`, text as UTF-8; never leaves half of it.
 
-    The content is on disk before the old file is gone. Raises OSError as
-    `Path.write_bytes` does.
+    The content is on disk before the old file is gone. A symbolic link stays, and the
+    file that it names is replaced. Raises OSError as `Path.write_bytes` does.
     """
+    path = Path(os.path.realpath(path))
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as file:
@@ -112,11 +113,17 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
     An exception in the block leaves nothing behind. But if the folder then has a file
     called `state`, it stays, and the next call yields it as it is; so does a folder
     that a killed process left. Raises InputError if `path` exists and is not an empty
-    folder, or if another process makes it; OSError if it cannot be made.
+    folder, for the current folder, a link and a mount point, which cannot be replaced,
+    and if another process makes it; OSError if it cannot be made.
     """
     require_local(path)
+    if path.name in ("", ".."):
+        raise InputError(f"{path} is not a name; choose a new folder in it")
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists already; choose a new folder, or remove it")
+    if path.is_symlink() or os.path.ismount(path):
+        kind = "a symbolic link" if path.is_symlink() else "a mount point"
+        raise InputError(f"{path} is {kind}; choose a new folder, such as one in it")
     partial = path.with_name(f".{path.name}.partial")
     lock = path.with_name(f".{path.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,8 +152,10 @@ def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:
         names = " or ".join(endings)
         raise InputError(f"{path} does not end in {names}; choose such a name")
     folder = path.absolute().parent
-    if path.is_dir() or not (folder.is_dir() and os.access(folder, os.W_OK)):
-        reason = "a folder" if path.is_dir() else f"{folder} is not a writable folder"
+    is_file = path.is_file() or not path.exists()
+    if not (is_file and folder.is_dir() and os.access(folder, os.W_OK)):
+        reason = f"{folder} is not a writable folder" if is_file else "no plain file"
+        reason = "a folder" if path.is_dir() else reason
         raise InputError(f"{path} cannot be written: {reason}; choose another file")
 
 

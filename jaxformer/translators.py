@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -126,11 +126,22 @@ def make_dev_evaluators(
 
 
 def open_members(
-    folders: Sequence[Path], checkpoint: str | None, dtype: str | None
+    run: Run, folders: Sequence[Path], checkpoint: str | None, dtype: str | None
 ) -> list[tuple[Run, Parameters]]:
-    """Open the further models of an ensemble; `dtype` is as for `open_run`."""
-    runs = (open_run(folder, dtype=dtype) for folder in folders)
-    return [(run, load_parameters(run, checkpoint)) for run in runs]
+    """Open the further models of an ensemble; `dtype` is as for `open_run`.
+
+    Raises InputError if a model does not translate in the run's direction.
+    """
+    found, direction = [], _languages(run.config.data)
+    for folder in folders:
+        member = open_run(folder, dtype=dtype)
+        if direction not in (theirs := _tags(member)):
+            raise InputError(
+                f"{folder} translates {_names(theirs)} and not {'-'.join(direction)}; "
+                "the models of an ensemble have one direction"
+            )
+        found.append((member, load_parameters(member, checkpoint)))
+    return found
 
 
 def open_rerankers(
@@ -179,13 +190,7 @@ def open_rerankers(
 
 def _direction(run: Run, other: Run) -> tuple[bool, str]:
     """Whether another run translates in the opposite direction; its tag for that."""
-
-    def languages(data: DataConfig) -> tuple[str, str]:
-        return base_language(data.source_language), base_language(data.target_language)
-
-    wanted, tags = languages(run.config.data), defaultdict(set)
-    for part in other.config.data.parts.values():
-        tags[languages(part.data)].add(part.data.tag)
+    wanted, tags = _languages(run.config.data), _tags(other)
     for is_reverse, direction in ((False, wanted), (True, wanted[::-1])):
         if "" in tags[direction]:  # others mark text that was made
             return is_reverse, ""
@@ -196,12 +201,27 @@ def _direction(run: Run, other: Run) -> tuple[bool, str]:
                 f"{other.workdir.path} has the tags {several} for "
                 f"{'-'.join(direction)}, and reranking takes one; use another run"
             )
-    theirs = ", ".join("-".join(direction) for direction in tags if tags[direction])
     raise InputError(
-        f"{other.workdir.path} translates {theirs} and cannot rerank translations of "
-        f"{'-'.join(wanted)}; give a run of {'-'.join(wanted)} or of "
+        f"{other.workdir.path} translates {_names(tags)} and cannot rerank "
+        f"translations of {'-'.join(wanted)}; give a run of {'-'.join(wanted)} or of "
         f"{'-'.join(wanted[::-1])}"
     )
+
+
+def _languages(data: DataConfig) -> tuple[str, str]:
+    return base_language(data.source_language), base_language(data.target_language)
+
+
+def _tags(run: Run) -> dict[tuple[str, str], set[str]]:
+    """The tags of a run's corpora by source and target language."""
+    tags = defaultdict(set)
+    for part in run.config.data.parts.values():
+        tags[_languages(part.data)].add(part.data.tag)
+    return tags
+
+
+def _names(tags: Mapping[tuple[str, str], set[str]]) -> str:
+    return ", ".join("-".join(direction) for direction in tags if tags[direction])
 
 
 def open_translator(
@@ -253,6 +273,6 @@ def open_models(
     those of `make_translator`.
     """
     rerankers = open_rerankers(run, rerank, rerank_weights, dtype)
-    members = open_members(ensemble, checkpoint, dtype)
+    members = open_members(run, ensemble, checkpoint, dtype)
     params = load_parameters(run, checkpoint)
     return params, {"members": members, "rerankers": rerankers, **options}

@@ -1,5 +1,8 @@
 """Files and folders that appear whole or not at all, and checksums of a folder."""
 
+import os
+from pathlib import Path
+
 import pytest
 import xxhash
 
@@ -7,6 +10,7 @@ from jaxformer.errors import InputError
 from jaxformer.files import (
     CHECKSUMS,
     new_folder,
+    require_output,
     verify_checksums,
     write_atomically,
     write_checksums,
@@ -22,6 +26,38 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
         write_atomically(tmp_path / "a.txt", "lost")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_bytes() == "zweites: ä".encode()
+
+
+def test_what_a_link_names_is_replaced_and_no_pipe(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for content in ("first", "second"):
+        write_atomically(tmp_path / "link", content)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "second"
+    require_output(tmp_path / "link")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe cannot be written: no plain file"):
+        require_output(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "nowhere is a symbolic link; choose a new folder, such as one in"),
+        ("somewhere", "somewhere is a symbolic link"),
+        (".", ". is not a name; choose a new folder in it"),
+    ],
+)
+def test_a_folder_that_cannot_be_replaced_is_refused(
+    tmp_path, monkeypatch, name, message
+):
+    """Before the work, which would be lost."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nowhere").symlink_to("missing")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "somewhere").symlink_to("empty")
+    with pytest.raises(InputError, match=message), new_folder(Path(name)):
+        pytest.fail("the work was begun")
 
 
 def test_a_folder_appears_when_it_is_complete(tmp_path):

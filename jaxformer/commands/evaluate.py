@@ -44,6 +44,9 @@ def run(
     require_output(output)
     if output is not None and output.suffix in COMPRESSED:
         raise InputError(f"--output={output} would be plain text; choose another name")
+    given = [path for path in (source, reference) if path and path.exists()]
+    if output is not None and output.exists() and any(map(output.samefile, given)):
+        raise InputError(f"--output={output} is the given text; choose another name")
     metric = open_comet(comet, comet_python, options.get("minimum_bayes_risk"))
     whole, tag = open_run(workdir, config, dtype), options.get("tag", "")
     this, text = read_text(whole, source, reference, split, tag)

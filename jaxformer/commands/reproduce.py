@@ -16,7 +16,7 @@ import jax
 from jaxformer import processes, published
 from jaxformer.commands import train
 from jaxformer.commands.evaluate import evaluate
-from jaxformer.config_files import ConfigRequest, Values
+from jaxformer.config_files import ConfigRequest, Values, parse_config
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import SCORERS
 from jaxformer.export.model_card import text_name
@@ -86,7 +86,8 @@ def reproduce(
     # A run that was trained before may have other values of keys that may change. The
     # record has those of training, and the command has those of scoring.
     scored = {"training": CHOOSING, "data": ("test", "test_source", "test_target")}
-    record = {**folder.read_record()["config"], "decoding": ours["decoding"]}
+    record = parse_config(folder.read_record()["config"]).as_dict()
+    record["decoding"] = ours["decoding"]
     for name, keys in scored.items():
         record[name] |= {key: ours[name][key] for key in keys}
     # The record has lists where a config file has tuples.

@@ -67,13 +67,16 @@ def run(
         this, translator = open_translator(
             workdir, config, kind=ServedTranslator, **options
         )
+        data = this.config.data
+        # Only a run with one tag adds it to a text.
+        tag_of = this.tokenizer.language_code if data.only_tag else lambda _: ""
         return Service(
             translator,
             opened,
-            direction=this.config.data.direction,
+            languages=(data.source_language, data.target_language),
             limits=limits,
             hosts={host.lower(), *names},
-            examples=examples_of(this.workdir.path, this.tokenizer.language_code),
+            examples=examples_of(this.workdir.path, tag_of),
         ).run_until_stopped()
 
 

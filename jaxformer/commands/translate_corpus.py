@@ -70,7 +70,7 @@ def run(
         )
     found = open_languages(data) if languages else None
     params = load_parameters(this, checkpoint)
-    members = open_members(ensemble, checkpoint, dtype)
+    members = open_members(this, ensemble, checkpoint, dtype)
     models = [(this, params), *members]
     translator = make_translator(this, params, members=members, **options)
     limit = min(data.max_length, translator.longest or data.max_length)

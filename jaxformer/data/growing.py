@@ -131,10 +131,11 @@ def _hash(report: dict[str, Any]) -> str:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """Read the report of a folder; None if the folder is empty or absent."""
+    """Read the report of a folder; None if the folder is absent or has none yet."""
     if not folder.exists():
         return None
-    if folder.is_dir() and {path.name for path in folder.iterdir()} <= {_LOCK}:
+    # The lock, and a first report whose writing was stopped.
+    if folder.is_dir() and all(p.name.startswith(".") for p in folder.iterdir()):
         return None
     try:
         report = json.loads((folder / REPORT).read_bytes())

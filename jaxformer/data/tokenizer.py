@@ -44,6 +44,8 @@ class Tokenizer:
 
     def __init__(self, model: bytes):
         """Use the bytes of a SentencePiece model; RuntimeError if they are not one."""
+        if not model:  # SentencePiece would take them
+            raise RuntimeError("it is empty")
         self._processor = SentencePieceProcessor(model_proto=model)
         self.source_model = self.target_model = self.content = model
         self.hash = hashlib.sha256(model).hexdigest()

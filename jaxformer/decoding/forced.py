@@ -6,6 +6,7 @@ A side of a pair is a text, which is tokenised, or the pieces of a
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import Batch
+from jaxformer.data_config import TAG
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.parts import tagged
+from jaxformer.decoding.parts import require_numbers, tagged
 from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
 from jaxformer.decoding.tasks import pad_rows
 from jaxformer.errors import InputError
@@ -52,11 +54,13 @@ class Attention(NamedTuple):
 
         Returns pairs of indices (source, target). The weights are the mean over heads
         of the last layer but one, whose cross-attention aligns best (Garg et al. 2019).
-        The ends of both sentences have no link.
+        The ends of both sentences and the source's tag have no link.
         """
         layer = self.cross[max(len(self.cross) - 2, 0)].mean(axis=0)  # [T, S]
-        best = layer[:-1, :-1].argmax(axis=1) if layer.shape[1] > 1 else []
-        return [(int(s), t) for t, s in enumerate(best)]
+        first = int(bool(re.fullmatch(TAG, self.source[0])))
+        layer = layer[:-1, first:-1]
+        best = layer.argmax(axis=1) if layer.shape[1] else []
+        return [(first + int(s), t) for t, s in enumerate(best)]
 
 
 def joined_links(parts: Sequence[Attention]) -> list[tuple[int, int]]:
@@ -170,6 +174,7 @@ class TeacherForcing:
             rows = np.asarray(self._log_probabilities(params, batch))
             for index, row in zip(indices, rows, strict=False):
                 scored[index] = row[: len(parts[index][1])].tolist()
+                require_numbers(scored[index])
         values = itertools.chain.from_iterable(scored)
         found = []
         for pair in pairs:
@@ -195,6 +200,7 @@ class TeacherForcing:
             s, t = map(len, pieces)
             encoder, decoder, cross = (np.asarray(each)[:, 0] for each in maps)
             sizes = encoder[..., :s, :s], decoder[..., :t, :t], cross[..., :t, :s]
+            require_numbers(sizes[2])
             found.append(Attention(*pieces, *sizes))
         return found
 

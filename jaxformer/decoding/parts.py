@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import sentencex
 
 from jaxformer.data_config import base_language
@@ -87,8 +88,10 @@ def hypotheses_of(
 ) -> list[Hypothesis]:
     """Turn the `SearchResult` of one part, arrays [W, ...], into text, best first.
 
-    `names` are the pieces of sources and of targets.
+    `names` are the pieces of sources and of targets. Raises InputError for scores that
+    are not numbers.
     """
+    require_numbers(found.scores)
     source_pieces = [names[0][i] for i in source]
     rows = zip(*(leaf.tolist() for leaf in found), strict=True)
     hypotheses = [
@@ -100,6 +103,15 @@ def hypotheses_of(
         if length
     ]  # fmt: skip
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+
+
+def require_numbers(scores: Any) -> None:
+    """Raise InputError if an array of scores has NaN."""
+    if np.isnan(scores).any():
+        raise InputError(
+            "the model's scores are not numbers: its parameters are damaged, or "
+            "training has diverged; use another checkpoint"
+        )
 
 
 def distinct_texts(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
@@ -222,6 +234,7 @@ def parts_of(
         logger.warning("%s: only the first %d are translated", what, longest - 1)
         return [(text, [*ids[: longest - 1], EOS])]
     parts = _cut(text, encode, tags, longest, _BREAKS)
+    parts = [part for part in parts if len(part[1]) > tags + 1]  # none is blank
     logger.warning("%s: translated in %d parts", what, len(parts))
     return parts
 

@@ -264,7 +264,8 @@ def _select_beam(
     # log P only falls, so the largest penalty bounds the score of a live hypothesis.
     penalty = length_penalty(state.requests.max_lengths, options)
     bound = live.log_probabilities[:, 0] / penalty  # [B]
-    return live, finished, bound <= finished.scores[:, options.n_best - 1]
+    is_done = bound <= finished.scores[:, options.n_best - 1]  # never true of NaN
+    return live, finished, is_done | (state.ages + 1 >= state.requests.max_lengths)
 
 
 def _finish(

@@ -36,7 +36,7 @@ from jaxformer.decoding.tasks import Task
 from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
 from jaxformer.progress import progress
-from jaxformer.tokens import Tokenizer
+from jaxformer.tokens import UNK, Tokenizer
 
 ROUND = 256  # sentences of each process between synchronised calls of `check_stop`
 # Between the seeds of two parts: odd, and about 2^32 over the golden ratio, so that the
@@ -209,7 +209,7 @@ class Translator(GivenPairs):
     def sentences(self, text: str) -> list[str]:
         """Split a text into what is translated by itself, as the options say."""
         tag, lines = self._lines(text)
-        return [tag + sentence for line in lines for sentence in line]
+        return [each and tag + each for line in lines for each in line]
 
     def of_sentences(self) -> "Translator":
         """Return this translator for texts that it does not split into sentences."""
@@ -240,6 +240,11 @@ class Translator(GivenPairs):
             for line in lines
         ]
         begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else []
+        if UNK in begin:
+            raise InputError(
+                f"line {number + 1}: the prefix has a character that the vocabulary "
+                "lacks; leave it out"
+            )
         if any(parts) and len(begin) + 1 > self._most:
             raise InputError(
                 f"line {number + 1}: the prefix has {len(begin) + 1} pieces, end "
@@ -252,7 +257,8 @@ class Translator(GivenPairs):
             parts=sum(map(len, parts)), prefix=begin, most=self._most,
         )  # fmt: skip
         for part, (own, ids) in enumerate(itertools.chain.from_iterable(parts)):
-            limit = min(max(len(ids) + options.extra_length, needed), self._most)
+            limit = max(len(ids) + options.extra_length, needed, options.min_length)
+            limit = min(limit, self._most)
             least = min(options.min_length, limit)
             seed = options.seed * 1_000_003 + number + part * SEEDS_APART
             given = {"phrases": found, "text": tag + own}

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,8 +21,9 @@ from jaxformer.data.store import TokenizedCorpus
 from jaxformer.data_config import DataConfig
 from jaxformer.decoding.parts import best_texts
 from jaxformer.decoding.translate import Translator
+from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
-from jaxformer.models.sequence_model import Model, require_positions
+from jaxformer.models.sequence_model import Model
 from jaxformer.progress import track
 from jaxformer.tokens import Tokenizer
 from jaxformer.training.loss import LossSums, averages
@@ -70,15 +72,29 @@ class Evaluation(NamedTuple):
 
 
 class PairScorer:
-    """Sum the loss over sentence pairs; call it once per checkpoint."""
+    """Sum the loss over sentence pairs; call it once per checkpoint.
+
+    Blank pairs have no loss, and pairs that need more positions than the model has are
+    left out with a warning. Raises InputError if no pair is left.
+    """
 
     def __init__(self, model: Model, config: Config, pairs: TokenizedCorpus) -> None:
-        self._pairs = pairs
         training = config.training
-        lengths = [side.lengths for side in pairs]
-        for number, length in enumerate(np.maximum(*lengths).tolist(), start=1):
-            what = f"pair {number} of the text to evaluate"
-            require_positions(model.longest, what, length)
+        lengths = np.maximum(*(side.lengths for side in pairs))
+        fits = lengths <= (model.longest or math.inf)
+        if not fits.all():
+            logger.warning(
+                "NLL and perplexity leave out %d of %d pairs, which have more pieces "
+                "than model.max_positions=%d", np.sum(~fits), len(fits), model.longest,
+            )  # fmt: skip
+        chosen = np.flatnonzero(fits & (lengths > 1))
+        if not len(chosen):
+            raise InputError("no pair of the text to evaluate has words and fits")
+        self._pairs = pairs
+        if len(chosen) < len(fits):
+            sides = (Ragged.of(side.gather(chosen)) for side in pairs)
+            self._pairs = TokenizedCorpus(*sides)
+        lengths = [side.lengths for side in self._pairs]
         tokens = min(training.tokens_per_microbatch, MOST_TOKENS)
         tokens = max(tokens, int(np.max(lengths)))
         layout = {"layout": "buckets", "max_shapes": MAX_SHAPES, "row_multiple": 1}

@@ -137,12 +137,17 @@ def make_bleu(
 
 
 def sentence_metric(name: str, target_language: str) -> Metric:
-    """Return "bleu", of the n-grams that a sentence has, or "chrf", 0 to 100."""
+    """Return "bleu", of the n-grams that a sentence has, or "chrf", 0 to 100.
+
+    Two equal texts score 100, also blank ones, which sacreBLEU gives 0.
+    """
     metric = CHRF()
     if name == "bleu":
         metric = make_bleu(target_language, effective_order=True)
     return lambda triples: [
-        metric.sentence_score(translation, [reference]).score
+        100.0
+        if translation == reference
+        else metric.sentence_score(translation, [reference]).score
         for _, translation, reference in triples
     ]
 

@@ -5,6 +5,7 @@ signatures name samples and seed. They describe translations of one text by give
 models. Training with another seed also changes scores, which no such test measures.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -39,7 +40,9 @@ class Comparison(NamedTuple):
     """The difference between a system and the first one, and whether it is chance.
 
     A p-value is the probability of a difference at least as large if both systems are
-    equally good; 1 where there is no difference.
+    equally good; 1 where there is no difference. sacreBLEU's randomisation counts only
+    larger differences. The probability of the same one is added: that of swapping none
+    or all of the sentences that differ.
     """
 
     difference: float  # the system's score less the first one's
@@ -86,10 +89,12 @@ def compare_systems(
 
     def compare(metric: str, index: int) -> Comparison:
         values = []
+        differ = sum(map(operator.ne, systems[0], systems[index]))
         for results, signature in (test[metric] for test in tests):
             difference = results[index].score - results[0].score
-            # sacreBLEU counts larger differences only: p is near 0 where there is none.
-            values += [results[index].p_value if difference else 1.0, signature]
+            p = results[index].p_value if difference else 1.0
+            values += [p, signature]
+        values[2] = min(1.0, values[2] + 2.0 ** (1 - differ))
         return Comparison(difference, *values)
 
     return [

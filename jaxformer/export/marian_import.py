@@ -65,7 +65,7 @@ def read_marian(folder: Path) -> MarianCheckpoint:
             f"the checkpoint cannot be read ({error}); download it, for example with: "
             "hf download Helsinki-NLP/opus-mt-en-de --local-dir FOLDER"
         ) from None
-    except _UnsupportedError as fault:
+    except (_UnsupportedError, TypeError, ValueError) as fault:
         raise InputError(
             f"{folder} cannot be imported: {fault}; put back the checkpoint's own "
             "files, or import another model"

@@ -82,7 +82,9 @@ def attend(
     ids = {"sentence": translator.tokenizer.encode(sources)}
     if targets is not None:
         ids["translation"] = translator.tokenizer.encode_target(targets)
-    lines = [at for at, pieces in enumerate(ids["sentence"]) if len(pieces) > 1]
+    code_of = translator.tokenizer.language_code
+    blank = [1 + bool(code_of(source)) for source in sources]  # tag and end
+    lines = [at for at, each in enumerate(ids["sentence"]) if len(each) > blank[at]]
     if not 1 <= len(lines) <= MAX_SENTENCES:
         raise InputError(
             f"{len(lines)} sentences cannot be shown: give 1 to {MAX_SENTENCES} that "

@@ -27,7 +27,7 @@ async function introduce() {
     $("tag").append(...values.map((value) => element("option", { value }, value)));
     $("tagged").hidden = !health.tags.length;
   }
-  const [from, to] = health.direction.split("-");
+  const [from, to] = health.languages;
   $("text").lang = $("examples").lang = from;
   $("translation").lang = $("candidates").lang = to;
   const starting = health.status === "starting";

@@ -67,7 +67,8 @@ class _Http(H11Protocol):
 class Service(uvicorn.Server):
     """A translator that answers on an open socket until it is asked to stop.
 
-    `direction` is such as "en-de"; `hosts` and `examples` are those of `Api`.
+    `languages` are those of sources and of translations, such as "en"; `hosts`
+    and `examples` are those of `Api`.
     """
 
     def __init__(
@@ -75,15 +76,16 @@ class Service(uvicorn.Server):
         translator: ServedTranslator,
         opened: socket.socket,
         *,
-        direction: str,
+        languages: tuple[str, str],
         limits: Limits,
         hosts: Collection[str],
         examples: Sequence[str],
     ) -> None:
-        self._opened, self._direction = opened, direction
+        self._opened, self._direction = opened, "-".join(languages)
         self.batcher = Batcher(translator, limits, on_failure=self.stop)
         self._idle: dict = {}  # connections without a request, and their last request
-        about = {"direction": direction, "n_best": translator.options.n_best}
+        about = {"direction": self._direction, "n_best": translator.options.n_best}
+        about["languages"] = [code.replace("_", "-") for code in languages]  # as HTML
         about["tags"] = translator.tags
         config = uvicorn.Config(
             Api(self.batcher, about, hosts=hosts, examples=examples), http=_Http,

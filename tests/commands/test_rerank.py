@@ -113,6 +113,11 @@ def test_a_run_of_other_languages_is_refused(use, command, toy, tmp_path):
     moved = f"--config.data.directory={tmp_path / 'fr'}"
     french = tmp_path / "run"
     command("prepare", *toy.flags, *languages, moved, workdir=french)
+    complaint = use("translate", f"--ensemble={french}", stdin=["bo"]).complaint
+    assert complaint == (
+        f"{french} translates en-fr and not en-de; the models of an ensemble have one "
+        "direction"
+    )
     complaint = use("translate", f"--rerank={french}", stdin=["bo"]).complaint
     assert complaint == (
         f"{french} translates en-fr and cannot rerank translations of en-de; give a "

@@ -1,5 +1,6 @@
 """Given pairs: their log-probabilities and their attention."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -99,6 +100,14 @@ def test_attention_is_that_of_the_pair_without_padding():
     assert (other.cross[:, :, 2] != maps.cross[:, :, 2]).any()
 
 
+def test_parameters_that_are_not_numbers_are_refused():
+    forcing = TeacherForcing(MODEL, Numbers(), batch_tokens=64)
+    params = jax.tree.map(lambda leaf: leaf * np.nan, params_of(MODEL))
+    for use in (forcing.score, lambda *given: forcing.attention(given[0], "4", "5")):
+        with pytest.raises(InputError, match="scores are not numbers"):
+            use(params, ["4"], ["5"])
+
+
 # Alignment ------------------------------------------------------------------------
 
 SURE = [[0.9, 0.1, 0.0], [0.0, 0.8, 0.2], [0.0, 0.0, 1.0]]
@@ -122,6 +131,11 @@ def test_alignment_links_each_piece_to_its_largest_mean_weight(cross, alignment)
     *_, t, s = cross.shape
     maps = Attention(["w"] * s, ["w"] * t, none, none, cross)
     assert pharaoh(maps.alignment()) == pharaoh(joined_links([maps])) == alignment
+    # A tag has no link, whatever its weight.
+    tag = np.full_like(cross[..., :1], 2.0)
+    names = [">>de<<", *maps.source], maps.target
+    tagged = Attention(*names, none, none, np.concatenate([tag, cross], axis=-1))
+    assert tagged.alignment() == [(s + 1, t) for s, t in maps.alignment()]
     # The links of a second part count the pieces of the first one, ends included.
     moved = [(len(maps.source) + s, len(maps.target) + t) for s, t in maps.alignment()]
     assert joined_links([maps, maps]) == [*maps.alignment(), *moved]

@@ -33,6 +33,14 @@ def test_each_part_of_a_word_has_the_tag():
     assert [ids for _, ids in parts] == tagged(["abc", "def"])
 
 
+def test_a_blank_part_is_left_out():
+    def visible(texts):
+        return encode([text.replace("\x02", "") for text in texts])
+
+    found = parts_of("\x02 abcdef", visible, tags=0, longest=4, policy="split", line=1)
+    assert [text for text, _ in found] == ["abcdef"] * 2
+
+
 @pytest.mark.parametrize(
     ("text", "longest", "parts"),
     [

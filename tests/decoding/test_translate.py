@@ -186,6 +186,21 @@ def test_new_parameters_are_used(beam):
     assert_alike(beam.translate(SENTENCES[:2]), before)
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_parameters_that_are_not_numbers_end_the_search(beam_size):
+    """With a beam no score of NaN would ever be good enough to stop."""
+    translator = open_translator(beam_size=beam_size)
+    translator.params = [jax.tree.map(lambda x: x * np.nan, translator.params[0])]
+    with pytest.raises(InputError, match="scores are not numbers"):
+        translator.translate(["4 5 6"])
+
+
+def test_a_least_length_is_reached_beyond_the_extra_length():
+    translator = open_translator(beam_size=1, min_length=EXTRA + 12)
+    ((found,),) = translator.translate_all(["4 5"])
+    assert found.tokens >= EXTRA + 12
+
+
 def test_a_released_translator_holds_nothing_on_the_devices():
     """Until it gets parameters again."""
     translator = open_translator(searches=2)

@@ -234,6 +234,17 @@ def test_equal_translations_do_not_differ():
             assert comparison.bootstrap_p == comparison.randomisation_p == 1
 
 
+@pytest.mark.parametrize("differ", [1, 2, 3])
+def test_a_difference_in_few_sentences_may_be_chance(differ):
+    """All are better: only swapping none or all of them makes as large a difference."""
+    better = [*TEXT[:differ], *OURS[differ:]]
+    assert sum(a != b for a, b in zip(better, OURS, strict=True)) == differ
+    (found,) = compare([OURS, better], TEXT)
+    for comparison in found.values():
+        assert comparison.difference > 0
+        assert comparison.randomisation_p == pytest.approx(2 * 0.5**differ, abs=0.01)
+
+
 def test_each_system_is_compared_with_the_first_one_only():
     systems = [spoil(TEXT, share, seed=3) for share in (0.4, 0.7, 0.1)]
     together = compare(systems, TEXT)

@@ -32,6 +32,12 @@ def test_utilities_are_means_over_all_samples(utility, score):
         assert found[text] == pytest.approx(mean)
 
 
+def test_an_empty_text_is_like_itself():
+    metric = sentence_metric("bleu", "en")
+    (found,) = expected_utilities(["a"], [["", "", "", "a man"]], metric)
+    assert found[""] == 75 > found["a man"]
+
+
 def test_samples_are_sorted_by_utility_and_equal_ones_are_joined():
     samples = [
         Hypothesis(text, -float(number), -float(number), 3)

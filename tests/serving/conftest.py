@@ -65,6 +65,9 @@ class FakeTranslator:
     def tagged(self, text):
         return text
 
+    def sentences(self, text):
+        return text.split("\n")
+
     def prepare(self, text, prefix, phrases, _) -> tuple[int, str, list[Hypothesis]]:
         words = text.split()
         if max(map(len, map(str.split, [*text.splitlines(), ""]))) > 50:
@@ -151,8 +154,8 @@ class Server:
         opened = listen("127.0.0.1", 0)
         self.address = opened.getsockname()
         self.service = Service(
-            self.translator, opened, direction="en-de", hosts=hosts, examples=EXAMPLES,
-            limits=Limits(**LIMITS | limits),
+            self.translator, opened, languages=("en", "de"), hosts=hosts,
+            examples=EXAMPLES, limits=Limits(**LIMITS | limits),
         )  # fmt: skip
         self.ended: Future = later(self.service.run_until_stopped)
 

@@ -73,10 +73,12 @@ def test_attention_of_a_pair_has_all_heads_of_all_layers(serve):
 def test_a_bad_request_is_refused_in_json(serve):
     server = serve()
     long = {"source": "a", "target": "ä " * 128}
+    two = {"source": "a.\nb", "target": "c"}
     text = {"Content-Type": "text/plain"}
     utf_8 = {"Content-Type": 'Application/JSON; charset="UTF-8"'}
     for status, error, request, headers in [
         (400, "not JSON", ("/translate", b"{"), utf_8),
+        (400, "one sentence, and the text has 2", ("/attention", two), {}),
         (400, "51 tokens", ("/translate", {"text": ["a", "b " * 51]}), {}),
         (404, "Not Found", ("/nothing",), {}),
         (404, "Not Found", ("/translate/", {"text": "a"}), {}),
@@ -183,7 +185,8 @@ def test_it_is_ready_only_when_it_is_compiled(start, monkeypatch, caplog):
         ("/attention", {"source": "", "target": ""}),
     ):
         assert_refused(server.ask(*request), 503, "compiled")
-    about = {"status": "ready", "direction": "en-de", "n_best": BEAM, "tags": []}
+    about = {"status": "ready", "direction": "en-de", "languages": ["en", "de"]}
+    about |= {"n_best": BEAM, "tags": []}
     server.until_ready()
     assert [server.ask(path).values for path in paths] == [about] * 2
     assert "compiling: 3 of 4 shapes, 0 s left" in caplog.messages
