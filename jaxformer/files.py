@@ -134,6 +134,9 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
             partial.mkdir(exist_ok=bool(state))
             yield partial
             os.replace(partial, path)  # OSError if a run has begun in it
+        except OSError as error:  # of a full disk names no file
+            error.filename = error.filename or str(path)
+            raise
         finally:
             if not (state and (partial / state).exists()):
                 shutil.rmtree(partial, ignore_errors=True)  # gone if all went well

@@ -18,7 +18,8 @@ def of_corpus(run: Run, name: str) -> Run:
     """Return the run restricted to one corpus. Raises InputError for another name."""
     parts = run.config.data.parts
     if name not in parts:
-        hint = did_you_mean(name, parts, f"it has {', '.join(filter(None, parts))}")
+        names = ", ".join(filter(None, parts)) or "one without a name"
+        hint = did_you_mean(name, parts, f"it has {names}")
         raise InputError(f"data.corpora has no corpus {name}{hint}")
     config = dataclasses.replace(run.config, data=parts[name].data)
     return run._replace(config=config)

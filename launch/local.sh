@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Train on all devices of this machine, with the virtual environment of the checkout.
 #   launch/local.sh configs/multi30k.py runs/m30k --config.data.directory=data/multi30k
+# Relative paths are those of the checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 config=$1 workdir=$2

@@ -2,6 +2,7 @@
 # Rehearse a run of several processes on this machine, each with two simulated CPU
 # devices; they connect over the loopback. SIGTERM and Ctrl-C reach every process.
 #   launch/rehearse.sh configs/demo.py runs/rehearsal 2 --config.mesh.fsdp=2
+# Relative paths are those of the checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 config=$1 workdir=$2 processes=$3

@@ -1,5 +1,6 @@
 """--mode=export: a trained model as a folder that another program loads."""
 
+import dataclasses
 import json
 import os
 from functools import partial
@@ -74,7 +75,9 @@ def run(
             with new_folder(path) as folder:
                 write(folder, this.config, params, this.tokenizer, options)
                 if format == "huggingface":
-                    facts = Facts(pairs_of(this), scores_of(this, checkpoint), license)
+                    facts = Facts(
+                        pairs_of(this), scores_of(this, checkpoint, options), license
+                    )
                     write_card(folder, this.config, params, options, facts)
                 size = sum(file.stat().st_size for file in folder.iterdir())
     size = processes.from_first(size)
@@ -94,12 +97,14 @@ def pairs_of(run: Run) -> dict[str, int]:
     return open_prepared(run.workdir.path).sizes()
 
 
-def scores_of(run: Run, checkpoint: str | None) -> list[TextScores]:
+def scores_of(
+    run: Run, checkpoint: str | None, options: TranslateOptions
+) -> list[TextScores]:
     """Find recorded scores of the parameters that `checkpoint` chooses.
 
     Training records those of each validation, and of the default choice at the end.
     --mode=reproduce records a score of the test text. There are none if the keys of the
-    default choice have other values than in training.
+    default choice, or the search, have other values than in training.
     """
     folder, data = run.workdir.path, run.config.data
     step = Checkpoints(run.workdir.checkpoints, keep=None, scores={}).latest_step()
@@ -108,8 +113,12 @@ def scores_of(run: Run, checkpoint: str | None) -> list[TextScores]:
         step = int(checkpoint) if checkpoint.isdecimal() else None
     if kind == "eval" and run.config.training.ema_decay is not None:
         step = None  # validation scores the average, and a checkpoint is its parameters
-    recorded = parse_config(run.workdir.read_record()["config"]).training
-    if kind == "final" and choice_of(recorded) != choice_of(run.config.training):
+    recorded = parse_config(run.workdir.read_record()["config"])
+    search = TranslateOptions(**vars(recorded.decoding))
+    if dataclasses.replace(search, batch_tokens=options.batch_tokens) != options:
+        return []
+    training = recorded.training, run.config.training
+    if kind == "final" and choice_of(training[0]) != choice_of(training[1]):
         return []
     found = [
         TextScores(

@@ -6,6 +6,7 @@ are read from its workdir. A run without a checkpoint is reported without scores
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from jaxformer import processes
 from jaxformer.commands.evaluate import evaluate
 from jaxformer.config_files import RECORDED, ConfigRequest
 from jaxformer.data.corpus import open_prepared
+from jaxformer.decoding.forced import Attention
+from jaxformer.decoding.translate import Translator
 from jaxformer.evaluation.evaluator import Text as Pairs
 from jaxformer.files import require_output
 from jaxformer.models.sequence_model import parameter_count
@@ -128,7 +131,7 @@ def describe(
         facts["checkpoint"] = options["checkpoint"]  # None: as the config says
         facts["parameters"] = parameter_count(translator.params[0])
         if processes.is_first():
-            align = translator.attention if translator.has_attention else None
+            align = partial(aligned, translator) if translator.has_attention else None
             tag_of = run.tokenizer.language_code
             facts |= describe_translations(done, text, align, examples, tag_of)
     metrics = read_metrics(folder)
@@ -146,6 +149,14 @@ def describe(
         prepared and plan_training(run, prepared),
     )
     return described, done and done.translations
+
+
+def aligned(translator: Translator, source: str, target: str) -> Attention | None:
+    """The attention of a line and its translation; None for a line in several parts."""
+    (ids,) = translator.tokenizer.encode([source])
+    if len(ids) > (translator.longest or len(ids)):
+        return None
+    return translator.attention(source, target)
 
 
 def warn_of_lost_lines(run: Run, metrics: Sequence[dict]) -> None:

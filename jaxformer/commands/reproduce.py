@@ -20,7 +20,7 @@ from jaxformer.config_files import ConfigRequest, Values, parse_config
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import SCORERS
 from jaxformer.export.model_card import text_name
-from jaxformer.files import require_output, write_atomically
+from jaxformer.files import require_local, require_output, write_atomically
 from jaxformer.reports import reproduction
 from jaxformer.run import open_run
 from jaxformer.texts import read_text
@@ -144,6 +144,8 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
     """List all published rows with our results; `output` gets them as a page."""
     results = {}
     require_output(output, [".html"])
+    if folder is not None:
+        require_local(folder)
     if folder is not None and not folder.is_dir():
         raise InputError(f"there is no folder {folder}; give one with runs in it")
     files = [*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")] if folder else []

@@ -31,10 +31,11 @@ class Features(NamedTuple):
 
 
 class AttentionMaps(NamedTuple):
-    """Attention weights in float32; each row is a query, and sums to one.
+    """Attention weights in float32; each row is a query.
 
-    N is the number of layers, 0 where the model has no such attention. Row t of
-    `decoder` and `cross` is the position that predicts target token t.
+    A row sums to one, or to less with the local attention of recurrent models. N is the
+    number of layers, 0 where the model has no such attention. Row t of `decoder` and
+    `cross` is the position that predicts target token t.
     """
 
     encoder: jax.Array  # [N, B, H, S, S]

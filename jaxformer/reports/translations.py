@@ -33,15 +33,15 @@ class Text(NamedTuple):
 def describe_translations(
     found: Evaluation,
     text: Text,
-    align: Callable[[str, str], Attention] | None,
+    align: Callable[[str, str], Attention | None] | None,
     examples: int,
     tag_of: Callable[[str], str],
 ) -> dict[str, Any]:
     """Return scores, by_length, and the `examples` worst and best sentences.
 
-    `found` has BLEU under every scorer; `align` takes a source and its translation,
-    and is None for a model without attention. `tag_of` returns the tag that begins a
-    source, or "".
+    `found` has BLEU under every scorer; `align` takes a source and its translation. It
+    returns None for a line in several parts, and is None for a model without attention.
+    `tag_of` returns the tag that begins a source, or "".
     """
     pair = found.translations, text.references
     confidence = significance.estimate_confidence(
@@ -52,8 +52,7 @@ def describe_translations(
     def example(at: int) -> dict[str, Any]:
         translation = found.translations[at]
         alignment = {"source": [], "target": [], "links": []}
-        if align is not None:
-            aligned = align(text.sources[at], translation)
+        if align and (aligned := align(text.sources[at], translation)):
             pieces = {"source": aligned.source[:-1], "target": aligned.target[:-1]}
             alignment = {**pieces, "links": aligned.alignment()}
         return {

@@ -127,9 +127,16 @@ def test_it_aligns_by_its_cross_attention(workdir, command, toy, tmp_path):
 
 @pytest.mark.parametrize("train", ["convolutional"], indirect=True, scope="module")
 def test_pairs_longer_than_its_positions_are_refused(workdir, command, tmp_path):
-    """By number, in one line; it has 64 positions."""
-    flags = pair_flags(tmp_path, [("bo da", "SU RI"), ("bo", "SU " * 64)])
-    for mode, *others in (["align"], ["score"], ["score", "--details"], ["evaluate"]):
+    """By number, in one line; it has 64 positions. A score of translations has none."""
+    (tmp_path / "short").mkdir()
+    pairs = [("bo da", "SU RI"), ("bo", "SU " * 64)]
+    short = pair_flags(tmp_path / "short", pairs[:1])
+    flags = pair_flags(tmp_path, pairs)
+    answer = command("evaluate", *flags, workdir=workdir)
+    assert "leave out 1 of 2 pairs, which have more pieces than" in answer.err
+    expected = command("evaluate", *short, workdir=workdir).result
+    assert answer.result["nll"] == expected["nll"]
+    for mode, *others in (["align"], ["score"], ["score", "--details"]):
         complaint = command(mode, *flags, *others, workdir=workdir).complaint
         assert "pair 2" in complaint
         assert "65 pieces on a side" in complaint

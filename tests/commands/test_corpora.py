@@ -255,7 +255,20 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
         found = command("evaluate", f"--split={name}/dev", workdir=workdir).result
         assert found["direction"] == direction
         assert found["bleu"] == answer.result[f"{name}/bleu"] > 60
+    page = f"--output={tmp_path / 'page.html'}"
+    blank = ["", toy.dev[0], ""]
+    for given in (
+        {"stdin": blank},
+        {"flags": pair_flags(tmp_path, zip(blank, blank, strict=True))},
+    ):
+        flags = [page, "--tag=>>en<<", *given.pop("flags", ())]
+        shown = command("visualize", *flags, workdir=workdir, **given)
+        assert shown.result["sentences"] == 1
     flags = pair_flags(tmp_path, zip(toy.dev, toy.dev, strict=True))
+    links = command("align", "--tag=>>en<<", *flags, workdir=workdir).lines
+    for line, link in zip(toy.dev, links, strict=True):  # none is to the tag
+        linked = {int(each.partition("-")[2]) for each in link.split()}
+        assert linked == {*range(len(line.split()))}
     for choice in ("--tag=>>en<<", "--split=copy/test"):
         copied = command("evaluate", choice, *flags, workdir=workdir).result
         assert copied["nll"] == pytest.approx(answer.result["copy/nll"], rel=1e-6)

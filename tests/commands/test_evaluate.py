@@ -99,6 +99,21 @@ def test_comet_scores_the_translations_with_their_sources_and_references(
         assert "comet_python=python is for" in refused
 
 
+def test_perplexity_is_that_of_the_tokens_of_pairs_with_words(use, toy, tmp_path):
+    pairs = [(line, toy.translate(line)) for line in toy.test[:2]]
+    found = use("evaluate", *pair_flags(tmp_path, pairs)).result
+    blank = [("", ""), *pairs, (" ", "")]
+    assert use("evaluate", *pair_flags(tmp_path, blank)).result["nll"] == found["nll"]
+
+
+def test_the_reference_is_not_overwritten(use, toy, tmp_path):
+    flags = pair_flags(tmp_path, [(toy.test[0], toy.translate(toy.test[0]))])
+    before = (tmp_path / "reference").read_bytes()
+    output = f"--output={tmp_path}/./reference"
+    assert "is the given text" in use("evaluate", *flags, output).complaint
+    assert (tmp_path / "reference").read_bytes() == before
+
+
 def test_an_ensemble_has_no_perplexity(use, trained):
     """That of its first model would stand beside the BLEU of all."""
     answer = use("evaluate", f"--ensemble={trained.workdir}", "--split=dev")

@@ -185,6 +185,8 @@ def test_the_card_has_the_languages_and_scores_of_the_run(
         ("--checkpoint=latest", 100),
         ("--checkpoint=average:3", None),
         ("--config.training.average=1", None),
+        ("--beam_size=1", None),
+        ("--length_penalty=power", None),
     ],
 )
 def test_the_card_has_scores_only_of_the_exported_parameters(

@@ -95,9 +95,10 @@ def test_a_failed_import_leaves_nothing(
 ):
     assert f"{trained.workdir} exists already" in import_(trained.workdir).complaint
     spoilt = shutil.copytree(exported, tmp_path / "spoilt")
-    (spoilt / "target.spm").write_bytes(b"text")
-    complaint = import_(tmp_path / "run", spoilt).complaint
-    assert "not a SentencePiece model" in complaint
+    for content in (b"text", b""):
+        (spoilt / "target.spm").write_bytes(content)
+        complaint = import_(tmp_path / "run", spoilt).complaint
+        assert "not a SentencePiece model" in complaint
     full = mock.Mock(side_effect=InputError("the disk is full"))
     monkeypatch.setattr("jaxformer.training.checkpoint.Checkpoints.save", full)
     assert import_(tmp_path / "run").complaint == "the disk is full"

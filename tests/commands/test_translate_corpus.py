@@ -99,6 +99,8 @@ def test_compressed_text_is_read_and_a_finished_text_is_left_alone(
 
 def test_an_interrupted_command_continues_with_the_same_samples(make, tmp_path):
     """Seeds of samples belong to lines; a shorter batch may follow a failure."""
+    (tmp_path / "out").mkdir()  # killed while the first report was written
+    (tmp_path / "out" / ".report.json.partial").write_text("{")
     undisturbed = make(*SAMPLES, output="whole")
     translate, calls = Translator.translate_all, []
 

@@ -185,6 +185,7 @@ WRONG = {
         ({"activation_function": "gelu"}, "'gelu', not in ['relu', 'swish', 'silu']"),
         ({"decoder_ffn_dim": 8}, "decoder_ffn_dim=8, not the encoder's 24"),
         ({"encoder_attention_heads": 3, "decoder_attention_heads": 3}, "d_model=16, "),
+        ({"activation_function": ["relu"]}, "unhashable type"),
         ({"d_model": None}, "d_model=None, not a whole number"),
         ({"pad_token_id": 40}, "pad_token_id=40, not a whole number in [0, 39]"),
         ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0, not between 0 and 1"),
@@ -207,6 +208,7 @@ WRONG = {
     "vocab.json": [
         ({"<unk>": ..., "<oov>": UNK}, "no piece '<unk>'"),
         (b"[]", "vocab.json is not a JSON object"),
+        ({"<unk>": [1]}, "unhashable type"),
     ],
     "source.spm": [(None, "source.spm")],
     "target.spm": [(None, "target.spm")],

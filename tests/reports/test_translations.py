@@ -59,8 +59,9 @@ def test_each_bucket_is_scored_as_a_text_of_its_own():
     [
         (TEXT, attention, 3, 3),
         (Text("", "en", "de", ["a"] * 3, ["b"] * 3), None, 5, 1),
+        (TEXT, lambda *_: None, 3, 3),
     ],
-    ids=["many", "few, of a model without attention"],
+    ids=["many", "few, of a model without attention", "in several parts"],
 )
 def test_the_worst_are_worse_than_the_best_and_are_the_lines_they_say(
     text, align, examples, count
@@ -81,7 +82,7 @@ def test_the_worst_are_worse_than_the_best_and_are_the_lines_they_say(
         assert tuple(told) == rows[each["line"] - 1]
         alignment = each["alignment"]
         assert "</s>" not in alignment["source"] + alignment["target"]
-        assert all(map(bool, alignment.values())) == (align is not None)
+        assert all(map(bool, alignment.values())) == (align is attention)
 
 
 def test_sentences_that_differ_most_come_first_and_equal_ones_are_left_out():
