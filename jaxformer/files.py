@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
-from errno import ENOLCK, ENOSYS, ENOTSUP
+from errno import EDQUOT, EFBIG, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
 from pathlib import Path
 
 import xxhash
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]+):/+")  # pathlib drops a slash of s3://
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
+_FULL = (ENOSPC, EDQUOT, EFBIG)  # errors of a disk
 _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 
 
@@ -113,12 +114,12 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
     An exception in the block leaves nothing behind. But if the folder then has a file
     called `state`, it stays, and the next call yields it as it is; so does a folder
     that a killed process left. Raises InputError if `path` exists and is not an empty
-    folder, for the current folder, a link and a mount point, which cannot be replaced,
-    and if another process makes it; OSError if it cannot be made.
+    folder, for ".", a link and a mount point, which cannot be replaced, and if another
+    process makes it; OSError if it cannot be made.
     """
     require_local(path)
     if path.name in ("", ".."):
-        raise InputError(f"{path} is not a name; choose a new folder in it")
+        raise InputError(f"{path} cannot be replaced; choose a new folder in it")
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists already; choose a new folder, or remove it")
     if path.is_symlink() or os.path.ismount(path):
@@ -134,8 +135,9 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
             partial.mkdir(exist_ok=bool(state))
             yield partial
             os.replace(partial, path)  # OSError if a run has begun in it
-        except OSError as error:  # of a full disk names no file
-            error.filename = error.filename or str(path)
+        except OSError as error:
+            if error.errno in _FULL:  # names no file
+                error.filename = error.filename or str(path)
             raise
         finally:
             if not (state and (partial / state).exists()):
@@ -154,7 +156,7 @@ def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:
     if endings and path.suffix not in endings:
         names = " or ".join(endings)
         raise InputError(f"{path} does not end in {names}; choose such a name")
-    folder = path.absolute().parent
+    folder = Path(os.path.realpath(path)).parent
     is_file = path.is_file() or not path.exists()
     if not (is_file and folder.is_dir() and os.access(folder, os.W_OK)):
         reason = f"{folder} is not a writable folder" if is_file else "no plain file"

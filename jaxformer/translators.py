@@ -132,13 +132,16 @@ def open_members(
 
     Raises InputError if a model does not translate in the run's direction.
     """
-    found, direction = [], _languages(run.config.data)
+    found, own = [], _tags(run)
     for folder in folders:
         member = open_run(folder, dtype=dtype)
-        if direction not in (theirs := _tags(member)):
+        theirs = _tags(member)
+        # One tag may be that of several directions.
+        tags = set.union(*own.values()) & set.union(*theirs.values()) - {""}
+        if not (own.keys() & theirs.keys() or tags):
             raise InputError(
-                f"{folder} translates {_names(theirs)} and not {'-'.join(direction)}; "
-                "the models of an ensemble have one direction"
+                f"{folder} translates {_names(theirs)} and not {_names(own)}; the "
+                "models of an ensemble have one direction"
             )
         found.append((member, load_parameters(member, checkpoint)))
     return found

@@ -35,6 +35,9 @@ def test_what_a_link_names_is_replaced_and_no_pipe(tmp_path):
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == "second"
     require_output(tmp_path / "link")
+    (tmp_path / "broken").symlink_to(tmp_path / "missing" / "file")
+    with pytest.raises(InputError, match="missing is not a writable folder"):
+        require_output(tmp_path / "broken")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="pipe cannot be written: no plain file"):
         require_output(tmp_path / "pipe")
@@ -45,7 +48,7 @@ def test_what_a_link_names_is_replaced_and_no_pipe(tmp_path):
     [
         ("nowhere", "nowhere is a symbolic link; choose a new folder, such as one in"),
         ("somewhere", "somewhere is a symbolic link"),
-        (".", ". is not a name; choose a new folder in it"),
+        (".", ". cannot be replaced; choose a new folder in it"),
     ],
 )
 def test_a_folder_that_cannot_be_replaced_is_refused(

@@ -147,10 +147,11 @@ def _reproduced(file: Path, config: Config, step: int | None) -> list[TextScores
     name = text_name(config.data, "test")
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        has_flags = any(each.startswith("--") for each in record["changed"])
+        others = "--", "decoding."  # another text or search
+        has_others = any(each.startswith(others) for each in record["changed"])
         budget = record["budget"]["steps"], record["budget"]["averaged_checkpoints"]
         is_same = budget == (step, config.training.average)
-        if has_flags or not is_same or record.get("text", name) != name:
+        if has_others or not is_same or record.get("text", name) != name:
             return []
         bleu = record["every_bleu"][0]
         scores = {"bleu": (bleu["bleu"], bleu["signature"])}

@@ -74,8 +74,8 @@ class Evaluation(NamedTuple):
 class PairScorer:
     """Sum the loss over sentence pairs; call it once per checkpoint.
 
-    Blank pairs have no loss, and pairs that need more positions than the model has are
-    left out with a warning. Raises InputError if no pair is left.
+    Leaves out blank pairs, and with a warning those that need more positions than the
+    model has. Raises InputError if no pair is left.
     """
 
     def __init__(self, model: Model, config: Config, pairs: TokenizedCorpus) -> None:
@@ -92,8 +92,7 @@ class PairScorer:
             raise InputError("no pair of the text to evaluate has words and fits")
         self._pairs = pairs
         if len(chosen) < len(fits):
-            sides = (Ragged.of(side.gather(chosen)) for side in pairs)
-            self._pairs = TokenizedCorpus(*sides)
+            self._pairs = TokenizedCorpus(*(side.select(chosen) for side in pairs))
         lengths = [side.lengths for side in self._pairs]
         tokens = min(training.tokens_per_microbatch, MOST_TOKENS)
         tokens = max(tokens, int(np.max(lengths)))

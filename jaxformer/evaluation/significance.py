@@ -1,15 +1,17 @@
 """Confidence intervals, significance tests of systems, and scores of sentences.
 
 All statistics are sacreBLEU's, with its fixed seed (12345, or SACREBLEU_SEED); their
-signatures name samples and seed. They describe translations of one text by given
+signatures name samples and seed. Only ties are added to its p-values. They describe translations of one text by given
 models. Training with another seed also changes scores, which no such test measures.
 """
 
+import itertools
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
-from sacrebleu.metrics import CHRF
+from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest, Result
 
 from jaxformer.evaluation.metrics import make_bleu, require_pairs
@@ -42,7 +44,7 @@ class Comparison(NamedTuple):
     A p-value is the probability of a difference at least as large if both systems are
     equally good; 1 where there is no difference. sacreBLEU's randomisation counts only
     larger differences. The probability of the same one is added: that of swapping none
-    or all of the sentences that differ.
+    or all of the sentences with different scores.
     """
 
     difference: float  # the system's score less the first one's
@@ -87,9 +89,12 @@ def compare_systems(
         for kind, samples in (("bs", RESAMPLES), ("ar", TRIALS))
     ]
 
+    metrics = {"bleu": make_bleu(target_language), "chrf": CHRF()}
+
     def compare(metric: str, index: int) -> Comparison:
         values = []
-        differ = sum(map(operator.ne, systems[0], systems[index]))
+        texts = zip(systems[0], systems[index], references, strict=True)
+        differ = sum(itertools.starmap(partial(_differ, metrics[metric]), texts))
         for results, signature in (test[metric] for test in tests):
             difference = results[index].score - results[0].score
             p = results[index].p_value if difference else 1.0
@@ -101,6 +106,14 @@ def compare_systems(
         {metric: compare(metric, index) for metric in METRICS}
         for index in range(1, len(systems))
     ]
+
+
+def _differ(metric: BLEU | CHRF, first: str, other: str, reference: str) -> bool:
+    """Whether a corpus scores differently with one of two translations."""
+    if first == other:
+        return False
+    scores = (metric.corpus_score([each], [[reference]]) for each in (first, other))
+    return operator.ne(*map(vars, scores))  # counts and lengths
 
 
 def sentence_scores(

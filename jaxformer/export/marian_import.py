@@ -37,6 +37,9 @@ class MarianCheckpoint(NamedTuple):
     target_model: bytes
 
 
+_MOST = 1 << 24  # of any size in config.json
+
+
 class _UnsupportedError(Exception):
     """A fault of a checkpoint; `read_marian` adds the folder and what to do."""
 
@@ -65,7 +68,7 @@ def read_marian(folder: Path) -> MarianCheckpoint:
             f"the checkpoint cannot be read ({error}); download it, for example with: "
             "hf download Helsinki-NLP/opus-mt-en-de --local-dir FOLDER"
         ) from None
-    except (_UnsupportedError, TypeError, ValueError) as fault:
+    except _UnsupportedError as fault:
         raise InputError(
             f"{folder} cannot be imported: {fault}; put back the checkpoint's own "
             "files, or import another model"
@@ -83,7 +86,7 @@ def _model(settings: dict[str, Any]) -> dict[str, Any]:
     model["positions"] = "sinusoidal"
     ties = tuple(settings.get(key, True) for key in marian.TIE_KEYS)
     names = {values: name for name, values in marian.TIES.items()}
-    if ties not in names:
+    if not all(type(each) is bool for each in ties) or ties not in names:
         raise _fault(settings, marian.TIE_KEYS[1], "though the embeddings are shared")
     model["tied_embeddings"] = names[ties]
     for key, field in marian.SIZES.items():
@@ -93,7 +96,7 @@ def _model(settings: dict[str, Any]) -> dict[str, Any]:
     model["d_k"] = model["d_v"] = model["d_model"] // model["num_heads"]
     if model["d_model"] % 2 or model["d_model"] % model["num_heads"]:
         raise _fault(settings, "d_model", "odd or no multiple of the number of heads")
-    model["activation"] = _ACTIVATIONS.get(settings.get("activation_function"))
+    model["activation"] = _ACTIVATIONS.get(str(settings.get("activation_function")))
     if model["activation"] is None:
         raise _fault(settings, "activation_function", f"not in {[*_ACTIVATIONS]}")
     # Only a model that was exported from here has this key.
@@ -107,7 +110,7 @@ def _fault(settings: dict, key: str, text: str) -> _UnsupportedError:
     return _UnsupportedError(f"config.json has {key}={settings.get(key)!r}, {text}")
 
 
-def _integer(settings: dict, key: str, least: int = 1, most: float = math.inf) -> int:
+def _integer(settings: dict, key: str, least: int = 1, most: int = _MOST) -> int:
     value = settings.get(key)
     if type(value) is not int or not least <= value <= most:
         raise _fault(settings, key, f"not a whole number in [{least}, {most}]")
@@ -119,7 +122,7 @@ def _vocabulary(
 ) -> tuple[list[str], list[int]]:
     """Return the pieces of a file by our ids, and the row of each in Marian."""
     size, ids = _integer(settings, key), _json(folder / file)
-    if set(ids.values()) != set(range(size)) or len(ids) != size:
+    if sorted(map(repr, ids.values())) != sorted(map(repr, range(size))):
         raise _UnsupportedError(
             f"{file} does not name the ids 0 to {size - 1}, one piece each, as {key} "
             "in config.json demands"

@@ -196,6 +196,7 @@ async function showExamples() {
       const button = element("button", { type: "button" }, text);
       button.addEventListener("click", () => {
         $("text").value = text;
+        if (text.startsWith(">>")) $("tag").value = ""; // it has a tag of its own
         $("form").requestSubmit();
       });
       return element("li", {}, button);

@@ -3,11 +3,14 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from jaxformer.commands import report
 from jaxformer.evaluation import significance
 from tests.commands.runs import metrics
+from tests.decoding.tiny import Numbers
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +23,16 @@ def read(result):
     """The page and the data that a result names."""
     html, data = (Path(result[key]).read_text("utf-8") for key in ("output", "json"))
     return html, json.loads(data, parse_constant=pytest.fail)
+
+
+def test_a_line_in_several_parts_has_no_links():
+    translator = SimpleNamespace(
+        tokenizer=Numbers(), longest=3, attention=lambda *pair: pair
+    )
+    assert report.aligned(translator, "4 5", "6") == ("4 5", "6")
+    assert report.aligned(translator, "4 5 6", "7") is None
+    translator.longest = None
+    assert report.aligned(translator, "4 5 6", "7") == ("4 5 6", "7")
 
 
 def test_a_report_agrees_with_training_and_evaluation(use, trained, toy, tmp_path):

@@ -195,6 +195,12 @@ def test_parameters_that_are_not_numbers_end_the_search(beam_size):
         translator.translate(["4 5 6"])
 
 
+def test_a_prefix_of_unknown_characters_is_refused():
+    translator = open_translator()
+    with pytest.raises(InputError, match="line 2: the prefix has a character that the"):
+        translator.translate_all(["4", "5"], prefixes=["6", "1"])
+
+
 def test_a_least_length_is_reached_beyond_the_extra_length():
     translator = open_translator(beam_size=1, min_length=EXTRA + 12)
     ((found,),) = translator.translate_all(["4 5"])

@@ -237,9 +237,10 @@ def test_equal_translations_do_not_differ():
 @pytest.mark.parametrize("differ", [1, 2, 3])
 def test_a_difference_in_few_sentences_may_be_chance(differ):
     """All are better: only swapping none or all of them makes as large a difference."""
-    better = [*TEXT[:differ], *OURS[differ:]]
-    assert sum(a != b for a, b in zip(better, OURS, strict=True)) == differ
-    (found,) = compare([OURS, better], TEXT)
+    worse = [*OURS[:-1], "x y"]
+    better = [*TEXT[:differ], *OURS[differ:-1], "y z"]  # the last ones score alike
+    assert sum(a != b for a, b in zip(better, worse, strict=True)) == differ + 1
+    (found,) = compare([worse, better], TEXT)
     for comparison in found.values():
         assert comparison.difference > 0
         assert comparison.randomisation_p == pytest.approx(2 * 0.5**differ, abs=0.01)

@@ -185,7 +185,8 @@ WRONG = {
         ({"activation_function": "gelu"}, "'gelu', not in ['relu', 'swish', 'silu']"),
         ({"decoder_ffn_dim": 8}, "decoder_ffn_dim=8, not the encoder's 24"),
         ({"encoder_attention_heads": 3, "decoder_attention_heads": 3}, "d_model=16, "),
-        ({"activation_function": ["relu"]}, "unhashable type"),
+        ({"activation_function": ["relu"]}, "['relu'], not in ['relu',"),
+        ({"d_model": 10**12}, "d_model=1000000000000, not a whole number in [1, 16"),
         ({"d_model": None}, "d_model=None, not a whole number"),
         ({"pad_token_id": 40}, "pad_token_id=40, not a whole number in [0, 39]"),
         ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0, not between 0 and 1"),
@@ -208,7 +209,7 @@ WRONG = {
     "vocab.json": [
         ({"<unk>": ..., "<oov>": UNK}, "no piece '<unk>'"),
         (b"[]", "vocab.json is not a JSON object"),
-        ({"<unk>": [1]}, "unhashable type"),
+        ({"<unk>": [1]}, "does not name the ids 0 to 39"),
     ],
     "source.spm": [(None, "source.spm")],
     "target.spm": [(None, "target.spm")],

@@ -148,13 +148,15 @@ class Reply(NamedTuple):
 class Server:
     """A service; `later` calls functions in threads, `ended` is its result."""
 
-    def __init__(self, later, *, hosts=(), tags=(), **limits: float) -> None:
+    def __init__(
+        self, later, *, hosts=(), tags=(), languages=("en", "de"), **limits: float
+    ) -> None:
         self.translator, self.later = FakeTranslator(), later
         self.translator.tags = [*tags]
         opened = listen("127.0.0.1", 0)
         self.address = opened.getsockname()
         self.service = Service(
-            self.translator, opened, languages=("en", "de"), hosts=hosts,
+            self.translator, opened, languages=languages, hosts=hosts,
             examples=EXAMPLES, limits=Limits(**LIMITS | limits),
         )  # fmt: skip
         self.ended: Future = later(self.service.run_until_stopped)

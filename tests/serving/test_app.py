@@ -192,6 +192,11 @@ def test_it_is_ready_only_when_it_is_compiled(start, monkeypatch, caplog):
     assert "compiling: 3 of 4 shapes, 0 s left" in caplog.messages
 
 
+def test_languages_are_named_as_in_html(serve):
+    about = serve(languages=("pt_BR", "zh")).ask("/ready").values
+    assert (about["direction"], about["languages"]) == ("pt_BR-zh", ["pt-BR", "zh"])
+
+
 def test_metrics_count_what_was_asked_and_done(serve):
     server = serve()
     server.translate(["ab cd", "ef"])
