@@ -174,7 +174,6 @@ class TeacherForcing:
             rows = np.asarray(self._log_probabilities(params, batch))
             for index, row in zip(indices, rows, strict=False):
                 scored[index] = row[: len(parts[index][1])].tolist()
-                require_numbers(scored[index])
         values = itertools.chain.from_iterable(scored)
         found = []
         for pair in pairs:
@@ -303,4 +302,6 @@ class GivenPairs:
         its log-probability again. Raises InputError for pieces that do not fit.
         """
         sources = [*map(self.tagged, sources)]
-        return self._forced.score(self.params[0], sources, targets)
+        found = self._forced.score(self.params[0], sources, targets)
+        require_numbers([each.log_probability for each in found])
+        return found

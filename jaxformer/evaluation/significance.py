@@ -1,8 +1,9 @@
 """Confidence intervals, significance tests of systems, and scores of sentences.
 
 All statistics are sacreBLEU's, with its fixed seed (12345, or SACREBLEU_SEED); their
-signatures name samples and seed. Only ties are added to its p-values. They describe translations of one text by given
-models. Training with another seed also changes scores, which no such test measures.
+signatures name samples and seed. Only ties are added to its p-values. They describe
+translations of one text by given models. Training with another seed also changes
+scores, which no such test measures.
 """
 
 import itertools

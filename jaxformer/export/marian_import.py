@@ -11,7 +11,6 @@ sources and target_vocab.json.
 """
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -11,6 +11,7 @@ from tests.decoding.tiny import (
     MODEL,
     SENTENCES,
     Numbers,
+    open_translator,
     params_of,
     random_sentences,
     teacher_forced,
@@ -101,11 +102,11 @@ def test_attention_is_that_of_the_pair_without_padding():
 
 
 def test_parameters_that_are_not_numbers_are_refused():
-    forcing = TeacherForcing(MODEL, Numbers(), batch_tokens=64)
-    params = jax.tree.map(lambda leaf: leaf * np.nan, params_of(MODEL))
-    for use in (forcing.score, lambda *given: forcing.attention(given[0], "4", "5")):
+    translator = open_translator()
+    translator.params = [jax.tree.map(lambda x: x * np.nan, translator.params[0])]
+    for use in (translator.score, lambda *_: translator.attention("4", "5")):
         with pytest.raises(InputError, match="scores are not numbers"):
-            use(params, ["4"], ["5"])
+            use(["4"], ["5"])
 
 
 # Alignment ------------------------------------------------------------------------

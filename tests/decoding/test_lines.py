@@ -125,7 +125,8 @@ def test_a_task_has_the_limits_prefix_and_seed_of_its_sentence(make_echo):
     echo.translate_part(["12"], first=100, prefixes=[" ".join(["13"] * 20)])
     assert echo._search.engines[0].seen == [
         Task([5, 6, 7, 8, EOS], 5 + EXTRA, 8, [], 2_000_006, text="5 6 7 8"),
-        Task([9, EOS], 2 + EXTRA, 7, [10, 11], 2_000_007, text="9"),
+        # The least length is more than the limit would be.
+        Task([9, EOS], 8, 8, [10, 11], 2_000_007, text="9"),
         # The prefix is longer than the limit would be.
         Task([12, EOS], 21, 8, [13] * 20, 2_000_106, text="12"),
     ]
