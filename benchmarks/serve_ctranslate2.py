@@ -74,7 +74,7 @@ def serve(options: argparse.Namespace) -> dict:
     program: dict[str, Any] = {"__name__": "translate"}
     os.chdir(options.model)
     exec(re.search("```python\n(.*?)```", text, re.DOTALL)[1], program)
-    details = {"direction": "en-de", "limits": LIMITS, "hosts": (), "examples": ()}
+    details = {"languages": ("en", "de"), "limits": LIMITS, "hosts": (), "examples": ()}
     with closing(listen("127.0.0.1", options.port)) as opened:
         peer = Peer(program["translate"])
         return Service(peer, opened, **details).run_until_stopped()

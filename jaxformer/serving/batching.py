@@ -117,14 +117,14 @@ class Batcher(threading.Thread):
         """Queue one pair; the result is its attention. Raises as `translate`."""
         self._require_ready()
         source = self._translator.tagged(source)
-        if (count := len(self._translator.sentences(source))) > 1:
-            raise InputError(
-                f"attention is that of one sentence, and the text has {count}"
-            )
         tokenizer, most = self._translator.tokenizer, MAX_ATTENTION_PIECES
         (own,), (other,) = tokenizer.encode([source]), tokenizer.encode_target([target])
         if max(len(own), len(other)) > most:
             raise TooLargeError(f"attention is limited to {most} pieces of each text")
+        if (count := len(self._translator.sentences(source))) > 1:
+            raise InputError(
+                f"attention is that of one sentence, and the text has {count}"
+            )
 
         def begin(future: Future) -> None:
             attention = self._translator.attention(source, target)
