@@ -1,6 +1,6 @@
 """Your own parallel text: two languages and six files, by flag.
 
-For         300,000 to 5 million sentence pairs. With fewer, start from the models that
+For         300,000 to 4 million sentence pairs. With fewer, start from the models that
             docs/model_size.md names; with more, from configs/wmt_base.py.
 Hardware    one GPU or TPU (on CPUs a smaller model, and without AVX512-BF16 or
             AMX --config.model.dtype=float32); time and score depend on the text and

@@ -2,7 +2,8 @@
 
 Reproduces  no published number: a first run on real text. Sentences are 6.5 words on
             average, so it learns to translate everyday language, not news.
-Hardware    a laptop; time and score are not measured.
+Hardware    a laptop. docs/model_size.md has times and scores of this model with packed
+            rows.
 Data        a directory with train, dev and test as STEM.en and STEM.de, or .gz; the
             text is CC-BY 2.0, see www.manythings.org/anki and tatoeba.org.
 
