@@ -4,7 +4,7 @@ Reproduces  28.4 BLEU on newstest2014 by the paper's own script, which is about 
             27.7 in sacreBLEU 13a; average of the last 20 checkpoints. The paper's
             figure, not run here.
 Hardware    the paper: 8 P100, 3.5 days. On one H100, where an update of 24,576 + 24,576
-            positions takes 87.0 ms, 7.3 hours (arithmetic, not a run). A checkpoint takes
+            positions takes 87.0 ms, 7.3 hours (arithmetic, not a run). A checkpoint has
             2.6 GB; 20 and the best are kept: 54 GB of disk. For less memory lower
             training.tokens_per_microbatch.
 Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.

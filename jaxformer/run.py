@@ -169,7 +169,18 @@ def make_training_setup(
 
 
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
-    """Plan the batches of the training text, the same for every mesh."""
+    """Plan the batches of the training text, the same for every mesh.
+
+    Warns if microbatches do not nearly divide an update.
+    """
+    training = run.config.training
+    wanted, size = training.tokens_per_update, training.tokens_per_microbatch
+    made = max(1, round(wanted / size)) * size
+    if abs(made - wanted) > 0.05 * wanted:
+        logger.warning(
+            "an update has %s tokens a side, not training.tokens_per_update=%d; choose "
+            "a training.tokens_per_microbatch that divides it", f"{made:,}", wanted,
+        )  # fmt: skip
     lengths, data = [side.lengths for side in prepared.train], run.config.data
     subwords = prepared.subwords
     if subwords is not None:

@@ -19,6 +19,7 @@ from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import report_phenomena
+from jaxformer.files import write_atomically
 from jaxformer.initial import new_state
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.processes import StoppedError, StopRequests
@@ -91,6 +92,8 @@ def train_past_divergence(job: Job) -> dict:
             state = first_state(job, checkpoints, position, tried)
             for step in [step for step in scores if step > int(state.step)]:
                 del scores[step]
+            if training.patience is not None:
+                forget_lost_best(checkpoints, training.best_by)
             try:
                 return train_to_the_end(job, state, checkpoints)
             except DivergedError as divergence:
@@ -103,6 +106,22 @@ def train_past_divergence(job: Job) -> dict:
                         "optimizer.learning_rate_scale"
                     ) from None
                 logger.warning("%s", report)
+
+
+def forget_lost_best(checkpoints: Checkpoints, name: str) -> None:
+    """Drop scores above that of the best checkpoint; patience would count from them.
+
+    Another `training.best_by`, or damage, may have removed their checkpoints.
+    """
+    scores, left = checkpoints.scores, checkpoints.best_step()
+    better = [] if left is None else [s for s in scores if scores[s] > scores[left]]
+    if better:
+        logger.warning(
+            "the checkpoint of step %s, the best by %s, is gone; the best is step %s",
+            f"{max(better, key=scores.get):,}", name, f"{left:,}",
+        )  # fmt: skip
+    for step in better:
+        del scores[step]
 
 
 def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> dict:
@@ -262,14 +281,15 @@ def describe_divergence(job: Job, state: TrainState) -> str:
     step, position = int(state.step) + 1, int(state.data_position)
     finding = diagnose_update(run.model, state, next(job.updates(position)), training)
     file = run.workdir.path / f"diverged_at_step_{step}.tsv"
-    if processes.is_first():
-        decoders = run.tokenizer.sides[0].decode, run.tokenizer.decode
-        sides = list(zip(job.prepared.train, decoders, strict=True))
-        lines = [
-            "\t".join(decode(side[index].tolist()) for side, decode in sides) + "\n"
-            for index in examples_of(job.plan, training.seed, position)
-        ]
-        file.write_text("".join(lines), encoding="utf-8")
+    with processes.sharing_mistakes():
+        if processes.is_first():
+            decoders = run.tokenizer.sides[0].decode, run.tokenizer.decode
+            sides = list(zip(job.prepared.train, decoders, strict=True))
+            lines = [
+                "\t".join(decode(side[index].tolist()) for side, decode in sides) + "\n"
+                for index in examples_of(job.plan, training.seed, position)
+            ]
+            write_atomically(file, "".join(lines))
     return (
         f"training diverged: {bad} updates in a row without finite loss and gradient, "
         f"the first of them step {step} at data position {position}; in its microbatch "

@@ -25,6 +25,7 @@ from jaxformer.reports import reproduction
 from jaxformer.run import open_run
 from jaxformer.texts import read_text
 from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.log import read_metrics
 from jaxformer.workdir import Workdir, installed_versions
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,9 @@ def reproduce(
     """Train a row with `config` and score it; `theirs` is the published config."""
     ours, folder = config.values, Workdir(workdir)
     saved = Checkpoints(folder.checkpoints, keep=None, scores={})
-    if saved.latest_step() != ours["training"]["steps"]:
+    steps = ours["training"]["steps"]
+    finals = [each["step"] for each in read_metrics(workdir) if each["kind"] == "final"]
+    if saved.latest_step() != steps or steps not in finals:
         trained = train.run(config=config, workdir=workdir)
         if trained.get("stopped"):
             return {"row": row, **trained}

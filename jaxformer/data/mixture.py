@@ -69,10 +69,10 @@ def make_mixture(
         weight = Fraction(weight).limit_denominator(10**6)
         whole, rest = divmod(weight, 1)
         repeated += [np.arange(begin, end, dtype=np.int32)] * int(whole)
-        count, sizes = (
-            round(rest * (end - begin)),
-            (source[begin:end], target[begin:end]),
-        )
+        count = round(rest * (end - begin))
+        if not whole and rest and begin < end:
+            count = max(1, count)  # of a small corpus
+        sizes = source[begin:end], target[begin:end]
         if count:
             draws.append(DrawnPairs(begin, rank(*sizes), count))
         share = int(whole) + count / max(1, end - begin)

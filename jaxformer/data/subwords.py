@@ -34,6 +34,7 @@ from jaxformer.data.store import (
     ShardWriter,
     id_dtype,
     open_corpus,
+    save_array,
 )
 from jaxformer.data.text import normalise
 from jaxformer.data.tokenizer import Tokenizer
@@ -130,7 +131,7 @@ class WordLists:
         while some := list(islice(versions, _CHUNKS_OF_A_SHARD)):
             writer.write(some, None)
         for name, each in zip(SIDES, counts, strict=True):
-            np.save(corpus / "versions" / f"{name}.first.npy", offsets(each + 1))
+            save_array(corpus / "versions" / f"{name}.first.npy", offsets(each + 1))
 
     def _versions(self, counts: Sequence[np.ndarray]) -> Iterator[list[Ragged]]:
         """Yield the versions of the words of a side, and none of the other side."""

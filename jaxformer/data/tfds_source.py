@@ -18,6 +18,7 @@ from jaxformer.errors import InputError
 
 _PROBE_SECONDS = 3.0
 _BATCH = 1024  # pairs converted to Python objects at a time
+_LINE_ENDS = str.maketrans("\r\n", "  ")
 
 
 def read_tfds(config: DataConfig, name: str, split: str) -> Iterator[tuple[str, str]]:
@@ -49,6 +50,7 @@ def read_tfds(config: DataConfig, name: str, split: str) -> Iterator[tuple[str, 
 def _stream(
     builder: Any, split: str, languages: tuple[str, str]
 ) -> Iterator[tuple[str, str]]:
+    import tensorflow as tf
     import tensorflow_datasets as tfds
 
     # One file after the other, and no copy of the whole set in memory.
@@ -56,11 +58,21 @@ def _stream(
     batches = builder.as_dataset(
         split=split, batch_size=_BATCH, shuffle_files=False, read_config=reading
     )
-    for batch in tfds.as_numpy(batches):
-        for pair in zip(*(batch[language] for language in languages), strict=True):
-            # Some sets hold line ends within a sentence; here a sentence is one line.
-            source, target = (text.decode("utf-8").replace("\n", " ") for text in pair)
-            yield source, target
+    number = 0
+    try:
+        for batch in tfds.as_numpy(batches):
+            for pair in zip(*(batch[language] for language in languages), strict=True):
+                number += 1
+                # Some sets have line ends within a sentence, which here is one line.
+                texts = (text.decode().translate(_LINE_ENDS) for text in pair)
+                source, target = texts
+                yield source, target
+    except (UnicodeDecodeError, tf.errors.OpError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"pair {number} of {split} in TFDS {builder.info.full_name} cannot be "
+            f"read: {reason}; prepare the set again"
+        ) from None
 
 
 def open_builder(

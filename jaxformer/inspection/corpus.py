@@ -32,7 +32,7 @@ def inspect_corpus(config: DataConfig) -> dict[str, Any]:
                 pair = data.source_language, data.target_language
                 languages[data.direction] = Languages(pair)
         except InputError as error:
-            left_out["languages"] = str(error)
+            left_out[f"languages {data.direction}"] = str(error)
         try:
             splits[name] = Split(read_parts(data, kind), languages[data.direction])
         except InputError as error:

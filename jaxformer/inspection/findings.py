@@ -127,6 +127,8 @@ def _findings(corpus: dict[str, Any]) -> Iterator[tuple[str, dict, int, str]]:
 
 
 def _describe_lengths(splits: dict[str, Any]) -> Iterator[str]:
+    if not splits:
+        return
     width = max(6, *(len(name) + 1 for name in splits))
     yield f"{'':<{width + 14}}{'median':>8}{'90 %':>8}{'99 %':>8}{'longest':>9}"
     for name, split in splits.items():

@@ -90,8 +90,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         return max(self.steps(), default=None)
 
     def best_step(self) -> int | None:
-        """The step on schedule of highest score (of equals, the latest), or None."""
-        steps = [step for step in self.scheduled_steps() if step in self.scores]
+        """The step of highest score (of equals, the latest), or None."""
+        steps = [step for step in self.steps() if step in self.scores]
         return max(steps, key=lambda step: (self.scores[step], step), default=None)
 
     def save(self, step: int, state: Any, *, scheduled: bool = True) -> None:

@@ -44,13 +44,18 @@ def mixed(command, mixed_flags, tmp_path_factory):
     return workdir, command("train", *mixed_flags, *SHORT, workdir=workdir)
 
 
-def test_an_epoch_has_each_corpus_by_its_weight(mixed):
+def test_an_epoch_has_each_corpus_by_its_weight(mixed, caplog):
     workdir, _ = mixed
     prepared, run = open_prepared(workdir), open_run(workdir)
     corpora = prepared.report["corpora"]
     assert corpora["long"]["pairs"] == 90
     assert corpora["short"]["pairs"] > 2000
     short = corpora["short"]["kept"]
+    size = run.config.training.tokens_per_update * 2 // 3
+    training = replace(run.config.training, tokens_per_microbatch=size)
+    odd = run._replace(config=replace(run.config, training=training))
+    assert plan_training(odd, prepared).microbatches_per_update == 2
+    assert f"an update has {2 * size:,} tokens a side, not" in caplog.text
     examples = plan_training(run, prepared).epoch(seed=0, epoch=3).examples
     assert (examples >= short).sum() == round(2.5 * corpora["long"]["kept"])
     assert (examples < short).sum() == round(0.5 * short)
@@ -176,7 +181,7 @@ def test_a_wrong_corpus_is_refused_by_its_number(
 
 @pytest.mark.usefixtures("quick_check")
 def test_weights_that_leave_no_pair_are_refused(command, toy):
-    flag = '--config.data.corpora=[{"name": "a", "weight": 0.000001}]'
+    flag = '--config.data.corpora=[{"name": "a", "weight": 0.0000001}]'
     answer = command("check", *toy.flags, flag)
     assert "has no pair from update 0 on; raise a weight" in answer.complaint
 

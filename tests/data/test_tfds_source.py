@@ -56,6 +56,21 @@ def assert_refused(message, *arguments, **options):
     assert "\n" not in str(error.value)
 
 
+def test_a_line_has_no_line_end_and_bad_bytes_are_named(monkeypatch):
+    import tensorflow_datasets as tfds
+
+    batch = {"en": [b"a\r\nb", b"\xff"], "de": [b"c", b"d"]}
+    monkeypatch.setattr(tfds, "as_numpy", lambda _: [batch])
+    info = SimpleNamespace(full_name="set/1.0.0")
+    builder = SimpleNamespace(as_dataset=lambda **_: None, info=info)
+    pairs = tfds_source._stream(builder, "train", ("en", "de"))
+    assert next(pairs) == ("a  b", "c")
+    with pytest.raises(
+        InputError, match=r"pair 2 of train in TFDS set/1.0.0 cannot be"
+    ):
+        next(pairs)
+
+
 @pytest.mark.slow
 def test_a_set_is_prepared_when_allowed_and_read_either_way(tiny, capsys):
     message = (

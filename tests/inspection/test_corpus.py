@@ -18,6 +18,7 @@ from jaxformer.data.store import TokenizedCorpus
 from jaxformer.errors import InputError
 from jaxformer.inspection.background import inspect_in_background
 from jaxformer.inspection.corpus import inspect_corpus
+from jaxformer.inspection.findings import describe
 from jaxformer.inspection.pieces import add_pieces, find_unknown, ratio_percentiles
 
 FRENCH = "Le vieux marin raconte toujours les mêmes histoires quand il fait froid."
@@ -155,7 +156,11 @@ def test_what_cannot_be_inspected_is_left_out(files, folder):
     assert "swapped" not in found["splits"]["train"]["findings"]
     assert "test split is missing" in found["left_out"]["test"]
     assert "/no/x" in found["left_out"]["dev"]
-    assert "'tlh'" in found["left_out"]["languages"]
+    assert "'tlh'" in found["left_out"]["languages tlh-de"]
+    gone = dict.fromkeys(("train_source", "dev_source"), "/no/x")
+    nothing = inspect_corpus(replace(files, test_source="", **gone))
+    assert nothing["splits"] == {}
+    assert "/no/x" in describe(nothing, [])
     found = inspect_corpus(replace(files, train_source="/no/x"))
     assert list(found["splits"]) == ["dev", "test"]
     assert not any("overlap" in kind for kind in found["splits"]["dev"]["findings"])

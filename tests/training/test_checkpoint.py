@@ -2,6 +2,7 @@
 
 import functools
 import logging
+from types import SimpleNamespace
 from unittest import mock
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import InputError
+from jaxformer.trainer import forget_lost_best
 from tests.training.saved import (
     ABSTRACT,
     abstract,
@@ -101,7 +103,8 @@ def test_only_checkpoints_on_schedule_count(
     tmp_path, caplog, saves, last, steps, scheduled
 ):
     """For `keep`, the best one and averages; the newest of all is the latest."""
-    scores = {step: step / 2 for step in range(40)}
+    ends = [abs(step) for step in saves if step >= 0 or -step == last]
+    scores = {step: step / 2 for step in ends}  # no stop is evaluated
     save_all(tmp_path, *saves, keep=2, scores=scores, last=last)
     reader = open_checkpoints(tmp_path, scores=scores, last=last)
     assert (reader.steps(), reader.scheduled_steps()) == (steps, scheduled)
@@ -121,6 +124,25 @@ def test_the_end_of_a_run_that_is_extended_no_longer_counts(tmp_path):
         assert checkpoints.scheduled_steps() == [10]
         checkpoints.save(20, make_state(20))
     assert open_checkpoints(tmp_path, last=30).steps() == [10, 20]
+
+
+def test_the_end_of_a_run_that_is_extended_stays_if_it_is_the_best(tmp_path):
+    scores = {10: 3.0, 15: 9.0, 20: 4.0}
+    save_all(tmp_path, 10, -15, keep=1, scores=scores, last=15)
+    with open_checkpoints(tmp_path, keep=1, scores=scores, last=30) as checkpoints:
+        checkpoints.save(20, make_state(20))
+    reader = open_checkpoints(tmp_path, scores=scores, last=30)
+    assert (reader.steps(), reader.best_step()) == ([15, 20], 15)
+
+
+def test_patience_counts_from_the_best_step_that_is_left(caplog):
+    scores = {10: 9.0, 20: 5.0, 30: 7.0, 40: 3.0}
+    forget_lost_best(SimpleNamespace(scores=scores, best_step=lambda: 30), "nll")
+    assert scores == {20: 5.0, 30: 7.0, 40: 3.0}
+    said = "the checkpoint of step 10, the best by nll, is gone; the best is step 30"
+    assert said in caplog.text
+    forget_lost_best(SimpleNamespace(scores=scores, best_step=lambda: None), "nll")
+    assert len(scores) == 3
 
 
 @pytest.mark.parametrize(
