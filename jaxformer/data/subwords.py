@@ -14,6 +14,7 @@ samples the sentence.
     corpus/versions/source.first.npy, ...     which of them is a word's first
 """
 
+import io
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,6 @@ from jaxformer.data.store import (
     ShardWriter,
     id_dtype,
     open_corpus,
-    save_array,
 )
 from jaxformer.data.text import normalise
 from jaxformer.data.tokenizer import Tokenizer
@@ -131,7 +131,10 @@ class WordLists:
         while some := list(islice(versions, _CHUNKS_OF_A_SHARD)):
             writer.write(some, None)
         for name, each in zip(SIDES, counts, strict=True):
-            save_array(corpus / "versions" / f"{name}.first.npy", offsets(each + 1))
+            content = io.BytesIO()
+            np.save(content, offsets(each + 1))
+            file = corpus / "versions" / f"{name}.first.npy"
+            write_atomically(file, content.getvalue())
 
     def _versions(self, counts: Sequence[np.ndarray]) -> Iterator[list[Ragged]]:
         """Yield the versions of the words of a side, and none of the other side."""
