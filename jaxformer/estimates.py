@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.data.corpus import PreparedCorpus
+from jaxformer.data.mixture import pairs_of_an_epoch
 from jaxformer.data.plan import Plan, Shape
 from jaxformer.data.store import SIDES
 from jaxformer.models.architectures import make_model
@@ -83,11 +84,12 @@ def describe_corpora(checked: Run, sizes: dict[str, int]) -> list[str]:
     for update in data.stages if data.corpora else ():
         weights = data.weights(sizes, update)
         since = f" from update {update:,} on" if update else ""
-        lines += [
-            f"            {round(weights[name] * size):>13,} pairs an epoch of {name}, "
-            f"{size:,} x {weights[name]:.4g}{since}"
-            for name, size in sizes.items()
-        ]
+        for name, size in sizes.items():
+            pairs = pairs_of_an_epoch(weights[name], size)
+            lines.append(
+                f"            {pairs:>13,} pairs an epoch of {name}, "
+                f"{size:,} x {weights[name]:.4g}{since}"
+            )
     return lines
 
 

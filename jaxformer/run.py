@@ -169,18 +169,7 @@ def make_training_setup(
 
 
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
-    """Plan the batches of the training text, the same for every mesh.
-
-    Warns if microbatches do not nearly divide an update.
-    """
-    training = run.config.training
-    wanted, size = training.tokens_per_update, training.tokens_per_microbatch
-    made = max(1, round(wanted / size)) * size
-    if abs(made - wanted) > 0.05 * wanted:
-        logger.warning(
-            "an update has %s tokens a side, not training.tokens_per_update=%d; choose "
-            "a training.tokens_per_microbatch that divides it", f"{made:,}", wanted,
-        )  # fmt: skip
+    """Plan the batches of the training text, the same for every mesh."""
     lengths, data = [side.lengths for side in prepared.train], run.config.data
     subwords = prepared.subwords
     if subwords is not None:
@@ -202,6 +191,23 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
             )
         stages.append((update, _plan(run.config, *lengths, mixture, subwords)))
     return dataclasses.replace(stages[0][1], later=tuple(stages[1:]))
+
+
+def warn_of_update_size(run: Run, plan: Plan) -> None:
+    """Warn if the microbatches of an update hold much more or less than one would."""
+    training, multiple = run.config.training, run.config.batches.row_multiple
+    longest = max(length for shape in plan.shapes for length in shape[1:])
+    wanted, made = (
+        max(1, tokens // longest // multiple) * multiple * longest
+        for tokens in (training.tokens_per_update, training.tokens_per_microbatch)
+    )
+    made *= plan.microbatches_per_update
+    if abs(made - wanted) > 0.05 * wanted:
+        logger.warning(
+            "an update of %d microbatches has %s positions a side, and one of a single "
+            "microbatch %s; choose another training.tokens_per_microbatch",
+            plan.microbatches_per_update, f"{made:,}", f"{wanted:,}",
+        )  # fmt: skip
 
 
 def _plan(

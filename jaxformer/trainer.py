@@ -28,6 +28,7 @@ from jaxformer.run import (
     load_parameters,
     make_training_setup,
     plan_training,
+    warn_of_update_size,
 )
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
@@ -50,6 +51,7 @@ class Job:
     def __init__(self, run: Run, prepared: PreparedCorpus, stop: StopRequests) -> None:
         self.run, self.prepared, self.stop = run, prepared, stop
         self.setup, self.plan = make_training_setup(run), plan_training(run, prepared)
+        warn_of_update_size(run, self.plan)
         self.evaluators = make_dev_evaluators(run, prepared, stop.check)
 
     def updates(self, start: int) -> Iterator[Update]:
@@ -114,11 +116,12 @@ def forget_lost_best(checkpoints: Checkpoints, name: str) -> None:
     Another `training.best_by`, or damage, may have removed their checkpoints.
     """
     scores, left = checkpoints.scores, checkpoints.best_step()
-    better = [] if left is None else [s for s in scores if scores[s] > scores[left]]
+    better = [step for step in scores if left is None or scores[step] > scores[left]]
     if better:
         logger.warning(
-            "the checkpoint of step %s, the best by %s, is gone; the best is step %s",
-            f"{max(better, key=scores.get):,}", name, f"{left:,}",
+            "the checkpoint of step %s, the best by %s, is gone; the best that is left "
+            "is %s", f"{max(better, key=scores.get):,}", name,
+            "none" if left is None else f"step {left:,}",
         )  # fmt: skip
     for step in better:
         del scores[step]

@@ -81,7 +81,12 @@ def check(
         # The other process reads while these modules are imported.
         from jaxformer import estimates
         from jaxformer.inspection.pieces import add_pieces
-        from jaxformer.run import open_run, plan_training, prepare_run
+        from jaxformer.run import (
+            open_run,
+            plan_training,
+            prepare_run,
+            warn_of_update_size,
+        )  # fmt: skip
         from jaxformer.training.memory import device_budget
 
         if run.has_checkpoints() and run.corpus.exists():  # it may be in training
@@ -93,6 +98,7 @@ def check(
             with prepare_run(run.path, config) as (checked, prepared):
                 pass
         plan = plan_training(checked, prepared)
+        warn_of_update_size(checked, plan)
         figures = estimates.report_plan(checked, plan, prepared)
         corpus = inspected and inspected()
     if corpus:

@@ -79,6 +79,7 @@ def reproduce(
     saved = Checkpoints(folder.checkpoints, keep=None, scores={})
     steps = ours["training"]["steps"]
     finals = [each["step"] for each in read_metrics(workdir) if each["kind"] == "final"]
+    finals = processes.from_first(finals)
     if saved.latest_step() != steps or steps not in finals:
         trained = train.run(config=config, workdir=workdir)
         if trained.get("stopped"):

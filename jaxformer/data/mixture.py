@@ -60,6 +60,14 @@ class Mixture:
         return np.concatenate([self.repeated, *drawn]).astype(np.int32)
 
 
+def pairs_of_an_epoch(weight: float, size: int) -> int:
+    """The pairs that an epoch has of a corpus, at least one if its weight is not 0."""
+    weight = Fraction(weight).limit_denominator(10**6)
+    whole, rest = divmod(weight, 1)
+    count = int(whole) * size + round(rest * size)
+    return max(count, int(weight > 0 and size > 0))
+
+
 def make_mixture(
     source: np.ndarray, target: np.ndarray, corpora: Sequence[Weighted]
 ) -> Mixture:
@@ -67,15 +75,13 @@ def make_mixture(
     repeated, draws, tokens = [], [], np.zeros(2)
     for begin, end, weight in corpora:
         weight = Fraction(weight).limit_denominator(10**6)
-        whole, rest = divmod(weight, 1)
-        repeated += [np.arange(begin, end, dtype=np.int32)] * int(whole)
-        count = round(rest * (end - begin))
-        if not whole and rest and begin < end:
-            count = max(1, count)  # of a small corpus
+        whole = int(weight)
+        repeated += [np.arange(begin, end, dtype=np.int32)] * whole
+        count = pairs_of_an_epoch(weight, end - begin) - whole * (end - begin)
         sizes = source[begin:end], target[begin:end]
         if count:
             draws.append(DrawnPairs(begin, rank(*sizes), count))
-        share = int(whole) + count / max(1, end - begin)
+        share = whole + count / max(1, end - begin)
         tokens += [share * int(side.sum()) for side in sizes]
     repeated = np.concatenate([np.zeros(0, np.int32), *repeated])
     lengths = []

@@ -68,10 +68,11 @@ def _stream(
                 source, target = texts
                 yield source, target
     except (UnicodeDecodeError, tf.errors.OpError) as error:
+        where = "" if isinstance(error, UnicodeDecodeError) else "what is after "
         reason = str(error).partition("\n")[0]
         raise InputError(
-            f"pair {number} of {split} in TFDS {builder.info.full_name} cannot be "
-            f"read: {reason}; prepare the set again"
+            f"{where}pair {number} of {split} in TFDS {builder.info.full_name} cannot "
+            f"be read: {reason}; remove {builder.data_path}, and prepare the set again"
         ) from None
 
 

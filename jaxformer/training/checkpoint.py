@@ -1,8 +1,9 @@
 """The checkpoints of a run: which are kept, and which parameters are read.
 
 Checkpoints on schedule are those at a step divisible by `training.save_every`, and the
-last step of the run. They alone count for `keep`, averages and the best one. Others are
-saved by a stop, only to resume from, and removed after the next one on schedule.
+last step of the run. They alone count for `keep` and averages. Others are saved by a
+stop, only to resume from, and removed after the next one on schedule. The best of the
+steps with a score stays.
 """
 
 import contextlib

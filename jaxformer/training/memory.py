@@ -99,8 +99,8 @@ def largest_microbatch(
 ) -> dict[str, int | bool] | None:
     """Find the most rows of the lengths in `shape` whose train step fits `budget`.
 
-    They are a multiple of `unit`, at most an update; `budget` is in bytes. Returns None
-    if `unit` rows do not fit.
+    They are a multiple of `unit`, and an update or one of nearly equal parts; `budget`
+    is in bytes. Returns None if `unit` rows do not fit.
     """
     longest = max(shape[1:])
     most = max(unit, tokens_per_update // longest // unit * unit)
@@ -110,7 +110,12 @@ def largest_microbatch(
         return sum(step_memory(setup, (rows, *shape[1:]), accumulate=accumulate))
 
     rows, size = largest_fitting(bytes_of, budget, unit=unit, most=most)
-    return rows and {
+    if rows is None:
+        return None
+    parts = -(-most // rows)
+    if (even := -(-most // (parts * unit)) * unit) < rows:
+        rows, size = even, bytes_of(even)
+    return {
         "tokens": rows * longest,
         "bytes": size,
         "is_whole_update": rows == most,

@@ -129,8 +129,8 @@ def apply_gradients(
         ema = state.ema
         if config.ema_decay is not None:
             # Not a weighted sum, whose float32 weights would not add up to 1.
-            rate = 1.0 - config.ema_decay
-            ema = jax.tree.map(lambda old, new: old + rate * (new - old), ema, params)
+            decay = config.ema_decay
+            ema = jax.tree.map(lambda old, new: new + decay * (old - new), ema, params)
         return state._replace(params=params, opt_state=opt_state, ema=ema)
 
     # XLA for CPUs would copy all parameters and moments to select between new and old

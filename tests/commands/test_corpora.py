@@ -8,7 +8,7 @@ import pytest
 
 from jaxformer.data.corpus import open_prepared
 from jaxformer.data.pipeline import examples_of, updates
-from jaxformer.run import open_run, plan_training
+from jaxformer.run import open_run, plan_training, warn_of_update_size
 from tests.commands.conftest import Toy
 from tests.commands.runs import (
     config_flags,
@@ -54,8 +54,9 @@ def test_an_epoch_has_each_corpus_by_its_weight(mixed, caplog):
     size = run.config.training.tokens_per_update * 2 // 3
     training = replace(run.config.training, tokens_per_microbatch=size)
     odd = run._replace(config=replace(run.config, training=training))
-    assert plan_training(odd, prepared).microbatches_per_update == 2
-    assert f"an update has {2 * size:,} tokens a side, not" in caplog.text
+    for each, warns in ((run, False), (odd, True)):
+        warn_of_update_size(each, plan_training(each, prepared))
+        assert ("choose another training.tokens_per_micro" in caplog.text) == warns
     examples = plan_training(run, prepared).epoch(seed=0, epoch=3).examples
     assert (examples >= short).sum() == round(2.5 * corpora["long"]["kept"])
     assert (examples < short).sum() == round(0.5 * short)

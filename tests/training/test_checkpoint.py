@@ -139,10 +139,14 @@ def test_patience_counts_from_the_best_step_that_is_left(caplog):
     scores = {10: 9.0, 20: 5.0, 30: 7.0, 40: 3.0}
     forget_lost_best(SimpleNamespace(scores=scores, best_step=lambda: 30), "nll")
     assert scores == {20: 5.0, 30: 7.0, 40: 3.0}
-    said = "the checkpoint of step 10, the best by nll, is gone; the best is step 30"
-    assert said in caplog.text
+    assert "of step 10, the best by nll, is gone; the best that is left is step 30" in (
+        caplog.text
+    )
     forget_lost_best(SimpleNamespace(scores=scores, best_step=lambda: None), "nll")
-    assert len(scores) == 3
+    assert scores == {}
+    assert "of step 30, the best by nll, is gone; the best that is left is none" in (
+        caplog.text
+    )
 
 
 @pytest.mark.parametrize(
