@@ -157,10 +157,12 @@ def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:
         names = " or ".join(endings)
         raise InputError(f"{path} does not end in {names}; choose such a name")
     folder = Path(os.path.realpath(path)).parent
-    is_file = path.is_file() or not path.exists()
-    if not (is_file and folder.is_dir() and os.access(folder, os.W_OK)):
-        reason = f"{folder} is not a writable folder" if is_file else "no plain file"
-        reason = "a folder" if path.is_dir() else reason
+    reason = ""
+    if path.exists() and not path.is_file():
+        reason = "a folder" if path.is_dir() else "no plain file"
+    elif not (folder.is_dir() and os.access(folder, os.W_OK)):
+        reason = f"{folder} is not a writable folder"
+    if reason:
         raise InputError(f"{path} cannot be written: {reason}; choose another file")
 
 

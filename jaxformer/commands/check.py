@@ -86,7 +86,7 @@ def check(
             plan_training,
             prepare_run,
             warn_of_update_size,
-        )  # fmt: skip
+        )
         from jaxformer.training.memory import device_budget
 
         if run.has_checkpoints() and run.corpus.exists():  # it may be in training

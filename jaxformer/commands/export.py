@@ -117,8 +117,8 @@ def scores_of(
     search = TranslateOptions(**vars(recorded.decoding))
     if dataclasses.replace(search, batch_tokens=options.batch_tokens) != options:
         return []
-    training = recorded.training, run.config.training
-    if kind == "final" and choice_of(training[0]) != choice_of(training[1]):
+    is_same = choice_of(recorded.training) == choice_of(run.config.training)
+    if kind == "final" and not is_same:
         return []
     found = [
         TextScores(

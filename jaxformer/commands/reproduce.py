@@ -150,8 +150,8 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
     require_output(output, [".html"])
     if folder is not None:
         require_local(folder)
-    if folder is not None and not folder.is_dir():
-        raise InputError(f"there is no folder {folder}; give one with runs in it")
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {folder}; give one with runs in it")
     files = [*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")] if folder else []
     for file in sorted(files):
         try:

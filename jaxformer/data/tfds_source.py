@@ -64,8 +64,7 @@ def _stream(
             for pair in zip(*(batch[language] for language in languages), strict=True):
                 number += 1
                 # Some sets have line ends within a sentence, which here is one line.
-                texts = (text.decode().translate(_LINE_ENDS) for text in pair)
-                source, target = texts
+                source, target = (text.decode().translate(_LINE_ENDS) for text in pair)
                 yield source, target
     except (UnicodeDecodeError, tf.errors.OpError) as error:
         where = "" if isinstance(error, UnicodeDecodeError) else "what is after "

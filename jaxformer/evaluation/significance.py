@@ -93,15 +93,16 @@ def compare_systems(
     metrics = {"bleu": make_bleu(target_language), "chrf": CHRF()}
 
     def compare(metric: str, index: int) -> Comparison:
-        values = []
+        (bootstrap, samples), (randomised, trials) = (test[metric] for test in tests)
+        difference = bootstrap[index].score - bootstrap[0].score
+        p, larger = (
+            results[index].p_value if difference else 1.0
+            for results in (bootstrap, randomised)
+        )
         texts = zip(systems[0], systems[index], references, strict=True)
         differ = sum(itertools.starmap(partial(_differ, metrics[metric]), texts))
-        for results, signature in (test[metric] for test in tests):
-            difference = results[index].score - results[0].score
-            p = results[index].p_value if difference else 1.0
-            values += [p, signature]
-        values[2] = min(1.0, values[2] + 2.0 ** (1 - differ))
-        return Comparison(difference, *values)
+        same = 2.0 ** (1 - differ)
+        return Comparison(difference, p, samples, min(1.0, larger + same), trials)
 
     return [
         {metric: compare(metric, index) for metric in METRICS}

@@ -44,19 +44,24 @@ def mixed(command, mixed_flags, tmp_path_factory):
     return workdir, command("train", *mixed_flags, *SHORT, workdir=workdir)
 
 
-def test_an_epoch_has_each_corpus_by_its_weight(mixed, caplog):
+def test_microbatches_that_make_an_update_of_another_size_are_named(mixed, caplog):
     workdir, _ = mixed
     prepared, run = open_prepared(workdir), open_run(workdir)
-    corpora = prepared.report["corpora"]
-    assert corpora["long"]["pairs"] == 90
-    assert corpora["short"]["pairs"] > 2000
-    short = corpora["short"]["kept"]
     size = run.config.training.tokens_per_update * 2 // 3
     training = replace(run.config.training, tokens_per_microbatch=size)
     odd = run._replace(config=replace(run.config, training=training))
     for each, warns in ((run, False), (odd, True)):
         warn_of_update_size(each, plan_training(each, prepared))
         assert ("choose another training.tokens_per_micro" in caplog.text) == warns
+
+
+def test_an_epoch_has_each_corpus_by_its_weight(mixed):
+    workdir, _ = mixed
+    prepared, run = open_prepared(workdir), open_run(workdir)
+    corpora = prepared.report["corpora"]
+    assert corpora["long"]["pairs"] == 90
+    assert corpora["short"]["pairs"] > 2000
+    short = corpora["short"]["kept"]
     examples = plan_training(run, prepared).epoch(seed=0, epoch=3).examples
     assert (examples >= short).sum() == round(2.5 * corpora["long"]["kept"])
     assert (examples < short).sum() == round(0.5 * short)

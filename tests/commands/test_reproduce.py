@@ -11,6 +11,7 @@ from jaxformer import published
 from jaxformer.evaluation.metrics import SCORERS
 from jaxformer.published import PERPLEXITY, Figure, Row
 from jaxformer.workdir import Workdir
+from tests.commands.runs import metrics
 
 ROW = "toy/word-by-word"
 THEIRS = (
@@ -70,6 +71,11 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     scored = reproduce(*changes, "--config.training.average=1").result
     assert scored["budget"]["averaged_checkpoints"] == 1
     assert scored["changed"] == ["training.average=1, the row has 2", *changes]
+    log = workdir / "metrics.jsonl"  # as a stop during the last evaluation leaves it
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(each for each in lines if '"final"' not in each))
+    reproduce(*changes)
+    assert [each["step"] for each in metrics(workdir, "final")] == [20]
     with mock.patch.object(Workdir, "read_record", read_record_of_earlier_version):
         assert reproduce(*changes).result["changed"] == changes
 

@@ -243,6 +243,16 @@ def half_frozen():
     return step(state, (pack(ROWS),))
 
 
+def test_the_average_keeps_frozen_parameters_whatever_its_decay():
+    """Weights of 0.9999 and 0.0001 do not add up to 1 in float32."""
+    options = {"ema_decay": 0.9999, "freeze": ("encoder",)}
+    config = training_of(seed=3, **options)
+    state = jax.tree.map(jnp.array, fresh_state(PARAMS, OPTIMIZER, config))
+    after, _ = step_of(MODEL, OPTIMIZER, **options)(state, (pack(ROWS),))
+    jax.tree.map(np.testing.assert_array_equal, after.ema["encoder"], PARAMS["encoder"])
+    assert largest_difference(after.ema["decoder"], PARAMS["decoder"]) > 0
+
+
 def test_frozen_parameters_stay_and_the_others_are_updated_as_ever(
     half_frozen, one_update
 ):
