@@ -10,7 +10,7 @@ starts `--mode=serve` on a free port with --flags, or `serve_ctranslate2.py` wit
 --model, or asks the server at --url. Each distinct sentence is translated alone for its
 expected answer. Then the clients request them in random order, each as soon as it has
 its last answer. With --large they do so once more beside a client that sends only
-requests of the largest size allowed. Prints throughput, latency, and the server's
+requests of the largest size allowed. Prints throughput and latencies, and the server's
 resident memory after each 10,000 requests. The exit code is 0 only if all answers are
 right and the latencies are within P99_BOUND and LARGE_BOUND.
 """
@@ -152,6 +152,14 @@ def server(command: Sequence[str]) -> Iterator[str]:
             process.wait()
 
 
+def timed(
+    url: str, sentences: Sequence[str], clients: int
+) -> tuple[list[Answer], float]:
+    """Return what `translate_all` does, and the seconds that it took."""
+    start = time.perf_counter()
+    return translate_all(url, sentences, clients), time.perf_counter() - start
+
+
 def percentiles(answers: Sequence[Answer]) -> dict[int, float]:
     """The latencies of the requests that were answered, in milliseconds."""
     ms = [1000 * each.seconds for each in answers if each.status == 200]
@@ -163,7 +171,7 @@ def percentiles(answers: Sequence[Answer]) -> dict[int, float]:
 def ask(url: str, options: argparse.Namespace) -> dict:
     lines = filter(None, map(str.strip, read_lines(options.sentences)))
     distinct = list(itertools.islice(dict.fromkeys(lines), options.distinct))
-    alone = translate_all(url, distinct, clients=1)
+    alone, alone_seconds = timed(url, distinct, clients=1)
     for sentence, status, text, _ in alone:
         if status != 200:
             raise InputError(f"{sentence!r} gives {status}: {text}")
@@ -172,9 +180,8 @@ def ask(url: str, options: argparse.Namespace) -> dict:
     random.Random(options.seed).shuffle(order)
     seconds, memory, answers = 0.0, [resident_mb(url)], []
     for begin in range(0, len(order), PART):
-        start = time.perf_counter()
-        answers += translate_all(url, order[begin : begin + PART], options.clients)
-        seconds += time.perf_counter() - start
+        part = timed(url, order[begin : begin + PART], options.clients)
+        answers, seconds = answers + part[0], seconds + part[1]
         memory.append(resident_mb(url))
 
     def verdict(answer: Answer) -> str:
@@ -192,9 +199,12 @@ def ask(url: str, options: argparse.Namespace) -> dict:
     values["alone_ms"] = 1000 * np.mean([answer.seconds for answer in alone])
     values |= {f"p{q}_ms": each for q, each in ms.items()}
     holds = verdicts["right"] == len(order) and ms[99] <= P99_BOUND * ms[50]
+    clients = f"{options.clients} clients"
+    loads = {"1 client": (alone, alone_seconds), clients: (answers, seconds)}
     if options.large:
         with large_client(url, distinct) as statuses:
-            beside = translate_all(url, order[:PART], options.clients)
+            beside, took = timed(url, order[:PART], options.clients)
+        loads[f"{clients}, and one of large requests"] = beside, took
         values["p95_beside_large_ms"] = percentiles(beside)[95]
         holds &= values["p95_beside_large_ms"] <= LARGE_BOUND * ms[95]
         wrong = sum(verdict(each) != "right" for each in beside)
@@ -205,9 +215,14 @@ def ask(url: str, options: argparse.Namespace) -> dict:
     values = {name: round(float(value), 1) for name, value in values.items()}
     for each in [each for each in answers if verdict(each) != "right"][:5]:
         print(f"{verdict(each)}: {each.sentence!r} -> {each.status} {each.text!r}")
-    harness.print_table(
-        "figure | value", [f"{name} | {v:,}" for name, v in values.items()]
-    )
+    columns = "load", "requests", "right", "requests/s", "p50", "p95", "p99", "slowest"
+    rows = []
+    for name, (found, took) in loads.items():
+        right = sum(verdict(each) == "right" for each in found)
+        row = f"{name} | {len(found):,} | {right:,} | {len(found) / took:,.0f}"
+        times = (f"{each:,.1f} ms" for each in percentiles(found).values())
+        rows.append(" | ".join([row, *times]))
+    harness.print_table(" | ".join(columns), rows)
     memory = [round(each) for each in memory]
     print(f"resident MB at first and after each {PART:,} requests: {memory}")
     return values | {"resident_mb": memory, "holds": bool(holds)}

@@ -63,7 +63,8 @@ def measure(server, tmp_path, capsys):
         server[1]["ab 0"] = answers
         fixed = server[0], f"--sentences={file}", "--requests=100", "--clients=4"
         code = load.main([*fixed, *flags])
-        return code, json.loads(capsys.readouterr().out.splitlines()[-1])
+        *printed, values = capsys.readouterr().out.splitlines()
+        return code, json.loads(values) | {"printed": printed}
 
     return run
 
@@ -91,6 +92,12 @@ def test_a_wrong_answer_beside_a_large_client_is_found(measure, answer, wrong):
     assert (code, values["not_right_beside_large"]) == (wrong, wrong)
     assert values["large_requests"] > 0
     assert values["large_requests_without_answer"] == 0
+    rows = [line.split(" | ")[:3] for line in values["printed"] if "client" in line]
+    assert rows == [
+        ["| 1 client", "20", "20"],
+        ["| 4 clients", "100", "100"],
+        ["| 4 clients, and one of large requests", "100", str(100 - wrong)],
+    ]
 
 
 def test_latencies_out_of_bounds_do_not_hold(measure, monkeypatch):
