@@ -38,8 +38,8 @@ Change = Callable[[jax.Array, int], jax.Array]  # of a leaf and its axis M
 class EachHead:
     """Keys are [B, C H, K, M / C], values [B, H, M, U].
 
-    `has_blocks` divides the keys of a cache into C blocks, each of whole slots and
-    contiguous. A CPU reads such keys from memory twice as fast
+    `has_blocks`, for CPUs, divides the keys of a cache into C blocks, each of whole
+    slots and contiguous. They are read from memory twice as fast
     (docs/speed_changes.md). Blocks share the axis of the heads: the product needs no
     other shape of the keys, for which XLA would copy the cache in each step.
     """
@@ -81,6 +81,16 @@ class EachHead:
         counts = (c for c in range(1, slots + 1) if slots % c == 0)
         return next((c for c in counts if least <= slots * width // c <= most), 1)
 
+    def shared(self, mask: jax.Array, clock: jax.Array) -> jax.Array:
+        """Return a mask that all layers read; `clock` is never negative.
+
+        XLA for CPUs drops barriers, and would compute the mask anew in each layer. It
+        keeps the result of a branch.
+        """
+        if not self.has_blocks:
+            return mask
+        return jax.lax.cond(clock >= 0, lambda: mask, lambda: ~mask)
+
     def query(self, x: jax.Array, batch: int) -> jax.Array:
         """Cut x [H K, B W] into the queries for `attend`."""
         return self._cut(x, batch).transpose(2, 0, 3, 1)  # [B, H, W, K]
@@ -111,14 +121,16 @@ class EachHead:
             preferred_element_type=jnp.float32,
         )  # fmt: skip
         scores = scores.reshape(batch, blocks, count, width, -1)
-        scores = scores.transpose(0, 2, 3, 1, 4).reshape(batch, count, width, -1)
+        scores = scores.transpose(0, 2, 3, 1, 4)  # [B, H, W, C, n]
         if of_slots is not None:
             of_query = jnp.einsum(
                 "bhwk,pk->bhwp", query, of_slots.key, preferred_element_type=jnp.float32
             )
-            per_slot = scores.shape[3] // of_query.shape[3]
-            scores += jnp.repeat(of_query, per_slot, axis=3)
-        scores = jnp.where(mask[:, None], scores, MASKED)
+            per_slot = blocks * scores.shape[4] // of_query.shape[3]
+            scores += jnp.repeat(of_query, per_slot, axis=3).reshape(scores.shape)
+        # XLA for CPUs is slower if the blocks are joined before.
+        mask = mask.reshape(batch, 1, -1, blocks, scores.shape[4])
+        scores = jnp.where(mask, scores, MASKED).reshape(batch, count, width, -1)
         weights = jax.nn.softmax(scores, axis=-1).astype(past.value.dtype)
         heads = jnp.einsum("bhwm,bhmu->bhwu", weights, past.value)
         if of_slots is not None:
@@ -146,6 +158,9 @@ class AllHeads:
 
     def changed(self, past: Attended, change: Change, width: int | None) -> Attended:
         return Attended(*(change(leaf, 1) for leaf in past))
+
+    def shared(self, mask: jax.Array, clock: jax.Array) -> jax.Array:
+        return mask
 
     def query(self, x: jax.Array, batch: int) -> jax.Array:
         return x.T.reshape(batch, -1, len(x))  # [B, W, H K]

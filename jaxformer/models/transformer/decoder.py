@@ -180,9 +180,9 @@ class TransformerDecoder:
         batch, width, length = newest.ancestors.shape
         slots = self._slots(length)
         index = newest.clock % slots * width  # of the cache
-        past_mask = self_mask(newest, slots)
-        cross_mask = memory.is_real[:, None, :]  # [B, 1, S]
         attention, cut = self._attention, self._query_size
+        past_mask = attention.shared(self_mask(newest, slots), newest.clock)
+        cross_mask = memory.is_real[:, None, :]  # [B, 1, S]
 
         def apply(
             x: jax.Array, layer: Mapping[str, Any], source: Attended, past: Attended
