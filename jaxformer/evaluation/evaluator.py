@@ -32,7 +32,7 @@ from jaxformer.training.step import Parameters, evaluate_batch
 
 logger = logging.getLogger(__name__)
 
-MAX_SHAPES = 4  # compiled programs; padding matters less here than in training
+MAX_SHAPES = 4  # programs to compile for a model that cannot take packed rows
 MOST_TOKENS = 4096  # of a batch, whose logits are held whole
 
 
@@ -94,9 +94,11 @@ class PairScorer:
         if len(chosen) < len(fits):
             self._pairs = TokenizedCorpus(*(side.select(chosen) for side in pairs))
         lengths = [side.lengths for side in self._pairs]
-        tokens = min(training.tokens_per_microbatch, MOST_TOKENS)
-        tokens = max(tokens, int(np.max(lengths)))
+        longest = int(np.max(lengths))
+        tokens = max(longest, min(training.tokens_per_microbatch, MOST_TOKENS))
         layout = {"layout": "buckets", "max_shapes": MAX_SHAPES, "row_multiple": 1}
+        if config.model.packs:  # one shape to compile, and less padding
+            layout |= {"layout": "packed", "row_length": longest}
         self._plan = make_plan(
             *lengths,
             dataclasses.replace(config.batches, **layout),
