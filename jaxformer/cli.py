@@ -155,11 +155,19 @@ def _parser(mode: str) -> _Parser:
         parser.add_argument(
             f"--{name}",
             type=partial(_read, flag),
+            action=_Join if flag.default == () else "store",
             default=flag.default,
             metavar=_METAVARS.get(flag.kind, "PATH"),
             help=meaning,
         )
     return parser
+
+
+class _Join(argparse.Action):
+    """Joins the lists of a flag that is given several times."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), *values])
 
 
 def _read(flag: Flag, text: str) -> Any:

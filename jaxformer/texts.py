@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxformer.data.corpus import open_prepared
-from jaxformer.data.sources import read_split
+from jaxformer.data.sources import read_parts, read_split
 from jaxformer.data.text import read_lines
 from jaxformer.decoding.parts import tagged
 from jaxformer.errors import InputError, did_you_mean
@@ -30,6 +30,23 @@ def of_split(run: Run, split: str) -> Run:
     return of_corpus(run, _name(run, split))
 
 
+def of_tag(run: Run, tag: str) -> Run:
+    """Return the run restricted to the first corpus with `tag`, or the run itself."""
+    parts = run.config.data.parts.items()
+    names = [name for name, part in parts if tag and part.data.tag == tag]
+    return of_corpus(run, names[0]) if names else run
+
+
+def files_of_split(run: Run, split: str) -> list[Path]:
+    """List the files of a split as far as they are found."""
+    kind = split.rpartition("/")[2]
+    try:
+        parts = read_parts(of_split(run, split).config.data, kind)
+    except InputError:  # a validation text is read from the run's folder
+        return []
+    return [file for part in parts for file in part.files]
+
+
 def _name(run: Run, split: str) -> str:
     name, slash, _ = split.rpartition("/")
     return name if slash else next(iter(run.config.data.parts))
@@ -46,14 +63,20 @@ def read_text(
     or with a tag of the sources.
 
     Raises InputError if only one file is given, if their lines do not match, for a tag
-    that the vocabulary lacks, and for a line of a file without a tag if the corpora
-    have several.
+    that the vocabulary lacks or that is not the split's, and for a line of a file
+    without a tag if the corpora have several.
     """
     if (source is None) != (reference is None):
         raise InputError("--source and --reference go together: give both, or neither")
     _, slash, kind = split.rpartition("/")
     this, parts = of_split(run, split), run.config.data.parts
     if source is None:
+        own = this.config.data.tag
+        if tag and own and tag != own:
+            raise InputError(
+                f"--tag={tag} does not fit --split={split}, whose sources have {own}; "
+                f"choose the corpus by --split=NAME/{kind}"
+            )
         texts = open_prepared(run.workdir.path).dev if kind == "dev" else {}
         if dev := texts.get(_name(run, split)):
             text = Text(dev.source, dev.target)

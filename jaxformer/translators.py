@@ -22,7 +22,7 @@ from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
 from jaxformer.evaluation.metrics import sentence_metric
 from jaxformer.evaluation.minimum_bayes_risk import by_utility
 from jaxformer.run import Run, keep_compiled, load_parameters, open_run
-from jaxformer.texts import of_corpus
+from jaxformer.texts import of_tag
 from jaxformer.training.sharding import batch_sharding, local_mesh
 from jaxformer.training.step import Parameters
 
@@ -239,9 +239,10 @@ def open_translator(
 ) -> tuple[Run, Translator]:
     """Open a run, and a translator with its parameters on the local devices.
 
-    `dtype` is as for `open_run`. `comet` is the checkpoint for
-    minimum_bayes_risk=comet, and `comet_python` the Python that loads it. `checkpoint`
-    and other `options` are as for `open_models`. Raises InputError.
+    With the option `tag` the run is restricted to the first corpus that has it. `dtype`
+    is as for `open_run`. `comet` is the checkpoint for minimum_bayes_risk=comet, and
+    `comet_python` the Python that loads it. `checkpoint` and other `options` are as for
+    `open_models`. Raises InputError.
     """
     if comet is None and comet_python is not None:
         raise InputError(f"comet_python={comet_python} is for comet; give both")
@@ -250,12 +251,9 @@ def open_translator(
             raise InputError("comet is for minimum_bayes_risk=comet; give both")
         options["comet"] = Comet(Path(comet), comet_python)
     keep_compiled()
-    run = open_run(workdir, request, dtype)
-    tag, parts = options.get("tag"), run.config.data.parts.items()
-    names = [name for name, part in parts if tag and part.data.tag == tag]
-    chosen = of_corpus(run, names[0]) if names else run
-    params, options = open_models(chosen, checkpoint, dtype=dtype, **options)
-    return run, make_translator(chosen, params, **options)
+    run = of_tag(open_run(workdir, request, dtype), options.get("tag", ""))
+    params, options = open_models(run, checkpoint, dtype=dtype, **options)
+    return run, make_translator(run, params, **options)
 
 
 def open_models(

@@ -82,6 +82,12 @@ def test_flags_arrive_with_their_types():
     }  # fmt: skip
     assert expected.items() <= flags.items()
     assert type(flags["alpha"]) is float
+    twice = ["--ensemble=a,b", "--ensemble=c", "--rerank_weights=1", "--rerank=d"]
+    flags |= cli.parse(
+        ["--mode=translate", WORKDIR, *twice, "--rerank_weights=2"]
+    ).flags
+    assert flags["ensemble"] == [Path("a"), Path("b"), Path("c")]
+    assert (flags["rerank"], flags["rerank_weights"]) == ([Path("d")], [1.0, 2.0])
     assert not {"batch_tokens", "temperature"} & flags.keys()  # the run decides
 
 

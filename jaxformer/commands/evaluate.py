@@ -16,7 +16,7 @@ from jaxformer.evaluation.comet_scores import Comet
 from jaxformer.evaluation.evaluator import Evaluation, Text
 from jaxformer.files import require_output, write_atomically
 from jaxformer.run import Run, keep_compiled, open_run
-from jaxformer.texts import read_text
+from jaxformer.texts import files_of_split, read_text
 from jaxformer.translators import make_evaluator, open_models
 
 logger = logging.getLogger(__name__)
@@ -44,12 +44,14 @@ def run(
     require_output(output)
     if output is not None and output.suffix in COMPRESSED:
         raise InputError(f"--output={output} would be plain text; choose another name")
-    given = [path for path in (source, reference) if path and path.exists()]
-    if output is not None and output.exists() and any(map(output.samefile, given)):
-        raise InputError(f"--output={output} is the given text; choose another name")
     metric = open_comet(comet, comet_python, options.get("minimum_bayes_risk"))
     whole, tag = open_run(workdir, config, dtype), options.get("tag", "")
     this, text = read_text(whole, source, reference, split, tag)
+    if output is not None and output.exists():
+        given = [path for path in (source, reference) if path]
+        given = given or files_of_split(this, split)
+        if any(output.samefile(path) for path in given if path.exists()):
+            raise InputError(f"--output={output} is the text; choose another name")
     done, _ = evaluate(this, text, comet=metric, dtype=dtype, **options)
     if output is not None and processes.is_first():
         write_atomically(output, "".join(f"{line}\n" for line in done.translations))

@@ -5,6 +5,7 @@ are read from its workdir. A run without a checkpoint is reported without scores
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from jaxformer.evaluation.evaluator import Text as Pairs
 from jaxformer.files import require_output
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.reports import run as report
-from jaxformer.reports.translations import Text, describe_translations
+from jaxformer.reports.translations import Text, describe_translations, unit_of
 from jaxformer.run import Run, open_run, plan_training
 from jaxformer.texts import of_split, read_text
 from jaxformer.training.checkpoint import Checkpoints
@@ -118,6 +119,7 @@ def describe(
     facts = {
         "name": name,
         "direction": of_text.config.data.direction,
+        "length_unit": unit_of(of_text.config.data.source_language),
         "tokenizer": run.tokenizer.hash,
         "vocabulary": run.tokenizer.vocab_size,
         "source_vocabulary": run.tokenizer.source_vocab_size,
@@ -152,9 +154,15 @@ def describe(
 
 
 def aligned(translator: Translator, source: str, target: str) -> Attention | None:
-    """The attention of a line and its translation; None for a line in several parts."""
-    (ids,) = translator.tokenizer.encode([source])
-    if len(ids) > (translator.longest or len(ids)):
+    """The attention of a line and its translation, or None.
+
+    A line in several parts has none, nor has a pair that the model cannot hold.
+    """
+    if len(translator.sentences(source)) > 1:
+        return None
+    tokenizer = translator.tokenizer
+    (ids,), (other,) = tokenizer.encode([source]), tokenizer.encode_target([target])
+    if max(len(ids), len(other)) > (translator.longest or math.inf):
         return None
     return translator.attention(source, target)
 

@@ -103,11 +103,14 @@ def reproduce(
         if value is not None and (name, value) != ("split", "test")
     ]
     training, published_steps = ours["training"], theirs["training"]["steps"]
+    made, averaged = training["steps"], training["average"]
+    if training["patience"] is not None:  # the best checkpoint is scored
+        made, averaged = saved.latest_step(), 1
     budget = {
-        "steps": training["steps"],
+        "steps": made,
         "published_steps": published_steps,
-        "share_of_updates": training["steps"] / published_steps,
-        "averaged_checkpoints": training["average"],
+        "share_of_updates": made / published_steps,
+        "averaged_checkpoints": averaged,
         "updates_between_them": training["save_every"],
     }
     result = {

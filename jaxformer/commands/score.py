@@ -11,6 +11,7 @@ from jaxformer.data.ragged import Ragged
 from jaxformer.data.store import TokenizedCorpus
 from jaxformer.data.text import read_lines
 from jaxformer.decoding.forced import TeacherForcing
+from jaxformer.decoding.parts import require_numbers
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import PairScorer
 from jaxformer.run import keep_compiled, load_parameters, open_run
@@ -59,6 +60,7 @@ def run(
     sums = {"tokens": 0, "nll": -0.0}
     if details:
         for name, score in zip(names, forcing.score(params, *sides), strict=True):
+            require_numbers(score.log_probability)
             found = {**name, "log_probability": score.log_probability}
             sums["tokens"] += len(score.pieces)
             sums["nll"] -= score.log_probability
@@ -69,6 +71,7 @@ def run(
     elif parts := [part for pair in forcing.pairs(*sides) for part in pair]:
         tokens = TokenizedCorpus(*map(Ragged.of, zip(*parts, strict=True)))
         sums = PairScorer(this.model, this.config, tokens)(params)
+        require_numbers(sums["nll"])
     return {
         "sentences": len(given),
         "tokens": int(sums["tokens"]),

@@ -61,15 +61,15 @@ def run(
             )
     with closing(listen(host, port)) as opened:
         # Requests may ask for as many candidates as the beam is wide.
-        beam_size = open_run(workdir, config).config.decoding.beam_size
-        n_best = options.get("beam_size", beam_size)
+        whole = open_run(workdir, config).config
+        n_best = options.get("beam_size", whole.decoding.beam_size)
         options = {"n_best": n_best, "split_sentences": True, **options}
         this, translator = open_translator(
             workdir, config, kind=ServedTranslator, **options
         )
         data = this.config.data
         # Only a run with one tag adds it to a text.
-        tag_of = this.tokenizer.language_code if data.only_tag else lambda _: ""
+        tag_of = this.tokenizer.language_code if whole.data.only_tag else lambda _: ""
         return Service(
             translator,
             opened,

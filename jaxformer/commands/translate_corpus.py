@@ -30,7 +30,7 @@ from jaxformer.inspection.languages import Languages
 from jaxformer.inspection.pairs import REASONS, PairFilter
 from jaxformer.progress import progress, track
 from jaxformer.run import keep_compiled, load_parameters, open_run
-from jaxformer.texts import of_corpus
+from jaxformer.texts import of_corpus, of_tag
 from jaxformer.translators import make_translator, open_members
 
 logger = logging.getLogger(__name__)
@@ -60,10 +60,11 @@ def run(
         if path is None:
             raise InputError(f"--{name} is missing; give the text and a new folder")
     keep_compiled()
-    this = open_run(workdir, config, dtype)
-    if corpus:
-        this = of_corpus(this, corpus)
+    this, tag = open_run(workdir, config, dtype), options.get("tag", "")
+    this = of_corpus(this, corpus) if corpus else of_tag(this, tag)
     data = this.config.data
+    if tag and data.tag not in ("", tag):
+        raise InputError(f"--tag={tag} is not that of --corpus={corpus}: {data.tag}")
     if data.source_language == data.target_language:
         raise InputError(
             f"the run translates {data.direction}, and the files are named by language"

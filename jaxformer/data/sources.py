@@ -28,6 +28,7 @@ class Part(NamedTuple):
     source: str  # name of the file, or of the corpus and its split
     target: str
     pairs: Iterator[Pair]  # pair i is line i + 1 of both files
+    files: tuple[Path, ...] = ()  # that hold them
 
 
 def read_pairs(
@@ -85,12 +86,13 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
                     file_name(path),
                     file_name(path),
                     read(path, config.columns, languages),
+                    (path,),
                 )
                 for path in _find(setting(split))
             ]
         case "tsv", "":
             return [
-                Part(file_name(path), file_name(path), _read_tsv(path))
+                Part(file_name(path), file_name(path), _read_tsv(path), (path,))
                 for path in _find(setting(split))
             ]
         case "files", "":
@@ -113,8 +115,8 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
                 "jsonl, parquet, tfds:NAME or builtin:grammar"
             )
     return [
-        Part(file_name(source), file_name(target), _read_parallel(source, target))
-        for source, target in zip(sources, targets, strict=True)
+        Part(*map(file_name, pair), _read_parallel(*pair), pair)
+        for pair in zip(sources, targets, strict=True)
     ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxformer.data.plan import Plan
 from jaxformer.errors import InputError
 from jaxformer.reports import page
-from jaxformer.reports.translations import Text, compare, unit_of
+from jaxformer.reports.translations import Text, compare
 
 # Keys whose values have slashes that are none of a path.
 _WITH_SLASHES = "corpus", "best_by", "freeze", "user_defined_symbols"
@@ -31,21 +31,25 @@ def describe_run(
 ) -> dict[str, Any]:
     """Return the report's data of a run.
 
-    `facts` are part of it: name, direction, tokenizer (its sha256), vocabulary and
-    source_vocabulary (pieces), versions, and for a trained run parameters (their
-    number), checkpoint and `describe_translations`. `metrics` are the lines of
-    metrics.jsonl, `corpus` is corpus/report.json, `schedule` returns the learning rate
-    by updates made.
+    `facts` are part of it: name, direction, length_unit, tokenizer (its sha256),
+    vocabulary and source_vocabulary (pieces), versions, and for a trained run
+    parameters (their number), checkpoint and `describe_translations`. `metrics` are the
+    lines of metrics.jsonl, `corpus` is corpus/report.json, `schedule` returns the
+    learning rate by updates made.
     """
     curves = {
         kind: [line for line in metrics if line["kind"] == kind]
         for kind in ("train", "eval", "final")
     }
     skipped = [line.get("skipped_updates") for line in curves["train"]]
-    flat = {
-        f"{section}.{key}": value if key in _WITH_SLASHES else without_folders(value)
+    uncut = {
+        f"{section}.{key}": value
         for section, values in sorted(config.items())
         for key, value in sorted(values.items())
+    }
+    flat = {
+        name: value if name.split(".")[1] in _WITH_SLASHES else without_folders(value)
+        for name, value in uncut.items()
     }
     trained = ("parameters", "checkpoint", "scores", "by_length", "worst", "best")
     return {
@@ -67,6 +71,7 @@ def describe_run(
             "shapes": plan.shapes,
         },
         "config": flat,
+        "uncut": uncut,  # `gather` leaves it out
     }
 
 
@@ -116,6 +121,8 @@ def gather(
 
     Up to `examples` sentences are shown where runs differ.
     """
+    uncut = [run["uncut"] for run in runs]
+    runs = [{k: v for k, v in run.items() if k != "uncut"} for run in runs]
     first, configs = runs[0], [run["config"] for run in runs]
     data = {
         "text": text
@@ -124,13 +131,13 @@ def gather(
             "sentences": len(text.sources),
             "direction": first["direction"],
         },
-        "length_unit": unit_of(first["config"]["data.source_language"]),
+        "length_unit": first["length_unit"],
         "runs": runs,
         "comparison": None,
     }
     if len(runs) > 1:
         keys = sorted(set().union(*configs))
-        rows = [{"key": k, "values": [c.get(k) for c in configs]} for k in keys]
+        rows = [{"key": k, "values": _side_by_side(k, configs, uncut)} for k in keys]
         names = [run["name"] for run in runs]
         systems = {n: t for n, t in zip(names, translations, strict=True) if t}
         compared = {"tests": [], "sentences": []}
@@ -145,6 +152,19 @@ def gather(
         }
     # JSON has no NaN and no infinity: null.
     return json.loads(json.dumps(data), parse_constant=lambda _: None)
+
+
+def _side_by_side(
+    key: str, configs: Sequence[Mapping], uncut: Sequence[Mapping]
+) -> list[Any]:
+    """Return a key's value in each run; equal names are marked if folders differ."""
+    values = [config.get(key) for config in configs]
+    return [
+        f"{value} (another folder)"
+        if value == values[0] and config.get(key) != uncut[0].get(key)
+        else value
+        for value, config in zip(values, uncut, strict=True)
+    ]
 
 
 def render(data: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import pytest
 from jaxformer.data.corpus import open_prepared
 from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.run import open_run, plan_training, warn_of_update_size
+from jaxformer.translators import open_translator
 from tests.commands.conftest import Toy
 from tests.commands.runs import (
     config_flags,
@@ -206,6 +207,7 @@ def test_a_report_and_a_check_know_the_corpora(mixed, command, tmp_path):
     flags = ("--split=long/dev", f"--output={page}")
     assert command("report", *flags, workdir=workdir).result["sentences"] == 10
     assert str(workdir.parent) not in page.read_text()
+    assert "BLEU of the validation text: en-de, cased" in page.read_text()
     answer = command("check", workdir=workdir)
     kept = open_prepared(workdir).sizes()
     said = f"{round(2.5 * kept['long']):,} pairs an epoch of long, {kept['long']} x 2.5"
@@ -284,6 +286,18 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
         copied = command("evaluate", choice, *flags, workdir=workdir).result
         assert copied["nll"] == pytest.approx(answer.result["copy/nll"], rel=1e-6)
         assert (copied["bleu"], copied["direction"]) == (found["bleu"], "en-en")
+    refused = command("evaluate", "--tag=>>en<<", workdir=workdir).complaint
+    assert "does not fit --split=test, whose sources have >>de<<" in refused
+    (tmp_path / "text").write_text("\n".join(toy.dev) + "\n")
+    grown = f"--source={tmp_path / 'text'}", f"--output={tmp_path / 'grown'}"
+    refused = command("translate_corpus", *grown, "--tag=>>en<<", workdir=workdir)
+    assert "the run translates en-en" in refused.complaint
+    choices = "--tag=>>en<<", "--corpus=translate"
+    refused = command("translate_corpus", *grown, *choices, workdir=workdir)
+    assert "is not that of --corpus=translate: >>de<<" in refused.complaint
+    chosen, translator = open_translator(workdir, tag=">>en<<")
+    assert chosen.config.data.direction == "en-en"
+    assert translator.options.tag == ">>en<<"
     refused = command("evaluate", *flags, workdir=workdir).complaint
     assert (
         "lines without a tag, and the corpora of the run have >>de<<, >>en<<" in refused

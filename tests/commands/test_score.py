@@ -4,13 +4,16 @@ import json
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxformer.commands import score as score_command
 from jaxformer.commands.align import word_links
 from jaxformer.decoding import forced
 from jaxformer.decoding.forced import pharaoh
 from jaxformer.errors import InputError
+from jaxformer.run import load_parameters
 from jaxformer.training.log import read_scores
 from tests.commands.runs import pair_flags
 
@@ -129,6 +132,17 @@ def test_checkpoints_are_chosen_by_name(score, pairs, trained):
     answer = score(pairs)  # training.average=2
     assert answer.result["log_probability"] == by("average:2")
     assert "averaged 2 of the 2 checkpoints" in answer.err
+
+
+@pytest.mark.parametrize("flags", [(), ("--details",)])
+def test_damaged_parameters_are_refused(score, pairs, monkeypatch, flags):
+    def damaged(*names):
+        return jax.tree.map(lambda x: x * jnp.nan, load_parameters(*names))
+
+    monkeypatch.setattr(score_command, "load_parameters", damaged)
+    answer = score(pairs, *flags)
+    assert "scores are not numbers" in answer.complaint
+    assert answer.out == b""
 
 
 def test_align_writes_links_and_all_attention(use, pairs, tmp_path):

@@ -56,6 +56,7 @@ def test_each_pair_is_dropped_for_the_first_reason(make):
     kept = [each for each in lenient.of_pairs(*columns) if each]
     assert kept == ["empty", "too_long", "ratio", "copy"]
     assert lenient.of_pairs([], [], []) == []
+    assert lenient.of_pairs([f"{TAG} Tom"], ["Tom"], [-1.0]) == ["copy"]
 
 
 def test_a_tag_counts_as_a_token_for_the_greatest_length_only(make, monkeypatch):

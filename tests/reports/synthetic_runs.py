@@ -95,7 +95,11 @@ def make_run(
                      "ema_decay": None},
     }  # fmt: skip
     facts = {"name": name, "direction": "en-de", "tokenizer": tokenizer}
-    facts |= {"vocabulary": 96, "versions": {"jax": "1.2.2"} if is_prepared else {}}
+    facts |= {
+        "length_unit": "words",
+        "vocabulary": 96,
+        "versions": {"jax": "1.2.2"} if is_prepared else {},
+    }
     done = text and evaluate(text, errors, wrong)
     if text is not None:
         facts["parameters"] = 123_456

@@ -280,8 +280,7 @@ function build() {
   $("rounding").textContent =
     `Weights are rounded to 1/${LEVELS}: a percentage is off by at most ` +
     `${(50 / LEVELS).toFixed(1)}. Lines below ${100 * pageData.min_weight} % are not ` +
-    "drawn. A piece that continues a word begins with a dot. The attention of a translation " +
-    "is that of its text, tokenised anew.";
+    "drawn. A piece that continues a word begins with a dot.";
 }
 
 // With all heads shown, one is shown alone; hiding the last one shows all.
