@@ -79,9 +79,9 @@ def main(argv: Sequence[str]) -> int:
     except Exception as error:
         if not processes.are_several():
             raise
-        # A collective raises RuntimeError as soon as a process is lost. The watch then
-        # reports that process and ends this one without a traceback.
-        may_be_lost_peer = isinstance(error, RuntimeError)
+        # As soon as a process is lost, a collective raises RuntimeError or ValueError.
+        # The watch then reports that process and ends this one without a traceback.
+        may_be_lost_peer = isinstance(error, RuntimeError | ValueError)
         if not may_be_lost_peer:
             traceback.print_exc()
         processes.await_news_of_peers()

@@ -28,6 +28,7 @@ from jaxformer.errors import InputError
 from jaxformer.files import cache_folder
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
+from jaxformer.one_run import require_one_folder, require_one_run
 from jaxformer.progress import progress
 from jaxformer.run_copy import place_of, publish, refresh
 from jaxformer.tokens import Tokenizer
@@ -90,9 +91,12 @@ def prepare_run(
                         config, prepared.tokenizer, prepared.report["text"]
                     )
                 publish(folder.corpus)
-        if not processes.is_first():
-            refresh(folder.path)
-            prepared = open_prepared(folder.path)
+        require_one_folder(folder.path)
+        with processes.sharing_mistakes():
+            if not processes.is_first():
+                refresh(folder.path)
+                prepared = open_prepared(folder.path)
+        require_one_run(config, prepared)
         yield _make_run(folder, config, prepared.tokenizer), prepared
 
 

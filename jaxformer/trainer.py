@@ -4,6 +4,7 @@ Ends with an evaluation of the parameters that `translate` uses. A run that dive
 ends with a report, or resumes before the divergence and skips its data.
 """
 
+import dataclasses
 import logging
 import statistics
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 
 from jaxformer import processes
 from jaxformer.config import BEST_BY
+from jaxformer.config_files import Values, parse_config
 from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.errors import InputError
@@ -131,8 +133,15 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
     """Train and evaluate the result. Raises StoppedError and DivergedError."""
     run, training = job.run, job.run.config.training
     if processes.is_first():
-        text = job.prepared.report["text"]
-        run.workdir.write_record(run.config, run.tokenizer, text)
+        config, text = run.config, job.prepared.report["text"]
+        if int(state.step):
+            before = parse_config(run.workdir.read_record()["config"])
+            if is_over(int(state.step), checkpoints.scores, training):
+                made_by = {"model": before.model, "optimizer": before.optimizer}
+                config = dataclasses.replace(config, **made_by)
+            else:
+                log_changes(before.as_dict(), config.as_dict())
+        run.workdir.write_record(config, run.tokenizer, text)
     folder = run.workdir.path / "profile"
     with (
         MetricsLog(
@@ -166,6 +175,18 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
             )  # fmt: skip
         with job.stop.stopping_at_once():
             return {"step": step, **evaluate_result(job, log, step)}
+
+
+def log_changes(before: Values, now: Values) -> None:
+    """Log what changed in the sections model, optimizer and training of a config."""
+    changes = [
+        f"{section}.{key} from {before[section][key]} to {value}"
+        for section in ("model", "optimizer", "training")
+        for key, value in now[section].items()
+        if value != before[section][key]
+    ]
+    if changes:
+        logger.info("changed since the last start: %s", ", ".join(changes))
 
 
 def first_state(
@@ -266,7 +287,8 @@ def evaluate_result(job: Job, log: MetricsLog, step: int) -> dict[str, Any]:
     scores = validate(job, step, params, under_all=True)
     log.record(step, "final", scores)
     first = next(iter(job.evaluators.values()))
-    report_phenomena(job.run.config.data, lambda text: first.translate(params, text))
+    for part in job.run.config.data.parts.values():
+        report_phenomena(part.data, lambda text: first.translate(params, text))
     reported = ("loss", "nll", "ppl", "bleu", "signature", "direction")
     speed = {"tokens_per_second": round(log.tokens_per_second, 1)}
     several = [key for key in scores if "/" in key]

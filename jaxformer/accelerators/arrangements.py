@@ -104,7 +104,7 @@ def _of_mesh(
         config = replace(work.config, mesh=mesh, training=training)
         count = 1
         for _ in range(TRIES):
-            height = -(-most // count) * blocks
+            height = -(-rows // count)
             figures = compile_one(work._replace(
                 config=config, shape=(height, *lengths), microbatches=count,
                 flops=work.flops * height // rows,

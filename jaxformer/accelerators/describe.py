@@ -34,7 +34,8 @@ def arrangement(figures: dict[str, Any]) -> str:
 def flags(figures: dict[str, Any], row_tokens: int) -> str:
     """Write the flags that choose an arrangement; a row has `row_tokens` a side."""
     values = {f"mesh.{axis}": size for axis, size in figures["mesh"].items()}
-    values["training.tokens_per_microbatch"] = figures["shape"][0] * row_tokens
+    rows = figures["shape"][0] - figures["empty_rows"]
+    values["training.tokens_per_microbatch"] = rows * row_tokens
     values["training.rematerialise"] = figures["rematerialise"]
     return " ".join(f"--config.{key}={value}" for key, value in values.items())
 

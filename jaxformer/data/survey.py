@@ -94,7 +94,8 @@ def survey_text(
     survey = Survey(made_with, pairs, shards, text)
     if samples:
         size = config.vocab_size
-        log.info("corpus: training a vocabulary of %d on %s", size, config.corpus)
+        names = dict.fromkeys(part.data.corpus for part in config.parts.values())
+        log.info("corpus: training a vocabulary of %d on %s", size, ", ".join(names))
         write_atomically(folder / _TOKENIZER, samples.train().content)
     write_atomically(folder / SURVEY, json.dumps(survey._asdict()))
     return survey

@@ -91,7 +91,7 @@ def open_builder(
             f"tfds:{name} needs TensorFlow Datasets ({error}): pip install "
             "tensorflow-cpu tensorflow-datasets importlib_resources"
         ) from None
-    except ValueError as error:
+    except Exception as error:  # TFDS has no common class
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"TFDS cannot open {name}: {reason}") from None
     if builder.is_prepared():

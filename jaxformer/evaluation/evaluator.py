@@ -184,14 +184,16 @@ def report_phenomena(
 ) -> None:
     """Log the exact matches by phenomenon of grammar, on text that was not trained on.
 
-    Does nothing for any other corpus.
+    `data` is that of one corpus. Does nothing for any other corpus.
     """
     if data.corpus != "builtin:grammar" or data.direction != "en-de":
         return
     for split in ("test", "unseen"):
         right, total = Counter(), Counter()
         pairs = list(grammar.generate(split, data.builtin_eval_pairs, data.seed))
-        translations = translate([pair.source for pair in pairs])
+        translations = translate(
+            [f"{data.tag} {each.source}".strip() for each in pairs]
+        )
         for pair, translation in zip(pairs, translations, strict=True):
             names = ("", *pair.phenomena)  # "" counts all pairs
             total.update(names)

@@ -88,6 +88,8 @@ def _of_matrices(rule: optax.GradientTransformation) -> optax.GradientTransforma
         grads: Parameters, state: optax.OptState, params: Parameters | None = None
     ) -> tuple[Parameters, optax.OptState]:
         matrices = jax.tree.map(_as_matrix, grads)
+        if params is not None:  # whose shapes decide what is factored
+            params = jax.tree.map(_as_matrix, params)
         found, state = rule.update(matrices, state, params)
         return jax.tree.map(lambda new, g: new.reshape(g.shape), found, grads), state
 

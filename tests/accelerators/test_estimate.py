@@ -189,6 +189,22 @@ def test_an_update_that_does_not_fit_is_cut_and_also_rematerialised():
     assert found == [(1, True), (3, False)]
 
 
+def test_rows_that_do_not_divide_are_not_rounded_up():
+    """The compiler adds empty rows; training would fill them with text."""
+    shapes = []
+
+    def compile_one(given):
+        shapes.append(given.shape)
+        return {
+            "mesh": vars(given.config.mesh), "shape": (8, 16, 16), "empty_rows": 3,
+            "microbatches": 1, "rematerialise": False, "bytes_per_device": 1,
+            "bytes_available": 2, "fits": True, "seconds_with_collectives": 1.0,
+        }  # fmt: skip
+
+    search(V5E, work()._replace(shape=(5, 16, 16)), 16, compile_one)
+    assert {*shapes} == {(5, 16, 16)}
+
+
 def test_nothing_is_found_where_not_even_a_row_fits():
     found, tried = searched(lambda *_: math.inf, lambda *_: 1000)
     assert found == []
@@ -204,10 +220,10 @@ def test_rows_that_fill_up_devices_are_named():
 def test_flags_choose_an_arrangement():
     figures = {
         "mesh": {"data": 2, "fsdp": 2, "tensor": 1}, "shape": [8, 16, 16],
-        "microbatches": 2, "rematerialise": True,
+        "empty_rows": 1, "microbatches": 2, "rematerialise": True,
     }  # fmt: skip
     assert describe.flags(figures, 16) == (
         "--config.mesh.data=2 --config.mesh.fsdp=2 --config.mesh.tensor=1 "
-        "--config.training.tokens_per_microbatch=128 "
+        "--config.training.tokens_per_microbatch=112 "
         "--config.training.rematerialise=True"
     )

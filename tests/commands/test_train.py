@@ -11,6 +11,7 @@ import pytest
 
 from jaxformer import trainer
 from jaxformer.evaluation.evaluator import Evaluator
+from jaxformer.run import open_run
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import MetricsLog, encode, read_metrics
@@ -152,6 +153,23 @@ def test_a_finished_run_only_repeats_a_lost_evaluation(
     for key in ("loss", "nll", "ppl"):
         assert repeated.pop(key) == pytest.approx(last.pop(key), rel=1e-5)
     assert repeated == last
+
+
+def test_other_values_of_the_updates_are_told_and_recorded_if_any_is_left(
+    command, own_run
+):
+    changes = "--config.model.dropout=0.3", "--config.optimizer.warmup_steps=9"
+    beam = "--config.decoding.beam_size=2"
+    before = open_run(own_run).config
+    said = "changed since the last start: "
+    assert said not in command("train", *changes, beam, workdir=own_run).err
+    after = open_run(own_run).config
+    assert (after.model, after.optimizer) == (before.model, before.optimizer)
+    assert after.decoding.beam_size == 2
+    more = "--config.training.steps=101"
+    answer = command("train", *changes, more, workdir=own_run)
+    assert f"{said}model.dropout from {before.model.dropout} to 0.3, " in answer.err
+    assert open_run(own_run).config.model.dropout == 0.3
 
 
 def test_a_finished_run_whose_result_cannot_be_evaluated_loses_nothing(

@@ -95,9 +95,17 @@ def test_a_set_is_prepared_when_allowed_and_read_either_way(tiny, capsys):
     assert_refused(r"no pairs in train\[10:5\]", TINY, "train[10:5]", tiny)
 
 
-def test_an_unknown_set_is_refused(tmp_path):
-    message = r"TFDS cannot open wmt14_translate/xx-en: .*xx-en not found"
-    assert_refused(message, "wmt14_translate/xx-en", "train", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("wmt14_translate/xx-en", "xx-en not found"),
+        ("wmt14_translate/de-en:9.9.9", "version"),
+        ("wmt14_translate/foo=1", "foo"),
+    ],
+)
+def test_an_unknown_set_is_refused(tmp_path, name, said):
+    message = f"TFDS cannot open {name}: .*{said}"
+    assert_refused(message, name, "train", tmp_path)
 
 
 @pytest.mark.parametrize("is_silent", [True, False])

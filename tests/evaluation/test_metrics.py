@@ -155,9 +155,14 @@ def test_accuracy_is_counted_by_phenomenon(direction, monkeypatch, caplog):
     names = (("dative", "plural"), ("plural",), ())
     pairs = [grammar.Pair("A", "a", each) for each in names]
     monkeypatch.setattr(grammar, "generate", lambda *_: pairs)
-    data = Mock(corpus="builtin:grammar", direction=direction)
+    data = Mock(corpus="builtin:grammar", direction=direction, tag=">>5<<")
+
+    def translate(sources):
+        assert sources == [">>5<< A"] * 3
+        return ["a", "x", "a"]
+
     with caplog.at_level(logging.INFO):
-        report_phenomena(data, lambda sources: ["a", "x", "a"])
+        report_phenomena(data, translate)
     expected = [
         "test: 2 of 3 translations exactly right (66.7 %)",
         "  dative                   1 of     1 (100.0 %)",

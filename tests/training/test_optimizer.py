@@ -110,8 +110,9 @@ def test_weight_decay_shrinks_matrices_beside_adam_and_spares_biases_and_norms()
     }
 
 
-def test_adafactor_keeps_a_number_for_each_row_and_column():
-    params = {"kernel": jnp.ones((256, 512)), "bias": jnp.ones(512)}
+@pytest.mark.parametrize("shape", [(256, 512), (256, 8, 64), (4, 64, 512)])
+def test_adafactor_keeps_a_number_for_each_row_and_column(shape):
+    params = {"kernel": jnp.ones(shape), "bias": jnp.ones(512)}
     optimizer, _ = optimizer_of(algorithm="adafactor")
     state = jax.eval_shape(optimizer.init, params)
     assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 256 + 2 * 512 + 10

@@ -1,0 +1,58 @@
+"""What several processes must have in common before they train one run.
+
+Devices whose processes differ in a config value would update their parts of the
+parameters differently, without a word.
+"""
+
+import uuid
+from pathlib import Path
+
+from jaxformer import processes
+from jaxformer.config import Config
+from jaxformer.data.corpus import PreparedCorpus
+from jaxformer.errors import InputError
+from jaxformer.run_copy import is_copied
+from jaxformer.workdir import installed_versions
+
+
+def require_one_folder(path: Path) -> None:
+    """Raise InputError in all processes if one does not see the folder of process 0.
+
+    Each process has its own copy of a folder in an object store.
+    """
+    mark = path / f".{processes.from_first(uuid.uuid4().hex)}"
+    with processes.sharing_mistakes():
+        if processes.is_first():
+            mark.touch()
+    is_seen = processes.gather(is_copied(path) or mark.exists())
+    if processes.is_first():
+        mark.unlink()
+    if not all(is_seen):
+        raise InputError(
+            f"process {is_seen.index(False)} has another folder {path} than process 0; "
+            "give all processes one workdir, on a file system that they share"
+        )
+
+
+def require_one_run(config: Config, prepared: PreparedCorpus) -> None:
+    """Raise InputError in all processes if one differs from process 0.
+
+    Compares the config, the text, the tokeniser and the versions of packages, but not
+    how batches are read ahead nor where the text lies.
+    """
+    sections = config.as_dict()
+    del sections["data"], sections["batches"]["executor"]
+    own = {
+        f"{section}.{key}": value
+        for section, values in sections.items()
+        for key, value in values.items()
+    }
+    own |= {"text": prepared.report["text"], "tokenizer": prepared.tokenizer.hash}
+    first, *others = processes.gather({**own, "versions": installed_versions()})
+    for number, other in enumerate(others, start=1):
+        for name, value in first.items():
+            if other[name] != value:
+                raise InputError(
+                    f"process {number} has {name}={other[name]!r}, and process 0 has "
+                    f"{value!r}; give all processes the same config and versions"
+                )
