@@ -11,7 +11,7 @@ from jaxformer import processes
 from jaxformer.config import Config
 from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.errors import InputError
-from jaxformer.run_copy import is_copied
+from jaxformer.run_copy import is_copied, place_of
 from jaxformer.workdir import installed_versions
 
 
@@ -20,11 +20,22 @@ def require_one_folder(path: Path) -> None:
 
     Each process has its own copy of a folder in an object store.
     """
+    if not processes.are_several():
+        return
+    places = processes.gather(place_of(path) if is_copied(path) else "")
+    for number, place in enumerate(places):
+        if place != places[0]:
+            raise InputError(
+                f"process {number} has the workdir {place or path}, and process 0 has "
+                f"{places[0] or path}; give all processes one workdir"
+            )
+    if places[0]:
+        return
     mark = path / f".{processes.from_first(uuid.uuid4().hex)}"
     with processes.sharing_mistakes():
         if processes.is_first():
             mark.touch()
-    is_seen = processes.gather(is_copied(path) or mark.exists())
+    is_seen = processes.gather(mark.exists())
     if processes.is_first():
         mark.unlink()
     if not all(is_seen):
@@ -37,22 +48,31 @@ def require_one_folder(path: Path) -> None:
 def require_one_run(config: Config, prepared: PreparedCorpus) -> None:
     """Raise InputError in all processes if one differs from process 0.
 
-    Compares the config, the text, the tokeniser and the versions of packages, but not
-    how batches are read ahead nor where the text lies.
+    Compares the versions of packages, the text, the tokeniser and the config, except
+    how batches are read ahead and where the text lies.
     """
-    sections = config.as_dict()
+    data, sections = config.data, config.as_dict()
     del sections["data"], sections["batches"]["executor"]
+    weights = {name: [*part.weights.items()] for name, part in data.parts.items()}
     own = {
+        "versions": installed_versions(),
+        "text": prepared.report["text"],
+        "tokenizer": prepared.tokenizer.hash,
+        "data.corpora": weights,
+        "data.temperature": data.temperature,
+        "data.max_length": data.max_length,
+    }
+    own |= {
         f"{section}.{key}": value
         for section, values in sections.items()
         for key, value in values.items()
     }
-    own |= {"text": prepared.report["text"], "tokenizer": prepared.tokenizer.hash}
-    first, *others = processes.gather({**own, "versions": installed_versions()})
+    first, *others = processes.gather(own)
     for number, other in enumerate(others, start=1):
         for name, value in first.items():
-            if other[name] != value:
+            theirs = other.get(name)  # another version may lack a key
+            if theirs != value:
                 raise InputError(
-                    f"process {number} has {name}={other[name]!r}, and process 0 has "
+                    f"process {number} has {name}={theirs!r}, and process 0 has "
                     f"{value!r}; give all processes the same config and versions"
                 )

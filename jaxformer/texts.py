@@ -73,9 +73,12 @@ def read_text(
     if source is None:
         own = this.config.data.tag
         if tag and own and tag != own:
+            hint = "leave it out"
+            if run.config.data.corpora:
+                hint = f"choose the corpus by --split=NAME/{kind}"
             raise InputError(
                 f"--tag={tag} does not fit --split={split}, whose sources have {own}; "
-                f"choose the corpus by --split=NAME/{kind}"
+                f"{hint}"
             )
         texts = open_prepared(run.workdir.path).dev if kind == "dev" else {}
         if dev := texts.get(_name(run, split)):

@@ -136,11 +136,14 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
         config, text = run.config, job.prepared.report["text"]
         if int(state.step):
             before = parse_config(run.workdir.read_record()["config"])
+            said, old = "changed since the last start", before
             if is_over(int(state.step), checkpoints.scores, training):
-                made_by = {"model": before.model, "optimizer": before.optimizer}
-                config = dataclasses.replace(config, **made_by)
-            else:
-                log_changes(before.as_dict(), config.as_dict())
+                model = dataclasses.replace(config.model, dropout=before.model.dropout)
+                config = dataclasses.replace(
+                    config, model=model, optimizer=before.optimizer
+                )
+                said, old = "not recorded, as no update is left", config
+            log_changes(said, old.as_dict(), run.config.as_dict())
         run.workdir.write_record(config, run.tokenizer, text)
     folder = run.workdir.path / "profile"
     with (
@@ -177,16 +180,16 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
             return {"step": step, **evaluate_result(job, log, step)}
 
 
-def log_changes(before: Values, now: Values) -> None:
+def log_changes(said: str, before: Values, now: Values) -> None:
     """Log what changed in the sections model, optimizer and training of a config."""
     changes = [
-        f"{section}.{key} from {before[section][key]} to {value}"
+        f"{section}.{key} from {before[section][key]!r} to {value!r}"
         for section in ("model", "optimizer", "training")
         for key, value in now[section].items()
         if value != before[section][key]
     ]
     if changes:
-        logger.info("changed since the last start: %s", ", ".join(changes))
+        logger.info("%s: %s", said, ", ".join(changes))
 
 
 def first_state(
@@ -287,8 +290,9 @@ def evaluate_result(job: Job, log: MetricsLog, step: int) -> dict[str, Any]:
     scores = validate(job, step, params, under_all=True)
     log.record(step, "final", scores)
     first = next(iter(job.evaluators.values()))
-    for part in job.run.config.data.parts.values():
-        report_phenomena(part.data, lambda text: first.translate(params, text))
+    parts = [part.data for part in job.run.config.data.parts.values()]
+    for data in [each for each in parts if each.corpus == "builtin:grammar"][:1]:
+        report_phenomena(data, lambda text: first.translate(params, text))
     reported = ("loss", "nll", "ppl", "bleu", "signature", "direction")
     speed = {"tokens_per_second": round(log.tokens_per_second, 1)}
     several = [key for key in scores if "/" in key]

@@ -45,7 +45,7 @@ ROOMS = {
     "config_files": ("config_files", "contract models"),
     "workdir": ("workdir", "contract processes config_files data"),
     "run": (
-        "run translators initial trainer estimates texts",
+        "run one_run translators initial trainer estimates texts",
         "contract processes models optimizer update training data decoding evaluation "
         "workdir config_files",
     ),

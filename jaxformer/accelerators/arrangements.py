@@ -104,7 +104,8 @@ def _of_mesh(
         config = replace(work.config, mesh=mesh, training=training)
         count = 1
         for _ in range(TRIES):
-            height = -(-rows // count)
+            multiple = config.batches.row_multiple
+            height = -(-rows // (count * multiple)) * multiple
             figures = compile_one(work._replace(
                 config=config, shape=(height, *lengths), microbatches=count,
                 flops=work.flops * height // rows,

@@ -24,6 +24,7 @@ from jaxformer.decoding.parts import Encode
 from jaxformer.errors import InputError
 from jaxformer.files import require_output, write_atomically
 from jaxformer.progress import track
+from jaxformer.run import open_run
 from jaxformer.texts import read_text
 from jaxformer.translators import open_translator
 
@@ -46,7 +47,8 @@ def run(
         )
     require_output(output)
     this, translator = open_translator(workdir, config, **options)
-    _, text = read_text(this, source, reference, split, translator.options.tag)
+    whole, tag = open_run(workdir, config), translator.options.tag
+    _, text = read_text(whole, source, reference, split, tag)
     translator.require_fit(*text)
     if not processes.is_first():
         return

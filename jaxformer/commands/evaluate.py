@@ -49,7 +49,7 @@ def run(
     this, text = read_text(whole, source, reference, split, tag)
     if output is not None and output.exists():
         given = [path for path in (source, reference) if path]
-        given = given or files_of_split(this, split)
+        given = given or files_of_split(whole, split)
         if any(output.samefile(path) for path in given if path.exists()):
             raise InputError(f"--output={output} is the text; choose another name")
     done, _ = evaluate(this, text, comet=metric, dtype=dtype, **options)

@@ -64,7 +64,8 @@ def run(
     this = of_corpus(this, corpus) if corpus else of_tag(this, tag)
     data = this.config.data
     if tag and data.tag not in ("", tag):
-        raise InputError(f"--tag={tag} is not that of --corpus={corpus}: {data.tag}")
+        whose = f"--corpus={corpus}" if corpus else "the run"
+        raise InputError(f"--tag={tag} is not the tag of {whose}, {data.tag}")
     if data.source_language == data.target_language:
         raise InputError(
             f"the run translates {data.direction}, and the files are named by language"

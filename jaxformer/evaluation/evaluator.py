@@ -32,7 +32,7 @@ from jaxformer.training.step import Parameters, evaluate_batch
 
 logger = logging.getLogger(__name__)
 
-MAX_SHAPES = 4  # programs to compile for a model that cannot take packed rows
+MAX_SHAPES = 4  # programs to compile where rows are not packed
 MOST_TOKENS = 4096  # of a batch, whose logits are held whole
 
 
@@ -97,7 +97,7 @@ class PairScorer:
         longest = int(np.max(lengths))
         tokens = max(longest, min(training.tokens_per_microbatch, MOST_TOKENS))
         layout = {"layout": "buckets", "max_shapes": MAX_SHAPES, "row_multiple": 1}
-        if config.model.packs:  # one shape to compile, and less padding
+        if config.model.packs and longest <= MOST_TOKENS:  # one shape, less padding
             layout |= {"layout": "packed", "row_length": longest}
         self._plan = make_plan(
             *lengths,

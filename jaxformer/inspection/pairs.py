@@ -7,7 +7,6 @@ import numpy as np
 from jaxformer.data.cleaning import length_faults
 from jaxformer.data.text import normalise
 from jaxformer.data_config import DataConfig
-from jaxformer.decoding.parts import split_tag
 from jaxformer.inspection.languages import Languages
 from jaxformer.tokens import Tokenizer
 
@@ -53,13 +52,13 @@ class PairFilter:
 
         `log_probabilities` are those of the mean token, natural logarithms.
         """
+        tag_of = self._tokenizer.language_code
         found = [*map(len, self._tokenizer.encode_target(translations))]
         lengths = np.stack([self._lengths(lines), np.array(found, int)])
         faults = length_faults(lengths, self._config)
         faults["language"] = self._is_foreign(translations, 1)
-        tag_of = self._tokenizer.language_code
-        lines = [split_tag(line, tag_of)[1] for line in lines]
-        same = zip(map(normalise, lines), map(normalise, translations), strict=True)
+        texts = [line.removeprefix(tag_of(line)) for line in map(str.strip, lines)]
+        same = zip(map(normalise, texts), map(normalise, translations), strict=True)
         faults["copy"] = np.array([left == right for left, right in same])
         if self._least is not None:
             faults["score"] = np.array(log_probabilities) < self._least

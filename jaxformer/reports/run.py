@@ -157,10 +157,10 @@ def gather(
 def _side_by_side(
     key: str, configs: Sequence[Mapping], uncut: Sequence[Mapping]
 ) -> list[Any]:
-    """Return a key's value in each run; equal names are marked if folders differ."""
+    """Return a key's value in each run; equal names of other paths are marked."""
     values = [config.get(key) for config in configs]
     return [
-        f"{value} (another folder)"
+        f"{value} (another path)"
         if value == values[0] and config.get(key) != uncut[0].get(key)
         else value
         for value, config in zip(values, uncut, strict=True)

@@ -1,6 +1,7 @@
 """Figures from a compiler's answers: small ones, computed by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from jaxformer.config_files import parse_config, read_config_file
 from tests.accelerators.answers import answer, program
 
 CONFIG = parse_config(read_config_file("wmt_base"))  # 100,000 updates
+ANY_ROWS = replace(CONFIG, batches=replace(CONFIG.batches, row_multiple=1))
 V5E = parse_topology("v5e:2x2")  # 1.5 GHz, 197 TFLOP/s, 200 GB/s a chip, 16 GB
 
 
@@ -157,7 +159,7 @@ def searched(seconds, bytes_of):
             "fits": size <= 100, "seconds_with_collectives": seconds(*name),
         }  # fmt: skip
 
-    update = work()._replace(shape=(32, 16, 16), vocab_size=12)
+    update = work()._replace(config=ANY_ROWS, shape=(32, 16, 16), vocab_size=12)
     found = search(V5E, update, state_bytes=16, compile_one=compile_one)
     assert [f["seconds_with_collectives"] for f in found] == sorted(
         f["seconds_with_collectives"] for f in found
@@ -189,20 +191,25 @@ def test_an_update_that_does_not_fit_is_cut_and_also_rematerialised():
     assert found == [(1, True), (3, False)]
 
 
-def test_rows_that_do_not_divide_are_not_rounded_up():
+@pytest.mark.parametrize(
+    ("config", "rows", "heights"), [(ANY_ROWS, 5, {5}), (CONFIG, 40, {40, 24})]
+)
+def test_rows_are_those_of_training(config, rows, heights):
     """The compiler adds empty rows; training would fill them with text."""
-    shapes = []
+    found = set()
 
     def compile_one(given):
-        shapes.append(given.shape)
+        found.add(given.shape[0])
         return {
-            "mesh": vars(given.config.mesh), "shape": (8, 16, 16), "empty_rows": 3,
-            "microbatches": 1, "rematerialise": False, "bytes_per_device": 1,
-            "bytes_available": 2, "fits": True, "seconds_with_collectives": 1.0,
+            "mesh": vars(given.config.mesh), "shape": given.shape, "empty_rows": 0,
+            "microbatches": given.microbatches, "rematerialise": False,
+            "bytes_per_device": given.shape[0], "bytes_available": 39,
+            "fits": given.shape[0] < 40, "seconds_with_collectives": 1.0,
         }  # fmt: skip
 
-    search(V5E, work()._replace(shape=(5, 16, 16)), 16, compile_one)
-    assert {*shapes} == {(5, 16, 16)}
+    update = work()._replace(config=config, shape=(rows, 16, 16))
+    search(V5E, update, 4, compile_one)
+    assert found == heights
 
 
 def test_nothing_is_found_where_not_even_a_row_fits():

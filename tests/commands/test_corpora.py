@@ -294,7 +294,15 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
     assert "the run translates en-en" in refused.complaint
     choices = "--tag=>>en<<", "--corpus=translate"
     refused = command("translate_corpus", *grown, *choices, workdir=workdir)
-    assert "is not that of --corpus=translate: >>de<<" in refused.complaint
+    assert "is not the tag of --corpus=translate, >>de<<" in refused.complaint
+    reference = toy.directory / "test.de"
+    before = reference.read_bytes()
+    flag = f"--output={reference}"
+    refused = command("evaluate", "--split=translate/test", flag, workdir=workdir)
+    assert "is the text" in refused.complaint
+    assert reference.read_bytes() == before
+    for flags_of_split in (["--split=copy/test"], ["--tag=>>en<<", "--split=copy/dev"]):
+        assert command("align", *flags_of_split, workdir=workdir).lines
     chosen, translator = open_translator(workdir, tag=">>en<<")
     assert chosen.config.data.direction == "en-en"
     assert translator.options.tag == ">>en<<"

@@ -161,14 +161,16 @@ def test_other_values_of_the_updates_are_told_and_recorded_if_any_is_left(
     changes = "--config.model.dropout=0.3", "--config.optimizer.warmup_steps=9"
     beam = "--config.decoding.beam_size=2"
     before = open_run(own_run).config
-    said = "changed since the last start: "
-    assert said not in command("train", *changes, beam, workdir=own_run).err
+    said = "changed since the last start: model.dropout from"
+    answer = command("train", *changes, beam, workdir=own_run)
+    assert "not recorded, as no update is left: model.dropout from" in answer.err
+    assert said not in answer.err
     after = open_run(own_run).config
     assert (after.model, after.optimizer) == (before.model, before.optimizer)
     assert after.decoding.beam_size == 2
     more = "--config.training.steps=101"
     answer = command("train", *changes, more, workdir=own_run)
-    assert f"{said}model.dropout from {before.model.dropout} to 0.3, " in answer.err
+    assert f"{said} {before.model.dropout} to 0.3, " in answer.err
     assert open_run(own_run).config.model.dropout == 0.3
 
 

@@ -42,7 +42,7 @@ def test_folders_are_not_told():
     data = gather(make_run(), make_run(directory="/other/secret/text"), text=None)
     assert data["runs"][0]["config"]["data.directory"] == "text"
     (row,) = data["comparison"]["config"]
-    assert row == {"key": "data.directory", "values": ["text", "text (another folder)"]}
+    assert row == {"key": "data.directory", "values": ["text", "text (another path)"]}
     assert "secret" not in json.dumps(data)
 
 

@@ -38,14 +38,14 @@ Change = Callable[[jax.Array, int], jax.Array]  # of a leaf and its axis M
 class EachHead:
     """Keys are [B, C H, K, M / C], values [B, H, M, U].
 
-    `has_blocks`, for CPUs, divides the keys of a cache into C blocks, each of whole
-    slots and contiguous. They are read from memory twice as fast
-    (docs/speed_changes.md). Blocks share the axis of the heads: the product needs no
+    If it is `on_cpu`, the keys of a cache lie in C blocks, each of whole slots and
+    contiguous. A CPU reads them from memory twice as fast (docs/speed_changes.md).
+    Blocks share the axis of the heads: the product needs no
     other shape of the keys, for which XLA would copy the cache in each step.
     """
 
     heads: int
-    has_blocks: bool = False
+    on_cpu: bool = False
 
     def empty(self, batch: int, slots: int, width: int, d_k: int, d_v: int) -> Attended:
         """Return zeros for P slots of W positions, in float32."""
@@ -75,7 +75,7 @@ class EachHead:
 
     def _blocks(self, slots: int, width: int) -> int:
         """Return C: the fewest blocks in the limits of BLOCK, or one."""
-        if not self.has_blocks:
+        if not self.on_cpu:
             return 1
         least, most = BLOCK
         counts = (c for c in range(1, slots + 1) if slots % c == 0)
@@ -87,7 +87,7 @@ class EachHead:
         XLA for CPUs drops barriers, and would compute the mask anew in each layer. It
         keeps the result of a branch.
         """
-        if not self.has_blocks:
+        if not self.on_cpu:
             return mask
         return jax.lax.cond(clock >= 0, lambda: mask, lambda: ~mask)
 
@@ -209,4 +209,4 @@ def cached_attention(heads: int) -> EachHead | AllHeads:
     platform = device.platform if device is not None else None
     if platform == "tpu":
         return AllHeads(heads)
-    return EachHead(heads, has_blocks=platform == "cpu")
+    return EachHead(heads, on_cpu=platform == "cpu")
