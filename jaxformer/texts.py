@@ -38,11 +38,11 @@ def of_tag(run: Run, tag: str) -> Run:
 
 
 def files_of_split(run: Run, split: str) -> list[Path]:
-    """List the files of a split as far as they are found."""
+    """List the files of a split; none if one is missing."""
     kind = split.rpartition("/")[2]
     try:
         parts = read_parts(of_split(run, split).config.data, kind)
-    except InputError:  # a validation text is read from the run's folder
+    except InputError:  # the run's folder has a copy of its validation text
         return []
     return [file for part in parts for file in part.files]
 

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer import processes
-from jaxformer.config import BEST_BY
-from jaxformer.config_files import Values, parse_config
+from jaxformer.config import BEST_BY, Config
+from jaxformer.config_files import parse_config
 from jaxformer.data.corpus import PreparedCorpus
 from jaxformer.data.pipeline import examples_of, updates
 from jaxformer.errors import InputError
@@ -133,18 +133,8 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
     """Train and evaluate the result. Raises StoppedError and DivergedError."""
     run, training = job.run, job.run.config.training
     if processes.is_first():
-        config, text = run.config, job.prepared.report["text"]
-        if int(state.step):
-            before = parse_config(run.workdir.read_record()["config"])
-            said, old = "changed since the last start", before
-            if is_over(int(state.step), checkpoints.scores, training):
-                model = dataclasses.replace(config.model, dropout=before.model.dropout)
-                config = dataclasses.replace(
-                    config, model=model, optimizer=before.optimizer
-                )
-                said, old = "not recorded, as no update is left", config
-            log_changes(said, old.as_dict(), run.config.as_dict())
-        run.workdir.write_record(config, run.tokenizer, text)
+        step = int(state.step)
+        record_config(job, step, is_over(step, checkpoints.scores, training))
     folder = run.workdir.path / "profile"
     with (
         MetricsLog(
@@ -180,13 +170,33 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
             return {"step": step, **evaluate_result(job, log, step)}
 
 
-def log_changes(said: str, before: Values, now: Values) -> None:
-    """Log what changed in the sections model, optimizer and training of a config."""
+def record_config(job: Job, step: int, is_over: bool) -> None:
+    """Write the record of a run at `step`, and log the values that a resume changes.
+
+    If the run is over, it keeps the dropout and the optimiser that it was trained with.
+    """
+    run, config = job.run, job.run.config
+    if step:
+        before = parse_config(run.workdir.read_record()["config"])
+        if is_over:
+            model = dataclasses.replace(config.model, dropout=before.model.dropout)
+            config = dataclasses.replace(
+                config, model=model, optimizer=before.optimizer
+            )
+            log_changes("not recorded, as no update is left", config, run.config)
+        else:
+            log_changes("changed since the last start", before, config)
+    run.workdir.write_record(config, run.tokenizer, job.prepared.report["text"])
+
+
+def log_changes(said: str, before: Config, now: Config) -> None:
+    """Log what changed in the sections model, optimizer and training."""
+    old = before.as_dict()
     changes = [
-        f"{section}.{key} from {before[section][key]!r} to {value!r}"
-        for section in ("model", "optimizer", "training")
-        for key, value in now[section].items()
-        if value != before[section][key]
+        f"{section}.{key} from {old[section][key]!r} to {value!r}"
+        for section, values in now.as_dict().items()
+        for key, value in values.items()
+        if section in ("model", "optimizer", "training") and value != old[section][key]
     ]
     if changes:
         logger.info("%s: %s", said, ", ".join(changes))
@@ -290,9 +300,7 @@ def evaluate_result(job: Job, log: MetricsLog, step: int) -> dict[str, Any]:
     scores = validate(job, step, params, under_all=True)
     log.record(step, "final", scores)
     first = next(iter(job.evaluators.values()))
-    parts = [part.data for part in job.run.config.data.parts.values()]
-    for data in [each for each in parts if each.corpus == "builtin:grammar"][:1]:
-        report_phenomena(data, lambda text: first.translate(params, text))
+    report_phenomena(job.run.config.data, lambda text: first.translate(params, text))
     reported = ("loss", "nll", "ppl", "bleu", "signature", "direction")
     speed = {"tokens_per_second": round(log.tokens_per_second, 1)}
     several = [key for key in scores if "/" in key]

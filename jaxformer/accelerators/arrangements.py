@@ -97,6 +97,7 @@ def _of_mesh(
     blocks = mesh.data * mesh.fsdp
     rows, *lengths = work.shape
     most = -(-rows // blocks)  # rows of a device
+    multiple = work.config.batches.row_multiple
     state = state_bytes // (mesh.fsdp * mesh.tensor)
     found = []
     for again in (False, True):
@@ -104,7 +105,6 @@ def _of_mesh(
         config = replace(work.config, mesh=mesh, training=training)
         count = 1
         for _ in range(TRIES):
-            multiple = config.batches.row_multiple
             height = -(-rows // (count * multiple)) * multiple
             figures = compile_one(work._replace(
                 config=config, shape=(height, *lengths), microbatches=count,

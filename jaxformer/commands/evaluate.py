@@ -51,7 +51,9 @@ def run(
         given = [path for path in (source, reference) if path]
         given = given or files_of_split(whole, split)
         if any(output.samefile(path) for path in given if path.exists()):
-            raise InputError(f"--output={output} is the text; choose another name")
+            raise InputError(
+                f"--output={output} is a file of the text to score; choose another name"
+            )
     done, _ = evaluate(this, text, comet=metric, dtype=dtype, **options)
     if output is not None and processes.is_first():
         write_atomically(output, "".join(f"{line}\n" for line in done.translations))

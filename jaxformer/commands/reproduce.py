@@ -103,9 +103,8 @@ def reproduce(
         if value is not None and (name, value) != ("split", "test")
     ]
     training, published_steps = ours["training"], theirs["training"]["steps"]
-    made, averaged = training["steps"], training["average"]
-    if training["patience"] is not None:  # the best checkpoint is scored
-        made, averaged = saved.latest_step(), 1
+    made = saved.latest_step()  # patience may end a run early, and scores its best step
+    averaged = training["average"] if training["patience"] is None else 1
     budget = {
         "steps": made,
         "published_steps": published_steps,

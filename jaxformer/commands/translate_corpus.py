@@ -65,7 +65,9 @@ def run(
     data = this.config.data
     if tag and data.tag not in ("", tag):
         whose = f"--corpus={corpus}" if corpus else "the run"
-        raise InputError(f"--tag={tag} is not the tag of {whose}, {data.tag}")
+        raise InputError(
+            f"--tag={tag} is not the tag of {whose}, {data.tag}; leave it out"
+        )
     if data.source_language == data.target_language:
         raise InputError(
             f"the run translates {data.direction}, and the files are named by language"

@@ -184,9 +184,12 @@ def report_phenomena(
 ) -> None:
     """Log the exact matches by phenomenon of grammar, on text that was not trained on.
 
-    `data` is that of one corpus. Does nothing for any other corpus.
+    Of several corpora it takes the first that is grammar. Does nothing without any.
     """
-    if data.corpus != "builtin:grammar" or data.direction != "en-de":
+    corpora = (part.data for part in data.parts.values())
+    wanted = "builtin:grammar", "en-de"
+    data = next((d for d in corpora if (d.corpus, d.direction) == wanted), None)
+    if data is None:
         return
     for split in ("test", "unseen"):
         right, total = Counter(), Counter()

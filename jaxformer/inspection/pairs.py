@@ -52,11 +52,11 @@ class PairFilter:
 
         `log_probabilities` are those of the mean token, natural logarithms.
         """
-        tag_of = self._tokenizer.language_code
         found = [*map(len, self._tokenizer.encode_target(translations))]
         lengths = np.stack([self._lengths(lines), np.array(found, int)])
         faults = length_faults(lengths, self._config)
         faults["language"] = self._is_foreign(translations, 1)
+        tag_of = self._tokenizer.language_code
         texts = [line.removeprefix(tag_of(line)) for line in map(str.strip, lines)]
         same = zip(map(normalise, texts), map(normalise, translations), strict=True)
         faults["copy"] = np.array([left == right for left, right in same])

@@ -35,21 +35,17 @@ def describe_run(
     vocabulary and source_vocabulary (pieces), versions, and for a trained run
     parameters (their number), checkpoint and `describe_translations`. `metrics` are the
     lines of metrics.jsonl, `corpus` is corpus/report.json, `schedule` returns the
-    learning rate by updates made.
+    learning rate by updates made. Paths are whole; `gather` cuts them.
     """
     curves = {
         kind: [line for line in metrics if line["kind"] == kind]
         for kind in ("train", "eval", "final")
     }
     skipped = [line.get("skipped_updates") for line in curves["train"]]
-    uncut = {
+    flat = {
         f"{section}.{key}": value
         for section, values in sorted(config.items())
         for key, value in sorted(values.items())
-    }
-    flat = {
-        name: value if name.split(".")[1] in _WITH_SLASHES else without_folders(value)
-        for name, value in uncut.items()
     }
     trained = ("parameters", "checkpoint", "scores", "by_length", "worst", "best")
     return {
@@ -71,8 +67,11 @@ def describe_run(
             "shapes": plan.shapes,
         },
         "config": flat,
-        "uncut": uncut,  # `gather` leaves it out
     }
+
+
+def _cut(key: str, value: Any) -> Any:
+    return value if key.split(".")[1] in _WITH_SLASHES else without_folders(value)
 
 
 def without_folders(value: Any) -> Any:
@@ -121,9 +120,10 @@ def gather(
 
     Up to `examples` sentences are shown where runs differ.
     """
-    uncut = [run["uncut"] for run in runs]
-    runs = [{k: v for k, v in run.items() if k != "uncut"} for run in runs]
-    first, configs = runs[0], [run["config"] for run in runs]
+    uncut = [run["config"] for run in runs]
+    configs = [{key: _cut(key, c[key]) for key in c} for c in uncut]
+    runs = [{**run, "config": c} for run, c in zip(runs, configs, strict=True)]
+    first = runs[0]
     data = {
         "text": text
         and {

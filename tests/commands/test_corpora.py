@@ -299,7 +299,7 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
     before = reference.read_bytes()
     flag = f"--output={reference}"
     refused = command("evaluate", "--split=translate/test", flag, workdir=workdir)
-    assert "is the text" in refused.complaint
+    assert "is a file of the text to score" in refused.complaint
     assert reference.read_bytes() == before
     for flags_of_split in (["--split=copy/test"], ["--tag=>>en<<", "--split=copy/dev"]):
         assert command("align", *flags_of_split, workdir=workdir).lines

@@ -111,13 +111,13 @@ def test_the_reference_is_not_overwritten(use, toy, tmp_path):
     flags = pair_flags(tmp_path, [(toy.test[0], toy.translate(toy.test[0]))])
     before = (tmp_path / "reference").read_bytes()
     output = f"--output={tmp_path}/./reference"
-    assert "is the text" in use("evaluate", *flags, output).complaint
+    assert "is a file of the text to score" in use("evaluate", *flags, output).complaint
     assert (tmp_path / "reference").read_bytes() == before
     folder = shutil.copytree(toy.directory, tmp_path / "text")
     (reference,) = folder.glob("test.de*")
     before = reference.read_bytes()
     flags = f"--config.data.directory={folder}", f"--output={reference}"
-    assert "is the text" in use("evaluate", *flags).complaint
+    assert "is a file of the text to score" in use("evaluate", *flags).complaint
     assert reference.read_bytes() == before
 
 

@@ -156,6 +156,7 @@ def test_accuracy_is_counted_by_phenomenon(direction, monkeypatch, caplog):
     pairs = [grammar.Pair("A", "a", each) for each in names]
     monkeypatch.setattr(grammar, "generate", lambda *_: pairs)
     data = Mock(corpus="builtin:grammar", direction=direction, tag=">>5<<")
+    data = Mock(parts={"other": Mock(data=Mock(corpus="tsv")), "own": Mock(data=data)})
 
     def translate(sources):
         assert sources == [">>5<< A"] * 3

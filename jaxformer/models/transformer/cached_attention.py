@@ -40,8 +40,8 @@ class EachHead:
 
     If it is `on_cpu`, the keys of a cache lie in C blocks, each of whole slots and
     contiguous. A CPU reads them from memory twice as fast (docs/speed_changes.md).
-    Blocks share the axis of the heads: the product needs no
-    other shape of the keys, for which XLA would copy the cache in each step.
+    Blocks share the axis of the heads: the product needs no other shape of the keys,
+    for which XLA would copy the cache in each step.
     """
 
     heads: int
