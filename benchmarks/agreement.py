@@ -37,6 +37,7 @@ from jaxformer.training.sharding import on_mesh
 from jaxformer.training.step import gradients
 
 UPDATES, SENTENCES = 5, 3
+REFERENCE = "reference"
 BOUNDS = {"highest": 1e-5, "float32": 1e-2, "bfloat16": 3e-2}  # of the gradient
 Errors = tuple[float, float]  # relative, of gradient and parameters
 Found = tuple[np.ndarray, np.ndarray]  # gradient and parameters, flat
@@ -94,19 +95,22 @@ def measure(options: Namespace) -> dict[str, Any]:
         source=options.length, target=options.length,
     )  # fmt: skip
     with mock.patch.dict(os.environ, {"JAX_PLATFORMS": "cpu"}):  # of the new process
-        expected = harness.Apart(updates, sizes, None)()
+        calls = {REFERENCE: harness.Apart(updates, sizes, None)}
     kinds = [("float32", "highest", False), ("float32", None, False)]
     kinds += [("bfloat16", None, False), ("bfloat16", None, True)]
-    lines, errors, holds = [], {}, True
+    bounds = {}
     for dtype, precision, fused in kinds:
         changed = dataclasses.replace(sizes, dtype=dtype, fused_attention=fused)
-        found = harness.Apart(updates, changed, precision)()
-        error = relative_errors(expected, found)
-        bound = BOUNDS[precision or dtype]
-        holds &= error[0] < bound
-        what = [dtype, precision or "default", "fused" if fused else "plain"]
-        errors[" ".join(what)] = error
-        lines.append(" | ".join([*what, *(f"{each:.1e}" for each in error)]))
+        name = f"{dtype} {precision or 'default'} {'fused' if fused else 'plain'}"
+        calls[name] = harness.Apart(updates, changed, precision)
+        bounds[name] = BOUNDS[precision or dtype]
+    found = harness.at_once(calls)
+    expected, errors = found.pop(REFERENCE), {}
+    lines, holds = [], True
+    for name, each in found.items():
+        errors[name] = error = relative_errors(expected, each)
+        holds &= error[0] < bounds[name]
+        lines.append(" | ".join([*name.split(), *(f"{part:.1e}" for part in error)]))
     head = "dtype | precision | attention | error of the gradient | of the parameters"
     harness.print_table(head, lines)
     device = jax.devices()[0].device_kind

@@ -1,7 +1,7 @@
 """Compare the speed of decoding with CTranslate2 and Hugging Face.
 
     python benchmarks/decode.py [--quick] [--repeats=7] [--threads=2] [--dtype=float32]
-        [--workdir=DIR --text=SOURCE [--reference=FILE]]
+        [--workdir=DIR --text=SOURCE [--reference=FILE]] [--only=ours,HF,...]
 
 The model is the paper's base model with random parameters: 32 sentences of 20 tokens,
 translations of exactly 30, by greedy search and with a beam of 4; --layers, --d_model,
@@ -11,7 +11,8 @@ lines. The first turn of each is not counted; that of real text is reported as "
 time". --threads are those of a peer, by default one a core. Packages that are not
 installed are left out, and named. All contestants run on the GPU if there is one.
 --dtype=bfloat16 is ours, and Hugging Face's: CTranslate2 takes those of QUANTIZED that
-it has for the device.
+it has for the device. --only names contestants: "ours", "CTranslate2", "HF", and "HF
+compiled", whose steps torch.compile compiles, which takes a minute.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.run import open_run, read_parameters
 from jaxformer.tokens import EOS
 
-OURS, CT2, HF = "ours", "CTranslate2", "HF"
+OURS, CT2, HF, HF_COMPILED = "ours", "CTranslate2", "HF", "HF compiled"
 # CTranslate2's types by device; ratios are to the first.
 QUANTIZED = {
     "cpu": ("float32", "int8", "int16", "bfloat16"),
@@ -64,11 +65,15 @@ def beside() -> str:
 
 
 def both(
-    model: peers.Model, decoding: dict, folder: Path, threads: int, **search: object
+    model: peers.Model,
+    decoding: dict,
+    folder: Path,
+    options: argparse.Namespace,
+    **search: object,
 ) -> dict[str, Translate]:
     """Make our translator, and if installed CTranslate2's with options `search`."""
-    found = {OURS: make_translator(*model, decoding)}
-    if harness.has("ctranslate2"):
+    found, threads = {OURS: make_translator(*model, decoding)}, options.threads
+    if CT2 in options.only and harness.has("ctranslate2"):
         search["beam_size"] = decoding["beam_size"]
         for name, kind in quantized().items():
             peer = peers.ctranslate2(folder / kind, model, kind, threads, decoding)
@@ -112,11 +117,13 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
             "extra_length": sizes.target - sizes.source, "min_length": sizes.target,
         }  # fmt: skip
         translators = both(
-            (model, params, tokenizer), decoding, folder / search, options.threads,
-            **exact,
-        )  # fmt: skip
-        if harness.has("torch", "transformers"):
-            translators[HF] = peers.huggingface(sizes, beam_size, options.threads)
+            (model, params, tokenizer), decoding, folder / search, options, **exact
+        )
+        for name in (HF, HF_COMPILED):
+            if name in options.only and harness.has("torch", "transformers"):
+                translators[name] = peers.huggingface(
+                    sizes, beam_size, options.threads, compiled=name == HF_COMPILED
+                )
         _, outputs = compare(translators, lines, 1)  # not counted
         for name, output in outputs.items():
             # EOS, which only we write at the end, is among our tokens.
@@ -140,7 +147,7 @@ def real_text(options: argparse.Namespace, folder: Path) -> dict:
     decoding = vars(run.config.decoding) | {"beam_size": 4}
     model = run.model, read_parameters(run, None), run.tokenizer
     translators = both(
-        model, decoding, folder, options.threads,
+        model, decoding, folder, options,
         max_batch_size=CT2_BATCH, batch_type="tokens", length_penalty=decoding["alpha"],
         disable_unk=True,
     )  # fmt: skip
@@ -176,7 +183,7 @@ def measure(options: argparse.Namespace) -> dict:
 main = functools.partial(
     harness.run, __doc__, measure, repeats=(7, 1), dtype=("float32", "bfloat16"),
     threads=len(os.sched_getaffinity(0)), workdir=None, text=None, reference=None,
-    **SIZE_FLAGS,
+    only=[OURS, CT2, HF], **SIZE_FLAGS,
 )  # fmt: skip
 
 

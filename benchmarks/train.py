@@ -3,7 +3,7 @@
     python benchmarks/train.py [--model=base|big|small|lstm|convs2s|tiny] [--quick]
         [--repeats=7] [--updates=1]
         [--rows=32 --length=32] [--only=ours,...] [--dtype=float32] [--fused_attention]
-        [--workdir=DIR --tokens=4096 --batches=8]
+        [--workdir=DIR --tokens=4096 --batches=8] [--profile]
 
 Every contestant makes complete updates: forward, backward, Adam, dropout 0.1, smoothed
 loss, one matrix for embeddings and logits. "matrix products" are those of one update
@@ -39,11 +39,14 @@ from benchmarks.peers import batches
 from benchmarks.peers.flax_port import flax_update
 from benchmarks.peers.products import products_alone
 from benchmarks.peers.torch_transformer import torch_update
+from benchmarks.profiles import profile
 from jaxformer.batch import Batch
 from jaxformer.errors import InputError
 
-OURS, TORCH, COMPILED, FLAX = "ours", "PyTorch", "PyTorch compiled", "Flax port"
-PRODUCTS = "matrix products"
+OURS, FLAX, PRODUCTS = "ours", "Flax port", "matrix products"
+TORCH, COMPILED, SDPA = "PyTorch", "PyTorch compiled", "PyTorch SDPA"
+OF_TORCH = TORCH, COMPILED, SDPA
+PROFILED = 3  # updates
 Updates = Callable[[Sequence[Batch]], float]  # the mean loss of the last one
 
 
@@ -54,9 +57,9 @@ def update_of(name: str, sizes: Sizes, longest: int) -> Callable[[Batch], Any]:
     """
     torch = functools.partial(torch_update, sizes, longest=longest)
     makers = {
-        OURS: lambda: Trainer(sizes.model(), one_device()).start,
         TORCH: lambda: torch(compiled=False),
         COMPILED: lambda: torch(compiled=True),
+        SDPA: lambda: torch(compiled=True, fused=True),
         FLAX: lambda: flax_update(sizes, longest=longest),
     }
     return makers[name]()
@@ -73,19 +76,38 @@ def updates_of(name: str, sizes: Sizes, longest: int) -> Updates:
     return make
 
 
+def our_updates(sizes: Sizes) -> Callable:
+    """Make the same of ours; with `profiled` it returns the profile of its updates."""
+    trainer = Trainer(sizes.model(), one_device())
+
+    def make(work: Sequence[Batch], profiled: bool = False) -> Any:
+        def updates() -> float:
+            *_, loss = map(trainer.start, work)
+            return float(loss)
+
+        if not profiled:
+            return updates()
+        text = trainer.compile(work[0]).as_text()
+        return profile(updates, text, times=len(work))
+
+    return make
+
+
 def start_contestants(
     sizes: Sizes, names: list[str], longest: int
 ) -> dict[str, Updates]:
     """Start the named contestants, each in its process; ours keeps freed memory."""
-    known = OURS, TORCH, COMPILED, FLAX
+    known = OURS, *OF_TORCH, FLAX
     if unknown := {*names} - {*known}:
         raise InputError(f"there is no contestant {', '.join(sorted(unknown))}")
     if sizes.architecture != "transformer":
-        names = [name for name in names if name != FLAX]
+        names = [name for name in names if name not in (FLAX, SDPA)]
     if not harness.has("torch"):
-        names = [name for name in names if name not in (TORCH, COMPILED)]
+        names = [name for name in names if name not in OF_TORCH]
     return {
-        name: harness.Apart(updates_of, name, sizes, longest, keeps_memory=name == OURS)
+        name: harness.Apart(our_updates, sizes, keeps_memory=True)
+        if name == OURS
+        else harness.Apart(updates_of, name, sizes, longest)
         for name in known
         if name in names
     }
@@ -104,9 +126,15 @@ def one_shape(sizes: Sizes, options: argparse.Namespace) -> dict:
     }
     products = harness.Apart(products_alone, sizes, keeps_memory=True)
     turns[PRODUCTS] = lambda: [products() for _ in range(count)]
-    # Not counted: it compiles.
-    first = {name: each([batch]) for name, each in contestants.items()}
-    products()
+    # Not counted: it compiles. Ours is alone, for XLA tries products on the device.
+    first = harness.at_once({
+        name: functools.partial(each, [batch])
+        for name, each in contestants.items() if name == OURS
+    })  # fmt: skip
+    first |= harness.at_once({
+        name: functools.partial(each, [batch])
+        for name, each in contestants.items() if name != OURS
+    } | {PRODUCTS: products})  # fmt: skip
     print({"first losses": first}, file=sys.stderr)
     rounds = harness.take_turns(turns, options.repeats)
     amounts = dict.fromkeys(turns, count * sizes.rows * sizes.target)
@@ -123,7 +151,10 @@ def one_shape(sizes: Sizes, options: argparse.Namespace) -> dict:
         "share of products": "{share_of_products:.0%}",
     }
     harness.print_figures({label: found}, "target tokens", TORCH, columns)
-    return {"one_shape": found}
+    outcome: dict[str, Any] = {"one_shape": found, "first_losses": first}
+    if options.profile and OURS in contestants:
+        outcome["profile"] = contestants[OURS]([batch] * PROFILED, True)
+    return outcome
 
 
 def real_text(sizes: Sizes, text: batches.Text, options: argparse.Namespace) -> dict:
@@ -182,7 +213,7 @@ def measure(options: argparse.Namespace) -> dict:
 main = functools.partial(
     harness.run, __doc__, measure, repeats=(7, 2), updates=1, model=tuple(SIZES),
     rows=0, length=0, dtype=("float32", "bfloat16"), fused_attention=False,
-    only=[OURS, TORCH, FLAX], workdir=None, tokens=4096, batches=8,
+    only=[OURS, TORCH, FLAX], workdir=None, tokens=4096, batches=8, profile=False,
 )  # fmt: skip
 
 

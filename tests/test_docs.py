@@ -103,11 +103,11 @@ def test_blocks_have_the_figures_that_are_recorded(page):
 
 
 def quoted_scripts(page):
-    """The scripts that the page's code starts with flags, but all.py."""
+    """The scripts that the page's code starts with flags, but all.py and gpu.py."""
     blocks = "\n".join(BLOCK.findall(text_of(page))).replace("\\\n", " ")
     spans = re.findall(r"`([^`\n]+)`", BLOCK.sub("", text_of(page)))
     for line in [*blocks.splitlines(), *spans]:
-        if found := re.search(r"benchmarks/(?!all)(\w+\.py) (.*--.*)", line):
+        if found := re.search(r"benchmarks/(?!all|gpu)(\w+\.py) (.*--.*)", line):
             yield found[1], shlex.split(found[2], comments=True)
 
 

@@ -79,13 +79,16 @@ def ctranslate2(
     return translate
 
 
-def huggingface(sizes: Sizes, beam_size: int, threads: int) -> Translate:
+def huggingface(
+    sizes: Sizes, beam_size: int, threads: int, *, compiled: bool
+) -> Translate:
     """Translate with a MarianMTModel of these sizes and random parameters.
 
-    Its attention has biases; nothing else differs in what is computed.
+    Its attention has biases; nothing else differs in what is computed. If `compiled`, a
+    step is, with a cache of fixed size.
     """
     import torch
-    from transformers import MarianConfig, MarianMTModel
+    from transformers import CompileConfig, MarianConfig, MarianMTModel
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -100,6 +103,10 @@ def huggingface(sizes: Sizes, beam_size: int, threads: int) -> Translate:
             forced_eos_token_id=None,
         )
     ).eval().to(device_name(), getattr(torch, sizes.dtype))  # fmt: skip
+    how: dict[str, Any] = {}
+    if compiled:
+        how = {"cache_implementation": "static", "compile_config": CompileConfig()}
+        how["compile_config"]._compile_all_devices = True  # else GPUs alone
 
     def translate(lines: Sequence[str]) -> list[str]:
         ids = Numbers(sizes.vocabulary).encode(lines)
@@ -108,7 +115,7 @@ def huggingface(sizes: Sizes, beam_size: int, threads: int) -> Translate:
             found = model.generate(
                 ids, attention_mask=torch.ones_like(ids), num_beams=beam_size,
                 do_sample=False, min_new_tokens=sizes.target,
-                max_new_tokens=sizes.target,
+                max_new_tokens=sizes.target, **how,
             )  # fmt: skip
         return [" ".join(map(str, each)) for each in found[:, 1:].tolist()]
 

@@ -2,7 +2,7 @@
 
 One matrix for embeddings and logits; label smoothing, Adam and dropout are PyTorch's.
 Unlike the paper, `nn.Transformer` has dropout also on attention weights and inside the
-feed-forward layer.
+feed-forward layer. With `fused` it is the model of peers/torch_sdpa.py and AdamW.
 """
 
 import math
@@ -25,13 +25,13 @@ from jaxformer.tokens import BOS, PAD
 
 
 def torch_update(
-    sizes: Sizes, *, compiled: bool, longest: int
+    sizes: Sizes, *, compiled: bool, longest: int, fused: bool = False
 ) -> Callable[[Batch], Any]:
     """Draw parameters and give the update, on a GPU if there is one.
 
-    `compiled` by torch.compile. Sentences have at most `longest` pieces. Masks of
-    padding are given only where there is padding: without them PyTorch takes its fast
-    paths.
+    `compiled` by torch.compile; `fused` is for Transformers. Sentences have at most
+    `longest` pieces. Masks of padding are given only where there is padding: without
+    them PyTorch takes its fast paths.
     """
     import torch
     from torch import nn
@@ -78,12 +78,16 @@ def torch_update(
         from benchmarks.peers.torch_lstm import AttentionalLSTM
 
         model = AttentionalLSTM(sizes.model().config, sizes.vocabulary)
+    elif fused:
+        from benchmarks.peers.torch_sdpa import Transformer
+
+        model = Transformer(sizes, longest)
     else:
         model = Model()
     model = model.to(device).train()
-    optimizer = torch.optim.Adam(
+    optimizer = (torch.optim.AdamW if fused else torch.optim.Adam)(
         model.parameters(), lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON,
-        fused=device == "cuda" or None,
+        fused=fused or device == "cuda" or None,
     )  # fmt: skip
     loss_of = nn.CrossEntropyLoss(ignore_index=PAD, label_smoothing=LABEL_SMOOTHING)
 

@@ -106,6 +106,11 @@ class Program:
                 operation = named[1] if named else ""
                 current.append(Instruction(bool(root), *parts, line, operation))
 
+    def operations(self) -> dict[str, str]:
+        """Map the names of instructions to the names that JAX gave them."""
+        lines = [each for part in self._computations.values() for each in part]
+        return {each.name: each.operation for each in lines}
+
     def cycles(self) -> Counter[str]:
         """Sum the estimated cycles of each operation."""
         return self._cycles(self._entry)

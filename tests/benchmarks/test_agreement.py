@@ -29,7 +29,7 @@ def test_rows_have_three_sentences_and_padding():
 def test_large_errors_and_those_that_are_no_numbers_do_not_hold(capsys, error, code):
     """5e-3 is too much for float32 at the highest precision alone."""
     found = [(np.ones(4), np.ones(2)), *[(np.ones(4) + error, np.ones(2))] * 4]
-    apart = mock.Mock(side_effect=found)
-    with mock.patch.object(harness, "Apart", return_value=apart):
+    aparts = [mock.Mock(return_value=each) for each in found]
+    with mock.patch.object(harness, "Apart", side_effect=aparts):
         assert agreement.main(["--model=tiny"]) == code
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["holds"] == (not code)

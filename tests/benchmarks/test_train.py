@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from benchmarks.peers import batches
 from benchmarks.peers.products import products
 from jaxformer.data.ragged import Ragged
 from jaxformer.data.store import TokenizedCorpus
+from jaxformer.models.sequence_model import parameter_count
 from jaxformer.tokens import PAD
 
 
@@ -47,3 +49,31 @@ def test_an_epoch_has_every_pair_once_within_the_budget(make):
     assert batches.real_token_share(epoch) == pytest.approx(tokens / size)
     shapes = {(*batch.source.shape, batch.target.shape[1]) for batch in epoch}
     assert len(batches.by_shape(epoch)) == len(shapes)
+
+
+def test_the_peer_with_fused_attention_has_our_parameters_and_the_usual_masks():
+    torch = pytest.importorskip("torch")
+    from benchmarks.peers.torch_sdpa import Transformer
+
+    sizes = SIZES["tiny"]
+    peer = Transformer(sizes, 8).eval()
+    ours = parameter_count(jax.eval_shape(sizes.model().init, jax.random.key(0)))
+    assert sum(each.numel() for each in peer.parameters()) == ours
+    batch = sizes.batch()
+    source, target = (
+        torch.from_numpy(ids).long() for ids in (batch.source, batch.target)
+    )
+    none = torch.zeros_like(source, dtype=torch.bool)
+    with torch.no_grad():
+        logits = peer(source, target, None, None)
+        torch.testing.assert_close(peer(source, target, none, none), logits)
+        later = target.clone()
+        later[:, 5:] = 7  # what comes later changes nothing before
+        torch.testing.assert_close(
+            peer(source, later, None, None)[:, :5], logits[:, :5]
+        )
+        ends, other = none.clone(), source.clone()
+        ends[:, 6:], other[:, 6:] = True, 9
+        found = [peer(ids, target, ends, None) for ids in (source, other)]
+        assert not torch.allclose(found[0], logits)
+        torch.testing.assert_close(*found)

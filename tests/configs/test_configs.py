@@ -116,6 +116,14 @@ def test_english_french_differs_from_english_german_by_its_text(size, more):
     }
 
 
+def test_europarl_has_the_papers_model_and_its_own_schedule():
+    found = changes("europarl_enfr", "wmt_enfr_base")
+    assert {key for key in found if not key.startswith("data.")} == {
+        "model.fused_attention", "optimizer.warmup_steps", "training.steps",
+        "training.save_every", "training.eval_every",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("row", multi30k_rows.ROWS)
 def test_rows_of_multi30k_differ_from_the_base_row_in_one_thing(row):
     """One thing is mostly one key; heads, layers and relative positions take more."""

@@ -1,0 +1,50 @@
+"""benchmarks/profiles.py: kernels by kind, section and name."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from benchmarks import profiles
+from benchmarks.profiles import Kernel
+
+PROGRAM = """
+ENTRY %main (p: f32[2]) -> f32[2] {
+  %fusion.1 = f32[2] fusion(%p), kind=kLoop, calls=%f, metadata={op_name="jit(update)/jvp()/encoder/layer_0/self_attention/add"}
+  %custom-call.2 = f32[2] custom-call(%p), custom_call_target="__cublas$gemm", metadata={op_name="jit(update)/transpose(jvp(loss))/dot_general"}
+  %copy.3 = f32[2] copy(%p)
+}
+"""  # noqa: E501
+
+
+def test_kernels_are_summed_by_kind_section_and_name():
+    kernels = [
+        Kernel("fusion_1", "", 0.002),  # by the name of its instruction
+        Kernel("fusion_1", "fusion.1", 0.002),
+        Kernel("nvjet_hsh_128x256", "custom-call.2", 0.006),
+        Kernel("cudnn_generated_fort_native_sdpa", "", 0.001),
+        Kernel("copy_3", "copy.3", 0.001),
+    ]
+    found = profiles.summarise(kernels, PROGRAM, times=2)
+    expected = {"others": 2.5, "products": 3, "attention": 0.5}
+    assert found["milliseconds"] == pytest.approx(expected)
+    assert found["kernels"] == 2
+    sections = {tuple(keys): cost for *keys, cost in found["sections"]}
+    assert sections["encoder/self_attention", "forward", "others"] == pytest.approx(2)
+    assert sections["loss", "backward", "products"] == pytest.approx(3)
+    assert sections["unknown", "", "attention"] == pytest.approx(0.5)
+    assert found["largest"][0][0] == "nvjet_hsh_128x256"
+
+
+def test_a_trace_names_the_instructions_of_the_program():
+    function = jax.jit(lambda x: jnp.tanh(x @ x).sum())
+    x = jnp.ones((64, 64))
+    text = function.lower(x).compile().as_text()
+
+    def run():
+        for _ in range(3):
+            function(x).block_until_ready()
+
+    found = profiles.profile(run, text, times=3)
+    assert 0 < found["kernels"] < 20
+    assert sum(found["milliseconds"].values()) > 0
+    assert all(where != "unknown" for where, *_ in found["sections"])
