@@ -90,7 +90,10 @@ def size(path: Path) -> float:
 
 
 def install(folder: Path, environment: dict[str, str]) -> None:
-    """Install the wheels of a pack, if this is one, for an environment's commands."""
+    """Install the wheels of a pack, if this is one.
+
+    This process and commands with the environment find them.
+    """
     if not WHEELS.is_dir():
         return
     subprocess.run(
@@ -103,6 +106,7 @@ def install(folder: Path, environment: dict[str, str]) -> None:
     for name in ("vl_convert.py", "vega.js"):
         if (WHEELS / name).exists():
             shutil.copy(WHEELS / name, folder)
+    sys.path.insert(0, str(folder))
     known = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([str(folder), *([known] * bool(known))])
 

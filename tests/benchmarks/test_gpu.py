@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,6 +173,27 @@ def test_a_pack_has_code_commit_wheels_and_text(tmp_path, monkeypatch, kind):
         assert int(said) > 100_000
     with pytest.raises(InputError, match="exists"):
         packing.pack(kind, folder, data)
+
+
+def test_wheels_of_a_pack_are_found_here_and_by_commands(session, monkeypatch):
+    """A wheel is a package and its description, zipped."""
+    wheels, site = session.output / "wheels", session.output / "site"
+    wheels.mkdir()
+    (wheels / "vega.js").write_text("")
+    about = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(wheels / "carried-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("carried.py", "LOAD = 5")
+        wheel.writestr("carried-1.0.dist-info/WHEEL", about)
+        named = "Metadata-Version: 2.1\nName: carried\nVersion: 1.0\n"
+        wheel.writestr("carried-1.0.dist-info/METADATA", named)
+        wheel.writestr("carried-1.0.dist-info/RECORD", "")
+    monkeypatch.setattr(packing, "WHEELS", wheels)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    packing.install(site, session.environment)
+    assert find_spec("carried")
+    code = "import carried, json; print(json.dumps({'load': carried.LOAD}))"
+    assert session.run("-c", code) == {"load": 5}
+    assert (site / "vega.js").exists()
 
 
 def test_a_pack_of_text_needs_the_text(tmp_path):
