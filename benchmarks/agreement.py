@@ -104,17 +104,18 @@ def measure(options: Namespace) -> dict[str, Any]:
         name = f"{dtype} {precision or 'default'} {'fused' if fused else 'plain'}"
         calls[name] = harness.Apart(updates, changed, precision)
         bounds[name] = BOUNDS[precision or dtype]
-    found = harness.at_once(calls)
-    expected, errors = found.pop(REFERENCE), {}
-    lines, holds = [], True
+    calls["device"] = lambda: jax.devices()[0].device_kind
+    found, failed = harness.at_once(calls)
+    expected, errors, device = found.pop(REFERENCE), {}, found.pop("device")
+    lines, holds = [], not failed
     for name, each in found.items():
         errors[name] = error = relative_errors(expected, each)
         holds &= error[0] < bounds[name]
         lines.append(" | ".join([*name.split(), *(f"{part:.1e}" for part in error)]))
     head = "dtype | precision | attention | error of the gradient | of the parameters"
     harness.print_table(head, lines)
-    device = jax.devices()[0].device_kind
-    return {"device": device, "errors": errors, "holds": bool(holds)}
+    holds = bool(holds)
+    return {"device": device, "errors": errors, "failed": failed, "holds": holds}
 
 
 main = functools.partial(

@@ -42,7 +42,7 @@ OURS, CT2, HF, HF_COMPILED = "ours", "CTranslate2", "HF", "HF compiled"
 # CTranslate2's types by device; ratios are to the first.
 QUANTIZED = {
     "cpu": ("float32", "int8", "int16", "bfloat16"),
-    "cuda": ("float16", "int8_float16"),
+    "cuda": ("float16",),
 }
 BEAMS = {"beam 4": 4, "greedy": 1}
 SIZES = Sizes(source=20, target=30)

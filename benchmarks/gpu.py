@@ -1,4 +1,4 @@
-"""Measure what only a GPU can show, the most useful first, in the minutes there are.
+"""Measure on a GPU, within a given time, the most useful first.
 
     python benchmarks/gpu.py --output=FOLDER --deadline=580 [--steps=agreement,europarl]
     python benchmarks/gpu.py --output=FOLDER --rehearse
@@ -12,8 +12,9 @@ ended in benchmarks/gpu.jsonl, to which new results are added by hand.
 
     agreement  losses, gradients and updates beside those of the CPU
     europarl   configs/europarl_enfr.py: text, training, scores, translations, report
-    train      base and big beside PyTorch; where the time of an update goes
+    train      base beside PyTorch; where the time of an update goes
     decode     base beside CTranslate2 and Transformers; 64 and 512 sentences
+    big        as train, with the big model
 
 --data has europarl_enfr/ and newstest_enfr/. The steps need no network, no TensorFlow
 and no repository. --pack=text and --pack=ctranslate2 make a folder with all that they
@@ -27,6 +28,7 @@ import functools
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -40,7 +42,14 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import harness, packing
-from benchmarks.gpu_session import Command, Failed, Session, describe_machine, watched
+from benchmarks.gpu_europarl import europarl
+from benchmarks.gpu_session import (
+    Failed,
+    Part,
+    Session,
+    describe_machine,
+    sampled,
+)
 from jaxformer.errors import InputError
 
 RESULTS = harness.ROOT / "benchmarks" / "gpu.jsonl"
@@ -48,27 +57,15 @@ MARGIN = 5  # seconds before the deadline in which nothing runs
 MEMORY = Path("/dev/shm")  # where checkpoints take less time than on a disk
 MEMORY_BYTES = 20 * 2**30  # that europarl needs there
 PEERS = "--only=ours,PyTorch compiled,PyTorch SDPA"
+TRIAL = 90  # seconds in which CTranslate2 must work
 ENDED = "all"  # the part whose line says that a step has ended
-# Europarl: updates that are measured, after as many that compile; seconds of a start
-# and two validations beside the updates after it, and of scores and report at last.
-MEASURED, BESIDE, SCORING = 50, 100, 80
 TINY = {
     "agreement": ["--model=tiny", "--rows=4", "--length=16"],
     "decode": [
         "--layers=1", "--d_model=8", "--d_ff=8", "--num_heads=2", "--vocabulary=40",
         "--source=5", "--target=9", "--quick",
     ],
-    "europarl": [
-        "--config.model.encoder_layers=2", "--config.model.decoder_layers=2",
-        "--config.model.d_model=128", "--config.model.d_ff=256",
-        "--config.model.num_heads=4", "--config.model.d_k=32", "--config.model.d_v=32",
-        "--config.model.dtype=float32", "--config.optimizer.warmup_steps=400",
-        "--config.training.tokens_per_update=2048",
-        "--config.training.tokens_per_microbatch=2048", "--config.data.vocab_size=4000",
-    ],
 }  # fmt: skip
-
-Part = tuple[str, dict[str, Any]]  # its name, and what was found
 
 
 def agreement(session: Session, options: Namespace) -> Iterator[Part]:
@@ -76,13 +73,14 @@ def agreement(session: Session, options: Namespace) -> Iterator[Part]:
     yield "base", session.run("benchmarks/agreement.py", *sizes)
 
 
-def train(session: Session, options: Namespace) -> Iterator[Part]:
-    for model in ("tiny",) if options.rehearse else ("base", "big"):
-        flags = [f"--model={model}", "--rows=96", "--length=256", "--updates=10"]
-        flags += ["--repeats=3", "--fused_attention"]
-        flags = [f"--model={model}", "--quick"] if options.rehearse else flags
-        flags += ["--dtype=bfloat16", "--profile", PEERS]
-        yield model, session.run("benchmarks/train.py", *flags)
+def train(
+    session: Session, options: Namespace, *, model: str = "base"
+) -> Iterator[Part]:
+    flags = ["--rows=96", "--length=256", "--updates=10", "--repeats=3"]
+    flags += [f"--model={model}", "--fused_attention"]
+    flags = ["--model=tiny", "--quick"] if options.rehearse else flags
+    flags += ["--dtype=bfloat16", "--profile", PEERS]
+    yield model, session.run("benchmarks/train.py", *flags)
 
 
 def decode(session: Session, options: Namespace) -> Iterator[Part]:
@@ -105,12 +103,12 @@ def try_ctranslate2(session: Session) -> str:
     folder, step_ends = session.scratch / "cublas", session.until
     folder.mkdir(exist_ok=True)
     for library in packing.find_libraries("libcublas*.so.13"):
-        name = library.name.removesuffix("13") + "12"
-        with contextlib.suppress(FileExistsError):
-            (folder / name).symlink_to(library)
+        for name in (library.name, library.name.removesuffix("13") + "12"):
+            with contextlib.suppress(FileExistsError):
+                (folder / name).symlink_to(library)
     known = session.environment.get("LD_LIBRARY_PATH", "")
     session.environment["LD_LIBRARY_PATH"] = f"{folder}:{known}".rstrip(":")
-    session.until = min(step_ends, time.monotonic() + 60)
+    session.until = min(step_ends, time.monotonic() + TRIAL)
     try:
         flags = ["--rows=3", "--only=ours,CTranslate2", *TINY["decode"]]
         session.run("benchmarks/decode.py", *flags)
@@ -119,84 +117,6 @@ def try_ctranslate2(session: Session) -> str:
     finally:
         session.until = step_ends
     return ""
-
-
-def europarl(session: Session, options: Namespace) -> Iterator[Part]:
-    """Prepare, train for the time there is, score and report, by commands of users."""
-    folder, text = session.scratch / "europarl", options.data / "europarl_enfr"
-    measured, beside, scoring = MEASURED, BESIDE, SCORING
-    if options.rehearse:
-        measured, beside, scoring = 10, 0, 0
-    config = ["--config=europarl_enfr", f"--config.data.directory={text}"]
-    config += ["--config.batches.executor=python"]
-    config += TINY["europarl"] if options.rehearse else []
-
-    def start(mode: str, *flags: str, **changes: int) -> Command:
-        own = [*config, *(f"--config.training.{k}={v}" for k, v in changes.items())]
-        own = own if mode in ("prepare", "train") else []
-        common = ["-m", "jaxformer.main", f"--mode={mode}", f"--workdir={folder}"]
-        return session.start(*common, *own, *flags)
-
-    yield "prepare", start("prepare").result()
-    begin, log = time.monotonic(), folder / "metrics.jsonl"
-    first = start("train", steps=options.updates, log_every=measured)
-    lines = read_progress(session, first, log, 2)
-    first.stop()
-    update = (lines[1]["time"] - lines[0]["time"]) / measured
-    first.result()
-    fits = int((session.left - beside - scoring) / update)
-    steps = max(4 * measured, min(options.updates, fits))
-    # A checkpoint every 5 % of the updates, and a validation before the last one.
-    plan = {"steps": steps, "save_every": steps // 20, "eval_every": steps // 20 * 11}
-    yield (
-        "speed",
-        {
-            "update_seconds": update,
-            "tokens_per_second": lines[1]["tokens_per_second"],
-            "seconds_to_measure": time.monotonic() - begin,
-            "hours_of_the_paper": 100_000
-            * update
-            / 3600,  # section 5.2, the base model
-            **plan,
-        },
-    )
-    second = start("train", log_every=2 * measured, **plan)
-    second.wait(session.left - scoring)
-    if second.is_running:  # slower than measured
-        second.stop()
-    trained = second.result()
-    shutil.copy(log, session.output / "europarl_metrics.jsonl")
-    yield "train", trained
-    test = "newstest2013" if options.rehearse else "newstest2014"
-    stems = {test: options.data / "newstest_enfr" / f"{test}.en-fr"}
-    stems["test_debates"] = text / "test_debates"
-    side_by_side = {}  # each compiles
-    for name, stem in stems.items():
-        files = [f"--source={stem}.en.gz", f"--reference={stem}.fr.gz"]
-        files.append(f"--output={session.output / name}.fr")
-        side_by_side[name] = start("evaluate", *files)
-    page = f"--output={session.output / 'europarl_report.html'}"
-    split = "--split=dev" if options.rehearse else "--split=test"
-    side_by_side["report"] = start("report", page, split)
-    for name, command in side_by_side.items():
-        yield name, command.result()
-
-
-def read_progress(
-    session: Session, training: Command, log: Path, count: int
-) -> list[dict[str, Any]]:
-    """Wait for the first `count` lines of a training's log and return them.
-
-    Raises Failed if the training or the time ends before.
-    """
-    while session.left > 0 and training.is_running:
-        with contextlib.suppress(FileNotFoundError):
-            *lines, _ = log.read_text("utf-8").split("\n")
-            if len(lines) >= count:
-                return [json.loads(line) for line in lines[:count]]
-        time.sleep(0.05)
-    training.result()
-    raise Failed(f"the training ended before it had written {count} lines")
 
 
 class Step(NamedTuple):
@@ -208,10 +128,11 @@ class Step(NamedTuple):
 
 
 STEPS = {  # the most useful first
-    "agreement": Step(agreement, 25, 60),
-    "europarl": Step(europarl, 300, 520),
-    "train": Step(train, 90, 400),
-    "decode": Step(decode, 60, 400),
+    "agreement": Step(agreement, 40, 60),
+    "europarl": Step(europarl, 320, 520),
+    "train": Step(train, 130, 220),
+    "decode": Step(decode, 130, 400),
+    "big": Step(functools.partial(train, model="big"), 150, 240),
 }
 
 
@@ -221,7 +142,7 @@ def run_step(name: str, session: Session, options: Namespace, machine: dict) -> 
     parts = STEPS[name].run(session, options)
     while True:
         line: dict[str, Any] = {"step": name, "part": ENDED}
-        with watched() as card:
+        with sampled() as card:
             try:
                 line["part"], line["found"] = next(parts)
             except StopIteration:
@@ -231,7 +152,9 @@ def run_step(name: str, session: Session, options: Namespace, machine: dict) -> 
                 line["part"] = "error"
                 line["error"] = str(error) if known else traceback.format_exc()
         now, has_ended = time.monotonic(), "found" not in line
-        line["seconds"] = round(now - (begin if has_ended else last), 1)
+        seconds = now - (begin if has_ended else last)
+        # Commands that ran side by side know their own.
+        line["seconds"] = round(line.get("found", {}).get("seconds", seconds), 1)
         line |= {"sampled": card, "time": datetime.now().isoformat(" ", "seconds")}
         last = now
         with (session.output / "gpu.jsonl").open("a") as file:
@@ -257,35 +180,54 @@ def measure(options: Namespace) -> dict[str, Any]:
     if options.pack:
         return packing.pack(options.pack, output, options.data)
     if unknown := {*options.steps} - {*STEPS}:
-        names = ", ".join(STEPS)
         raise InputError(
-            f"there is no step {', '.join(unknown)}; --steps takes {names}"
+            f"there is no step {', '.join(unknown)}; --steps takes {', '.join(STEPS)}"
         )
     output.mkdir(parents=True, exist_ok=True)
+    options.data = options.data.resolve()
     names = [*STEPS] if options.rehearse else without_result()
     done: dict[str, str] = {}
-    has_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES
-    with tempfile.TemporaryDirectory(dir=MEMORY if has_memory else None) as folder:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    with folders() as (scratch, large):
         environment = {
             **os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-            "XDG_CACHE_HOME": f"{folder}/cache",
+            "XDG_CACHE_HOME": f"{scratch}/cache",
         }  # fmt: skip
         if options.rehearse:
             environment["JAX_PLATFORMS"] = "cpu"
-        session = Session(output.resolve(), Path(folder), environment)
-        packing.install(session.scratch / "site", environment)
+        session = Session(output.resolve(), scratch, large, environment)
+        packing.install(scratch / "site", environment)
         machine = describe_machine()
-        for name in options.steps or names:
-            left = begin + options.deadline - MARGIN - time.monotonic()
-            session.until = time.monotonic() + min(left, STEPS[name].most)
-            if options.rehearse:
-                session.until = time.monotonic() + left
-            if left < STEPS[name].least:
-                done[name] = f"not started: {left:.0f} s are left"
-            else:
-                is_done = run_step(name, session, options, machine)
-                done[name] = "ended" if is_done else "failed"
-    return {"steps": done, "holds": {*done.values()} == {"ended"}}
+        try:
+            for name in options.steps or names:
+                left = begin + options.deadline - MARGIN - time.monotonic()
+                most = left if options.rehearse else min(left, STEPS[name].most)
+                session.until = time.monotonic() + most
+                if left < STEPS[name].least:
+                    done[name] = f"not started: {left:.0f} s are left"
+                else:
+                    is_done = run_step(name, session, options, machine)
+                    done[name] = "ended" if is_done else "failed"
+        finally:
+            session.end_all()
+    return {"steps": done, "holds": {*done.values()} <= {"ended"}}
+
+
+@contextlib.contextmanager
+def folders() -> Iterator[tuple[Path, Path]]:
+    """Give a temporary folder, and one for what is large, in memory if there is room.
+
+    A disk may take seconds for a checkpoint. Libraries cannot be loaded from a memory
+    that is mounted without the right to execute.
+    """
+    is_large = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES
+    with (
+        tempfile.TemporaryDirectory(prefix="jaxformer-gpu-") as scratch,
+        tempfile.TemporaryDirectory(
+            prefix="jaxformer-gpu-", dir=MEMORY if is_large else None
+        ) as large,
+    ):
+        yield Path(scratch), Path(large)
 
 
 main = functools.partial(

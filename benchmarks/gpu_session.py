@@ -1,7 +1,8 @@
-"""The commands of benchmarks/gpu.py: in time, with a log, and with the card watched."""
+"""The commands of benchmarks/gpu.py: ended in time, logged, and the card sampled."""
 
 import contextlib
 import csv
+import ctypes
 import json
 import os
 import shutil
@@ -20,7 +21,10 @@ from benchmarks import harness
 
 COMMIT = harness.ROOT / "commit"  # of a pack, which has no repository
 SAMPLED = "clocks.sm", "power.draw", "memory.used", "utilization.gpu"
-MOST_LOG = 2000  # characters of the log that an error has
+MOST_LOG = 2000  # characters of standard error that an error has
+_PDEATHSIG = 1  # of prctl: the signal that a process gets when its parent ends
+
+Part = tuple[str, dict[str, Any]]  # of a step: its name, and what was found
 
 
 class Failed(Exception):
@@ -33,6 +37,7 @@ class Session:
 
     output: Path
     scratch: Path
+    large: Path  # for what is written often, if possible in memory
     environment: dict[str, str]
     until: float = 0.0  # by time.monotonic(), when the step that runs must have ended
     running: list["Command"] = field(default_factory=list)
@@ -71,14 +76,16 @@ class Command:
     """A Python process with children; its last line of output is JSON."""
 
     def __init__(self, session: Session, words: Sequence[str]) -> None:
-        self._session, self._words = session, words
-        self._printed = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
-        with session.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *words], cwd=harness.ROOT, env=session.environment,
-                stdout=self._printed, stderr=log, stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )  # fmt: skip
+        self._session, self._name = session, " ".join(words[:3])
+        self._printed, self._said = (
+            tempfile.TemporaryFile(mode, encoding="utf-8", errors="replace")  # noqa: SIM115
+            for mode in ("w+", "w+")
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, *words], cwd=harness.ROOT, env=session.environment,
+            stdout=self._printed, stderr=self._said, stdin=subprocess.DEVNULL,
+            start_new_session=True, preexec_fn=_end_with_parent,
+        )  # fmt: skip
 
     @property
     def is_running(self) -> bool:
@@ -94,37 +101,51 @@ class Command:
             self._process.wait(max(0.1, seconds))
 
     def kill(self) -> None:
-        """Kill the process and its children, and forget what it printed."""
+        """Kill the process and its children, and log what it said."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._printed.close()
+        self._read()
 
-    def result(self) -> dict[str, Any]:
-        """Wait for the end, as long as the step may take; return the JSON.
+    def _read(self) -> tuple[str, str]:
+        """Log what was printed and said, and return it; once."""
+        texts = []
+        for file in (self._printed, self._said):
+            if file.closed:
+                return "", ""
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+        self._session.write_log(f"{self._name}:\n{texts[1]}{texts[0]}")
+        return texts[0], texts[1]
 
-        Raises Failed. A benchmark whose outcome does not hold has the code 1, and no
-        error.
+    def result(self, spare: float = 0.0) -> dict[str, Any]:
+        """Wait for the end, `spare` seconds less than the step has; return the JSON.
+
+        Raises Failed, after which the process is gone. A benchmark whose outcome does
+        not hold has the code 1, and no error.
         """
-        self.wait(self._session.left)
-        name = " ".join(self._words[:3])
+        self.wait(self._session.left - spare)
         if self.is_running:
-            raise Failed(f"{name}: not ended in time")
-        self._printed.seek(0)
-        text = self._printed.read()
-        self._session.write_log(text)
-        last = text.rstrip().rpartition("\n")[2]
-        code = self._process.returncode
+            self.kill()
+            raise Failed(f"{self._name}: not ended in time")
+        printed, said = self._read()
+        last, code = printed.rstrip().rpartition("\n")[2], self._process.returncode
         if code not in (0, 1) or not last.startswith("{"):
-            log = self._session.log.read_text("utf-8", errors="replace")
-            raise Failed(f"{name}: exit code {code}; the log ends: {log[-MOST_LOG:]}")
+            raise Failed(f"{self._name}: exit code {code}: {said[-MOST_LOG:]}")
         found = json.loads(last)
         found.pop("machine", None)
         return found
 
 
+def _end_with_parent() -> None:
+    """Let the kernel kill this process when its parent is killed, on Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+
+
 @contextlib.contextmanager
-def watched() -> Iterator[dict[str, Any]]:
+def sampled() -> Iterator[dict[str, Any]]:
     """Sample the card once a second; at the end fill a dict with what was SAMPLED.
 
     Each value is the median and the greatest of the samples with work. It is empty
@@ -136,6 +157,8 @@ def watched() -> Iterator[dict[str, Any]]:
         return
     query = ["nvidia-smi", f"--query-gpu={','.join(SAMPLED)}", "-lms=1000"]
     query.append("--format=csv,noheader,nounits")
+    if shutil.which("stdbuf"):
+        query = ["stdbuf", "-oL", *query]  # a file would get whole blocks
     with tempfile.TemporaryFile("w+") as printed:
         process = subprocess.Popen(query, stdout=printed, stderr=subprocess.DEVNULL)
         try:

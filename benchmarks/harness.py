@@ -146,11 +146,21 @@ def _answer(end: Any, make: Callable, arguments: tuple, keeps_memory: bool) -> N
             end.send((None, traceback.format_exc()))
 
 
-def at_once(calls: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Return what functions return, which work in processes of their own meanwhile."""
-    with ThreadPoolExecutor() as pool:
+def at_once(calls: Mapping[str, Callable]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Call functions that work in processes of their own, all at the same time.
+
+    Returns what they return, and the message of each that failed, by name.
+    """
+    found, failed = {}, {}
+    with ThreadPoolExecutor(len(calls) or 1) as pool:
         pending = {name: pool.submit(call) for name, call in calls.items()}
-        return {name: each.result() for name, each in pending.items()}
+        for name, each in pending.items():
+            if (error := each.exception()) is None:
+                found[name] = each.result()
+            else:
+                failed[name] = str(error)
+                print(f"{name} failed: {error}", file=sys.stderr)
+    return found, failed
 
 
 def take_turns(turns: Mapping[str, Callable[[], Any]], repeats: int) -> Rounds:

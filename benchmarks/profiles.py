@@ -18,8 +18,9 @@ from jaxformer.accelerators.hlo import Program, section
 LARGEST = 10  # kernels that are listed
 # Kinds of kernels by their names and those of their instructions, the first that fits.
 KINDS = {
-    "attention": re.compile(r"cudnn|fmha|sdpa|flash", re.I),
     "products": re.compile(r"gemm|cublas|cutlass|nvjet|matmul|dot", re.I),
+    "attention": re.compile(r"cudnn|fmha|sdpa|flash", re.I),
+    "copies from and to the host": re.compile(r"memcpy|memset", re.I),
 }
 _WHOLE = re.compile(r"(while|call|conditional)\b")  # contain other instructions
 
@@ -77,11 +78,17 @@ def summarise(kernels: list[Kernel], text: str, times: int) -> dict[str, Any]:
 
 
 def profile(run: Callable[[], Any], text: str, *, times: int) -> dict[str, Any]:
-    """Trace a call that runs a compiled program `times` times, and `summarise` it."""
+    """Trace a call that runs a compiled program `times` times, and `summarise` it.
+
+    Raises RuntimeError if the trace has no kernel.
+    """
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory(prefix="jaxformer-profile-") as folder:
         with jax.profiler.trace(folder, profiler_options=options):
             run()
         (file,) = Path(folder).rglob("*.xplane.pb")
-        return summarise(list(read_kernels(file)), text, times)
+        kernels = list(read_kernels(file))
+    if not kernels:
+        raise RuntimeError("the profiler saw no kernel; may this process use CUPTI?")
+    return summarise(kernels, text, times)

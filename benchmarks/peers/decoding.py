@@ -84,11 +84,11 @@ def huggingface(
 ) -> Translate:
     """Translate with a MarianMTModel of these sizes and random parameters.
 
-    Its attention has biases; nothing else differs in what is computed. If `compiled`, a
-    step is, with a cache of fixed size.
+    Its attention has biases; nothing else differs in what is computed. If `compiled`,
+    torch.compile compiles its steps, which have a cache of fixed size.
     """
     import torch
-    from transformers import CompileConfig, MarianConfig, MarianMTModel
+    from transformers import MarianConfig, MarianMTModel
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -104,9 +104,9 @@ def huggingface(
         )
     ).eval().to(device_name(), getattr(torch, sizes.dtype))  # fmt: skip
     how: dict[str, Any] = {}
-    if compiled:
-        how = {"cache_implementation": "static", "compile_config": CompileConfig()}
-        how["compile_config"]._compile_all_devices = True  # else GPUs alone
+    if compiled:  # `generate` by itself compiles greedy search alone
+        how = {"cache_implementation": "static", "disable_compile": True}
+        model.forward = torch.compile(model.forward, dynamic=False)
 
     def translate(lines: Sequence[str]) -> list[str]:
         ids = Numbers(sizes.vocabulary).encode(lines)

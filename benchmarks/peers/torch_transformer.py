@@ -105,7 +105,10 @@ def torch_update(
             torch.from_numpy(ids).to(device, torch.long)
             for ids in (batch.source, batch.target)
         ]
-        padding = [ids == PAD if bool((ids == PAD).any()) else None for ids in sides]
+        padding = [
+            ids == PAD if (given == PAD).any() else None
+            for ids, given in zip(sides, (batch.source, batch.target), strict=True)
+        ]
         with torch.autocast(device, torch.bfloat16, enabled=sizes.dtype == "bfloat16"):
             loss = forward_loss(*sides, *padding)
         optimizer.zero_grad(set_to_none=True)

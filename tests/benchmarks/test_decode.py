@@ -11,7 +11,7 @@ from benchmarks.decode import quantized
     ("backend", "supported", "kinds"),
     [
         ("cpu", {"int8", "float32", "int8_float32"}, ["float32", "int8"]),
-        ("gpu", {"int8_float16", "float16", "int8"}, ["float16", "int8_float16"]),
+        ("gpu", {"int8_float16", "float16", "int8"}, ["float16"]),
     ],
 )
 def test_the_peer_takes_the_types_of_the_device(monkeypatch, backend, supported, kinds):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import gpu, gpu_session, packing
+from benchmarks import gpu, gpu_europarl, gpu_session, packing
 from benchmarks.gpu_session import Failed, Session
 from jaxformer.errors import InputError
 
@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def session(tmp_path):
-    made = Session(tmp_path, tmp_path, dict(os.environ), time.monotonic() + 60)
+    made = Session(tmp_path, tmp_path, tmp_path, dict(os.environ))
+    made.until = time.monotonic() + 60
     yield made
     made.end_all()
 
@@ -101,6 +102,32 @@ def test_a_command_that_does_not_end_in_time_is_killed_with_its_children(
         time.sleep(0.01)
 
 
+def test_a_command_ends_when_the_program_is_killed(tmp_path):
+    """Even by SIGKILL; its output folder is the only thing that is left."""
+    file = tmp_path / "pid"
+    hangs = "import os, pathlib, time; "
+    hangs += f"pathlib.Path({str(file)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    code = f"""
+import os, pathlib, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from benchmarks.gpu_session import Session
+folder = pathlib.Path({str(tmp_path)!r})
+session = Session(folder, folder, folder, dict(os.environ))
+session.start("-c", {hangs!r})
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as program:
+        end = time.monotonic() + 60
+        while not (file.exists() and file.read_text()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        program.kill()
+    status = Path(f"/proc/{file.read_text()}/status")
+    while status.exists() and "zombie" not in status.read_text():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_a_command_that_fails_is_named_with_the_end_of_its_log(session):
     with pytest.raises(
         Failed, match=r"-c raise(.|\n)*exit code 1(.|\n)*ValueError: why"
@@ -114,19 +141,114 @@ def test_a_training_that_ends_early_is_an_error_and_not_waited_for(session, tmp_
     log = tmp_path / "metrics.jsonl"
     training = session.start("-c", "raise SystemExit(2)")
     with pytest.raises(Failed, match="exit code 2"):
-        gpu.read_progress(session, training, log, 2)
+        gpu_europarl.read_progress(session, training, log, 2)
     log.write_text('{"time": 1}\n{"time": 2}\n{"ti')
     training = session.start("-c", "import time; time.sleep(60)")
-    assert gpu.read_progress(session, training, log, 2) == [{"time": 1}, {"time": 2}]
+    assert gpu_europarl.read_progress(session, training, log, 2) == [
+        {"time": 1},
+        {"time": 2},
+    ]
 
 
 def test_only_steps_without_a_result_run_by_default(tmp_path, monkeypatch):
-    assert gpu.without_result() == [*gpu.STEPS]  # nothing was run on a GPU yet
     results = tmp_path / "gpu.jsonl"
+    monkeypatch.setattr(gpu, "RESULTS", results)
+    assert gpu.without_result() == [*gpu.STEPS]
     lines = [{"step": "agreement", "part": "all"}, {"step": "train", "part": "base"}]
     results.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    monkeypatch.setattr(gpu, "RESULTS", results)
-    assert gpu.without_result() == ["europarl", "train", "decode"]
+    assert gpu.without_result() == ["europarl", "train", "decode", "big"]
+
+
+def test_the_card_is_sampled_while_a_part_runs(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        """#!/bin/sh
+case "$*" in
+*driver_version*) echo "A Card, 580.1, 1980 MHz, 700 W" ;;
+*) while true; do echo "1500, 600, 5000, 99"; sleep 0.01; done ;;
+esac
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with gpu_session.sampled() as found:
+        time.sleep(0.5)
+    assert found["power.draw"] == (600, 600)
+    assert gpu_session.describe_machine()["card"] == "A Card, 580.1, 1980 MHz, 700 W"
+
+
+class Commands:
+    """Stands in for a session: commands end when the test lets them, or fail."""
+
+    def __init__(self, folder, left, failing=()):
+        self.output = self.large = folder
+        self.left, self.failing, self.started = left, failing, []
+
+    def start(self, *words):
+        self.started.append(words)
+        outer, mode = self, next(word for word in words if "--mode=" in word)
+
+        class Started:
+            is_running = mode == "--mode=train"
+
+            def stop(self):
+                self.is_running = False
+
+            def wait(self, seconds):
+                outer.waited = seconds
+
+            def result(self, spare=0.0):
+                if mode in outer.failing:
+                    raise Failed(f"{mode} failed")
+                return {"mode": mode, "spare": spare}
+
+        return Started()
+
+
+@pytest.mark.parametrize(
+    ("left", "updates", "steps"),
+    [(1000, 9000, 9000), (375, 9000, 4000), (100, 9000, 200)],
+)
+def test_the_updates_are_as_many_as_the_time_allows(tmp_path, left, updates, steps):
+    """An update takes 0.05 s; 70 + 75 + 30 seconds are for the rest."""
+    (tmp_path / "europarl" / "checkpoints" / "9000").mkdir(parents=True)
+    lines = [{"time": 10.0}, {"time": 12.5, "tokens_per_second": 1}]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (tmp_path / "europarl" / "metrics.jsonl").write_text(text)
+    options = SimpleNamespace(rehearse=False, data=tmp_path, updates=updates)
+    commands = Commands(tmp_path, left)
+    found = dict(gpu_europarl.europarl(commands, options))
+    assert found["speed"]["steps"] == steps
+    assert found["speed"]["hours_of_the_paper"] == pytest.approx(0.05 * 1e5 / 3600)
+    assert commands.waited == left - 105  # after which training is stopped
+    assert found["train"]["spare"] == 30
+    assert list(found) == [
+        "prepare", "speed", "validation", "train", "newstest2014", "test_debates",
+        "report",
+    ]  # fmt: skip
+    planned = next(
+        words
+        for words in commands.started
+        if f"--config.training.steps={steps}" in words
+        and any("save_every" in word for word in words)
+    )
+    assert f"--config.training.save_every={steps // 20}" in planned
+
+
+def test_a_training_that_fails_is_scored_by_its_checkpoints(tmp_path):
+    (tmp_path / "europarl" / "checkpoints" / "9000").mkdir(parents=True)
+    log = '{"time": 1}\n{"time": 2, "tokens_per_second": 1}\n'
+    (tmp_path / "europarl" / "metrics.jsonl").write_text(log)
+    options = SimpleNamespace(rehearse=False, data=tmp_path, updates=200)
+    commands = Commands(tmp_path, 500)
+    parts = gpu_europarl.europarl(commands, options)
+    assert [next(parts)[0], next(parts)[0]] == ["prepare", "speed"]
+    commands.failing = ("--mode=train",)
+    found = []
+    with pytest.raises(Failed, match="train: --mode=train failed"):
+        found.extend(part for part, _ in parts)
+    assert found[-3:] == ["newstest2014", "test_debates", "report"]
+    assert (tmp_path / "europarl_metrics.jsonl").exists()
 
 
 def test_samples_are_of_the_moments_with_work():
@@ -214,7 +336,7 @@ def test_a_rehearsal_runs_every_step_to_its_end(tmp_path):
             file = tmp_path / f"{name}.{language}.gz"
             file.write_bytes(gzip.compress(lines.encode()))
     flags = [f"--data={tmp_path}", f"--output={tmp_path / 'out'}", "--rehearse"]
-    flags += ["--updates=60", "--deadline=600"]
+    flags += ["--updates=60", "--deadline=1200"]
     command = [sys.executable, ROOT / "benchmarks" / "gpu.py", *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     log = tmp_path / "out" / "gpu.log"
@@ -232,7 +354,7 @@ def test_a_rehearsal_runs_every_step_to_its_end(tmp_path):
     assert found.train["step"] == 60
     assert found.newstest2013["sentences"] == found.test_debates["sentences"] == 20
     assert "Moses tokens" in json.dumps(found.test_debates["every_bleu"])
-    assert found.tiny["profile"]["milliseconds"]["others"] > 0
+    assert found.base["profile"]["milliseconds"]["others"] > 0
     assert {"ours", "HF compiled"} <= vars(found)["3 sentences"]["forced"][
         "greedy"
     ].keys()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,16 @@ def test_a_contestant_whose_process_ends_is_named():
     message = r"the process of give_up\(3,\) ended with code 3"
     with pytest.raises(RuntimeError, match=message):
         contestant()
+
+
+def test_calls_at_once_wait_for_each_other_and_name_what_fails(capsys):
+    barrier = threading.Barrier(3, timeout=10)
+
+    def fails():
+        barrier.wait()
+        raise ValueError("why")
+
+    calls = {"first": barrier.wait, "second": barrier.wait, "third": fails}
+    found, failed = harness.at_once(calls)
+    assert (found.keys(), failed) == ({"first", "second"}, {"third": "why"})
+    assert "third failed: why" in capsys.readouterr().err

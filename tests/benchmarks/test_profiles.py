@@ -48,3 +48,48 @@ def test_a_trace_names_the_instructions_of_the_program():
     assert 0 < found["kernels"] < 20
     assert sum(found["milliseconds"].values()) > 0
     assert all(where != "unknown" for where, *_ in found["sections"])
+
+
+TRACE = """
+planes { name: "/host:CPU" lines { id: 1 name: "python" } }
+planes {
+  id: 1 name: "/device:GPU:0"
+  event_metadata { key: 1 value { id: 1 name: "nvjet_hsh_128x256" } }
+  event_metadata { key: 2 value { id: 2 name: "MemcpyH2D" } }
+  event_metadata { key: 3 value { id: 3 name: "overhead" } }
+  stat_metadata { key: 1 value { id: 1 name: "hlo_op" } }
+  stat_metadata { key: 2 value { id: 2 name: "custom-call.2" } }
+  lines {
+    id: 20 name: "Stream #20(Kernel,MemcpyD2D)" timestamp_ns: 1000
+    events {
+      metadata_id: 1 offset_ps: 0 duration_ps: 6000000
+      stats { metadata_id: 1 ref_value: 2 }
+    }
+  }
+  lines {
+    id: 21 name: "Stream #21(MemcpyH2D)" timestamp_ns: 1000
+    events { metadata_id: 2 offset_ps: 0 duration_ps: 1000000 }
+  }
+  lines {
+    id: 22 name: "CUPTI overhead" timestamp_ns: 1000
+    events { metadata_id: 3 offset_ps: 0 duration_ps: 1000000 }
+  }
+}
+"""
+
+
+def test_the_kernels_of_a_gpu_are_those_of_its_streams(tmp_path):
+    file = tmp_path / "a.xplane.pb"
+    data = jax.profiler.ProfileData
+    file.write_bytes(data.text_proto_to_serialized_xspace(TRACE))
+    kernels = list(profiles.read_kernels(file))
+    assert kernels == [
+        Kernel("nvjet_hsh_128x256", "custom-call.2", pytest.approx(6e-6)),
+        Kernel("MemcpyH2D", "", pytest.approx(1e-6)),
+    ]
+
+
+def test_a_profile_without_kernels_is_an_error(monkeypatch):
+    monkeypatch.setattr(profiles, "read_kernels", lambda _: iter(()))
+    with pytest.raises(RuntimeError, match="no kernel"):
+        profiles.profile(lambda: None, "", times=1)
