@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Jaxpr, Literal, jaxprs_in_params
 
 
 class Counts(NamedTuple):
@@ -40,15 +40,7 @@ def _size(product: Any) -> int:
 
 def _inner(equation: Any) -> list[Jaxpr]:
     """Return the programs that an equation calls."""
-    found = jax.tree.leaves(
-        list(equation.params.values()),
-        is_leaf=lambda x: isinstance(x, Jaxpr | ClosedJaxpr),
-    )
-    programs = [
-        x.jaxpr if isinstance(x, ClosedJaxpr) else x
-        for x in found
-        if isinstance(x, Jaxpr | ClosedJaxpr)
-    ]
+    programs = [*jaxprs_in_params(equation.params)]
     if programs and equation.primitive.name == "while":
         raise ValueError("the trips of a while loop are not known; use lax.scan")
     return programs
@@ -85,12 +77,21 @@ def _chains(program: Jaxpr, inputs: Sequence[int]) -> list[int]:
 
 
 def _scan_chains(equation: Any, given: Sequence[int]) -> list[int]:
-    params = equation.params
-    constants, carried = params["num_consts"], params["num_carry"]
-    fixed, carry = given[:constants], given[constants : constants + carried]
-    rest = given[constants + carried :]
+    """Return what `_chains` does, of a loop: constants, carries, then stacked arrays.
+
+    How many of each there are is found from ranks, because the names of the parameters
+    that say it differ between versions of JAX.
+    """
+    (body,) = _inner(equation)
+    carried = sum(map(_have_same_rank, equation.outvars, body.outvars))
+    whole = sum(map(_have_same_rank, equation.invars, body.invars))
+    fixed, carry = given[: whole - carried], given[whole - carried : whole]
     stacked: list[int] = []
-    for _ in range(params["length"]):
-        found = _chains(params["jaxpr"].jaxpr, [*fixed, *carry, *rest])
+    for _ in range(equation.params["length"]):
+        found = _chains(body, [*fixed, *carry, *given[whole:]])
         carry, stacked = found[:carried], found[carried:]
     return [*carry, *stacked]
+
+
+def _have_same_rank(outside: Any, inside: Any) -> bool:
+    return outside.aval.ndim == inside.aval.ndim

@@ -201,16 +201,11 @@ def is_safe(name: str) -> bool:
 
 
 class _Reader(io.RawIOBase):
-    """A file of a store that is read on after a lost connection."""
+    """An open file of a store that is read on after a lost connection."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        store = _file_system(url.partition(":")[0])
-        try:
-            self._file = request(url, store.open, url, "rb", block_size=_BLOCK)
-        except FileNotFoundError:
-            reason = os.strerror(errno.ENOENT)
-            raise FileNotFoundError(errno.ENOENT, reason, url) from None
+    def __init__(self, url: str, file: Any) -> None:
+        # The finaliser of RawIOBase calls `close`, so that this must not fail.
+        self._url, self._file = url, file
 
     def readable(self) -> bool:
         return True
@@ -237,9 +232,15 @@ class _Reader(io.RawIOBase):
 
 def open_bytes(path: Path) -> BinaryIO:
     """Open a file of this machine or of an object store to read its bytes."""
-    if url := url_of(path):
-        return io.BufferedReader(_Reader(url), _BLOCK)
-    return path.open("rb")
+    if not (url := url_of(path)):
+        return path.open("rb")
+    store = _file_system(url.partition(":")[0])
+    try:
+        file = request(url, store.open, url, "rb", block_size=_BLOCK)
+    except FileNotFoundError:
+        reason = os.strerror(errno.ENOENT)
+        raise FileNotFoundError(errno.ENOENT, reason, url) from None
+    return io.BufferedReader(_Reader(url, file), _BLOCK)
 
 
 def find_files(pattern: str) -> list[Path]:

@@ -223,8 +223,9 @@ class StopRequests:
     """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
 
     A second Ctrl-C interrupts at once. While all updates are on disk (`all_saved`) and
-    there is one process, a signal raises StoppedError as soon as Python handles it; JAX
-    lets it also while XLA compiles.
+    there is one process, a signal raises StoppedError as soon as Python handles it.
+    While XLA compiles, that is at once with jaxlib 0.10, and after the compile of that
+    program with later versions.
     """
 
     def __init__(self) -> None:

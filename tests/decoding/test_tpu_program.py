@@ -146,13 +146,22 @@ def instructions(text: str) -> list[tuple[str, int]]:
     ]
 
 
-def assert_no_detours(text: str, state: SearchState) -> None:
-    """No array of the cache is copied or transposed; the host has no part."""
-    found = instructions(text)
-    opcodes = {opcode for opcode, _ in found}
+def step_of(text: str) -> str:
+    """The computation of one step: the body of the program's loop."""
+    body = re.search(r" while\(.*body=%?([\w.\-]+)", text)[1]
+    return re.search(rf"^%?{re.escape(body)} \(.*?^}}", text, re.M | re.S)[0]
+
+
+def assert_all_on_device(text: str) -> None:
+    opcodes = {opcode for opcode, _ in instructions(text)}
     assert {"fusion", "parameter"} <= opcodes
     assert not opcodes & {name + end for name in HOST for end in ("", "-start")}
     assert "MoveToHost" not in text
+
+
+def assert_not_copied(text: str, state: SearchState) -> None:
+    """No array of the cache is copied or transposed."""
+    found = instructions(text)
     moved = {size for opcode, size in found if opcode in ("copy", "transpose")}
     leaves = jax.tree.leaves(state.cache)
     assert not moved & {leaf.size for leaf in leaves if leaf.dtype == jnp.bfloat16}
@@ -160,21 +169,28 @@ def assert_no_detours(text: str, state: SearchState) -> None:
 
 @pytest.mark.parametrize(("beam_size", "most"), [(4, 1.35), (1, 1.5)])
 def test_a_step_is_near_the_time_to_read_its_memory(beam_size, most):
-    """By the compiler's cycles, without waits for memory; `most` is just above them."""
+    """By the compiler's cycles, without waits for memory; `most` is just above them.
+
+    Of a greedy search, libtpu 0.0.50 copies the values into on-chip memory before the
+    loop, and back after it.
+    """
     programs = Programs(BASE, beam_size)
     text = programs.advance()
-    assert_no_detours(text, programs.state)
+    step = step_of(text)
+    assert_all_on_device(text)
+    assert_not_copied(step, programs.state)
     assert " conditional(" not in text  # which `sum` would count twice
-    body = re.search(r" while\(.*body=%?([\w.\-]+)", text)[1]
-    body = re.search(rf"^%?{re.escape(body)} \(.*?^}}", text, re.M | re.S)[0]
-    cycles = sum(map(int, re.findall(r'"estimated_cycles":"(\d+)"', body)))
+    # libtpu 0.0.42 has no estimate for writing a step's keys and values.
+    others = re.sub(r'^.*/dynamic_update_slice".*$', "", step, flags=re.M)
+    cycles = sum(map(int, re.findall(r'"estimated_cycles":"(\d+)"', others)))
     assert 1 < cycles / CLOCK / programs.least_seconds() < most
 
 
 def test_inserting_copies_nothing_large():
     programs = Programs(dataclasses.replace(BASE, layers=2), 4)
     for text in (programs.encode(), programs.insert()):
-        assert_no_detours(text, programs.state)
+        assert_all_on_device(text)
+        assert_not_copied(text, programs.state)
 
 
 def test_a_step_with_split_parameters_gathers_no_table():

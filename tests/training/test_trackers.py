@@ -1,5 +1,6 @@
 """The numbers of a run in the trackers' own files, and trackers that fail."""
 
+import contextlib
 import logging
 import sqlite3
 
@@ -52,7 +53,7 @@ def test_trackio_has_one_run_of_a_resumed_training(tmp_path, capfd):
     for lines in (LINES[:1], LINES[1:]):
         track(tmp_path / "run", "trackio", lines=lines)
     (file,) = (tmp_path / "trackio").glob("*.db")
-    with sqlite3.connect(file) as database:
+    with contextlib.closing(sqlite3.connect(file)) as database:
         rows = database.execute(
             "SELECT run_name, step, metrics FROM metrics"
         ).fetchall()

@@ -1,8 +1,10 @@
 """Text on object stores."""
 
+import gc
 import gzip
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet
 import pytest
@@ -47,3 +49,25 @@ def test_text_is_read_from_parquet_files(stores):
         pyarrow.parquet.write_table(table, file)
     path = Path("s3://bucket/text.parquet")
     assert [*read_parquet(path, (), ("en", "de"))] == pairs
+
+
+def test_a_file_that_cannot_be_opened_is_not_closed(monkeypatch):
+    """Python closes a file in its finaliser, and 3.11 does not report what fails."""
+    failed, close = [], object_store._Reader.close
+
+    def closed(reader):
+        try:
+            close(reader)
+        except AttributeError as error:
+            failed.append(error)
+
+    def fail(*_, **__):
+        raise FileNotFoundError
+
+    store = SimpleNamespace(open=fail)
+    monkeypatch.setattr(object_store, "_file_system", lambda _: store)
+    monkeypatch.setattr(object_store._Reader, "close", closed)
+    with pytest.raises(FileNotFoundError, match="s3://bucket/x"):
+        object_store.open_bytes(Path("s3://bucket/x"))
+    gc.collect()
+    assert failed == []
