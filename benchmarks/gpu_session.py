@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import ctypes
 import json
 import os
 import shutil
@@ -22,7 +21,6 @@ from benchmarks import harness
 COMMIT = harness.ROOT / "commit"  # of a pack, which has no repository
 SAMPLED = "clocks.sm", "power.draw", "memory.used", "utilization.gpu"
 MOST_LOG = 2000  # characters of standard error that an error has
-_PDEATHSIG = 1  # of prctl: the signal that a process gets when its parent ends
 
 Part = tuple[str, dict[str, Any]]  # of a step: its name, and what was found
 
@@ -81,10 +79,12 @@ class Command:
             tempfile.TemporaryFile(mode, encoding="utf-8", errors="replace")  # noqa: SIM115
             for mode in ("w+", "w+")
         )
+        # The kernel kills the process when this program is killed.
+        setpriv = ["setpriv", "--pdeathsig=KILL"] if shutil.which("setpriv") else []
         self._process = subprocess.Popen(
-            [sys.executable, *words], cwd=harness.ROOT, env=session.environment,
-            stdout=self._printed, stderr=self._said, stdin=subprocess.DEVNULL,
-            start_new_session=True, preexec_fn=_end_with_parent,
+            [*setpriv, sys.executable, *words], cwd=harness.ROOT,
+            env=session.environment, stdout=self._printed, stderr=self._said,
+            stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
     @property
@@ -136,12 +136,6 @@ class Command:
         found = json.loads(last)
         found.pop("machine", None)
         return found
-
-
-def _end_with_parent() -> None:
-    """Let the kernel kill this process when its parent is killed, on Linux."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 @contextlib.contextmanager

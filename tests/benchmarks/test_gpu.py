@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -102,6 +103,7 @@ def test_a_command_that_does_not_end_in_time_is_killed_with_its_children(
         time.sleep(0.01)
 
 
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="util-linux is not installed")
 def test_a_command_ends_when_the_program_is_killed(tmp_path):
     """Even by SIGKILL; its output folder is the only thing that is left."""
     file = tmp_path / "pid"

@@ -78,6 +78,7 @@ planes {
 """
 
 
+@pytest.mark.filterwarnings("ignore:builtin type:DeprecationWarning")
 def test_the_kernels_of_a_gpu_are_those_of_its_streams(tmp_path):
     file = tmp_path / "a.xplane.pb"
     data = jax.profiler.ProfileData
