@@ -178,18 +178,26 @@ def summarise(lines: Sequence[str]) -> dict[str, tuple[float, float]]:
     return found
 
 
+def describe_commit() -> str:
+    """Name the commit of this repository or pack; "unknown" without one."""
+    if COMMIT.exists():
+        return COMMIT.read_text().strip()
+    git = ["git", "-C", str(harness.ROOT), "describe", "--always", "--dirty"]
+    return _said_by(git) or "unknown"
+
+
 def describe_machine() -> dict[str, Any]:
     """Describe card, driver, processor, versions and commit."""
     card = "name,driver_version,clocks.max.sm,power.limit"
-    commands = {
-        "card": ["nvidia-smi", f"--query-gpu={card}", "--format=csv,noheader"],
-        "commit": ["git", "-C", str(harness.ROOT), "describe", "--always", "--dirty"],
-    }
-    found = harness.machine()
-    for name, command in commands.items():
-        with contextlib.suppress(OSError, subprocess.CalledProcessError):
-            said = subprocess.check_output(command, stderr=subprocess.DEVNULL)
-            found[name] = said.decode().strip()
-    if COMMIT.exists():
-        found["commit"] = COMMIT.read_text().strip()
-    return found
+    query = ["nvidia-smi", f"--query-gpu={card}", "--format=csv,noheader"]
+    found = harness.machine() | {"commit": describe_commit()}
+    return found | ({"card": said} if (said := _said_by(query)) else {})
+
+
+def _said_by(command: Sequence[str]) -> str:
+    """Return what a program prints; "" if it is not there or fails."""
+    try:
+        said = subprocess.check_output(command, stderr=subprocess.DEVNULL)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return said.decode().strip()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_session import describe_commit
 from benchmarks.harness import ROOT
 from jaxformer.errors import InputError
 
@@ -57,8 +58,7 @@ def pack(kind: str, folder: Path, data: Path) -> dict[str, Any]:
     for name in ("jaxformer", "benchmarks"):
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    (folder / "commit").write_bytes(subprocess.check_output(describe))
+    (folder / "commit").write_text(describe_commit())
     wheels = folder / "wheels"
     packages = [*PACKAGES, *(["ctranslate2"] if kind == "ctranslate2" else [])]
     systems = [f"--platform=manylinux_2_{number}_x86_64" for number in GLIBC]
