@@ -134,6 +134,8 @@ def prepare(
         for name in (FOUND, SHARDS):  # what stopped pipelines left
             for path in partial.glob(f"{name}.*"):
                 shutil.rmtree(path)
+        for path in partial.rglob(".*.partial"):  # what killed processes left
+            path.unlink()
         with progress("writing checksums"):
             write_checksums(partial, leave_out=survey_files(partial))
         file = workdir / "tokenizer.model"

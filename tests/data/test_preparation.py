@@ -278,6 +278,20 @@ def test_large_corpora_are_verified_while_they_are_read(folder, tmp_path, monkey
         open_prepared(run)
 
 
+def test_files_that_killed_processes_left_are_removed(folder, tmp_path, monkeypatch):
+    """A kill while an array is written leaves its unfinished file."""
+    write_dev = preparation._write_dev
+
+    def with_rests(partial, *others):
+        (partial / "train" / ".00000.source.npy.0123.partial").write_bytes(b"half")
+        write_dev(partial, *others)
+
+    prepare(config_of(folder), tmp_path / "undisturbed")
+    monkeypatch.setattr(preparation, "_write_dev", with_rests)
+    prepare(config_of(folder), tmp_path / "run")
+    assert tree(tmp_path / "run") == tree(tmp_path / "undisturbed")
+
+
 KILLED = """
 import sys
 from pathlib import Path
