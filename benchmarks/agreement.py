@@ -31,7 +31,7 @@ from flax import linen as nn
 from benchmarks import harness
 from benchmarks.models import SIZES, Sizes, Trainer, one_device
 from jaxformer.batch import Batch
-from jaxformer.config import TrainingConfig
+from jaxformer.config.sections import TrainingConfig
 from jaxformer.configs import wmt_base
 from jaxformer.training.sharding import on_mesh
 from jaxformer.training.step import gradients

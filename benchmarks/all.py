@@ -38,8 +38,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import commands, harness
 from benchmarks.commands import Unusable
 from benchmarks.measurements import MEASUREMENTS, Measurement
-from jaxformer.errors import InputError
-from jaxformer.files import write_atomically
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import write_atomically
 
 ROOT = harness.ROOT
 FIGURES = ROOT / "docs" / "figures.json"
@@ -54,7 +54,7 @@ NAMED = {
 CODE = "jaxformer", "configs", "benchmarks"
 EXCEPT = (
     "benchmarks/all.py", "benchmarks/commands.py", "benchmarks/measurements.py",
-    "jaxformer/quality.json",  # a measurement writes it
+    "jaxformer/runs/quality.json",  # a measurement writes it
 )  # fmt: skip
 END = "<!-- end -->"
 START = re.compile(r"^<!-- figures: ", re.M)

@@ -31,11 +31,11 @@ from benchmarks import harness
 from benchmarks.models import Sizes, device_name, draw_parameters, make_translator
 from benchmarks.peers import decoding as peers
 from benchmarks.peers.decoding import Translate
-from jaxformer.allocator import keep_memory
-from jaxformer.data.text import read_lines
-from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import corpus_scores
-from jaxformer.run import open_run, read_parameters
+from jaxformer.runs.run import open_run, read_parameters
+from jaxformer.system.allocator import keep_memory
+from jaxformer.system.errors import InputError
+from jaxformer.text.lines import read_lines
 from jaxformer.tokens import EOS
 
 OURS, CT2, HF, HF_COMPILED = "ours", "CTranslate2", "HF", "HF compiled"

@@ -40,7 +40,7 @@ from benchmarks.lives import (
     FaultError,
     Life,
 )
-from jaxformer.errors import EXIT_LOST, InputError
+from jaxformer.system.errors import EXIT_LOST, InputError
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_metrics
 from jaxformer.training.step import TrainState

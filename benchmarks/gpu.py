@@ -50,7 +50,7 @@ from benchmarks.gpu_session import (
     describe_machine,
     sampled,
 )
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 RESULTS = harness.ROOT / "benchmarks" / "gpu.jsonl"
 MARGIN = 5  # seconds before the deadline in which nothing runs

@@ -22,8 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from jaxformer.allocator import keep_memory
-from jaxformer.errors import InputError
+from jaxformer.system.allocator import keep_memory
+from jaxformer.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = (  # whose versions figures depend on

@@ -29,12 +29,12 @@ import numpy as np
 from benchmarks import harness
 from benchmarks.pipeline import MICROBATCHES, plan_of
 from benchmarks.watched import Process
+from jaxformer.config.data import DataConfig
 from jaxformer.configs import demo
-from jaxformer.data.corpus import open_prepared
-from jaxformer.data.pipeline import updates
-from jaxformer.data.sources import read_pairs
-from jaxformer.data_config import DataConfig
-from jaxformer.progress import track
+from jaxformer.corpus.pipeline import updates
+from jaxformer.corpus.prepared import open_prepared
+from jaxformer.system.progress import track
+from jaxformer.text.sources import read_pairs
 
 VOCABULARY = 16_000
 SMALL = ("--config.model.d_model=64", "--config.model.d_ff=128")

@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import harness
 from jaxformer import Translator
-from jaxformer.data.text import read_lines
-from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import make_bleu
+from jaxformer.system.errors import InputError
+from jaxformer.text.lines import read_lines
 
 EDGES = 0, 8, 12, 16, 20, 30, 40, 50, 60, 70, 80  # words of the source
 MOST_JOINED = 7  # captions of a test text

@@ -41,8 +41,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import harness
-from jaxformer.data.sources import read_lines
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
+from jaxformer.text.sources import read_lines
 
 JSON = {"Content-Type": "application/json"}
 TIMEOUT = 600  # seconds to get ready, to answer and to end

@@ -10,8 +10,9 @@ it as train_1000, train_10000, ...
 The second prints a table of sacreBLEU, mean and sample standard deviation over seeds,
 and of the minutes of the updates at their median speed. --runs has folders of finished
 runs, called MODEL_PAIRS_SEED, with the output of --mode=evaluate --split=test in
-test.json. Rows of jaxformer/quality.json that these runs lack are in the table as well.
---output draws BLEU by pairs, and writes the table to quality.json for --mode=check.
+test.json. The table also has the rows of jaxformer/runs/quality.json that these runs
+lack. --output draws BLEU by pairs, and writes the table to quality.json for
+--mode=check.
 """
 
 import argparse
@@ -29,12 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import harness, rows
 from benchmarks.lengths import LANGUAGES, path_of
 from jaxformer.configs.tatoeba_rows import MODELS, ROWS, TEXTS
-from jaxformer.data.text import read_lines
-from jaxformer.errors import InputError
-from jaxformer.files import write_atomically
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import write_atomically
+from jaxformer.text.lines import read_lines
 from jaxformer.training.log import read_metrics
 
-QUOTED = harness.ROOT / "jaxformer" / "quality.json"
+QUOTED = harness.ROOT / "jaxformer" / "runs" / "quality.json"
 SCORES = "test.json"
 
 

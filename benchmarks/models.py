@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.sharding import AxisType, Mesh
 
 from jaxformer.batch import Batch
-from jaxformer.config import OptimizerConfig, TrainingConfig
+from jaxformer.config.sections import OptimizerConfig, TrainingConfig
 from jaxformer.configs import convs2s, lstm, wmt_base
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.side_by_side import number_of_searches

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.gpu_session import describe_commit
 from benchmarks.harness import ROOT
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 WHEELS, TEXT = ROOT / "wheels", ROOT / "text"  # of a pack
 PYTHON, GLIBC = "3.12", (39, 35, 34, 31, 28, 27, 24, 17)  # versions, 2.N

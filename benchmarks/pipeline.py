@@ -33,13 +33,13 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.models import SIZES, Trainer, one_device
+from jaxformer.config.data import DataConfig
 from jaxformer.configs import demo
-from jaxformer.data.pipeline import updates
-from jaxformer.data.plan import Plan, make_plan
-from jaxformer.data.preparation import prepare
-from jaxformer.data.store import TokenizedCorpus, open_corpus
-from jaxformer.data.subwords import Subwords
-from jaxformer.data_config import DataConfig
+from jaxformer.corpus.pipeline import updates
+from jaxformer.corpus.plan import Plan, make_plan
+from jaxformer.corpus.preparation import prepare
+from jaxformer.corpus.store import TokenizedCorpus, open_corpus
+from jaxformer.corpus.subwords import Subwords
 
 LAYOUTS = "packed", "buckets"
 EXECUTORS = "tf.data", "python"

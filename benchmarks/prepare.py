@@ -30,13 +30,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from benchmarks import harness
 from benchmarks.large_corpus import write_text
 from benchmarks.watched import Process
+from jaxformer.config.data import DataConfig
 from jaxformer.configs import demo
-from jaxformer.data import sources
-from jaxformer.data.preparation import prepare
-from jaxformer.data.sources import in_chunks, read_pairs
-from jaxformer.data.tokenizer import Tokenizer
-from jaxformer.data.vocabulary import VocabularySamples
-from jaxformer.data_config import DataConfig
+from jaxformer.corpus.preparation import prepare
+from jaxformer.text import sources
+from jaxformer.text.sources import in_chunks, read_pairs
+from jaxformer.text.tokenizer import Tokenizer
+from jaxformer.text.vocabulary import VocabularySamples
 
 VOCABULARY, SAMPLE = 16_000, 200_000  # ids, and sentences that train them
 QUICK = 20_000  # pairs with --quick

@@ -27,7 +27,7 @@ import jax
 from benchmarks import harness
 from benchmarks.models import Sizes, Trainer, one_device
 from jaxformer.accelerators.hlo import Program
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from jaxformer.training.sharding import AXES, make_mesh
 
 WINDOW = 64  # positions, of windowed self-attention

@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import harness
 from jaxformer.decoding.translate import Hypothesis
-from jaxformer.errors import InputError
 from jaxformer.serving.batching import Limits
 from jaxformer.serving.server import Service, listen
+from jaxformer.system.errors import InputError
 
 LIMITS = Limits(8192, 16, 65536, 30.0, 30.0)
 

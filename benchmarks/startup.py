@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import harness
-from jaxformer.data.text import read_lines
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
+from jaxformer.text.lines import read_lines
 
 Start = Callable[[Path], None]  # takes the folder of compiled programs
 

@@ -41,7 +41,7 @@ from benchmarks.peers.products import products_alone
 from benchmarks.peers.torch_transformer import torch_update
 from benchmarks.profiles import profile
 from jaxformer.batch import Batch
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 OURS, FLAX, PRODUCTS = "ours", "Flax port", "matrix products"
 TORCH, COMPILED, SDPA = "PyTorch", "PyTorch compiled", "PyTorch SDPA"

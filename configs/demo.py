@@ -1,7 +1,7 @@
 """The demo: a small Transformer learns the built-in English-German corpus.
 
 Reproduces  the method of the paper, and none of its numbers: a grammar generates the
-            sentences (`jaxformer.data.grammar`), so nothing is downloaded and every
+            sentences (`jaxformer.grammar`), so nothing is downloaded and every
             translation is right or wrong.
 Hardware    two CPU cores, a few minutes; README.md has the output and the scores.
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from ml_collections import ConfigDict
 
 from jaxformer.configs import multi30k
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 # Name of the row: what differs from the base row, by config section.
 ROWS = {

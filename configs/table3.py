@@ -1,9 +1,9 @@
 """Every row of the paper's Table 3: variations of the base model, English-German.
 
 Reproduces  perplexity per piece and BLEU on newstest2013, the validation split, without
-            averaging: jaxformer/published.toml has the paper's two numbers of each row,
-            and --mode=reproduce --row=table3/E prints them beside ours. None has been
-            run at full length.
+            averaging: jaxformer/evaluation/published.toml has the paper's two numbers
+            of each row, and --mode=reproduce --row=table3/E prints them beside ours.
+            None has been run at full length.
 Hardware    the paper: 8 P100, 12 hours for the base model, 3.5 days for the big one.
 Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.
 
@@ -13,7 +13,7 @@ Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.
 from ml_collections import ConfigDict
 
 from jaxformer.configs import wmt_base, wmt_big
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 # Name of the row: what differs from the base model, by config section.
 ROWS = {

@@ -14,21 +14,21 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from jaxformer.config_files import read_config_file, sections_of
+from jaxformer.commands.flags import CLUSTER, COMMANDS, FLAGS, Flag
+from jaxformer.config.settings import kind_of
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.flags import CLUSTER, COMMANDS, FLAGS, Flag
-from jaxformer.settings import kind_of
+from jaxformer.runs.config_files import read_config_file, sections_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = "https://github.com/jaxformer/jaxformer/blob/main"
 PUBLIC_MODULES = (
-    "config", "decoding.options", "decoding.translate", "reports.attention",
+    "config.sections", "decoding.options", "decoding.translate", "reports.attention",
     "models.sequence_model", "models.architectures", "models.transformer.config",
     "models.recurrent.config", "models.convolutional.config", "models.attention",
     "models.masks",
     "models.layers", "batch",
     "training.optimizer", "training.loss", "training.sharding", "training.loop",
-    "evaluation.metrics", "evaluation.significance", "data.sources", "errors",
+    "evaluation.metrics", "evaluation.significance", "text.sources", "system.errors",
 )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def report_page() -> str:
 
 
 def commands_page() -> str:
-    """Each command with its flags, from `jaxformer.flags`."""
+    """Each command with its flags, from `jaxformer.commands.flags`."""
     lines = [
         "# Commands",
         "",

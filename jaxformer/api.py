@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxformer.decoding import translate
-from jaxformer.errors import InputError
-from jaxformer.translators import open_translator
+from jaxformer.runs.translators import open_translator
+from jaxformer.system.errors import InputError
 
 if TYPE_CHECKING:
     from jaxformer.reports.attention import AttentionView

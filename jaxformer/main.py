@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from jaxformer import cli
-from jaxformer.allocator import keep_memory
-from jaxformer.errors import EXIT_LOST, InputError, LostConnectionError
+from jaxformer.commands import command_line
+from jaxformer.system.allocator import keep_memory
+from jaxformer.system.errors import EXIT_LOST, InputError, LostConnectionError
 
 logger = logging.getLogger("jaxformer")
 
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     """Run a command line, program name first; return the exit code."""
     gc.set_threshold(GARBAGE_THRESHOLD)
     try:
-        arguments = cli.parse(argv[1:])
+        arguments = command_line.parse(argv[1:])
     except InputError as error:
         print(f"jaxformer: {error}", file=sys.stderr, flush=True)
         return EXIT_MISTAKE
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
         return int(finished.code or 0)
     if arguments.mode in KEEPING_MEMORY:
         keep_memory()
-    from jaxformer import processes  # imports JAX
+    from jaxformer.system import processes  # imports JAX
 
     code = 1
     try:
@@ -92,8 +92,8 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
-def _run(arguments: cli.Arguments, processes: ModuleType) -> int:
-    from jaxformer import progress
+def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
+    from jaxformer.system import progress
 
     try:
         processes.join(**arguments.cluster)

@@ -1,4 +1,4 @@
-"""Reserved ids, and what a tokeniser does, which every room shares.
+"""Reserved ids, names of sides, and what a tokeniser does, which every room shares.
 
 A sentence of n pieces is a sequence of n + 1 ids: the pieces, then EOS.
 """
@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Protocol
 from unicodedata import normalize
 
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SIDES = ("source", "target")  # of a pair
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back; `jaxformer.data.tokenizer` is one."""
+    """Text to ids and back; `jaxformer.text.tokenizer` is one."""
 
     vocab_size: int  # ids of targets, reserved ones included
     source_vocab_size: int  # of sources, which may have a vocabulary of their own

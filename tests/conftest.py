@@ -30,7 +30,7 @@ os.environ["XDG_CACHE_HOME"] = str(COMPILED.with_name("user"))  # not the user's
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-from jaxformer.worker import Worker  # noqa: E402
+from jaxformer.system.worker import Worker  # noqa: E402
 from tests.comet_package import write_stand_in  # noqa: E402
 
 jax.config.update("jax_platforms", "cpu")

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import all as figures
 from benchmarks.measurements import MEASUREMENTS
-from jaxformer import cli
-from jaxformer.config_files import read_config_file
+from jaxformer.commands import command_line
+from jaxformer.runs.config_files import read_config_file
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -82,7 +82,7 @@ def test_commands_have_flags_and_keys_that_exist(page, tmp_path, monkeypatch):
     for arguments in commands_of(page):
         arguments = [word.replace("mine.py", str(mine)) for word in arguments]
         if not {"--help", "--version", "--mode=COMMAND"} & set(arguments):
-            parsed = cli.parse([*arguments, "--workdir=runs/any"])
+            parsed = command_line.parse([*arguments, "--workdir=runs/any"])
             parsed.flags["config"].resolve(values)
 
 

@@ -16,8 +16,8 @@ import pytest
 
 import jaxformer
 from jaxformer import main as main_module
-from jaxformer.errors import InputError
 from jaxformer.main import main
+from jaxformer.system.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 WORKDIR = "--workdir=runs/x"
@@ -37,7 +37,7 @@ def run(monkeypatch, own_logging):
 
 
 def log_and_return(result):
-    logging.getLogger("jaxformer.data").info("reading")
+    logging.getLogger("jaxformer.corpus").info("reading")
     logging.getLogger("library").info("chatter")
     logging.getLogger("library").warning("old")
     return result

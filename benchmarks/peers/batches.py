@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.batch import Batch
-from jaxformer.data.pipeline import evaluation_batches
-from jaxformer.data.plan import make_plan
-from jaxformer.data.store import TokenizedCorpus, open_corpus
+from jaxformer.corpus.pipeline import evaluation_batches
+from jaxformer.corpus.plan import make_plan
+from jaxformer.corpus.store import TokenizedCorpus, open_corpus
+from jaxformer.runs.workdir import Workdir
 from jaxformer.tokens import PAD
-from jaxformer.workdir import Workdir
 
 
 class Text(NamedTuple):

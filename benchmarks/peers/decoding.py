@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.models import Sizes, device_name
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.export.ctranslate2 import write_ctranslate2
+from jaxformer.exports.ctranslate2 import write_ctranslate2
 from jaxformer.tokens import BOS, EOS, PAD
 
 Translate = Callable[[Sequence[str]], list[str]]

@@ -10,7 +10,7 @@ from typing import Any
 from jaxformer.accelerators import describe
 from jaxformer.accelerators.chips import Topology
 from jaxformer.accelerators.estimate import Work
-from jaxformer.config import Config, MeshConfig
+from jaxformer.config.sections import Config, MeshConfig
 from jaxformer.training.sharding import LOGICAL_AXES, PARTS
 
 logger = logging.getLogger(__name__)

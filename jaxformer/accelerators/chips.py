@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 
 class Chip(NamedTuple):

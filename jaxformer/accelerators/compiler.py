@@ -21,17 +21,17 @@ from jax.experimental import topologies
 from jaxformer.accelerators.chips import KNOWN, Topology, parse_topology
 from jaxformer.accelerators.hlo import Program, section
 from jaxformer.batch import Batch
-from jaxformer.config import Config
-from jaxformer.config_files import parse_config
+from jaxformer.config.sections import Config
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.shapes import Shapes
 from jaxformer.decoding.slots import SlotPrograms
-from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.run import Run, TrainingSetup, make_training_setup
+from jaxformer.runs.config_files import parse_config
+from jaxformer.runs.run import Run, TrainingSetup, make_training_setup
+from jaxformer.system.errors import InputError
 from jaxformer.training import sharding
 
 DECODED = 64  # tokens of a source, and of a translation at most, in the decoder's step

@@ -11,8 +11,8 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from jaxformer.accelerators.chips import Topology
-from jaxformer.config import Config
-from jaxformer.errors import InputError
+from jaxformer.config.sections import Config
+from jaxformer.system.errors import InputError
 
 logger = logging.getLogger(__name__)
 

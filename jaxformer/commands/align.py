@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer import processes
-from jaxformer.config_files import ConfigRequest
-from jaxformer.data.text import read_lines
 from jaxformer.decoding.forced import pharaoh
 from jaxformer.decoding.parts import Encode
-from jaxformer.errors import InputError
-from jaxformer.files import require_output, write_atomically
-from jaxformer.progress import track
-from jaxformer.run import open_run
-from jaxformer.texts import read_text
-from jaxformer.translators import open_translator
+from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.run import open_run
+from jaxformer.runs.texts import read_text
+from jaxformer.runs.translators import open_translator
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import require_output, write_atomically
+from jaxformer.system.progress import track
+from jaxformer.text.lines import read_lines
 
 
 def run(

@@ -10,16 +10,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from jaxformer import processes
-from jaxformer.config_files import ConfigRequest
-from jaxformer.data.corpus import open_prepared
-from jaxformer.data.survey import require_same_text
-from jaxformer.data_config import DataConfig
-from jaxformer.errors import InputError
-from jaxformer.files import require_output
+from jaxformer.config.data import DataConfig
+from jaxformer.corpus.prepared import open_prepared
+from jaxformer.corpus.survey import require_same_text
 from jaxformer.inspection import findings
 from jaxformer.inspection.background import inspect_in_background
-from jaxformer.workdir import Workdir
+from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import require_output
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +79,9 @@ def check(
     background = inspect_in_background(text) if processes.is_first() else nullcontext()
     with background as inspected:
         # The other process reads while these modules are imported.
-        from jaxformer import estimates
         from jaxformer.inspection.pieces import add_pieces
-        from jaxformer.run import (
+        from jaxformer.runs import estimates
+        from jaxformer.runs.run import (
             open_run,
             plan_training,
             prepare_run,

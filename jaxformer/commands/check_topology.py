@@ -17,18 +17,18 @@ from jaxformer.accelerators.estimate import (
     estimate,
     estimate_decoder,
 )
-from jaxformer.config import Config
-from jaxformer.config_files import ConfigRequest, parse_config
-from jaxformer.data.corpus import open_prepared
-from jaxformer.errors import InputError
-from jaxformer.estimates import largest_shape
+from jaxformer.config.sections import Config
+from jaxformer.corpus.prepared import open_prepared
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.run import open_run, plan_training
+from jaxformer.runs.config_files import ConfigRequest, parse_config
+from jaxformer.runs.estimates import largest_shape
+from jaxformer.runs.run import open_run, plan_training
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system.errors import InputError
 from jaxformer.training.frozen import trainable
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import init_state
-from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
 

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer import processes
-from jaxformer.config_files import ConfigRequest
-from jaxformer.data.text import COMPRESSED
 from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.translate import Translator
-from jaxformer.errors import InputError
 from jaxformer.evaluation.comet_scores import Comet
 from jaxformer.evaluation.evaluator import Evaluation, Text
-from jaxformer.files import require_output, write_atomically
-from jaxformer.run import Run, keep_compiled, open_run
-from jaxformer.texts import files_of_split, read_text
-from jaxformer.translators import make_evaluator, open_models
+from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.run import Run, keep_compiled, open_run
+from jaxformer.runs.texts import files_of_split, read_text
+from jaxformer.runs.translators import make_evaluator, open_models
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import require_output, write_atomically
+from jaxformer.text.lines import COMPRESSED
 
 logger = logging.getLogger(__name__)
 

@@ -7,21 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxformer import processes
 from jaxformer.commands.reproduce import CHOOSING, RECORD
-from jaxformer.config import Config, TrainingConfig
-from jaxformer.config_files import ConfigRequest, parse_config
-from jaxformer.data.corpus import open_prepared
+from jaxformer.config.sections import Config, TrainingConfig
+from jaxformer.corpus.prepared import open_prepared
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.errors import InputError
-from jaxformer.export.ctranslate2 import write_ctranslate2
-from jaxformer.export.marian import export_marian
-from jaxformer.export.model_card import Facts, TextScores, text_name, write_card
-from jaxformer.export.parameters import require_exportable
-from jaxformer.export.stablehlo import write_stablehlo
-from jaxformer.files import new_folder, url_of
+from jaxformer.exports.ctranslate2 import write_ctranslate2
+from jaxformer.exports.marian import export_marian
+from jaxformer.exports.model_card import Facts, TextScores, text_name, write_card
+from jaxformer.exports.parameters import require_exportable
+from jaxformer.exports.stablehlo import write_stablehlo
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.run import Run, open_run, read_parameters
+from jaxformer.runs.config_files import ConfigRequest, parse_config
+from jaxformer.runs.run import Run, open_run, read_parameters
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import new_folder, url_of
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_metrics
 

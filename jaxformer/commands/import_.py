@@ -12,17 +12,17 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from jaxformer import processes
-from jaxformer.config_files import ConfigRequest, parse_config
-from jaxformer.data.tokenizer import Tokenizer, pack_tokenizer
-from jaxformer.errors import InputError
-from jaxformer.export.marian_import import read_marian
-from jaxformer.files import new_folder
+from jaxformer.exports.marian_import import read_marian
 from jaxformer.models.sequence_model import parameter_count
+from jaxformer.runs.config_files import ConfigRequest, parse_config
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import new_folder
+from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import fresh_state
-from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
 

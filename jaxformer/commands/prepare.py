@@ -3,9 +3,9 @@
 import logging
 from pathlib import Path
 
-from jaxformer.config_files import ConfigRequest
-from jaxformer.errors import InputError
-from jaxformer.run import prepare_run
+from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.run import prepare_run
+from jaxformer.system.errors import InputError
 
 
 def run(
@@ -17,7 +17,7 @@ def run(
         # Beam warns of libraries that only some runners need.
         logging.disable(logging.WARNING)
         try:
-            from jaxformer.data.beam import Beam
+            from jaxformer.corpus.beam import Beam
         except ImportError as error:
             raise InputError(
                 f"--runner needs Apache Beam ({error}): pip install 'jaxformer[beam]'"

@@ -11,19 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxformer import processes
 from jaxformer.commands.evaluate import evaluate
-from jaxformer.config_files import RECORDED, ConfigRequest
-from jaxformer.data.corpus import open_prepared
+from jaxformer.corpus.prepared import open_prepared
 from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.translate import Translator
 from jaxformer.evaluation.evaluator import Text as Pairs
-from jaxformer.files import require_output
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.reports import run as report
 from jaxformer.reports.translations import Text, describe_translations, unit_of
-from jaxformer.run import Run, open_run, plan_training
-from jaxformer.texts import of_split, read_text
+from jaxformer.runs.config_files import RECORDED, ConfigRequest
+from jaxformer.runs.run import Run, open_run, plan_training
+from jaxformer.runs.texts import of_split, read_text
+from jaxformer.system import processes
+from jaxformer.system.files import require_output
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import METRICS_FILE, read_metrics, read_scores
 from jaxformer.training.loop import is_over

@@ -13,20 +13,21 @@ from typing import Any
 
 import jax
 
-from jaxformer import processes, published
 from jaxformer.commands import train
 from jaxformer.commands.evaluate import evaluate
-from jaxformer.config_files import ConfigRequest, Values, parse_config
-from jaxformer.errors import InputError
+from jaxformer.evaluation import published
 from jaxformer.evaluation.metrics import SCORERS
-from jaxformer.export.model_card import text_name
-from jaxformer.files import require_local, require_output, write_atomically
+from jaxformer.exports.model_card import text_name
 from jaxformer.reports import reproduction
-from jaxformer.run import open_run
-from jaxformer.texts import read_text
+from jaxformer.runs.config_files import ConfigRequest, Values, parse_config
+from jaxformer.runs.run import open_run
+from jaxformer.runs.texts import read_text
+from jaxformer.runs.workdir import Workdir, installed_versions
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import require_local, require_output, write_atomically
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_metrics
-from jaxformer.workdir import Workdir, installed_versions
 
 logger = logging.getLogger(__name__)
 

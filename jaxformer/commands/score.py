@@ -5,17 +5,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxformer import processes
-from jaxformer.config_files import ConfigRequest
-from jaxformer.data.ragged import Ragged
-from jaxformer.data.store import TokenizedCorpus
-from jaxformer.data.text import read_lines
+from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.parts import require_numbers
-from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluator import PairScorer
-from jaxformer.run import keep_compiled, load_parameters, open_run
-from jaxformer.texts import read_text
+from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.run import keep_compiled, load_parameters, open_run
+from jaxformer.runs.texts import read_text
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.text.lines import read_lines
+from jaxformer.text.ragged import Ragged
 from jaxformer.training.sharding import batch_sharding, local_mesh
 
 Pair = tuple[dict[str, int], Any, Any]  # its line (and rank), and both sides

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from jaxformer import processes
-from jaxformer.config_files import ConfigRequest
-from jaxformer.data.text import read_lines
 from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.served import ServedTranslator
-from jaxformer.errors import InputError
-from jaxformer.run import open_run
-from jaxformer.translators import open_translator
+from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.run import open_run
+from jaxformer.runs.translators import open_translator
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.text.lines import read_lines
 
 EXAMPLES, EXAMPLE_LENGTH = 5, 100  # sentences of the page, and their characters
 

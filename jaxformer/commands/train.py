@@ -6,13 +6,13 @@ SIGTERM and Ctrl-C end it early, with the step saved.
 import logging
 from pathlib import Path
 
-from jaxformer import processes
-from jaxformer.config_files import ConfigRequest
-from jaxformer.run import keep_compiled, prepare_run
-from jaxformer.trainer import Job, train_past_divergence
+from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.run import keep_compiled, prepare_run
+from jaxformer.runs.trainer import Job, train_past_divergence
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system import processes
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import find_damage
-from jaxformer.workdir import Workdir
 
 logger = logging.getLogger(__name__)
 

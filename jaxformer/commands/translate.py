@@ -13,15 +13,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from jaxformer import processes
-from jaxformer.config_files import ConfigRequest
-from jaxformer.data.stream import read_blocks
-from jaxformer.data.text import read_lines
 from jaxformer.decoding.forced import joined_links, pharaoh
 from jaxformer.decoding.parts import Hypothesis, best_texts
 from jaxformer.decoding.translate import Translator
-from jaxformer.errors import InputError
-from jaxformer.translators import open_translator
+from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.translators import open_translator
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.text.lines import read_lines
+from jaxformer.text.stream import read_blocks
 
 
 def as_json(line: int, found: Sequence[Hypothesis], aligner: Translator | None) -> str:

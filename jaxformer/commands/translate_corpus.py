@@ -17,21 +17,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer import processes
-from jaxformer.config_files import ConfigRequest
-from jaxformer.data.growing import GrowingCorpus, grow_corpus
-from jaxformer.data.stream import blocks_of
-from jaxformer.data.text import read_lines
-from jaxformer.data_config import DataConfig
+from jaxformer.config.data import DataConfig
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.translate import Translator
-from jaxformer.errors import InputError
-from jaxformer.inspection.languages import Languages
-from jaxformer.inspection.pairs import REASONS, PairFilter
-from jaxformer.progress import progress, track
-from jaxformer.run import keep_compiled, load_parameters, open_run
-from jaxformer.texts import of_corpus, of_tag
-from jaxformer.translators import make_translator, open_members
+from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.run import keep_compiled, load_parameters, open_run
+from jaxformer.runs.texts import of_corpus, of_tag
+from jaxformer.runs.translators import make_translator, open_members
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.progress import progress, track
+from jaxformer.text.append_only import GrowingCorpus, grow_corpus
+from jaxformer.text.languages import Languages
+from jaxformer.text.lines import read_lines
+from jaxformer.text.pairs import REASONS, PairFilter
+from jaxformer.text.stream import blocks_of
 
 logger = logging.getLogger(__name__)
 

@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxformer import processes
-from jaxformer.config_files import ConfigRequest
-from jaxformer.data.text import decode_lines, read_lines
-from jaxformer.errors import InputError
-from jaxformer.files import require_output
 from jaxformer.reports.attention import ENDINGS, AttentionView
 from jaxformer.reports.attention_data import attend
-from jaxformer.run import open_run
-from jaxformer.texts import read_text
-from jaxformer.translators import open_translator
+from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.run import open_run
+from jaxformer.runs.texts import read_text
+from jaxformer.runs.translators import open_translator
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import require_output
+from jaxformer.text.lines import decode_lines, read_lines
 
 ALTERNATIVES = 4  # of each sentence, if the beam is that wide
 

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import Batch
-from jaxformer.data_config import TAG
+from jaxformer.config.data import TAG
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import require_numbers, tagged
 from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
 from jaxformer.decoding.tasks import pad_rows
-from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model, require_positions
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, PAD, Tokenizer
 
 Side = str | Sequence[str]  # a text, or the pieces of its parts

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from jaxformer.config import DecodingConfig, SearchConfig
-from jaxformer.errors import InputError
-from jaxformer.settings import SEED, setting
+from jaxformer.config.sections import DecodingConfig, SearchConfig
+from jaxformer.config.settings import SEED, setting
+from jaxformer.system.errors import InputError
 
 LEAST_TEMPERATURE = 1e-6  # logits divided by less may be infinite
 LENGTH_PENALTIES = {

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import sentencex
 
-from jaxformer.data_config import base_language
-from jaxformer.errors import InputError
+from jaxformer.config.data import base_language
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, Tokenizer
 
 logger = logging.getLogger(__name__)

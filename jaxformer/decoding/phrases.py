@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, PAD, UNK
 
 MOST_PHRASES, MOST_PIECES = 8, 32  # M and K of all programs

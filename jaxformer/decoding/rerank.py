@@ -21,7 +21,7 @@ from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis, distinct_texts, split_tag
 from jaxformer.decoding.search import length_penalty
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import Tokenizer
 
 logger = logging.getLogger(__name__)

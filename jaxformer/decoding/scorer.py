@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import no_rules
 from jaxformer.decoding.search import SearchResult, search
-from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model, Newest
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import PAD
 
 Members = tuple[Any, ...]  # weights, memories or caches, one of each model

@@ -12,10 +12,10 @@ from typing import Any
 
 import jax
 
-from jaxformer import processes
 from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.shapes import MOST_SLOTS
 from jaxformer.decoding.tasks import Task
+from jaxformer.system import processes
 
 POLL = 0.1  # seconds between two calls of `check_stop`
 FEW = 16  # hypotheses, for which one search is faster: each reads all weights

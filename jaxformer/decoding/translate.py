@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 
-from jaxformer import processes
 from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.forced import GivenPairs, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
@@ -33,9 +32,10 @@ from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.side_by_side import Searches
 from jaxformer.decoding.tasks import Task
-from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Model
-from jaxformer.progress import progress
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.progress import progress
 from jaxformer.tokens import UNK, Tokenizer
 
 ROUND = 256  # sentences of each process between synchronised calls of `check_stop`

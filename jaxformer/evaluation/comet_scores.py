@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer.errors import InputError
 from jaxformer.evaluation import comet_process
 from jaxformer.evaluation.metrics import Triple
+from jaxformer.system.errors import InputError
 
 PACKAGE = "unbabel-comet>=2.2.4"
 BLOCK = 2**14  # triples that are sent at a time, a few megabytes

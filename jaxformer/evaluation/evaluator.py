@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxformer import processes
-from jaxformer.config import Config
-from jaxformer.data import grammar
-from jaxformer.data.pipeline import evaluation_batches
-from jaxformer.data.plan import make_plan
-from jaxformer.data.ragged import Ragged
-from jaxformer.data.store import TokenizedCorpus
-from jaxformer.data_config import DataConfig
+from jaxformer import grammar
+from jaxformer.config.data import DataConfig
+from jaxformer.config.sections import Config
+from jaxformer.corpus.pipeline import evaluation_batches
+from jaxformer.corpus.plan import make_plan
+from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.decoding.parts import best_texts
 from jaxformer.decoding.translate import Translator
-from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
 from jaxformer.models.sequence_model import Model
-from jaxformer.progress import track
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.progress import track
+from jaxformer.text.ragged import Ragged
 from jaxformer.tokens import Tokenizer
 from jaxformer.training.loss import LossSums, averages
 from jaxformer.training.sharding import local_mesh, on_mesh, put_batch, rows_here

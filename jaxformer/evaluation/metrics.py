@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from jaxformer.data_config import base_language
-from jaxformer.errors import InputError
+from jaxformer.config.data import base_language
+from jaxformer.system.errors import InputError
 
 Triple = tuple[str, str, str]  # a source, its translation and a reference
 Metric = Callable[[Sequence[Triple]], Sequence[float]]  # scores of sentences

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from jaxformer.data_config import DataConfig
-from jaxformer.worker import Worker
+from jaxformer.config.data import DataConfig
+from jaxformer.system.worker import Worker
 
 
 @contextmanager

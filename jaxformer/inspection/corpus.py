@@ -8,12 +8,12 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from jaxformer.data.sources import read_pairs, read_parts
-from jaxformer.data.store import SIDES
-from jaxformer.data_config import DataConfig, SplitOf
-from jaxformer.errors import InputError
-from jaxformer.inspection.languages import Languages
+from jaxformer.config.data import DataConfig, SplitOf
 from jaxformer.inspection.split import Split, find_overlap, place
+from jaxformer.system.errors import InputError
+from jaxformer.text.languages import Languages
+from jaxformer.text.sources import read_pairs, read_parts
+from jaxformer.tokens import SIDES
 
 
 def inspect_corpus(config: DataConfig) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.store import SIDES
+from jaxformer.tokens import SIDES
 
 SHOWN = 5  # examples of each finding; the JSON has more
 _WIDTH = 88  # columns of a line, without the 12 that name the section

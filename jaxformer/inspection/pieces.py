@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.corpus import PreparedCorpus
-from jaxformer.data.sources import Pair, read_pairs
-from jaxformer.data.store import SIDES
-from jaxformer.data.text import normalise
-from jaxformer.data_config import DataConfig
+from jaxformer.config.data import DataConfig
+from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.inspection.split import Finding, place
-from jaxformer.tokens import EOS
+from jaxformer.text.lines import normalise
+from jaxformer.text.sources import Pair, read_pairs
+from jaxformer.tokens import EOS, SIDES
 
 _LABEL = 40  # characters of a word that are reported
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxformer.data.sources import Pair, Part
-from jaxformer.data.store import SIDES
-from jaxformer.data.text import normalise
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
+from jaxformer.text.lines import normalise
+from jaxformer.text.sources import Pair, Part
+from jaxformer.tokens import SIDES
 
 if TYPE_CHECKING:
-    from jaxformer.inspection.languages import Languages
+    from jaxformer.text.languages import Languages
 
 EXAMPLES = 20  # of each finding; all are counted
 _LABELS = 10  # of each finding that are reported, the most frequent ones

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jaxformer.errors import InputError
+from jaxformer.config.settings import Section
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.model import ConvolutionalModel
 from jaxformer.models.recurrent.config import RecurrentConfig
@@ -12,7 +12,7 @@ from jaxformer.models.recurrent.model import RecurrentModel
 from jaxformer.models.sequence_model import Model
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.model import TransformerModel
-from jaxformer.settings import Section
+from jaxformer.system.errors import InputError
 
 # The config section and the model of each `model.architecture`.
 ARCHITECTURES = {

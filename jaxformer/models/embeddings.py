@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 from flax import linen as nn
 
+from jaxformer.config.settings import setting
 from jaxformer.models.layers import look_up
-from jaxformer.settings import setting
 
 NAMES = ("embedding", "source_embedding", "output_embedding")
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.batch import Batch
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 Parameters = Any  # nested dicts of arrays, float32
 Weights = Memory = Cache = Any  # pytrees of a decoder's own

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxformer.errors import InputError
-from jaxformer.files import require_output
 from jaxformer.reports import attention_charts as charts
 from jaxformer.reports import page
 from jaxformer.reports.attention_data import KINDS, AttendedSentence, matrix_of
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import require_output
 
 ENDINGS = (".html", ".png", ".svg", ".pdf")
 VIEWS = {  # the chart, and where it has queries and keys

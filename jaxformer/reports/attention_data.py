@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.translate import Hypothesis, Translator
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 # The three attentions of section 3.2.3: name, and whose pieces attend to whose (the
 # names of `sides_of`).

@@ -8,8 +8,8 @@ import io
 from pathlib import Path
 from typing import Any
 
-from jaxformer.errors import InputError
-from jaxformer.files import write_atomically
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import write_atomically
 
 try:
     import altair as alt

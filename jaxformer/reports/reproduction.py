@@ -6,7 +6,7 @@ A result is what `--mode=reproduce --row=NAME` writes into a workdir as reproduc
 from collections.abc import Mapping
 from typing import Any
 
-from jaxformer import published
+from jaxformer.evaluation import published
 
 Config = Mapping[str, Mapping[str, Any]]
 

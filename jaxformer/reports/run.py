@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.plan import Plan
-from jaxformer.errors import InputError
+from jaxformer.corpus.plan import Plan
 from jaxformer.reports import page
 from jaxformer.reports.translations import Text, compare
+from jaxformer.system.errors import InputError
 
 # Keys whose values have slashes that are none of a path.
 _WITH_SLASHES = "corpus", "best_by", "freeze", "user_defined_symbols"

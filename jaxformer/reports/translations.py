@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxformer.data_config import base_language
+from jaxformer.config.data import base_language
 from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.parts import split_tag
 from jaxformer.evaluation import significance

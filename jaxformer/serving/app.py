@@ -25,7 +25,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from jaxformer.decoding.lanes import SMALL_REQUEST
 from jaxformer.decoding.translate import Hypothesis
-from jaxformer.errors import InputError
 from jaxformer.serving.batching import (
     READY,
     STARTING,
@@ -33,6 +32,7 @@ from jaxformer.serving.batching import (
     TooLargeError,
     UnavailableError,
 )
+from jaxformer.system.errors import InputError
 
 PAGES = ("/", "page.html"), ("/page.css", "page.css"), ("/page.js", "page.js")
 POLICY = b"default-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from jaxformer.decoding.lanes import SMALL_REQUEST
 from jaxformer.decoding.served import ServedTranslator
 from jaxformer.decoding.translate import Hypothesis
-from jaxformer.errors import InputError
 from jaxformer.serving.metrics import Metrics
+from jaxformer.system.errors import InputError
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jaxformer.decoding.served import ServedTranslator
-from jaxformer.errors import InputError
 from jaxformer.serving.app import Api
 from jaxformer.serving.batching import Batcher, Limits
+from jaxformer.system.errors import InputError
 
 logger = logging.getLogger(__name__)
 

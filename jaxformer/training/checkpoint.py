@@ -17,9 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer import processes
-from jaxformer.errors import InputError
-from jaxformer.run_copy import place_of
+from jaxformer.remote.copy import place_of
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
 from jaxformer.training.checkpoint_files import (
     Writer,
     find_damage,

@@ -22,11 +22,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from jaxformer import processes
-from jaxformer.errors import InputError
-from jaxformer.files import CHECKSUMS, verify_checksums, write_checksums
-from jaxformer.object_store import DamagedError
-from jaxformer.run_copy import (
+from jaxformer.remote.copy import (
     fetch,
     fetch_file,
     is_copied,
@@ -35,6 +31,10 @@ from jaxformer.run_copy import (
     repair,
     withdraw,
 )
+from jaxformer.remote.object_store import DamagedError
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import CHECKSUMS, verify_checksums, write_checksums
 
 UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
 _UPLOAD = 24 * 3600  # seconds that saving, with the upload, may take

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.batch import Batch
-from jaxformer.config import TrainingConfig
+from jaxformer.config.sections import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.training.step import TrainState, dropout_key, gradients
 

@@ -7,8 +7,8 @@ no gradients, and the optimiser keeps nothing for them.
 import jax
 from flax import linen as nn
 
-from jaxformer.errors import InputError
 from jaxformer.models.sequence_model import Parameters
+from jaxformer.system.errors import InputError
 
 
 def name_of(path: tuple) -> str:

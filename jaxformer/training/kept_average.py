@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxformer import processes
-from jaxformer.files import CHECKSUMS, cache_folder, write_atomically
+from jaxformer.system import processes
+from jaxformer.system.files import CHECKSUMS, cache_folder, write_atomically
 from jaxformer.training.checkpoint_files import find_damage
 
 MOST_KEPT = 8  # runs

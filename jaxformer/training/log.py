@@ -15,9 +15,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from jaxformer import processes
-from jaxformer.files import write_atomically
-from jaxformer.progress import draws_bars, progress
+from jaxformer.system import processes
+from jaxformer.system.files import write_atomically
+from jaxformer.system.progress import draws_bars, progress
 from jaxformer.training.board import Board
 from jaxformer.training.loss import averages
 from jaxformer.training.trackers import Trackers

@@ -1,7 +1,7 @@
 """The training loop as one flat function.
 
 It takes an iterator of updates and a function that evaluates, and builds neither;
-`jaxformer.trainer` does.
+`jaxformer.runs.trainer` does.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.batch import Batch
-from jaxformer.config import TrainingConfig
+from jaxformer.config.sections import TrainingConfig
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import MetricsLog, score_by
 from jaxformer.training.step import Parameters, TrainState, TrainStep

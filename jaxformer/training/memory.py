@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.batch import Batch
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from jaxformer.training import sharding
 
 logger = logging.getLogger(__name__)

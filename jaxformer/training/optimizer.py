@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from jaxformer.config import OptimizerConfig
+from jaxformer.config.sections import OptimizerConfig
 
 Parameters = Any  # nested dicts of arrays
 _WITHOUT_DECAY = "bias", "scale"  # ends of the names of biases and norms

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import jax
 
-from jaxformer import processes
 from jaxformer.batch import Batch
-from jaxformer.config import TrainingConfig
+from jaxformer.config.sections import TrainingConfig
+from jaxformer.system import processes
 from jaxformer.training.step import Report, TrainState
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.batch import Batch, Rows
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 AXES = ("data", "fsdp", "tensor")
 # By logical name: the mesh axis that splits it, and the config key of its size.

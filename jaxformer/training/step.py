@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxformer.batch import Batch
-from jaxformer.config import TrainingConfig
+from jaxformer.config.sections import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.training.frozen import merged, trainable
 from jaxformer.training.loss import LossSums, loss_sums

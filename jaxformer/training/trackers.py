@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from jaxformer.errors import InputError
-from jaxformer.files import write_atomically
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import write_atomically
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxformer.accelerators.chips import CHIPS, parse_topology
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from jaxformer.accelerators.estimate import (
     estimate,
     estimate_decoder,
 )
-from jaxformer.config import MeshConfig
-from jaxformer.config_files import parse_config, read_config_file
+from jaxformer.config.sections import MeshConfig
 from jaxformer.models.architectures import make_model
+from jaxformer.runs.config_files import parse_config, read_config_file
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,7 +9,7 @@ from jaxformer.accelerators import describe
 from jaxformer.accelerators.arrangements import meshes, search
 from jaxformer.accelerators.chips import parse_topology
 from jaxformer.accelerators.estimate import Work, estimate, estimate_decoder
-from jaxformer.config_files import parse_config, read_config_file
+from jaxformer.runs.config_files import parse_config, read_config_file
 from tests.accelerators.answers import answer, program
 
 CONFIG = parse_config(read_config_file("wmt_base"))  # 100,000 updates

@@ -12,10 +12,10 @@ from jaxformer.accelerators.compiler import (
     read_program,
     train_programs,
 )
-from jaxformer.config import MeshConfig
-from jaxformer.config_files import parse_config, read_config_file
+from jaxformer.config.sections import MeshConfig
 from jaxformer.models.architectures import make_model
-from jaxformer.run import Run, make_training_setup
+from jaxformer.runs.config_files import parse_config, read_config_file
+from jaxformer.runs.run import Run, make_training_setup
 
 CONFIG = parse_config(read_config_file("demo"))
 SIZES = {

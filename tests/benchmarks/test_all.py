@@ -16,8 +16,8 @@ import pytest
 from benchmarks import all as script
 from benchmarks import commands, harness
 from benchmarks.measurements import MEASUREMENTS, Measurement
-from jaxformer import cli
-from jaxformer.config_files import read_config_file
+from jaxformer.commands import command_line
+from jaxformer.runs.config_files import read_config_file
 
 ROOT = harness.ROOT
 SECONDS_OF_OTHERS = commands.seconds_of_others  # tests replace it
@@ -200,7 +200,11 @@ def test_the_time_of_orphans_is_the_measurements_and_they_end(tmp_path, monkeypa
 
 def test_the_hash_of_the_code_is_that_of_its_files(tmp_path, monkeypatch):
     monkeypatch.setattr(script, "ROOT", tmp_path)
-    uncounted = "benchmarks/all.py", "configs/__pycache__/a", "jaxformer/quality.json"
+    uncounted = (
+        "benchmarks/all.py",
+        "configs/__pycache__/a",
+        "jaxformer/runs/quality.json",
+    )
     for name in ("jaxformer/a.py", *uncounted):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
@@ -221,7 +225,7 @@ def test_commands_have_flags_and_keys_that_exist(name, tmp_path, monkeypatch):
         filled = command.format(runs=tmp_path, data="data").partition(" > ")[0]
         program, *words = shlex.split(filled)
         if program == "jaxformer":
-            cli.parse(words).flags["config"].resolve(values)
+            command_line.parse(words).flags["config"].resolve(values)
             continue
         module = importlib.import_module(words[0].replace("/", ".").removesuffix(".py"))
         monkeypatch.setattr(harness, "machine", dict)

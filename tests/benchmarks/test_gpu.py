@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks import gpu, gpu_europarl, gpu_session, packing
 from benchmarks.gpu_session import Failed, Session
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 

@@ -83,7 +83,7 @@ def test_texts_have_the_first_pairs(tmp_path):
 
 
 def test_the_page_has_what_check_quotes():
-    """docs/model_size.md and jaxformer/quality.json are of the same runs."""
+    """docs/model_size.md and jaxformer/runs/quality.json are of the same runs."""
     page = (model_sizes.harness.ROOT / "docs/model_size.md").read_text()
     for row in json.loads(model_sizes.QUOTED.read_text()):
         line = re.search(rf"^\| {row['pairs']:,} \|.*$", page, re.M)[0]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks import pipeline
-from jaxformer.data.ragged import Ragged
-from jaxformer.data.store import TokenizedCorpus
+from jaxformer.corpus.store import TokenizedCorpus
+from jaxformer.text.ragged import Ragged
 
 
 @pytest.mark.parametrize("layout", pipeline.LAYOUTS)

@@ -9,9 +9,9 @@ import pytest
 from benchmarks.models import SIZES
 from benchmarks.peers import batches
 from benchmarks.peers.products import products
-from jaxformer.data.ragged import Ragged
-from jaxformer.data.store import TokenizedCorpus
+from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.models.sequence_model import parameter_count
+from jaxformer.text.ragged import Ragged
 from jaxformer.tokens import PAD
 
 

@@ -202,7 +202,7 @@ def toy_is_gone(toy) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def short_timing():
     """Time a small matrix product in `check`."""
-    with mock.patch("jaxformer.estimates.SIZES_TO_TIME", (64,)):
+    with mock.patch("jaxformer.runs.estimates.SIZES_TO_TIME", (64,)):
         yield
 
 
@@ -238,4 +238,4 @@ def quick_check(monkeypatch):
     nothing = contextlib.nullcontext(lambda: None)
     module = "jaxformer.commands.check.inspect_in_background"
     monkeypatch.setattr(module, lambda _: nothing)
-    monkeypatch.setattr("jaxformer.estimates.step_memory", lambda *_, **__: None)
+    monkeypatch.setattr("jaxformer.runs.estimates.step_memory", lambda *_, **__: None)

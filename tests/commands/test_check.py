@@ -6,9 +6,9 @@ import tempfile
 
 import pytest
 
-from jaxformer import estimates
-from jaxformer.data.corpus import open_prepared
-from jaxformer.estimates import report_quality, report_verdict
+from jaxformer.corpus.prepared import open_prepared
+from jaxformer.runs import estimates
+from jaxformer.runs.estimates import report_quality, report_verdict
 from jaxformer.training.memory import Memory
 from tests.commands.runs import text_of
 

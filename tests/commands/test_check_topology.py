@@ -9,9 +9,9 @@ import jax
 import pytest
 
 from jaxformer.commands import check_topology
-from jaxformer.config_files import parse_config, read_config_file
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import parameter_count
+from jaxformer.runs.config_files import parse_config, read_config_file
 from tests.accelerators.answers import answer, program
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxformer.data.corpus import open_prepared
-from jaxformer.data.pipeline import examples_of, updates
-from jaxformer.run import open_run, plan_training, warn_of_update_size
-from jaxformer.translators import open_translator
+from jaxformer.corpus.pipeline import examples_of, updates
+from jaxformer.corpus.prepared import open_prepared
+from jaxformer.runs.run import open_run, plan_training, warn_of_update_size
+from jaxformer.runs.translators import open_translator
 from tests.commands.conftest import Toy
 from tests.commands.runs import (
     config_flags,

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from jaxformer.data.corpus import open_prepared
-from jaxformer.errors import InputError
-from jaxformer.files import CHECKSUMS
-from jaxformer.workdir import Workdir
+from jaxformer.corpus.prepared import open_prepared
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import CHECKSUMS
 from tests.damage import DAMAGES, damaged, files_of, flip_bit
 
 

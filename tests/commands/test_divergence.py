@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.config_files import RECORDED
-from jaxformer.data.pipeline import examples_of
-from jaxformer.run import plan_training, prepare_run
+from jaxformer.corpus.pipeline import examples_of
+from jaxformer.runs.config_files import RECORDED
+from jaxformer.runs.run import plan_training, prepare_run
 from jaxformer.training import step
 from tests.commands.runs import config_flags, last_state, losses, metrics
 

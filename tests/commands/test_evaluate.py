@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jaxformer.progress import track
+from jaxformer.system.progress import track
 from tests.comet_package import score
 from tests.commands.runs import metrics, pair_flags
 

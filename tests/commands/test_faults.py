@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from jaxformer.run import open_run, read_parameters
+from jaxformer.runs.run import open_run, read_parameters
 from jaxformer.training import checkpoint_files
 from tests.commands.runs import losses, newest_step, saved_steps
 from tests.training.setups import assert_same

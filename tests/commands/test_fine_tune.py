@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer import files
-from jaxformer.run import open_run, read_parameters
-from jaxformer.workdir import Workdir
+from jaxformer.runs.run import open_run, read_parameters
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system import files
 from tests.commands.runs import config_flags, last_state, metrics, saved_steps
 
 SHORT = config_flags("training", steps=10, save_every=5, eval_every=1000, keep=2)

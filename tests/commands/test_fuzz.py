@@ -20,12 +20,12 @@ import pytest
 from hypothesis import strategies as st
 
 import jaxformer
-from jaxformer.config_files import read_config_file, sections_of
-from jaxformer.data.text import normalise
-from jaxformer.errors import InputError
-from jaxformer.flags import CLUSTER, COMMANDS, FLAGS
-from jaxformer.processes import StopRequests
-from jaxformer.settings import kind_of
+from jaxformer.commands.flags import CLUSTER, COMMANDS, FLAGS
+from jaxformer.config.settings import kind_of
+from jaxformer.runs.config_files import read_config_file, sections_of
+from jaxformer.system.errors import InputError
+from jaxformer.system.processes import StopRequests
+from jaxformer.text.lines import normalise
 from tests.commands import fuzzing
 
 COUNT = int(os.environ.get("FUZZ_CASES", "0"))

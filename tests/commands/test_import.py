@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from tests.commands.runs import config_flags, losses
 
 pytest.importorskip("safetensors", reason="not installed: extra `export`")

@@ -13,17 +13,17 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.data.corpus import open_prepared
-from jaxformer.errors import InputError
+from jaxformer.corpus.prepared import open_prepared
 from jaxformer.evaluation import significance
-from jaxformer.files import new_folder, owned
-from jaxformer.workdir import Workdir
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import new_folder, owned
 from tests.commands.runs import config_flags, last_state, losses, mtimes
 
 OWN = """
 import sys
 from pathlib import Path
-from jaxformer.files import owned
+from jaxformer.system.files import owned
 with owned(Path(sys.argv[1]), Path(sys.argv[2])):
     print(flush=True)
     sys.stdin.read()
@@ -42,7 +42,7 @@ def owner(folder, lock):
 
 
 def test_writers_are_refused_and_readers_are_not(command, own_run, toy, monkeypatch):
-    monkeypatch.setattr("jaxformer.files._LOCK_SECONDS", 0.01)
+    monkeypatch.setattr("jaxformer.system.files._LOCK_SECONDS", 0.01)
     pairs = [f"--source={toy.directory}/dev.en", f"--reference={toy.directory}/dev.de"]
     row = ["--row=table3/base", "--steps=100"]
     writers = {"train": [], "prepare": [], "reproduce": row}

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.test_workdir import tokenizer_of
+from tests.runs.test_workdir import tokenizer_of
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,14 @@ from unittest import mock
 
 import pytest
 
-from jaxformer import cli, processes
-from jaxformer.config_files import parse_config
-from jaxformer.errors import InputError
+from jaxformer.commands import command_line
 from jaxformer.main import command as module_of
-from jaxformer.workdir import Workdir
+from jaxformer.runs.config_files import parse_config
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
 from tests.commands.runs import mtimes
-from tests.test_workdir import tokenizer_of
+from tests.runs.test_workdir import tokenizer_of
 
 FOREIGN = "--workdir=foreign", "damaged or not the tokeniser of this run"
 TORN = "corpus is damaged: train/source.tokens does not have its checksum"
@@ -232,13 +233,13 @@ def test_a_missing_package_is_named_when_it_is_needed(
 )
 def test_a_command_of_one_process_is_refused_in_several(argv, monkeypatch):
     monkeypatch.setattr(processes, "are_several", lambda: True)
-    arguments = cli.parse([*argv, "--workdir=new"])
+    arguments = command_line.parse([*argv, "--workdir=new"])
     with pytest.raises(InputError, match="one process"):
         module_of(arguments.mode).run(**arguments.flags)
 
 
 def test_a_check_of_several_processes_needs_one_folder(monkeypatch):
     monkeypatch.setattr(processes, "are_several", lambda: True)
-    arguments = cli.parse(["--mode=check", "--config=demo"])
+    arguments = command_line.parse(["--mode=check", "--config=demo"])
     with pytest.raises(InputError, match="one folder; give --workdir"):
         module_of(arguments.mode).run(**arguments.flags)

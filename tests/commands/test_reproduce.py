@@ -7,10 +7,10 @@ from unittest import mock
 
 import pytest
 
-from jaxformer import published
+from jaxformer.evaluation import published
 from jaxformer.evaluation.metrics import SCORERS
-from jaxformer.published import PERPLEXITY, Figure, Row
-from jaxformer.workdir import Workdir
+from jaxformer.evaluation.published import PERPLEXITY, Figure, Row
+from jaxformer.runs.workdir import Workdir
 from tests.commands.runs import metrics
 
 ROW = "toy/word-by-word"

@@ -12,8 +12,8 @@ from jaxformer.commands import score as score_command
 from jaxformer.commands.align import word_links
 from jaxformer.decoding import forced
 from jaxformer.decoding.forced import pharaoh
-from jaxformer.errors import InputError
-from jaxformer.run import load_parameters
+from jaxformer.runs.run import load_parameters
+from jaxformer.system.errors import InputError
 from jaxformer.training.log import read_scores
 from tests.commands.runs import pair_flags
 

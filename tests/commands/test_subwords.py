@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from jaxformer.data.corpus import open_prepared
-from jaxformer.run import open_run, plan_training
+from jaxformer.corpus.prepared import open_prepared
+from jaxformer.runs.run import open_run, plan_training
 from tests.commands.runs import config_flags, last_state, losses
 from tests.training.setups import assert_same
 

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer import trainer
 from jaxformer.evaluation.evaluator import Evaluator
-from jaxformer.run import open_run
+from jaxformer.runs import trainer
+from jaxformer.runs.run import open_run
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import MetricsLog, encode, read_metrics

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import jaxformer
-from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import sentence_metric
 from jaxformer.evaluation.minimum_bayes_risk import expected_utilities
+from jaxformer.system.errors import InputError
 from tests.comet_package import score
 from tests.commands.cluster import ROOT
 

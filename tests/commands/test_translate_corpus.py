@@ -13,10 +13,10 @@ from unittest import mock
 import pytest
 
 from jaxformer.commands import translate_corpus
-from jaxformer.data import stream
-from jaxformer.data.corpus import open_prepared
+from jaxformer.corpus.prepared import open_prepared
 from jaxformer.decoding.translate import Translator
-from jaxformer.run import open_run
+from jaxformer.runs.run import open_run
+from jaxformer.text import stream
 from tests.commands.cluster import ROOT
 from tests.commands.runs import config_flags, text_of
 
@@ -125,7 +125,7 @@ def test_an_interrupted_command_continues_with_the_same_samples(make, tmp_path):
 
 SMALL_BLOCKS = f"""
 from jaxformer.commands import translate_corpus
-from jaxformer.data import stream
+from jaxformer.text import stream
 from jaxformer.main import run_process
 stream.BLOCK_LINES = {BLOCK}
 run_process()

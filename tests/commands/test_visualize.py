@@ -3,7 +3,7 @@
 import pytest
 
 import jaxformer
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from tests.commands.runs import page_data, pair_flags
 
 

@@ -9,8 +9,8 @@ import zipfile
 import pytest
 
 import jaxformer
-from jaxformer.data.corpus import open_prepared
-from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.corpus.prepared import open_prepared
+from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.tokens import UNK
 from tests.commands.conftest import EXTRA_LENGTH, SOURCE, TARGET
 from tests.commands.runs import config_flags, pair_flags

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from jaxformer import configs
-from jaxformer.config_files import parse_config
 from jaxformer.configs import (
     multi30k_architectures,
     multi30k_rows,
@@ -16,9 +15,10 @@ from jaxformer.configs import (
     tatoeba_rows,
     wmt_base,
 )
-from jaxformer.errors import InputError
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import parameter_count
+from jaxformer.runs.config_files import parse_config
+from jaxformer.system.errors import InputError
 from tests.models.tiny import shapes_of
 
 V = 37_000  # of section 5.1

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxformer.decoding.forced import Attention, TeacherForcing, joined_links, pharaoh
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS
 from tests.decoding.tiny import (
     MODEL,

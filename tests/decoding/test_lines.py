@@ -9,8 +9,8 @@ from jaxformer.decoding import translate as translate_module
 from jaxformer.decoding.parts import Hypothesis, sentences_of
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.tasks import Task
-from jaxformer.errors import InputError
-from jaxformer.texts import with_tag
+from jaxformer.runs.texts import with_tag
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS
 from tests.decoding.tiny import (
     EXTRA,

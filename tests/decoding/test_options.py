@@ -8,7 +8,7 @@ import pytest
 
 from jaxformer.decoding.options import SearchOptions, TranslateOptions
 from jaxformer.decoding.search import length_penalty
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from jaxformer.decoding.phrases import (
     phrase_arrays,
     tokens_needed,
 )
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, UNK
 from tests.decoding.tables import (
     STATES,

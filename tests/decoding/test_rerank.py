@@ -12,11 +12,11 @@ from jaxformer.decoding.forced import PairScore, TeacherForcing
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.rerank import Reranker, rerank
-from jaxformer.errors import InputError
+from jaxformer.runs.translators import _direction
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS
 from jaxformer.training.sharding import batch_sharding
-from jaxformer.translators import _direction
-from jaxformer.workdir import Workdir
 from tests.decoding.tiny import (
     MODEL,
     SENTENCES,

@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer.decoding import shapes
 from jaxformer.decoding.served import ServedTranslator
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from tests.decoding.tiny import EXTRA, SENTENCES, open_translator
 
 LONGEST = 12  # pieces of a source; longer ones are split

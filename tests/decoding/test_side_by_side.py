@@ -6,10 +6,10 @@ from unittest import mock
 import jax
 import pytest
 
-from jaxformer import processes
 from jaxformer.decoding import side_by_side
 from jaxformer.decoding.shapes import MOST_SLOTS
 from jaxformer.decoding.side_by_side import number_of_searches, run_searches
+from jaxformer.system import processes
 from jaxformer.training.sharding import batch_sharding, on_mesh
 from tests.decoding.tiny import SENTENCES, open_translator, random_sentences
 from tests.training.setups import mesh_of

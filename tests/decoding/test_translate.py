@@ -9,11 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer import processes
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.scorer import search_translations
 from jaxformer.decoding.translate import Translator
-from jaxformer.errors import InputError
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS
 from jaxformer.training.sharding import abstract_state, batch_sharding
 from tests.decoding.tables import hypotheses_of

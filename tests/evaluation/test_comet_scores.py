@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from jaxformer.errors import InputError
 from jaxformer.evaluation import comet_scores
 from jaxformer.evaluation.comet_scores import Comet
+from jaxformer.system.errors import InputError
 
 TRIPLES = [
     ("good", "a b c", "a x"),

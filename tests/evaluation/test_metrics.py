@@ -8,8 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from jaxformer.data import grammar
-from jaxformer.errors import InputError
+from jaxformer import grammar
 from jaxformer.evaluation import metrics, significance
 from jaxformer.evaluation.evaluator import report_phenomena
 from jaxformer.evaluation.metrics import SCORERS, corpus_scores, every_bleu
@@ -18,6 +17,7 @@ from jaxformer.evaluation.significance import (
     estimate_confidence,
     sentence_scores,
 )
+from jaxformer.system.errors import InputError
 
 en_de = partial(corpus_scores, source_language="en", target_language="de")
 de_bleus = partial(every_bleu, target_language="de")

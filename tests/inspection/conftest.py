@@ -1,25 +1,5 @@
-"""A corpus of the built-in grammar, which has nothing to warn of."""
+"""The corpus of tests/text/conftest.py."""
 
-import pytest
+from tests.text.conftest import config, pairs
 
-from jaxformer.data import grammar
-from jaxformer.data_config import DataConfig
-
-
-@pytest.fixture(scope="session")
-def config():
-    return DataConfig(
-        corpus="builtin:grammar", source_language="en", target_language="de",
-        directory="", train="", dev="", test="", train_source="", train_target="",
-        dev_source="", dev_target="", test_source="", test_target="", data_dir="",
-        download=False, builtin_pairs=1500, builtin_eval_pairs=50, vocab_size=400,
-        vocab_sentences=10_000, character_coverage=1.0, max_length=60, max_ratio=3.0,
-        deduplicate=True, seed=0, corpora=(), temperature=None, tag="",
-        tokenizer="", columns=(), user_defined_symbols=(), shared_vocabulary=True,
-        model_type="bpe", subword_sampling=None,
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def pairs():
-    return [(p.source, p.target) for p in grammar.generate("train", 1500, 0)]
+__all__ = ["config", "pairs"]

@@ -10,16 +10,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxformer.data import grammar
-from jaxformer.data.corpus import DevSet, PreparedCorpus
-from jaxformer.data.ragged import Ragged
-from jaxformer.data.sources import read_pairs
-from jaxformer.data.store import TokenizedCorpus
-from jaxformer.errors import InputError
+from jaxformer import grammar
+from jaxformer.corpus.prepared import DevSet, PreparedCorpus
+from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.inspection.background import inspect_in_background
 from jaxformer.inspection.corpus import inspect_corpus
 from jaxformer.inspection.findings import describe
 from jaxformer.inspection.pieces import add_pieces, find_unknown, ratio_percentiles
+from jaxformer.system.errors import InputError
+from jaxformer.text.ragged import Ragged
+from jaxformer.text.sources import read_pairs
 
 FRENCH = "Le vieux marin raconte toujours les mêmes histoires quand il fait froid."
 
@@ -139,7 +139,7 @@ def test_another_process_finds_the_same_and_ends(files, found, monkeypatch):
             super().__init__(*args, **kwargs)
             started.append(self)
 
-    monkeypatch.setattr("jaxformer.worker.Popen", Started)
+    monkeypatch.setattr("jaxformer.system.worker.Popen", Started)
     with inspect_in_background(files) as inspected:
         started[0].kill()
         with pytest.raises(InputError, match="ended with code -9"):

@@ -10,9 +10,9 @@ from flax import linen as nn
 from scipy.special import expit, softmax
 
 from jaxformer.batch import shift_right
-from jaxformer.errors import InputError
 from jaxformer.models.convolutional.layers import scale_gradient
 from jaxformer.models.sequence_model import parameter_count
+from jaxformer.system.errors import InputError
 from tests.models.test_transformer import BATCH
 from tests.models.tiny import VOCABULARY as V
 from tests.models.tiny import config_of, model_of, params_of, shapes_of

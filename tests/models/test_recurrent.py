@@ -10,9 +10,9 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from jaxformer.batch import Batch, shift_right
-from jaxformer.errors import InputError
 from jaxformer.models.recurrent import attention, cells
 from jaxformer.models.sequence_model import parameter_count
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, PAD
 from tests.models import tiny
 from tests.models.test_transformer import BATCH

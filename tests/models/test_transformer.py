@@ -10,13 +10,13 @@ import pytest
 from flax import linen as nn
 
 from jaxformer.batch import Batch
-from jaxformer.config_files import parse_config
+from jaxformer.config.settings import Section
 from jaxformer.configs import demo
-from jaxformer.errors import InputError
 from jaxformer.models import local_attention
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.settings import Section
+from jaxformer.runs.config_files import parse_config
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, PAD
 from tests.models.tiny import config_of, model_of, params_of, shapes_of
 

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 from flax import linen as nn
 
+from jaxformer.config.settings import Section
 from jaxformer.models.architectures import config_type, make_model
 from jaxformer.models.sequence_model import Model, Parameters
-from jaxformer.settings import Section
 
 VOCABULARY = 24
 VALUES = {

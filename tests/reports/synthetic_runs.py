@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.config import OptimizerConfig
+from jaxformer.config.sections import OptimizerConfig
 from jaxformer.configs import wmt_base
 from jaxformer.evaluation.evaluator import Evaluation
 from jaxformer.evaluation.metrics import every_bleu

@@ -8,11 +8,11 @@ import zlib
 import numpy as np
 import pytest
 
-from jaxformer.errors import InputError
 from jaxformer.reports import attention_charts as charts
 from jaxformer.reports import page
 from jaxformer.reports.attention import AttentionView
 from jaxformer.reports.attention_data import LEVELS, Matrix, readable, word_diff
+from jaxformer.system.errors import InputError
 
 from .synthetic_attention import HEADS, LAYERS, attended
 

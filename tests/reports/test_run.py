@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from jaxformer.errors import InputError
 from jaxformer.reports import run as report
+from jaxformer.system.errors import InputError
 
 from .synthetic_runs import make_log, make_run, make_text
 

@@ -17,9 +17,9 @@ import pytest
 
 from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.translate import Hypothesis
-from jaxformer.errors import InputError
 from jaxformer.serving.batching import Limits
 from jaxformer.serving.server import Service, listen
+from jaxformer.system.errors import InputError
 
 LAYERS, HEADS, BEAM = 3, 4, 4  # of the decoder
 ENCODER_LAYERS = 2

@@ -9,10 +9,10 @@ import time
 import numpy as np
 import pytest
 
-from jaxformer.errors import InputError
 from jaxformer.serving import batching
 from jaxformer.serving import server as server_module
 from jaxformer.serving.server import listen
+from jaxformer.system.errors import InputError
 
 from .conftest import BEAM, ENCODER_LAYERS, FakeTokenizer, reverse, weights
 from .test_http import POST

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from jaxformer.errors import InputError
 from jaxformer.serving.app import read_attention, read_translate
+from jaxformer.system.errors import InputError
 
 
 @pytest.mark.parametrize(

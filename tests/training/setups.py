@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import AxisType
 
 from jaxformer.batch import Batch
-from jaxformer.config import OptimizerConfig
+from jaxformer.config.sections import OptimizerConfig
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import AXES, state_shardings
 from jaxformer.training.step import TrainStep, init_state

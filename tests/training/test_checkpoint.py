@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.errors import InputError
-from jaxformer.trainer import forget_lost_best
+from jaxformer.runs.trainer import forget_lost_best
+from jaxformer.system.errors import InputError
 from tests.training.saved import (
     ABSTRACT,
     abstract,

@@ -7,7 +7,7 @@ import shutil
 import jax
 import pytest
 
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from jaxformer.training import checkpoint_files
 from jaxformer.training.checkpoint_files import RemovedError, find_damage
 from tests.damage import DAMAGES, damaged, files_of, flip_bit

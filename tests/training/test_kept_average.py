@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from jaxformer.files import write_checksums
+from jaxformer.system.files import write_checksums
 from jaxformer.training.kept_average import MOST_KEPT, kept_average
 
 

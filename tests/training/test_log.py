@@ -183,7 +183,7 @@ def test_one_of_several_processes_writes_and_the_others_leave_its_log_alone(
         log.train(10, SUMS, **RATES)
     before = files()
     with terminal(monkeypatch, rows=24) as (_, shown):
-        monkeypatch.setattr("jaxformer.processes.is_first", lambda: False)
+        monkeypatch.setattr("jaxformer.system.processes.is_first", lambda: False)
         with open_log() as log:
             log.train(10, SUMS, **RATES)
             log.record(10, "eval", {"bleu": 33.5})

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 from jaxformer.batch import Batch
-from jaxformer.data.plan import Shape
-from jaxformer.errors import InputError
-from jaxformer.estimates import largest_shape
+from jaxformer.corpus.plan import Shape
+from jaxformer.runs.estimates import largest_shape
+from jaxformer.system.errors import InputError
 from jaxformer.training import memory
 from jaxformer.training.sharding import abstract_state
 from tests.models.tiny import model_of

@@ -8,9 +8,9 @@ import numpy as np
 import optax
 import pytest
 
-from jaxformer.config import OptimizerConfig
+from jaxformer.config.sections import OptimizerConfig
 from jaxformer.configs import wmt_base
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from jaxformer.training.frozen import merged, trainable
 from jaxformer.training.optimizer import make_optimizer
 

@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxformer.batch import Batch, Rows
-from jaxformer.errors import InputError
 from jaxformer.models.layers import FeedForward
+from jaxformer.system.errors import InputError
 from jaxformer.training.sharding import (
     AXES,
     LOGICAL_AXES,

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from jaxformer.errors import InputError
+from jaxformer.system.errors import InputError
 from jaxformer.training import trackers
 from jaxformer.training.trackers import Trackers
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from jaxformer.errors import InputError
+from jaxformer.config.settings import Section, setting
 from jaxformer.models.embeddings import tied_embeddings
-from jaxformer.settings import Section, setting
+from jaxformer.system.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from jaxformer import object_store, remote_lock, run_copy
+from jaxformer.remote import copy as run_copy
+from jaxformer.remote import lock, object_store
 
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 SCHEMES = ("s3", "gs")
@@ -39,7 +40,7 @@ def stores(emulators):
     with pytest.MonkeyPatch.context() as patched:
         for name, value in emulators.items():
             patched.setenv(name, value)
-        patched.setattr(remote_lock, "_RENEWAL", 0.3)
+        patched.setattr(lock, "_RENEWAL", 0.3)
         patched.setattr(object_store, "_DELAYS", (0.1, 0.1))
         stores = {scheme: fsspec.filesystem(scheme) for scheme in SCHEMES}
         for store in stores.values():

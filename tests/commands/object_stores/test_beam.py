@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.data.beam import Beam
-from jaxformer.data.preparation import prepare
-from jaxformer.run_copy import local_copy, publish
+from jaxformer.corpus.beam import Beam
+from jaxformer.corpus.preparation import prepare
+from jaxformer.remote.copy import local_copy, publish
 from tests.commands.object_stores.conftest import SCHEMES, names_in
-from tests.data.test_beam import PROCESSES, config, stop_after_two_shards  # noqa: F401
-from tests.data.test_preparation import tree
+from tests.corpus.test_beam import PROCESSES, config, stop_after_two_shards  # noqa: F401
+from tests.corpus.test_preparation import tree
 
 
 @pytest.mark.slow

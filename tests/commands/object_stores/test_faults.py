@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from jaxformer import object_store, run_copy
-from jaxformer.errors import InputError
-from jaxformer.files import CHECKSUMS
-from jaxformer.workdir import Workdir
+from jaxformer.remote import copy as run_copy
+from jaxformer.remote import object_store
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import CHECKSUMS
 from tests.commands.object_stores.conftest import SCHEMES, names_in
 from tests.commands.runs import config_flags
 

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer import run_copy
-from jaxformer.errors import InputError
-from jaxformer.files import CHECKSUMS
-from jaxformer.workdir import Workdir
+from jaxformer.remote import copy as run_copy
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import CHECKSUMS
 from tests.commands.object_stores.conftest import SCHEMES, names_in
 from tests.commands.runs import config_flags, last_state, losses
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pyarrow.parquet
 import pytest
 
-from jaxformer import object_store
-from jaxformer.data.records import read_parquet
-from jaxformer.data.text import read_lines
-from jaxformer.errors import InputError
+from jaxformer.remote import object_store
+from jaxformer.system.errors import InputError
+from jaxformer.text.lines import read_lines
+from jaxformer.text.records import read_parquet
 from tests.commands.object_stores.conftest import SCHEMES
 
 

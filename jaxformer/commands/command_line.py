@@ -1,0 +1,196 @@
+"""Parse the command line; imports little, so that help and mistakes are fast."""
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+from jaxformer import __version__
+from jaxformer.commands.flags import (
+    CLUSTER,
+    COMMANDS,
+    COMMON,
+    FLAGS,
+    TRANSLATION,
+    Flag,
+    numbers,
+)
+from jaxformer.config.settings import check_bounds, read_value
+from jaxformer.evaluation import published
+from jaxformer.runs.config_files import ConfigRequest, describe_keys, read_config_file
+from jaxformer.system.errors import InputError, did_you_mean
+
+USAGE = "jaxformer --config=configs/demo.py --workdir=runs/demo"
+HELP = """usage: jaxformer --mode=COMMAND --config=FILE --workdir=FOLDER [flags]
+
+Train and use the translation model of 'Attention Is All You Need'.
+
+commands:
+{commands}
+
+  jaxformer --mode=COMMAND --help    flags of a command
+  jaxformer --config=FILE --help     keys of a config, with their meanings
+  jaxformer --version
+
+example: {usage}"""
+
+_METAVARS = {int: "N", float: "X", str: "TEXT", numbers: "X"}
+
+
+class Arguments(NamedTuple):
+    """A parsed command line: `flags` are the keyword arguments of the command."""
+
+    mode: str
+    cluster: dict[str, Any]
+    flags: dict[str, Any]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises where argparse would print its usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
+
+
+def parse(argv: Sequence[str]) -> Arguments:
+    """Parse the arguments after the program's name. Raises InputError.
+
+    Prints help or the version and raises SystemExit if that is asked for.
+    """
+    overrides, rest = _split_overrides(argv)
+    first = _Parser(add_help=False, allow_abbrev=False)
+    for flag in ("--mode", "--config", "--row"):
+        first.add_argument(flag)
+    first.add_argument("-h", "--help", action="store_true")
+    version = f"jaxformer {__version__}"
+    first.add_argument("--version", action="version", version=version)
+    chosen, _ = first.parse_known_args(rest)
+    mode = chosen.mode or "train"
+    if mode not in COMMANDS:
+        names = ", ".join(COMMANDS)
+        raise InputError(f"--mode={mode} is none of the commands: {names}")
+    if chosen.help:
+        print(_help(chosen.mode, chosen.config))
+        raise SystemExit(0)
+    command = COMMANDS[mode]
+    if "row" in command.flags and chosen.row is not None:
+        published_config = published.row(chosen.row).config
+        if chosen.config is not None:
+            raise InputError(
+                f"--row={chosen.row} stands for --config={published_config} already; "
+                "leave out --config"
+            )
+        chosen.config = published_config
+    given = _parse_flags(mode, rest)
+    if given["workdir"] is None and command.needs_workdir:
+        raise InputError(f"--workdir is missing; for example: {USAGE}")
+    values = None if chosen.config is None else read_config_file(chosen.config)
+    request = ConfigRequest(values, tuple(overrides), given.pop("init_from", None))
+    flags = {"config": request}
+    for name in given.keys() & {"workdir", *command.flags}:
+        # TranslateOptions has the defaults of a translation's flags.
+        if given[name] is not None or name not in TRANSLATION:
+            flags[name] = given[name]
+    return Arguments(mode, {name: given[name] for name in CLUSTER}, flags)
+
+
+def _split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Split arguments into pairs from --config.SECTION.KEY=VALUE, and the rest."""
+    overrides, rest, remaining = [], [], iter(argv)
+    for argument in remaining:
+        if not argument.startswith("--config."):
+            rest.append(argument)
+            continue
+        key, equals, value = argument.removeprefix("--config.").partition("=")
+        if not equals:
+            value = next(remaining, None)
+            if value is None:
+                raise InputError(f"{argument} lacks a value: write {argument}=VALUE")
+        overrides.append((key, value))
+    return overrides, rest
+
+
+def _parse_flags(mode: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Parse the flags of one command; raise InputError for every other word."""
+    names = (*COMMON, *COMMANDS[mode].flags)
+    parsed, unknown = _parser(mode).parse_known_args(arguments)
+    if unknown:
+        word = unknown[0]
+        name = word.partition("=")[0].removeprefix("--").removeprefix("no-")
+        if not word.startswith("-"):
+            raise InputError(f"{word!r} is no flag; flags look like --mode=train")
+        if name in FLAGS:
+            users = [other for other in COMMANDS if name in COMMANDS[other].flags]
+            raise InputError(
+                f"--{name} is not used by --mode={mode}; it is for {', '.join(users)}"
+            )
+        known = [f"--{known}" for known in ("config", "mode", *names)]
+        hint = did_you_mean(f"--{name}", known, f"see --mode={mode} --help")
+        raise InputError(f"there is no flag --{name}{hint}")
+    given = vars(parsed)
+    for name in names:
+        check_bounds(f"--{name}", given[name], FLAGS[name]._asdict())
+    return given
+
+
+def _parser(mode: str) -> _Parser:
+    parser = _Parser(
+        prog=f"jaxformer --mode={mode}",
+        description=COMMANDS[mode].summary,
+        add_help=False,
+        allow_abbrev=False,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, 32, width=100),
+    )
+    parser.add_argument("--mode", metavar="COMMAND", help="See jaxformer --help.")
+    parser.add_argument(
+        "--config",
+        metavar="FILE[:ROW]",
+        help="Config file, such as configs/demo.py, or the name of one that comes with "
+        "jaxformer, such as demo. --config.SECTION.KEY=VALUE changes a value; "
+        "--config=FILE --help lists the keys.",
+    )
+    for name in (*COMMON, *COMMANDS[mode].flags):
+        flag = FLAGS[name]
+        meaning = flag.meaning.replace("%", "%%")
+        if flag.kind is bool:
+            action = argparse.BooleanOptionalAction
+            how = {"action": action, "default": flag.default, "help": meaning}
+            parser.add_argument(f"--{name}", **how)
+            continue
+        if flag.choices:
+            meaning += f" One of {', '.join(flag.choices)}."
+        if flag.default not in (None, ()):
+            meaning += f" Default: {flag.default}."
+        parser.add_argument(
+            f"--{name}",
+            type=partial(_read, flag),
+            action=_Join if flag.default == () else "store",
+            default=flag.default,
+            metavar=_METAVARS.get(flag.kind, "PATH"),
+            help=meaning,
+        )
+    return parser
+
+
+class _Join(argparse.Action):
+    """Joins the lists of a flag that is given several times."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), *values])
+
+
+def _read(flag: Flag, text: str) -> Any:
+    """Read the text of a flag; an empty path counts as not given."""
+    if flag.kind in (int, float, str):
+        return read_value(flag.name, text, (flag.kind, False))
+    return flag.kind(text) if text else flag.default
+
+
+def _help(mode: str | None, config: str | None) -> str:
+    """The help of jaxformer, of one command, or of the keys of a config."""
+    if config is not None:
+        return describe_keys(read_config_file(config))
+    if mode is not None:
+        return _parser(mode).format_help()
+    summaries = [f"  {name:<16} {each.summary}" for name, each in COMMANDS.items()]
+    return HELP.format(commands="\n".join(summaries), usage=USAGE)

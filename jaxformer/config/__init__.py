@@ -1,0 +1,1 @@
+"""Every config key: its meaning, its unit and its bounds."""

@@ -1,0 +1,293 @@
+"""The config section `data`: which text a run has, and how it becomes tokens."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from jaxformer.config.corpus_weights import read_weights
+from jaxformer.config.settings import MOST_LENGTH, SEED, Section, setting
+from jaxformer.system.errors import InputError, did_you_mean
+from jaxformer.tokens import require_plain
+
+TAG = r">>[^<\s]+<<"  # what a tag looks like, in Marian's models as well
+
+
+def base_language(code: str) -> str:
+    """Return a language code without its region: "zh" for "zh-CN" and "zh_TW"."""
+    return re.split("[-_]", code)[0].lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Section, name="data"):
+    """Which text, and how it becomes tokens."""
+
+    corpus: str = setting(
+        'Kind of text: "files" (train_source, train_target, ... are paths or globs), '
+        '"directory" (files STEM.LANGUAGE in `directory`; train, dev and test are '
+        'stems), "tsv" (train, dev and test are paths or globs of '
+        'source<TAB>target lines), "jsonl" or "parquet" (paths or globs; `columns` '
+        'names the texts), "tfds:NAME" (a TensorFlow Datasets translation set; train, '
+        'dev and test are its splits) or "builtin:grammar". Text may be compressed: '
+        ".gz, .bz2 or .zst."
+    )
+    columns: tuple[str, ...] = setting(
+        'Source and target column of "jsonl" and "parquet", such as ("text.en", '
+        '"text.de"). Empty: named as the languages, at the top or in "translation".',
+        absent=(),
+    )
+    source_language: str = setting('ISO code of the source language, such as "en".')
+    target_language: str = setting('ISO code of the target language, such as "de".')
+    directory: str = setting('Folder of a "directory" corpus.', free=True)
+    train: str = setting("Training text: a stem, a path or a split.")
+    dev: str = setting("Validation text: a stem, a path or a split.")
+    test: str = setting("Test text: a stem, a path or a split.", free=True)
+    train_source: str = setting('Training sources of a "files" corpus.')
+    train_target: str = setting('Training targets of a "files" corpus.')
+    dev_source: str = setting('Validation sources of a "files" corpus.')
+    dev_target: str = setting('Validation targets of a "files" corpus.')
+    test_source: str = setting('Test sources of a "files" corpus.', free=True)
+    test_target: str = setting('Test targets of a "files" corpus.', free=True)
+    data_dir: str = setting("TensorFlow Datasets' folder; empty: its own.", free=True)
+    download: bool = setting("Let TensorFlow Datasets download.", free=True)
+    builtin_pairs: int = setting("Training pairs of a built-in corpus.", least=0)
+    builtin_eval_pairs: int = setting("Pairs of a built-in evaluation split.", least=0)
+    tokenizer: str = setting(
+        "SentencePiece model to use, a file; without a shared vocabulary two, with a "
+        "comma between: source,target. Empty: trained on the text.",
+        absent="",
+    )
+    model_type: str = setting(
+        'Kind of vocabulary that is trained: "bpe", or "unigram" (Kudo 2018).',
+        choices=("bpe", "unigram"),
+        absent="bpe",
+    )
+    subword_sampling: float | None = setting(
+        "Split the words of training pairs at random, anew in each epoch: of a BPE "
+        "vocabulary the probability to drop a merge, such as 0.1; of a unigram model "
+        "the exponent of the probabilities, such as 0.2, less for more variety. None: "
+        "always the same pieces.",
+        above=0,
+        most=1,
+    )
+    user_defined_symbols: tuple[str, ...] = setting(
+        "Texts that are one piece each and never split, such as placeholders.",
+        absent=(),
+    )
+    shared_vocabulary: bool = setting(
+        "One vocabulary of both languages (section 5.1); False: one of each, which "
+        "needs model.tied_embeddings=target or none.",
+        absent=True,
+    )
+    vocab_size: int = setting("Ids of a vocabulary, 4 reserved ones included.", least=5)
+    vocab_sentences: int = setting("Most sentences that train the vocabulary.", least=1)
+    character_coverage: float = setting(
+        "Share of the text's characters that get an id.", above=0, most=1
+    )
+    max_length: int = setting(
+        "Tokens of a training sentence at most, end of sentence included; translation "
+        "splits longer lines.",
+        least=2,
+        most=MOST_LENGTH,
+    )
+    max_ratio: float = setting(
+        "Most tokens of a pair's longer side for each of the shorter side.", least=1
+    )
+    deduplicate: bool = setting("Drop training pairs that occurred before.")
+    seed: int = setting("Seed of samples and of the built-in corpus.", **SEED)
+    tag: str = setting(
+        "Begins each source, one piece of the vocabulary such as >>de<<; it tells a "
+        "model of several languages which to translate to. Empty: none.",
+        absent="",
+    )
+    corpora: tuple[dict, ...] = setting(
+        "Several corpora to mix: for each a dict with a name and with the keys of this "
+        "section that say where its text is; weight is how often an epoch has each of "
+        "its pairs, by default once, or [[0, 1.0], [20000, 0.5]] to change it at an "
+        "update. Empty: this section is the one corpus.",
+        absent=(),
+    )
+    temperature: float | None = setting(
+        "Temperature T of the weights: a corpus of n pairs counts as one of n^(1/T), "
+        "and an epoch keeps its length. None: 1.",
+        least=1,
+        most=1000,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tag and not re.fullmatch(TAG, self.tag):
+            raise InputError(f"data.tag is {self.tag!r}; use a form such as >>de<<")
+        self.parts  # noqa: B018 - raises for an invalid corpus
+        require_plain("tag", [self.tag])
+        require_plain("user_defined_symbols", self.user_defined_symbols)
+        has_columns = self.corpora or self.corpus in ("jsonl", "parquet")
+        if len(self.columns) not in (0, 2) or (self.columns and not has_columns):
+            raise InputError(
+                f"data.columns is {self.columns}; give the source's and the target's, "
+                "for data.corpus=jsonl or parquet alone"
+            )
+        for key in ("source_language", "target_language"):
+            if not getattr(self, key):
+                raise InputError(
+                    f"data.{key} is empty; say which language the text is in, as in "
+                    f"data.{key}=en"
+                )
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of all corpora, each once."""
+        tags = (part.data.tag for part in self.parts.values())
+        return [*dict.fromkeys(filter(None, tags))]
+
+    @property
+    def only_tag(self) -> str:
+        """The tag of all sources, if they have the same one, else ""."""
+        tags = {part.data.tag for part in self.parts.values()}
+        return tags.pop() if len(tags) == 1 else ""
+
+    @property
+    def direction(self) -> str:
+        """Source and target language, such as "en-de"."""
+        return f"{self.source_language}-{self.target_language}"
+
+    @functools.cached_property
+    def parts(self) -> dict[str, "Part"]:
+        """The corpora by name; the only one is called "". Raises InputError."""
+        if not self.corpora:
+            return {"": Part(self, {0: 1.0})}
+        parts = {}
+        for number, corpus in enumerate(self.corpora, start=1):
+            where = f"corpus {number} of data.corpora"
+            own = {key: corpus[key] for key in corpus if key not in ("name", "weight")}
+            for key in own.keys() - {*_OF_A_CORPUS}:
+                hint = did_you_mean(key, ["name", "weight", *_OF_A_CORPUS])
+                raise InputError(f"{where} has an unknown key {key!r}{hint}")
+            name = corpus.get("name")
+            if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
+                raise InputError(
+                    f"{where} has the name {name!r}; use letters, digits, _, - and ."
+                )
+            if name in parts or name == "mean":  # which scores take
+                raise InputError(f"{where} is called {name}; use another name")
+            config = dataclasses.replace(self, corpora=(), temperature=None, **own)
+            parts[name] = Part(config, read_weights(where, corpus.get("weight", 1.0)))
+        for update in _updates(parts):
+            if not any(part.weight(update) for part in parts.values()):
+                raise InputError(
+                    f"all weights of data.corpora are 0 at update {update}; raise one"
+                )
+        return parts
+
+    def fixed(self) -> dict[str, Any]:
+        values = super().fixed()
+        return values | {"corpora": _only(self.corpora, {"name", "weight", *values})}
+
+    def prepared_by(self) -> dict[str, Any]:
+        """The values that prepared text depends on: all but those of weights."""
+        values = {**self.fixed(), "temperature": None}
+        values["tokenizer"] = ""  # compared by its content
+        values["corpora"] = _only(self.corpora, {"name", *values})
+        values["trained"] = [*self.training_texts]
+        return values
+
+    @property
+    def stages(self) -> list[int]:
+        """The updates from which weights hold, the first one 0."""
+        return _updates(self.parts)
+
+    def weights(self, sizes: Mapping[str, int], update: int) -> dict[str, float]:
+        """How often an epoch has each pair of corpora of these sizes, at an update."""
+        given = {name: self.parts[name].weight(update) for name in sizes}
+        power = 1.0 / (self.temperature or 1.0)
+        counts = {name: size**power for name, size in sizes.items()}
+        total = sum(given[name] * sizes[name] for name in sizes)
+        factor = total / (sum(given[name] * counts[name] for name in sizes) or 1)
+        return {
+            name: given[name] * factor * counts[name] / max(1, size)
+            for name, size in sizes.items()
+        }
+
+    @property
+    def training_texts(self) -> dict[str, "DataConfig"]:
+        """The corpora that ever have a weight above 0, by name."""
+        return {
+            name: part.data
+            for name, part in self.parts.items()
+            if any(part.weights.values())
+        }
+
+    @property
+    def dev_texts(self) -> dict[str, "DataConfig"]:
+        """The corpora with a validation text of their own, by name; at least one."""
+        datas = {name: part.data for name, part in self.parts.items()}
+        own: dict[tuple, str] = {}
+        for name, data in datas.items():
+            if data.has_dev:
+                own.setdefault(data.dev_text, name)
+        names = [*own.values()] or [next(iter(datas))]  # reading it names the key
+        return {name: datas[name] for name in names}
+
+    @property
+    def has_dev(self) -> bool:
+        """Whether a key says where a validation text is."""
+        if self.corpus == "files":
+            return bool(self.dev_source)
+        return bool(self.dev or self.corpus.startswith("builtin:"))
+
+    @property
+    def texts(self) -> dict[str, "SplitOf"]:
+        """All texts by their names: "train" or, of several corpora, "train NAME"."""
+        splits = {"train": self.training_texts, "dev": self.dev_texts}
+        splits["test"] = {name: part.data for name, part in self.parts.items()}
+        return {
+            f"{split} {name}".rstrip(): SplitOf(name, split, data)
+            for split, texts in splits.items()
+            for name, data in texts.items()
+        }
+
+    @property
+    def dev_text(self) -> tuple[str | int, ...]:
+        """The values that say which the validation text is."""
+        return (
+            self.corpus, self.directory, self.dev, self.dev_source, self.dev_target,
+            self.columns, self.data_dir, self.builtin_eval_pairs,
+            self.source_language, self.target_language, self.tag,
+        )  # fmt: skip
+
+
+# Keys that a corpus of `corpora` may have for itself.
+_OF_A_CORPUS = (
+    "corpus", "source_language", "target_language", "directory", "train", "dev", "test",
+    "train_source", "train_target", "dev_source", "dev_target", "test_source",
+    "test_target", "columns", "data_dir", "builtin_pairs", "builtin_eval_pairs", "tag",
+)  # fmt: skip
+
+
+class SplitOf(NamedTuple):
+    """One text of a corpus."""
+
+    corpus: str
+    split: str  # "train", "dev" or "test"
+    data: DataConfig
+
+
+class Part(NamedTuple):
+    """One of the corpora that are mixed."""
+
+    data: DataConfig  # without `corpora`
+    weights: dict[int, float]  # by the update from which they hold
+
+    def weight(self, update: int) -> float:
+        """How often an epoch has each pair at an update, before `temperature`."""
+        return self.weights[max(each for each in self.weights if each <= update)]
+
+
+def _updates(parts: Mapping[str, Part]) -> list[int]:
+    return sorted({update for part in parts.values() for update in part.weights})
+
+
+def _only(corpora: Sequence[Mapping[str, Any]], keys: set[str]) -> list[dict[str, Any]]:
+    return [{key: own[key] for key in own if key in keys} for own in corpora]

@@ -1,0 +1,271 @@
+"""The config of a run: every key with its meaning, type and bounds.
+
+A config has seven sections. Five are the dataclasses of this file, `data` is that of
+`jaxformer.config.data`, and `model` that of an architecture in `jaxformer.models`.
+Values live in `configs/*.py` only. `--help`, the reference page and every check of a
+value are made from here.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jaxformer.config.data import DataConfig
+from jaxformer.config.settings import MOST_LENGTH, SEED, Section, setting
+from jaxformer.system.errors import InputError
+
+BEST_BY = "bleu", "chrf", "nll"  # scores that can choose a checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchesConfig(Section, name="batches"):
+    """How sentence pairs share batches (section 5.1)."""
+
+    layout: str = setting(
+        '"packed": several pairs in a row, one static shape; "buckets": one pair in a '
+        "row, grouped by length.",
+        choices=("packed", "buckets"),
+    )
+    row_length: int = setting('Tokens of a "packed" row.', least=1, most=MOST_LENGTH)
+    max_shapes: int = setting('Static shapes of "buckets", at most.', least=1, most=255)
+    row_multiple: int = setting("Every batch has a multiple of so many rows.", least=1)
+    executor: str = setting(
+        "What reads batches: tf.data, or a Python thread without TensorFlow.",
+        choices=("tf.data", "python"),
+        free=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(Section, name="optimizer"):
+    """The rule of the updates and its learning rate (section 5.3)."""
+
+    algorithm: str = setting(
+        "The paper: adam; with weight_decay it is AdamW (Loshchilov and Hutter 2019). "
+        "adafactor (Shazeer and Stern 2018) keeps one number for each row and column "
+        "of a matrix, and its rate is relative to the size of a parameter.",
+        choices=("adam", "adafactor"),
+        absent="adam",
+    )
+    schedule: str = setting(
+        "Learning rate after the warm-up: inverse_sqrt (equation 3), constant, or "
+        "linear or cosine, which fall towards 0 at training.steps.",
+        choices=("inverse_sqrt", "constant", "linear", "cosine"),
+        free=True,
+        absent="inverse_sqrt",
+    )
+    peak_learning_rate: float | None = setting(
+        "Learning rate at the end of the warm-up; None: that of equation 3, "
+        "(d_model * warmup_steps)^-0.5.",
+        above=0,
+        most=1000,
+        free=True,
+    )
+    warmup_steps: int = setting(
+        "Updates of the warm-up (equation 3).", least=1, free=True
+    )
+    learning_rate_scale: float = setting(
+        "Factor of the learning rate; the paper's is 1.", above=0, most=1000, free=True
+    )
+    weight_decay: float = setting(
+        "Share of each matrix that is subtracted, times the learning rate; none of "
+        "biases and norms.",
+        least=0,
+        below=1,
+        absent=0.0,
+    )
+    beta1: float = setting("Decay of Adam's first moment.", least=0, below=1)
+    beta2: float = setting("Decay of Adam's second moment.", least=0, below=1)
+    epsilon: float = setting("Adam's epsilon.", above=0)
+    clip_norm: float | None = setting(
+        "Largest global norm of the mean gradient; None: no clipping.", above=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(Section, name="training"):
+    """The training loop (sections 5 and 6.1)."""
+
+    steps: int = setting("Updates of the whole run.", least=1, free=True)
+    seed: int = setting("Seed of parameters, dropout and order of data.", **SEED)
+    tokens_per_update: int = setting(
+        "Source tokens of an update, and target tokens, padding included.", least=1
+    )
+    tokens_per_microbatch: int = setting(
+        "The same of what one device program takes at a time.", least=1, free=True
+    )
+    rematerialise: bool = setting(
+        "Recompute layers in the backward pass: less memory, 1/3 more work.", free=True
+    )
+    label_smoothing: float = setting("Epsilon of section 5.4.", least=0, below=1)
+    init_from: str = setting(
+        "Run to begin with, by --init_from: the parameters that translate would use, "
+        "and the tokeniser; empty: none.",
+        absent="",
+    )
+    initial_embeddings: str = setting("word2vec file to start from; empty: none.")
+    freeze: tuple[str, ...] = setting(
+        "Parameters that stay as they begin, by name or by the first parts of the "
+        "name: embedding, encoder, decoder/layer_0.",
+        absent=(),
+    )
+    max_bad_steps: int = setting(
+        "Non-finite updates in a row that end a run.", least=1, free=True
+    )
+    on_divergence: str = setting(
+        '"stop", or "rollback": resume before the divergence and skip its data.',
+        choices=("stop", "rollback"),
+        free=True,
+    )
+    ema_decay: float | None = setting(
+        "Decay of the parameters' moving average; None: no average.", least=0, below=1
+    )
+    log_every: int = setting("Updates between two log lines.", least=1, free=True)
+    eval_every: int = setting("Updates between two evaluations.", least=1, free=True)
+    best_by: str = setting(
+        "Score of the validation text that says which checkpoint is the best: bleu, "
+        "chrf or nll. Of several texts that of the first, or NAME/bleu, mean/bleu, ...",
+        free=True,
+        absent="bleu",
+    )
+    patience: int | None = setting(
+        "Evaluations in a row without a better score that end the run; translate then "
+        "uses the best checkpoint. None: the run makes all updates.",
+        least=1,
+        free=True,
+    )
+    save_every: int = setting("Updates between two checkpoints.", least=1, free=True)
+    keep: int = setting("Newest checkpoints kept besides the best.", least=1, free=True)
+    trackers: tuple[str, ...] = setting(
+        "Programs that show the run's numbers besides TensorBoard.",
+        choices=("wandb", "mlflow", "trackio"),
+        free=True,
+        absent=(),
+    )
+    profile_steps: int | None = setting(
+        "Updates of a trace in WORKDIR/profile, which each process of training starts "
+        "after 10 updates; None: no trace.",
+        least=1,
+        free=True,
+    )
+    average: int = setting(
+        "Last checkpoints averaged for translation (section 6.1).", least=1, free=True
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.eval_every % self.save_every:
+            raise InputError(
+                f"training.eval_every is {self.eval_every}; it must be a multiple of "
+                f"training.save_every={self.save_every}, since only what is saved is "
+                "evaluated"
+            )
+        if (self.profile_steps or 0) > self.save_every:
+            raise InputError(
+                f"training.profile_steps is {self.profile_steps}; it must be at most "
+                f"training.save_every={self.save_every}, since no checkpoint is saved "
+                "during a trace"
+            )
+        if self.average > self.keep:
+            raise InputError(
+                f"training.average is {self.average}, and training.keep={self.keep} "
+                "checkpoints are kept; raise training.keep"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshConfig(Section, name="mesh"):
+    """How devices are used; the sizes multiply to their number, -1 is the rest."""
+
+    data: int = setting(
+        "Devices that split the batch; each updates its share of the parameters.",
+        least=-1,
+        free=True,
+    )
+    fsdp: int = setting(
+        "Devices that split batch, parameters and optimiser state.", least=-1, free=True
+    )
+    tensor: int = setting(
+        "Devices that split heads, feed-forward and vocabulary.", least=-1, free=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(Section, name="decoding"):
+    """The width and the penalty of a search (section 6.1)."""
+
+    beam_size: int = setting(
+        "Beam width; 1 is greedy. Of samples: their number.",
+        least=1,
+        most=256,
+        free=True,
+    )
+    alpha: float = setting(
+        "Exponent of the length penalty.", least=0, most=10, free=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig(SearchConfig):
+    """How sentences are translated (section 6.1)."""
+
+    extra_length: int = setting(
+        "Most tokens of a translation beyond those of its source.",
+        least=0,
+        most=MOST_LENGTH,
+        free=True,
+    )
+    batch_tokens: int = setting(
+        "Source tokens decoded at a time, padding included.", least=1, free=True
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole config; `model` is the section of an architecture."""
+
+    data: DataConfig
+    batches: BatchesConfig
+    model: Any
+    optimizer: OptimizerConfig
+    training: TrainingConfig
+    mesh: MeshConfig
+    decoding: DecodingConfig
+
+    def __post_init__(self) -> None:
+        """Raise InputError for batches or a vocabulary that the model cannot use."""
+        if self.model.tied_embeddings == "all" and not self.data.shared_vocabulary:
+            raise InputError(
+                "model.tied_embeddings is all and data.shared_vocabulary False, where "
+                "an id is another piece in each language; set model.tied_embeddings="
+                "target"
+            )
+        if self.batches.layout == "packed" and not self.model.packs:
+            raise InputError(
+                "this model cannot keep the sentence pairs of a packed row apart; set "
+                "batches.layout=buckets"
+            )
+
+    def require_scores(self) -> None:
+        """Raise InputError if no validation text has the score `training.best_by`."""
+        names = [*self.data.dev_texts]
+        texts = [*names, "mean"] if len(names) > 1 else []
+        known = [*BEST_BY, *(f"{name}/{key}" for name in texts for key in BEST_BY)]
+        if self.training.best_by not in known:
+            raise InputError(
+                f"training.best_by is {self.training.best_by!r}; use one of "
+                f"{', '.join(known)}"
+            )
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """The values by section and key, as `parse_config` takes them."""
+        return dataclasses.asdict(self)
+
+    def changes(self, before: "Config") -> Iterator[tuple[str, Any, Any]]:
+        """Yield name, old and new value of each key that is not free and differs."""
+        for part, section in vars(self).items():
+            fixed = getattr(before, part).fixed()
+            for key, new in section.fixed().items():
+                if (old := fixed.get(key)) != new:
+                    yield f"{part}.{key}", old, new

@@ -1,0 +1,178 @@
+"""Settings: dataclass fields with a meaning, a type and bounds that are checked.
+
+Used by the sections of a config (`jaxformer.config`, `jaxformer.models`) and by the
+options of a translation (`jaxformer.decoding.options`).
+"""
+
+import dataclasses
+import json
+import math
+import operator
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxformer.system.errors import InputError, did_you_mean
+
+
+def setting(
+    meaning: str,
+    *,
+    default: Any = dataclasses.MISSING,
+    choices: Sequence[str] = (),
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    free: bool = False,
+    absent: Any = None,
+) -> Any:
+    """Declare a key: what it means, with its unit, and the values it may have.
+
+    Numbers are at `least` or `above` one bound, at `most` or `below` the other, and
+    numbers of int32 (seeds: uint32) or float32; texts are of `choices`. The value of
+    a `free` key may change when a run is resumed. `absent` is the value of runs that
+    were made before the key existed.
+    """
+    metadata = {
+        "meaning": meaning, "choices": tuple(choices), "free": free, "absent": absent,
+        "least": least, "above": above, "most": most, "below": below,
+    }  # fmt: skip
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class Section:
+    """Base of the sections; refuses a value of a wrong type or out of bounds."""
+
+    # Of the section `model`:
+    packs = True  # whether rows may hold several sentence pairs
+    halves = False  # whether mesh.fsdp must divide half of d_model
+    tied_embeddings = "all"  # see `jaxformer.models.embeddings`
+
+    def __init_subclass__(cls, name: str | None = None) -> None:
+        cls.section = name or cls.section
+
+    def __post_init__(self) -> None:
+        """Raise InputError that names the first key with a value it cannot have."""
+        for field in dataclasses.fields(self):
+            name = f"{self.section}.{field.name}"
+            value = check_type(name, getattr(self, field.name), kind_of(field))
+            check_bounds(name, value, field.metadata)
+            object.__setattr__(self, field.name, value)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Section":
+        """Make a section of values by key; keys newer than a run may be missing.
+
+        Raises InputError that names what is wrong.
+        """
+        fields = dataclasses.fields(cls)
+        newer = {
+            field.name: field.metadata["absent"]
+            for field in fields
+            if kind_of(field)[1] or field.metadata["absent"] is not None
+        }
+        given = {**newer, **given}
+        require_names("key", f"{cls.section}.", given, [each.name for each in fields])
+        return cls(**given)
+
+    def fixed(self) -> dict[str, Any]:
+        """The values of the keys that are not free."""
+        keys = [f.name for f in dataclasses.fields(self) if not f.metadata["free"]]
+        return {key: getattr(self, key) for key in keys}
+
+
+def kind_of(field: dataclasses.Field) -> tuple[type, bool]:
+    """The type of a key, and whether None is a value of it."""
+    if isinstance(field.type, types.UnionType):
+        return typing.get_args(field.type)[0], True
+    return field.type, False
+
+
+_LISTS = {tuple[str, ...]: str, tuple[dict, ...]: dict}  # and the type of their items
+_NAMES = {
+    int: "a whole number", float: "a number", bool: "True or False", str: "text",
+    tuple[str, ...]: "a list of texts", tuple[dict, ...]: "a list of dicts",
+}  # fmt: skip
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+_BOUNDS = {
+    "least": ("at least", operator.ge), "above": ("above", operator.gt),
+    "most": ("at most", operator.le),
+    # float32 rounds larger numbers to the bound, 1.
+    "below": ("below", lambda value, bound: value < bound - 2**-25),
+}  # fmt: skip
+_LARGEST = {int: 2**31 - 1, float: 3.4e38}  # of int32 and float32
+SEED = {"least": 0, "most": 2**32 - 1}  # the bounds of uint32
+MOST_LENGTH = 2**16  # tokens of a sequence; attention squares them
+_SMALLEST = 2.0**-126  # of float32; devices may take smaller numbers for 0
+
+
+def _describe(kind: tuple[type, bool]) -> str:
+    return _NAMES[kind[0]] + (" or None" if kind[1] else "")
+
+
+def read_value(name: str, text: str, kind: tuple[type, bool]) -> Any:
+    """Read the text of a flag as a value. Raises InputError that names the type."""
+    type_, may_be_none = kind
+    if text == "None" and may_be_none:
+        return None
+    if type_ == tuple[str, ...] and not text.startswith("["):
+        return tuple(filter(None, map(str.strip, text.split(","))))
+    if type_ in _LISTS:
+        type_ = json.loads
+    try:
+        return _BOOLEANS[text.lower()] if type_ is bool else type_(text)
+    except (ValueError, KeyError, RecursionError):
+        raise InputError(f"--{name}={text} is not {_describe(kind)}") from None
+
+
+def check_type(name: str, value: Any, kind: tuple[type, bool]) -> Any:
+    """Return `value`, an int as a float where the key is one. Raises InputError."""
+    type_, may_be_none = kind
+    if value is None and may_be_none:
+        return None
+    if type_ is float and type(value) is int:
+        return float(value) if abs(value) < 2**1000 else math.inf
+    is_list = type_ in _LISTS and type(value) in (list, tuple)
+    if is_list and all(type(item) is _LISTS[type_] for item in value):
+        try:
+            return tuple(json.loads(json.dumps(value)))  # as a record of it is read
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{name} is no JSON: {error}") from None
+    if type(value) is not type_:
+        raise InputError(f"{name} is {value!r}; it must be {_describe(kind)}")
+    return value
+
+
+def check_bounds(name: str, value: Any, rule: Mapping[str, Any]) -> None:
+    """Raise InputError unless `value` is within the bounds of a key's `rule`."""
+    if value is None:
+        return
+    choices = rule.get("choices")
+    for each in value if isinstance(value, tuple) else [value]:
+        if choices and each not in choices:
+            raise InputError(f"{name} is {each!r}; use one of {', '.join(choices)}")
+    bounds = {key: rule[key] for key in _BOUNDS if rule.get(key) is not None}
+    largest = _LARGEST.get(type(value))
+    if largest is not None and value > largest:
+        bounds.setdefault("most", largest)
+    is_float = type(value) is float
+    number = 0.0 if is_float and abs(value) < _SMALLEST else value
+    if not all(_BOUNDS[key][1](number, bound) for key, bound in bounds.items()):
+        words = " and ".join(f"{_BOUNDS[key][0]} {at}" for key, at in bounds.items())
+        unit = " in float32" if is_float else ""
+        raise InputError(f"{name} is {value}; it must be {words}{unit}")
+
+
+def require_names(
+    what: str, prefix: str, given: Mapping[str, Any], known: Sequence[str]
+) -> None:
+    """Raise InputError for an unknown name, or a known one that is missing."""
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(prefix + name, [prefix + each for each in known])
+            raise InputError(f"the config has an unknown {what} {prefix}{name}{hint}")
+    for name in known:
+        if name not in given:
+            raise InputError(f"the config lacks the {what} {prefix}{name}")

@@ -1,0 +1,1 @@
+"""Integers: prepared corpora, and the batches of each epoch."""

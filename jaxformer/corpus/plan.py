@@ -1,0 +1,234 @@
+"""Plan which sentence pairs share a batch, and in which order.
+
+Section 5.1 batches "sentence pairs together by approximate sequence length". A plan is
+made once from the lengths of a corpus, in a layout of `jaxformer.corpus.layout`.
+
+The slots of a row and the rows of a microbatch are the same in every epoch, so a
+position in the data is one integer. An epoch draws at random which pair of its class
+each slot holds, the order of the rows and the order of the microbatches: a pure
+function of (seed, epoch), on any machine and with any version of numpy.
+
+With `data.subword_sampling` an epoch has lengths of its own. The rows of a microbatch
+are still the same; the epoch fills them by its lengths.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.config.sections import BatchesConfig, TrainingConfig
+from jaxformer.corpus import layout as layouts
+from jaxformer.corpus.layout import Layout
+from jaxformer.corpus.mixture import Mixture, shuffle_within
+from jaxformer.corpus.subwords import SubwordDraw, Subwords
+from jaxformer.text.ragged import concatenated_ranges, offsets
+
+# Of the pairs that keep their plain version, in an epoch that would not fit otherwise.
+_PLAIN_SHARES = 0.0, 1 / 64, 1 / 16, 1 / 4
+
+
+class Shape(NamedTuple):
+    """The static shape of a microbatch: source [B, S] and target [B, T]."""
+
+    rows: int
+    source_length: int
+    target_length: int
+
+
+@dataclass(frozen=True, eq=False)
+class EpochPlan:
+    """One epoch in the order it is read; n pairs in m microbatches."""
+
+    shapes: tuple[Shape, ...]
+    shape_of: np.ndarray  # uint8 [m] index into shapes
+    starts: np.ndarray  # int64 [m + 1] microbatch i holds pairs starts[i]:starts[i + 1]
+    examples: np.ndarray  # int32 [n] the pair's index in the corpus
+    rows: np.ndarray  # int32 [n] its row within the microbatch, ascending
+    slots: np.ndarray | None = None  # int32 [n] tells occurrences of a pair apart
+    draw: SubwordDraw | None = None  # how words are split; None: as in the corpus
+
+    def microbatch(self, index: int) -> tuple[Shape, np.ndarray, np.ndarray]:
+        """Return shape, examples and rows of microbatch `index`."""
+        pairs = slice(self.starts[index], self.starts[index + 1])
+        shape = self.shapes[self.shape_of[index]]
+        return shape, self.examples[pairs], self.rows[pairs]
+
+    def slots_of(self, index: int) -> np.ndarray:
+        """Return the slots of the pairs of microbatch `index`."""
+        return self.slots[self.starts[index] : self.starts[index + 1]]
+
+
+class Sampling(NamedTuple):
+    """How each epoch has lengths of its own, and fills the same rows."""
+
+    subwords: Subwords
+    arrange: Callable[[np.ndarray, np.ndarray], Layout | None]  # by lengths int [n]
+    room: tuple[int, int]  # most tokens of a source and of a target
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What all epochs share; n slots for pairs, R rows and m microbatches."""
+
+    shapes: tuple[Shape, ...]
+    mixture: Mixture | None  # which pairs an epoch has; None: each once
+    classes: np.ndarray  # [n] unsigned, the class of each pair of an epoch
+    slots_by_class: np.ndarray  # int64 [n] the slots sorted by the class they hold
+    row_starts: np.ndarray  # int32 [R + 1] row r holds slots row_starts[r]:[r + 1]
+    row_shapes: np.ndarray  # uint8 [R] ascending
+    microbatch_starts: np.ndarray  # int32 [m + 1] the rows of each microbatch
+    microbatches_per_update: int
+    tokens: tuple[float, float]  # source and target tokens of an epoch, on average
+    real_token_share: float  # the same of both sides / positions, padding included
+    sampling: Sampling | None = None  # with data.subword_sampling
+    later: tuple[tuple[int, "Plan"], ...] = ()  # plans from certain updates on
+
+    @property
+    def microbatches_per_epoch(self) -> int:
+        return len(self.microbatch_starts) - 1
+
+    @property
+    def updates_per_epoch(self) -> int:
+        return -(-self.microbatches_per_epoch // self.microbatches_per_update)
+
+    def locate(self, update: int) -> tuple["Plan", int, int]:
+        """Return the plan of `update`, its epoch, and its update within the epoch.
+
+        Epochs count from 0, those of a later plan from its first update.
+        """
+        begin, plan = 0, self
+        for first, later in self.later:
+            if update >= first:
+                begin, plan = first, later
+        epoch, update = divmod(update - begin, plan.updates_per_epoch)
+        return plan, begin + epoch, update
+
+    def epochs(self, updates: int) -> float:
+        """Count the epochs of the first `updates` updates, each stage in its own."""
+        stages = [(first, plan) for first, plan in self.later if first < updates]
+        ends = [*(first for first, _ in stages), updates]
+        made = np.diff([0, *ends])
+        plans = [self, *(plan for _, plan in stages)]
+        counts = zip(made, plans, strict=True)
+        return float(sum(n / plan.updates_per_epoch for n, plan in counts))
+
+    def microbatches_of(self, update: int) -> range:
+        """Return the microbatches of update 0 <= `update` < `updates_per_epoch`.
+
+        The updates share an epoch evenly, so that the last is not a small, noisy rest:
+        none has more than `microbatches_per_update`, and two differ by one at most.
+        """
+        count, updates = self.microbatches_per_epoch, self.updates_per_epoch
+        return range(update * count // updates, (update + 1) * count // updates)
+
+    def epoch(self, seed: int, epoch: int) -> EpochPlan:
+        """Return the order of epoch `epoch` >= 0 under `seed` >= 0."""
+        bits = np.random.PCG64(np.random.SeedSequence((seed, epoch)))
+        pairs = np.arange(len(self.classes), dtype=np.int32)
+        if self.mixture is not None:
+            pairs = self.mixture.members(seed, epoch)
+        draw, (classes, slots_by_class, row_starts) = self._arrange(seed, epoch, pairs)
+        held = np.empty(len(classes), np.int32)  # by slot
+        held[slots_by_class] = shuffle_within(classes, bits)
+
+        row_order = shuffle_within(self.row_shapes, bits)
+        heights = np.diff(self.microbatch_starts)
+        order = shuffle_within(np.zeros(len(heights), np.uint8), bits)
+        heights = heights[order]
+        first_rows = self.microbatch_starts[:-1][order]
+        rows = row_order[concatenated_ranges(first_rows, heights)]  # [R]
+
+        slots_in_row = np.diff(row_starts)[rows]
+        held = held[concatenated_ranges(row_starts[rows], slots_in_row)]  # [n]
+        row_in_microbatch = concatenated_ranges(np.zeros_like(heights), heights)
+        return EpochPlan(
+            shapes=self.shapes,
+            shape_of=self.row_shapes[first_rows],
+            starts=offsets(slots_in_row)[offsets(heights)],
+            examples=held if self.mixture is None else pairs[held],
+            rows=np.repeat(row_in_microbatch, slots_in_row),
+            slots=held,
+            draw=draw,
+        )
+
+    def _arrange(
+        self, seed: int, epoch: int, pairs: np.ndarray
+    ) -> tuple[SubwordDraw | None, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Return how the words of an epoch are split; classes, slots and rows for it.
+
+        If the lengths do not fit into the rows of the plan, more and more of the pairs
+        keep their plain versions.
+        """
+        own = self.classes, self.slots_by_class, self.row_starts
+        if self.sampling is None:
+            return None, own
+        subwords, arrange, room = self.sampling
+        numbers = np.arange(len(pairs), dtype=np.int32)
+        for share in _PLAIN_SHARES:
+            draw = SubwordDraw(subwords, seed, epoch, share, room)
+            found = arrange(*draw.lengths(pairs, numbers))
+            if found is not None:
+                by_class = np.argsort(found.slot_classes, kind="stable")
+                return draw, (found.classes, by_class, found.row_starts)
+        return SubwordDraw(subwords, seed, epoch, 1.0, room), own
+
+
+def make_plan(
+    source: np.ndarray,
+    target: np.ndarray,
+    batches: BatchesConfig,
+    training: TrainingConfig,
+    mixture: Mixture | None = None,
+    subwords: Subwords | None = None,
+) -> Plan:
+    """Plan a corpus from the lengths of its sides, int [n] each, EOS included.
+
+    With a `mixture` of corpora, its slots take the place of the pairs. With `subwords`,
+    the lengths are those of `Subwords.lengths_to_plan`, and an epoch has its own.
+
+    A microbatch has at most `tokens_per_microbatch` tokens on either side, padding
+    included, and a multiple of `row_multiple` rows. An update has the number of
+    microbatches that is nearest to `tokens_per_update`. Raises InputError if a pair is
+    longer than the `row_length` of "packed", or `row_multiple` rows than a microbatch.
+    """
+    tokens = training.tokens_per_microbatch
+    real = float(source.sum()), float(target.sum())
+    if mixture is not None:
+        real, (source, target) = mixture.tokens, mixture.lengths
+    if batches.layout == "packed":
+        layout = layouts.pack_rows(source, target, batches.row_length)
+        if subwords is not None:
+            rows = layouts.rows_with_spare(layout, source, target)
+            arrange = partial(layouts.fill_rows, batches.row_length, rows)
+            layout = arrange(source, target)
+    else:
+        layout = layouts.choose_buckets(source, target, batches, tokens)
+        if subwords is not None:
+            layout = layouts.with_spare_buckets(layout, source, target)
+            arrange = partial(layouts.fill_buckets, layout.sizes, layout.row_shapes)
+    sampling = None
+    if subwords is not None:
+        sampling = Sampling(subwords, arrange, tuple(layout.sizes[-1].tolist()))
+    sizes, rows = layout.sizes, np.bincount(layout.row_shapes)  # of each shape
+    heights, microbatches = layouts.microbatch_heights(rows, sizes, batches, tokens)
+    edges = offsets(rows)
+    starts = map(np.arange, edges[:-1], edges[1:], heights)  # a microbatch every height
+    per_update = max(1, round(training.tokens_per_update / tokens))
+    padded_tokens = microbatches @ (heights * sizes.sum(axis=1))
+    shapes = np.column_stack([heights, sizes]).tolist()
+    return Plan(
+        shapes=tuple(Shape(*shape) for shape in shapes),
+        mixture=mixture,
+        classes=layout.classes,
+        slots_by_class=np.argsort(layout.slot_classes, kind="stable"),
+        row_starts=layout.row_starts,
+        row_shapes=layout.row_shapes,
+        microbatch_starts=np.concatenate([*starts, edges[-1:]]).astype(np.int32),
+        microbatches_per_update=per_update,
+        tokens=real,
+        real_token_share=float(sum(real) / padded_tokens),
+        sampling=sampling,
+    )

@@ -1,0 +1,107 @@
+"""Open a prepared workdir: tokeniser, training pairs and validation texts.
+
+    workdir/tokenizer.model     the vocabulary
+    workdir/corpus/train/       cleaned training pairs (`jaxformer.corpus.store`), one
+                                corpus after the other
+    workdir/corpus/versions/    with data.subword_sampling: `jaxformer.corpus.subwords`
+    workdir/corpus/dev/         every dev pair, in order
+    workdir/corpus/dev.source.txt, dev.target.txt   the same as text, for BLEU
+    workdir/corpus/dev.NAME/, ...                   those of all corpora but the first
+    workdir/corpus/report.json  counts of kept and dropped pairs, the settings they were
+                                prepared with, and hashes of the text and the tokenizer
+    workdir/corpus/XXH128SUMS   checksums of all these files, verified at each opening;
+                                the ids of more than 1 GiB when they are first read
+
+`jaxformer.corpus.preparation` writes it. Only training pairs are cleaned, since scores
+must not depend on cleaning.
+"""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxformer.corpus.store import IDS, TokenizedCorpus, open_corpus
+from jaxformer.corpus.subwords import Subwords
+from jaxformer.remote.copy import fetch, is_copied, place_of
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import Verifier, checksummed, verify_checksums
+from jaxformer.text.lines import read_lines
+from jaxformer.text.tokenizer import Tokenizer
+from jaxformer.tokens import SIDES
+
+VERIFIED_AT_ONCE = 2**30  # bytes of ids
+
+
+class DevSet(NamedTuple):
+    """A validation text: its pairs in tokens, and its sentences."""
+
+    pairs: TokenizedCorpus
+    source: list[str]
+    target: list[str]
+
+
+class PreparedCorpus(NamedTuple):
+    """The tokenizer, the training pairs and the validation texts of a workdir."""
+
+    tokenizer: Tokenizer
+    train: TokenizedCorpus
+    dev: dict[str, DevSet]  # by the name of the corpus
+    report: dict[str, Any]  # CorpusReport of "train" and of dev sets as dicts, and more
+    subwords: Subwords | None = None  # of `train`, with data.subword_sampling
+
+    def counts(self, corpus: str, split: str) -> dict[str, Any]:
+        """The CorpusReport of the split "train" or "dev" of a corpus."""
+        if split == "train":
+            return self.report["corpora"][corpus]
+        return self.report[self.report["dev_sets"][corpus]]
+
+    def lengths(self, corpus: str, split: str) -> list[np.ndarray]:
+        """Tokens of each source and of each target, EOS included, int32 [n] each."""
+        if split == "dev":
+            return [side.lengths for side in self.dev[corpus].pairs]
+        part = slice(*self.bounds()[corpus])
+        return [side.lengths[part] for side in self.train]
+
+    def sizes(self) -> dict[str, int]:
+        """The training pairs of each corpus."""
+        return {name: each["kept"] for name, each in self.report["corpora"].items()}
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """The first pair of each corpus in `train`, and the end of its pairs."""
+        edges = pairwise([0, *np.cumsum([*self.sizes().values()]).tolist()])
+        return dict(zip(self.report["corpora"], edges, strict=True))
+
+
+def open_prepared(workdir: Path) -> PreparedCorpus:
+    """Open a prepared workdir; InputError if it is damaged or of another tokenizer."""
+    corpus = workdir / "corpus"
+    if not corpus.exists():
+        raise InputError(
+            f"{place_of(workdir)} holds no prepared corpus; run --mode=prepare"
+        )
+    fetch(corpus, leave_out=IDS)
+    ids = [corpus / name for name in checksummed(corpus) if IDS.fullmatch(name)]
+    if not is_copied(corpus):  # which lacks what no batch needed yet
+        ids = [path for path in ids if path.exists()]
+    is_large = is_copied(corpus) or (
+        sum(path.stat().st_size for path in ids) > VERIFIED_AT_ONCE
+    )
+    damage = verify_checksums(corpus, leave_out=ids if is_large else ())
+    if damage:
+        raise InputError(
+            f"{place_of(corpus)} is damaged: {damage}; put a copy back, or delete it "
+            "and prepare the text again"
+        )
+    report = json.loads((corpus / "report.json").read_text())
+    verifier = Verifier(corpus) if is_large else None
+    train = open_corpus(corpus / "train", verifier=verifier)
+    tokenizer = Tokenizer.load(workdir / "tokenizer.model", report["tokenizer"])
+    dev = {}
+    for name, folder in report["dev_sets"].items():
+        texts = [list(read_lines(corpus / f"{folder}.{side}.txt")) for side in SIDES]
+        dev[name] = DevSet(open_corpus(corpus / folder), *texts)
+    subwords = Subwords.open(corpus, report["settings"], verifier)
+    return PreparedCorpus(tokenizer, train, dev, report, subwords)

@@ -1,0 +1,1 @@
+"""Run folders and text on `s3://` and `gs://`."""

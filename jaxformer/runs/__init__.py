@@ -1,0 +1,1 @@
+"""A run, made or opened: its folder, training, translators, estimates."""

@@ -1,0 +1,154 @@
+"""Config files, those of jaxformer and users' own, and changes of single values."""
+
+import dataclasses
+import inspect
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxformer.config.sections import Config
+from jaxformer.config.settings import Section, kind_of, read_value, require_names
+from jaxformer.remote.object_store import file_name
+from jaxformer.system.errors import InputError, did_you_mean
+
+Values = dict[str, dict[str, Any]]  # by section and key
+
+
+class ConfigRequest(NamedTuple):
+    """The config that a command line asks for."""
+
+    values: Values | None = None  # of a config file; None: those of the run
+    overrides: tuple[tuple[str, str], ...] = ()  # ("training.steps", "100"), ...
+    init_from: Path | None = None  # the run to begin with
+
+    def resolve(self, recorded: Values | None) -> Values:
+        """Return the config's values; `recorded` are those of a run, if any.
+
+        Raises InputError for a section without keys, an unknown key or a wrong type.
+        """
+        values = self.values if self.values is not None else recorded
+        for name, section in values.items():
+            if not isinstance(section, Mapping):
+                kind = type(section).__name__
+                raise InputError(
+                    f"config section {name} is a {kind}; write it as keys with values"
+                )
+        overrides = self.overrides
+        if self.init_from is not None:
+            overrides = (*overrides, ("training.init_from", file_name(self.init_from)))
+        return override(values, overrides)
+
+
+RECORDED = ConfigRequest()  # nothing but what the run recorded
+
+
+def read_config_file(name: str) -> Values:
+    """Run `get_config` of FILE[:ROW], a path or the name of a config of jaxformer.
+
+    Raises InputError if there is no such file, or if it fails.
+    """
+    file, colon, row = name.partition(":")
+    path = _find(file)
+    try:
+        get_config = runpy.run_path(str(path)).get("get_config")
+        if get_config is None:
+            raise InputError(f"the config file {file} has no get_config; write one")
+        if colon and not inspect.signature(get_config).parameters:
+            raise InputError(f"the config file {file} has no rows; leave out :{row}")
+        values = get_config(*([row] if colon else [])).to_dict()
+        if not isinstance(values, Mapping):
+            raise TypeError(f"get_config gives a {type(values).__name__} of values")
+        return values
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"the config file {file} fails: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _find(file: str) -> Path:
+    """Find a file, else the config of jaxformer with that name."""
+    for path in (Path(file), Path(f"{file}.py")):
+        if path.is_file():
+            return path
+    folder = Path(__file__).parents[1] / "configs"
+    own = folder / f"{Path(file).stem}.py"
+    if Path(file).parent in (Path(), Path("configs")) and own.is_file():
+        return own
+    names = sorted(path.stem for path in folder.glob("[a-z]*.py"))
+    hint = did_you_mean(Path(file).stem, names, f"there are {', '.join(names)}")
+    raise InputError(f"there is no config file {file}{hint}")
+
+
+def sections_of(values: Mapping[str, Any]) -> dict[str, type[Section]]:
+    """The dataclass of each section of a config.
+
+    Raises InputError for an unknown architecture, and for a key of another one.
+    """
+    from jaxformer.models.architectures import config_type, require_own_keys
+
+    types = {field.name: field.type for field in dataclasses.fields(Config)}
+    given = values.get("model", {})
+    model = config_type(given.get("architecture", ""))
+    require_own_keys(given)
+    return {**types, "model": model}
+
+
+def parse_config(values: Mapping[str, Mapping[str, Any]]) -> Config:
+    """Check values by section and key; newer keys may be missing.
+
+    Raises InputError that names what is wrong.
+    """
+    names = [field.name for field in dataclasses.fields(Config)]
+    require_names("section", "", values, names)
+    sections = sections_of(values).items()
+    return Config(**{name: kind.of(values[name]) for name, kind in sections})
+
+
+def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
+    """Return a copy with some values replaced, each read as its key's type.
+
+    Raises InputError for an unknown key or a wrong type.
+    """
+    from jaxformer.models.architectures import require_own_keys
+
+    if not overrides:
+        return values
+    values = {section: dict(keys) for section, keys in values.items()}
+    architecture = dict(overrides).get("model.architecture")
+    if architecture is not None:  # it decides which keys the section has
+        values.setdefault("model", {})["architecture"] = architecture
+    sections = sections_of(values)
+    known = {
+        f"{section}.{field.name}": field
+        for section, kind in sections.items()
+        for field in dataclasses.fields(kind)
+    }
+    for name, text in overrides:
+        section, _, key = name.partition(".")
+        if name not in known:
+            if section == "model":
+                require_own_keys({**values.get("model", {}), key: text})
+            raise InputError(f"the config has no key {name}{did_you_mean(name, known)}")
+        read = read_value(f"config.{name}", text, kind_of(known[name]))
+        values.setdefault(section, {})[key] = read
+    return values
+
+
+def describe_keys(values: Values) -> str:
+    """Every key of a config with its value and meaning, as text.
+
+    Raises InputError for a section that is no mapping.
+    """
+    values, lines = ConfigRequest(values).resolve(None), []
+    for section, kind in sections_of(values).items():
+        lines.append(f"{section}: {inspect.getdoc(kind)}")
+        for field in dataclasses.fields(kind):
+            value = values.get(section, {}).get(field.name)
+            free = " May change on resume." if field.metadata["free"] else ""
+            lines.append(f"  --config.{section}.{field.name}={value}")
+            lines.append(f"      {field.metadata['meaning']}{free}")
+        lines.append("")
+    return "\n".join(lines)

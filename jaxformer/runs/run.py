@@ -1,0 +1,308 @@
+"""A run: its config, tokeniser, model and parameters, and how it is trained.
+
+The one way into a workdir, for every command, the Python API and the server.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxformer.config.sections import Config
+from jaxformer.corpus.mixture import Mixture, Weighted, make_mixture
+from jaxformer.corpus.plan import Plan, make_plan
+from jaxformer.corpus.preparation import prepare
+from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
+from jaxformer.corpus.subwords import Subwords
+from jaxformer.decoding.fastest_dtype import fastest_dtype
+from jaxformer.models.architectures import make_model
+from jaxformer.models.sequence_model import Model
+from jaxformer.remote.copy import place_of, publish, refresh
+from jaxformer.runs.agreement import require_one_folder, require_one_run
+from jaxformer.runs.config_files import RECORDED, ConfigRequest
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import cache_folder
+from jaxformer.system.progress import progress
+from jaxformer.tokens import Tokenizer
+from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.checkpoint_files import RemovedError
+from jaxformer.training.frozen import trainable
+from jaxformer.training.log import read_scores
+from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.sharding import (
+    copy_to,
+    local_mesh,
+    make_mesh,
+    state_shardings,
+)
+from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
+from jaxformer.training.trackers import require_installed
+
+if TYPE_CHECKING:
+    from jaxformer.corpus.beam import Beam
+
+logger = logging.getLogger(__name__)
+
+
+class Run(NamedTuple):
+    """A config with its tokeniser and model."""
+
+    workdir: Workdir
+    config: Config
+    tokenizer: Tokenizer
+    model: Model
+    needs_tag: bool = True  # if the vocabulary has tags: no text was without one
+
+
+@contextlib.contextmanager
+def prepare_run(
+    workdir: Path, request: ConfigRequest, pipeline: "Beam | None" = None
+) -> Iterator[tuple[Run, PreparedCorpus]]:
+    """Make or open a run's folder, tokeniser and corpus; own the folder in the block.
+
+    The workers of a `pipeline` read the text. Raises InputError, also if another
+    process owns it.
+    """
+    folder = Workdir(workdir)
+    _resolve(folder, request)  # refuses a mistake before it makes the folder
+    with folder.owned():
+        config = _resolve(folder, request)  # another process may have ended meanwhile
+        with processes.sharing_mistakes():
+            if processes.is_first():  # it writes what the others then open
+                require_installed(config.training.trackers)
+                tokenizer = folder.given_tokenizer(config)
+                is_trained = folder.has_checkpoints()
+                trained_text = folder.read_record().get("text") if is_trained else None
+                prepared = prepare(
+                    config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline,
+                    trained_text=trained_text,
+                )  # fmt: skip
+                if not is_trained:  # else training does when it resumes
+                    folder.write_record(
+                        config, prepared.tokenizer, prepared.report["text"]
+                    )
+                publish(folder.corpus)
+        require_one_folder(folder.path)
+        with processes.sharing_mistakes():
+            if not processes.is_first():
+                refresh(folder.path)
+                prepared = open_prepared(folder.path)
+        require_one_run(config, prepared)
+        yield _make_run(folder, config, prepared.tokenizer), prepared
+
+
+def _resolve(folder: Workdir, request: ConfigRequest) -> Config:
+    """Return the config of a run that is trained or prepared. Raises InputError."""
+    config = folder.resolve(request)
+    config.require_scores()
+    if config.training.init_from and not folder.has_checkpoints():
+        Workdir(Path(config.training.init_from)).require_same_model(config)
+    one = np.ones(1, np.int32)
+    _plan(config, one, one)  # refuses contradictions
+    if config.training.freeze:
+        model = make_model(config.model, vocab_size=1, rematerialise=False)
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        trainable(params, config.training.freeze)  # refuses unknown names
+    return config
+
+
+def open_run(
+    workdir: Path, request: ConfigRequest = RECORDED, dtype: str | None = None
+) -> Run:
+    """Open the folder of a run. Raises InputError if something in it is missing.
+
+    `dtype` replaces `model.dtype`; "auto" is the type that is fastest here.
+    """
+    folder = Workdir(workdir)
+    config, tokenizer = folder.resolve(request), folder.read_tokenizer()
+    config.require_scores()
+    if dtype == "auto":
+        model = _make_run(folder, config, tokenizer).model
+        dtype = processes.from_first(fastest_dtype(model))
+    if dtype is not None:
+        model = dataclasses.replace(config.model, dtype=dtype)
+        config = dataclasses.replace(config, model=model)
+    return _make_run(folder, config, tokenizer)
+
+
+def _make_run(folder: Workdir, config: Config, tokenizer: Tokenizer) -> Run:
+    model = make_model(
+        config.model,
+        vocab_size=tokenizer.vocab_size,
+        source_vocab_size=tokenizer.source_vocab_size,
+        rematerialise=config.training.rematerialise,
+    )
+    data = config.data
+    needs_tag = not data.tags or all(part.data.tag for part in data.parts.values())
+    return Run(folder, config, tokenizer, model, needs_tag)
+
+
+class TrainingSetup(NamedTuple):
+    """How the parameters of a run are made and updated, and on which devices."""
+
+    mesh: Mesh
+    init: Callable[[], TrainState]  # boxed, see training/sharding.py
+    train_step: TrainStep
+    schedule: Callable[[int], jax.Array]  # learning rate by updates already made
+
+
+def make_training_setup(
+    run: Run, devices: Sequence[jax.Device] | None = None
+) -> TrainingSetup:
+    """Build the objects of the sections `mesh`, `optimizer` and `training`.
+
+    `devices` None means all.
+    """
+    training = run.config.training
+    sizes = {"d_model": run.model.d_model, "steps": training.steps}
+    optimizer, schedule = make_optimizer(run.config.optimizer, **sizes)
+    init = functools.partial(init_state, run.model, optimizer, training)
+    mesh = make_mesh(**vars(run.config.mesh), devices=devices)
+    shardings = state_shardings(mesh, init)
+    train_step = TrainStep(run.model, optimizer, training, shardings)
+    return TrainingSetup(mesh, init, train_step, schedule)
+
+
+def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
+    """Plan the batches of the training text, the same for every mesh."""
+    lengths, data = [side.lengths for side in prepared.train], run.config.data
+    subwords = prepared.subwords
+    if subwords is not None:
+        longest, batches = data.max_length, run.config.batches
+        if batches.layout == "packed":
+            longest = min(longest, batches.row_length)
+        lengths = subwords.lengths_to_plan(longest)
+    if not data.corpora:
+        return _plan(run.config, *lengths, subwords=subwords)
+    bounds, stages = prepared.bounds(), []
+    for update in data.stages:
+        weights = data.weights(prepared.sizes(), update)
+        corpora = [Weighted(*bounds[name], weights[name]) for name in bounds]
+        mixture = make_mixture(*lengths, corpora)
+        if not len(mixture.lengths[0]):
+            raise InputError(
+                f"an epoch of data.corpora has no pair from update {update} on; raise "
+                "a weight"
+            )
+        stages.append((update, _plan(run.config, *lengths, mixture, subwords)))
+    return dataclasses.replace(stages[0][1], later=tuple(stages[1:]))
+
+
+def warn_of_update_size(run: Run, plan: Plan) -> None:
+    """Warn if the microbatches of an update hold much more or less than one would."""
+    training, multiple = run.config.training, run.config.batches.row_multiple
+    longest = max(length for shape in plan.shapes for length in shape[1:])
+    wanted, made = (
+        max(1, tokens // longest // multiple) * multiple * longest
+        for tokens in (training.tokens_per_update, training.tokens_per_microbatch)
+    )
+    made *= plan.microbatches_per_update
+    if abs(made - wanted) > 0.05 * wanted:
+        logger.warning(
+            "an update of %d microbatches has %s positions a side, and one of a single "
+            "microbatch %s; choose another training.tokens_per_microbatch",
+            plan.microbatches_per_update, f"{made:,}", f"{wanted:,}",
+        )  # fmt: skip
+
+
+def _plan(
+    config: Config,
+    source: np.ndarray,
+    target: np.ndarray,
+    mixture: Mixture | None = None,
+    subwords: Subwords | None = None,
+) -> Plan:
+    """Plan a text by its lengths; raise InputError for rows that no model can hold."""
+    plan = make_plan(source, target, config.batches, config.training, mixture, subwords)
+    model = make_model(config.model, vocab_size=1, rematerialise=False)
+    row = max(length for shape in plan.shapes for length in shape[1:])
+    if model.longest is not None and row > model.longest:
+        raise InputError(
+            f"model.max_positions={model.longest} does not hold a row of {row} tokens; "
+            "raise it, or lower batches.row_length or data.max_length"
+        )
+    return plan
+
+
+@progress("reading parameters")
+def read_parameters(run: Run, which: str | None) -> Parameters:
+    """Read parameters of a run: of a step, "latest", "best" or "average:N".
+
+    None is what the config's `training` section asks for: the moving average if one is
+    kept, else the average of the last `average` checkpoints; with `patience`, those of
+    the best step. "best" is what was validated: the moving average if one is kept. A
+    training of this run may remove checkpoints meanwhile: then they are chosen again.
+    Raises InputError for parameters that cannot be read, and for any other word.
+    """
+    path, training = run.workdir.path, run.config.training
+    if not run.workdir.checkpoints.exists():
+        raise InputError(f"there is no checkpoint in {place_of(path)}; train it first")
+    logger.info("reading parameters of %s", place_of(path))
+    averages = training.ema_decay is not None and which in (None, "best")
+    field = "ema" if averages else "params"
+    if which is None:
+        which = "latest" if field == "ema" else f"average:{training.average}"
+        if training.patience is not None and read_scores(path, training.best_by):
+            which = "best"
+    while True:
+        checkpoints = Checkpoints(
+            run.workdir.checkpoints,
+            keep=None,
+            scores=read_scores(path, training.best_by) if which == "best" else {},
+            last=training.steps,
+        )
+        try:
+            return _read_choice(checkpoints, which, field)
+        except RemovedError as removed:
+            logger.info("%s", removed)
+
+
+def _read_choice(checkpoints: Checkpoints, which: str, field: str) -> Parameters:
+    match which.split(":"):
+        case ["average", number] if _is_count(number) and int(number) > 0:
+            return checkpoints.average(int(number), field=field)
+        case ["latest"]:
+            step = None
+        case ["best"]:
+            step = checkpoints.best_step()
+            if step is None:
+                raise InputError(
+                    f"no checkpoint in {checkpoints.directory} has a score yet; use "
+                    "the checkpoint latest"
+                )
+        case [number] if _is_count(number):
+            step = int(number)
+        case _:
+            raise InputError(
+                f"the checkpoint {which} is none of: a step, latest, best, average:N"
+            )
+    return checkpoints.restore_parameters(step, field=field)
+
+
+def _is_count(word: str) -> bool:
+    return word.isdecimal() and len(word) < 20  # Python refuses very long numbers
+
+
+def keep_compiled() -> None:
+    """Keep compiled programs, by default in the user's cache folder."""
+    if jax.config.jax_compilation_cache_dir:
+        return
+    folder = cache_folder("")
+    with contextlib.suppress(OSError):  # without a folder every process compiles
+        folder.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def load_parameters(run: Run, which: str | None) -> Parameters:
+    """Copy what `read_parameters` reads to each local device."""
+    return copy_to(local_mesh(), read_parameters(run, which))

@@ -1,0 +1,123 @@
+"""Choose the text that a command translates or scores, and the corpus it belongs to."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxformer.corpus.prepared import open_prepared
+from jaxformer.decoding.parts import tagged
+from jaxformer.evaluation.evaluator import Text
+from jaxformer.runs.run import Run
+from jaxformer.system.errors import InputError, did_you_mean
+from jaxformer.text.lines import read_lines
+from jaxformer.text.sources import read_parts, read_split
+from jaxformer.tokens import Tokenizer
+
+
+def of_corpus(run: Run, name: str) -> Run:
+    """Return the run restricted to one corpus. Raises InputError for another name."""
+    parts = run.config.data.parts
+    if name not in parts:
+        names = ", ".join(filter(None, parts)) or "one without a name"
+        hint = did_you_mean(name, parts, f"it has {names}")
+        raise InputError(f"data.corpora has no corpus {name}{hint}")
+    config = dataclasses.replace(run.config, data=parts[name].data)
+    return run._replace(config=config)
+
+
+def of_split(run: Run, split: str) -> Run:
+    """Return the run restricted to corpus NAME of NAME/SPLIT, else to the first."""
+    return of_corpus(run, _name(run, split))
+
+
+def of_tag(run: Run, tag: str) -> Run:
+    """Return the run restricted to the first corpus with `tag`, or the run itself."""
+    parts = run.config.data.parts.items()
+    names = [name for name, part in parts if tag and part.data.tag == tag]
+    return of_corpus(run, names[0]) if names else run
+
+
+def files_of_split(run: Run, split: str) -> list[Path]:
+    """List the files of a split; none if one is missing."""
+    kind = split.rpartition("/")[2]
+    try:
+        parts = read_parts(of_split(run, split).config.data, kind)
+    except InputError:  # the run's folder has a copy of its validation text
+        return []
+    return [file for part in parts for file in part.files]
+
+
+def _name(run: Run, split: str) -> str:
+    name, slash, _ = split.rpartition("/")
+    return name if slash else next(iter(run.config.data.parts))
+
+
+def read_text(
+    run: Run, source: Path | None, reference: Path | None, split: str, tag: str = ""
+) -> tuple[Run, Text]:
+    """Read sentences and references of two files, or of a split of the run's data.
+
+    Sources without a tag get `tag`; without `tag`, those of a file get that of corpus
+    NAME, if `split` is NAME/SPLIT, or of all corpora. Also returns the run restricted
+    to the corpus NAME, or else to the first one without a tag, if a source has none,
+    or with a tag of the sources.
+
+    Raises InputError if only one file is given, if their lines do not match, for a tag
+    that the vocabulary lacks or that is not the split's, and for a line of a file
+    without a tag if the corpora have several.
+    """
+    if (source is None) != (reference is None):
+        raise InputError("--source and --reference go together: give both, or neither")
+    _, slash, kind = split.rpartition("/")
+    this, parts = of_split(run, split), run.config.data.parts
+    if source is None:
+        own = this.config.data.tag
+        if tag and own and tag != own:
+            hint = "leave it out"
+            if run.config.data.corpora:
+                hint = f"choose the corpus by --split=NAME/{kind}"
+            raise InputError(
+                f"--tag={tag} does not fit --split={split}, whose sources have {own}; "
+                f"{hint}"
+            )
+        texts = open_prepared(run.workdir.path).dev if kind == "dev" else {}
+        if dev := texts.get(_name(run, split)):
+            text = Text(dev.source, dev.target)
+        else:
+            text = Text(*read_split(this.config.data, kind))
+        return this, text._replace(sources=with_tag(run.tokenizer, text.sources, tag))
+    text = Text(list(read_lines(source)), list(read_lines(reference)))
+    if len(text.sources) != len(text.references):
+        raise InputError(
+            f"{source} has {len(text.sources)} lines and {reference} has "
+            f"{len(text.references)}; line N of one must translate line N of the other"
+        )
+    tag = tag or (this if slash else run).config.data.only_tag
+    text = text._replace(sources=with_tag(run.tokenizer, text.sources, tag))
+    if slash:
+        return this, text
+    used = {
+        run.tokenizer.language_code(each)
+        for each in map(str.strip, text.sources)
+        if each
+    }
+    tags = {name: part.data.tag for name, part in parts.items()}
+    if "" in used and all(tags.values()):
+        known = ", ".join(dict.fromkeys(tags.values()))
+        raise InputError(
+            f"{source} has lines without a tag, and the corpora of the run have "
+            f"{known}; give one by --tag, or a corpus by --split=NAME/{kind}"
+        )
+    among = used & {""} or used  # a corpus's tag would go before lines without one
+    name = next((name for name in tags if tags[name] in among), next(iter(tags)))
+    return of_corpus(run, name), text
+
+
+def with_tag(tokenizer: Tokenizer, sentences: Sequence[str], tag: str) -> list[str]:
+    """Begin sentences that have no tag with `tag`, if it is not "".
+
+    Raises InputError if it is not in the vocabulary.
+    """
+    if tokenizer.language_code(tag) != tag:
+        raise InputError(f"the vocabulary has no tag {tag!r}")
+    return [tagged(each, tag, tokenizer.language_code) for each in sentences]

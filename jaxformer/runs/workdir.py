@@ -1,0 +1,221 @@
+"""The folder of a run: everything that training writes and translation needs.
+
+    config.json       the resolved config, the direction, hashes of tokeniser and text,
+                      versions of packages, and a hash of all these
+    tokenizer.model   SentencePiece; a zip file of two if each language has its own
+    corpus/           tokenised text, with a report of what was dropped
+    checkpoints/      the training state
+    metrics.jsonl, tensorboard/
+    .lock             held by the process that writes into the folder; names it
+
+The folder needs nothing outside itself; files of another run are refused.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from jaxformer.config.sections import Config
+from jaxformer.corpus.prepared import open_prepared
+from jaxformer.remote.copy import local_copy, owned_remotely, place_of, refresh
+from jaxformer.runs.config_files import ConfigRequest, parse_config
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import owned, write_atomically
+from jaxformer.text.given_tokenizer import (
+    are_files,
+    load_given,
+    require_symbols,
+    require_usable,
+)
+from jaxformer.text.tokenizer import Tokenizer
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
+
+
+class Workdir:
+    """The paths within a run's folder, and its record of config and tokeniser."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a folder of this machine or, by its copy here, of an object store.
+
+        Raises InputError if the store cannot be used.
+        """
+        self.path = path = local_copy(path, processes.index())
+        self.config_file = path / "config.json"
+        self.tokenizer_file = path / "tokenizer.model"
+        self.corpus = path / "corpus"
+        self.checkpoints = path / "checkpoints"
+
+    def has_checkpoints(self) -> bool:
+        """Whether there is a finished checkpoint."""
+        return any(path.name.isdecimal() for path in self.checkpoints.glob("*"))
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Make the folder and own it in the block, in process 0 for all.
+
+        No other process writes into it meanwhile. A new folder that the block leaves
+        empty is removed. Raises InputError that names the process that owns it, and
+        OSError (of several processes InputError) if the folder cannot be made.
+        """
+        lock, is_new = self.path / ".lock", False
+        # Connects the processes. Gloo waits 30 s for that, and a lock may take longer.
+        processes.gather(None)
+        with ExitStack() as held:
+            with processes.sharing_mistakes():
+                if processes.is_first():
+                    is_new = not self.path.exists()
+                    self.path.mkdir(parents=True, exist_ok=True)
+                    held.enter_context(owned(self.path, lock))
+                    held.enter_context(owned_remotely(self.path))
+            if not processes.is_first():
+                refresh(self.path)
+            try:
+                yield
+            finally:
+                if is_new and [*self.path.iterdir()] == [lock]:
+                    lock.unlink()
+                    with suppress(OSError):  # a file was put into it meanwhile
+                        self.path.rmdir()
+
+    def read_record(self) -> dict:
+        """Read the record. Raises InputError if it is missing, edited or damaged."""
+        try:
+            record = json.loads(self.config_file.read_bytes())
+            if dict.pop(record, "sha256") == _hash(record):
+                return record
+        except FileNotFoundError:
+            raise InputError(
+                f"there is no run in {place_of(self.path)} (no config.json); train one "
+                "first"
+            ) from None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            pass
+        raise InputError(
+            f"{place_of(self.config_file)} cannot be read, is damaged or was edited; "
+            "put a copy back, or use another workdir (values change by "
+            "--config.SECTION.KEY=VALUE)"
+        )
+
+    def write_record(
+        self, config: Config, tokenizer: Tokenizer, text: str | None = None
+    ) -> None:
+        """Record the config, the tokeniser, the versions of packages, and a hash.
+
+        `text` is the hash of the prepared text; None: no text is prepared.
+        """
+        record = {
+            "config": config.as_dict(),
+            "direction": config.data.direction,
+            "text": text,
+            "tokenizer": {"sha256": tokenizer.hash, "vocab_size": tokenizer.vocab_size},
+            "versions": installed_versions(),
+        }
+        record["sha256"] = _hash(record)
+        text = (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
+        if not self.config_file.exists() or self.config_file.read_bytes() != text:
+            write_atomically(self.config_file, text)
+
+    def resolve(self, request: ConfigRequest) -> Config:
+        """Return the config of a file, or the recorded one, with values replaced.
+
+        A new run that begins with another has that one's config, if no file is given.
+        Raises InputError for a wrong value, and if the folder holds another run.
+        """
+        recorded, run = None, self
+        if request.init_from is not None and not self.config_file.exists():
+            run = Workdir(request.init_from)
+        if request.values is None:
+            recorded = run.read_record()["config"]
+        config = parse_config(request.resolve(recorded))
+        if self.has_checkpoints():
+            self.require_same_run(config)
+        return config
+
+    def require_same_run(self, config: Config) -> None:
+        """Raise InputError if a key of `config` that is not free was changed."""
+        recorded = parse_config(self.read_record()["config"])
+        for name, before, value in config.changes(recorded):
+            raise InputError(
+                f"{place_of(self.path)} holds a run with {name}={before!r}, and this "
+                f"config says {value!r}; use the run's value or another workdir"
+            )
+
+    def require_same_model(self, config: Config) -> None:
+        """Raise InputError if a run with `config` cannot begin with this one."""
+        recorded = parse_config(self.read_record()["config"]).model.fixed()
+        own = config.model.fixed()
+        for key in recorded | own:
+            if recorded.get(key) != own.get(key):
+                raise InputError(
+                    f"{place_of(self.path)} has model.{key}={recorded.get(key)!r}, and "
+                    f"this config says {own.get(key)!r}; use the run's value, or leave "
+                    "out --config to use all its values"
+                )
+
+    def read_tokenizer(self) -> Tokenizer:
+        """Load the run's tokeniser. Raises InputError if it is not the recorded one."""
+        expected = self.read_record()["tokenizer"]["sha256"]
+        return Tokenizer.load(self.tokenizer_file, expected)
+
+    def given_tokenizer(self, config: Config) -> Tokenizer | None:
+        """Load the tokeniser to prepare the text with; None: a new one, or it is done.
+
+        It is that of the checkpoints, of the run to begin with, the file
+        `data.tokenizer`, or a file that was put into the folder. Raises InputError if
+        the model that is to be trained cannot use it, or if the folder has another.
+        """
+        if self.has_checkpoints():
+            return self.read_tokenizer()
+        own, given = self.tokenizer_file, config.data.tokenizer
+        is_prepared = self.corpus.exists()
+        if is_prepared and not (config.training.init_from or are_files(given)):
+            is_shared = config.data.shared_vocabulary
+            settings = open_prepared(self.path).report["settings"] if given else {}
+            # A file removed since is not needed; a name that was not used is an error.
+            is_same = given in ("", settings.get("tokenizer", ""))
+            return None if is_same else load_given(given, is_shared=is_shared)
+        if config.training.init_from:
+            run = Workdir(Path(config.training.init_from))
+            given, tokenizer = run.tokenizer_file, run.read_tokenizer()
+            has_two = tokenizer.source_model != tokenizer.target_model
+            swapped = f"{config.data.target_language}-{config.data.source_language}"
+            if has_two and run.read_record()["direction"] == swapped:
+                raise InputError(
+                    f"{run.path} translates {swapped}, and its tokeniser has a model "
+                    f"for each side; begin {config.data.direction} with a run of that "
+                    "direction"
+                )
+        elif given:
+            is_shared = config.data.shared_vocabulary
+            tokenizer = load_given(given, is_shared=is_shared)
+        elif not own.exists():
+            return None
+        else:
+            is_known = self.config_file.exists()
+            tokenizer = self.read_tokenizer() if is_known else Tokenizer.load(own)
+        if not config.training.init_from:
+            require_usable(tokenizer, Path(given or own), config.data.vocab_size)
+        require_symbols(tokenizer, config.data)
+        if own.exists() and own.read_bytes() != tokenizer.content:
+            raise InputError(
+                f"{own} is another tokeniser than {given}; use another workdir"
+            )
+        return None if is_prepared else tokenizer
+
+
+def _hash(record: dict) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of the installed packages that decide a run's numbers."""
+    versions = {}
+    for name in ("jaxformer", *PACKAGES):
+        with suppress(PackageNotFoundError):  # jaxformer in a checkout
+            versions[name] = version(name)
+    return versions

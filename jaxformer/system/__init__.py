@@ -1,0 +1,1 @@
+"""Errors, files, processes and progress; nothing here knows of translation."""

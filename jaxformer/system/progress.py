@@ -1,0 +1,167 @@
+"""Progress of long work: a bar on a terminal, elsewhere a log line every few seconds.
+
+Work of a few seconds is not reported.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import jax
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from jaxformer.system import processes
+
+logger = logging.getLogger(__name__)
+
+DELAY = 1.0  # seconds before a bar or "compiling ..." appears
+INTERVAL = 8.0  # seconds between two lines
+POLL = 0.2  # seconds
+# Names of compiled functions in the log. Others are reported by their own names.
+PROGRAMS = {
+    **dict.fromkeys(
+        ("update", "differentiate", "accumulate", "apply_gradients"),
+        "the training step",
+    ),
+    **dict.fromkeys(("begin", "insert", "advance", "resize"), "the search"),
+    "evaluate_batch": "the evaluation",
+}
+_COMPILE = "/jax/core/compile/backend_compile_duration"  # an event of JAX
+
+
+class _LastLine(logging.Filter):
+    """Notes when the last line was logged; a filter of a handler."""
+
+    time = 0.0  # seconds since 1970
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.time = time.time()
+        return True
+
+
+LAST_LINE = _LastLine()
+_active: list["_Work"] = []  # the last one, within the others, is reported
+
+
+class _Work:
+    """Work in progress; its string is the line to log."""
+
+    def __init__(self, what: str, total: int | None, unit: str, initial: int) -> None:
+        self.what, self.total, self.unit = what, total, unit
+        self.n = self.initial = initial
+        self.start = time.time()
+
+    def update(self, n: int = 1) -> None:
+        self.n += n
+
+    def __str__(self) -> str:
+        taken = time.time() - self.start
+        if not self.unit:
+            return f"{self.what}: {taken:.0f} s so far"
+        if self.total is None:
+            return f"{self.what}: {self.n:,} {self.unit}"
+        if self.n == self.initial:
+            return f"{self.what}: {self.n:,} of {self.total:,} {self.unit}"
+        each = taken / (self.n - self.initial)
+        left = timedelta(seconds=round(each * (self.total - self.n)))
+        return f"{self.what}: {self.n:,} of {self.total:,} {self.unit}, ETA {left}"
+
+    def report(self, done: threading.Event, is_announced: bool) -> None:
+        """Log a line when nothing else is logged, until `done`."""
+        last = LAST_LINE.time or self.start
+        if is_announced and not done.wait(DELAY):
+            logger.info("%s ...", self.what)
+        while not done.wait(POLL):
+            last = max(last, LAST_LINE.time)
+            if time.time() - last >= INTERVAL and _active[-1:] == [self]:
+                last = time.time()
+                logger.info("%s", str(self))
+
+
+Progress = _Work | tqdm  # `update(n)` counts items, `n` are those counted
+
+
+def draws_bars() -> bool:
+    """Whether this process draws bars: on a terminal, for all processes of a run."""
+    # On a terminal of unknown size tqdm draws nothing at all.
+    is_terminal = processes.is_first() and sys.stderr.isatty()
+    return is_terminal and all(os.get_terminal_size(sys.stderr.fileno()))
+
+
+@contextmanager
+def progress(
+    what: str,
+    total: int | None = None,
+    *,
+    unit: str = "",
+    initial: int = 0,
+    is_announced: bool = False,
+    **bar: Any,
+) -> Iterator[Progress]:
+    """Report the work of the block; `update(n)` says that n more items are done.
+
+    Logs a line when no other line is logged for INTERVAL seconds, with the time left if
+    there is a `total`; with `is_announced` also after a second. On a terminal a bar
+    shows the items, if they have a `unit`; `bar` are options of tqdm for it.
+    """
+    if unit and draws_bars():
+        options = {"delay": DELAY, "leave": False, "dynamic_ncols": True, **bar}
+        with (
+            logging_redirect_tqdm(),
+            tqdm(
+                desc=what, total=total, unit=f" {unit}", initial=initial, **options
+            ) as drawn,
+        ):
+            yield drawn
+        return
+    work, done = _Work(what, total, unit, initial), threading.Event()
+    arguments = done, is_announced
+    threading.Thread(target=work.report, args=arguments, daemon=True).start()
+    _active.append(work)
+    try:
+        yield work
+    finally:
+        done.set()
+        _active.remove(work)
+
+
+def track(
+    items: Iterable, what: str, total: int | None = None, *, unit: str
+) -> Iterator[Any]:
+    """Yield the items; report their progress as `progress` does."""
+    with progress(what, total, unit=unit) as work:
+        for item in items:
+            yield item
+            work.update()
+
+
+@contextmanager
+def compiles_reported() -> Iterator[None]:
+    """Log each compile within the block that takes over a second, while it runs."""
+    running: dict[int, ExitStack] = {}  # by thread
+
+    def begin(event: str, _: float, *, fun_name: str = "", **__: Any) -> None:
+        if event == _COMPILE and threading.get_ident() not in running:
+            name = fun_name.removeprefix("jit(").removesuffix(")").strip("_")
+            what = f"compiling {PROGRAMS.get(name, name.replace('_', ' '))}"
+            running[threading.get_ident()] = stack = ExitStack()
+            stack.enter_context(progress(what, is_announced=True))
+
+    def end(event: str, _: float, **__: Any) -> None:
+        if event == _COMPILE:
+            running.pop(threading.get_ident(), ExitStack()).close()
+
+    jax.monitoring.register_scalar_listener(begin)
+    jax.monitoring.register_event_duration_secs_listener(end)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_scalar_listener(begin)
+        jax.monitoring.unregister_event_duration_listener(end)

@@ -1,0 +1,1 @@
+"""Text: sentence pairs from files, tokenisers, cleaning."""

@@ -1,0 +1,161 @@
+"""Parallel text that grows block by block, and is continued after any stop.
+
+FOLDER/train.de, train.en   line N of one translates line N of the other
+FOLDER/report.json          source lines that are done and pairs kept and dropped;
+                            bytes of both files; what all lines are made with
+FOLDER/.lock                held by the process that writes into the folder
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import owned, require_local, write_atomically
+
+logger = logging.getLogger(__name__)
+
+REPORT = "report.json"
+_LOCK = ".lock"
+
+
+class GrowingCorpus:
+    """Two text files, line by line parallel, and the report of how far they are.
+
+    The report is replaced after each block, once the block is on disk. So a stop at any
+    moment loses at most the block in work.
+    """
+
+    def __init__(self, folder: Path, report: dict[str, Any]) -> None:
+        """Open the files, without what an incomplete block has added to them."""
+        self._folder, self.report = folder, report
+        sizes = report["bytes"]
+        with ExitStack() as opened:
+            self._files = [
+                opened.enter_context((folder / name).open("ab")) for name in sizes
+            ]
+            for file, size in zip(self._files, sizes.values(), strict=True):
+                if file.tell() < size:
+                    raise InputError(
+                        f"{file.name} has {file.tell()} bytes and {REPORT} says "
+                        f"{size}; put a copy back, or remove {folder} to begin anew"
+                    )
+            for file, size in zip(self._files, sizes.values(), strict=True):
+                if file.tell() > size:
+                    file.truncate(size)
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._opened.close()
+
+    def append(
+        self, lines: int, sides: Sequence[Sequence[str]], dropped: Mapping[str, int]
+    ) -> None:
+        """Add a block: its number of source lines, the sides of its pairs, and counts.
+
+        Raises OSError, such as that of a full disk.
+        """
+        report = self.report
+        for file, side in zip(self._files, sides, strict=True):
+            try:
+                file.writelines(f"{line}\n".encode() for line in side)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, file.name) from None
+        sizes = [file.tell() for file in self._files]
+        self.report = report | {
+            "lines": report["lines"] + lines,
+            "kept": report["kept"] + len(sides[0]),
+            "dropped": {
+                why: n + dropped.get(why, 0) for why, n in report["dropped"].items()
+            },
+            "bytes": dict(zip(report["bytes"], sizes, strict=True)),
+        }
+        _write(self._folder, self.report)
+
+
+@contextmanager
+def grow_corpus(
+    folder: Path,
+    names: Sequence[str],
+    *,
+    lines: int,
+    reasons: Sequence[str],
+    made_with: Mapping[str, Any],
+) -> Iterator[GrowingCorpus]:
+    """Begin or continue the text in a folder, and own the folder in the block.
+
+    `names` are those of the two files, `lines` the source lines in all, `reasons` those
+    why pairs are dropped, and `made_with` JSON values that all lines depend on. Raises
+    InputError if the folder holds anything else, is made with other values, is damaged
+    or in use.
+    """
+    require_local(folder)
+    before = _read(folder)  # refuses a folder before it writes anything there
+    folder.mkdir(parents=True, exist_ok=True)
+    with owned(folder, folder / _LOCK):
+        before = _read(folder)
+        if before is None:
+            before = {
+                "lines": 0, "of": lines, "kept": 0,
+                "dropped": dict.fromkeys(reasons, 0), "bytes": dict.fromkeys(names, 0),
+                "made_with": dict(made_with),
+            }  # fmt: skip
+            _write(folder, before)
+        _require_same(folder, before["made_with"], made_with)
+        if done := before["lines"]:
+            how = "complete" if done == lines else "continued"
+            logger.info("%s: %s, %d of %d lines are done", folder, how, done, lines)
+        corpus = GrowingCorpus(folder, before)
+        try:
+            yield corpus
+        finally:
+            corpus.close()
+
+
+def _write(folder: Path, report: dict[str, Any]) -> None:
+    signed = {**report, "sha256": _hash(report)}
+    text = json.dumps(signed, indent=2, ensure_ascii=False)
+    write_atomically(folder / REPORT, f"{text}\n")
+
+
+def _hash(report: dict[str, Any]) -> str:
+    return sha256(json.dumps(report, sort_keys=True).encode()).hexdigest()
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    """Read the report of a folder; None if the folder is absent or has none yet."""
+    if not folder.exists():
+        return None
+    # The lock, and a first report whose writing was stopped.
+    if folder.is_dir() and all(p.name.startswith(".") for p in folder.iterdir()):
+        return None
+    try:
+        report = json.loads((folder / REPORT).read_bytes())
+        if dict.pop(report, "sha256") == _hash(report) and "made_with" in report:
+            return report
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        pass
+    raise InputError(
+        f"{folder} exists already and holds no corpus of this command, or a damaged "
+        f"{REPORT}; choose a new folder"
+    )
+
+
+def _require_same(
+    folder: Path, before: Mapping[str, Any], given: Mapping[str, Any]
+) -> None:
+    for key in {**before, **given}:
+        old, new = before.get(key), given.get(key)
+        if old != new:
+            raise InputError(
+                f"{folder} was begun with {key}={old!r}, and this command has "
+                f"{new!r}; repeat the first command, or choose a new folder"
+            )

@@ -1,0 +1,157 @@
+"""Tokenise sentence pairs; drop and count those that would harm training.
+
+Web text holds blank sides, whole paragraphs and pairs that do not translate each other.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxformer.config.data import DataConfig
+from jaxformer.text.ragged import Ragged
+from jaxformer.text.sources import Pair
+from jaxformer.text.tokenizer import Tokenizer, tokenizer_of
+from jaxformer.tokens import UNK
+
+REASONS = ("empty", "too_long", "ratio", "duplicate")
+_RATIO_SLACK = 5  # tokens: the translation of a short sentence may be far longer
+
+
+@dataclass
+class SideReport:
+    """Counts of the kept sentences of one language; tokens include EOS."""
+
+    tokens: int = 0
+    unknown: int = 0  # tokens that are UNK
+    longest: int = 0  # tokens
+
+    def __add__(self, other: "SideReport") -> "SideReport":
+        tokens, unknown = self.tokens + other.tokens, self.unknown + other.unknown
+        return SideReport(tokens, unknown, max(self.longest, other.longest))
+
+
+@dataclass
+class CorpusReport:
+    """Counts of the kept and dropped pairs of a split."""
+
+    pairs: int = 0  # kept and dropped
+    kept: int = 0
+    dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    source: SideReport = field(default_factory=SideReport)
+    target: SideReport = field(default_factory=SideReport)
+
+    @staticmethod
+    def of(values: dict[str, Any]) -> "CorpusReport":
+        """Return the report of which `values` is `asdict`."""
+        sides = {side: SideReport(**values[side]) for side in ("source", "target")}
+        return CorpusReport(**values | sides)
+
+    def __add__(self, other: "CorpusReport") -> "CorpusReport":
+        dropped = {why: self.dropped[why] + other.dropped[why] for why in REASONS}
+        pairs, kept = self.pairs + other.pairs, self.kept + other.kept
+        source, target = self.source + other.source, self.target + other.target
+        return CorpusReport(pairs, kept, dropped, source, target)
+
+    def __str__(self) -> str:
+        dropped = [f"{count:,} {why}" for why, count in self.dropped.items() if count]
+        sides = [
+            f"{name} {side.tokens / max(self.kept, 1):.1f} tokens a sentence, longest "
+            f"{side.longest}, {side.unknown:,} unknown"
+            for name, side in (("source", self.source), ("target", self.target))
+        ]
+        return (
+            f"{self.kept:,} of {self.pairs:,} pairs kept, dropped: "
+            f"{', '.join(dropped) or 'none'}; {'; '.join(sides)}"
+        )
+
+
+@lru_cache(1)
+def _tokenizer(content: bytes, threads: int) -> Tokenizer:
+    tokenizer = tokenizer_of(content)
+    for side in tokenizer.sides:
+        side.threads = threads
+    return tokenizer
+
+
+class Chunk(NamedTuple):
+    """Some pairs of a text, in its order."""
+
+    pairs: list[Pair]
+    repeated: np.ndarray | None  # bool, which occurred before; None: not asked for
+
+
+class CleanChunk(NamedTuple):
+    """The pairs of a chunk that are kept."""
+
+    ids: tuple[Ragged, Ragged]  # EOS last
+    report: CorpusReport
+    pairs: list[Pair]  # as text, with `subword_sampling`
+
+
+def clean_chunk(
+    content: bytes, threads: int, config: DataConfig | None, chunk: Chunk
+) -> CleanChunk:
+    """Tokenise a chunk by the tokeniser with this `content`, and drop pairs.
+
+    Without a config every pair is kept. Else a pair is dropped for the first of:
+
+    - "empty": a side is blank, but for a tag.
+    - "too_long": a side has more than `max_length` tokens, EOS included.
+    - "ratio": the longer side has more than `max_ratio` times the tokens of the
+      shorter, plus 5; EOS not counted.
+    - "duplicate": an earlier pair has the same source and target.
+    """
+    tokenizer = _tokenizer(content, threads)
+    report, pairs = CorpusReport(pairs=len(chunk.pairs)), chunk.pairs
+    sides = [
+        tokenizer.encode([source for source, _ in pairs]),
+        tokenizer.encode_target([target for _, target in pairs]),
+    ]
+    ids = [Ragged.of(side) for side in sides]
+    kept = np.arange(len(pairs))
+    if config:
+        checks = length_faults(np.stack([side.lengths for side in ids]), config)
+        if chunk.repeated is not None:
+            checks["duplicate"] = chunk.repeated
+        for reason, fails in checks.items():
+            report.dropped[reason] = int(fails[kept].sum())
+            kept = kept[~fails[kept]]
+    if len(kept) < len(pairs):
+        ids = [side.select(kept) for side in ids]
+        pairs = [pairs[index] for index in kept]
+    if not (config and config.subword_sampling):
+        pairs = []
+    report.kept = len(kept)
+    for counts, side in zip((report.source, report.target), ids, strict=True):
+        counts.tokens = len(side.tokens)
+        counts.unknown = int((side.tokens == UNK).sum())
+        counts.longest = int(side.lengths.max(initial=0))
+    return CleanChunk(tuple(ids), report, pairs)
+
+
+def breaks_ratio(
+    lengths: np.ndarray, is_tagged: bool | np.ndarray, max_ratio: float
+) -> np.ndarray:
+    """Whether one side of a pair is too long for the other, bool [n].
+
+    `lengths` is int [2, n], EOS included. The tag of a source does not count.
+    """
+    source, target = lengths[0] - is_tagged, lengths[1]
+    shorter, longer = np.minimum(source, target), np.maximum(source, target)
+    return longer - 1 > max_ratio * (shorter - 1) + _RATIO_SLACK
+
+
+def length_faults(lengths: np.ndarray, config: DataConfig) -> dict[str, np.ndarray]:
+    """Return by reason of `clean_chunk` which pairs have a wrong length: bool [n] each.
+
+    `lengths` is int [2, n], the tokens of sources, with their tag, and of targets, EOS
+    included.
+    """
+    is_tagged = bool(config.tag)
+    return {
+        "empty": (lengths[0] - is_tagged == 1) | (lengths[1] == 1),
+        "too_long": lengths.max(axis=0) > config.max_length,
+        "ratio": breaks_ratio(lengths, is_tagged, config.max_ratio),
+    }

@@ -1,0 +1,90 @@
+"""Tokenisers that a run is given: read and checked before they are used."""
+
+from pathlib import Path
+
+from jaxformer.config.data import DataConfig
+from jaxformer.system.errors import InputError
+from jaxformer.text.lines import normalise
+from jaxformer.text.tokenizer import Tokenizer, pair_of
+from jaxformer.tokens import BOS, EOS, PAD, UNK
+
+
+def are_files(given: str) -> bool:
+    """Whether `data.tokenizer` names a file, or files, that exist."""
+    return bool(given) and all(path.is_file() for path in _paths(given))
+
+
+def _paths(given: str) -> list[Path]:
+    if Path(given).is_file():  # its name may have a comma
+        return [Path(given)]
+    return [Path(each.strip()) for each in given.split(",")]
+
+
+def load_given(given: str, *, is_shared: bool) -> Tokenizer:
+    """Read the file, or the file of each language, that `data.tokenizer` names.
+
+    Raises InputError as `Tokenizer.load` does, and for another number of files.
+    """
+    paths = _paths(given)
+    if len(paths) == 1:
+        return Tokenizer.load(*paths)
+    if is_shared or len(paths) > 2:
+        raise InputError(
+            f"data.tokenizer names {len(paths)} files; give one, or two with "
+            "data.shared_vocabulary=False, the source's first"
+        )
+    source, target = map(Tokenizer.load, paths)
+    return pair_of(source.source_model, target.target_model)
+
+
+def require_symbols(tokenizer: Tokenizer, config: DataConfig) -> None:
+    """Raise InputError if a given tokeniser lacks a tag or a symbol of a config.
+
+    Also if the languages share its vocabulary and not the config's, or the reverse.
+    """
+    if tokenizer.is_shared != config.shared_vocabulary:
+        has = "one vocabulary" if tokenizer.is_shared else "a vocabulary of each"
+        raise InputError(
+            f"the tokeniser has {has} of the languages, and data.shared_vocabulary is "
+            f"{config.shared_vocabulary}; set it to {tokenizer.is_shared}, or use "
+            "another tokeniser"
+        )
+    needed = [(symbol, tokenizer.source_pieces()) for symbol in config.tags]
+    for pieces in (tokenizer.source_pieces(), tokenizer.pieces()):
+        needed += [(symbol, pieces) for symbol in config.user_defined_symbols]
+    for symbol, pieces in needed:
+        if symbol not in pieces:
+            raise InputError(
+                f"the tokeniser has no piece {symbol!r}, which data.tag or "
+                "data.user_defined_symbols names; leave it out, or begin anew with a "
+                "tokeniser that has it"
+            )
+
+
+def require_usable(tokenizer: Tokenizer, path: Path, vocab_size: int) -> None:
+    """Raise InputError unless a new model can use the tokeniser of a user's `path`.
+
+    A SentencePiece model needs the reserved ids and must not change any character.
+    """
+    for side in tokenizer.sides:
+        _require_usable(side, path, vocab_size)
+
+
+def _require_usable(side: Tokenizer, path: Path, vocab_size: int) -> None:
+    size, processor = side.vocab_size, side._processor
+    ids = [getattr(processor, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
+    text = normalise(" ".join(filter(str.isprintable, map(chr, range(0x110000)))))
+    if size > vocab_size:
+        fault = f"it has {size} ids, more than data.vocab_size={vocab_size}"
+        remedy = f"set data.vocab_size={size}"
+    elif ids != [PAD, UNK, BOS, EOS]:
+        fault = f"its ids of PAD, UNK, BOS and EOS are {ids}"
+        remedy = "train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
+    elif processor.normalize(text) != "▁" + text.replace(" ", "▁"):
+        fault = "it changes characters or the spaces between words"
+        remedy = (
+            "train it with --normalization_rule_name=identity --add_dummy_prefix=true"
+        )
+    else:
+        return
+    raise InputError(f"{path} cannot be used: {fault}; {remedy}, or remove the file")

@@ -1,0 +1,205 @@
+"""Stream sentence pairs from files, TFDS or the built-in grammar."""
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxformer import grammar
+from jaxformer.config.data import DataConfig
+from jaxformer.remote.object_store import file_name, find_files
+from jaxformer.system.errors import InputError
+from jaxformer.text.lines import COMPRESSED, read_lines
+from jaxformer.text.records import read_json_lines, read_parquet
+from jaxformer.text.tfds import read_tfds
+
+Pair = tuple[str, str]  # source sentence, target sentence
+SPLITS = ("train", "dev", "test")
+CHUNK = 2**13  # pairs that a process has in memory at a time
+SHARD = 2**17  # pairs of a shard, those that are dropped included
+
+
+class Part(NamedTuple):
+    """A file, two parallel files, or a split that is not stored as text files."""
+
+    source: str  # name of the file, or of the corpus and its split
+    target: str
+    pairs: Iterator[Pair]  # pair i is line i + 1 of both files
+    files: tuple[Path, ...] = ()  # that hold them
+
+
+def read_pairs(
+    config: DataConfig, split: str, part: int | None = None
+) -> Iterator[Pair]:
+    """Stream the pairs of "train", "dev" or "test" (built-in corpus: also "unseen").
+
+    Sources begin with `data.tag`, if there is one. Raises InputError at once if the
+    split is missing, and while reading if the text is empty, unreadable, not UTF-8 or
+    not parallel. `part` is the number of one of `read_parts`; None: all of them.
+    """
+    parts = read_parts(config, split)
+    own = parts if part is None else parts[part : part + 1]
+    pairs = chain.from_iterable(each.pairs for each in own)
+    if not config.tag:
+        return pairs
+    return ((f"{config.tag} {source}", target) for source, target in pairs)
+
+
+def in_chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Yield CHUNK pairs at a time; the last chunk may have fewer."""
+    pairs = iter(pairs)
+    return iter(lambda: list(islice(pairs, CHUNK)), [])
+
+
+def read_split(config: DataConfig, split: str) -> tuple[list[str], list[str]]:
+    """Read all source and all target sentences of a small split, unchanged."""
+    pairs = list(read_pairs(config, split))
+    return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def read_parts(config: DataConfig, split: str) -> list[Part]:
+    """List the parts whose pairs `read_pairs` streams, without tags. Raises alike."""
+    kind, _, name = config.corpus.partition(":")
+    if split not in SPLITS and (kind, split) != ("builtin", "unseen"):
+        raise InputError(f"a {config.corpus} corpus has no split {split!r}")
+
+    def setting(key: str) -> str:
+        if value := getattr(config, key):
+            return value
+        raise InputError(f"the {split} split is missing: set data.{key}")
+
+    match kind, name:
+        case "builtin", "grammar":
+            label = f"{config.corpus} {split}"
+            return [Part(label, label, _read_grammar(config, split))]
+        case "tfds", _ if name:
+            label = f"{config.corpus} {setting(split)}"
+            return [Part(label, label, read_tfds(config, name, setting(split)))]
+        case (("jsonl" | "parquet"), ""):
+            read = read_json_lines if kind == "jsonl" else read_parquet
+            languages = config.source_language, config.target_language
+            return [
+                Part(
+                    file_name(path),
+                    file_name(path),
+                    read(path, config.columns, languages),
+                    (path,),
+                )
+                for path in _find(setting(split))
+            ]
+        case "tsv", "":
+            return [
+                Part(file_name(path), file_name(path), _read_tsv(path), (path,))
+                for path in _find(setting(split))
+            ]
+        case "files", "":
+            keys = f"{split}_source", f"{split}_target"
+            sources, targets = (_find(setting(key)) for key in keys)
+            if len(sources) != len(targets):
+                raise InputError(
+                    f"data.{keys[0]} matches {len(sources)} files but data.{keys[1]} "
+                    f"matches {len(targets)}: each source file needs its target file"
+                )
+            if len(sources) > 1:
+                targets = _partners(sources, targets, *map(setting, keys))
+        case "directory", "":
+            stem = os.path.expanduser(Path(setting("directory"), setting(split)))
+            sources = [_find_either(f"{stem}.{config.source_language}")]
+            targets = [_find_either(f"{stem}.{config.target_language}")]
+        case _:
+            raise InputError(
+                f"unknown data.corpus {config.corpus!r}: use files, directory, tsv, "
+                "jsonl, parquet, tfds:NAME or builtin:grammar"
+            )
+    return [
+        Part(*map(file_name, pair), _read_parallel(*pair), pair)
+        for pair in zip(sources, targets, strict=True)
+    ]
+
+
+def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
+    try:
+        yield from zip(read_lines(source), read_lines(target), strict=True)
+    except ValueError:
+        counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
+        raise InputError(
+            f"{file_name(source)} has {counts[0]} lines but {file_name(target)} has "
+            f"{counts[1]}: "
+            "line N of one must translate line N of the other"
+        ) from None
+
+
+def _read_tsv(path: Path) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(path), start=1):
+        source, tab, rest = line.partition("\t")
+        if not tab:
+            raise InputError(
+                f"{file_name(path)}, line {number}: one column where two are needed, "
+                "source<TAB>target"
+            )
+        yield source, rest.partition("\t")[0]
+
+
+def _find(pattern: str) -> list[Path]:
+    """Find the file of that name, or the files that match the glob, sorted."""
+    if not (paths := find_files(pattern)):
+        found = "no file matches" if glob.has_magic(pattern) else "there is no file"
+        raise InputError(f"{found} {pattern}")
+    return paths
+
+
+def _partners(
+    sources: Sequence[Path], targets: Sequence[Path], source: str, target: str
+) -> list[Path]:
+    """Return the target of each source: the file whose wildcards match the same text.
+
+    Sorted names would pair news.en and news.x.en with news.x.fr and news.fr.
+    """
+    of = {_wildcards(target, path): path for path in targets}
+    found = [of.get(_wildcards(source, path)) for path in sources]
+    if None in found:
+        alone = sources[found.index(None)]
+        raise InputError(
+            f"{file_name(alone)} has no target file: none of {target} has the same "
+            f"text for the wildcards of {source}; write the language outside of the "
+            "wildcards, as in en/*.en and de/*.de"
+        )
+    return found
+
+
+def _wildcards(pattern: str, path: Path) -> tuple[str | None, ...]:
+    """Return what the wildcards of a glob match in a path."""
+    forms = {"**/": "((?:.*/)?)", "**": "(.*)", "*": "([^/]*)"}
+    parts = re.split(
+        r"(\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\])", os.path.expanduser(Path(pattern))
+    )
+    regex = "".join(
+        forms.get(part, "(.)") if number % 2 else re.escape(part)
+        for number, part in enumerate(parts)
+    )
+    match = re.fullmatch(regex, str(path), re.DOTALL)
+    return match.groups() if match else (str(path),)
+
+
+def _find_either(name: str) -> Path:
+    """Find the plain or else the compressed file."""
+    for ending in ("", *COMPRESSED):
+        if paths := find_files(glob.escape(name + ending)):
+            return paths[0]
+    others = ", ".join(COMPRESSED)
+    raise InputError(f"there is no {file_name(name)}, also not with {others}")
+
+
+def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:
+    if config.direction not in ("en-de", "de-en"):
+        raise InputError(
+            "the built-in corpus is English-German: set data.source_language and "
+            f"data.target_language to en and de, not {config.direction}"
+        )
+    count = config.builtin_pairs if split == "train" else config.builtin_eval_pairs
+    step = 1 if config.direction == "en-de" else -1
+    pairs = grammar.generate(split, count, config.seed)
+    return ((pair.source, pair.target)[::step] for pair in pairs)

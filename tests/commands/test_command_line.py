@@ -1,0 +1,214 @@
+"""The command line: flags by command, config values, help, and refusals in one line."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from jaxformer.commands import command_line
+from jaxformer.commands.flags import (
+    CHOICE,
+    CLUSTER,
+    COMMANDS,
+    COMMON,
+    FLAGS,
+    TRANSLATION,
+    numbers,
+)
+from jaxformer.main import command
+from jaxformer.runs import config_files
+from jaxformer.serving.batching import Limits
+from jaxformer.system.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+CONFIG = f"--config={ROOT / 'configs' / 'multi30k.py'}"
+WORKDIR = "--workdir=runs/x"
+
+
+def given(name):
+    """A flag with a value that it accepts."""
+    flag = FLAGS[name]
+    most = 0.5 if flag.most is None else min(0.5, flag.most)
+    values = {int: "20", float: str(most), numbers: "0.5,2"}
+    value = flag.choices[0] if flag.choices else values.get(flag.kind, "x")
+    return f"--{name}" if flag.kind is bool else f"--{name}={value}"
+
+
+@pytest.mark.parametrize("mode", COMMANDS)
+def test_every_flag_is_read_or_refused(mode):
+    for name in FLAGS.keys() - {"workdir", "row"}:
+        argv = [f"--mode={mode}", WORKDIR, given(name)]
+        if name in (*COMMANDS[mode].flags, *CLUSTER):
+            arguments = command_line.parse(argv)
+            named = {**arguments.flags, **arguments.cluster}
+            assert name in {**named, "init_from": named["config"].init_from}
+        else:
+            users = [each for each in COMMANDS if name in COMMANDS[each].flags]
+            said = f"not used by --mode={mode}; it is for {', '.join(users)}"
+            with pytest.raises(InputError, match=f"^--{name} is {said}$"):
+                command_line.parse(argv)
+
+
+@pytest.mark.parametrize("mode", COMMANDS)
+def test_a_command_takes_exactly_its_flags(mode):
+    """Flags of a translation, and of the server's limits, are passed on."""
+    parameters = inspect.signature(command(mode).run).parameters.values()
+    named = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    passed_on = {*COMMANDS[mode].flags} - named - {"init_from"}  # in `config`
+    assert named <= {"config", "workdir", *COMMANDS[mode].flags}
+    limits = Limits.__annotations__.keys()
+    models = {"checkpoint", "ensemble", "dtype"}
+    assert passed_on <= {*TRANSLATION, *models, *CHOICE, *limits}
+    assert len(named) + bool(passed_on) == len(parameters)
+
+
+def test_training_is_the_default_and_nothing_else_is_assumed():
+    arguments = command_line.parse([CONFIG, WORKDIR])
+    assert arguments.mode == "train"
+    assert arguments.flags["workdir"] == Path("runs/x")
+    assert arguments.flags["config"].values["data"]["corpus"] == "directory"
+    timeouts = {"join_timeout": 300, "peer_timeout": 100}
+    assert arguments.cluster == {**dict.fromkeys(CLUSTER), **timeouts}
+
+
+def test_flags_arrive_with_their_types():
+    flags = command_line.parse(
+        ["--mode=evaluate", WORKDIR, "--reference", "b", "--alpha=0", "--beam_size=1",
+         "--checkpoint=average:3", "--ensemble=c, d", "--output="]
+    ).flags  # fmt: skip
+    expected = {
+        "config": config_files.ConfigRequest(None, ()), "reference": Path("b"),
+        "ensemble": [Path("c"), Path("d")], "output": None, "beam_size": 1,
+        "alpha": 0.0, "checkpoint": "average:3",
+    }  # fmt: skip
+    assert expected.items() <= flags.items()
+    assert type(flags["alpha"]) is float
+    twice = ["--ensemble=a,b", "--ensemble=c", "--rerank_weights=1", "--rerank=d"]
+    flags |= command_line.parse(
+        ["--mode=translate", WORKDIR, *twice, "--rerank_weights=2"]
+    ).flags
+    assert flags["ensemble"] == [Path("a"), Path("b"), Path("c")]
+    assert (flags["rerank"], flags["rerank_weights"]) == ([Path("d")], [1.0, 2.0])
+    assert not {"batch_tokens", "temperature"} & flags.keys()  # the run decides
+
+
+TRANSLATE = "--mode=translate"
+ROW = ("--mode=reproduce", "--row=table3/E")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([CONFIG], "--workdir is missing; for example: jaxformer --config="),
+        (["--wrkdir=x"], "there is no flag --wrkdir; did you mean --workdir?"),
+        (["--mode=trian"], "--mode=trian is none of the commands: train, "),
+        ([TRANSLATE, "a.txt"], "'a.txt' is no flag"),
+        ([TRANSLATE, "--beam_size=w"], "=w is not a whole"),
+        ([TRANSLATE, "--beam_size=0"], "--beam_size is 0; it"),
+        ([TRANSLATE, "--alpha=x"], "--alpha=x is not a number"),
+        ([TRANSLATE, "--checkpoint"], "--checkpoint"),
+        (["--mode=serve", "--request_timeout=nan"], "--request_timeout is nan; it m"),
+        (["--mode=serve", "--request_timeout=0"], "is 0.0; it must be above 0 and at"),
+        (["--peer_timeout=9"], "--peer_timeout is 9; it must be at least 10"),
+        (["--config.training.steps"], "--config.training.steps=VALUE"),
+        (["--mode=reproduce", "--row=table3/E_"], "did you mean table3/E?"),
+        ([*ROW, CONFIG], "--row=table3/E stands for --config=table3:E already"),
+        (["--config=gone.py"], "no config file gone.py; there are convs2s, demo, "),
+        (["--config=dmo"], "no config file dmo; did you mean demo?"),
+        (["--config=elsewhere/demo.py"], "no config file elsewhere/demo.py"),
+        (["--config=demo:big"], "demo has no rows; leave out :big"),
+        (["--config=table3:F"], "Table 3 has no row 'F'"),
+        ("model.d_modle=3", "no key model.d_modle; did you mean model.d_mo"),
+        ("model=3", "no key model"),
+        ("model.d_model=1.5", "model.d_model=1.5 is not a whole number"),
+        ("model.norm_first=yes", "norm_first=yes is not True or False"),
+    ],
+)
+def test_a_mistake_is_refused_in_one_line(tmp_path, monkeypatch, argv, said):
+    monkeypatch.chdir(tmp_path)
+    argv = [CONFIG, f"--config.{argv}"] if isinstance(argv, str) else argv
+    argv = argv if argv == [CONFIG] else [WORKDIR, *argv]
+    with pytest.raises(InputError) as refused:
+        command_line.parse(argv).flags["config"].resolve(None)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def resolve(*overrides):
+    arguments = command_line.parse([CONFIG, WORKDIR, *overrides])
+    return arguments.flags["config"].resolve(None)
+
+
+def test_values_are_replaced_with_the_type_of_their_key():
+    changes = {
+        "model.d_model": ("64", 64), "model.dropout": ("0", 0.0),
+        "model.norm_first": ("true", True), "training.ema_decay": ("0.5", 0.5),
+        "optimizer.clip_norm": ("None", None), "data.directory": ("some where",) * 2,
+    }  # fmt: skip
+    flags = (f"--config.{name}={text}" for name, (text, _) in changes.items())
+    values, recorded = resolve(*flags), resolve()
+    for name, (_, expected) in changes.items():
+        section, key = name.split(".")
+        found = values[section][key]
+        assert (found, type(found)) == (expected, type(expected)), name
+    assert recorded["model"]["d_model"] == 128
+    arguments = command_line.parse([WORKDIR, "--config.training.steps", "7"])
+    request = arguments.flags["config"]
+    assert request.resolve(recorded)["training"]["steps"] == 7  # without a file
+    assert recorded["training"]["steps"] == 12_000
+
+
+@pytest.mark.parametrize("name", ["demo", "configs/demo.py", "demo.py", "table3:E"])
+def test_configs_of_jaxformer_are_found_from_anywhere(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert config_files.read_config_file(name)["training"]["seed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def get_config(:\n", "fails: .*SyntaxError"),
+        ("def get_config():\n    return {}['a']\n", "fails: KeyError: 'a'"),
+        ("def get_config():\n    return {}\n", "fails: .*to_dict"),
+        ("def config():\n    pass\n", "has no get_config; write one"),
+        ("raise SystemExit(0)\n", "fails: SystemExit: 0"),
+        ("class C:\n    to_dict = list\n\n\nget_config = C\n", "fails: .*gives a l"),
+    ],
+)
+def test_a_config_file_that_fails_is_one_line(tmp_path, text, said):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with pytest.raises(InputError, match=f"^the config file {file} {said}"):
+        config_files.read_config_file(str(file))
+
+
+def test_the_keys_of_a_config_whose_section_is_no_mapping_are_one_line(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from ml_collections import ConfigDict\n\ndef get_config():\n"
+        "    return ConfigDict({'model': 'base'})\n"
+    )
+    with pytest.raises(InputError, match="config section model is a str"):
+        command_line.parse([f"--config={file}", "--help"])
+
+
+def help_of(capsys, *argv):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command_line.parse([*argv, "--help"])
+    return capsys.readouterr().out
+
+
+def test_help_lists_commands_flags_and_config_keys(capsys):
+    text, used = help_of(capsys), {*COMMON}
+    for mode, each in COMMANDS.items():
+        assert f"  {mode:<16} {each.summary}\n" in text
+        flags = help_of(capsys, f"--mode={mode}")
+        for name in FLAGS:
+            is_there = f"--{name} " in flags or f"--{name}\n" in flags
+            assert is_there == (name in (*COMMON, *each.flags)), (mode, name)
+        used |= {*each.flags}
+    assert used == FLAGS.keys()
+    text = help_of(capsys, CONFIG)
+    assert "  --config.model.d_model=128\n" in text
+    steps = "  --config.training.steps=12000\n      Updates of the whole run. May"
+    assert steps in text

@@ -1,0 +1,483 @@
+"""Tests of sources, prepared workdirs and token files: what is read, every message."""
+
+import bz2
+import gzip
+import json
+import logging
+import shutil
+from dataclasses import fields, replace
+from itertools import chain
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from backports import zstd
+
+from jaxformer import grammar
+from jaxformer.config.data import DataConfig
+from jaxformer.corpus.preparation import prepare
+from jaxformer.corpus.prepared import open_prepared
+from jaxformer.corpus.store import ShardWriter, id_dtype, open_corpus
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import write_checksums
+from jaxformer.text.lines import read_lines
+from jaxformer.text.ragged import Ragged
+from jaxformer.text.sources import read_pairs, read_parts, read_split
+from jaxformer.text.tokenizer import Tokenizer
+from jaxformer.tokens import EOS, SIDES, UNK
+
+PAIRS = [
+    ("A man runs .", "Ein Mann rennt ."),
+    ("A dog runs .", "Ein Hund rennt ."),
+    ("Two dogs run on the street .", "Zwei Hunde rennen auf der Straße ."),
+    ("A man sees a dog .", "Ein Mann sieht einen Hund ."),
+]
+SWAPPED = {"source_language": "de", "target_language": "en"}
+BUILTIN = {"corpus": "builtin:grammar"}
+FILES = {"corpus": "files", "train_source": "train.en", "train_target": "train.de"}
+GLOBS = FILES | {"train_source": "part-*.en.gz", "train_target": "part-*.de.gz"}
+TSV = {"corpus": "tsv", "train": "pairs.tsv"}
+
+
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zstd.compress}
+
+
+def write_lines(path, lines):
+    data = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(COMPRESS.get(path.suffix, bytes)(data))
+
+
+def write_split(stem, pairs=PAIRS, ending=""):
+    for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+        write_lines(stem.with_name(f"{stem.name}.{language}{ending}"), lines)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A directory corpus in ./text with two pairs of dev; the same pairs in files."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    write_split(tmp_path / "text" / "train", ending=".gz")
+    write_split(tmp_path / "text" / "val", PAIRS[:2])
+    write_split(tmp_path / "train")
+    write_split(tmp_path / "part-2", PAIRS[2:], ".gz")
+    write_split(tmp_path / "part-1", PAIRS[:2], ".gz")
+    write_lines(tmp_path / "pairs.tsv", [f"{a}\t{b}\tCC-BY\t1" for a, b in PAIRS])
+    values = dict.fromkeys((field.name for field in fields(DataConfig)), "") | {
+        "corpus": "directory", "directory": "text", "train": "train", "dev": "val",
+        "source_language": "en", "target_language": "de", "download": False,
+        "builtin_pairs": 2, "builtin_eval_pairs": 1, "vocab_size": 70,
+        "vocab_sentences": 1000, "character_coverage": 1.0, "max_length": 60,
+        "max_ratio": 3.0, "deduplicate": True, "seed": 7,
+        "corpora": (), "temperature": None, "tag": "", "user_defined_symbols": (),
+        "shared_vocabulary": True,
+        "model_type": "bpe", "subword_sampling": None, "columns": (),
+    }  # fmt: skip
+    return DataConfig(**values)
+
+
+def read(config, split="train", **changes):
+    return list(read_pairs(replace(config, **changes), split))
+
+
+def assert_refused(config, message, split="train", **changes):
+    with pytest.raises(InputError, match=message) as error:
+        read(config, split, **changes)
+    assert "\n" not in str(error.value)
+
+
+# Text
+
+
+@pytest.mark.parametrize("kind", [{}, FILES, GLOBS, TSV])
+def test_every_kind_of_text_is_read_in_order(folder, kind):
+    assert read(folder, **kind) == PAIRS
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_compressed_text_is_read(tmp_path, folder, ending):
+    """Also of several frames, as parallel compressors write it."""
+    (tmp_path / "more").mkdir()
+    write_split(tmp_path / "more" / "train", ending=ending)
+    assert read(folder, directory="more") == PAIRS
+    file = tmp_path / f"x{ending}"
+    file.write_bytes(b"".join(map(COMPRESS[ending], (b"a\nb", b"c\n", b"d\n"))))
+    assert [*read_lines(file)] == ["a", "bc", "d"]
+
+
+def write_records(path, records):
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), path)
+    else:
+        write_lines(path, map(json.dumps, records))
+
+
+LANGUAGES = "en", "de"
+RECORDS = {  # by the column of the German text
+    "de": lambda pair: {"id": 1, **dict(zip(LANGUAGES, pair, strict=True))},
+    "translation.de": lambda pair: {
+        "translation": dict(zip(LANGUAGES, pair, strict=True)), "x": [1]
+    },
+    "b.c.text": lambda pair: {"a": pair[0], "b": {"c": {"text": pair[1]}}},
+    "b.text": lambda pair: {"a": pair[0], "b.text": pair[1], "b": {"text": "x"}},
+}  # fmt: skip
+kinds_of_records = pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+
+
+@kinds_of_records
+@pytest.mark.parametrize("column", RECORDS)
+def test_records_are_read_by_their_columns(tmp_path, folder, kind, column):
+    """Line ends within a text become spaces, and a null is blank."""
+    pairs = [*PAIRS, ("two\nlines\r\n", "ä"), ("null", None)]
+    write_records(tmp_path / f"1.{kind}", [*map(RECORDS[column], pairs[:3])])
+    write_records(tmp_path / f"2.{kind}", [*map(RECORDS[column], pairs[3:])])
+    changes = {"corpus": kind, "train": f"?.{kind}"}
+    is_named = column.startswith("b.")
+    if is_named:
+        changes["columns"] = ("a", column)
+    expected = [*PAIRS, ("two lines  ", "ä"), ("null", "")]
+    assert read(folder, **changes) == expected
+    if not is_named:
+        assert read(folder, **changes, **SWAPPED) == [(b, a) for a, b in expected]
+
+
+@kinds_of_records
+@pytest.mark.parametrize(
+    ("records", "columns", "message"),
+    [
+        ([{"en": "a", "fr": "b"}], (), "no column de; set data.columns .* of en, fr$"),
+        ([{"t": {"a": "b"}, "n": 1}], ("t.a", "t.b"), r"no column t\.b; .* t\.a, n$"),
+        ([{"en": "a", "de": 7}], (), "1: column de is 7; it must be text"),
+        ([{"en": "a", "de": "b"}], ("en.x", "de"), "there is no column en.x; set"),
+        (
+            [{"en": "a", "de": "b"}],
+            ("de",),
+            r"columns is \('de',\); give the s",
+        ),
+    ],
+)
+def test_records_without_texts_are_refused(
+    tmp_path, folder, kind, records, columns, message
+):
+    write_records(tmp_path / f"x.{kind}", records)
+    changes = {"corpus": kind, "train": f"x.{kind}", "columns": columns}
+    assert_refused(folder, message, **changes)
+
+
+def test_damaged_records_are_named(tmp_path, folder):
+    (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b"}\n{"en": "a"\n')
+    wrong = r"x\.jsonl, line 2 is no JSON"
+    assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
+    (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b"}\n' + "[" * 100_000)
+    assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
+    (tmp_path / "x.jsonl").write_text(r'{"en": "a\ud83d", "de": "b"}')
+    wrong = r"x\.jsonl, line 1: column en is not Unicode"
+    assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
+    (tmp_path / "x.parquet").write_bytes(b"no parquet")
+    wrong = r"x\.parquet cannot be read as Parquet"
+    assert_refused(folder, wrong, corpus="parquet", train="x.parquet")
+    write_records(tmp_path / "y.parquet", [{"en": "a", "de": "b"}])
+    content = (tmp_path / "y.parquet").read_bytes()
+    (tmp_path / "x.parquet").write_bytes(content[:-20])
+    assert_refused(folder, wrong, corpus="parquet", train="x.parquet")
+    empty = pyarrow.array([], "string")
+    table = pyarrow.table({"en": empty, "de": empty})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    assert_refused(folder, "parquet is empty", corpus="parquet", train="x.parquet")
+
+
+def test_a_directory_is_read_by_language(folder):
+    assert read(folder, **SWAPPED) == [(b, a) for a, b in PAIRS]
+    assert read_split(folder, "dev") == tuple(map(list, zip(*PAIRS[:2], strict=True)))
+
+
+def test_parts_are_named_and_a_name_may_look_like_a_glob(tmp_path, folder):
+    parts = read_parts(replace(folder, **GLOBS), "train")
+    names = [(f"part-{n}.en.gz", f"part-{n}.de.gz") for n in (1, 2)]
+    assert [(part.source, part.target) for part in parts] == names
+    write_lines(tmp_path / "[a].en", ["x"] * 4)
+    pairs = read(folder, **FILES | {"train_source": "[a].en"})
+    assert [a for a, _ in pairs] == ["x"] * 4
+
+
+def test_files_are_paired_by_what_the_wildcards_match(tmp_path, folder):
+    """Sorted, news.en comes before news.extra.en, and news.fr after news.extra.fr."""
+    for name, pairs in {"news": PAIRS[:1], "news.extra": PAIRS[1:]}.items():
+        for language, lines in zip(("en", "fr"), zip(*pairs, strict=True), strict=True):
+            write_lines(tmp_path / f"{name}.{language}", lines)
+    files = {**FILES, "train_source": "n*.en", "train_target": "n*.fr"}
+    assert read(folder, **files) == PAIRS
+    for name in ("text/x/a", "text/y/z/a"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        write_split(tmp_path / name, PAIRS[:1] if "/x/" in name else PAIRS[1:])
+    deep = {"train_source": "text/**/[]ab].en", "train_target": "./text/**/[]ab].de"}
+    assert read(folder, **{**FILES, **deep}) == PAIRS
+    (tmp_path / "news.extra.fr").rename(tmp_path / "news.old.fr")
+    refused = r"news\.extra\.en has no target file: none of n\*\.fr has the same text"
+    assert_refused(folder, refused, **files)
+
+
+def test_lines_end_at_newline_only(tmp_path, folder):
+    separators = "a\u2028b\x85c\x0bd\x0ce\x1cf\u2029g\rh"
+    (tmp_path / "train.en").write_bytes(f"\ufeff{separators}\r\n\r\n1\n2".encode())
+    assert [a for a, _ in read(folder, **FILES)] == [separators, "", "1", "2"]
+
+
+TEXT = "".join(f"{n * n}\n" for n in range(9999)).encode()
+GZIP = gzip.compress(TEXT, mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.de", b"y\n" * 3, r"train\.en has 9999 lines but x\.de has 3:"),
+        ("x.de", b"y\n" * 10_000, r"train\.en has 9999 lines but x\.de has 10000:"),
+        ("x.de", b"1\nStra\xdfe\n3\n4\n", "line 2: byte 5 of the line is not UTF-8"),
+        ("x.de", b"", r"x\.de is empty"),
+        ("x.de.gz", gzip.compress(b"", mtime=0), r"x\.de\.gz is empty"),
+        ("x.de.gz", GZIP[: len(GZIP) // 2], r"de\.gz .* \.gz data is damaged or cut"),
+        ("x.de.gz", b"plain text\n" * 4, "gz data is damaged or cut short"),
+        ("x.de.bz2", bz2.compress(TEXT)[:-9], r"\.bz2 data is damaged or cut short"),
+        ("x.de.bz2", b"plain text\n" * 4, "bz2 data is damaged or cut short"),
+        ("x.de.zst", zstd.compress(TEXT)[:-9], r"\.zst data is damaged or cut short"),
+        ("x.de.zst", b"plain text\n" * 4, "zst data is damaged or cut short"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, folder, name, content, message):
+    write_lines(tmp_path / "train.en", ["x"] * 9999)
+    (tmp_path / name).write_bytes(content)
+    assert_refused(folder, message, **FILES | {"train_target": name})
+
+
+@pytest.mark.parametrize(
+    ("changes", "split", "message"),
+    [
+        ({"corpus": "files"}, "dev", r"dev split is missing: set data\.dev_source"),
+        (TSV | {"train": "*.xx"}, "train", r"no file matches \*\.xx"),
+        (TSV | {"train": "x.de"}, "train", r"no file x\.de"),
+        (TSV | {"train": "train.en"}, "train", r"train\.en, line 1: one column where"),
+        (GLOBS | {"train_target": "train.de"}, "train", "2 files .*_target matches 1:"),
+        ({}, "test", r"test split is missing: set data\.test\b"),
+        ({"dev": "dev"}, "dev", r"no text/dev\.en, also not with \.gz, \.bz2, \.zst"),
+        ({"target_language": "fr"}, "train", r"there is no text/train\.fr, also"),
+        ({"corpus": "tfds:"}, "train", r"unknown data\.corpus 'tfds:'"),
+        ({}, "unseen", "no split 'unseen'"),
+        (BUILTIN, "other", "no split 'other'"),
+        (BUILTIN | {"target_language": "fr"}, "train", "English-German"),
+    ],
+)
+def test_what_is_not_there_is_named(folder, changes, split, message):
+    assert_refused(folder, message, split, **changes)
+
+
+def test_tfds_is_asked_for_the_configured_split(folder, monkeypatch):
+    monkeypatch.setattr(
+        "jaxformer.text.sources.read_tfds", lambda *asked: iter([asked])
+    )
+    config = replace(folder, corpus="tfds:wmt14/de-en", dev="validation")
+    assert read(config, "dev") == [(config, "wmt14/de-en", "validation")]
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test", "unseen"])
+def test_the_builtin_corpus_goes_either_way(folder, split):
+    count = 2 if split == "train" else 1
+    pairs = [(p.source, p.target) for p in grammar.generate(split, count, seed=7)]
+    assert read(folder, split, **BUILTIN) == pairs
+    assert read(folder, split, **BUILTIN | SWAPPED) == [(b, a) for a, b in pairs]
+
+
+# The workdir
+
+
+def tree(directory):
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
+def test_a_workdir_holds_all_that_training_needs(tmp_path, folder, caplog):
+    run = tmp_path / "runs" / "first"
+    dev = [*PAIRS[:2], ("", "leer"), PAIRS[0]]
+    write_split(tmp_path / "text" / "train", [*PAIRS, PAIRS[0], ("", "leer")])
+    write_split(tmp_path / "text" / "val", dev)
+    with caplog.at_level(logging.INFO):
+        prepared = prepare(folder, run)
+    assert "4 of 6 pairs kept, dropped: 1 empty, 1 duplicate" in caplog.text
+    prepare(folder, tmp_path / "again")
+    assert tree(tmp_path / "again") == tree(run)
+    shutil.rmtree(tmp_path / "text")  # a prepared workdir does not need its source
+    for corpus in (prepared, open_prepared(run)):
+        decode = corpus.tokenizer.decode
+        train, encoded_dev = (
+            [tuple(map(decode, pair)) for pair in zip(*split, strict=True)]
+            for split in (corpus.train, corpus.dev[""].pairs)
+        )
+        assert train == PAIRS
+        # Every line of dev is kept: blank, doubled or not.
+        (dev_set,) = corpus.dev.values()
+        texts = zip(dev_set.source, dev_set.target, strict=True)
+        assert list(texts) == encoded_dev == dev
+        assert dev_set.pairs.source[2].tolist() == [EOS]
+        assert corpus.report["dev"]["kept"] == corpus.report["dev"]["pairs"] == 4
+        assert corpus.report["vocab_size"] == corpus.tokenizer.vocab_size
+
+
+def test_a_prepared_workdir_is_only_opened(tmp_path, folder, monkeypatch):
+    run = tmp_path / "run"
+    prepare(folder, run)
+    before = tree(run)
+    monkeypatch.setattr("jaxformer.corpus.survey.VocabularySamples", None)
+    again = prepare(replace(folder, test="x", data_dir="y"), run)
+    assert len(again.train.source) == len(PAIRS)
+    message = r"vocab_size was 70 and is now 90; data\.max_ratio was 3\.0"
+    with pytest.raises(InputError, match=message):
+        prepare(replace(folder, vocab_size=90, max_ratio=4.0), run)
+    assert tree(run) == before
+    with pytest.raises(InputError, match="holds no prepared corpus"):
+        open_prepared(tmp_path)
+
+
+def test_a_corpus_without_shards_is_refused(tmp_path, folder):
+    prepare(folder, tmp_path / "run")
+    (tmp_path / "run" / "corpus" / "train" / "index.json").unlink()
+    write_checksums(tmp_path / "run" / "corpus")
+    with pytest.raises(InputError, match="written by an earlier version; delete"):
+        open_prepared(tmp_path / "run")
+
+
+def test_other_text_is_refused_and_the_same_text_may_move(
+    tmp_path, folder, monkeypatch
+):
+    """Text that is gone is not needed; the same relative name may be other text."""
+    run, moved = tmp_path / "run", replace(folder, directory="moved")
+    prepare(folder, run)
+    before = tree(run)
+    both = rf"in {tmp_path}/text, and the text in {tmp_path}/moved"
+    with pytest.raises(InputError, match=rf"{both} cannot .*no moved/train\.en"):
+        prepare(moved, run)
+    shutil.move(tmp_path / "text", tmp_path / "moved")
+    for config in (folder, moved):
+        assert len(prepare(config, run).train.source) == len(PAIRS)
+    write_split(tmp_path / "moved" / "val", [PAIRS[0], PAIRS[0]])
+    with pytest.raises(InputError, match=rf"{both} differs; use another"):
+        prepare(moved, run)
+    (tmp_path / "moved").rename(tmp_path / "text")
+    with pytest.raises(InputError, match="differs"):  # changed where it was
+        prepare(folder, run)
+    write_split(tmp_path / "text" / "val", PAIRS[:2])
+    write_lines(tmp_path / "text" / "val.de", ["Ein Mann rennt ."])
+    with pytest.raises(InputError, match=r"cannot be compared \(.* 2 lines but .* 1:"):
+        prepare(folder, run)
+    write_split(tmp_path / "text" / "val", PAIRS[:2])
+    prepare(folder, run)
+    (tmp_path / "other").mkdir()
+    shutil.copytree(tmp_path / "text", tmp_path / "other" / "text")
+    monkeypatch.chdir(tmp_path / "other")
+    prepare(folder, run)
+    write_split(tmp_path / "other" / "text" / "val", [PAIRS[1], PAIRS[0]])
+    with pytest.raises(InputError, match=rf"and the text in {tmp_path}/other/text"):
+        prepare(folder, run)
+    assert tree(run) == before
+
+
+def test_only_the_tokenizer_it_was_prepared_with_is_accepted(tmp_path, folder):
+    run, other = tmp_path / "run", tmp_path / "other"
+    prepare(folder, other)
+    given = prepare(replace(folder, vocab_size=60), run).tokenizer
+    shutil.rmtree(run / "corpus")
+    assert prepare(folder, run, tokenizer=given).report["vocab_size"] == 60
+    assert prepare(folder, run).tokenizer.hash == given.hash
+    shutil.copy(other / "tokenizer.model", run)
+    with pytest.raises(InputError, match="damaged or not the tokeniser of this run"):
+        prepare(folder, run)
+
+
+def test_each_language_may_have_a_vocabulary(tmp_path, folder):
+    """Tags are pieces of sources, symbols of both; the same text is the same file."""
+    config = replace(
+        folder, shared_vocabulary=False, tag=">>x<<", user_defined_symbols=("__N__",)
+    )
+    first, again = (prepare(config, tmp_path / name).tokenizer for name in "ab")
+    assert first.content == again.content
+    sides = [*map(Tokenizer, (first.source_model, first.target_model))]
+    assert [first.source_pieces(), first.pieces()] == [s.pieces() for s in sides]
+    assert [">>x<<" in side.pieces() for side in sides] == [True, False]
+    assert all("__N__" in side.pieces() for side in sides)
+    assert {*first.pieces()} != {*first.source_pieces()} - {">>x<<"}
+    train = open_prepared(tmp_path / "a").train
+    for side, own in zip(train, sides, strict=True):
+        assert UNK < side.tokens.max() < own.vocab_size
+
+
+def test_targets_are_encoded_as_targets(tmp_path, folder, monkeypatch):
+    encode_target = lambda _, texts: [[UNK, UNK]] * len(texts)  # noqa: E731
+    monkeypatch.setattr(Tokenizer, "encode_target", encode_target)
+    prepared = prepare(folder, tmp_path / "run")
+    for corpus in (prepared.train, prepared.dev[""].pairs):
+        assert UNK not in corpus.source.tokens
+        assert {*corpus.target.tokens} == {UNK}
+
+
+@pytest.mark.parametrize(
+    ("broken", "changes", "message"),
+    [
+        ("train", {}, r"train\.de has 3"),
+        ("val", {}, r"val\.de has 3"),
+        ("none", {"max_length": 2}, r"no training pair is left of 4.*too_long.: 4"),
+        (
+            "none",
+            {"max_length": 2, "subword_sampling": 0.1},
+            r"no training pair is left of 4.*too_long.: 4",
+        ),
+    ],
+)
+def test_bad_text_leaves_nothing_behind(tmp_path, folder, broken, changes, message):
+    write_lines(tmp_path / "text" / f"{broken}.de", ["a", "b", "c"])
+    with pytest.raises(InputError, match=message):
+        prepare(replace(folder, **changes), tmp_path / "run")
+    assert tree(tmp_path / "run") == {}
+
+
+# Token ids on disk
+
+SOURCES = [[5, 6, 3], [3], [7, 8, 9, 10, 3]]
+TARGETS = [[11, 3], [12, 13, 3], [3]]
+CHUNKS = [
+    (Ragged.of(SOURCES[:2]), Ragged.of(TARGETS[:2])),
+    (Ragged.of([]), Ragged.of([])),
+    (Ragged.of(SOURCES[2:]), Ragged.of(TARGETS[2:])),
+]
+
+
+@pytest.mark.parametrize("shards", [[CHUNKS], [[each] for each in CHUNKS]])
+@pytest.mark.parametrize(("vocab_size", "bytes_each"), [(65536, 2), (65537, 4)])
+def test_every_sequence_reads_back_in_order(tmp_path, shards, vocab_size, bytes_each):
+    last = vocab_size - 1
+    for chunks in [
+        *shards,
+        [(Ragged.of([[last], [7] * 70_000]), Ragged.of([[3]] * 2))],
+    ]:
+        # As after a stop between two shards.
+        writer = ShardWriter(tmp_path / "c", SIDES, [id_dtype(vocab_size)] * 2)
+        writer.write(chunks, len(chunks))
+    assert writer.shards == [*map(len, shards), 1]
+    corpus = open_corpus(tmp_path / "c")
+    expected = [*SOURCES, [last], [7] * 70_000], [*TARGETS, [3], [3]]
+    for side, sequences in zip(corpus, expected, strict=True):
+        assert [list(ids) for ids in side] == sequences
+        assert side.lengths.tolist() == list(map(len, sequences))
+        assert side.lengths.dtype == np.int32
+        assert side.tokens.tolist() == [*chain.from_iterable(sequences)]
+        order = np.array([4, 0, 2, 0, 3, 1])
+        ids, lengths = side.gather(order)
+        assert ids.tolist() == [*chain.from_iterable(sequences[i] for i in order)]
+        assert lengths.tolist() == [len(sequences[i]) for i in order]
+        assert side.firsts(order).tolist() == [sequences[i][0] for i in order]
+        none = np.array([], int)  # as of a process that has no rows of a microbatch
+        assert [each.tolist() for each in side.gather(none)] == [[], []]
+        assert side.firsts(none).tolist() == []
+        for shard in side.shards:
+            assert shard.dtype.itemsize == bytes_each
+            assert not shard.flags.writeable or not len(shard)
+    assert isinstance(corpus.source.shards[0].base, np.memmap)
+    assert np.load(tmp_path / "c" / "00000.source.lengths.npy").itemsize == 1

@@ -1,0 +1,46 @@
+"""Processes that do not train one run are refused."""
+
+from contextlib import nullcontext
+from unittest.mock import Mock
+
+import pytest
+
+from jaxformer.runs.agreement import require_one_folder, require_one_run
+from jaxformer.runs.config_files import parse_config, read_config_file
+from jaxformer.system import processes
+from jaxformer.system.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, None),
+        (
+            {"model.dropout": 0.7},
+            "process 1 has model.dropout=0.7, and process 0 has 0.0; give all",
+        ),
+        ({"text": "theirs"}, "process 1 has text='theirs', and process 0 has 'ours'"),
+    ],
+)
+def test_another_config_or_text_is_refused(monkeypatch, change, message):
+    monkeypatch.setattr(processes, "gather", lambda own: [own, {**own, **change}])
+    prepared = Mock(report={"text": "ours"}, tokenizer=Mock(hash="1"))
+    with pytest.raises(InputError, match=message) if message else nullcontext():
+        require_one_run(parse_config(read_config_file("demo")), prepared)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ({}, None),
+        ({"": "gs://bucket/run"}, "process 1 has the workdir gs://bucket/run, and"),
+        ({True: False}, "process 1 has another folder"),
+    ],
+)
+def test_another_folder_is_refused(tmp_path, monkeypatch, theirs, message):
+    """`theirs` is what process 1 has for the values of process 0."""
+    monkeypatch.setattr(processes, "gather", lambda own: [own, theirs.get(own, own)])
+    monkeypatch.setattr(processes, "are_several", lambda: True)
+    with pytest.raises(InputError, match=message) if message else nullcontext():
+        require_one_folder(tmp_path)
+    assert [*tmp_path.iterdir()] == []

@@ -1,0 +1,89 @@
+"""A run's folder: its record, what may change in it, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxformer.configs import multi30k
+from jaxformer.runs.config_files import parse_config
+from jaxformer.runs.workdir import Workdir
+from jaxformer.system.errors import InputError
+from jaxformer.text.vocabulary import train_tokenizer
+
+
+def tokenizer_of(words, path):
+    changes = {"vocab_size": 40, "vocab_sentences": 99}
+    tokenizer = train_tokenizer(words, replace(config().data, **changes))
+    path.write_bytes(tokenizer.source_model)
+    return tokenizer
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    workdir = Workdir(tmp_path / "runs" / "one")
+    workdir.path.mkdir(parents=True)
+    workdir.write_record(config(), tokenizer_of(["a b c"], workdir.tokenizer_file))
+    return workdir
+
+
+def config(**changes):
+    """Change values of the Multi30k config: model__d_ff=3 is model.d_ff."""
+    values = multi30k.get_config().to_dict()
+    for name, value in changes.items():
+        section, key = name.split("__")
+        values[section][key] = value
+    return parse_config(values)
+
+
+def test_the_record_is_what_was_written_and_is_written_once(workdir):
+    record = workdir.read_record()
+    assert parse_config(record["config"]) == config()
+    assert record["direction"] == "en-de"
+    assert record["tokenizer"]["vocab_size"] == workdir.read_tokenizer().vocab_size
+    assert {"jax", "flax", "sentencepiece"} <= record["versions"].keys()
+    before = workdir.config_file.stat().st_mtime_ns
+    workdir.write_record(config(), workdir.read_tokenizer())
+    assert workdir.config_file.stat().st_mtime_ns == before
+
+
+def test_only_a_finished_checkpoint_counts(workdir):
+    (workdir.checkpoints / "tmp.100").mkdir(parents=True)
+    assert not workdir.has_checkpoints()
+    (workdir.checkpoints / "100").mkdir()
+    assert workdir.has_checkpoints()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OSError, match="file"):
+            Workdir(path).owned().__enter__()
+
+
+def test_a_damaged_or_edited_record_is_refused(workdir):
+    content = workdir.config_file.read_text()
+    edited = content.replace('"d_ff": 256', '"d_ff": 512')
+    assert edited != content
+    for text in ("", "[]", "7", '{"config": {}}', "\x00", "[" * 10**5, edited):
+        workdir.config_file.write_text(text)
+        with pytest.raises(InputError, match=r"damaged or was edited.*\.KEY=VALUE"):
+            workdir.read_record()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model__d_ff": 7}, r"model\.d_ff=256, and this config says 7"),
+        ({"training__ema_decay": 0.9}, r"training\.ema_decay=None, .* says 0\.9"),
+        ({"data__target_language": "fr"}, r"data\.target_language='de', .* 'fr'"),
+        ({"training__seed": 1}, r"training\.seed=0, .* says 1"),
+        ({"batches__layout": "packed"}, r"batches\.layout='buckets', .* 'packed'"),
+        ({"data__train": "x"}, r"data\.train="),
+    ],
+)
+def test_only_free_keys_may_change(workdir, change, said):
+    free = {"mesh__data": 4, "training__steps": 9, "data__directory": "/elsewhere"}
+    free |= {"decoding__alpha": 1.0, "batches__executor": "python"}
+    workdir.require_same_run(config(**free))
+    with pytest.raises(InputError, match=said):
+        workdir.require_same_run(config(**free, **change))

@@ -1,0 +1,119 @@
+"""Files and folders that appear whole or not at all, and checksums of a folder."""
+
+import os
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import (
+    CHECKSUMS,
+    new_folder,
+    require_output,
+    verify_checksums,
+    write_atomically,
+    write_checksums,
+)
+from tests.damage import flip_bit
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
+    write_atomically(tmp_path / "a.txt", "first")
+    write_atomically(tmp_path / "a.txt", "zweites: ä")
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write_atomically(tmp_path / "a.txt", "lost")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_bytes() == "zweites: ä".encode()
+
+
+def test_what_a_link_names_is_replaced_and_no_pipe(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for content in ("first", "second"):
+        write_atomically(tmp_path / "link", content)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "second"
+    require_output(tmp_path / "link")
+    (tmp_path / "broken").symlink_to(tmp_path / "missing" / "file")
+    with pytest.raises(InputError, match="missing is not a writable folder"):
+        require_output(tmp_path / "broken")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe cannot be written: no plain file"):
+        require_output(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "nowhere is a symbolic link; choose a new folder, such as one in"),
+        ("somewhere", "somewhere is a symbolic link"),
+        (".", ". cannot be replaced; choose a new folder in it"),
+    ],
+)
+def test_a_folder_that_cannot_be_replaced_is_refused(
+    tmp_path, monkeypatch, name, message
+):
+    """Before the work, which would be lost."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nowhere").symlink_to("missing")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "somewhere").symlink_to("empty")
+    with pytest.raises(InputError, match=message), new_folder(Path(name)):
+        pytest.fail("the work was begun")
+
+
+def test_a_folder_appears_when_it_is_complete(tmp_path):
+    new = tmp_path / "sub" / "new"
+    with pytest.raises(KeyboardInterrupt), new_folder(new):
+        raise KeyboardInterrupt
+    for _ in range(2):
+        with new_folder(new) as folder:
+            assert list(folder.iterdir()) == []
+        assert [path.name for path in new.parent.iterdir()] == ["new"]
+    with new_folder(new) as folder:  # the old one is empty
+        (folder / "x").write_text("x")
+        assert list(new.iterdir()) == []
+    with pytest.raises(InputError, match="exists already"), new_folder(new):
+        pass
+    with pytest.raises(OSError, match="Not a directory"), new_folder(new / "x/y/z"):
+        pass
+    assert (new / "x").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("a/b.bin", lambda file: file.unlink(), "a/b.bin is missing"),
+        ("a/b.bin", lambda file: file.write_bytes(b""), "a/b.bin does not have"),
+        ("empty", lambda file: file.write_bytes(b"x"), "empty does not have"),
+        (
+            "a/new",
+            lambda file: file.write_bytes(b""),
+            "a/new does not have its",
+        ),
+        (CHECKSUMS, lambda file: file.unlink(), "XXH128SUMS"),
+        (CHECKSUMS, lambda file: file.write_bytes(b"\xff"), "SUMS is damaged"),
+        (CHECKSUMS, lambda file: file.write_bytes(b""), "a/b.bin does not have"),
+    ],
+)
+def test_checksums_find_each_change(tmp_path, name, change, said):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.bin").write_bytes(bytes(range(256)))
+    (tmp_path / "empty").touch()
+    write_checksums(tmp_path)
+    assert verify_checksums(tmp_path) == ""
+    digest = xxhash.xxh3_128(bytes(range(256))).hexdigest()
+    assert f"{digest}  a/b.bin\n" in (tmp_path / CHECKSUMS).read_text()
+    change(tmp_path / name)
+    assert said in verify_checksums(tmp_path)
+
+
+def test_no_flipped_bit_of_the_checksums_is_overlooked(tmp_path):
+    (tmp_path / "a").write_bytes(b"a")
+    write_checksums(tmp_path)
+    file = tmp_path / CHECKSUMS
+    for bit in range(0, 8 * file.stat().st_size, 2):
+        flip_bit(file, bit)
+        assert verify_checksums(tmp_path), bit
+        flip_bit(file, bit)
