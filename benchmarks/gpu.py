@@ -1,4 +1,4 @@
-"""Measure on a GPU, within a given time, the most useful first.
+"""Run the measurements that need a GPU within a given time, the most useful first.
 
     python benchmarks/gpu.py --output=FOLDER --deadline=580 [--steps=agreement,europarl]
     python benchmarks/gpu.py --output=FOLDER --rehearse
@@ -19,8 +19,8 @@ ended in benchmarks/gpu.jsonl, to which new results are added by hand.
 --data has europarl_enfr/ and newstest_enfr/. The steps need no network, no TensorFlow
 and no repository. --pack=text and --pack=ctranslate2 make a folder with all that they
 need on a machine with JAX and PyTorch (benchmarks/packing.py); there the command is the
-same. --rehearse runs the same code with tiny sizes on the CPU, europarl with --updates
-updates and newstest2013 as its test.
+same. --rehearse runs the same code with tiny sizes on the CPU. Then europarl makes
+--updates updates, and its test is newstest2013.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def decode(session: Session, options: Namespace) -> Iterator[Part]:
 def try_ctranslate2(session: Session) -> str:
     """Return why CTranslate2 does not work here, or "".
 
-    It loads cuBLAS of CUDA 12. Where only that of CUDA 13 is, a link may do.
+    It loads cuBLAS of CUDA 12. Links with that name to cuBLAS of CUDA 13 are tried.
     """
     if not harness.has("ctranslate2"):
         return "not installed"
@@ -137,7 +137,7 @@ STEPS = {  # the most useful first
 
 
 def run_step(name: str, session: Session, options: Namespace, machine: dict) -> bool:
-    """Run a step and write a line for each part; return whether it failed nowhere."""
+    """Run a step and write a line for each part; return whether all parts succeeded."""
     begin = last = time.monotonic()
     parts = STEPS[name].run(session, options)
     while True:

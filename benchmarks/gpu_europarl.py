@@ -1,8 +1,8 @@
 """The step `europarl` of benchmarks/gpu.py: text, training, scores, by users' commands.
 
 The time that is left decides how many updates the run has. While it trains, other
-processes score a checkpoint of its first half: what they compile, the scores at the end
-need not compile again.
+processes score an early checkpoint. The scores at the end then find most programs in
+the compilation cache.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def europarl(session: Session, options: Namespace) -> Iterator[Part]:
 
 
 class _Europarl:
-    """The commands of one run and what the next ones need of the last."""
+    """The commands of one run, and the results that later commands need."""
 
     def __init__(self, session: Session, options: Namespace) -> None:
         self.session, self.rehearses = session, options.rehearse

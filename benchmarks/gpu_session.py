@@ -140,7 +140,7 @@ class Command:
 
 @contextlib.contextmanager
 def sampled() -> Iterator[dict[str, Any]]:
-    """Sample the card once a second; at the end fill a dict with what was SAMPLED.
+    """Sample the card once a second; at the end fill a dict by the names in SAMPLED.
 
     Each value is the median and the greatest of the samples with work. It is empty
     without nvidia-smi.
