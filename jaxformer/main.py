@@ -93,7 +93,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
+    from jaxformer.remote.copy import with_urls
     from jaxformer.system import progress
+
+    def complain(what: object) -> None:
+        processes.complain(with_urls(str(what)))
 
     try:
         processes.join(**arguments.cluster)
@@ -108,10 +112,10 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
             result["seconds"] = round(time.monotonic() - start, 1)
             # JSON has no NaN and no infinity: null.
             finite = json.loads(json.dumps(result), parse_constant=lambda _: None)
-            print(json.dumps(finite), flush=True)
+            print(with_urls(json.dumps(finite)), flush=True)
         processes.leave()
     except InputError as error:
-        processes.complain(error)
+        complain(error)
         is_lost = isinstance(error, LostConnectionError)
         return EXIT_LOST if is_lost else EXIT_MISTAKE
     except BrokenPipeError:  # the reader, such as `head`, has ended
@@ -126,19 +130,19 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
         else:
             remedy = "use another path"
         where = f"{path}: " if path else ""
-        processes.complain(InputError(f"{where}{error.strerror}; {remedy}"))
+        complain(InputError(f"{where}{error.strerror}; {remedy}"))
         return EXIT_MISTAKE
     except (MemoryError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         if not isinstance(error, MemoryError) and _NO_MEMORY not in reason:
             raise
-        processes.complain(
+        complain(
             f"there is not enough memory ({reason}); lower decoding.beam_size, "
             "decoding.batch_tokens, training.tokens_per_microbatch or the model's sizes"
         )
         return EXIT_MISTAKE
     except KeyboardInterrupt:
-        processes.complain("interrupted")
+        complain("interrupted")
         return EXIT_INTERRUPTED
     return 0
 
@@ -155,6 +159,15 @@ def _report_thread(failed: threading.ExceptHookArgs) -> None:
     logger.warning("the thread %s ended with %r", name, failed.exc_value)
 
 
+class _Formatter(logging.Formatter):
+    """Names runs on object stores by their URLs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        from jaxformer.remote.copy import with_urls
+
+        return with_urls(super().format(record))
+
+
 def _start_logging(processes: ModuleType, last_line: logging.Filter) -> None:
     """Log one line each to standard error; libraries and other processes only warn."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -162,12 +175,8 @@ def _start_logging(processes: ModuleType, last_line: logging.Filter) -> None:
     threading.excepthook = _report_thread
     is_first = processes.is_first()
     prefix = "" if is_first else f"process {processes.index()}: "
-    logging.basicConfig(
-        stream=sys.stderr,
-        format=f"{prefix}%(message)s",
-        level=logging.WARNING,
-        force=True,
-    )
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, force=True)
+    logging.root.handlers[0].setFormatter(_Formatter(f"{prefix}%(message)s"))
     logging.root.handlers[0].addFilter(last_line)
     logger.setLevel(logging.INFO if is_first else logging.WARNING)
     if processes.are_several():

@@ -46,7 +46,7 @@ ROOMS = {
         "system contract config models",
     ),
     "training": (  # it is handed its batches
-        "training", "system processes contract config remote update",
+        "training", "system processes contract config update",
     ),
     "decoding": ("decoding", "system processes contract config models"),
     "evaluation": (
@@ -75,7 +75,7 @@ ROOMS = {
         "training decoding evaluation inspection exports serving reports runs "
         "accelerators",
     ),
-    "main": ("main __main__", "system processes commands"),
+    "main": ("main __main__", "system processes remote commands"),
     "api": ("api", "system decoding reports runs"),
 }  # fmt: skip
 
@@ -200,6 +200,15 @@ def test_imports_go_only_downwards():
         elif each.name != "jaxformer":  # its version
             here = room_of(each.module)
             assert room_of(each.name) in (here, *ROOMS[here][1].split()), each
+
+
+def test_few_modules_know_of_object_stores():
+    """Run folders, text and Beam's shared folder; `main` for the names in messages."""
+    users = {each.module for each in OWN if room_of(each.name) == "remote"}
+    assert {module for module in users if room_of(module) != "remote"} == {
+        "jaxformer.corpus.shared_folder", "jaxformer.main", "jaxformer.runs.workdir",
+        "jaxformer.text.locations",
+    }  # fmt: skip
 
 
 def test_no_two_modules_import_each_other():

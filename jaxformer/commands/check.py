@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.config.data import DataConfig
-from jaxformer.corpus.prepared import open_prepared
 from jaxformer.corpus.survey import require_same_text
 from jaxformer.inspection import findings
 from jaxformer.inspection.background import inspect_in_background
@@ -90,7 +89,7 @@ def check(
         from jaxformer.training.memory import device_budget
 
         if run.has_checkpoints() and run.corpus.exists():  # it may be in training
-            checked, prepared = open_run(run.path, config), open_prepared(run.path)
+            checked, prepared = open_run(run.path, config), run.open_corpus()
             with processes.sharing_mistakes():
                 if processes.is_first():  # the text is inspected beside the corpus
                     require_same_text(text, run.path, prepared.report)

@@ -18,7 +18,6 @@ from jaxformer.accelerators.estimate import (
     estimate_decoder,
 )
 from jaxformer.config.sections import Config
-from jaxformer.corpus.prepared import open_prepared
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.runs.config_files import ConfigRequest, parse_config
@@ -86,7 +85,7 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
     share, text = 1.0, "no text is read: "
     if workdir is not None:
         checked = open_run(workdir, request)
-        plan = plan_training(checked, open_prepared(Workdir(workdir).path))
+        plan = plan_training(checked, checked.workdir.open_corpus())
         config, tokenizer = checked.config, checked.tokenizer
         vocab_sizes = tokenizer.vocab_size, tokenizer.source_vocab_size
         model = checked.model

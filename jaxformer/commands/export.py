@@ -9,7 +9,6 @@ from typing import Any
 
 from jaxformer.commands.reproduce import CHOOSING, RECORD
 from jaxformer.config.sections import Config, TrainingConfig
-from jaxformer.corpus.prepared import open_prepared
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports.ctranslate2 import write_ctranslate2
 from jaxformer.exports.marian import export_marian
@@ -22,7 +21,6 @@ from jaxformer.runs.run import Run, open_run, read_parameters
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import new_folder, url_of
-from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_metrics
 
 
@@ -94,7 +92,7 @@ def pairs_of(run: Run) -> dict[str, int]:
     """The training pairs of each corpus; none for an imported run."""
     if not run.workdir.corpus.exists():
         return {}
-    return open_prepared(run.workdir.path).sizes()
+    return run.workdir.open_corpus().sizes()
 
 
 def scores_of(
@@ -107,7 +105,7 @@ def scores_of(
     default choice, or the search, have other values than in training.
     """
     folder, data = run.workdir.path, run.config.data
-    step = Checkpoints(run.workdir.checkpoints, keep=None, scores={}).latest_step()
+    step = run.workdir.open_checkpoints().latest_step()
     kind = "final" if checkpoint is None else "eval"
     if (checkpoint or "latest") != "latest":
         step = int(checkpoint) if checkpoint.isdecimal() else None

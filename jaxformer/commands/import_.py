@@ -20,7 +20,6 @@ from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import new_folder
 from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
-from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import fresh_state
 
@@ -63,7 +62,7 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
         made = Workdir(folder)
         made.tokenizer_file.write_bytes(tokenizer)
         made.write_record(imported, Tokenizer.load(made.tokenizer_file))
-        with Checkpoints(made.checkpoints, keep=1, scores={}) as checkpoints:
+        with made.open_checkpoints(keep=1) as checkpoints:
             checkpoints.save(0, state)
     size, vocab_size = parameter_count(params), len(checkpoint.vocabularies[-1])
     sizes = f"{size:,} parameters, a vocabulary of {vocab_size:,} pieces"

@@ -6,6 +6,7 @@ from pathlib import Path
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.run import prepare_run
 from jaxformer.system.errors import InputError
+from jaxformer.system.files import url_of
 
 
 def run(
@@ -24,7 +25,7 @@ def run(
             ) from None
         finally:
             logging.disable(logging.NOTSET)
-        pipeline = Beam(runner, runner_options)
+        pipeline = Beam(runner, runner_options, url_of(workdir))
     elif runner_options:
         raise InputError("--runner_options needs --runner, such as FlinkRunner")
     with prepare_run(workdir, config, pipeline) as (this, prepared):

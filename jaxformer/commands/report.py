@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.commands.evaluate import evaluate
-from jaxformer.corpus.prepared import open_prepared
 from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.translate import Translator
 from jaxformer.evaluation.evaluator import Text as Pairs
@@ -24,7 +23,6 @@ from jaxformer.runs.run import Run, open_run, plan_training
 from jaxformer.runs.texts import of_split, read_text
 from jaxformer.system import processes
 from jaxformer.system.files import require_output
-from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import METRICS_FILE, read_metrics, read_scores
 from jaxformer.training.loop import is_over
 from jaxformer.training.optimizer import make_schedule
@@ -138,7 +136,7 @@ def describe(
             facts |= describe_translations(done, text, align, examples, tag_of)
     metrics = read_metrics(folder)
     if run.workdir.corpus.exists():  # an imported model has none
-        prepared = open_prepared(folder)
+        prepared = run.workdir.open_corpus()
         warn_of_lost_lines(run, metrics)
     described = report.describe_run(
         facts,
@@ -169,7 +167,7 @@ def aligned(translator: Translator, source: str, target: str) -> Attention | Non
 
 def warn_of_lost_lines(run: Run, metrics: Sequence[dict]) -> None:
     """Warn if `metrics.jsonl` ends before the newest checkpoint."""
-    step = Checkpoints(run.workdir.checkpoints, keep=None, scores={}).latest_step() or 0
+    step = run.workdir.open_checkpoints().latest_step() or 0
     kind, training = "final", run.config.training
     if not is_over(step, read_scores(run.workdir.path, training.best_by), training):
         kind, step = "train", step - step % training.log_every

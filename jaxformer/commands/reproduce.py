@@ -26,7 +26,6 @@ from jaxformer.runs.workdir import Workdir, installed_versions
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_local, require_output, write_atomically
-from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_metrics
 
 logger = logging.getLogger(__name__)
@@ -77,7 +76,7 @@ def reproduce(
 ) -> dict:
     """Train a row with `config` and score it; `theirs` is the published config."""
     ours, folder = config.values, Workdir(workdir)
-    saved = Checkpoints(folder.checkpoints, keep=None, scores={})
+    saved = folder.open_checkpoints()
     steps = ours["training"]["steps"]
     finals = [each["step"] for each in read_metrics(workdir) if each["kind"] == "final"]
     finals = processes.from_first(finals)

@@ -11,8 +11,6 @@ from jaxformer.runs.run import keep_compiled, prepare_run
 from jaxformer.runs.trainer import Job, train_past_divergence
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system import processes
-from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.training.checkpoint_files import find_damage
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +30,9 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
             with prepare_run(workdir, config) as (this, prepared):
                 return train_past_divergence(Job(this, prepared, stop))
     except processes.StoppedError:
-        folder = Workdir(workdir).checkpoints
-    saved = reversed(Checkpoints(folder, keep=None, scores={}).steps())
-    step = next((step for step in saved if not find_damage(folder / str(step))), 0)
+        checkpoints = Workdir(workdir).open_checkpoints()
+    saved = reversed(checkpoints.steps())
+    step = next(filter(checkpoints.is_intact, saved), 0)
     logger.info(
         f"stopped at step {step:,}, which is saved; the same command resumes from there"
         if step

@@ -27,9 +27,8 @@ from jaxformer.config.data import DataConfig
 from jaxformer.corpus.shard_job import FOUND, SHARDS, Shard, ShardJob, entry_name
 from jaxformer.corpus.shared_folder import SharedFolder
 from jaxformer.corpus.store import read_index, save_array, write_index
-from jaxformer.remote.copy import place_of
-from jaxformer.remote.object_store import file_name
 from jaxformer.system.errors import InputError
+from jaxformer.system.files import file_name
 from jaxformer.system.progress import progress
 from jaxformer.text import sources
 from jaxformer.text.sources import read_parts
@@ -43,12 +42,13 @@ log = logging.getLogger(__name__)
 class Beam:
     """Runs the pipelines of a preparation."""
 
-    def __init__(self, runner: str, options: str) -> None:
+    def __init__(self, runner: str, options: str, url: str = "") -> None:
         """Use a runner such as "DirectRunner", with options of Beam's command line.
 
-        Raises InputError for a runner or options that Beam does not take.
+        `url` is that of the run's folder, if it is on an object store. Raises
+        InputError for a runner or options that Beam does not take.
         """
-        self._runner = runner
+        self._runner, self._url = runner, url
         try:
             with redirect_stderr(io.StringIO()):  # argparse prints its usage
                 arguments = [f"--runner={runner}", *shlex.split(options)]
@@ -82,7 +82,7 @@ class Beam:
         self, folder: Path, config: DataConfig, samples: VocabularySamples | None
     ) -> tuple[dict[str, int], dict[str, list[str]]]:
         """Read the text as `jaxformer.corpus.survey` does, with the same result."""
-        job = _job(config, folder, f"{FOUND}.{uuid.uuid4().hex}")
+        job = self._job(config, folder, f"{FOUND}.{uuid.uuid4().hex}")
 
         def build(pipeline: beam.Pipeline) -> None:
             shards, counts = _shards(pipeline, job, frozenset())
@@ -116,7 +116,7 @@ class Beam:
         # if they make another corpus.
         made_with = [config.prepared_by(), tokenizer.hash, known]
         name = sha256(json.dumps(made_with).encode()).hexdigest()
-        job = _job(config, folder, f"{SHARDS}.{name[:16]}")
+        job = self._job(config, folder, f"{SHARDS}.{name[:16]}")
         shards = [
             (corpus, number)
             for corpus, own in enumerate(known)
@@ -150,6 +150,15 @@ class Beam:
         shutil.rmtree(folder / "train", ignore_errors=True)  # of another engine
         os.replace(found, folder / "train")
 
+    def _job(self, config: DataConfig, partial: Path, name: str) -> ShardJob:
+        shared = Path(self._url, partial.name) if self._url else partial.absolute()
+        files = [
+            [part[:2] for part in read_parts(data, "train")]
+            for data in config.training_texts.values()
+        ]
+        folders = SharedFolder(shared), SharedFolder(shared / name)
+        return ShardJob(config, files, *folders, sources.CHUNK, sources.SHARD)
+
     def _run(
         self, what: str, job: ShardJob, build: Callable[[beam.Pipeline], Any]
     ) -> None:
@@ -170,16 +179,6 @@ class Beam:
             job.require_no_mistake()  # the others may follow from it
             raise
         job.require_no_mistake()
-
-
-def _job(config: DataConfig, partial: Path, name: str) -> ShardJob:
-    shared = Path(place_of(partial.absolute()))
-    files = [
-        [part[:2] for part in read_parts(data, "train")]
-        for data in config.training_texts.values()
-    ]
-    folders = SharedFolder(shared), SharedFolder(shared / name)
-    return ShardJob(config, files, *folders, sources.CHUNK, sources.SHARD)
 
 
 def _read_found(

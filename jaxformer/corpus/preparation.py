@@ -28,7 +28,6 @@ import numpy as np
 from jaxformer.config.data import DataConfig
 from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
 from jaxformer.corpus.shard_job import FOUND, SHARDS
-from jaxformer.corpus.shared_folder import SharedFolder
 from jaxformer.corpus.store import WORDS, ShardWriter, id_dtype, read_index
 from jaxformer.corpus.subwords import WordLists
 from jaxformer.corpus.survey import (
@@ -44,9 +43,9 @@ from jaxformer.corpus.survey import (
     survey_text,
     trained_tokenizer,
 )
-from jaxformer.remote.copy import is_copied, place_of
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import new_folder, write_atomically, write_checksums
+from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.system.processes import usable_cores
 from jaxformer.system.progress import progress
 from jaxformer.system.worker import ordered_map
@@ -74,8 +73,9 @@ def prepare(
     trained_text: str | None = None,
     processes: int | None = None,
     pipeline: "Beam | None" = None,
+    mirror: Mirror = LOCAL,
 ) -> PreparedCorpus:
-    """Prepare a workdir, or open it if it is prepared already.
+    """Prepare a workdir, or open it if it is prepared already, as `open_prepared`.
 
     A tokenizer is trained unless `tokenizer` is given. `trained_text` is the hash of
     the text that checkpoints of the workdir were trained on. `processes` clean long
@@ -85,7 +85,7 @@ def prepare(
     """
     corpus = workdir / "corpus"
     if corpus.exists():
-        prepared = open_prepared(workdir)
+        prepared = open_prepared(workdir, mirror)
         require_same_text(config, workdir, prepared.report)
         log.info("corpus: using %s as it was prepared", corpus)
         return prepared
@@ -105,7 +105,7 @@ def prepare(
         if trained_text not in (None, survey.text):
             abandon(partial)
             raise InputError(
-                f"{place_of(workdir)} has checkpoints and no corpus, and the text in "
+                f"{workdir} has checkpoints and no corpus, and the text in "
                 f"{folder_of(config)} is not what they were trained on; put the text "
                 "or the corpus back, or use another workdir"
             )
@@ -124,8 +124,6 @@ def prepare(
             "files": survey.made_with["files"],
         }
         (partial / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-        if is_copied(partial):
-            SharedFolder(Path(place_of(partial))).remove_all()
         for name in (FOUND, SHARDS):  # what stopped pipelines left
             for path in partial.glob(f"{name}.*"):
                 shutil.rmtree(path)

@@ -25,9 +25,9 @@ import numpy as np
 
 from jaxformer.corpus.store import IDS, TokenizedCorpus, open_corpus
 from jaxformer.corpus.subwords import Subwords
-from jaxformer.remote.copy import fetch, is_copied, place_of
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import Verifier, checksummed, verify_checksums
+from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.text.lines import read_lines
 from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.tokens import SIDES
@@ -75,33 +75,35 @@ class PreparedCorpus(NamedTuple):
         return dict(zip(self.report["corpora"], edges, strict=True))
 
 
-def open_prepared(workdir: Path) -> PreparedCorpus:
-    """Open a prepared workdir; InputError if it is damaged or of another tokenizer."""
+def open_prepared(workdir: Path, mirror: Mirror = LOCAL) -> PreparedCorpus:
+    """Open a prepared workdir; InputError if it is damaged or of another tokenizer.
+
+    Files that only the `mirror` of the workdir has are downloaded, those of ids when
+    they are first read.
+    """
     corpus = workdir / "corpus"
     if not corpus.exists():
-        raise InputError(
-            f"{place_of(workdir)} holds no prepared corpus; run --mode=prepare"
-        )
-    fetch(corpus, leave_out=IDS)
+        raise InputError(f"{workdir} holds no prepared corpus; run --mode=prepare")
+    mirror.pull(corpus, leave_out=IDS)
     ids = [corpus / name for name in checksummed(corpus) if IDS.fullmatch(name)]
-    if not is_copied(corpus):  # which lacks what no batch needed yet
+    if not mirror.is_remote:  # else what no batch has needed is missing
         ids = [path for path in ids if path.exists()]
-    is_large = is_copied(corpus) or (
+    is_large = mirror.is_remote or (
         sum(path.stat().st_size for path in ids) > VERIFIED_AT_ONCE
     )
     damage = verify_checksums(corpus, leave_out=ids if is_large else ())
     if damage:
         raise InputError(
-            f"{place_of(corpus)} is damaged: {damage}; put a copy back, or delete it "
+            f"{corpus} is damaged: {damage}; put a copy back, or delete it "
             "and prepare the text again"
         )
     report = json.loads((corpus / "report.json").read_text())
     verifier = Verifier(corpus) if is_large else None
-    train = open_corpus(corpus / "train", verifier=verifier)
+    train = open_corpus(corpus / "train", verifier=verifier, mirror=mirror)
     tokenizer = Tokenizer.load(workdir / "tokenizer.model", report["tokenizer"])
     dev = {}
     for name, folder in report["dev_sets"].items():
         texts = [list(read_lines(corpus / f"{folder}.{side}.txt")) for side in SIDES]
         dev[name] = DevSet(open_corpus(corpus / folder), *texts)
-    subwords = Subwords.open(corpus, report["settings"], verifier)
+    subwords = Subwords.open(corpus, report["settings"], verifier, mirror)
     return PreparedCorpus(tokenizer, train, dev, report, subwords)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer.remote.object_store import Store, open_bytes, together
+from jaxformer.remote.object_store import Store, together
 from jaxformer.system.files import url_of
+from jaxformer.text.locations import open_bytes
 
 
 class SharedFolder:

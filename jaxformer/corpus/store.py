@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.remote.copy import fetch_file
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import Verifier, write_atomically
+from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.text.ragged import Ragged, offsets
 from jaxformer.tokens import SIDES
 
@@ -113,8 +113,11 @@ class _Mapped(Sequence):
     The verifier, if there is one, then verifies the file.
     """
 
-    def __init__(self, files: Sequence[Path], verifier: Verifier | None) -> None:
-        self._files, self._verifier, self._arrays = files, verifier, {}
+    def __init__(
+        self, files: Sequence[Path], verifier: Verifier | None, mirror: Mirror
+    ) -> None:
+        self._files, self._verifier, self._mirror = files, verifier, mirror
+        self._arrays: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
         return len(self._files)
@@ -124,7 +127,7 @@ class _Mapped(Sequence):
             self._verifier.require_whole()
         if index not in self._arrays:
             file = self._files[index]
-            fetch_file(file.parent.parent, file)
+            self._mirror.pull_file(file.parent.parent, file)
             if self._verifier:
                 self._verifier.add(file)
             mapped = np.load(file, mmap_mode="r")
@@ -133,11 +136,16 @@ class _Mapped(Sequence):
 
 
 def open_corpus(
-    folder: Path, names: Sequence[str] = SIDES, *, verifier: Verifier | None = None
+    folder: Path,
+    names: Sequence[str] = SIDES,
+    *,
+    verifier: Verifier | None = None,
+    mirror: Mirror = LOCAL,
 ) -> TokenizedCorpus:
     """Open what a `ShardWriter` wrote, by `names` SIDES or WORDS.
 
-    Checksums are verified by the `verifier` alone. Raises InputError for the folder of
+    Checksums are verified by the `verifier` alone. A missing file of ids is downloaded
+    from the `mirror` when it is first read. Raises InputError for the folder of
     an older version.
     """
     if not (folder / _INDEX).exists():
@@ -157,7 +165,7 @@ def open_corpus(
         files = [
             Path(f"{stem}.npy") for stem, size in zip(stems, sizes, strict=True) if size
         ]
-        mapped = _Mapped(files, verifier)
+        mapped = _Mapped(files, verifier, mirror)
         sides.append(Ragged(mapped, found, offsets(sizes[sizes > 0])))
     return TokenizedCorpus(*sides)
 

@@ -29,6 +29,7 @@ from jaxformer.config.data import DataConfig
 from jaxformer.corpus.store import WORDS, ShardWriter, id_dtype, open_corpus
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import Verifier, write_atomically
+from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.text.cleaning import breaks_ratio
 from jaxformer.text.hashing import mix
 from jaxformer.text.lines import normalise
@@ -164,12 +165,15 @@ class Subwords:
 
     @staticmethod
     def open(
-        corpus: Path, settings: Mapping[str, Any], verifier: Verifier | None = None
+        corpus: Path,
+        settings: Mapping[str, Any],
+        verifier: Verifier | None = None,
+        mirror: Mirror = LOCAL,
     ) -> "Subwords | None":
         """Memory-map what `prepare` wrote by `settings`; None if they do not sample."""
         if settings.get("subword_sampling") is None:
             return None
-        words = open_corpus(corpus / "train", WORDS, verifier=verifier)
+        words = open_corpus(corpus / "train", WORDS, verifier=verifier, mirror=mirror)
         versions = open_corpus(corpus / "versions")
         files = (corpus / "versions" / f"{name}.first.npy" for name in SIDES)
         first = (np.load(file, mmap_mode="r") for file in files)

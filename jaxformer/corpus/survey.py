@@ -21,13 +21,12 @@ import numpy as np
 
 from jaxformer.config.data import DataConfig
 from jaxformer.corpus.store import save_array
-from jaxformer.remote.copy import place_of
-from jaxformer.remote.object_store import size_and_time
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import url_of, write_atomically
 from jaxformer.system.progress import progress
 from jaxformer.text import sources
 from jaxformer.text.duplicates import PairHashes
+from jaxformer.text.locations import size_and_time
 from jaxformer.text.sources import Pair, in_chunks, read_pairs, read_parts
 from jaxformer.text.text_hash import TextChangedError, TextHash, hash_of_texts
 from jaxformer.text.tokenizer import Tokenizer
@@ -230,7 +229,7 @@ def require_same_text(
     ]
     if changed:
         raise InputError(
-            f"{place_of(workdir)} was prepared with other settings "
+            f"{workdir} was prepared with other settings "
             f"({'; '.join(changed)}): use another workdir, or delete corpus and "
             "tokenizer.model in it to prepare it again"
         )
@@ -245,6 +244,6 @@ def require_same_text(
             return
         fault = f"cannot be compared ({error})"
     raise InputError(
-        f"{place_of(workdir)} was prepared with the text in {report['folder']}, and "
+        f"{workdir} was prepared with the text in {report['folder']}, and "
         f"the text in {folder_of(config)} {fault}; use another workdir"
     )

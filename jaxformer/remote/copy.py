@@ -23,15 +23,19 @@ import xxhash
 from filelock import FileLock, Timeout
 
 from jaxformer.remote.lock import LOCK, RemoteLock
-from jaxformer.remote.object_store import DamagedError, Store, is_safe, together
-from jaxformer.system.files import CHECKSUMS, cache_folder, url_of, write_atomically
+from jaxformer.remote.object_store import Store, is_safe, together
+from jaxformer.system.errors import DamagedError
+from jaxformer.system.files import CHECKSUMS, cache_folder, write_atomically
+from jaxformer.system.mirror import Mirror
 
 _REFRESHING = ".refresh.lock"
 _PUBLISHED = ".published"  # names of folders and files that the store has had
 
 
-class _Copy:
+class RunCopy(Mirror):
     """The copy of a run folder on this machine."""
+
+    is_remote = True
 
     def __init__(self, path: Path, url: str, *, is_first: bool) -> None:
         self.path, self.store, self._is_first = path, Store(url), is_first
@@ -101,11 +105,20 @@ class _Copy:
         except (OSError, ValueError, TypeError):
             return set()
 
-    def fetch(self, folder: Path, wanted: Callable[[str], bool]) -> None:
-        """Download the files of a folder that are `wanted` and not here.
+    def pull(self, folder: Path, *, leave_out: re.Pattern | None = None) -> None:
+        """Download the missing files of a folder, except names that match.
 
-        If the store has it no longer, it is removed here too.
+        A folder that the store lacks is removed here too. Raises InputError for a file
+        without its checksum.
         """
+        self._pull(folder, lambda name: not (leave_out and leave_out.fullmatch(name)))
+
+    def pull_file(self, folder: Path, file: Path) -> None:
+        """Download one file of a folder if it is missing."""
+        if not file.exists():
+            self._pull(folder, lambda name: folder / name == file)
+
+    def _pull(self, folder: Path, wanted: Callable[[str], bool]) -> None:
         try:
             lines = (folder / CHECKSUMS).read_text().splitlines()
         except FileNotFoundError:
@@ -140,33 +153,38 @@ class _Copy:
                 content = (folder / line[34:]).read_bytes()
                 if xxhash.xxh3_128_hexdigest(content) != line[:32]:
                     (folder / line[34:]).unlink()
-        self.fetch(folder, lambda name: True)
+        self.pull(folder)
 
     # To the store --------------------------------------------------------------
 
-    def publish(self, folder: Path) -> None:
-        """Upload a folder with checksums, and before it the small files."""
+    def push(self, folder: Path) -> None:
+        """Upload a folder with checksums, and before it the small files.
+
+        What workers of Beam have written beside a corpus is removed.
+        """
         self.lock.require_held()
-        self.publish_small()
+        self.push_small()
         name, sums = self.name(folder), (folder / CHECKSUMS).read_bytes()
+        if name == "corpus":
+            self._remove_all(".corpus.partial")
         with contextlib.suppress(FileNotFoundError):
             if self.store.read(f"{name}/{CHECKSUMS}") == sums:
                 return
-        self.withdraw(folder)
+        self.remove(folder)
         own = [line[34:] for line in sums.decode().splitlines()]
         together([(self.store.put, folder / each, f"{name}/{each}") for each in own])
         self.lock.require_held()
         self.store.write(f"{name}/{CHECKSUMS}", sums)
         self._note(name)
 
-    def publish_all(self) -> None:
+    def push_all(self) -> None:
         """Upload complete folders that a stop left unpublished."""
         published = self._published()
         for sums in self._sums():
             if self.name(sums.parent) not in published:
-                self.publish(sums.parent)
+                self.push(sums.parent)
 
-    def publish_small(self) -> None:
+    def push_small(self) -> None:
         """Upload the other files, if they changed."""
         folders = (self.path / name for name in ("", "tensorboard"))
         for file in [file for folder in folders for file in folder.glob("[!.]*")]:
@@ -177,12 +195,34 @@ class _Copy:
                 self._sent[name] = found
                 self._note(name)
 
-    def withdraw(self, folder: Path) -> None:
+    def remove(self, folder: Path) -> None:
         """Remove a folder from the store, its checksums first."""
         self.lock.require_held()
         name = self.name(folder)
         self.store.remove(f"{name}/{CHECKSUMS}")
+        self._remove_all(name)
+
+    def _remove_all(self, name: str) -> None:
         together([(self.store.remove, each) for each in self.store.names(name)])
+
+    @contextlib.contextmanager
+    def owned(self) -> Iterator[None]:
+        """Hold the lock of the run folder on its store in the block.
+
+        What is not published yet is published first, and small files when the block
+        ends. Raises InputError that names the owner, if there is another one.
+        """
+        if self.lock.is_held:
+            yield
+            return
+        with self.lock.held():
+            self.refresh(is_owner=True)
+            self.push_all()
+            try:
+                yield
+            finally:
+                self.lock.require_held()
+                self.push_small()
 
     def _note(self, name: str) -> None:
         """Note that the store has a folder or file."""
@@ -210,105 +250,32 @@ def _age(name: str) -> int:
     return int(step) if step.isdecimal() else -1
 
 
-_copies: dict[Path, _Copy] = {}
+_copies: dict[Path, RunCopy] = {}
 
 
-def _copy_of(path: Path) -> _Copy | None:
-    """Return the copy that a path is or is in, None for any other path."""
-    paths = (path, *path.parents)
-    return next((_copies[each] for each in paths if each in _copies), None)
-
-
-def local_copy(path: Path, process: int = 0) -> Path:
-    """Return the copy of a run folder on an object store; any other path as it is.
+def copy_of(url: str, process: int = 0) -> RunCopy:
+    """Open the copy of a run folder on an object store, as new as the store.
 
     Each of several processes has a copy of its own. Raises InputError if the store
     cannot be used.
     """
-    if not (url := url_of(path)):
-        return path
     # One folder for each URL: runs/first may be a run, and so may runs.
     name = quote(url, safe="") + (f"@{process}" if process else "")
     folder = cache_folder("runs") / name
     folder.mkdir(parents=True, exist_ok=True)
-    copy = _copies.setdefault(folder, _Copy(folder, url, is_first=not process))
+    copy = _copies.setdefault(folder, RunCopy(folder, url, is_first=not process))
     if not copy.lock.is_held:
         copy.refresh()
-    return folder
+    return copy
 
 
-def place_of(path: Path) -> str:
-    """Return where a file of a run is for its user: a URL, if it is in a copy."""
-    if path in _copies:
-        return _copies[path].store.url
-    copy = _copy_of(path)
-    return copy.store.at(copy.name(path)) if copy else str(path)
+def copy_at(folder: Path) -> RunCopy | None:
+    """Return the copy that is in a folder of this machine."""
+    return _copies.get(folder)
 
 
-def is_copied(path: Path) -> bool:
-    """Whether a path is in a copy."""
-    return _copy_of(path) is not None
-
-
-def refresh(path: Path) -> None:
-    """Update the copy that a path is in, if there is one, unless it is newer."""
-    if copy := _copy_of(path):
-        copy.refresh()
-
-
-def fetch(folder: Path, *, leave_out: re.Pattern | None = None) -> None:
-    """Download what a folder with checksums lacks, if it is in a copy.
-
-    Raises InputError for a file without its checksum. The names that `leave_out`
-    matches are left to `fetch_file`.
-    """
-    if copy := _copy_of(folder):
-        copy.fetch(folder, lambda name: not (leave_out and leave_out.fullmatch(name)))
-
-
-def fetch_file(folder: Path, file: Path) -> None:
-    """Download one file of such a folder if it is missing."""
-    copy = _copy_of(folder)
-    if copy and not file.exists():
-        copy.fetch(folder, lambda name: folder / name == file)
-
-
-def repair(folder: Path) -> bool:
-    """Download damaged files of a folder again; return False if it is in no copy."""
-    copy = _copy_of(folder)
-    if copy:
-        copy.repair(folder)
-    return copy is not None
-
-
-def publish(folder: Path) -> None:
-    """Upload a folder with checksums, if it is in a copy and new."""
-    if copy := _copy_of(folder):
-        copy.publish(folder)
-
-
-def withdraw(folder: Path) -> None:
-    """Remove a folder with checksums from the store, if it is in a copy."""
-    if copy := _copy_of(folder):
-        copy.withdraw(folder)
-
-
-@contextlib.contextmanager
-def owned_remotely(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run folder on its object store in the block, if it is a copy.
-
-    What is not published yet is published first, and small files when the block ends.
-    Raises InputError that names the owner, if there is another one.
-    """
-    copy = _copies.get(folder)
-    if copy is None or copy.lock.is_held:
-        yield
-        return
-    with copy.lock.held():
-        copy.refresh(is_owner=True)
-        copy.publish_all()
-        try:
-            yield
-        finally:
-            copy.lock.require_held()
-            copy.publish_small()
+def with_urls(text: str) -> str:
+    """Replace the folders of copies in a message by the URLs that users know."""
+    for folder in sorted(_copies, reverse=True):  # before a name that it begins with
+        text = text.replace(str(folder), _copies[folder].store.url)
+    return text

@@ -1,12 +1,7 @@
-"""Requests to object stores: s3://BUCKET/PATH and gs://BUCKET/PATH, by fsspec.
-
-`pathlib` writes s3://BUCKET as s3:/BUCKET, which all functions here accept.
-"""
+"""Requests to object stores: s3://BUCKET/PATH and gs://BUCKET/PATH, by fsspec."""
 
 import contextlib
 import errno
-import glob
-import io
 import logging
 import os
 import time
@@ -15,18 +10,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import xxhash
 
-from jaxformer.system.errors import InputError, LostConnectionError
-from jaxformer.system.files import CHECKSUMS, cache_folder, url_of
+from jaxformer.system.errors import DamagedError, InputError, LostConnectionError
+from jaxformer.system.files import CHECKSUMS, cache_folder
 
 log = logging.getLogger(__name__)
 
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
 _DELAYS = (1, 2, 4, 8, 16, 32)  # seconds before a request is repeated
-_BLOCK = 2**22  # bytes that are read at a time
+BLOCK = 2**22  # bytes that are read at a time
 _DAY = 24 * 3600  # seconds
 # Names of classes of botocore, aiohttp and google.auth. Those of a lost connection:
 _LOST = {
@@ -36,17 +31,9 @@ _LOST = {
 _BUSY = (errno.EBUSY, errno.EIO)  # of s3fs: the store asks to try again
 
 
-class DamagedError(InputError):
-    """A file of a store is missing or does not have its checksum."""
-
-
-def file_name(path: Path | str) -> str:
-    """Return a path as users write it, with both slashes of a URL."""
-    return url_of(path) or str(path)
-
-
 @cache
-def _file_system(scheme: str) -> Any:
+def file_system(scheme: str) -> Any:
+    """Return fsspec's file system of "s3" or "gs". Raises InputError without it."""
     # The other class of gcsfs is new, and no emulator has its service.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
@@ -100,7 +87,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.files = _file_system(url.partition(":")[0])
+        self.files = file_system(url.partition(":")[0])
 
     def at(self, name: str) -> str:
         """Return the URL of a file."""
@@ -154,7 +141,7 @@ class Store:
             found = xxhash.xxh3_128()
             given = self.files.open(self.at(name), "rb")
             with given, partial.open("wb") as taken:
-                while block := given.read(_BLOCK):
+                while block := given.read(BLOCK):
                     found.update(block)
                     taken.write(block)
             if digest and found.hexdigest() != digest:
@@ -198,70 +185,3 @@ def together(calls: list[tuple]) -> None:
 def is_safe(name: str) -> bool:
     """Whether a name stays within its folder."""
     return not {"", ".", ".."} & {*name.split("/")} and "\\" not in name
-
-
-class _Reader(io.RawIOBase):
-    """An open file of a store that is read on after a lost connection."""
-
-    def __init__(self, url: str, file: Any) -> None:
-        # The finaliser of RawIOBase calls `close`, so that this must not fail.
-        self._url, self._file = url, file
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def readinto(self, buffer: Any) -> int:
-        found = request(self._url, self._file.read, len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
-
-
-def open_bytes(path: Path) -> BinaryIO:
-    """Open a file of this machine or of an object store to read its bytes."""
-    if not (url := url_of(path)):
-        return path.open("rb")
-    store = _file_system(url.partition(":")[0])
-    try:
-        file = request(url, store.open, url, "rb", block_size=_BLOCK)
-    except FileNotFoundError:
-        reason = os.strerror(errno.ENOENT)
-        raise FileNotFoundError(errno.ENOENT, reason, url) from None
-    return io.BufferedReader(_Reader(url, file), _BLOCK)
-
-
-def find_files(pattern: str) -> list[Path]:
-    """Return the file of that name, or the files that match the glob, sorted."""
-    if not (url := url_of(pattern)):
-        path = Path(os.path.expanduser(pattern))  # unlike Path.expanduser: no error
-        found = [path] if path.is_file() else glob.glob(str(path), recursive=True)
-        return sorted(map(Path, found))
-    scheme = url.partition(":")[0]
-    store = _file_system(scheme)
-    if request(url, store.isfile, url):
-        return [Path(url)]
-    found = request(url, store.glob, url, detail=True)
-    names = [name for name, info in found.items() if info["type"] == "file"]
-    return sorted(Path(f"{scheme}://{name}") for name in names)
-
-
-def size_and_time(path: Path) -> tuple[int, int | str]:
-    """Return a file's size in bytes, and its time of change or, in a store, ETag."""
-    if not (url := url_of(path)):
-        stat = path.stat()
-        return stat.st_size, stat.st_mtime_ns
-    info = request(url, _file_system(url.partition(":")[0]).info, url)
-    return info["size"], str(info.get("ETag") or info.get("etag"))

@@ -5,31 +5,29 @@ parameters differently, without a word.
 """
 
 import uuid
-from pathlib import Path
 
 from jaxformer.config.sections import Config
 from jaxformer.corpus.prepared import PreparedCorpus
-from jaxformer.remote.copy import is_copied, place_of
-from jaxformer.runs.workdir import installed_versions
+from jaxformer.runs.workdir import Workdir, installed_versions
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 
 
-def require_one_folder(path: Path) -> None:
+def require_one_folder(folder: Workdir) -> None:
     """Raise InputError in all processes if one does not see the folder of process 0.
 
     Each process has its own copy of a folder in an object store.
     """
     if not processes.are_several():
         return
-    places = processes.gather(place_of(path) if is_copied(path) else "")
-    for number, place in enumerate(places):
-        if place != places[0]:
+    path, urls = folder.path, processes.gather(folder.url)
+    for number, url in enumerate(urls):
+        if url != urls[0]:
             raise InputError(
-                f"process {number} has the workdir {place or path}, and process 0 has "
-                f"{places[0] or path}; give all processes one workdir"
+                f"process {number} has the workdir {url or path}, and process 0 has "
+                f"{urls[0] or path}; give all processes one workdir"
             )
-    if places[0]:
+    if urls[0]:
         return
     mark = path / f".{processes.from_first(uuid.uuid4().hex)}"
     with processes.sharing_mistakes():

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from jaxformer.config.sections import Config
 from jaxformer.config.settings import Section, kind_of, read_value, require_names
-from jaxformer.remote.object_store import file_name
 from jaxformer.system.errors import InputError, did_you_mean
+from jaxformer.system.files import file_name
 
 Values = dict[str, dict[str, Any]]  # by section and key
 

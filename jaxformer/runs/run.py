@@ -19,12 +19,11 @@ from jaxformer.config.sections import Config
 from jaxformer.corpus.mixture import Mixture, Weighted, make_mixture
 from jaxformer.corpus.plan import Plan, make_plan
 from jaxformer.corpus.preparation import prepare
-from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
+from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.subwords import Subwords
 from jaxformer.decoding.fastest_dtype import fastest_dtype
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.remote.copy import place_of, publish, refresh
 from jaxformer.runs.agreement import require_one_folder, require_one_run
 from jaxformer.runs.config_files import RECORDED, ConfigRequest
 from jaxformer.runs.workdir import Workdir
@@ -84,18 +83,18 @@ def prepare_run(
                 trained_text = folder.read_record().get("text") if is_trained else None
                 prepared = prepare(
                     config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline,
-                    trained_text=trained_text,
+                    trained_text=trained_text, mirror=folder.mirror,
                 )  # fmt: skip
                 if not is_trained:  # else training does when it resumes
                     folder.write_record(
                         config, prepared.tokenizer, prepared.report["text"]
                     )
-                publish(folder.corpus)
-        require_one_folder(folder.path)
+                folder.mirror.push(folder.corpus)
+        require_one_folder(folder)
         with processes.sharing_mistakes():
             if not processes.is_first():
-                refresh(folder.path)
-                prepared = open_prepared(folder.path)
+                folder.mirror.refresh()
+                prepared = folder.open_corpus()
         require_one_run(config, prepared)
         yield _make_run(folder, config, prepared.tokenizer), prepared
 
@@ -245,8 +244,8 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     """
     path, training = run.workdir.path, run.config.training
     if not run.workdir.checkpoints.exists():
-        raise InputError(f"there is no checkpoint in {place_of(path)}; train it first")
-    logger.info("reading parameters of %s", place_of(path))
+        raise InputError(f"there is no checkpoint in {path}; train it first")
+    logger.info("reading parameters of %s", path)
     averages = training.ema_decay is not None and which in (None, "best")
     field = "ema" if averages else "params"
     if which is None:
@@ -254,9 +253,7 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
         if training.patience is not None and read_scores(path, training.best_by):
             which = "best"
     while True:
-        checkpoints = Checkpoints(
-            run.workdir.checkpoints,
-            keep=None,
+        checkpoints = run.workdir.open_checkpoints(
             scores=read_scores(path, training.best_by) if which == "best" else {},
             last=training.steps,
         )

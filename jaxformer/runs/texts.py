@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxformer.corpus.prepared import open_prepared
 from jaxformer.decoding.parts import tagged
 from jaxformer.evaluation.evaluator import Text
 from jaxformer.runs.run import Run
@@ -80,7 +79,7 @@ def read_text(
                 f"--tag={tag} does not fit --split={split}, whose sources have {own}; "
                 f"{hint}"
             )
-        texts = open_prepared(run.workdir.path).dev if kind == "dev" else {}
+        texts = run.workdir.open_corpus().dev if kind == "dev" else {}
         if dev := texts.get(_name(run, split)):
             text = Text(dev.source, dev.target)
         else:

@@ -88,8 +88,8 @@ def train_past_divergence(job: Job) -> dict:
     run, training = job.run, job.run.config.training
     scores = read_scores(run.workdir.path, training.best_by)
     position, tried = None, set()
-    checkpoints = Checkpoints(
-        run.workdir.checkpoints, keep=training.keep, scores=scores, last=training.steps
+    checkpoints = run.workdir.open_checkpoints(
+        keep=training.keep, scores=scores, last=training.steps
     )
     with sharding.on_mesh(job.setup.mesh), checkpoints:
         while True:

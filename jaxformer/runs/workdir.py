@@ -19,12 +19,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from jaxformer.config.sections import Config
-from jaxformer.corpus.prepared import open_prepared
-from jaxformer.remote.copy import local_copy, owned_remotely, place_of, refresh
+from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
+from jaxformer.remote.copy import copy_at, copy_of
 from jaxformer.runs.config_files import ConfigRequest, parse_config
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import owned, write_atomically
+from jaxformer.system.files import owned, url_of, write_atomically
+from jaxformer.system.mirror import LOCAL
 from jaxformer.text.given_tokenizer import (
     are_files,
     load_given,
@@ -32,19 +33,28 @@ from jaxformer.text.given_tokenizer import (
     require_usable,
 )
 from jaxformer.text.tokenizer import Tokenizer
+from jaxformer.training.checkpoint import Checkpoints
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
 
 class Workdir:
-    """The paths within a run's folder, and its record of config and tokeniser."""
+    """The paths within a run's folder, and its record of config and tokeniser.
+
+    Of a run on an object store, `path` is the copy on this machine, and `mirror`
+    exchanges folders with the store.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open a folder of this machine or, by its copy here, of an object store.
 
         Raises InputError if the store cannot be used.
         """
-        self.path = path = local_copy(path, processes.index())
+        url = url_of(path)
+        copy = copy_of(url, processes.index()) if url else copy_at(path)
+        self._copy, self.mirror = copy, copy or LOCAL
+        self.url = copy.store.url if copy else ""
+        self.path = path = copy.path if copy else path
         self.config_file = path / "config.json"
         self.tokenizer_file = path / "tokenizer.model"
         self.corpus = path / "corpus"
@@ -53,6 +63,26 @@ class Workdir:
     def has_checkpoints(self) -> bool:
         """Whether there is a finished checkpoint."""
         return any(path.name.isdecimal() for path in self.checkpoints.glob("*"))
+
+    def open_checkpoints(
+        self,
+        *,
+        keep: int | None = None,
+        scores: dict[int, float] | None = None,
+        last: int | None = None,
+    ) -> Checkpoints:
+        """Open the checkpoints, by default to read them; see `Checkpoints`."""
+        return Checkpoints(
+            self.checkpoints,
+            keep=keep,
+            scores={} if scores is None else scores,
+            last=last,
+            mirror=self.mirror,
+        )
+
+    def open_corpus(self) -> PreparedCorpus:
+        """Open the prepared corpus. Raises InputError if it is missing or damaged."""
+        return open_prepared(self.path, self.mirror)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -71,9 +101,10 @@ class Workdir:
                     is_new = not self.path.exists()
                     self.path.mkdir(parents=True, exist_ok=True)
                     held.enter_context(owned(self.path, lock))
-                    held.enter_context(owned_remotely(self.path))
+                    if self._copy:
+                        held.enter_context(self._copy.owned())
             if not processes.is_first():
-                refresh(self.path)
+                self.mirror.refresh()
             try:
                 yield
             finally:
@@ -90,13 +121,12 @@ class Workdir:
                 return record
         except FileNotFoundError:
             raise InputError(
-                f"there is no run in {place_of(self.path)} (no config.json); train one "
-                "first"
+                f"there is no run in {self.path} (no config.json); train one first"
             ) from None
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             pass
         raise InputError(
-            f"{place_of(self.config_file)} cannot be read, is damaged or was edited; "
+            f"{self.config_file} cannot be read, is damaged or was edited; "
             "put a copy back, or use another workdir (values change by "
             "--config.SECTION.KEY=VALUE)"
         )
@@ -141,7 +171,7 @@ class Workdir:
         recorded = parse_config(self.read_record()["config"])
         for name, before, value in config.changes(recorded):
             raise InputError(
-                f"{place_of(self.path)} holds a run with {name}={before!r}, and this "
+                f"{self.path} holds a run with {name}={before!r}, and this "
                 f"config says {value!r}; use the run's value or another workdir"
             )
 
@@ -152,7 +182,7 @@ class Workdir:
         for key in recorded | own:
             if recorded.get(key) != own.get(key):
                 raise InputError(
-                    f"{place_of(self.path)} has model.{key}={recorded.get(key)!r}, and "
+                    f"{self.path} has model.{key}={recorded.get(key)!r}, and "
                     f"this config says {own.get(key)!r}; use the run's value, or leave "
                     "out --config to use all its values"
                 )
@@ -175,7 +205,7 @@ class Workdir:
         is_prepared = self.corpus.exists()
         if is_prepared and not (config.training.init_from or are_files(given)):
             is_shared = config.data.shared_vocabulary
-            settings = open_prepared(self.path).report["settings"] if given else {}
+            settings = self.open_corpus().report["settings"] if given else {}
             # A file removed since is not needed; a name that was not used is an error.
             is_same = given in ("", settings.get("tokenizer", ""))
             return None if is_same else load_given(given, is_shared=is_shared)

@@ -21,6 +21,10 @@ class InputError(Exception):
         super().__init__("".join(shown))
 
 
+class DamagedError(InputError):
+    """A file that is missing or does not have its checksum."""
+
+
 class LostConnectionError(InputError):
     """An object store that could not be reached for a while: exit code EXIT_LOST."""
 

@@ -47,6 +47,11 @@ def url_of(path: Path | str) -> str:
     return f"{found[1]}://{str(path)[found.end() :].rstrip('/')}"
 
 
+def file_name(path: Path | str) -> str:
+    """Return a path as users write it, with both slashes of a URL."""
+    return url_of(path) or str(path)
+
+
 def require_local(path: Path) -> None:
     """Raise InputError for a path on an object store."""
     if url := url_of(path):

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from backports import zstd
 
-from jaxformer.remote.object_store import file_name, open_bytes
 from jaxformer.system.errors import InputError
+from jaxformer.system.files import file_name
+from jaxformer.text.locations import open_bytes
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": zstd.open}
 COMPRESSED = tuple(_OPENERS)  # endings of files that are read as text

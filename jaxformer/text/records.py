@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer.remote.object_store import file_name, open_bytes
 from jaxformer.system.errors import InputError
+from jaxformer.system.files import file_name
 from jaxformer.text.lines import read_lines
+from jaxformer.text.locations import open_bytes
 
 Columns = Sequence[str]  # such as ("translation.en", "translation.de")
 _ROWS = 8192  # that are in memory at a time

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from jaxformer import grammar
 from jaxformer.config.data import DataConfig
-from jaxformer.remote.object_store import file_name, find_files
 from jaxformer.system.errors import InputError
+from jaxformer.system.files import file_name
 from jaxformer.text.lines import COMPRESSED, read_lines
+from jaxformer.text.locations import find_files
 from jaxformer.text.records import read_json_lines, read_parquet
 from jaxformer.text.tfds import read_tfds
 

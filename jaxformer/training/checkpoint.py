@@ -17,9 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.remote.copy import place_of
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
+from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.training.checkpoint_files import (
     Writer,
     find_damage,
@@ -43,24 +43,26 @@ class Checkpoints(contextlib.AbstractContextManager):
         keep: int | None,
         scores: dict[int, float],
         last: int | None = None,
+        mirror: Mirror = LOCAL,
     ) -> None:
         """Open the folder to save into it, or only to read if `keep` is None.
 
         The newest `keep` checkpoints on schedule stay on disk, and the best by
         `scores`, a dict to which the caller may add steps. The step `last` is on
-        schedule.
+        schedule. The `mirror` has the same checkpoints in another place.
 
         The methods that read raise RemovedError if training removes the checkpoint
         meanwhile.
         """
         self.directory = directory.absolute()
         self._keep, self.scores, self._last = keep, scores, last
+        self._mirror = mirror
         self._damaged: dict[int, str] = {}  # the damage of each step
         self._saving: int | None = None  # the save to wait for
         self._writer: Writer | None = None
         silence()
         if keep is not None:
-            self._writer = Writer(self.directory)
+            self._writer = Writer(self.directory, mirror)
             self._written = self._scan()  # the same for all processes at any time
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -89,6 +91,10 @@ class Checkpoints(contextlib.AbstractContextManager):
     def latest_step(self) -> int | None:
         """The newest step with a checkpoint, or None if there is none."""
         return max(self.steps(), default=None)
+
+    def is_intact(self, step: int) -> bool:
+        """Whether the files of a checkpoint have their checksums."""
+        return not self._find_damage(self._path(step))
 
     def best_step(self) -> int | None:
         """The step of highest score (of equals, the latest), or None."""
@@ -141,14 +147,16 @@ class Checkpoints(contextlib.AbstractContextManager):
         for step in reversed(older):
             if step in self._damaged:
                 continue
-            state, damage = read(self._path(step), abstract=abstract)
+            state, damage = read(self._path(step), self._mirror, abstract=abstract)
             if not damage:
                 return state, step
-            place, self._damaged[step] = place_of(self._path(step)), damage
-            logger.warning("checkpoint %s is damaged (%s): skipped", place, damage)
+            self._damaged[step] = damage
+            logger.warning(
+                "checkpoint %s is damaged (%s): skipped", self._path(step), damage
+            )
         if older:
             raise InputError(
-                f"none of the checkpoints in {place_of(self.directory)} can be read "
+                f"none of the checkpoints in {self.directory} can be read "
                 f"({older[-1]}: {self._damaged[older[-1]]}); put back a copy, or "
                 "remove the folder to start afresh"
             )
@@ -162,9 +170,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         steps = self._require_any()
         if step is not None and step not in steps:
-            path = place_of(self._path(step))
             raise InputError(
-                f"there is no checkpoint {path}; there are steps {_join(steps)}"
+                f"there is no checkpoint {self._path(step)}; there are steps "
+                f"{_join(steps)}"
             )
         return self._read_field(max(steps) if step is None else step, field)
 
@@ -186,11 +194,15 @@ class Checkpoints(contextlib.AbstractContextManager):
             total = functools.reduce(lambda a, b: jax.tree.map(np.add, a, b), read)
             return jax.tree.map(lambda leaf: leaf / np.float32(len(used)), total)
 
-        found = kept_average([self._path(step) for step in used], field, average)
+        paths = [self._path(step) for step in used]
+        found = kept_average(paths, field, average, is_damaged=self._find_damage)
         level = logging.INFO if len(used) == count else logging.WARNING
         what = f"averaged {len(used)} of the {count} checkpoints asked for"
         logger.log(level, "%s: steps %s", what, _join(used))
         return found
+
+    def _find_damage(self, path: Path) -> str:
+        return find_damage(path, self._mirror)
 
     def _path(self, step: int) -> Path:
         return self.directory / str(step)
@@ -205,17 +217,19 @@ class Checkpoints(contextlib.AbstractContextManager):
         pairs = []
         with processes.sharing_mistakes():
             if processes.is_first():
-                pairs = [(int(path.name), is_scheduled(path)) for path in paths]
+                pairs = [
+                    (int(path.name), is_scheduled(path, self._mirror)) for path in paths
+                ]
         return dict(map(tuple, processes.from_first(pairs)))
 
     def _read_field(self, step: int, field: str) -> Any:
         self.wait()  # an incomplete checkpoint would seem damaged
-        parameters, damage = read(path := self._path(step), field=field)
+        parameters, damage = read(path := self._path(step), self._mirror, field=field)
         if damage:
             others = [other for other in self.steps() if other != step]
-            intact = [other for other in others if not find_damage(self._path(other))]
+            intact = [other for other in others if self.is_intact(other)]
             raise InputError(
-                f"checkpoint {place_of(path)} is damaged ({damage}); put back a "
+                f"checkpoint {path} is damaged ({damage}); put back a "
                 "copy, remove it to do without it, or use an undamaged step "
                 f"({_join(intact)})"
             )
@@ -224,8 +238,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _require_any(self) -> list[int]:
         if steps := self.steps():
             return steps
-        place = place_of(self.directory)
-        raise InputError(f"there is no checkpoint in {place}; train first")
+        raise InputError(f"there is no checkpoint in {self.directory}; train first")
 
     def _remove(self, steps: set[int]) -> None:
         for step in sorted(steps):
@@ -245,7 +258,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 raise
             latest = self.latest_step()
             raise InputError(
-                f"checkpoint {place_of(self._path(step))} could not be saved: "
+                f"checkpoint {self._path(step)} could not be saved: "
                 f"{reason(error)}; make room or make the folder writable and start "
                 f"again, from {'the beginning' if latest is None else f'step {latest}'}"
             ) from error

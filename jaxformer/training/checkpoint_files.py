@@ -22,19 +22,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from jaxformer.remote.copy import (
-    fetch,
-    fetch_file,
-    is_copied,
-    publish,
-    refresh,
-    repair,
-    withdraw,
-)
-from jaxformer.remote.object_store import DamagedError
 from jaxformer.system import processes
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import DamagedError, InputError
 from jaxformer.system.files import CHECKSUMS, verify_checksums, write_checksums
+from jaxformer.system.mirror import LOCAL, Mirror
 
 UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
 _UPLOAD = 24 * 3600  # seconds that saving, with the upload, may take
@@ -45,30 +36,34 @@ class RemovedError(InputError):
     """A checkpoint was removed while it was read, as training removes old ones."""
 
 
-class _ChecksummedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
-    """A temporary folder that gets checksums of its files before it is renamed."""
+def _checksummed_path(mirror: Mirror) -> type:
+    """Make orbax's temporary folder get checksums of its files before it is renamed."""
 
-    async def finalize(self) -> None:
-        self._checkpoint_metadata_store.wait_until_finished()
-        write_checksums(Path(self.get()))
-        os.rename(self.get(), self.get_final())
-        publish(Path(self.get_final()))
+    class ChecksummedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
+        async def finalize(self) -> None:
+            self._checkpoint_metadata_store.wait_until_finished()
+            write_checksums(Path(self.get()))
+            os.rename(self.get(), self.get_final())
+            mirror.push(Path(self.get_final()))
+
+    return ChecksummedPath
 
 
 class Writer:
     """Writes and removes checkpoints; all processes make the same calls.
 
-    Of several processes with a run on an object store, the first one writes what the
-    devices of all hold.
+    Of several processes whose folders are copies of a remote `mirror`, the first one
+    writes what the devices of all hold.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, mirror: Mirror) -> None:
         """Make the folder of all checkpoints, and remove what a killed process left."""
+        self._mirror = mirror
         directory.mkdir(parents=True, exist_ok=True)
         if processes.is_first():
             for unfinished in directory.glob(f"*{UNFINISHED}"):
                 shutil.rmtree(unfinished, ignore_errors=True)  # NFS keeps open files
-        self._gathers = processes.are_several() and is_copied(directory)
+        self._gathers = processes.are_several() and mirror.is_remote
         self._saver: ocp.AsyncCheckpointer | None = None
         if processes.is_first() or not self._gathers:
             alone = {"multiprocessing_options": _alone()} if self._gathers else {}
@@ -78,7 +73,7 @@ class Writer:
             self._saver = ocp.AsyncCheckpointer(
                 handler,
                 timeout_secs=_UPLOAD,
-                temporary_path_class=_ChecksummedPath,
+                temporary_path_class=_checksummed_path(mirror),
                 **alone,
             )
 
@@ -115,7 +110,7 @@ class Writer:
         """Remove a checkpoint by a rename, so that no reader finds half of it."""
         with processes.sharing_mistakes() if self._gathers else nullcontext():
             if processes.is_first():
-                withdraw(path)
+                self._mirror.remove(path)
                 vanished = path.with_name(path.name + UNFINISHED)
                 shutil.rmtree(vanished, ignore_errors=True)
                 with suppress(FileNotFoundError):  # someone removed it
@@ -140,33 +135,35 @@ def _whole(array: jax.Array) -> np.ndarray | None:
     return np.asarray(array) if processes.is_first() else None
 
 
-def is_scheduled(path: Path) -> bool:
+def is_scheduled(path: Path, mirror: Mirror) -> bool:
     """Whether a checkpoint was saved on schedule; True if its metadata is damaged.
 
     `read` then reports the damage.
     """
     try:
-        fetch_file(path, path / "_CHECKPOINT_METADATA")
+        mirror.pull_file(path, path / "_CHECKPOINT_METADATA")
         metadata = json.loads((path / "_CHECKPOINT_METADATA").read_bytes())
         return metadata["custom_metadata"] != _OFF_SCHEDULE
     except (OSError, ValueError, KeyError, TypeError, DamagedError):
         return True
 
 
-def find_damage(path: Path) -> str:
+def find_damage(path: Path, mirror: Mirror = LOCAL) -> str:
     """Say which file of a checkpoint is damaged; "" if none is. Same for all processes.
 
     Raises RemovedError if there is no such checkpoint.
     """
-    return _agree(path, _fetch_verified(path) if processes.is_first() else "")
+    damage = _pull_verified(path, mirror) if processes.is_first() else ""
+    return _agree(path, mirror, damage)
 
 
-def _fetch_verified(path: Path) -> str:
+def _pull_verified(path: Path, mirror: Mirror) -> str:
     """Download what is missing of a checkpoint; return its damage."""
     try:
-        fetch(path)
+        mirror.pull(path)
         damage = verify_checksums(path)
-        if damage and repair(path):
+        if damage and mirror.is_remote:
+            mirror.repair(path)
             damage = verify_checksums(path)
     except DamagedError as error:
         damage = str(error)
@@ -175,31 +172,33 @@ def _fetch_verified(path: Path) -> str:
     return damage
 
 
-def _agree(path: Path, damage: str) -> str:
+def _agree(path: Path, mirror: Mirror, damage: str) -> str:
     """Return the damage that any process found; RemovedError if the path is gone."""
     found = max(processes.gather(damage))
     if found and any(processes.gather(not path.exists())):
-        refresh(path)
+        mirror.refresh()
         raise RemovedError(
             f"checkpoint {path} was removed while it was read; read another one"
         )
     return found
 
 
-def read(path: Path, *, abstract: Any = None, field: str = "") -> tuple[Any, str]:
+def read(
+    path: Path, mirror: Mirror, *, abstract: Any = None, field: str = ""
+) -> tuple[Any, str]:
     """Read the state at `path` onto the shardings of `abstract`, or a field as numpy.
 
     Returns the state and "", or None and the damage, the same for all processes. Raises
     InputError if the tree or shapes differ, and RemovedError.
     """
-    found, damage = None, find_damage(path)
+    found, damage = None, find_damage(path, mirror)
     if not damage:
-        if is_copied(path) and not processes.is_first():
-            refresh(path)
-            damage = _fetch_verified(path)
+        if mirror.is_remote and not processes.is_first():
+            mirror.refresh()
+            damage = _pull_verified(path, mirror)
         if not damage:
             found, damage = _read_verified(path, abstract=abstract, field=field)
-        damage = _agree(path, damage)
+        damage = _agree(path, mirror, damage)
     return found, damage
 
 

@@ -23,7 +23,11 @@ _DIGEST_BYTES = 32
 
 
 def kept_average(
-    checkpoints: Sequence[Path], field: str, make: Callable[[], Any]
+    checkpoints: Sequence[Path],
+    field: str,
+    make: Callable[[], Any],
+    *,
+    is_damaged: Callable[[Path], object] = find_damage,
 ) -> Any:
     """Return nested dicts of numpy arrays: the file's if it has them, else `make()`'s.
 
@@ -48,7 +52,7 @@ def kept_average(
     with contextlib.suppress(OSError):
         content = file.read_bytes()
         known, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        if known == digest(content) and not any(map(find_damage, checkpoints)):
+        if known == digest(content) and not any(map(is_damaged, checkpoints)):
             return unflatten_dict(dict(np.load(io.BytesIO(content))), sep="/")
     average, buffer = make(), io.BytesIO()
     np.savez(buffer, **flatten_dict(average, sep="/"))

@@ -84,7 +84,7 @@ def test_a_given_tokeniser_is_used(config, tmp_path):
     assert tree(tmp_path / "beam") == tree(tmp_path / "here")
 
 
-def stop_after_two_shards(config, run, monkeypatch):
+def stop_after_two_shards(config, run, monkeypatch, url=""):
     """Let a pipeline stop. From then on the survey or these shards fail if repeated."""
     tokenise, written = ShardJob.tokenise, []
 
@@ -97,7 +97,7 @@ def stop_after_two_shards(config, run, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(ShardJob, "tokenise", fail_once)
         with pytest.raises(Exception, match="a worker died"):
-            prepare(config, run, pipeline=Beam("DirectRunner", ""))
+            prepare(config, run, pipeline=Beam("DirectRunner", "", url))
     monkeypatch.setattr(survey, "_read", None)
     monkeypatch.setattr(Beam, "survey", None)
 

@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.corpus.beam import Beam
 from jaxformer.corpus.preparation import prepare
-from jaxformer.remote.copy import local_copy, publish
+from jaxformer.runs.workdir import Workdir
 from tests.commands.object_stores.conftest import SCHEMES, names_in
 from tests.corpus.test_beam import PROCESSES, config, stop_after_two_shards  # noqa: F401
 from tests.corpus.test_preparation import tree
@@ -39,13 +39,15 @@ def test_a_stop_loses_no_shard(
 ):  # fmt: skip
     prepare(config, tmp_path / "undisturbed")
     url = f"{scheme}://bucket/stopped-beam"
-    run = local_copy(Path(url))
-    stop_after_two_shards(config, run, monkeypatch)
+    folder = Workdir(Path(url))
+    run = folder.path
+    stop_after_two_shards(config, run, monkeypatch, url)
     left = names_in(stores, url)
     assert len([name for name in left if name.endswith(".entry.json")]) == 2
     assert not any("/found." in name for name in left)
-    prepare(config, run, pipeline=Beam("DirectRunner", ""))
+    prepare(config, run, pipeline=Beam("DirectRunner", "", url))
     assert tree(run / "corpus") == tree(tmp_path / "undisturbed" / "corpus")
-    assert names_in(stores, url) == set()
-    publish(run / "corpus")
-    assert "corpus/train/00000.source.npy" in names_in(stores, url)
+    folder.mirror.push(run / "corpus")
+    names = names_in(stores, url)
+    assert "corpus/train/00000.source.npy" in names
+    assert not any(name.startswith(".corpus") for name in names)

@@ -59,7 +59,7 @@ def test_a_lost_connection_is_repeated_then_one_line(
 ):
     def lose(failures):
         lost = Unreachable(stores["s3"], failures)
-        monkeypatch.setattr(object_store, "_file_system", lambda _: lost)
+        monkeypatch.setattr(object_store, "file_system", lambda _: lost)
 
     lose(1)
     found = command("translate", workdir="s3://bucket/toy", stdin=toy.test)
@@ -77,23 +77,24 @@ def test_a_lost_connection_is_repeated_then_one_line(
 
 def test_a_stopped_download_leaves_no_file_in_the_copy(own, move, monkeypatch):
     """A kill would leave it there, and the folder would count as damaged."""
-    folder, found = run_copy.local_copy(Path(own("download"))), []
+    copy, found = run_copy.copy_of(own("download")), []
 
     def replace(source, target):
         found.append(Path(target).name)
-        assert folder not in Path(source).parents
+        assert copy.path not in Path(source).parents
         move_file(source, target)
 
     move_file = object_store.os.replace
     monkeypatch.setattr(object_store.os, "replace", replace)
-    run_copy.fetch(folder / "checkpoints" / "100")
+    copy.pull(copy.path / "checkpoints" / "100")
     assert "_CHECKPOINT_METADATA" in found
 
 
 def test_a_kill_while_a_folder_is_removed_leaves_no_half(own, move, monkeypatch):
     url = own("removed")
-    folder = run_copy.local_copy(Path(url))
-    run_copy.fetch(folder / "checkpoints" / "75")
+    copy = run_copy.copy_of(url)
+    folder = copy.path
+    copy.pull(folder / "checkpoints" / "75")
     store = object_store.Store(url)
     for name in store.names("checkpoints/75"):
         store.remove(name)
@@ -105,9 +106,9 @@ def test_a_kill_while_a_folder_is_removed_leaves_no_half(own, move, monkeypatch)
     with monkeypatch.context() as patched:
         patched.setattr(run_copy.shutil, "rmtree", stop)
         with pytest.raises(KeyboardInterrupt):
-            run_copy.refresh(folder)
+            copy.refresh()
     assert not (folder / "checkpoints" / "75").exists()
-    run_copy.refresh(folder)
+    copy.refresh()
     assert sorted(path.name for path in (folder / "checkpoints").glob("[!.]*")) == [
         "100",
         "50",
@@ -121,14 +122,14 @@ def test_a_checkpoint_that_training_removes_meanwhile_is_not_read(
     url, store = "s3://bucket/shrinking", stores["s3"]
     for name in names_in(stores, "s3://bucket/toy"):
         store.pipe_file(f"{url}/{name}", store.cat_file(f"s3://bucket/toy/{name}"))
-    refresh = run_copy._Copy.refresh
+    refresh = run_copy.RunCopy.refresh
 
     def refresh_and_remove(self, **named):
         refresh(self, **named)
         if store.exists(f"{url}/checkpoints/75"):
             store.rm(f"{url}/checkpoints/75", recursive=True)
 
-    monkeypatch.setattr(run_copy._Copy, "refresh", refresh_and_remove)
+    monkeypatch.setattr(run_copy.RunCopy, "refresh", refresh_and_remove)
     found = command("translate", workdir=url, stdin=["bo"])
     assert len(found.lines) == 1
     assert "steps 50, 100" in found.err
@@ -190,31 +191,31 @@ def test_a_stop_is_forgotten_when_another_machine_has_gone_on(
     more = config_flags("training", steps=steps)
     assert command("train", *more, workdir=url).result["step"] == steps
     move("first")
-    folder = run_copy.local_copy(Path(url))
+    folder = run_copy.copy_of(url).path
     assert not (folder / "checkpoints" / "110").exists()
     assert (folder / "checkpoints" / str(steps)).exists()
     for name in names_in(stores, url):
         stores["s3"].rm_file(f"{url}/{name}")
-    folder = run_copy.local_copy(Path(url))
+    folder = run_copy.copy_of(url).path
     assert not [*folder.glob("checkpoints/[0-9]*")]
 
 
 def test_a_reader_leaves_the_copy_of_a_trainer_alone(own, stores, move, monkeypatch):
     """In another process; here the lock is taken by hand."""
     url = own("read")
-    folder = run_copy.local_copy(Path(url))
+    folder = run_copy.copy_of(url).path
     (folder / "metrics.jsonl").write_text("ahead of the store")
     with FileLock(folder / ".lock"):
-        run_copy.local_copy(Path(url))
+        run_copy.copy_of(url)
         assert (folder / "metrics.jsonl").read_text() == "ahead of the store"
-    run_copy.local_copy(Path(url))
+    run_copy.copy_of(url)
     assert (folder / "metrics.jsonl").read_text() != "ahead of the store"
 
 
 def test_a_damaged_file_of_the_copy_is_downloaded_again(command, own, move, toy):
     url = own("repaired")
     first = command("translate", workdir=url, stdin=toy.test)
-    folder = run_copy.local_copy(Path(url))
+    folder = run_copy.copy_of(url).path
     for file in (folder / "checkpoints" / "100" / "state" / "d").glob("*"):
         file.write_bytes(file.read_bytes()[:-1] + b"x")
     assert command("translate", workdir=url, stdin=toy.test).lines == first.lines
@@ -226,9 +227,9 @@ def test_names_that_leave_their_folder_are_refused(own, stores, move, tmp_path):
     line = b"0" * 32 + b"  ../../../x\n"
     store.pipe_file(f"{url}/checkpoints/100/{CHECKSUMS}", sums + line)
     store.pipe_file(f"{url}//corpus/../../{CHECKSUMS}", b"")
-    folder = run_copy.local_copy(Path(url))
+    copy = run_copy.copy_of(url)
     with pytest.raises(InputError, match=r"names '../../../x'"):
-        run_copy.fetch(folder / "checkpoints" / "100")
+        copy.pull(copy.path / "checkpoints" / "100")
 
 
 def test_a_file_that_is_missing_in_the_store_is_one_line(

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.remote import copy as run_copy
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import CHECKSUMS
@@ -126,8 +125,8 @@ def test_a_run_that_was_taken_over_publishes_nothing(stores, move):
 
 
 def test_runs_may_be_nested(own, move):
-    inner = run_copy.local_copy(Path(own("nest/inner")))
-    outer = run_copy.local_copy(Path("s3://bucket/nest"))
+    inner = Workdir(Path(own("nest/inner"))).path
+    outer = Workdir(Path("s3://bucket/nest")).path
     assert (inner / "checkpoints" / "100").exists()
     assert not (outer / "checkpoints").exists()
 

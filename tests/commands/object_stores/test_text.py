@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pyarrow.parquet
 import pytest
 
-from jaxformer.remote import object_store
 from jaxformer.system.errors import InputError
+from jaxformer.system.files import file_name
+from jaxformer.text import locations
 from jaxformer.text.lines import read_lines
 from jaxformer.text.records import read_parquet
 from tests.commands.object_stores.conftest import SCHEMES
@@ -25,14 +26,14 @@ def test_text_is_read_by_globs(stores, scheme, ending):
         content = "".join(f"{line}\n" for line in lines[part::2]).encode()
         content = gzip.compress(content) if ending else content
         store.pipe_file(f"{url}/part{part}.tsv{ending}", content)
-    found = object_store.find_files(f"{url}/part*.tsv{ending}")
-    assert [*map(object_store.file_name, found)] == [
+    found = locations.find_files(f"{url}/part*.tsv{ending}")
+    assert [*map(file_name, found)] == [
         f"{url}/part{part}.tsv{ending}" for part in range(2)
     ]
     assert [*chain(*map(read_lines, found))] == lines[::2] + lines[1::2]
-    before = object_store.size_and_time(found[0])
+    before = locations.size_and_time(found[0])
     store.pipe_file(f"{url}/part0.tsv{ending}", gzip.compress(b"c\td\n"))
-    assert object_store.size_and_time(found[0]) != before
+    assert locations.size_and_time(found[0]) != before
     with pytest.raises(InputError, match=f"{url}/x.tsv cannot be read: No such file"):
         next(read_lines(Path(f"{url}/x.tsv")))
 
@@ -53,7 +54,7 @@ def test_text_is_read_from_parquet_files(stores):
 
 def test_a_file_that_cannot_be_opened_is_not_closed(monkeypatch):
     """Python closes a file in its finaliser, and 3.11 does not report what fails."""
-    failed, close = [], object_store._Reader.close
+    failed, close = [], locations._Reader.close
 
     def closed(reader):
         try:
@@ -65,9 +66,9 @@ def test_a_file_that_cannot_be_opened_is_not_closed(monkeypatch):
         raise FileNotFoundError
 
     store = SimpleNamespace(open=fail)
-    monkeypatch.setattr(object_store, "_file_system", lambda _: store)
-    monkeypatch.setattr(object_store._Reader, "close", closed)
+    monkeypatch.setattr(locations, "file_system", lambda _: store)
+    monkeypatch.setattr(locations._Reader, "close", closed)
     with pytest.raises(FileNotFoundError, match="s3://bucket/x"):
-        object_store.open_bytes(Path("s3://bucket/x"))
+        locations.open_bytes(Path("s3://bucket/x"))
     gc.collect()
     assert failed == []
