@@ -14,7 +14,7 @@ from jaxformer.config.sections import OptimizerConfig, TrainingConfig
 from jaxformer.configs import convs2s, lstm, wmt_base
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.side_by_side import number_of_searches
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translator import Translator
 from jaxformer.models.architectures import config_type, make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.tokens import EOS

@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import harness
-from jaxformer.decoding.translate import Hypothesis
+from jaxformer.decoding.parts import Hypothesis
 from jaxformer.serving.batching import Limits
 from jaxformer.serving.server import Service, listen
 from jaxformer.system.errors import InputError

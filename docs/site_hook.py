@@ -22,7 +22,7 @@ from jaxformer.runs.config_files import read_config_file, sections_of
 ROOT = Path(__file__).parents[1]
 SOURCE = "https://github.com/jaxformer/jaxformer/blob/main"
 PUBLIC_MODULES = (
-    "config.sections", "decoding.options", "decoding.translate", "reports.attention",
+    "config.sections", "decoding.options", "decoding.translator", "reports.attention",
     "models.sequence_model", "models.architectures", "models.transformer.config",
     "models.recurrent.config", "models.convolutional.config", "models.attention",
     "models.masks",

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jaxformer.decoding import translate
-from jaxformer.runs.translators import open_translator
+from jaxformer.decoding import translator as decoding
+from jaxformer.decoding.options import ModelChoice, TranslateRequest
+from jaxformer.runs.open import open_translator
+from jaxformer.runs.run import open_run
+from jaxformer.runs.texts import of_tag
 from jaxformer.system.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,8 +22,11 @@ def Translator(
     ensemble: Sequence[str | Path] = (),
     rerank: Sequence[str | Path] = (),
     rerank_weights: Sequence[float] = (),
-    **options: Any,
-) -> translate.Translator:
+    comet: str | Path | None = None,
+    comet_python: str | Path | None = None,
+    dtype: str | None = None,
+    **options: object,
+) -> decoding.Translator:
     """Open the run in `workdir` for translation.
 
     `checkpoint` is a step, "latest", "best" or "average:N"; `ensemble` names workdirs
@@ -38,18 +44,23 @@ def Translator(
     for name, folders in (("ensemble", ensemble), ("rerank", rerank)):
         if isinstance(folders, str | Path):
             raise TypeError(f"{name} is one folder, {folders}; give a list")
-    folders = {
-        "ensemble": [Path(folder) for folder in ensemble],
-        "rerank": [Path(folder) for folder in rerank],
-    }
-    options = {"split_sentences": True, "rerank_weights": rerank_weights, **options}
-    options = {"checkpoint": checkpoint, **folders, **options}
-    _, translator = open_translator(Path(workdir), **options)
-    return translator
+    models = ModelChoice(
+        checkpoint=checkpoint,
+        ensemble=tuple(map(Path, ensemble)),
+        rerank=tuple(map(Path, rerank)),
+        rerank_weights=tuple(rerank_weights),
+        comet=comet and Path(comet),
+        comet_python=comet_python and Path(comet_python),
+        dtype=dtype,
+    )
+    request = TranslateRequest(options)
+    run = of_tag(open_run(Path(workdir), dtype=dtype), request.tag)
+    found = request.resolve(run.config, split_sentences=True)
+    return open_translator(run, models, found)
 
 
 def attention_view(
-    translator: translate.Translator,
+    translator: decoding.Translator,
     sources: str | Sequence[str],
     targets: str | Sequence[str] | None = None,
 ) -> "AttentionView":

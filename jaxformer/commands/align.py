@@ -12,16 +12,16 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from jaxformer.decoding.forced import pharaoh
+from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Encode
 from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
-from jaxformer.runs.texts import read_text
-from jaxformer.runs.translators import open_translator
+from jaxformer.runs.texts import of_tag, read_text
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output, write_atomically
@@ -38,7 +38,8 @@ def run(
     source: Path | None,
     reference: Path | None,
     split: str,
-    **options: Any,
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> None:
     """Align the pairs of two files or of a split in the first process."""
     if output is not None and (output.exists() or output.suffix != ".npz"):
@@ -46,9 +47,11 @@ def run(
             f"--output={output} exists, or is not called .npz; give a new .npz file"
         )
     require_output(output)
-    this, translator = open_translator(workdir, config, **options)
-    whole, tag = open_run(workdir, config), translator.options.tag
-    _, text = read_text(whole, source, reference, split, tag)
+    whole = open_run(workdir, config)
+    this = of_tag(whole, options.tag)
+    found = options.resolve(this.config)
+    translator = open_translator(this, models, found)
+    _, text = read_text(whole, source, reference, split, found.tag)
     translator.require_fit(*text)
     if not processes.is_first():
         return

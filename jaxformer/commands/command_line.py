@@ -11,11 +11,13 @@ from jaxformer.commands.flags import (
     COMMANDS,
     COMMON,
     FLAGS,
+    MODELS,
     TRANSLATION,
     Flag,
     numbers,
 )
 from jaxformer.config.settings import check_bounds, read_value
+from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.evaluation import published
 from jaxformer.runs.config_files import ConfigRequest, describe_keys, read_config_file
 from jaxformer.system.errors import InputError, did_you_mean
@@ -86,11 +88,16 @@ def parse(argv: Sequence[str]) -> Arguments:
         raise InputError(f"--workdir is missing; for example: {USAGE}")
     values = None if chosen.config is None else read_config_file(chosen.config)
     request = ConfigRequest(values, tuple(overrides), given.pop("init_from", None))
-    flags = {"config": request}
-    for name in given.keys() & {"workdir", *command.flags}:
-        # TranslateOptions has the defaults of a translation's flags.
-        if given[name] is not None or name not in TRANSLATION:
-            flags[name] = given[name]
+    flags: dict[str, Any] = {"config": request}
+    own = {name: given[name] for name in given.keys() & {"workdir", *command.flags}}
+    if options := own.keys() & {*TRANSLATION}:
+        # The run's config has the defaults of a translation's flags.
+        chosen = {name: own.pop(name) for name in options}
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        flags["options"] = TranslateRequest(chosen)
+    if models := own.keys() & {*MODELS}:
+        flags["models"] = ModelChoice(**{name: own.pop(name) for name in models})
+    flags |= own
     return Arguments(mode, {name: given[name] for name in CLUSTER}, flags)
 
 
@@ -176,7 +183,7 @@ class _Join(argparse.Action):
     """Joins the lists of a flag that is given several times."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
-        setattr(namespace, self.dest, [*getattr(namespace, self.dest), *values])
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), *values))
 
 
 def _read(flag: Flag, text: str) -> Any:

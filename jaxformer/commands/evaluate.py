@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxformer.decoding.options import (
+    ModelChoice,
+    TranslateOptions,
+    TranslateRequest,
+)
 from jaxformer.decoding.parts import split_tag
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.comet_scores import Comet
 from jaxformer.evaluation.evaluator import Evaluation, Text
 from jaxformer.runs.config_files import ConfigRequest
-from jaxformer.runs.run import Run, keep_compiled, open_run
+from jaxformer.runs.open import make_evaluator, open_comet, open_translator
+from jaxformer.runs.run import Run, open_run
 from jaxformer.runs.texts import files_of_split, read_text
-from jaxformer.runs.translators import make_evaluator, open_models
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output, write_atomically
@@ -32,10 +37,8 @@ def run(
     source: Path | None,
     reference: Path | None,
     split: str,
-    comet: Path | None,
-    comet_python: Path | None,
-    dtype: str | None,
-    **options: Any,
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> dict:
     """Return BLEU, chrF, NLL and perplexity; `output` gets a translation per line.
 
@@ -44,9 +47,8 @@ def run(
     require_output(output)
     if output is not None and output.suffix in COMPRESSED:
         raise InputError(f"--output={output} would be plain text; choose another name")
-    metric = open_comet(comet, comet_python, options.get("minimum_bayes_risk"))
-    whole, tag = open_run(workdir, config, dtype), options.get("tag", "")
-    this, text = read_text(whole, source, reference, split, tag)
+    whole = open_run(workdir, config, models.dtype)
+    this, text = read_text(whole, source, reference, split, options.tag)
     if output is not None and output.exists():
         given = [path for path in (source, reference) if path]
         given = given or files_of_split(whole, split)
@@ -54,29 +56,21 @@ def run(
             raise InputError(
                 f"--output={output} is a file of the text to score; choose another name"
             )
-    done, _ = evaluate(this, text, comet=metric, dtype=dtype, **options)
+    found = options.resolve(this.config)
+    metric = None
+    with processes.sharing_mistakes():
+        # Where it is used: in process 0, or in all to choose among samples.
+        if processes.is_first() or found.minimum_bayes_risk == "comet":
+            metric = open_comet(models)
+    done, _ = evaluate(this, text, models, found, metric)
     if output is not None and processes.is_first():
         write_atomically(output, "".join(f"{line}\n" for line in done.translations))
     return {
         **{key: done.scores[key] for key in REPORTED},
         "every_bleu": [each._asdict() for each in done.every_bleu],
         "sentences": len(text.sources),
-        **(comet_score(this, text, done.translations, metric) if comet else {}),
+        **(comet_score(this, text, done.translations, metric) if models.comet else {}),
     }
-
-
-def open_comet(
-    checkpoint: Path | None, python: Path | None, utility: str | None
-) -> Comet | None:
-    """Open COMET where it is used: in process 0, or in all to choose among samples."""
-    if checkpoint is None:
-        if python is not None:
-            raise InputError(f"--comet_python={python} is for --comet; give both")
-        return None
-    with processes.sharing_mistakes():
-        if processes.is_first() or utility == "comet":
-            return Comet(checkpoint, python)
-    return None
 
 
 def comet_score(
@@ -97,18 +91,19 @@ def comet_score(
 def evaluate(
     run: Run,
     text: Text,
-    **options: Any,
+    models: ModelChoice,
+    options: TranslateOptions,
+    comet: Comet | None = None,
 ) -> tuple[Evaluation, Translator]:
     """Translate and score a text under every scorer; log the scores.
 
-    `options` are as for `open_models`.
+    `comet` is as for `open_choice`.
     """
-    keep_compiled()
-    params, options = open_models(run, **options)
-    evaluator = make_evaluator(run, text, **options)
-    done = evaluator(params, under_all=True)
-    if options["members"]:  # the loss is that of the first model
+    translator = open_translator(run, models, options, comet)
+    evaluator = make_evaluator(run, text, translator)
+    done = evaluator(translator.params[0], under_all=True)
+    if models.ensemble:  # the loss is that of the first model
         no_loss = dict.fromkeys(("loss", "nll", "ppl", "accuracy"))
         done = done._replace(scores=done.scores | no_loss)
     logger.info("%s", done)
-    return done, evaluator.translator
+    return done, translator

@@ -5,11 +5,14 @@ import json
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from jaxformer.commands.reproduce import CHOOSING, RECORD
 from jaxformer.config.sections import Config, TrainingConfig
-from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.options import (
+    ModelChoice,
+    TranslateOptions,
+    TranslateRequest,
+)
 from jaxformer.exports.ctranslate2 import write_ctranslate2
 from jaxformer.exports.marian import export_marian
 from jaxformer.exports.model_card import Facts, TextScores, text_name, write_card
@@ -28,13 +31,13 @@ def run(
     *,
     config: ConfigRequest,
     workdir: Path,
-    checkpoint: str | None,
     format: str | None,
     quantization: str,
     output: Path | None,
     source_length: int | None,
     license: str | None,
-    **search: Any,
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> dict:
     """Write the model of a workdir for a program into the new folder `output`.
 
@@ -59,8 +62,8 @@ def run(
         )
     this = open_run(workdir, config)
     require_exportable(this.config.model)
-    params = read_parameters(this, checkpoint)
-    options = TranslateOptions(**(vars(this.config.decoding) | search))
+    params = read_parameters(this, models.checkpoint)
+    search = TranslateOptions(**{**vars(this.config.decoding), **options.given})
     write = {
         "ctranslate2": partial(write_ctranslate2, quantization=quantization),
         "huggingface": export_marian,
@@ -71,12 +74,14 @@ def run(
     with processes.sharing_mistakes():
         if processes.is_first():
             with new_folder(path) as folder:
-                write(folder, this.config, params, this.tokenizer, options)
+                write(folder, this.config, params, this.tokenizer, search)
                 if format == "huggingface":
                     facts = Facts(
-                        pairs_of(this), scores_of(this, checkpoint, options), license
+                        pairs_of(this),
+                        scores_of(this, models.checkpoint, search),
+                        license,
                     )
-                    write_card(folder, this.config, params, options, facts)
+                    write_card(folder, this.config, params, search, facts)
                 size = sum(file.stat().st_size for file in folder.iterdir())
     size = processes.from_first(size)
     return {

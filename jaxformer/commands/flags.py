@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.config.settings import MOST_LENGTH, kind_of, read_value
-from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.options import ModelChoice, TranslateOptions
 
 DAY = 86_400  # seconds
 
@@ -157,6 +157,7 @@ _TRANSLATION_FLAGS = [  # the config alone sets `extra_length`
     if field.name != "extra_length"
 ]
 TRANSLATION = tuple(flag.name for flag in _TRANSLATION_FLAGS)
+MODELS = tuple(field.name for field in dataclasses.fields(ModelChoice))
 FLAGS = {flag.name: flag for flag in (*FLAG_LIST, *_TRANSLATION_FLAGS)}
 CLUSTER = (
     "coordinator_address", "num_processes", "process_id", "join_timeout",

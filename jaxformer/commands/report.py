@@ -13,7 +13,8 @@ from typing import Any
 
 from jaxformer.commands.evaluate import evaluate
 from jaxformer.decoding.forced import Attention
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.options import ModelChoice, TranslateRequest
+from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.evaluator import Text as Pairs
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.reports import run as report
@@ -40,7 +41,8 @@ def run(
     source: Path | None,
     reference: Path | None,
     split: str,
-    **options: Any,
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> dict | None:
     """Write the page to `output` and its data beside it; returns where, and BLEU.
 
@@ -60,14 +62,13 @@ def run(
     has_test = test or data.corpus.startswith("builtin")
     if source is None and split == "test" and not has_test:
         split = "dev"
-    tag = options.get("tag", "")
     texts = {
-        name: name_text(each, source, reference, split, tag)
+        name: name_text(each, source, reference, split, options.tag)
         for name, each in runs.items()
     }
     text = report.require_one_text({name: text for name, (_, text) in texts.items()})
     described = [
-        describe(name, each, texts[name][0], text, examples, options)
+        describe(name, each, texts[name][0], text, examples, models, options)
         for name, each in runs.items()
     ]
     if not processes.is_first():
@@ -107,7 +108,8 @@ def describe(
     of_text: Run,
     text: Text | None,
     examples: int,
-    options: dict[str, Any],
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> tuple[dict[str, Any], list[str] | None]:
     """Return the report's data of a run, and its translations if it is trained.
 
@@ -127,8 +129,9 @@ def describe(
     if run.workdir.has_checkpoints():
         logger.info("report: %s", name)
         pairs = Pairs(text.sources, text.references)
-        done, translator = evaluate(of_text, pairs, **options)
-        facts["checkpoint"] = options["checkpoint"]  # None: as the config says
+        found = options.resolve(of_text.config)
+        done, translator = evaluate(of_text, pairs, models, found)
+        facts["checkpoint"] = models.checkpoint  # None: as the config says
         facts["parameters"] = parameter_count(translator.params[0])
         if processes.is_first():
             align = partial(aligned, translator) if translator.has_attention else None
@@ -156,7 +159,7 @@ def aligned(translator: Translator, source: str, target: str) -> Attention | Non
 
     A line in several parts has none, nor has a pair that the model cannot hold.
     """
-    if len(translator.sentences(source)) > 1:
+    if len(translator.text.sentences(source)) > 1:
         return None
     tokenizer = translator.tokenizer
     (ids,), (other,) = tokenizer.encode([source]), tokenizer.encode_target([target])

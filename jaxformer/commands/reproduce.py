@@ -15,6 +15,7 @@ import jax
 
 from jaxformer.commands import train
 from jaxformer.commands.evaluate import evaluate
+from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.evaluation import published
 from jaxformer.evaluation.metrics import SCORERS
 from jaxformer.exports.model_card import text_name
@@ -45,11 +46,13 @@ def run(
     source: Path | None,
     reference: Path | None,
     split: str,
-    **options: Any,
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> dict:
     """Reproduce one row and return the result, or list all rows."""
+    flags = {"checkpoint": models.checkpoint, **options.given}
     if row is None:
-        given = {"steps": steps, "source": source, "reference": reference, **options}
+        given = {"steps": steps, "source": source, "reference": reference, **flags}
         for name, value in {**given, "config": config.values}.items():
             if value is not None:
                 raise InputError(f"--{name} is for one row; add --row=NAME")
@@ -63,7 +66,7 @@ def run(
     texts = {"source": source, "reference": reference, "split": split}
     folder = Workdir(workdir)
     with folder.owned():  # or another process might train it on meanwhile
-        return reproduce(row, folder.path, config, theirs, texts, options)
+        return reproduce(row, folder.path, config, theirs, texts, models, options)
 
 
 def reproduce(
@@ -72,7 +75,8 @@ def reproduce(
     config: ConfigRequest,
     theirs: Values,
     texts: dict[str, Any],
-    options: dict[str, Any],
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> dict:
     """Train a row with `config` and score it; `theirs` is the published config."""
     ours, folder = config.values, Workdir(workdir)
@@ -86,7 +90,7 @@ def reproduce(
             return {"row": row, **trained}
     this = open_run(workdir, config)
     this, text = read_text(this, **texts)
-    done, _ = evaluate(this, text, **options)
+    done, _ = evaluate(this, text, models, options.resolve(this.config))
     # A run that was trained before may have other values of keys that may change. The
     # record has those of training, and the command has those of scoring.
     scored = {"training": CHOOSING, "data": ("test", "test_source", "test_target")}
@@ -96,7 +100,7 @@ def reproduce(
         record[name] |= {key: ours[name][key] for key in keys}
     # The record has lists where a config file has tuples.
     ours, theirs = (json.loads(json.dumps(each)) for each in (record, theirs))
-    flags = {**options, **texts}
+    flags = {"checkpoint": models.checkpoint, **options.given, **texts}
     changed = reproduction.changed_values(ours, theirs) + [
         f"--{name}={value}"
         for name, value in flags.items()

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.decoding.forced import TeacherForcing
+from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import require_numbers
 from jaxformer.evaluation.evaluator import PairScorer
 from jaxformer.runs.config_files import ConfigRequest
@@ -26,11 +27,11 @@ def run(
     config: ConfigRequest,
     workdir: Path,
     details: bool,
-    checkpoint: str | None,
     source: Path | None,
     reference: Path | None,
     split: str,
-    tag: str = "",
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> dict:
     """Sum the log-probability of sentence pairs, in nats.
 
@@ -41,16 +42,16 @@ def run(
     keep_compiled()
     this = open_run(workdir, config)
     if reference is not None and reference.suffix == ".jsonl":
-        if source is not None or tag:
+        if source is not None or options.tag:
             raise InputError(
                 f"{reference} holds its sources; leave out --source and --tag"
             )
         given = read_found(reference)
     else:
-        _, text = read_text(this, source, reference, split, tag)
+        _, text = read_text(this, source, reference, split, options.tag)
         pairs = enumerate(zip(*text, strict=True), start=1)
         given = [({"line": line}, *pair) for line, pair in pairs]
-    params = load_parameters(this, checkpoint)
+    params = load_parameters(this, models.checkpoint)
     batch_tokens = this.config.decoding.batch_tokens
     rows = batch_sharding(local_mesh())
     forcing = TeacherForcing(

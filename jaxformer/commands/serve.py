@@ -4,14 +4,15 @@ from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
+from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import split_tag
-from jaxformer.decoding.served import ServedTranslator
+from jaxformer.decoding.request_queue import RequestQueue
 from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
-from jaxformer.runs.translators import open_translator
+from jaxformer.runs.texts import of_tag
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.text.lines import read_lines
@@ -26,7 +27,13 @@ def run(
     host: str,
     port: int,
     host_names: str | None,
-    **options: Any,
+    max_request_pieces: int,
+    max_batch: int,
+    max_queue: int,
+    request_timeout: float,
+    shutdown_timeout: float,
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> dict:
     """Serve until asked to stop; return the numbers of requests and sentences."""
     if processes.are_several():
@@ -35,13 +42,16 @@ def run(
             "--num_processes=1, behind a load balancer"
         )
     try:
-        from jaxformer.serving.server import Limits, Service, listen
+        from jaxformer.serving.batching import MAX_ATTENTION_PIECES, Limits
+        from jaxformer.serving.server import Service, listen
     except ModuleNotFoundError as error:
         raise InputError(
             f"--mode=serve needs {error.name}, which is not installed; "
             "pip install 'jaxformer[serve]', or -e '.[serve]' in a checkout"
         ) from error
-    limits = Limits(**{name: options.pop(name) for name in Limits._fields})
+    limits = Limits(
+        max_request_pieces, max_batch, max_queue, request_timeout, shutdown_timeout
+    )
     if 2 * limits.max_request_pieces > limits.max_queue:
         raise InputError(
             f"--max_request_pieces={limits.max_request_pieces} exceeds half of "
@@ -60,18 +70,20 @@ def run(
                 "without port"
             )
     with closing(listen(host, port)) as opened:
+        whole = open_run(workdir, config, models.dtype)
+        this = of_tag(whole, options.tag)
         # Requests may ask for as many candidates as the beam is wide.
-        whole = open_run(workdir, config).config
-        n_best = options.get("beam_size", whole.decoding.beam_size)
-        options = {"n_best": n_best, "split_sentences": True, **options}
-        this, translator = open_translator(
-            workdir, config, kind=ServedTranslator, **options
+        n_best = options.resolve(this.config).beam_size
+        found = options.resolve(this.config, n_best=n_best, split_sentences=True)
+        translator = open_translator(this, models, found, most_searches=1)
+        requests = RequestQueue(
+            translator, slots=max_batch, attention=MAX_ATTENTION_PIECES
         )
-        data = this.config.data
+        data, only_tag = this.config.data, whole.config.data.only_tag
         # Only a run with one tag adds it to a text.
-        tag_of = this.tokenizer.language_code if whole.data.only_tag else lambda _: ""
+        tag_of = this.tokenizer.language_code if only_tag else lambda _: ""
         return Service(
-            translator,
+            requests,
             opened,
             languages=(data.source_language, data.target_language),
             limits=limits,

@@ -11,13 +11,15 @@ import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from jaxformer.decoding.forced import joined_links, pharaoh
+from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis, best_texts
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translator import Translator
 from jaxformer.runs.config_files import ConfigRequest
-from jaxformer.runs.translators import open_translator
+from jaxformer.runs.open import open_translator
+from jaxformer.runs.run import open_run
+from jaxformer.runs.texts import of_tag
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.text.lines import read_lines
@@ -54,13 +56,15 @@ def run(
     phrases: Path | None,
     json: bool,
     alignment: bool,
-    **options: Any,
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> None:
     """Translate standard input line by line; a blank line stays blank.
 
     Of several processes the first one reads and writes, and all translate.
     """
-    _, translator = open_translator(workdir, config, **options)
+    run = of_tag(open_run(workdir, config, models.dtype), options.tag)
+    translator = open_translator(run, models, options.resolve(run.config))
     in_json = json or alignment or translator.options.n_best > 1
     blocks, given = read_blocks(sys.stdin.buffer), {}
     if prefix or phrases:

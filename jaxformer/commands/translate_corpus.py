@@ -18,12 +18,13 @@ import jax
 import numpy as np
 
 from jaxformer.config.data import DataConfig
+from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translator import Translator
 from jaxformer.runs.config_files import ConfigRequest
-from jaxformer.runs.run import keep_compiled, load_parameters, open_run
+from jaxformer.runs.open import open_translator
+from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_corpus, of_tag
-from jaxformer.runs.translators import make_translator, open_members
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.progress import progress, track
@@ -47,10 +48,8 @@ def run(
     corpus: str,
     languages: bool,
     least_log_probability: float | None,
-    checkpoint: str | None,
-    ensemble: tuple[Path, ...],
-    dtype: str | None,
-    **options: Any,
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> dict:
     """Translate the lines of `source` into the folder `output`; return counts.
 
@@ -59,8 +58,7 @@ def run(
     for name, path in {"source": source, "output": output}.items():
         if path is None:
             raise InputError(f"--{name} is missing; give the text and a new folder")
-    keep_compiled()
-    this, tag = open_run(workdir, config, dtype), options.get("tag", "")
+    this, tag = open_run(workdir, config, models.dtype), options.tag
     this = of_corpus(this, corpus) if corpus else of_tag(this, tag)
     data = this.config.data
     if tag and data.tag not in ("", tag):
@@ -73,10 +71,7 @@ def run(
             f"the run translates {data.direction}, and the files are named by language"
         )
     found = open_languages(data) if languages else None
-    params = load_parameters(this, checkpoint)
-    members = open_members(this, ensemble, checkpoint, dtype)
-    models = [(this, params), *members]
-    translator = make_translator(this, params, members=members, **options)
+    translator = open_translator(this, models, options.resolve(this.config))
     limit = min(data.max_length, translator.longest or data.max_length)
     data = replace(
         data, tag=translator.options.tag, max_length=limit, corpora=(), columns=()
@@ -94,7 +89,7 @@ def run(
                     **text, "parameters": hash_parameters(translator.params),
                     "tokenizer": this.tokenizer.hash, "direction": data.direction,
                     "max_length": limit, "max_ratio": data.max_ratio,
-                    "dtypes": [run.config.model.dtype for run, _ in models],
+                    "dtypes": [model.dtype for model in translator.models],
                     "languages": languages, "least_log_probability": least,
                     **vars(translator.options),
                 }  # fmt: skip

@@ -7,14 +7,14 @@ picture one. An existing --output is replaced.
 
 import sys
 from pathlib import Path
-from typing import Any
 
+from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.reports.attention import ENDINGS, AttentionView
 from jaxformer.reports.attention_data import attend
 from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
-from jaxformer.runs.texts import read_text
-from jaxformer.runs.translators import open_translator
+from jaxformer.runs.texts import of_tag, read_text
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output
@@ -34,23 +34,23 @@ def run(
     layer: int | None,
     heads: str | None,
     view: str,
-    **options: Any,
+    models: ModelChoice,
+    options: TranslateRequest,
 ) -> dict | None:
     """Write `output`, by default attention.html in the workdir, in process 0."""
     file = output or workdir / "attention.html"
     numbers = heads.split(",") if heads is not None else []
     if not all(number.isdecimal() for number in numbers):
         raise InputError(f"--heads={heads} is no list such as --heads=1,3")
-    beam_size = open_run(workdir, config).config.decoding.beam_size
+    this = of_tag(open_run(workdir, config), options.tag)
     require_output(file, ENDINGS)
-    n_best = min(ALTERNATIVES, options.get("beam_size", beam_size))
-    options = {"n_best": n_best, **options}
-    this, translator = open_translator(workdir, config, **options)
+    n_best = min(ALTERNATIVES, options.resolve(this.config).beam_size)
+    found = options.resolve(this.config, n_best=n_best)
+    translator = open_translator(this, models, found)
     if not processes.is_first():  # opening needs all of them
         return None
     if reference is not None:
-        tag = translator.options.tag
-        _, (sources, targets) = read_text(this, source, reference, "test", tag)
+        _, (sources, targets) = read_text(this, source, reference, "test", found.tag)
     else:
         given = source and read_lines(source)
         given = given or decode_lines(sys.stdin.buffer, "standard input")

@@ -95,7 +95,7 @@ class Engine:
         turn = self._turn + task.before
         heapq.heappush(self._waiting, _Waiting(turn, next(self._numbers), task))
 
-    def cancel(self, request: Any) -> None:
+    def cancel(self, request: object) -> None:
         """Drop the tasks of a request, waiting or in flight.
 
         Their slots are free at once; nothing reads what these rows still compute.

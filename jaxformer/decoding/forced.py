@@ -16,8 +16,7 @@ import numpy as np
 
 from jaxformer.batch import Batch
 from jaxformer.config.data import TAG
-from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.parts import require_numbers, tagged
+from jaxformer.decoding.parts import require_numbers
 from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
 from jaxformer.decoding.tasks import pad_rows
 from jaxformer.models.sequence_model import Model, require_positions
@@ -252,56 +251,3 @@ def _ids_of(
         ends = [at for at, token in enumerate(ids, start=1) if token == EOS]
         found.append([ids[a:b] for a, b in itertools.pairwise([0, *ends])])
     return found
-
-
-class GivenPairs:
-    """Methods of a translator for given pairs; sources get tags as in translating."""
-
-    tokenizer: Tokenizer
-    options: TranslateOptions
-    params: Sequence[Any]  # of the members of an ensemble
-    _forced: TeacherForcing  # of the first one
-
-    @property
-    def has_attention(self) -> bool:
-        """Whether the first member has attention to show."""
-        return self._forced.has_attention(self.params[0])
-
-    def require_fit(self, sources: Sequence[Side], targets: Sequence[Side]) -> None:
-        """Raise InputError for a pair that `attention` and `score` cannot take."""
-        self._forced.pairs([*map(self.tagged, sources)], targets)
-
-    def tagged(self, side: Side) -> Side:
-        """Return a side as a source, with its tag; pieces are not changed."""
-        how = self.options.tag, self.tokenizer.language_code
-        return tagged(side, *how) if isinstance(side, str) else side
-
-    def attention(self, source: Side, target: Side) -> Attention:
-        """Return the attention maps of the first member for one pair.
-
-        A side is a text, or pieces of one part. Raises InputError for several parts.
-        """
-        parts = self.attention_of_parts(source, target)
-        if len(parts) > 1:
-            raise InputError(
-                f"the pair has {len(parts)} parts, and attention is that of one; call "
-                "attention_of_parts"
-            )
-        return parts[0]
-
-    def attention_of_parts(self, source: Side, target: Side) -> list[Attention]:
-        """Return the attention maps of each part of a hypothesis, given as pieces."""
-        return self._forced.attention(self.params[0], self.tagged(source), target)
-
-    def score(
-        self, sources: Sequence[Side], targets: Sequence[Side]
-    ) -> list[PairScore]:
-        """Score given translations, token by token, with the first member.
-
-        A side is a text, which is tokenised, or the pieces of a `Hypothesis`, which has
-        its log-probability again. Raises InputError for pieces that do not fit.
-        """
-        sources = [*map(self.tagged, sources)]
-        found = self._forced.score(self.params[0], sources, targets)
-        require_numbers([each.log_probability for each in found])
-        return found

@@ -1,8 +1,10 @@
-"""The options of a search and of a translation."""
+"""The options of a search and of a translation, and the models that it uses."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from jaxformer.config.sections import DecodingConfig, SearchConfig
+from jaxformer.config.sections import Config, DecodingConfig, SearchConfig
 from jaxformer.config.settings import SEED, setting
 from jaxformer.system.errors import InputError
 
@@ -126,3 +128,55 @@ class TranslateOptions(SearchOptions, DecodingConfig):
             raise InputError(
                 "minimum_bayes_risk chooses among samples; set a temperature"
             )
+
+
+@dataclass(frozen=True)
+class TranslateRequest:
+    """Options of a translation that a caller gives; a run has the others."""
+
+    given: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def tag(self) -> str:
+        return self.given.get("tag", "")
+
+    def resolve(self, config: Config, **defaults: object) -> TranslateOptions:
+        """Complete the options by `defaults`, then by the config of the run.
+
+        Raises InputError for options that no search has, TypeError for unknown ones.
+        """
+        data = config.data
+        of_run = {"tag": data.only_tag, "max_source_length": data.max_length}
+        return TranslateOptions(
+            **{**of_run, **vars(config.decoding), **defaults, **self.given}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelChoice:
+    """The parameters of a run, and the models beside it.
+
+    `checkpoint` is a step, "latest", "best" or "average:N"; None: what the config asks
+    for. `ensemble` are workdirs of models whose probabilities are averaged with the
+    run's, with the same choice of a checkpoint. `rerank` are workdirs of models that
+    score the hypotheses again, with one of `rerank_weights` each, one for all, or 1.
+    `comet` is the checkpoint of a COMET model, and `comet_python` the Python that loads
+    it. `dtype` is the type of the factors of products, of all models, "auto" the type
+    that is fastest here; None: that of each config.
+    """
+
+    checkpoint: str | None = None
+    ensemble: tuple[Path, ...] = ()
+    rerank: tuple[Path, ...] = ()
+    rerank_weights: tuple[float, ...] = ()
+    comet: Path | None = None
+    comet_python: Path | None = None
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.comet is None and self.comet_python is not None:
+            raise InputError(
+                f"comet_python={self.comet_python} is for comet; give both"
+            )
+        if self.rerank_weights and not self.rerank:
+            raise InputError("rerank_weights is for rerank; give both")

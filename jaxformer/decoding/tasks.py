@@ -1,7 +1,7 @@
 """Sentences to decode, as arrays."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,8 @@ class Task(NamedTuple):
     prefix: Sequence[int] = ()
     seed: int = 0
     done: Callable[[SearchResult], None] | None = None  # gets NumPy arrays [W, ...]
-    request: Any = None  # whose tasks are cancelled together
+    request: object = None  # whose tasks are cancelled together
     before: int = 0  # source tokens of the earlier tasks of the request
-    is_large: bool = False  # the request has many tokens
     phrases: Sequence[Sequence[int]] = ()  # `distinct` ones that it contains
     text: str = ""  # of the source, its tag included
 

@@ -18,7 +18,7 @@ from jaxformer.corpus.pipeline import evaluation_batches
 from jaxformer.corpus.plan import make_plan
 from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.decoding.parts import best_texts
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
 from jaxformer.models.sequence_model import Model
 from jaxformer.system import processes

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.decoding.forced import Attention
-from jaxformer.decoding.translate import Hypothesis, Translator
+from jaxformer.decoding.parts import Hypothesis
+from jaxformer.decoding.translator import Translator
 from jaxformer.system.errors import InputError
 
 # The three attentions of section 3.2.3: name, and whose pieces attend to whose (the
@@ -77,7 +78,9 @@ def attend(
     more than MAX_SENTENCES, and for one over `translator.longest`.
     """
     if targets is None:
-        sources = [part for source in sources for part in translator.sentences(source)]
+        sources = [
+            part for source in sources for part in translator.text.sentences(source)
+        ]
         translator = translator.of_sentences()
     ids = {"sentence": translator.tokenizer.encode(sources)}
     if targets is not None:

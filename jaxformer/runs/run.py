@@ -125,6 +125,7 @@ def open_run(
     config, tokenizer = folder.resolve(request), folder.read_tokenizer()
     config.require_scores()
     if dtype == "auto":
+        keep_compiled()
         model = _make_run(folder, config, tokenizer).model
         dtype = processes.from_first(fastest_dtype(model))
     if dtype is not None:

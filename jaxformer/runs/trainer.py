@@ -20,6 +20,7 @@ from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.evaluation.evaluator import report_phenomena
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.runs.config_files import parse_config
+from jaxformer.runs.open import make_dev_evaluators
 from jaxformer.runs.run import (
     Run,
     load_parameters,
@@ -27,7 +28,6 @@ from jaxformer.runs.run import (
     plan_training,
     warn_of_update_size,
 )
-from jaxformer.runs.translators import make_dev_evaluators
 from jaxformer.runs.warm_start import new_state
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError

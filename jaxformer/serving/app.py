@@ -23,8 +23,8 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from jaxformer.decoding.lanes import SMALL_REQUEST
-from jaxformer.decoding.translate import Hypothesis
+from jaxformer.decoding.parts import Hypothesis
+from jaxformer.decoding.request_queue import SMALL_REQUEST
 from jaxformer.serving.batching import (
     READY,
     STARTING,

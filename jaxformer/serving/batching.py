@@ -15,9 +15,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from jaxformer.decoding.lanes import SMALL_REQUEST
-from jaxformer.decoding.served import ServedTranslator
-from jaxformer.decoding.translate import Hypothesis
+from jaxformer.decoding.parts import Hypothesis
+from jaxformer.decoding.request_queue import SMALL_REQUEST, RequestQueue
 from jaxformer.serving.metrics import Metrics
 from jaxformer.system.errors import InputError
 
@@ -68,7 +67,7 @@ class Batcher(threading.Thread):
 
     def __init__(
         self,
-        translator: ServedTranslator,
+        requests: RequestQueue,
         limits: Limits,
         on_failure: Callable[[], None],
     ) -> None:
@@ -76,7 +75,7 @@ class Batcher(threading.Thread):
         self.state = STARTING
         self.error: BaseException | None = None
         self.compiled = 0.0  # the share of the programs
-        self._translator, self.limits, self.metrics = translator, limits, Metrics()
+        self._requests, self.limits, self.metrics = requests, limits, Metrics()
         self._on_failure = on_failure
         self._queue: deque[_Job] = deque()
         self._pieces: dict[Future, int] = {}  # of requests that are not answered
@@ -85,7 +84,7 @@ class Batcher(threading.Thread):
         self._call_start: float | None = None  # of the translator; None while idle
         self.metrics.pieces.set_function(lambda: sum(self._pieces.copy().values()))
         self.metrics.waiting.set_function(self._waiting_texts)
-        self.metrics.in_search.set_function(lambda: translator.load[1])
+        self.metrics.in_search.set_function(lambda: requests.load[1])
 
     def busy_seconds(self) -> float:
         """Return how long the thread has been inside one call of the translator."""
@@ -104,30 +103,30 @@ class Batcher(threading.Thread):
             raise TooLargeError(
                 f"the request has {pieces:,} pieces, more than {most:,}"
             )
-        prepare = self._translator.prepare
-        texts = [prepare(*each, number) for number, each in enumerate(given)]
+        tasks = self._requests.text.tasks
+        texts = [tasks(*each, number) for number, each in enumerate(given)]
 
         def begin(future: Future) -> None:
             done = partial(self._done, future)
-            self._translator.submit(texts, done, request=future)
+            self._requests.submit(texts, done, request=future)
 
         return self._put(begin, pieces, len(texts))
 
     def attention(self, source: str, target: str) -> Future:
         """Queue one pair; the result is its attention. Raises as `translate`."""
         self._require_ready()
-        source = self._translator.tagged(source)
-        tokenizer, most = self._translator.tokenizer, MAX_ATTENTION_PIECES
+        text, most = self._requests.text, MAX_ATTENTION_PIECES
+        source, tokenizer = text.tagged(source), text.tokenizer
         (own,), (other,) = tokenizer.encode([source]), tokenizer.encode_target([target])
         if max(len(own), len(other)) > most:
             raise TooLargeError(f"attention is limited to {most} pieces of each text")
-        if (count := len(self._translator.sentences(source))) > 1:
+        if (count := len(text.sentences(source))) > 1:
             raise InputError(
                 f"attention is that of one sentence, and the text has {count}"
             )
 
         def begin(future: Future) -> None:
-            attention = self._translator.attention(source, target)
+            attention = self._requests.translator.attention(source, target)
             self._end(future, future.set_result, attention)
 
         return self._put(begin, len(own) + len(other), 0)
@@ -158,7 +157,7 @@ class Batcher(threading.Thread):
             self._on_failure()
 
     def _waiting_texts(self) -> int:
-        return self._translator.load[0] + sum(job.texts for job in list(self._queue))
+        return self._requests.load[0] + sum(job.texts for job in list(self._queue))
 
     def _require_ready(self) -> None:
         if self.state != READY:
@@ -166,7 +165,7 @@ class Batcher(threading.Thread):
 
     def _count(self, given: Sequence[tuple[str, str, Sequence[str]]]) -> int:
         """Count the pieces of all texts, prefixes and phrases, ends included."""
-        tokenizer = self._translator.tokenizer
+        tokenizer = self._requests.text.tokenizer
         sources = tokenizer.encode([text for text, _, _ in given])
         targets = [each for _, prefix, own in given for each in (prefix, *own) if each]
         lines = sum(text.count("\n") for text, _, _ in given)  # each takes some work
@@ -194,8 +193,7 @@ class Batcher(threading.Thread):
     def _compile(self) -> None:
         start = time.monotonic()
         logged = start
-        sizes = self.limits.max_batch, MAX_ATTENTION_PIECES
-        for done, of in self._translator.compile(*sizes):
+        for done, of in self._requests.compile():
             self.compiled, now = done / of, time.monotonic()
             if done and now - logged > LOG_SECONDS:
                 left = (now - start) * (of - done) / done
@@ -219,7 +217,7 @@ class Batcher(threading.Thread):
             self._queue.clear()
         self._call_start = time.monotonic()
         for future in [each for each in self._begun if each.cancelled()]:
-            self._translator.cancel(future)
+            self._requests.cancel(future)
             self.metrics.dropped.inc(self._begun.pop(future))
         for future, begin, texts in jobs:
             if future.cancelled():
@@ -244,7 +242,7 @@ class Batcher(threading.Thread):
     def _advance(self) -> None:
         self._call_start = time.monotonic()
         with self.metrics.advance_seconds.time():
-            is_unfinished = self._translator.advance()
-        self.metrics.batch.observe(self._translator.load[1])
+            is_unfinished = self._requests.advance()
+        self.metrics.batch.observe(self._requests.load[1])
         if self._begun and not is_unfinished:
             raise RuntimeError(f"{len(self._begun)} requests were left without result")

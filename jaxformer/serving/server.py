@@ -13,7 +13,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from jaxformer.decoding.served import ServedTranslator
+from jaxformer.decoding.request_queue import RequestQueue
 from jaxformer.serving.app import Api
 from jaxformer.serving.batching import Batcher, Limits
 from jaxformer.system.errors import InputError
@@ -73,7 +73,7 @@ class Service(uvicorn.Server):
 
     def __init__(
         self,
-        translator: ServedTranslator,
+        requests: RequestQueue,
         opened: socket.socket,
         *,
         languages: tuple[str, str],
@@ -82,11 +82,11 @@ class Service(uvicorn.Server):
         examples: Sequence[str],
     ) -> None:
         self._opened, self._direction = opened, "-".join(languages)
-        self.batcher = Batcher(translator, limits, on_failure=self.stop)
+        self.batcher = Batcher(requests, limits, on_failure=self.stop)
         self._idle: dict = {}  # connections without a request, and their last request
-        about = {"direction": self._direction, "n_best": translator.options.n_best}
+        about = {"direction": self._direction, "n_best": requests.text.options.n_best}
         about["languages"] = [code.replace("_", "-") for code in languages]  # as HTML
-        about["tags"] = translator.tags
+        about["tags"] = requests.text.tags
         config = uvicorn.Config(
             Api(self.batcher, about, hosts=hosts, examples=examples), http=_Http,
             ws="none", lifespan="off", log_config=None, log_level="error",

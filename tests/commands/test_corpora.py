@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from jaxformer import Translator
 from jaxformer.corpus.pipeline import examples_of, updates
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs.run import open_run, plan_training, warn_of_update_size
-from jaxformer.runs.translators import open_translator
+from jaxformer.runs.texts import of_tag
 from tests.commands.conftest import Toy
 from tests.commands.runs import (
     config_flags,
@@ -303,9 +304,8 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
     assert reference.read_bytes() == before
     for flags_of_split in (["--split=copy/test"], ["--tag=>>en<<", "--split=copy/dev"]):
         assert command("align", *flags_of_split, workdir=workdir).lines
-    chosen, translator = open_translator(workdir, tag=">>en<<")
-    assert chosen.config.data.direction == "en-en"
-    assert translator.options.tag == ">>en<<"
+    assert of_tag(open_run(workdir), ">>en<<").config.data.direction == "en-en"
+    assert Translator(workdir, tag=">>en<<").options.tag == ">>en<<"
     refused = command("evaluate", *flags, workdir=workdir).complaint
     assert (
         "lines without a tag, and the corpora of the run have >>de<<, >>en<<" in refused

@@ -14,7 +14,7 @@ import pytest
 
 from jaxformer.commands import translate_corpus
 from jaxformer.corpus.prepared import open_prepared
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translator import Translator
 from jaxformer.runs.run import open_run
 from jaxformer.text import stream
 from tests.commands.cluster import ROOT

@@ -5,7 +5,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from jaxformer.decoding import translate as translate_module
+from jaxformer.decoding import translator as translator_module
 from jaxformer.decoding.parts import Hypothesis, sentences_of
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.tasks import Task
@@ -57,7 +57,7 @@ class Echo:
 
 @pytest.fixture
 def make_echo(monkeypatch):
-    monkeypatch.setattr(translate_module, "Engine", Echo)
+    monkeypatch.setattr(translator_module, "Engine", Echo)
     return open_translator
 
 
@@ -116,14 +116,14 @@ def test_blank_sentences_stay_blank_and_take_no_slot(make_echo):
     assert echo([">>5<<" + each for each in blank]) == [""] * len(blank)
     nothing = Hypothesis("", 0.0, 0.0, 0, [], [])
     assert echo.translate([" "], prefixes=["5"]) == [[nothing]]
-    assert [len(task.source) for task in echo._search.engines[0].seen] == [3, 2]
+    assert [len(task.source) for task in echo.searches.engines[0].seen] == [3, 2]
 
 
 def test_a_task_has_the_limits_prefix_and_seed_of_its_sentence(make_echo):
     echo = make_echo(min_length=8, seed=2)
     echo.translate(["5 6 7 8", "9"], prefixes=["", "10 11"])
     echo.translate_part(["12"], first=100, prefixes=[" ".join(["13"] * 20)])
-    assert echo._search.engines[0].seen == [
+    assert echo.searches.engines[0].seen == [
         Task([5, 6, 7, 8, EOS], 5 + EXTRA, 8, [], 2_000_006, text="5 6 7 8"),
         # The least length is more than the limit would be.
         Task([9, EOS], 8, 8, [10, 11], 2_000_007, text="9"),
@@ -136,14 +136,14 @@ def test_learned_positions_of_any_member_limit_all(make_echo):
     nine, six = (model_of(positions="learned", max_positions=n) for n in (9, 6))
     echo = make_echo(models=(MODEL, nine, six), seeds=(0, 1, 2), min_length=99)
     echo.translate(["5 6 7 8 9", "5"], prefixes=["10 11 12 13 14", ""])
-    assert echo._search.engines[0].seen == [
+    assert echo.searches.engines[0].seen == [
         Task([5, 6, 7, 8, 9, EOS], 6, 6, [10, 11, 12, 13, 14], 0, text="5 6 7 8 9"),
         Task([5, EOS], 6, 6, [], 1, text="5"),
     ]
     with pytest.raises(InputError, match=r"line 2: the prefix has 7 .*more than 6"):
         echo.translate(["5", "6"], prefixes=["", "10 11 12 13 14 15"])
     assert echo("5 6 7 8 9 10") == "5 6 7 8 9 10"
-    assert [len(task.source) for task in echo._search.engines[0].seen[2:]] == [6, 2]
+    assert [len(task.source) for task in echo.searches.engines[0].seen[2:]] == [6, 2]
 
 
 def test_texts_with_phrases_have_a_search_of_their_own(make_echo):
@@ -153,13 +153,13 @@ def test_texts_with_phrases_have_a_search_of_their_own(make_echo):
     texts, prefixes = ["5 6", "7", "8", " "], ["8", "", "12", ""]
     found = echo.translate(texts, prefixes=prefixes, phrases=phrases)
     assert [each[0].text for each in found] == ["8 5 6", "7", "12 8", ""]
-    assert [task.source for task in echo._search.engines[0].seen] == [[7, EOS]]
-    tasks = {task.source[0]: task for task in echo._search.phrased.seen}
+    assert [task.source for task in echo.searches.engines[0].seen] == [[7, EOS]]
+    tasks = {task.source[0]: task for task in echo.searches.phrased.seen}
     assert tasks[5].phrases == ((8, 9), (9, 10))
     assert tasks[5].max_length == 3 + EXTRA
     assert tasks[8].max_length == 1 + 9 + 1 > 2 + EXTRA
     echo.translate("5 6", phrases=["8"])
-    assert echo._search.phrased.seen[-1].phrases == ((8,),)
+    assert echo.searches.phrased.seen[-1].phrases == ((8,),)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_phrases_fit_the_positions_of_every_member(make_echo):
 
 @pytest.mark.parametrize("of", [1, 2, 3, 40])
 def test_parts_together_translate_all_sentences(make_echo, of, monkeypatch):
-    monkeypatch.setattr(translate_module, "ROUND", 2)
+    monkeypatch.setattr(translator_module, "ROUND", 2)
     echo = make_echo()
     sentences = [*SENTENCES[:4], " ", *SENTENCES[4:], ""]
     prefixes = [""] * 7 + ["9"] + [""] * 3
@@ -211,13 +211,13 @@ def test_check_stop_may_end_the_work_at_any_moment(make_echo):
         stop = mock.Mock(side_effect=[*[None] * count, ProcessLookupError])
         with pytest.raises(ProcessLookupError):
             echo.translate_part(SENTENCES, check_stop=stop)
-        assert echo._search.engines[0].tasks == []
+        assert echo.searches.engines[0].tasks == []
     assert echo(SENTENCES) == SENTENCES
 
 
 def test_all_processes_report_their_progress(make_echo, monkeypatch):
     progress = mock.MagicMock()
-    monkeypatch.setattr(translate_module, "progress", progress)
+    monkeypatch.setattr(translator_module, "progress", progress)
     echo = make_echo()
     assert echo.translate_all(SENTENCES) == echo.translate(SENTENCES)
     progress.assert_called_once_with("translating", 9, unit="sentences")
@@ -228,7 +228,7 @@ def test_a_long_line_is_translated_in_parts(make_echo):
     echo = make_echo(n_best=2, max_source_length=8)
     line = "5 6, 7 8 9 10 11. 12 13 14."
     ((best, second),) = echo.translate([line], prefixes=["20"])
-    assert [(task.source, task.prefix) for task in echo._search.engines[0].seen] == [
+    assert [(task.source, task.prefix) for task in echo.searches.engines[0].seen] == [
         ([5, 6, 7, 8, 9, 10, 11, EOS], [20]), ([12, 13, 14, EOS], []),
     ]  # fmt: skip
     # The best of both parts, then the second best; scores are sums.
@@ -238,7 +238,7 @@ def test_a_long_line_is_translated_in_parts(make_echo):
     assert second[:4] == (text, *map(pytest.approx, (-10 / 8 - 10 / 4, -7.5, 8 + 4)))
     assert " ".join(best.source_pieces) == "5 6 7 8 9 10 11 </s> 12 13 14 </s>"
     assert best.pieces == ["20", *best.source_pieces]
-    assert len({task.seed % 2**32 for task in echo._search.engines[0].seen}) == 2
+    assert len({task.seed % 2**32 for task in echo.searches.engines[0].seen}) == 2
 
 
 TEXT = "5 6. 7.\n\n \x00\u2581\n8 9?\r\nM. 5. 10 11.\n"
@@ -258,14 +258,14 @@ def test_a_text_is_translated_sentence_by_sentence_or_as_one_line(
     echo = make_echo(split_sentences=split, seed=3)
     (found,) = echo.translate([TEXT], prefixes=["20"])
     assert [
-        " ".join(map(str, task.source[:-1])) for task in echo._search.engines[0].seen
+        " ".join(map(str, task.source[:-1])) for task in echo.searches.engines[0].seen
     ] == sources
     assert found[0].text == f"20 {text}"
-    assert [task.prefix for task in echo._search.engines[0].seen] == [
+    assert [task.prefix for task in echo.searches.engines[0].seen] == [
         [20],
         *[[]] * (len(sources) - 1),
     ]
-    seeds = [task.seed % 2**32 for task in echo._search.engines[0].seen]
+    seeds = [task.seed % 2**32 for task in echo.searches.engines[0].seen]
     assert seeds[0] == 3_000_009
     assert len({*seeds}) == len(sources)
     assert echo(["", TEXT, "\n \n", "5. 6."])[1:] == [text, "", "5 6"]
@@ -278,10 +278,10 @@ def test_each_sentence_is_short_enough_by_itself_and_has_the_language_code(make_
         echo("5 6 7. 8 9 10 11.")
     assert echo(" >>5<< 6 7. 8 9.\n>>6<<") == "5 6 7 5 8 9\n5 6"
     assert echo(">>6<< 7. 8.") == "6 7 8"
-    sentences = echo.sentences(">>5<< 6 7. 8.")
+    sentences = echo.text.sentences(">>5<< 6 7. 8.")
     assert [each.strip() for each in sentences] == [">>5<<6 7.", ">>5<<8."]
     assert echo.of_sentences()("7 8. 9.") == "7 8 9"
-    assert echo._search.engines[0].seen[-1].source == [7, 8, 9, EOS]
+    assert echo.searches.engines[0].seen[-1].source == [7, 8, 9, EOS]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_long_line_may_be_truncated_or_refused_by_its_number(make_echo):
         echo(["5", "6", long])
     with pytest.raises(InputError, match="line 12 has 7 pieces"):
         echo.translate_part(["5", long], first=10)
-    assert echo._search.engines[0].seen == []
+    assert echo.searches.engines[0].seen == []
     assert echo("5 6 7") == "5 6 7"
 
 

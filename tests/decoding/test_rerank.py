@@ -12,7 +12,7 @@ from jaxformer.decoding.forced import PairScore, TeacherForcing
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.rerank import Reranker, rerank
-from jaxformer.runs.translators import _direction
+from jaxformer.runs.open import _direction
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS

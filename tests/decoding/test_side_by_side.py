@@ -36,10 +36,10 @@ def test_the_parts_of_a_text_are_divided_too():
     text = ". ".join(SENTENCES)
     options = {"split_sentences": True, "searches": 2}
     two = open_translator(**options)
-    engines = two._search.engines
+    engines = two.searches.engines
     with mock.patch.object(engines[1], "submit", wraps=engines[1].submit) as submit:
         found = two(text)
-    assert submit.call_count == len(two.sentences(text)) // 2 > 1
+    assert submit.call_count == len(two.text.sentences(text)) // 2 > 1
     assert found == open_translator(split_sentences=True)(text)
 
 
@@ -57,7 +57,7 @@ def test_few_hypotheses_that_fit_one_search_have_one(sentences, searches):
 
 
 def test_all_searches_together_have_the_slots_and_tokens_of_one():
-    one, two = (open_translator(searches=count)._search.engines for count in (1, 2))
+    one, two = (open_translator(searches=count).searches.engines for count in (1, 2))
     assert [engine._shapes.most for engine in two] == [MOST_SLOTS // 2] * 2
     slots = [engine._shapes.most_slots(16) for engine in two]
     assert sum(slots) == one[0]._shapes.most_slots(16) == 4
@@ -88,7 +88,7 @@ def test_a_stop_ends_all_searches(calls):
     stop = mock.Mock(side_effect=[*[None] * calls, ProcessLookupError])
     with pytest.raises(ProcessLookupError):
         translator.translate_part(TEXTS * 50, check_stop=stop)
-    assert [engine.load for engine in translator._search.engines] == [(0, 0)] * 2
+    assert [engine.load for engine in translator.searches.engines] == [(0, 0)] * 2
     assert translator(SENTENCES) == open_translator()(SENTENCES)
 
 

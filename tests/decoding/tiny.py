@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxformer.batch import Batch
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translator import Translator
 from jaxformer.models.sequence_model import Model
 from jaxformer.tokens import BOS, EOS, PAD, UNK
 from tests.models.tiny import VOCABULARY, model_of, shapes_of
@@ -97,7 +97,6 @@ def open_translator(
     rows=None,
     searches=1,
     choose=None,
-    kind=Translator,
     **options,
 ) -> Translator:
     options = TranslateOptions(
@@ -106,4 +105,4 @@ def open_translator(
     params = [params_of(*each) for each in zip(models, seeds, strict=True)]
     how = {"language": "en", "options": options, "rows": rows, "choose": choose}
     how["searches"] = searches
-    return kind(models, params, Numbers(), **how)
+    return Translator(models, params, Numbers(), **how)

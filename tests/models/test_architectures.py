@@ -14,7 +14,7 @@ from flax import linen as nn
 from jaxformer.batch import Batch
 from jaxformer.decoding import shapes
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translator import Translator
 from jaxformer.tokens import EOS, PAD
 from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from jaxformer.decoding.forced import Attention
-from jaxformer.decoding.translate import Hypothesis
+from jaxformer.decoding.parts import Hypothesis
 from jaxformer.reports.attention_data import Alternative, AttendedSentence
 
 LAYERS, HEADS = 3, 4  # of the decoder; the encoder has one layer more

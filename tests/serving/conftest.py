@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from jaxformer.decoding.forced import Attention
-from jaxformer.decoding.translate import Hypothesis
+from jaxformer.decoding.parts import Hypothesis
 from jaxformer.serving.batching import Limits
 from jaxformer.serving.server import Service, listen
 from jaxformer.system.errors import InputError
@@ -57,7 +57,13 @@ class FakeTranslator:
         self._search: list[list] = []
         self.threads: set[int] = set()  # that have called it
 
-    def compile(self, slots, attention):
+    @property
+    def text(self):
+        return self  # the pipeline, and so is the translator
+
+    translator = text
+
+    def compile(self):
         for number in range(4):
             yield number, 4
         self._wait()
@@ -68,7 +74,7 @@ class FakeTranslator:
     def sentences(self, text):
         return text.split("\n")
 
-    def prepare(self, text, prefix, phrases, _) -> tuple[int, str, list[Hypothesis]]:
+    def tasks(self, text, prefix, phrases, _) -> tuple[int, str, list[Hypothesis]]:
         words = text.split()
         if max(map(len, map(str.split, [*text.splitlines(), ""]))) > 50:
             raise InputError(f"the sentence has {len(words)} tokens, more than 50")

@@ -11,7 +11,7 @@ import pytest
 
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.scorer import search_translations
-from jaxformer.decoding.translate import Translator
+from jaxformer.decoding.translator import Translator
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS
@@ -63,7 +63,7 @@ def test_sharded_rows_and_parameters_change_no_translation(beam):
     shardings = jax.tree.map(lambda leaf: leaf.sharding, split)
     translator = open_translator(n_best=3, rows=batch_sharding(mesh))
     translator.params = [jax.device_put(params_of(MODEL), shardings)]
-    (weights,) = translator._search.engines[0].weights
+    (weights,) = translator.searches.engines[0].weights
     assert not weights.embedding.is_fully_replicated
     sentences = SENTENCES[:4]
     assert_alike(translator.translate(sentences), beam.translate(sentences))

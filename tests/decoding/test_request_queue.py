@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from jaxformer.decoding import shapes
-from jaxformer.decoding.served import ServedTranslator
+from jaxformer.decoding.request_queue import RequestQueue
 from jaxformer.system.errors import InputError
 from tests.decoding.tiny import EXTRA, SENTENCES, open_translator
 
@@ -23,19 +23,18 @@ def listener():
 
 
 @pytest.fixture(scope="module")
-def served() -> ServedTranslator:
+def served() -> RequestQueue:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shapes, "SHORTEST_LENGTH", 16)
-        translator = open_translator(
-            kind=ServedTranslator, n_best=2, max_source_length=LONGEST
-        )
-        progress = list(translator.compile(slots=4, attention=20))
+        translator = open_translator(n_best=2, max_source_length=LONGEST)
+        served = RequestQueue(translator, slots=4, attention=20)
+        progress = list(served.compile())
     assert progress == [(n, len(progress)) for n in range(len(progress))]
-    return translator
+    return served
 
 
 def submit(served, answers: dict, key, *texts: str, prefix="", phrases=()) -> None:
-    prepared = [served.prepare(text, prefix, phrases) for text in texts]
+    prepared = [served.text.tasks(text, prefix, phrases, 0) for text in texts]
     served.submit(prepared, lambda found: answers.update({key: found}), request=key)
 
 
@@ -65,7 +64,7 @@ def test_random_requests_compile_nothing_and_change_no_other(served):
             answers.setdefault(key, None)
     finish(served)
     for pieces in (0, 1, 7, 15, 19):
-        served.attention(" ".join(["5"] * pieces), "6")
+        served.translator.attention(" ".join(["5"] * pieces), "6")
     assert EVENTS == []
     assert sorted(answers) == list(requests)
     for key, found in answers.items():
@@ -112,6 +111,6 @@ def test_what_no_program_holds_is_refused(served):
     with pytest.raises(
         InputError, match=r"line 1: the prefix has 18 pieces, end .* 17"
     ):
-        served.prepare("5", " ".join(["5"] * 17))
+        served.text.tasks("5", " ".join(["5"] * 17), (), 0)
     with pytest.raises(InputError, match=r"line 3: .* 18 pieces, more than 17"):
-        served.prepare("5", "5 5 5", [" ".join(["6"] * 14)], 2)
+        served.text.tasks("5", "5 5 5", [" ".join(["6"] * 14)], 2)

@@ -1,0 +1,129 @@
+"""Requests that share the search of a translator, with all programs compiled ahead.
+
+The texts of all requests are parts in three engines, which take turns, so that small
+requests do not wait for large ones:
+
+- small requests have one share of the time
+- texts with phrases have one share
+- large requests have half a share
+"""
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from jaxformer.decoding.parts import Hypothesis
+from jaxformer.decoding.text_pipeline import OfParts, TextTasks
+from jaxformer.decoding.translator import Translator
+
+STEPS = 8  # of a turn at most
+SMALL_REQUEST = 128  # source tokens at most
+LARGE_SLOTS = 16  # of a device, for large requests: few, so that a step is short
+# Of each device, for texts with phrases, whose programs have one shape: they are rare.
+PHRASE_SLOTS = 4
+# Seconds of a turn. Small requests begin between two turns, so turns are short while
+# there are large ones. Otherwise they are long, since fewer refills are faster.
+SHORT_TURN, LONG_TURN = 0.01, 0.04
+# Of small requests, of large ones, and of texts with phrases: their seconds are
+# multiplied by these to compare the engines.
+WEIGHTS = 1, 2, 1
+
+
+class RequestQueue:
+    """The requests of a translator, which runs one search; call `compile` first.
+
+    One thread calls its methods; `text.tasks` may be called in any. `slots` bounds the
+    sentences of each device in the search of small requests, `attention` the tokens of
+    a text given to the translator's method of that name.
+    """
+
+    def __init__(self, translator: Translator, *, slots: int, attention: int) -> None:
+        self.translator = translator
+        self.text, output = translator.text.limited()
+        sizes = {"source": translator.longest, "output": output}
+        (engine,), phrased = translator.searches.engines, translator.searches.phrased
+        compiled = [(engine, engine.limit(**sizes, slots=slots))]
+        if not translator.options.is_sampling:
+            few = {"slots": min(slots, PHRASE_SLOTS), "is_one": True}
+            compiled.append((phrased, phrased.limit(**sizes, **few)))
+        forcing, params = translator.forcing, translator.params[0]
+        self._programs = [
+            *(functools.partial(engine.compile, shape)
+              for engine, shapes in compiled for shape in shapes),
+            *(functools.partial(forcing.compile, params, size)
+              for size in forcing.limit(attention)),
+        ]  # fmt: skip
+        self._engines = engine, engine.limited(LARGE_SLOTS), phrased
+        self._used = [0.0] * 3  # seconds x weight
+        self._step_seconds = [SHORT_TURN] * 3  # recent mean
+
+    def compile(self) -> Iterator[tuple[int, int]]:
+        """Compile all programs; yields the numbers of those done and of all."""
+        for number, compile_next in enumerate(self._programs):
+            yield number, len(self._programs)
+            compile_next()
+        for engine in self._engines:
+            engine.clear()
+
+    def submit(
+        self,
+        texts: Sequence[TextTasks],
+        done: Callable[[list[list[Hypothesis]]], None],
+        *,
+        request: object,
+    ) -> None:
+        """Add texts of `text.tasks`; `advance` passes all results to `done`.
+
+        Parts of different requests take turns, as in `Engine.submit`.
+        """
+        found: dict[int, OfParts] = {}
+        if not texts:
+            done([])
+
+        def keep(index: int, parts: OfParts) -> None:
+            found[index] = parts
+            if len(found) == len(texts):
+                every = [(text, found[n]) for n, text in enumerate(texts)]
+                done(self.text.joined(every))
+
+        lengths = [len(task.source) for text in texts for task in text.tasks]
+        before = itertools.accumulate(lengths, initial=0)
+        is_large = sum(lengths) > SMALL_REQUEST
+        for index, text in enumerate(texts):
+            tasks = [
+                task._replace(before=next(before), request=request)
+                for task in text.tasks
+            ]
+            for task in self.text.reporting(tasks, functools.partial(keep, index)):
+                self._engines[2 if task.phrases else is_large].submit(task)
+
+    def cancel(self, request: object) -> None:
+        """Drop all parts of a request, waiting or begun."""
+        for engine in self._engines:
+            engine.cancel(request)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """The numbers of parts that wait and that are in the search."""
+        waiting, begun = zip(*(engine.load for engine in self._engines), strict=True)
+        return sum(waiting), sum(begun)
+
+    def advance(self) -> bool:
+        """Take a turn of a few steps in one engine; False if nothing is left."""
+        busy = [n for n, engine in enumerate(self._engines) if any(engine.load)]
+        if not busy:
+            return False
+        number = min(busy, key=self._used.__getitem__)  # of equals, the small requests
+        start = time.monotonic()
+        turn = LONG_TURN if busy == [0] else SHORT_TURN
+        steps = max(1, min(STEPS, round(turn / self._step_seconds[number])))
+        self._engines[number].advance(steps)
+        self._engines[number].wait()
+        seconds = time.monotonic() - start
+        self._step_seconds[number] = (self._step_seconds[number] + seconds / steps) / 2
+        self._used[number] += seconds * WEIGHTS[number]
+        least = min(self._used[number] for number in busy)
+        for idle in {*range(len(self._engines))} - {*busy}:
+            self._used[idle] = least  # it gets no extra time afterwards
+        return any(self.load)

@@ -1,0 +1,195 @@
+"""From the lines of a text to the ids that are searched, and back to a text.
+
+A text is split into lines or sentences, these into parts that the model holds, and each
+part is a `Task`. The hypotheses of the parts are chosen, and joined to those of the
+text.
+"""
+
+import copy
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.parts import (
+    Choose,
+    Hypothesis,
+    distinct_texts,
+    hypotheses_of,
+    joined,
+    lines_of,
+    parts_of,
+    tagged,
+    warn_of_no_tag,
+)
+from jaxformer.decoding.phrases import encode_phrases
+from jaxformer.decoding.search import SearchResult
+from jaxformer.decoding.tasks import Task
+from jaxformer.system.errors import InputError
+from jaxformer.tokens import UNK, Tokenizer
+
+# Between the seeds of two parts: odd, and about 2^32 over the golden ratio, so that the
+# parts of near lines do not share seeds.
+SEEDS_APART = 0x9E3779B1
+
+OfParts = list[list[Hypothesis]]  # the hypotheses of each part of a text
+
+
+class TextTasks(NamedTuple):
+    """The parts of a text, and how many each of its lines has."""
+
+    tasks: list[Task]
+    sizes: list[int]
+
+
+class TextPipeline:
+    """Turns texts into tasks, and what a search finds into hypotheses of the texts.
+
+    `language` is that of the source, such as "en". `positions` bounds the tokens of a
+    source and of a translation: those that a model can hold, or math.inf. `choose`
+    takes the source texts of all parts and the hypotheses of each, and returns the
+    hypotheses in a new order. `needs_tag` warns of a text without one of the
+    vocabulary's tags. Raises InputError for an option `tag` that the vocabulary lacks.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        options: TranslateOptions,
+        *,
+        language: str,
+        positions: float,
+        choose: Choose | None,
+        needs_tag: bool,
+    ) -> None:
+        self.tokenizer, self.options, self._choose = tokenizer, options, choose
+        self._names = tokenizer.source_pieces(), tokenizer.pieces()
+        self._needs_tag = needs_tag and not options.tag
+        self.tags = [name for name in self._names[0] if tokenizer.language_code(name)]
+        if options.tag not in ("", *self.tags):
+            known = ", ".join(self.tags) or "none"
+            raise InputError(
+                f"the vocabulary has no tag {options.tag!r}; it has {known}"
+            )
+        self._language = language if options.split_sentences else None
+        self._most = positions  # tokens of a translation
+        limits = (options.max_source_length or math.inf, positions)
+        longest = min(limits)
+        self.longest = None if longest == math.inf else int(longest)  # of a source
+
+    def of_sentences(self) -> "TextPipeline":
+        """Return this pipeline for texts that it does not split into sentences."""
+        pipeline = copy.copy(self)
+        pipeline._language = None
+        return pipeline
+
+    def limited(self) -> tuple["TextPipeline", int]:
+        """Return this pipeline for translations that a longest source may have.
+
+        Also returns the tokens of such a translation. There must be a longest source.
+        """
+        pipeline = copy.copy(self)
+        pipeline._most = min(self.longest + self.options.extra_length, self._most)
+        return pipeline, pipeline._most
+
+    def sentences(self, text: str) -> list[str]:
+        """Split a text into what is translated by itself, as the options say."""
+        tag, lines = self._lines(text)
+        return [each and tag + each for line in lines for each in line]
+
+    def tagged(self, text: str) -> str:
+        """Begin a source without a tag with that of the options."""
+        return tagged(text, self.options.tag, self.tokenizer.language_code)
+
+    def _lines(self, text: str) -> tuple[str, list[list[str]]]:
+        tag, lines = lines_of(text, self.tokenizer, self._language)
+        if self.tags and self._needs_tag and not tag and any(map(any, lines)):
+            warn_of_no_tag(tuple(self.tags))
+        return tag or self.options.tag, lines
+
+    def tasks(
+        self, text: str, prefix: str, phrases: Sequence[str], number: int
+    ) -> TextTasks:
+        """Tokenise a text; `number` counts texts, for messages and seeds of samples.
+
+        Raises InputError if the prefix is too long, or the text, if the options refuse
+        long ones, and for phrases that cannot be in its translation.
+        """
+        options, tasks = self.options, []
+        tag, lines = self._lines(text)
+
+        def encode(texts: Sequence[str]) -> list[list[int]]:
+            return self.tokenizer.encode([each and tag + each for each in texts])
+
+        how = {"tags": bool(tag), "longest": self.longest, "line": number + 1}
+        how["policy"] = options.long_lines
+        parts = [
+            [p for each in line for p in parts_of(each, encode, **how)]
+            for line in lines
+        ]
+        begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else []
+        if UNK in begin:
+            raise InputError(
+                f"line {number + 1}: the prefix has a character that the vocabulary "
+                "lacks; leave it out"
+            )
+        if any(parts) and len(begin) + 1 > self._most:
+            raise InputError(
+                f"line {number + 1}: the prefix has {len(begin) + 1} pieces, end "
+                f"included, more than {self._most}; shorten it"
+            )
+        if any(phrases) and options.is_sampling:
+            raise InputError("samples have no phrases; leave out the temperature")
+        found, needed = encode_phrases(
+            phrases, self.tokenizer.encode_target, line=number + 1,
+            parts=sum(map(len, parts)), prefix=begin, most=self._most,
+        )  # fmt: skip
+        for part, (own, ids) in enumerate(itertools.chain.from_iterable(parts)):
+            limit = max(len(ids) + options.extra_length, needed, options.min_length)
+            limit = min(limit, self._most)
+            least = min(options.min_length, limit)
+            seed = options.seed * 1_000_003 + number + part * SEEDS_APART
+            given = {"phrases": found, "text": tag + own}
+            tasks.append(Task(ids, limit, least, begin, seed, **given))
+            begin, needed = [], 0  # the first part alone has the prefix
+        return TextTasks(tasks, list(map(len, parts)))
+
+    def reporting(
+        self, tasks: Sequence[Task], done: Callable[[OfParts], None]
+    ) -> Iterator[Task]:
+        """Let the tasks of one text pass the hypotheses of its parts to `done`."""
+        found: list[list[Hypothesis] | None] = [None] * len(tasks)
+        ended = itertools.count(1)  # several threads may finish one text
+        if not tasks:
+            done([])
+
+        def keep(part: int, result: SearchResult) -> None:
+            source = tasks[part].source
+            hypotheses = hypotheses_of(self.tokenizer, self._names, source, result)
+            found[part] = self._distinct(hypotheses)
+            if next(ended) == len(tasks):
+                done(found)
+
+        for part, task in enumerate(tasks):
+            yield task._replace(done=functools.partial(keep, part))
+
+    def joined(
+        self, texts: Sequence[tuple[TextTasks, OfParts]]
+    ) -> list[list[Hypothesis]]:
+        """Choose among the hypotheses of each part; join those of each text."""
+        found = [hypotheses for _, parts in texts for hypotheses in parts]
+        if self._choose:
+            sources = [task.text for text, _ in texts for task in text.tasks]
+            found = self._choose(sources, found)
+        left = iter([each[: self.options.n_best] for each in found])
+        return [
+            self._distinct(joined([*islice(left, len(text.tasks))], text.sizes))
+            for text, _ in texts
+        ]
+
+    def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        """Keep the first hypothesis of each text; samples may repeat a text."""
+        return hypotheses if self.options.is_sampling else distinct_texts(hypotheses)

@@ -1,0 +1,241 @@
+"""Open the models with which a run translates, and by which it is scored."""
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from jaxformer.config.data import DataConfig, base_language
+from jaxformer.corpus.prepared import PreparedCorpus
+from jaxformer.decoding.forced import TeacherForcing
+from jaxformer.decoding.options import (
+    ModelChoice,
+    TranslateOptions,
+    TranslateRequest,
+)
+from jaxformer.decoding.parts import Choose
+from jaxformer.decoding.rerank import Reranker, rerank
+from jaxformer.decoding.side_by_side import number_of_searches
+from jaxformer.decoding.translator import Translator
+from jaxformer.evaluation.comet_scores import Comet
+from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
+from jaxformer.evaluation.metrics import sentence_metric
+from jaxformer.evaluation.minimum_bayes_risk import by_utility
+from jaxformer.runs.run import Run, keep_compiled, load_parameters, open_run
+from jaxformer.system.errors import InputError
+from jaxformer.training.sharding import batch_sharding, local_mesh
+from jaxformer.training.step import Parameters
+
+
+def open_translator(
+    run: Run,
+    models: ModelChoice,
+    options: TranslateOptions,
+    comet: Comet | None = None,
+    *,
+    most_searches: int | None = None,
+) -> Translator:
+    """Make a translator of a run on the local devices, with all models beside it.
+
+    `most_searches` run at once, as for `Translator`; None: as many as are fast. Raises
+    InputError for models that cannot be used, and if the options need others.
+    """
+    keep_compiled()
+    choose = open_choice(run, models, options, comet)
+    members = open_members(run, models)
+    params = load_parameters(run, models.checkpoint)
+    return make_translator(
+        run, params, options, members=members, choose=choose, searches=most_searches
+    )
+
+
+def make_translator(
+    run: Run,
+    params: Parameters,
+    options: TranslateOptions,
+    *,
+    members: Sequence[tuple[Run, Parameters]] = (),
+    choose: Choose | None = None,
+    searches: int | None = None,
+) -> Translator:
+    """Make a translator of parameters on the local devices.
+
+    `members` complete an ensemble. `choose` chooses among the hypotheses of a part.
+    `searches` run at once; None: as many as are fast.
+    Raises InputError for an option `tag` that the vocabulary lacks.
+    """
+    rows = batch_sharding(local_mesh())
+    return Translator(
+        [run.model, *(member.model for member, _ in members)],
+        [params, *(theirs for _, theirs in members)],
+        run.tokenizer,
+        language=run.config.data.source_language,
+        options=options,
+        rows=rows,
+        searches=searches or number_of_searches(rows.mesh),
+        choose=choose,
+        needs_tag=run.needs_tag,
+    )
+
+
+def open_choice(
+    run: Run, models: ModelChoice, options: TranslateOptions, comet: Comet | None
+) -> Choose | None:
+    """Return what chooses among hypotheses: a utility, or models that rerank.
+
+    None: the score of the search does. `comet` is the metric if it is open already.
+    Raises InputError for models that cannot be used, and if the options need others.
+    """
+    utility, tag_of = options.minimum_bayes_risk, run.tokenizer.language_code
+    if not models.rerank:
+        if utility == "none":
+            return None
+        metric = comet or open_comet(models)
+        if utility != "comet":
+            metric = sentence_metric(utility, run.config.data.target_language)
+        elif metric is None:
+            raise InputError(
+                "minimum_bayes_risk=comet needs a COMET checkpoint; translate and "
+                "evaluate take --comet=FILE"
+            )
+        return partial(by_utility, utility=metric, language_code=tag_of)
+    if utility != "none":
+        raise InputError("use either rerank or minimum_bayes_risk")
+    if options.beam_size == 1:
+        raise InputError(
+            "rerank chooses among beam_size hypotheses; set beam_size above 1"
+        )
+    rerankers = open_rerankers(run, models)
+    return partial(rerank, models=rerankers, options=options, language_code=tag_of)
+
+
+def open_comet(models: ModelChoice) -> Comet | None:
+    """Start the process of a COMET model, if there is one. Raises InputError."""
+    return models.comet and Comet(models.comet, models.comet_python)
+
+
+def make_evaluator(run: Run, text: Text, translator: Translator) -> Evaluator:
+    """Make the evaluator of a text with the model of a run."""
+    pairs = tokenize_pairs(run.tokenizer, text)
+    return Evaluator(run.model, run.config, text, pairs, lambda _: translator)
+
+
+def make_dev_evaluators(
+    run: Run, prepared: PreparedCorpus, check_stop: Callable[[], None]
+) -> dict[str, Evaluator]:
+    """Make the evaluators of the validation texts by name; they share a translator."""
+    evaluators: dict[str, Evaluator] = {}
+    options = TranslateRequest().resolve(run.config)
+
+    def translator(params: Parameters) -> Translator:
+        made = (each.translator for each in evaluators.values() if each.translator)
+        return next(made, None) or make_translator(run, params, options)
+
+    for name, dev in prepared.dev.items():
+        config = dataclasses.replace(run.config, data=run.config.data.dev_texts[name])
+        text = Text(dev.source, dev.target)
+        evaluators[name] = Evaluator(
+            run.model, config, text, dev.pairs, translator, check_stop
+        )
+    return evaluators
+
+
+def open_members(run: Run, models: ModelChoice) -> list[tuple[Run, Parameters]]:
+    """Open the further models of an ensemble.
+
+    Raises InputError if a model does not translate in the run's direction, or has
+    another tokeniser.
+    """
+    found, own = [], _tags(run)
+    for folder in models.ensemble:
+        member = open_run(folder, dtype=models.dtype)
+        theirs = _tags(member)
+        # One tag may be that of several directions.
+        tags = set.union(*own.values()) & set.union(*theirs.values()) - {""}
+        if not (own.keys() & theirs.keys() or tags):
+            raise InputError(
+                f"{folder} translates {_names(theirs)} and not {_names(own)}; the "
+                "models of an ensemble have one direction"
+            )
+        if member.tokenizer.hash != run.tokenizer.hash:
+            raise InputError(
+                f"{folder} has another tokeniser than {run.workdir.path}; the models "
+                "of an ensemble share one"
+            )
+        found.append((member, load_parameters(member, models.checkpoint)))
+    return found
+
+
+def open_rerankers(run: Run, models: ModelChoice) -> list[Reranker]:
+    """Open further models that rerank the hypotheses of a run.
+
+    A model of the run's direction scores the translation, and one of the opposite
+    direction the source. Each has the checkpoint that its config asks for. Raises
+    InputError for any other direction, and for a folder named twice.
+    """
+    folders = models.rerank
+    weights = [float(weight) for weight in models.rerank_weights] or [1.0]
+    weights = weights * len(folders) if len(weights) == 1 else weights
+    if len(weights) != len(folders) or not all(map(math.isfinite, weights)):
+        raise InputError(
+            f"rerank_weights has {', '.join(map(str, weights))} for {len(folders)} "
+            "models of rerank; give a finite weight for each, or one for all"
+        )
+    rows, seen, found = batch_sharding(local_mesh()), {run.workdir.path.resolve()}, []
+    for folder, weight in zip(folders, weights, strict=True):
+        this = open_run(folder, dtype=models.dtype)
+        if this.workdir.path.resolve() in seen:
+            raise InputError(
+                f"rerank names {folder} twice, or it is the workdir; give each model "
+                "once"
+            )
+        seen.add(this.workdir.path.resolve())
+        is_reverse, tag = _direction(run, this)
+        batch_tokens = this.config.decoding.batch_tokens
+        forcing = TeacherForcing(
+            this.model, this.tokenizer, batch_tokens=batch_tokens, rows=rows
+        )
+        params = load_parameters(this, None)
+        found.append(
+            Reranker(
+                str(folder), forcing, params, this.tokenizer, weight, is_reverse, tag
+            )
+        )
+    return found
+
+
+def _direction(run: Run, other: Run) -> tuple[bool, str]:
+    """Whether another run translates in the opposite direction; its tag for that."""
+    wanted, tags = _languages(run.config.data), _tags(other)
+    for is_reverse, direction in ((False, wanted), (True, wanted[::-1])):
+        if "" in tags[direction]:  # others mark text that was made
+            return is_reverse, ""
+        if len(tags[direction]) == 1:
+            return is_reverse, tags[direction].pop()
+        if several := ", ".join(sorted(tags[direction])):
+            raise InputError(
+                f"{other.workdir.path} has the tags {several} for "
+                f"{'-'.join(direction)}, and reranking takes one; use another run"
+            )
+    raise InputError(
+        f"{other.workdir.path} translates {_names(tags)} and cannot rerank "
+        f"translations of {'-'.join(wanted)}; give a run of {'-'.join(wanted)} or of "
+        f"{'-'.join(wanted[::-1])}"
+    )
+
+
+def _languages(data: DataConfig) -> tuple[str, str]:
+    return base_language(data.source_language), base_language(data.target_language)
+
+
+def _tags(run: Run) -> dict[tuple[str, str], set[str]]:
+    """The tags of a run's corpora by source and target language."""
+    tags = defaultdict(set)
+    for part in run.config.data.parts.values():
+        tags[_languages(part.data)].add(part.data.tag)
+    return tags
+
+
+def _names(tags: Mapping[tuple[str, str], set[str]]) -> str:
+    return ", ".join("-".join(direction) for direction in tags if tags[direction])
