@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxformer.decoding import translator as decoding
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
-from jaxformer.runs.open import open_translator
+from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag
 from jaxformer.system.errors import InputError
@@ -56,7 +56,7 @@ def Translator(
     request = TranslateRequest(options)
     run = of_tag(open_run(Path(workdir), dtype=dtype), request.tag)
     found = request.resolve(run.config, split_sentences=True)
-    return open_translator(run, models, found)
+    return open_translator(run, models, found, open_utility(models, found))
 
 
 def attention_view(

@@ -86,7 +86,7 @@ def real_token_share(batches: Sequence[Batch]) -> float:
 def read_text(folder: Path) -> Text:
     """Read the training text of a workdir."""
     workdir = Workdir(folder)
-    batching = dict(workdir.read_record()["config"]["batches"])
+    batching = vars(workdir.read_record().config.batches)
     del batching["executor"]
     corpus = open_corpus(folder / "corpus" / "train")
     longest = max(int(side.lengths.max()) for side in corpus)

@@ -74,7 +74,7 @@ def check(
     """Report on plan, text, memory and time; the first process inspects the text."""
     # Connects the processes. Gloo waits 30 s for that, and reading text takes longer.
     processes.gather(None)
-    text = run.resolve(config).data
+    text = run.resolve(config, run.recorded()).data
     background = inspect_in_background(text) if processes.is_first() else nullcontext()
     with background as inspected:
         # The other process reads while these modules are imported.

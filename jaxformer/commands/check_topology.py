@@ -97,8 +97,10 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
             "there is nothing to check: give --config=... or --workdir=..."
         )
     else:
-        begun = request.values is None and Workdir(request.init_from).read_record()
-        config = parse_config(request.resolve(begun and begun["config"]))
+        begun = None
+        if request.values is None:
+            begun = Workdir(request.init_from).read_record().config.as_dict()
+        config = parse_config(request.resolve(begun))
         vocab_sizes = (config.data.vocab_size,) * 2
         model = make_model(config.model, vocab_size=vocab_sizes[0], rematerialise=False)
         shape, count = longest_rows(config)

@@ -19,7 +19,7 @@ from jaxformer.exports.model_card import Facts, TextScores, text_name, write_car
 from jaxformer.exports.parameters import require_exportable
 from jaxformer.exports.stablehlo import write_stablehlo
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.runs.config_files import ConfigRequest, parse_config
+from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.run import Run, open_run, read_parameters
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
@@ -116,7 +116,7 @@ def scores_of(
         step = int(checkpoint) if checkpoint.isdecimal() else None
     if kind == "eval" and run.config.training.ema_decay is not None:
         step = None  # validation scores the average, and a checkpoint is its parameters
-    recorded = parse_config(run.workdir.read_record()["config"])
+    recorded = run.record.config
     search = TranslateOptions(**vars(recorded.decoding))
     if dataclasses.replace(search, batch_tokens=options.batch_tokens) != options:
         return []

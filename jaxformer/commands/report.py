@@ -123,7 +123,7 @@ def describe(
         "tokenizer": run.tokenizer.hash,
         "vocabulary": run.tokenizer.vocab_size,
         "source_vocabulary": run.tokenizer.source_vocab_size,
-        "versions": run.workdir.read_record().get("versions", {}),
+        "versions": run.record.versions,
     }
     done = prepared = None
     if run.workdir.has_checkpoints():

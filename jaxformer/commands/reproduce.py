@@ -20,7 +20,7 @@ from jaxformer.evaluation import published
 from jaxformer.evaluation.metrics import SCORERS
 from jaxformer.exports.model_card import text_name
 from jaxformer.reports import reproduction
-from jaxformer.runs.config_files import ConfigRequest, Values, parse_config
+from jaxformer.runs.config_files import ConfigRequest, Values
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import read_text
 from jaxformer.runs.workdir import Workdir, installed_versions
@@ -94,7 +94,7 @@ def reproduce(
     # A run that was trained before may have other values of keys that may change. The
     # record has those of training, and the command has those of scoring.
     scored = {"training": CHOOSING, "data": ("test", "test_source", "test_target")}
-    record = parse_config(folder.read_record()["config"]).as_dict()
+    record = folder.read_record().config.as_dict()
     record["decoding"] = ours["decoding"]
     for name, keys in scored.items():
         record[name] |= {key: ours[name][key] for key in keys}

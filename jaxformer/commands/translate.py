@@ -17,7 +17,7 @@ from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis, best_texts
 from jaxformer.decoding.translator import Translator
 from jaxformer.runs.config_files import ConfigRequest
-from jaxformer.runs.open import open_translator
+from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag
 from jaxformer.system import processes
@@ -64,7 +64,8 @@ def run(
     Of several processes the first one reads and writes, and all translate.
     """
     run = of_tag(open_run(workdir, config, models.dtype), options.tag)
-    translator = open_translator(run, models, options.resolve(run.config))
+    found = options.resolve(run.config)
+    translator = open_translator(run, models, found, open_utility(models, found))
     in_json = json or alignment or translator.options.n_best > 1
     blocks, given = read_blocks(sys.stdin.buffer), {}
     if prefix or phrases:

@@ -36,7 +36,6 @@ class DataConfig(Section, name="data"):
     columns: tuple[str, ...] = setting(
         'Source and target column of "jsonl" and "parquet", such as ("text.en", '
         '"text.de"). Empty: named as the languages, at the top or in "translation".',
-        absent=(),
     )
     source_language: str = setting('ISO code of the source language, such as "en".')
     target_language: str = setting('ISO code of the target language, such as "de".')
@@ -57,12 +56,10 @@ class DataConfig(Section, name="data"):
     tokenizer: str = setting(
         "SentencePiece model to use, a file; without a shared vocabulary two, with a "
         "comma between: source,target. Empty: trained on the text.",
-        absent="",
     )
     model_type: str = setting(
         'Kind of vocabulary that is trained: "bpe", or "unigram" (Kudo 2018).',
         choices=("bpe", "unigram"),
-        absent="bpe",
     )
     subword_sampling: float | None = setting(
         "Split the words of training pairs at random, anew in each epoch: of a BPE "
@@ -74,12 +71,10 @@ class DataConfig(Section, name="data"):
     )
     user_defined_symbols: tuple[str, ...] = setting(
         "Texts that are one piece each and never split, such as placeholders.",
-        absent=(),
     )
     shared_vocabulary: bool = setting(
         "One vocabulary of both languages (section 5.1); False: one of each, which "
         "needs model.tied_embeddings=target or none.",
-        absent=True,
     )
     vocab_size: int = setting("Ids of a vocabulary, 4 reserved ones included.", least=5)
     vocab_sentences: int = setting("Most sentences that train the vocabulary.", least=1)
@@ -100,14 +95,12 @@ class DataConfig(Section, name="data"):
     tag: str = setting(
         "Begins each source, one piece of the vocabulary such as >>de<<; it tells a "
         "model of several languages which to translate to. Empty: none.",
-        absent="",
     )
     corpora: tuple[dict, ...] = setting(
         "Several corpora to mix: for each a dict with a name and with the keys of this "
         "section that say where its text is; weight is how often an epoch has each of "
         "its pairs, by default once, or [[0, 1.0], [20000, 0.5]] to change it at an "
         "update. Empty: this section is the one corpus.",
-        absent=(),
     )
     temperature: float | None = setting(
         "Temperature T of the weights: a corpus of n pairs counts as one of n^(1/T), "

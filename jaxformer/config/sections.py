@@ -46,14 +46,12 @@ class OptimizerConfig(Section, name="optimizer"):
         "adafactor (Shazeer and Stern 2018) keeps one number for each row and column "
         "of a matrix, and its rate is relative to the size of a parameter.",
         choices=("adam", "adafactor"),
-        absent="adam",
     )
     schedule: str = setting(
         "Learning rate after the warm-up: inverse_sqrt (equation 3), constant, or "
         "linear or cosine, which fall towards 0 at training.steps.",
         choices=("inverse_sqrt", "constant", "linear", "cosine"),
         free=True,
-        absent="inverse_sqrt",
     )
     peak_learning_rate: float | None = setting(
         "Learning rate at the end of the warm-up; None: that of equation 3, "
@@ -73,7 +71,6 @@ class OptimizerConfig(Section, name="optimizer"):
         "biases and norms.",
         least=0,
         below=1,
-        absent=0.0,
     )
     beta1: float = setting("Decay of Adam's first moment.", least=0, below=1)
     beta2: float = setting("Decay of Adam's second moment.", least=0, below=1)
@@ -102,13 +99,11 @@ class TrainingConfig(Section, name="training"):
     init_from: str = setting(
         "Run to begin with, by --init_from: the parameters that translate would use, "
         "and the tokeniser; empty: none.",
-        absent="",
     )
     initial_embeddings: str = setting("word2vec file to start from; empty: none.")
     freeze: tuple[str, ...] = setting(
         "Parameters that stay as they begin, by name or by the first parts of the "
         "name: embedding, encoder, decoder/layer_0.",
-        absent=(),
     )
     max_bad_steps: int = setting(
         "Non-finite updates in a row that end a run.", least=1, free=True
@@ -127,7 +122,6 @@ class TrainingConfig(Section, name="training"):
         "Score of the validation text that says which checkpoint is the best: bleu, "
         "chrf or nll. Of several texts that of the first, or NAME/bleu, mean/bleu, ...",
         free=True,
-        absent="bleu",
     )
     patience: int | None = setting(
         "Evaluations in a row without a better score that end the run; translate then "
@@ -141,7 +135,6 @@ class TrainingConfig(Section, name="training"):
         "Programs that show the run's numbers besides TensorBoard.",
         choices=("wandb", "mlflow", "trackio"),
         free=True,
-        absent=(),
     )
     profile_steps: int | None = setting(
         "Updates of a trace in WORKDIR/profile, which each process of training starts "
@@ -245,6 +238,27 @@ class Config:
             raise InputError(
                 "this model cannot keep the sentence pairs of a packed row apart; set "
                 "batches.layout=buckets"
+            )
+
+    def require_rows(self) -> None:
+        """Raise InputError for packed rows that no microbatch or no model can hold."""
+        is_packed = self.batches.layout == "packed"
+        length, rows = self.batches.row_length * is_packed, self.batches.row_multiple
+        tokens = self.training.tokens_per_microbatch
+        if rows * max(length, 1) > tokens:
+            raise InputError(
+                f"training.tokens_per_microbatch={tokens} does not hold {rows} row(s) "
+                f"of {max(length, 1)} tokens; raise it or lower the length of a row"
+            )
+        self.require_row(length)
+
+    def require_row(self, length: int) -> None:
+        """Raise InputError for a row of so many tokens that the model cannot hold."""
+        longest = self.model.longest
+        if longest is not None and length > longest:
+            raise InputError(
+                f"model.max_positions={longest} does not hold a row of {length} "
+                "tokens; raise it, or lower batches.row_length or data.max_length"
             )
 
     def require_scores(self) -> None:

@@ -26,17 +26,15 @@ def setting(
     most: float | None = None,
     below: float | None = None,
     free: bool = False,
-    absent: Any = None,
 ) -> Any:
     """Declare a key: what it means, with its unit, and the values it may have.
 
     Numbers are at `least` or `above` one bound, at `most` or `below` the other, and
     numbers of int32 (seeds: uint32) or float32; texts are of `choices`. The value of
-    a `free` key may change when a run is resumed. `absent` is the value of runs that
-    were made before the key existed.
+    a `free` key may change when a run is resumed.
     """
     metadata = {
-        "meaning": meaning, "choices": tuple(choices), "free": free, "absent": absent,
+        "meaning": meaning, "choices": tuple(choices), "free": free,
         "least": least, "above": above, "most": most, "below": below,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
@@ -48,6 +46,7 @@ class Section:
     # Of the section `model`:
     packs = True  # whether rows may hold several sentence pairs
     halves = False  # whether mesh.fsdp must divide half of d_model
+    longest: int | None = None  # most tokens of a sequence; None: no limit
     tied_embeddings = "all"  # see `jaxformer.models.embeddings`
 
     def __init_subclass__(cls, name: str | None = None) -> None:
@@ -63,17 +62,12 @@ class Section:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Section":
-        """Make a section of values by key; keys newer than a run may be missing.
+        """Make a section of values by key; missing keys that may be None are None.
 
         Raises InputError that names what is wrong.
         """
         fields = dataclasses.fields(cls)
-        newer = {
-            field.name: field.metadata["absent"]
-            for field in fields
-            if kind_of(field)[1] or field.metadata["absent"] is not None
-        }
-        given = {**newer, **given}
+        given = {**{f.name: None for f in fields if kind_of(f)[1]}, **given}
         require_names("key", f"{cls.section}.", given, [each.name for each in fields])
         return cls(**given)
 

@@ -22,7 +22,6 @@ def tied_embeddings() -> Any:
         "one matrix: all (section 3.4), target (the target embedding and the output "
         "matrix; Press and Wolf 2017) or none.",
         choices=("all", "target", "none"),
-        absent="all",
     )
 
 

@@ -97,7 +97,7 @@ def sections_of(values: Mapping[str, Any]) -> dict[str, type[Section]]:
 
 
 def parse_config(values: Mapping[str, Mapping[str, Any]]) -> Config:
-    """Check values by section and key; newer keys may be missing.
+    """Check values by section and key, as `Section.of`.
 
     Raises InputError that names what is wrong.
     """

@@ -84,14 +84,14 @@ def open_choice(
 ) -> Choose | None:
     """Return what chooses among hypotheses: a utility, or models that rerank.
 
-    None: the score of the search does. `comet` is the metric if it is open already.
+    None: the score of the search does. `comet` is the metric of the utility "comet".
     Raises InputError for models that cannot be used, and if the options need others.
     """
     utility, tag_of = options.minimum_bayes_risk, run.tokenizer.language_code
     if not models.rerank:
         if utility == "none":
             return None
-        metric = comet or open_comet(models)
+        metric = comet
         if utility != "comet":
             metric = sentence_metric(utility, run.config.data.target_language)
         elif metric is None:
@@ -113,6 +113,13 @@ def open_choice(
 def open_comet(models: ModelChoice) -> Comet | None:
     """Start the process of a COMET model, if there is one. Raises InputError."""
     return models.comet and Comet(models.comet, models.comet_python)
+
+
+def open_utility(models: ModelChoice, options: TranslateOptions) -> Comet | None:
+    """Open a COMET model to choose among samples. Raises InputError if nothing does."""
+    if models.comet and options.minimum_bayes_risk != "comet":
+        raise InputError("comet is for minimum_bayes_risk=comet; give both")
+    return open_comet(models)
 
 
 def make_evaluator(run: Run, text: Text, translator: Translator) -> Evaluator:

@@ -26,7 +26,7 @@ from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.runs.agreement import require_one_folder, require_one_run
 from jaxformer.runs.config_files import RECORDED, ConfigRequest
-from jaxformer.runs.workdir import Workdir
+from jaxformer.runs.workdir import Record, Workdir
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import cache_folder
@@ -34,7 +34,6 @@ from jaxformer.system.progress import progress
 from jaxformer.tokens import Tokenizer
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
-from jaxformer.training.frozen import trainable
 from jaxformer.training.log import read_scores
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
@@ -59,6 +58,7 @@ class Run(NamedTuple):
     config: Config
     tokenizer: Tokenizer
     model: Model
+    record: Record | None = None  # what config.json said when the run was opened
     needs_tag: bool = True  # if the vocabulary has tags: no text was without one
 
 
@@ -72,15 +72,15 @@ def prepare_run(
     process owns it.
     """
     folder = Workdir(workdir)
-    _resolve(folder, request)  # refuses a mistake before it makes the folder
     with folder.owned():
-        config = _resolve(folder, request)  # another process may have ended meanwhile
+        record = folder.recorded()
+        config = _resolve(folder, request, record)
         with processes.sharing_mistakes():
             if processes.is_first():  # it writes what the others then open
                 require_installed(config.training.trackers)
-                tokenizer = folder.given_tokenizer(config)
+                tokenizer = folder.given_tokenizer(config, record)
                 is_trained = folder.has_checkpoints()
-                trained_text = folder.read_record().get("text") if is_trained else None
+                trained_text = record.text if is_trained else None
                 prepared = prepare(
                     config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline,
                     trained_text=trained_text, mirror=folder.mirror,
@@ -96,21 +96,16 @@ def prepare_run(
                 folder.mirror.refresh()
                 prepared = folder.open_corpus()
         require_one_run(config, prepared)
-        yield _make_run(folder, config, prepared.tokenizer), prepared
+        yield _make_run(folder, config, prepared.tokenizer, record), prepared
 
 
-def _resolve(folder: Workdir, request: ConfigRequest) -> Config:
+def _resolve(folder: Workdir, request: ConfigRequest, record: Record | None) -> Config:
     """Return the config of a run that is trained or prepared. Raises InputError."""
-    config = folder.resolve(request)
+    config = folder.resolve(request, record)
     config.require_scores()
+    config.require_rows()
     if config.training.init_from and not folder.has_checkpoints():
         Workdir(Path(config.training.init_from)).require_same_model(config)
-    one = np.ones(1, np.int32)
-    _plan(config, one, one)  # refuses contradictions
-    if config.training.freeze:
-        model = make_model(config.model, vocab_size=1, rematerialise=False)
-        params = jax.eval_shape(model.init, jax.random.key(0))
-        trainable(params, config.training.freeze)  # refuses unknown names
     return config
 
 
@@ -122,19 +117,22 @@ def open_run(
     `dtype` replaces `model.dtype`; "auto" is the type that is fastest here.
     """
     folder = Workdir(workdir)
-    config, tokenizer = folder.resolve(request), folder.read_tokenizer()
+    record = folder.read_record()
+    config, tokenizer = folder.resolve(request, record), folder.read_tokenizer(record)
     config.require_scores()
     if dtype == "auto":
         keep_compiled()
-        model = _make_run(folder, config, tokenizer).model
+        model = _make_run(folder, config, tokenizer, record).model
         dtype = processes.from_first(fastest_dtype(model))
     if dtype is not None:
         model = dataclasses.replace(config.model, dtype=dtype)
         config = dataclasses.replace(config, model=model)
-    return _make_run(folder, config, tokenizer)
+    return _make_run(folder, config, tokenizer, record)
 
 
-def _make_run(folder: Workdir, config: Config, tokenizer: Tokenizer) -> Run:
+def _make_run(
+    folder: Workdir, config: Config, tokenizer: Tokenizer, record: Record | None
+) -> Run:
     model = make_model(
         config.model,
         vocab_size=tokenizer.vocab_size,
@@ -143,7 +141,7 @@ def _make_run(folder: Workdir, config: Config, tokenizer: Tokenizer) -> Run:
     )
     data = config.data
     needs_tag = not data.tags or all(part.data.tag for part in data.parts.values())
-    return Run(folder, config, tokenizer, model, needs_tag)
+    return Run(folder, config, tokenizer, model, record, needs_tag)
 
 
 class TrainingSetup(NamedTuple):
@@ -223,13 +221,7 @@ def _plan(
 ) -> Plan:
     """Plan a text by its lengths; raise InputError for rows that no model can hold."""
     plan = make_plan(source, target, config.batches, config.training, mixture, subwords)
-    model = make_model(config.model, vocab_size=1, rematerialise=False)
-    row = max(length for shape in plan.shapes for length in shape[1:])
-    if model.longest is not None and row > model.longest:
-        raise InputError(
-            f"model.max_positions={model.longest} does not hold a row of {row} tokens; "
-            "raise it, or lower batches.row_length or data.max_length"
-        )
+    config.require_row(max(length for shape in plan.shapes for length in shape[1:]))
     return plan
 
 

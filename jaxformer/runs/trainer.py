@@ -19,7 +19,6 @@ from jaxformer.corpus.pipeline import examples_of, updates
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.evaluation.evaluator import report_phenomena
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.runs.config_files import parse_config
 from jaxformer.runs.open import make_dev_evaluators
 from jaxformer.runs.run import (
     Run,
@@ -177,7 +176,7 @@ def record_config(job: Job, step: int, is_over: bool) -> None:
     """
     run, config = job.run, job.run.config
     if step:
-        before = parse_config(run.workdir.read_record()["config"])
+        before = run.workdir.read_record().config
         if is_over:
             model = dataclasses.replace(config.model, dropout=before.model.dropout)
             config = dataclasses.replace(

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from jaxformer.config.sections import Config
 from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
@@ -36,6 +37,19 @@ from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.training.checkpoint import Checkpoints
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
+
+
+LAST_TO_READ_OLDER = "2b61deb"  # a commit
+
+
+class Record(NamedTuple):
+    """What config.json says of a run."""
+
+    config: Config
+    direction: str  # such as "en-de"
+    text: str | None  # hash of the prepared text; None: no text is prepared
+    tokenizer: dict[str, Any]  # "sha256", and "vocab_size"
+    versions: dict[str, str]  # of packages
 
 
 class Workdir:
@@ -113,12 +127,12 @@ class Workdir:
                     with suppress(OSError):  # a file was put into it meanwhile
                         self.path.rmdir()
 
-    def read_record(self) -> dict:
+    def read_record(self) -> Record:
         """Read the record. Raises InputError if it is missing, edited or damaged."""
         try:
             record = json.loads(self.config_file.read_bytes())
             if dict.pop(record, "sha256") == _hash(record):
-                return record
+                return self._parsed(record)
         except FileNotFoundError:
             raise InputError(
                 f"there is no run in {self.path} (no config.json); train one first"
@@ -131,45 +145,61 @@ class Workdir:
             "--config.SECTION.KEY=VALUE)"
         )
 
+    def _parsed(self, record: dict[str, Any]) -> Record:
+        try:
+            return Record(**{**record, "config": parse_config(record["config"])})
+        except InputError as error:
+            raise InputError(
+                f"{self.config_file} was written by an earlier version ({error}); "
+                f"commit {LAST_TO_READ_OLDER} is the last that reads it"
+            ) from None
+
     def write_record(
         self, config: Config, tokenizer: Tokenizer, text: str | None = None
-    ) -> None:
+    ) -> Record:
         """Record the config, the tokeniser, the versions of packages, and a hash.
 
         `text` is the hash of the prepared text; None: no text is prepared.
         """
-        record = {
-            "config": config.as_dict(),
-            "direction": config.data.direction,
-            "text": text,
-            "tokenizer": {"sha256": tokenizer.hash, "vocab_size": tokenizer.vocab_size},
-            "versions": installed_versions(),
-        }
-        record["sha256"] = _hash(record)
-        text = (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
-        if not self.config_file.exists() or self.config_file.read_bytes() != text:
-            write_atomically(self.config_file, text)
+        record = Record(
+            config,
+            config.data.direction,
+            text,
+            {"sha256": tokenizer.hash, "vocab_size": tokenizer.vocab_size},
+            installed_versions(),
+        )
+        values = {**record._asdict(), "config": config.as_dict()}
+        values["sha256"] = _hash(values)
+        content = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
+        if not self.config_file.exists() or self.config_file.read_bytes() != content:
+            write_atomically(self.config_file, content)
+        return record
 
-    def resolve(self, request: ConfigRequest) -> Config:
-        """Return the config of a file, or the recorded one, with values replaced.
+    def recorded(self) -> Record | None:
+        """Return the record, or None if there is none yet. Raises InputError."""
+        return self.read_record() if self.config_file.exists() else None
+
+    def resolve(self, request: ConfigRequest, record: Record | None) -> Config:
+        """Return the config of a file, or that of the record, with values replaced.
 
         A new run that begins with another has that one's config, if no file is given.
         Raises InputError for a wrong value, and if the folder holds another run.
         """
-        recorded, run = None, self
-        if request.init_from is not None and not self.config_file.exists():
-            run = Workdir(request.init_from)
+        values = None
         if request.values is None:
-            recorded = run.read_record()["config"]
-        config = parse_config(request.resolve(recorded))
+            given = record
+            if given is None:
+                run = self if request.init_from is None else Workdir(request.init_from)
+                given = run.read_record()
+            values = given.config.as_dict()
+        config = parse_config(request.resolve(values))
         if self.has_checkpoints():
-            self.require_same_run(config)
+            self.require_same_run(config, record or self.read_record())
         return config
 
-    def require_same_run(self, config: Config) -> None:
+    def require_same_run(self, config: Config, record: Record) -> None:
         """Raise InputError if a key of `config` that is not free was changed."""
-        recorded = parse_config(self.read_record()["config"])
-        for name, before, value in config.changes(recorded):
+        for name, before, value in config.changes(record.config):
             raise InputError(
                 f"{self.path} holds a run with {name}={before!r}, and this "
                 f"config says {value!r}; use the run's value or another workdir"
@@ -177,7 +207,7 @@ class Workdir:
 
     def require_same_model(self, config: Config) -> None:
         """Raise InputError if a run with `config` cannot begin with this one."""
-        recorded = parse_config(self.read_record()["config"]).model.fixed()
+        recorded = self.read_record().config.model.fixed()
         own = config.model.fixed()
         for key in recorded | own:
             if recorded.get(key) != own.get(key):
@@ -187,12 +217,13 @@ class Workdir:
                     "out --config to use all its values"
                 )
 
-    def read_tokenizer(self) -> Tokenizer:
+    def read_tokenizer(self, record: Record) -> Tokenizer:
         """Load the run's tokeniser. Raises InputError if it is not the recorded one."""
-        expected = self.read_record()["tokenizer"]["sha256"]
-        return Tokenizer.load(self.tokenizer_file, expected)
+        return Tokenizer.load(self.tokenizer_file, record.tokenizer["sha256"])
 
-    def given_tokenizer(self, config: Config) -> Tokenizer | None:
+    def given_tokenizer(
+        self, config: Config, record: Record | None
+    ) -> Tokenizer | None:
         """Load the tokeniser to prepare the text with; None: a new one, or it is done.
 
         It is that of the checkpoints, of the run to begin with, the file
@@ -200,7 +231,7 @@ class Workdir:
         the model that is to be trained cannot use it, or if the folder has another.
         """
         if self.has_checkpoints():
-            return self.read_tokenizer()
+            return self.read_tokenizer(record)
         own, given = self.tokenizer_file, config.data.tokenizer
         is_prepared = self.corpus.exists()
         if is_prepared and not (config.training.init_from or are_files(given)):
@@ -211,10 +242,11 @@ class Workdir:
             return None if is_same else load_given(given, is_shared=is_shared)
         if config.training.init_from:
             run = Workdir(Path(config.training.init_from))
-            given, tokenizer = run.tokenizer_file, run.read_tokenizer()
+            theirs = run.read_record()
+            given, tokenizer = run.tokenizer_file, run.read_tokenizer(theirs)
             has_two = tokenizer.source_model != tokenizer.target_model
             swapped = f"{config.data.target_language}-{config.data.source_language}"
-            if has_two and run.read_record()["direction"] == swapped:
+            if has_two and theirs.direction == swapped:
                 raise InputError(
                     f"{run.path} translates {swapped}, and its tokeniser has a model "
                     f"for each side; begin {config.data.direction} with a run of that "
@@ -226,8 +258,7 @@ class Workdir:
         elif not own.exists():
             return None
         else:
-            is_known = self.config_file.exists()
-            tokenizer = self.read_tokenizer() if is_known else Tokenizer.load(own)
+            tokenizer = self.read_tokenizer(record) if record else Tokenizer.load(own)
         if not config.training.init_from:
             require_usable(tokenizer, Path(given or own), config.data.vocab_size)
         require_symbols(tokenizer, config.data)

@@ -168,7 +168,7 @@ def _pull_verified(path: Path, mirror: Mirror) -> str:
     except DamagedError as error:
         damage = str(error)
     if not (path / CHECKSUMS).exists():
-        damage = f"no {CHECKSUMS}, which earlier versions did not write"
+        damage = f"no {CHECKSUMS}"
     return damage
 
 

@@ -7,17 +7,17 @@ import pytest
 
 from jaxformer.commands import command_line
 from jaxformer.commands.flags import (
-    CHOICE,
     CLUSTER,
     COMMANDS,
     COMMON,
     FLAGS,
+    MODELS,
     TRANSLATION,
     numbers,
 )
+from jaxformer.decoding.options import ModelChoice
 from jaxformer.main import command
 from jaxformer.runs import config_files
-from jaxformer.serving.batching import Limits
 from jaxformer.system.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -34,14 +34,23 @@ def given(name):
     return f"--{name}" if flag.kind is bool else f"--{name}={value}"
 
 
+TOGETHER = ("rerank_weights", "rerank"), ("comet_python", "comet")
+
+
 @pytest.mark.parametrize("mode", COMMANDS)
 def test_every_flag_is_read_or_refused(mode):
     for name in FLAGS.keys() - {"workdir", "row"}:
         argv = [f"--mode={mode}", WORKDIR, given(name)]
         if name in (*COMMANDS[mode].flags, *CLUSTER):
+            argv += [given(other) for flag, other in TOGETHER if flag == name]
             arguments = command_line.parse(argv)
             named = {**arguments.flags, **arguments.cluster}
-            assert name in {**named, "init_from": named["config"].init_from}
+            named["init_from"] = named["config"].init_from
+            if name in MODELS:
+                named = vars(named["models"])
+            elif name in TRANSLATION:
+                named = named["options"].given
+            assert named[name] is not None
         else:
             users = [each for each in COMMANDS if name in COMMANDS[each].flags]
             said = f"not used by --mode={mode}; it is for {', '.join(users)}"
@@ -51,15 +60,14 @@ def test_every_flag_is_read_or_refused(mode):
 
 @pytest.mark.parametrize("mode", COMMANDS)
 def test_a_command_takes_exactly_its_flags(mode):
-    """Flags of a translation, and of the server's limits, are passed on."""
+    """Those of a translation and of its models are two objects."""
     parameters = inspect.signature(command(mode).run).parameters.values()
-    named = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
-    passed_on = {*COMMANDS[mode].flags} - named - {"init_from"}  # in `config`
-    assert named <= {"config", "workdir", *COMMANDS[mode].flags}
-    limits = Limits.__annotations__.keys()
-    models = {"checkpoint", "ensemble", "dtype"}
-    assert passed_on <= {*TRANSLATION, *models, *CHOICE, *limits}
-    assert len(named) + bool(passed_on) == len(parameters)
+    assert all(each.kind is each.KEYWORD_ONLY for each in parameters)
+    flags = {*COMMANDS[mode].flags} - {"init_from"}  # in `config`
+    objects = {"options": {*TRANSLATION}, "models": {*MODELS}}
+    expected = {"config", "workdir"} | {k for k, v in objects.items() if v & flags}
+    expected |= flags.difference(*objects.values())
+    assert {each.name for each in parameters} | {"workdir"} == expected
 
 
 def test_training_is_the_default_and_nothing_else_is_assumed():
@@ -76,20 +84,20 @@ def test_flags_arrive_with_their_types():
         ["--mode=evaluate", WORKDIR, "--reference", "b", "--alpha=0", "--beam_size=1",
          "--checkpoint=average:3", "--ensemble=c, d", "--output="]
     ).flags  # fmt: skip
+    models = ModelChoice(checkpoint="average:3", ensemble=(Path("c"), Path("d")))
     expected = {
         "config": config_files.ConfigRequest(None, ()), "reference": Path("b"),
-        "ensemble": [Path("c"), Path("d")], "output": None, "beam_size": 1,
-        "alpha": 0.0, "checkpoint": "average:3",
+        "output": None, "models": models,
     }  # fmt: skip
     assert expected.items() <= flags.items()
-    assert type(flags["alpha"]) is float
+    given = flags["options"].given  # the run decides the others
+    assert given == {"beam_size": 1, "alpha": 0.0}
+    assert type(given["alpha"]) is float
     twice = ["--ensemble=a,b", "--ensemble=c", "--rerank_weights=1", "--rerank=d"]
-    flags |= command_line.parse(
-        ["--mode=translate", WORKDIR, *twice, "--rerank_weights=2"]
-    ).flags
-    assert flags["ensemble"] == [Path("a"), Path("b"), Path("c")]
-    assert (flags["rerank"], flags["rerank_weights"]) == ([Path("d")], [1.0, 2.0])
-    assert not {"batch_tokens", "temperature"} & flags.keys()  # the run decides
+    twice = ["--mode=translate", WORKDIR, *twice, "--rerank_weights=2"]
+    models = command_line.parse(twice).flags["models"]
+    assert models.ensemble == (Path("a"), Path("b"), Path("c"))
+    assert (models.rerank, models.rerank_weights) == ((Path("d"),), (1.0, 2.0))
 
 
 TRANSLATE = "--mode=translate"

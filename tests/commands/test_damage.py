@@ -16,7 +16,7 @@ from tests.damage import DAMAGES, damaged, files_of, flip_bit
 def read(workdir):
     """Read all files with checksums, but for those of checkpoints."""
     record, prepared = Workdir(workdir).read_record(), open_prepared(workdir)
-    return record, prepared.report, Workdir(workdir).read_tokenizer().hash
+    return record, prepared.report, Workdir(workdir).read_tokenizer(record).hash
 
 
 @pytest.fixture

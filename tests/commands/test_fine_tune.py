@@ -1,6 +1,5 @@
 """A run that begins with another one, and a run that goes on differently."""
 
-import hashlib
 import json
 import shutil
 
@@ -10,7 +9,6 @@ import pytest
 
 from jaxformer.runs.run import open_run, read_parameters
 from jaxformer.runs.workdir import Workdir
-from jaxformer.system import files
 from tests.commands.runs import config_flags, last_state, metrics, saved_steps
 
 SHORT = config_flags("training", steps=10, save_every=5, eval_every=1000, keep=2)
@@ -80,8 +78,8 @@ def test_the_other_direction_begins_with_a_run_whose_languages_share_a_tokeniser
     assert answer.result["direction"] == "de-en"
     read = Workdir.read_tokenizer
 
-    def with_two_models(self):
-        tokenizer = read(self)
+    def with_two_models(self, record):
+        tokenizer = read(self, record)
         tokenizer.target_model = b"another"
         return tokenizer
 
@@ -158,33 +156,3 @@ def test_patience_ends_a_run_and_translate_uses_its_best_checkpoint(
     assert answer.result["nll"] == pytest.approx(scores[best], rel=1e-6)
     again = command("train", workdir=tmp_path)
     assert again.result["step"] == answer.result["step"]
-
-
-def test_a_run_of_before_the_newer_keys_trains_on(trained, command, tmp_path):
-    """Its config and the settings of its report lack them."""
-    workdir = shutil.copytree(trained.workdir, tmp_path / "old")
-    record = record_of(workdir)
-    newer = {
-        "data": (
-            "corpora", "temperature", "tag", "tokenizer", "user_defined_symbols",
-            "shared_vocabulary", "model_type", "subword_sampling", "columns",
-        ),
-        "model": ("tied_embeddings",),
-        "optimizer": ("algorithm", "schedule", "peak_learning_rate", "weight_decay"),
-        "training": ("init_from", "freeze", "best_by", "patience", "trackers"),
-    }  # fmt: skip
-    for section, keys in newer.items():
-        for key in keys:
-            del record["config"][section][key]
-    del record["sha256"]
-    text = json.dumps(record, sort_keys=True).encode()
-    record["sha256"] = hashlib.sha256(text).hexdigest()
-    (workdir / "config.json").write_text(json.dumps(record))
-    report = json.loads((workdir / "corpus" / "report.json").read_text())
-    for key in newer["data"]:
-        del report["settings"][key]
-    (workdir / "corpus" / "report.json").write_text(json.dumps(report))
-    files.write_checksums(workdir / "corpus")
-    assert command("evaluate", "--split=dev", workdir=workdir).result["bleu"] > 0
-    answer = command("train", "--config.training.steps=102", workdir=workdir)
-    assert (answer.result["step"], saved_steps(workdir)[-1]) == (102, 102)

@@ -173,9 +173,11 @@ def folder(trained, toy, tmp_path_factory):
     (spoilt / "tokenizer.model").write_bytes(b"nothing")
     (spoilt / "reproduced.json").write_text('{"row": "table3/E"}')
     (other / "reproduced.json").write_text('{"row": "table9/E"}')
-    values = Workdir(other).read_record()["config"]
+    record = Workdir(other).read_record()
+    values = record.config.as_dict()
     values["data"]["test"] = "dev"
-    Workdir(other).write_record(parse_config(values), Workdir(other).read_tokenizer())
+    tokenizer = Workdir(other).read_tokenizer(record)
+    Workdir(other).write_record(parse_config(values), tokenizer)
     shutil.copy(toy.config, folder)
     for name, content in {
         "short": b"SU\nRI\n", "one": b"bo\n", "empty": b"", "blank": b" \n",

@@ -28,7 +28,7 @@ def read(result):
 def test_a_line_in_several_parts_has_no_links():
     translator = SimpleNamespace(
         tokenizer=Numbers(), longest=3, attention=lambda *pair: pair,
-        sentences=lambda text: text.split(" / "),
+        text=SimpleNamespace(sentences=lambda text: text.split(" / ")),
     )  # fmt: skip
     assert report.aligned(translator, "4 5", "6") == ("4 5", "6")
     assert report.aligned(translator, "4 5 6", "7") is None

@@ -7,6 +7,7 @@ import pytest
 
 from jaxformer.runs.agreement import require_one_folder, require_one_run
 from jaxformer.runs.config_files import parse_config, read_config_file
+from jaxformer.runs.workdir import Workdir
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 
@@ -42,5 +43,5 @@ def test_another_folder_is_refused(tmp_path, monkeypatch, theirs, message):
     monkeypatch.setattr(processes, "gather", lambda own: [own, theirs.get(own, own)])
     monkeypatch.setattr(processes, "are_several", lambda: True)
     with pytest.raises(InputError, match=message) if message else nullcontext():
-        require_one_folder(tmp_path)
+        require_one_folder(Workdir(tmp_path))
     assert [*tmp_path.iterdir()] == []

@@ -1,12 +1,14 @@
 """A run's folder: its record, what may change in it, and what is refused."""
 
+import hashlib
+import json
 from dataclasses import replace
 
 import pytest
 
 from jaxformer.configs import multi30k
 from jaxformer.runs.config_files import parse_config
-from jaxformer.runs.workdir import Workdir
+from jaxformer.runs.workdir import LAST_TO_READ_OLDER, Workdir
 from jaxformer.system.errors import InputError
 from jaxformer.text.vocabulary import train_tokenizer
 
@@ -37,12 +39,15 @@ def config(**changes):
 
 def test_the_record_is_what_was_written_and_is_written_once(workdir):
     record = workdir.read_record()
-    assert parse_config(record["config"]) == config()
-    assert record["direction"] == "en-de"
-    assert record["tokenizer"]["vocab_size"] == workdir.read_tokenizer().vocab_size
-    assert {"jax", "flax", "sentencepiece"} <= record["versions"].keys()
+    assert record.config == config()
+    assert record.direction == "en-de"
+    assert (
+        record.tokenizer["vocab_size"]
+        == workdir.read_tokenizer(workdir.read_record()).vocab_size
+    )
+    assert {"jax", "flax", "sentencepiece"} <= record.versions.keys()
     before = workdir.config_file.stat().st_mtime_ns
-    workdir.write_record(config(), workdir.read_tokenizer())
+    workdir.write_record(config(), workdir.read_tokenizer(workdir.read_record()))
     assert workdir.config_file.stat().st_mtime_ns == before
 
 
@@ -71,6 +76,26 @@ def test_a_damaged_or_edited_record_is_refused(workdir):
 
 
 @pytest.mark.parametrize(
+    ("section", "key", "is_refused"),
+    [("training", "best_by", True), ("training", "patience", False)],
+)
+def test_a_record_without_a_key_is_of_an_earlier_version_unless_none_will_do(
+    workdir, section, key, is_refused
+):
+    record = json.loads(workdir.config_file.read_text())
+    del record["config"][section][key], record["sha256"]
+    text = json.dumps(record, sort_keys=True).encode()
+    record["sha256"] = hashlib.sha256(text).hexdigest()
+    workdir.config_file.write_text(json.dumps(record))
+    if not is_refused:
+        assert workdir.read_record().config == config()
+        return
+    said = f"earlier version .*{section}.{key}.*; commit {LAST_TO_READ_OLDER} is the"
+    with pytest.raises(InputError, match=said):
+        workdir.read_record()
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"model__d_ff": 7}, r"model\.d_ff=256, and this config says 7"),
@@ -84,6 +109,7 @@ def test_a_damaged_or_edited_record_is_refused(workdir):
 def test_only_free_keys_may_change(workdir, change, said):
     free = {"mesh__data": 4, "training__steps": 9, "data__directory": "/elsewhere"}
     free |= {"decoding__alpha": 1.0, "batches__executor": "python"}
-    workdir.require_same_run(config(**free))
+    record = workdir.read_record()
+    workdir.require_same_run(config(**free), record)
     with pytest.raises(InputError, match=said):
-        workdir.require_same_run(config(**free, **change))
+        workdir.require_same_run(config(**free, **change), record)

@@ -19,7 +19,8 @@ def optimizer_of(*, d_model=16, **changes):
     """Adam of the paper and a short warm-up, and its schedule."""
     values = {
         "warmup_steps": 20, "learning_rate_scale": 1.0, "beta1": 0.9, "beta2": 0.98,
-        "epsilon": 1e-9, "clip_norm": None,
+        "epsilon": 1e-9, "weight_decay": 0.0, "algorithm": "adam",
+        "schedule": "inverse_sqrt",
     }  # fmt: skip
     config = OptimizerConfig.of(values | changes)
     return make_optimizer(config, d_model=d_model, steps=100)

@@ -44,6 +44,10 @@ class ConvolutionalConfig(Section, name="model"):
                 f"model.kernel_width is {self.kernel_width}; it must be odd"
             )
 
+    @property
+    def longest(self) -> int:
+        return self.max_positions
+
     def dilation(self, layer: int) -> int:
         """Return the distance of the positions in a layer: 1, 2, 4, ..."""
         return 2 ** (layer % self.max_dilation.bit_length())
