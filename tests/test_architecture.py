@@ -105,10 +105,8 @@ DOORS = {
     "prometheus_client": "serving",
     "optax": "training.optimizer training.step",
     "tqdm": "system.progress",
-    "tensorboardX": "training.board",
-    "wandb": "training.trackers",
-    "mlflow": "training.trackers",
-    "trackio": "training.trackers",
+    "tensorboardX": "training.tensorboard_log",
+    "wandb": "training.wandb_log",
     "xxhash": "remote.copy remote.object_store system.files "
     "text.duplicates text.text_hash",
     "ml_collections": "configs",

@@ -17,7 +17,6 @@ from jaxformer.exports.ctranslate2 import write_ctranslate2
 from jaxformer.exports.marian import export_marian
 from jaxformer.exports.model_card import Facts, TextScores, text_name, write_card
 from jaxformer.exports.parameters import require_exportable
-from jaxformer.exports.stablehlo import write_stablehlo
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.run import Run, open_run, read_parameters
@@ -34,7 +33,6 @@ def run(
     format: str | None,
     quantization: str,
     output: Path | None,
-    source_length: int | None,
     license: str | None,
     models: ModelChoice,
     options: TranslateRequest,
@@ -44,17 +42,13 @@ def run(
     Of several processes the first one writes. Returns path, format and sizes.
     """
     if format is None:
-        raise InputError("give --format=ctranslate2, huggingface or stablehlo")
+        raise InputError("give --format=ctranslate2 or huggingface")
     if output is None:
         raise InputError("--output is missing; give the new folder to write")
     if format != "ctranslate2" and quantization != "float32":
         raise InputError(
             f"--quantization={quantization} is not for --format={format}, whose "
             "weights are float32; leave it out"
-        )
-    if source_length is not None and format != "stablehlo":
-        raise InputError(
-            f"--source_length={source_length} is for --format=stablehlo; leave it out"
         )
     if license is not None and format != "huggingface":
         raise InputError(
@@ -67,7 +61,6 @@ def run(
     write = {
         "ctranslate2": partial(write_ctranslate2, quantization=quantization),
         "huggingface": export_marian,
-        "stablehlo": partial(write_stablehlo, source_length=source_length or 64),
     }[format]
     path = output if url_of(output) else Path(os.path.abspath(output))
     size = 0

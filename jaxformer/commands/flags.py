@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxformer.config.settings import MOST_LENGTH, kind_of, read_value
+from jaxformer.config.settings import kind_of, read_value
 from jaxformer.decoding.options import ModelChoice, TranslateOptions
 
 DAY = 86_400  # seconds
@@ -85,12 +85,10 @@ FLAG_LIST = (
     Flag("details", bool, "Write a JSON line for each pair, with the log-probability "
          "of each piece.", False),
     Flag("format", str, "Program to export for.",
-         choices=("ctranslate2", "huggingface", "stablehlo")),
+         choices=("ctranslate2", "huggingface")),
     Flag("quantization", str, "Type of the exported weights.", "float32",
          choices=("float32", "float16", "bfloat16", "int8", "int8_float32",
                   "int8_float16", "int8_bfloat16", "int16")),
-    Flag("source_length", int, "Source tokens that a stablehlo program takes; by "
-         "default 64.", least=2, most=MOST_LENGTH),
     Flag("license", str, "Licence of the model that its card for Hugging Face states, "
          "such as apache-2.0; without it the card says that none is stated."),
     Flag("runner", str, "Runner of Apache Beam that reads the text on many machines, "
@@ -224,10 +222,10 @@ COMMANDS = {
         ),
     ),
     "export": Command(
-        "Write a model for CTranslate2, Hugging Face, or as a JAX program.",
+        "Write a model for CTranslate2 or Hugging Face.",
         (
-            "checkpoint", "format", "quantization", "output", "source_length",
-            "license", "beam_size", "alpha", "length_penalty", "no_repeat_ngram",
+            "checkpoint", "format", "quantization", "output", "license", "beam_size",
+            "alpha", "length_penalty", "no_repeat_ngram",
         ),
     ),
     "import": Command("Make a run of a Marian checkpoint.", ("input",)),

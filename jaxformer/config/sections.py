@@ -132,8 +132,8 @@ class TrainingConfig(Section, name="training"):
     save_every: int = setting("Updates between two checkpoints.", least=1, free=True)
     keep: int = setting("Newest checkpoints kept besides the best.", least=1, free=True)
     trackers: tuple[str, ...] = setting(
-        "Programs that show the run's numbers besides TensorBoard.",
-        choices=("wandb", "mlflow", "trackio"),
+        "What shows the run's numbers besides TensorBoard: wandb, or nothing.",
+        choices=("wandb",),
         free=True,
     )
     profile_steps: int | None = setting(

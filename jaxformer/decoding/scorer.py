@@ -1,19 +1,12 @@
 """One model, or an ensemble with one vocabulary, as the decoder of a search."""
 
-import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.rules import no_rules
-from jaxformer.decoding.search import SearchResult, search
 from jaxformer.models.sequence_model import Model, Newest
-from jaxformer.system.errors import InputError
-from jaxformer.tokens import PAD
 
 Members = tuple[Any, ...]  # weights, memories or caches, one of each model
 
@@ -56,34 +49,3 @@ class Scorer:
             return logits[0], caches
         each = jnp.stack([jax.nn.log_softmax(x, axis=0) for x in logits])
         return jax.nn.logsumexp(each, axis=0) - jnp.log(len(logits)), caches
-
-
-def search_translations(
-    models: Sequence[Model],
-    params: Sequence[Any],
-    source: jax.Array,
-    *,
-    options: SearchOptions,
-    extra_length: int,
-) -> SearchResult:
-    """Search the best translations of source ids int32 [B, S], as one pure function.
-
-    Each row is one sentence, or empty. Returns hypotheses best first. Raises InputError
-    if S is more than the positions of a model, which also bound the hypotheses.
-    """
-    most = min((m.longest for m in models if m.longest is not None), default=None)
-    rows, length = source.shape
-    if most is not None and length > most:
-        raise InputError(
-            f"sources of {length} pieces exceed model.max_positions={most}; give a "
-            f"source length of at most {most}"
-        )
-    scorer = Scorer(models)
-    weights = scorer.weights(params)
-    memory = scorer.encode(weights, source)
-    lengths = (source != PAD).sum(axis=1)  # [B], EOS counted as in the output
-    steps = min(length + extra_length, most or math.inf)
-    limits = jnp.where(lengths > 0, jnp.minimum(lengths + extra_length, steps), 0)
-    cache = scorer.empty_cache(batch=rows, width=options.beam_size, length=steps)
-    step_fn = functools.partial(scorer.step, weights, memory)
-    return search(step_fn, cache, no_rules(limits), options, max_steps=steps)

@@ -43,7 +43,7 @@ from jaxformer.training.sharding import (
     state_shardings,
 )
 from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
-from jaxformer.training.trackers import require_installed
+from jaxformer.training.wandb_log import require_installed
 
 if TYPE_CHECKING:
     from jaxformer.corpus.beam import Beam

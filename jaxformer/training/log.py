@@ -18,9 +18,9 @@ from typing import Any
 from jaxformer.system import processes
 from jaxformer.system.files import write_atomically
 from jaxformer.system.progress import draws_bars, progress
-from jaxformer.training.board import Board
 from jaxformer.training.loss import averages
-from jaxformer.training.trackers import Trackers
+from jaxformer.training.tensorboard_log import TensorBoardLog
+from jaxformer.training.wandb_log import WandbLog
 
 logger = logging.getLogger(__name__)
 
@@ -109,8 +109,8 @@ class MetricsLog(contextlib.ExitStack):
 
         Later lines are dropped, since they will be made again. The first window has
         `tokens_before` tokens of earlier processes, which do not count for the speed.
-        Of several processes only the first one writes. `trackers` receive the `config`
-        and the numbers of the lines.
+        Of several processes only the first one writes. Weights & Biases gets the
+        `config` and the numbers of the lines if `trackers` names it.
         """
         super().__init__()
         self._path, writes = workdir / METRICS_FILE, processes.is_first()
@@ -125,8 +125,8 @@ class MetricsLog(contextlib.ExitStack):
         self._tokens_before = tokens_before
         self._writes = writes
         if writes:
-            self._trackers = Trackers(trackers, workdir, config or {})
-            self.enter_context(self._trackers)
+            logs = [WandbLog(workdir, config or {}) for _ in trackers]
+            self._trackers = [*map(self.enter_context, logs)]
         self._draws = draws_bars()
         self._bar = self.enter_context(
             progress(
@@ -138,11 +138,11 @@ class MetricsLog(contextlib.ExitStack):
         )  # fmt: skip
 
     @functools.cached_property
-    def _board(self) -> Board:
+    def _board(self) -> TensorBoardLog:
         """The event file; importing its library takes longer than a small update."""
         with self.pause():
             folder = self._path.parent / "tensorboard"
-            board = Board(folder, first_step=self._start_step + 1)
+            board = TensorBoardLog(folder, first_step=self._start_step + 1)
         self.callback(board.close)
         return board
 
@@ -215,7 +215,8 @@ class MetricsLog(contextlib.ExitStack):
         tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
         with _naming(self._path.parent / "tensorboard"):
             self._board.write(step, line["time"], tagged)
-        self._trackers.write(step, line["time"], tagged)
+        for tracker in self._trackers:
+            tracker.write(step, line["time"], tagged)
 
 
 @contextlib.contextmanager

@@ -162,7 +162,7 @@ def test_it_is_served(workdir, start):
 def test_exports_that_cannot_express_it_are_refused(workdir, train, command, tmp_path):
     name = train.case.model["architecture"]
     flags = "export", f"--output={tmp_path / 'new'}"
-    for program in ("ctranslate2", "huggingface", "stablehlo"):
+    for program in ("ctranslate2", "huggingface"):
         complaint = command(*flags, f"--format={program}", workdir=workdir).complaint
         assert f"model.architecture={name} cannot be exported" in complaint
     assert list(tmp_path.iterdir()) == []

@@ -91,16 +91,6 @@ def test_ctranslate2_is_served_and_measured(export, toy, tmp_path, capsys, monke
     assert (values["right"], values["not_right_beside_large"]) == (100, 0)
 
 
-@pytest.mark.slow
-def test_the_stablehlo_example_translates_as_we_do(export, use, toy, tmp_path):
-    result = export("--format=stablehlo", "--source_length=9").result
-    assert result["format"] == "stablehlo"
-    lines = [toy.test[0], *ODD, *toy.test[1:4]]
-    program = tmp_path / "exported" / "example.py"
-    assert run_program(program, lines) == use("translate", stdin=lines).lines
-    assert run_program(program, []) == []
-
-
 @needs_ctranslate2
 def test_weights_have_the_type_asked_for(export, tmp_path):
     result = export("--format=ctranslate2", "--quantization=int8").result
@@ -252,7 +242,7 @@ def test_the_program_in_the_card_translates_as_we_do(export, use, toy, cards, tm
 
 
 def test_a_licence_is_for_the_card(export):
-    message = export("--format=stablehlo", "--license=mit").complaint
+    message = export("--format=ctranslate2", "--license=mit").complaint
     assert message == (
         "--license=mit is for the card of --format=huggingface; leave it out"
     )

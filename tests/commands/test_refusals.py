@@ -133,7 +133,7 @@ MISTAKES = {
     "export": [
         ("", "give --format=ctranslate2"),
         ("--format=huggingface --output=new --source_length=8", "is for --format=sta"),
-        ("--format=stablehlo", "--output is missing; give the new folder"),
+        ("--format=huggingface", "--output is missing; give the new folder"),
         ("--format=huggingface --output=new --quantization=int8", "int8 is not for"),
         ("--format=huggingface --output=run", "run exists already; choose a new"),
     ],

@@ -156,24 +156,18 @@ def test_another_run_begins_with_it_or_with_its_files(
     "tied", ["target", pytest.param("none", marks=pytest.mark.nightly)]
 )
 def test_exports_translate_as_we_do(command, toy, workdir, tied, tmp_path, request):
-    """CTranslate2's program, StableHLO's, and a Marian checkpoint imported again."""
+    """CTranslate2's program, and a Marian checkpoint imported again."""
     if tied == "none":
         workdir = tmp_path / "none"
         flags = *toy.flags, *FLAGS, f"--config.model.tied_embeddings={tied}"
         assert command("train", *flags, workdir=workdir).result["bleu"] > 50
     lines = [f"{TAG} {line}" for line in toy.test]
     ours = command("translate", workdir=workdir, stdin=lines).lines
-    folders = {name: tmp_path / name for name in ("ctranslate2", "stablehlo")}
-    for name, folder in folders.items():
-        length = ["--source_length=16"] * (name == "stablehlo")
-        flags = f"--format={name}", f"--output={folder}", *length
-        assert command("export", *flags, workdir=workdir).result["format"] == name
+    folder = tmp_path / "ctranslate2"
+    flags = "--format=ctranslate2", f"--output={folder}"
+    assert command("export", *flags, workdir=workdir).result["format"] == "ctranslate2"
     for given in lines, toy.test:
-        assert run_program(program_of(folders["ctranslate2"]), given) == ours
-    example = folders["stablehlo"] / "example.py"
-    tagless = command("translate", workdir=workdir, stdin=toy.test).lines
-    for given in lines, toy.test:
-        assert run_program(example, given) == ours == tagless
+        assert run_program(program_of(folder), given) == ours
     marian, again = tmp_path / "marian", tmp_path / "again"
     flags = "--format=huggingface", f"--output={marian}"
     command("export", *flags, workdir=workdir)

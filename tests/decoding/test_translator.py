@@ -1,25 +1,25 @@
 """Translations by tiny models with random parameters."""
 
-import copy
 import functools
 import gc
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.scorer import search_translations
+from jaxformer.decoding.rules import no_rules
+from jaxformer.decoding.scorer import Scorer
+from jaxformer.decoding.search import search
 from jaxformer.decoding.translator import Translator
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.tokens import EOS
+from jaxformer.tokens import PAD
 from jaxformer.training.sharding import abstract_state, batch_sharding
 from tests.decoding.tables import hypotheses_of
 from tests.decoding.tiny import (
     EXTRA,
-    FIRST_WORD,
     MODEL,
     SENTENCES,
     Numbers,
@@ -72,6 +72,18 @@ def test_sharded_rows_and_parameters_change_no_translation(beam):
 # The engine and a plain search ----------------------------------------------------
 
 
+def search_together(params, source, *, options):
+    """Search all rows of int32 [B, S], one sentence or none each, in one program."""
+    scorer, (rows, length) = Scorer([MODEL]), source.shape
+    weights = scorer.weights(params)
+    memory = scorer.encode(weights, source)
+    lengths, steps = (source != PAD).sum(axis=1), length + EXTRA
+    limits = jnp.where(lengths > 0, lengths + EXTRA, 0)
+    cache = scorer.empty_cache(batch=rows, width=options.beam_size, length=steps)
+    step = functools.partial(scorer.step, weights, memory)
+    return search(step, cache, no_rules(limits), options, max_steps=steps)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"beam_size": 1}, {"n_best": 3, "length_penalty": "power", "no_repeat_ngram": 2}],
@@ -82,24 +94,13 @@ def test_translations_are_those_of_a_search_of_all_rows_together(options):
     sentences = [*SENTENCES[:5], *long, *SENTENCES[5:]]
     found = translator.translate(sentences)
     assert len({h.text for hypotheses in found for h in hypotheses}) > 5
-    how = {"options": translator.options, "extra_length": EXTRA}
-    run = jax.jit(functools.partial(search_translations, [MODEL], **how))
+    run = jax.jit(functools.partial(search_together, options=translator.options))
     plain = run(translator.params, padded([*Numbers().encode(sentences), []], 24))
     for row, hypotheses in enumerate(found):
         scores, ids = zip(*hypotheses_of(plain, row), strict=True)
         assert [h.text for h in hypotheses] == list(map(Numbers().decode, ids))
         np.testing.assert_allclose([h.score for h in hypotheses], scores, rtol=1e-4)
     assert hypotheses_of(plain, len(found)) == []  # an empty row
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_search_translations_limits_each_sentence_by_its_own_length(beam_size):
-    params = copy.deepcopy(params_of(MODEL))
-    params["embedding"][EOS] = 0.0  # never likely
-    source = padded([[FIRST_WORD] * length for length in (2, 9, 0, 16)], 16)
-    how = {"options": SearchOptions(beam_size=beam_size, alpha=9.0)}
-    run = functools.partial(search_translations, [MODEL], extra_length=EXTRA, **how)
-    assert jax.jit(run)([params], source).lengths[:, 0].tolist() == [7, 14, 0, 21]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Board:
+class TensorBoardLog:
     """One event file; raises OSError where it cannot be written."""
 
     def __init__(self, folder: Path, *, first_step: int) -> None:

@@ -1,0 +1,84 @@
+"""Weights & Biases shows the numbers of a run while it trains: `training.trackers`.
+
+Its own environment variables configure it, such as WANDB_MODE=offline.
+"""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import write_atomically
+
+logger = logging.getLogger(__name__)
+
+PROJECT = "jaxformer"
+IDS_FILE = "trackers.json"  # of the workdir: the run's name there
+
+
+def require_installed(names: Sequence[str]) -> None:
+    """Raise InputError for a tracker whose package is not installed."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise InputError(
+                f"training.trackers has {name}, which is not installed; run pip "
+                f"install {name}, or leave it out"
+            )
+
+
+class WandbLog(contextlib.AbstractContextManager):
+    """A run of Weights & Biases; a context manager that ends it.
+
+    If it fails, one warning says so, and nothing more is written: it never stops a run.
+    """
+
+    def __init__(self, workdir: Path, config: Mapping[str, Any]) -> None:
+        """Begin the run of a workdir, or continue it."""
+        self._run: Any = None
+        self._try(lambda: self._begin(workdir.absolute(), config))
+
+    def _begin(self, workdir: Path, config: Mapping[str, Any]) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=workdir.name,
+            id=_name_of(workdir / IDS_FILE),
+            resume="allow",
+            dir=workdir,
+            config=dict(config),
+            settings=wandb.Settings(silent=True),
+        )
+
+    def write(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
+        """Show numbers by name, measured at `seconds` since 1970."""
+        if self._run:
+            self._try(lambda: self._run.log(dict(values), step=step))
+
+    def __exit__(self, *_: object) -> None:
+        if self._run:
+            self._try(lambda: self._run.finish())
+
+    def _try(self, call: Callable[[], object]) -> None:
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # stdout has the result
+                call()
+        except Exception as error:
+            self._run = None
+            logger.warning("the tracker wandb failed and is left out: %r", error)
+
+
+def _name_of(file: Path) -> str:
+    """Read the run's name, or make a new one."""
+    with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+        return str(json.loads(file.read_bytes())["wandb"])
+    name = uuid.uuid4().hex
+    write_atomically(file, json.dumps({"wandb": name}) + "\n")
+    return name
