@@ -41,8 +41,8 @@ ROOMS = {
     "corpus": ("corpus", "system processes contract config remote text"),
     "optimizer": ("training.optimizer", "config"),  # equation 3, section 5.3
     "update": (  # pure functions of a model and a batch
-        "training.divergence training.frozen training.loss training.loss_kernel "
-        "training.sharding training.step training.zero",
+        "training.conditional training.divergence training.frozen training.loss "
+        "training.loss_kernel training.sharding training.step training.zero",
         "system contract config models",
     ),
     "training": (  # it is handed its batches
