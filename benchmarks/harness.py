@@ -73,24 +73,18 @@ def machine() -> dict[str, Any]:
 
 
 def start_command(
-    flags: Sequence[str],
-    config: Mapping,
-    environment: Mapping,
-    *,
-    file: str = "demo",
-    **streams: Any,
+    flags: Sequence[str], config: Mapping, environment: Mapping, **streams: Any
 ) -> subprocess.Popen:
-    """Start jaxformer; with a `config`, that is configs/`file`.py with these values.
+    """Start jaxformer with flags and values of its config.
 
     Compiled programs are kept below XDG_CACHE_HOME of `environment` alone. `streams`
     are arguments of `Popen`.
     """
     command = [sys.executable, "-m", "jaxformer.main", *flags]
-    command += [f"--config=configs/{file}.py"] if config else []
     command += [f"--config.{key}={value}" for key, value in config.items()]
     environment = {**os.environ, **environment}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    return subprocess.Popen(command, cwd=ROOT, env=environment, **streams)
+    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **streams)
 
 
 class Apart:
@@ -121,9 +115,7 @@ class Apart:
         except EOFError:
             self._process.join()
             code = self._process.exitcode
-            raise RuntimeError(
-                f"the process of {self._name} ended with code {code}"
-            ) from None
+            error = f"the process of {self._name} ended with code {code}"
         if error is not None:
             raise RuntimeError(error)
         return found
@@ -163,13 +155,15 @@ def at_once(calls: Mapping[str, Callable]) -> tuple[dict[str, Any], dict[str, st
     return found, failed
 
 
-def take_turns(turns: Mapping[str, Callable[[], Any]], repeats: int) -> Rounds:
+def take_turns(
+    turns: Mapping[str, Callable[[], Any]], repeats: int, pause: float = PAUSE
+) -> Rounds:
     """Time every contestant `repeats` times, interleaved."""
     rounds: Rounds = []
     for _ in range(repeats):
         rounds.append({})
         for name, turn in turns.items():
-            time.sleep(PAUSE)
+            time.sleep(pause)
             start = time.perf_counter()
             turn()
             rounds[-1][name] = time.perf_counter() - start
