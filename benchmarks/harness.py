@@ -61,15 +61,15 @@ def machine() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     packages = importlib.metadata.packages_distributions()
-    installed = {name: packages[name][0] for name in MODULES if name in packages}
-    return {
-        "cpu": next(iter(re.findall(r"model name\s*: (.*)", text)), platform.machine()),
-        "kind": kind_of(text),
-        "cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(d) for name, d in installed.items()},
+    versions = {
+        name: importlib.metadata.version(packages[name][0])
+        for name in MODULES
+        if name in packages
     }
+    cpu = next(iter(re.findall(r"model name\s*: (.*)", text)), platform.machine())
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    found = {"cpu": cpu, "kind": kind_of(text), "cores": cores, "load": load}
+    return found | {"python": platform.python_version(), **versions}
 
 
 def start_command(
