@@ -151,12 +151,7 @@ class Kill:
     kind: str
     phase: str
     made: int  # the last step made before
-    resumed: int | None = None  # the step that the next life which trained began with
-
-    @property
-    def lost(self) -> int:
-        """Count the logged steps to repeat; 0 if it was killed before training."""
-        return 0 if self.phase == START else max(0, self.made - self.resumed)
+    lost: int = 0  # logged steps that the next life which trained had to repeat
 
 
 def await_moment(life: Life, kind: str, goal: int, draw: random.Random) -> None:
@@ -178,36 +173,45 @@ def await_moment(life: Life, kind: str, goal: int, draw: random.Random) -> None:
         time.sleep(max(0.0, draw.uniform(-0.2, 0.2)))  # half of them at once
 
 
-def train_with_kills(options: argparse.Namespace, workdir: Path) -> tuple:
-    """Train with kills; return them, the number of damaged checkpoints, the result."""
-    draw, kills, damaged = random.Random(options.seed), [], 0
+def strike(life: Life, kind: str) -> Kill:
+    """Kill it; check how it ends."""
+    is_term = kind == TERM
+    life.process.send_signal(signal.SIGTERM if is_term else signal.SIGKILL)
+    found = life.end(0 if is_term else -signal.SIGKILL)
+    if is_term and not found.get("stopped"):
+        raise life.error(f"was stopped and ended with {found}")
+    return Kill(kind, life.phase(), found.get("step", life.made()))
+
+
+def train_with_kills(
+    options: argparse.Namespace, workdir: Path
+) -> tuple[list[Kill], dict]:
+    """Train with kills; return them and the result."""
+    draw, kills, open_kills = random.Random(options.seed), [], []
     kinds = [(*MOST_LOST,)[number % 3] for number in range(options.kills)]
     draw.shuffle(kinds)
     for number, kind in enumerate([*kinds, None], 1):
         with Life(options, workdir, str(number)) as life:
             if kind is None:
-                result, kill = life.end(0), None
+                result = life.end(0)
             else:
                 await_moment(
                     life, kind, number * SPACING - draw.randrange(SPACING), draw
                 )
-                term = kind == TERM
-                life.process.send_signal(signal.SIGTERM if term else signal.SIGKILL)
-                found = life.end(0 if term else -signal.SIGKILL)
-                if term and not found.get("stopped"):
-                    raise life.error(f"was stopped and ended with {found}")
-                kill = Kill(kind, life.phase(), found.get("step", life.made()))
-        for each in kills:
-            if each.resumed is None:
-                each.resumed = life.begin()
-        damaged += life.log().count(" is damaged ")
-        if kill is not None:
-            kills.append(kill)
-            print(f"{number}, began with step {life.begin()}: {kill}", file=sys.stderr)
-    return kills, damaged, result
+                kills.append(strike(life, kind))
+        if " is damaged " in life.log():
+            raise life.error("found a damaged checkpoint")
+        if life.begin() is not None:
+            for each in open_kills:
+                each.lost = max(0, each.made - life.begin())
+            open_kills.clear()
+        if kind is not None:
+            open_kills += [] if kills[-1].phase == START else kills[-1:]
+            print(f"{number}, from step {life.begin()}: {kills[-1]}", file=sys.stderr)
+    return kills, result
 
 
-def remains(workdir: Path) -> dict[str, object]:
+def remains(workdir: Path, result: dict) -> dict[str, object]:
     """Read the newest checkpoint, the average and all metrics of a run, by value.
 
     A leaf of the checkpoint is its type, shape and bytes. Metrics that depend on the
@@ -225,6 +229,7 @@ def remains(workdir: Path) -> dict[str, object]:
     lines = read_metrics(workdir)
     order = [(line["step"], line["kind"]) for line in lines]  # shows a repeated step
     found: dict[str, object] = {"lines of metrics": str(order), "steps": str(saved)}
+    found["result"] = str(sorted(result.items()))
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         found[name] = (str(leaf.dtype), np.shape(leaf), np.asarray(leaf).tobytes())
@@ -246,8 +251,7 @@ def summary(kills: list[Kill]) -> dict[str, dict]:
         mine = [kill for kill in kills if kill.kind == kind]
         lost = [kill.lost for kill in mine] or [0]
         found[kind] = {
-            "kills": len(mine), "resumes": sum(k.resumed is not None for k in mine),
-            "lost_min": min(lost),
+            "kills": len(mine), "lost_min": min(lost),
             "lost_median": statistics.median(lost), "lost_max": max(lost),
             "lost_allowed": bound,
             **{phase: sum(kill.phase == phase for kill in mine) for phase in PHASES},
@@ -258,18 +262,14 @@ def summary(kills: list[Kill]) -> dict[str, dict]:
 def experiment(options: argparse.Namespace) -> dict:
     quiet, killed = options.workdir / "undisturbed", options.workdir / "disturbed"
     with Life(options, quiet, "1") as life:
-        expected = {"result": str(sorted(life.end(0).items()))}
-    kills, damaged, result = train_with_kills(options, killed)
-    found = {"result": str(sorted(result.items())), **remains(killed)}
-    different, kinds = differences(remains(quiet) | expected, found), summary(kills)
+        expected = remains(quiet, life.end(0))
+    kills, result = train_with_kills(options, killed)
+    different, kinds = differences(expected, remains(killed, result)), summary(kills)
     rows = [" | ".join(map(str, (kind, *kinds[kind].values()))) for kind in kinds]
     harness.print_table(" | ".join(["kind", *kinds[KILL]]), rows)
     within = all(kill.lost <= MOST_LOST[kill.kind] for kill in kills)
-    return {
-        "kinds": kinds, "steps": options.steps, "damaged_checkpoints": damaged,
-        "within_bounds": within, "different": different[:10],
-        "holds": within and not different,
-    }  # fmt: skip
+    found = {"kinds": kinds, "within_bounds": within, "different": different[:10]}
+    return found | {"holds": within and not different}
 
 
 def measure(options: argparse.Namespace) -> dict:

@@ -4,7 +4,6 @@ Contestants take turns (A B A B), and a ratio compares two turns of the same rou
 that a slow machine slows both.
 """
 
-import argparse
 import importlib.metadata
 import importlib.util
 import json
@@ -17,6 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +26,8 @@ from jaxformer.system.allocator import keep_memory
 from jaxformer.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = (  # whose versions figures depend on
+# The packages whose versions figures depend on.
+MODULES = (
     "jax", "jaxlib", "flax", "optax", "orbax", "sentencepiece", "tensorflow",
     "ctranslate2", "torch", "transformers",
 )  # fmt: skip
@@ -146,12 +147,12 @@ def at_once(calls: Mapping[str, Callable]) -> tuple[dict[str, Any], dict[str, st
     found, failed = {}, {}
     with ThreadPoolExecutor(len(calls) or 1) as pool:
         pending = {name: pool.submit(call) for name, call in calls.items()}
-        for name, each in pending.items():
-            if (error := each.exception()) is None:
-                found[name] = each.result()
-            else:
-                failed[name] = str(error)
-                print(f"{name} failed: {error}", file=sys.stderr)
+    for name, each in pending.items():
+        if each.exception() is None:
+            found[name] = each.result()
+        else:
+            failed[name] = str(each.exception())
+            print(f"{name} failed: {failed[name]}", file=sys.stderr)
     return found, failed
 
 
@@ -159,14 +160,13 @@ def take_turns(
     turns: Mapping[str, Callable[[], Any]], repeats: int, pause: float = PAUSE
 ) -> Rounds:
     """Time every contestant `repeats` times, interleaved."""
-    rounds: Rounds = []
-    for _ in range(repeats):
-        rounds.append({})
+    rounds: Rounds = [{} for _ in range(repeats)]
+    for seconds in rounds:
         for name, turn in turns.items():
             time.sleep(pause)
             start = time.perf_counter()
             turn()
-            rounds[-1][name] = time.perf_counter() - start
+            seconds[name] = time.perf_counter() - start
     return rounds
 
 
@@ -178,16 +178,16 @@ def figures(rounds: Rounds, amounts: Mapping[str, float], beside: str) -> Figure
     """
     found: Figures = {}
     for name in rounds[0]:
-        seconds = sorted(each[name] for each in rounds)
+        seconds = [each[name] for each in rounds]
         median = statistics.median(seconds)
-        spread = (seconds[-1] - seconds[0]) / median
+        spread = (max(seconds) - min(seconds)) / median
         rate = amounts[name] / median
         found[name] = {"seconds": median, "spread": spread, "per_second": rate}
         if beside in rounds[0]:
             share = amounts[name] / amounts[beside]
-            ratios = sorted(share * each[beside] / each[name] for each in rounds)
+            ratios = [share * each[beside] / each[name] for each in rounds]
             found[name]["ratio"] = statistics.median(ratios)
-            found[name] |= {"ratio_least": ratios[0], "ratio_most": ratios[-1]}
+            found[name] |= {"ratio_least": min(ratios), "ratio_most": max(ratios)}
     return found
 
 
@@ -215,14 +215,14 @@ def print_figures(
     print_table(" | ".join(["what", "who", *columns]), rows)
 
 
-def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):
+def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]) -> Namespace:
     """Parse a command line; the script's docstring is the help.
 
     Each flag has its default: a value; False, for a switch; a tuple of choices, the
     default first; a list, given with commas; None, for an optional path.
     """
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = ArgumentParser(
+        description=doc, formatter_class=RawDescriptionHelpFormatter
     )
     for name, value in flags.items():
         settings: dict[str, Any] = {"type": type(value), "default": value}
@@ -240,7 +240,7 @@ def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):
 
 def run(
     doc: str,
-    measure: Callable[[argparse.Namespace], dict],
+    measure: Callable[[Namespace], dict],
     argv: Sequence[str] | None = None,
     *,
     repeats: tuple[int, int] | None = None,
