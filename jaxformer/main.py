@@ -36,7 +36,7 @@ KEEPING_MEMORY = (
     "train", "reproduce", "translate", "translate_corpus", "evaluate", "score",
 )  # fmt: skip
 # Objects between two collections. With Python's 700, imports and tracing, whose objects
-# stay, take a tenth longer (docs/speed_changes.md).
+# stay, take a tenth longer (docs/speed.md).
 GARBAGE_THRESHOLD = 50_000
 _NO_MEMORY = "RESOURCE_EXHAUSTED"  # in the message of XLA's RuntimeError
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.

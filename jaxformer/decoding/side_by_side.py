@@ -1,7 +1,7 @@
 """Searches that run at once on a CPU, each in a thread.
 
 The small operations of a search and its host work leave cores idle, which a second
-search uses: docs/speed_changes.md has figures.
+search uses: docs/speed.md has figures.
 """
 
 import itertools

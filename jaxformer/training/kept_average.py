@@ -1,7 +1,7 @@
 """The last average of checkpoints of each run, kept in the user's cache folder.
 
 Opening a checkpoint array by array takes longer than translating a few sentences
-(docs/speed_changes.md), and an average opens several.
+(docs/speed.md), and an average opens several.
 """
 
 import contextlib

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from benchmarks import load
 from tests.commands.runs import metrics, text_of
 
 needs_ctranslate2 = pytest.mark.skipif(
@@ -75,20 +74,6 @@ def test_the_program_in_the_readme_translates_as_we_do(
     program = program_of(folder)
     assert run_program(program, lines) == use("translate", *flags, stdin=lines).lines
     assert run_program(program, []) == []
-
-
-@needs_ctranslate2
-@pytest.mark.slow
-def test_ctranslate2_is_served_and_measured(export, toy, tmp_path, capsys, monkeypatch):
-    """By benchmarks/load.py and serve_ctranslate2.py, beside a large client."""
-    for bound in ("P99_BOUND", "LARGE_BOUND"):
-        monkeypatch.setattr(load, bound, 1e9)
-    monkeypatch.setattr(load, "HEAD_START", 0.5)
-    export("--format=ctranslate2")
-    flags = f"--model={tmp_path / 'exported'}", f"--sentences={toy.directory}/test.en"
-    assert load.main([*flags, "--requests=100", "--clients=4", "--large"]) == 0
-    values = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (values["right"], values["not_right_beside_large"]) == (100, 0)
 
 
 @needs_ctranslate2
