@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {
     "system": ("system", ""),  # knows nothing of translation
     "processes": (
-        "system.allocator system.lost_peers system.processes system.progress",
+        "system.allocator system.first system.lost_peers system.processes "
+        "system.progress system.stopping",
         "system",
     ),
     "contract": ("batch tokens", "system"),  # between rooms
@@ -207,6 +208,11 @@ def test_few_modules_know_of_object_stores():
         "jaxformer.corpus.shared_folder", "jaxformer.main", "jaxformer.runs.workdir",
         "jaxformer.text.locations",
     }  # fmt: skip
+
+
+def test_few_modules_know_of_ranks():
+    users = {each.module for each in OWN if each.name == "jaxformer.system.processes"}
+    assert len(users) <= 10, sorted(users)
 
 
 def test_no_two_modules_import_each_other():

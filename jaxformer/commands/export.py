@@ -20,9 +20,9 @@ from jaxformer.exports.parameters import require_exportable
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.run import Run, open_run, read_parameters
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import new_folder, url_of
+from jaxformer.system.first import once
 from jaxformer.training.log import read_metrics
 
 
@@ -39,7 +39,7 @@ def run(
 ) -> dict:
     """Write the model of a workdir for a program into the new folder `output`.
 
-    Of several processes the first one writes. Returns path, format and sizes.
+    Returns path, format and sizes.
     """
     if format is None:
         raise InputError("give --format=ctranslate2 or huggingface")
@@ -63,20 +63,17 @@ def run(
         "huggingface": export_marian,
     }[format]
     path = output if url_of(output) else Path(os.path.abspath(output))
-    size = 0
-    with processes.sharing_mistakes():
-        if processes.is_first():
-            with new_folder(path) as folder:
-                write(folder, this.config, params, this.tokenizer, search)
-                if format == "huggingface":
-                    facts = Facts(
-                        pairs_of(this),
-                        scores_of(this, models.checkpoint, search),
-                        license,
-                    )
-                    write_card(folder, this.config, params, search, facts)
-                size = sum(file.stat().st_size for file in folder.iterdir())
-    size = processes.from_first(size)
+
+    def write_all() -> int:
+        with new_folder(path) as folder:
+            write(folder, this.config, params, this.tokenizer, search)
+            if format == "huggingface":
+                scores = scores_of(this, models.checkpoint, search)
+                facts = Facts(pairs_of(this), scores, license)
+                write_card(folder, this.config, params, search, facts)
+            return sum(file.stat().st_size for file in folder.iterdir())
+
+    size = once(write_all)
     return {
         "format": format,
         "output": str(path),

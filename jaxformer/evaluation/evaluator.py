@@ -113,9 +113,12 @@ class PairScorer:
         Each process takes its share of the batches; all return the same sums.
         """
         own, mesh = np.zeros(len(LossSums._fields)), local_mesh()
-        batches = evaluation_batches(self._pairs, self._plan, rows=rows_here(mesh))
+        part = processes.index(), processes.count()
+        batches = evaluation_batches(
+            self._pairs, self._plan, part=part, rows=rows_here(mesh)
+        )
         with on_mesh(mesh):
-            total = -(-self._plan.microbatches_per_epoch // processes.count())
+            total = -(-self._plan.microbatches_per_epoch // part[1])
             for batch in track(batches, "scoring", total, unit="batches"):
                 sums = self._sums(params, put_batch(mesh, batch))
                 own += np.array(jax.device_get(sums), np.float64)

@@ -28,10 +28,9 @@ from jaxformer.runs.run import (
     warn_of_update_size,
 )
 from jaxformer.runs.warm_start import new_state
-from jaxformer.system import processes
-from jaxformer.system.errors import InputError
-from jaxformer.system.files import write_atomically
-from jaxformer.system.processes import StoppedError, StopRequests
+from jaxformer.system.errors import InputError, StoppedError
+from jaxformer.system.first import once, write_file
+from jaxformer.system.stopping import StopRequests
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.divergence import diagnose_update
@@ -131,9 +130,9 @@ def forget_lost_best(checkpoints: Checkpoints, name: str) -> None:
 def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> dict:
     """Train and evaluate the result. Raises StoppedError and DivergedError."""
     run, training = job.run, job.run.config.training
-    if processes.is_first():
-        step = int(state.step)
-        record_config(job, step, is_over(step, checkpoints.scores, training))
+    step = int(state.step)
+    has_ended = is_over(step, checkpoints.scores, training)
+    once(lambda: record_config(job, step, has_ended))
     folder = run.workdir.path / "profile"
     with (
         MetricsLog(
@@ -317,15 +316,13 @@ def describe_divergence(job: Job, state: TrainState) -> str:
     step, position = int(state.step) + 1, int(state.data_position)
     finding = diagnose_update(run.model, state, next(job.updates(position)), training)
     file = run.workdir.path / f"diverged_at_step_{step}.tsv"
-    with processes.sharing_mistakes():
-        if processes.is_first():
-            decoders = run.tokenizer.sides[0].decode, run.tokenizer.decode
-            sides = list(zip(job.prepared.train, decoders, strict=True))
-            lines = [
-                "\t".join(decode(side[index].tolist()) for side, decode in sides) + "\n"
-                for index in examples_of(job.plan, training.seed, position)
-            ]
-            write_atomically(file, "".join(lines))
+    decoders = run.tokenizer.sides[0].decode, run.tokenizer.decode
+    sides = list(zip(job.prepared.train, decoders, strict=True))
+    lines = [
+        "\t".join(decode(side[index].tolist()) for side, decode in sides) + "\n"
+        for index in examples_of(job.plan, training.seed, position)
+    ]
+    write_file(file, "".join(lines))
     return (
         f"training diverged: {bad} updates in a row without finite loss and gradient, "
         f"the first of them step {step} at data position {position}; in its microbatch "
