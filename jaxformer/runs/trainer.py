@@ -7,7 +7,7 @@ ends with a report, or resumes before the divergence and skips its data.
 import dataclasses
 import logging
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from jaxformer.config.sections import BEST_BY, Config
 from jaxformer.corpus.pipeline import examples_of, updates
 from jaxformer.corpus.prepared import PreparedCorpus
-from jaxformer.evaluation.evaluator import report_phenomena
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.runs.open import make_dev_evaluators
 from jaxformer.runs.run import (
@@ -298,11 +297,26 @@ def evaluate_result(job: Job, log: MetricsLog, step: int) -> dict[str, Any]:
     scores = validate(job, step, params, under_all=True)
     log.record(step, "final", scores)
     first = next(iter(job.evaluators.values()))
-    report_phenomena(job.run.config.data, lambda text: first.translate(params, text))
+    report_grammar(job, lambda text: first.translate(params, text))
     reported = ("loss", "nll", "ppl", "bleu", "signature", "direction")
     speed = {"tokens_per_second": round(log.tokens_per_second, 1)}
     several = [key for key in scores if "/" in key]
     return {key: scores[key] for key in (*reported, *several)} | speed
+
+
+def report_grammar(job: Job, translate: Callable[[Sequence[str]], list[str]]) -> None:
+    """Log the exact matches of the first corpus that is the built-in grammar, if any.
+
+    The grammar itself says what is right from English to German.
+    """
+    wanted = "builtin:grammar", "en-de"
+    for data in (part.data for part in job.run.config.data.parts.values()):
+        if (data.corpus, data.direction) == wanted:
+            from jaxformer.grammar.exact_matches import report_exact_matches
+
+            pairs = data.builtin_eval_pairs
+            report_exact_matches(translate, pairs=pairs, seed=data.seed, tag=data.tag)
+            return
 
 
 def describe_divergence(job: Job, state: TrainState) -> str:
