@@ -19,6 +19,7 @@ from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.evaluation import published
 from jaxformer.evaluation.metrics import SCORERS
 from jaxformer.exports.model_card import text_name
+from jaxformer.models.sequence_model import parameter_hash
 from jaxformer.reports import reproduction
 from jaxformer.runs.config_files import ConfigRequest, Values
 from jaxformer.runs.run import open_run
@@ -90,7 +91,7 @@ def reproduce(
             return {"row": row, **trained}
     this = open_run(workdir, config)
     this, text = read_text(this, **texts)
-    done, _ = evaluate(this, text, models, options.resolve(this.config))
+    done, translator = evaluate(this, text, models, options.resolve(this.config))
     # A run that was trained before may have other values of keys that may change. The
     # record has those of training, and the command has those of scoring.
     scored = {"training": CHOOSING, "data": ("test", "test_source", "test_target")}
@@ -118,6 +119,7 @@ def reproduce(
     }
     result = {
         "row": row,
+        "parameters": parameter_hash(translator.params[0]),
         "text": text_name(this.config.data, "test"),
         "budget": budget,
         "ppl": done.scores["ppl"],

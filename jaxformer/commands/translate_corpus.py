@@ -14,13 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from jaxformer.config.data import DataConfig
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.translator import Translator
+from jaxformer.models.sequence_model import parameter_hash
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
@@ -87,7 +85,7 @@ def run(
             nonlocal written, lines
             text = measure(source)
             made_with = {
-                **text, "parameters": hash_parameters(translator.params),
+                **text, "parameters": parameter_hash(translator.params),
                 "tokenizer": this.tokenizer.hash, "direction": data.direction,
                 "max_length": limit, "max_ratio": data.max_ratio,
                 "dtypes": [model.dtype for model in translator.models],
@@ -138,15 +136,6 @@ def measure(source: Path) -> dict[str, Any]:
         digest.update(f"{line}\n".encode())
         count += 1
     return {"source": digest.hexdigest(), "source_lines": count}
-
-
-def hash_parameters(params: Any) -> str:
-    """Hash the names and values of parameters."""
-    digest = hashlib.sha256()
-    for path, leaf in jax.tree.leaves_with_path(params):
-        digest.update(jax.tree_util.keystr(path).encode())
-        digest.update(np.asarray(leaf).tobytes())
-    return digest.hexdigest()
 
 
 def translate_lines(

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxformer.config.sections import BEST_BY, Config
 from jaxformer.corpus.pipeline import examples_of, updates
 from jaxformer.corpus.prepared import PreparedCorpus
-from jaxformer.models.sequence_model import parameter_count
+from jaxformer.models.sequence_model import parameter_count, parameter_hash
 from jaxformer.runs.open import make_dev_evaluators
 from jaxformer.runs.run import (
     Run,
@@ -255,8 +255,8 @@ def validate(
 ) -> dict[str, Any]:
     """Translate and score the validation texts; log scores and a few samples.
 
-    Returns the scores of the first text. Of several texts, those of all follow as
-    NAME/SCORE, and their means as mean/SCORE.
+    Returns the scores of the first text, and the hash of the parameters. Of several
+    texts, the scores of all follow as NAME/SCORE, and their means as mean/SCORE.
     """
     with job.stop.stopping_at_once():  # an evaluated step is saved before
         params = sharding.copy_to(sharding.local_mesh(), params)
@@ -278,6 +278,7 @@ def validate(
             )
     scores = {name: done.scores for name, done in found.items()}
     first, *others = scores.values()
+    first = {**first, "parameters": parameter_hash(params)}
     if not others:
         return first
     mean = {
