@@ -157,49 +157,6 @@ def test_scores_are_those_of_evaluate(mixed, command):
     assert refused.complaint == "data.corpora has no corpus lang; did you mean long?"
 
 
-@pytest.mark.parametrize(
-    ("corpora", "complaint"),
-    [
-        ([{"weight": 2}], "corpus 1 of data.corpora has the name None"),
-        ([{"name": "a"}, {"name": "a"}], "corpus 2 of data.corpora is called a; use"),
-        ([{"name": "mean"}], "is called mean; use another name"),
-        ([{"name": "a", "wieght": 2}], "unknown key 'wieght'; did you mean weight?"),
-        ([{"name": "a", "weight": -1}], "has the weight -1; use a number from 0"),
-        ([{"name": "a", "weight": 0}], "all weights of data.corpora are 0"),
-        ([{"name": "a", "weight": True}], "has the weight True; use a number"),
-        ([{"name": "a", "weight": [[0, 1], [0, 2]]}], "two weights at one update"),
-        (
-            [{"name": "a", "weight": [[5, 1]]}],
-            "has no weight at update 0; add [0, 1.0]",
-        ),
-        ([{"name": "a", "weight": [[0, 1], [3]]}], "use a number from 0 to 1000, or"),
-        ([{"name": "a", "train": 3}], "data.train is 3; it must be text"),
-        ([3], "data.corpora is [3]; it must be a list of dicts"),
-    ],
-)
-def test_a_wrong_corpus_is_refused_by_its_number(
-    corpora, complaint, command, toy, tmp_path
-):
-    flag = f"--config.data.corpora={json.dumps(corpora)}"
-    answer = command("prepare", *toy.flags, flag, workdir=tmp_path / "run")
-    assert complaint in answer.complaint
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.usefixtures("quick_check")
-def test_weights_that_leave_no_pair_are_refused(command, toy):
-    flag = '--config.data.corpora=[{"name": "a", "weight": 0.0000001}]'
-    answer = command("check", *toy.flags, flag)
-    assert "has no pair from update 0 on; raise a weight" in answer.complaint
-
-
-def test_a_score_that_no_text_has_is_refused(command, mixed_flags, tmp_path):
-    answer = command(
-        "train", *mixed_flags, "--config.training.best_by=lang/bleu", workdir=tmp_path
-    )
-    assert "use one of bleu, chrf, nll, short/bleu" in answer.complaint
-
-
 @pytest.mark.usefixtures("quick_check")
 def test_a_report_and_a_check_know_the_corpora(mixed, command, tmp_path):
     workdir, _ = mixed
@@ -295,12 +252,6 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
     choices = "--tag=>>en<<", "--corpus=translate"
     refused = command("translate_corpus", *grown, *choices, workdir=workdir)
     assert "is not the tag of --corpus=translate, >>de<<" in refused.complaint
-    reference = toy.directory / "test.de"
-    before = reference.read_bytes()
-    flag = f"--output={reference}"
-    refused = command("evaluate", "--split=translate/test", flag, workdir=workdir)
-    assert "is a file of the text to score" in refused.complaint
-    assert reference.read_bytes() == before
     for flags_of_split in (["--split=copy/test"], ["--tag=>>en<<", "--split=copy/dev"]):
         assert command("align", *flags_of_split, workdir=workdir).lines
     chosen, translator = open_translator(workdir, tag=">>en<<")

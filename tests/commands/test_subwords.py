@@ -47,8 +47,3 @@ def test_a_check_counts_the_updates_of_sampled_pairs(command, toy, tmp_path):
     usual = plan_training(run, prepared._replace(subwords=None)).updates_per_epoch
     found = command("check", workdir=tmp_path).result["updates_per_epoch"]
     assert found == plan_training(run, prepared).updates_per_epoch > 1.2 * usual
-
-
-def test_a_strength_is_above_0(command, toy):
-    answer = command("check", *toy.flags, "--config.data.subword_sampling=0")
-    assert answer.complaint.startswith("data.subword_sampling is 0.0; it must be above")

@@ -106,9 +106,7 @@ def prefix_of(folder, text):
     return [f"--prefix={folder / 'prefix'}"]
 
 
-def test_another_run_begins_with_it_or_with_its_files(
-    command, toy, workdir, trained, tmp_path
-):
+def test_another_run_begins_with_it_or_with_its_files(command, toy, workdir, tmp_path):
     begin = f"--init_from={workdir}"
     command("prepare", *toy.flags, *FLAGS, begin, workdir=tmp_path / "begun")
     other = tmp_path / "begun" / "tokenizer.model"
@@ -121,31 +119,10 @@ def test_another_run_begins_with_it_or_with_its_files(
     flag = f"--config.data.tokenizer={files}"
     command("prepare", *toy.flags, *FLAGS, flag, workdir=given)
     assert (given / "tokenizer.model").read_bytes() == other.read_bytes()
-    refused = [
-        (flag + ",third", "data.tokenizer names 3 files; give one, or two"),
-        (flag.replace("source.spm", "missing"), "missing cannot be read"),
-        (
-            f"--config.data.tokenizer={tmp_path}/target.spm,{tmp_path}/source.spm",
-            f"the tokeniser has no piece '{TAG}'",
-        ),
-        (
-            f"--config.data.tokenizer={trained.workdir}/tokenizer.model",
-            "one vocabulary of the languages, and data.shared_vocabulary is False; "
-            "set it to True",
-        ),
-        (
-            "--config.model.tied_embeddings=all",
-            "is all and data.shared_vocabulary False",
-        ),
-        (
-            f"--init_from={trained.workdir}",
-            "has model.tied_embeddings='all', and this config says 'target'",
-        ),
-    ]
     new = tmp_path / "new"
-    for other_flag, said in refused:
-        answer = command("prepare", *toy.flags, *FLAGS, other_flag, workdir=new)
-        assert said in answer.complaint
+    swapped = f"--config.data.tokenizer={tmp_path}/target.spm,{tmp_path}/source.spm"
+    answer = command("prepare", *toy.flags, *FLAGS, swapped, workdir=new)
+    assert f"the tokeniser has no piece '{TAG}'" in answer.complaint
     shared = f"--config.data.tokenizer={workdir}/tokenizer.model"
     answer = command("prepare", *toy.flags, shared, workdir=new)
     assert "a vocabulary of each of the languages" in answer.complaint

@@ -132,21 +132,6 @@ def test_runs_may_be_nested(own, move):
     assert not (outer / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("path", ["gcs://bucket/x", "S3://bucket/x"])
-def test_other_urls_are_refused(command, toy, path):
-    assert (
-        "use s3:// or gs://" in command("prepare", *toy.flags, workdir=path).complaint
-    )
-
-
-def test_only_runs_and_text_may_be_in_a_bucket(command, use, tmp_path):
-    complaint = use(
-        "export", "--format=ctranslate2", "--output=s3://bucket/x"
-    ).complaint
-    assert "s3://bucket/x is on an object store; write to a folder" in complaint
-    assert not (Path("s3:")).exists()
-
-
 def test_what_is_not_there_is_one_line(command, toy, stores, move):
     complaint = command("translate", workdir="s3://bucket/none").complaint
     assert "there is no run in" in complaint
