@@ -252,6 +252,9 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
     choices = "--tag=>>en<<", "--corpus=translate"
     refused = command("translate_corpus", *grown, *choices, workdir=workdir)
     assert "is not the tag of --corpus=translate, >>de<<" in refused.complaint
+    overwrite = f"--output={toy.directory / 'test.de'}"
+    refused = command("evaluate", "--split=translate/test", overwrite, workdir=workdir)
+    assert "is a file of the text to score" in refused.complaint
     for flags_of_split in (["--split=copy/test"], ["--tag=>>en<<", "--split=copy/dev"]):
         assert command("align", *flags_of_split, workdir=workdir).lines
     chosen, translator = open_translator(workdir, tag=">>en<<")
