@@ -6,9 +6,12 @@ The exit code of each is 2, and nothing is written.
 TEXT = "--config.data.directory=text"
 NEW = f"--workdir=new --config=toy {TEXT}"
 OWN = f"{NEW} --config.data.tokenizer=own.model"
-FOREIGN = "--workdir=foreign", "damaged or not the tokeniser of this run"
-TORN = "corpus is damaged: train/source.tokens does not have its checksum"
-EDITED = "--workdir=edited", "edited/config.json cannot be read, is damaged or was ed"
+DEMO, LSTM, CONVS = (
+    f"--workdir=new --config={config} --config.model"
+    for config in ("demo", "lstm", "convs2s")
+)
+RELATIVE = "positions=relative --config.model.relative_distance=2"
+PROJECTED = "encoder_projected_keys=3"
 NOT_THERE = "new is not a writable folder"
 SPAN = "--source=one --output=new"  # of --mode=translate_corpus
 
@@ -26,6 +29,26 @@ CORPORA = {
     '{"name":"a","weight":[[0,1],[3]]}': "use a number from 0 to 1000, or",
     '{"name":"a","train":3}': "data.train is 3; it must be text",
     "3": "data.corpora is [3]; it must be a list of dicts",
+}
+# Of section `model`.
+MODELS = {
+    f"{DEMO}.positions=rotary --config.model.d_k=15": "an even model.d_k, and it is 15",
+    f"{DEMO}.positions=relative": "a distance, such as 16, and others None",
+    f"{DEMO}.relative_distance=16": "positions is sinusoidal and model.relative_dist",
+    f"{DEMO}.{RELATIVE} --config.model.attention_window=8": "exclude each other",
+    f"{DEMO}.{RELATIVE} --config.model.{PROJECTED}": "exclude each other; choose one",
+    f"{DEMO}.{PROJECTED} --config.model.attention_window=8": "exclude each other",
+    f"{DEMO}.encoder_global_positions=1": "for a window; set model.attention_window",
+    f"{LSTM}.d_model=15": "it must be even",
+    f"{LSTM}.attention=local": "local attention needs a window",
+    f"{LSTM}.attention=local --config.model.attention_window=0": "_window is 0; it mu",
+    f"{LSTM}.attention=dot --config.model.attention_window=2": "others have none",
+    f"{LSTM}.attention=none --config.model.feeding=attentional": "choose an attention",
+    f"{CONVS}.kernel_width=4": "model.kernel_width is 4; it must be odd",
+    f"{CONVS}.kernel_width=0": "model.kernel_width is 0; it must be at least 1",
+    f"{CONVS}.kernel_width=1025": "it must be at least 1 and at most 1024",
+    f"{CONVS}.max_dilation=0": "model.max_dilation is 0; it must be at least 1",
+    f"{CONVS}.d_model=0": "model.d_model is 0; it must be at least 1",
 }
 # Files of --mode=score, after a line of --mode=translate --json.
 FOUND = {
@@ -58,6 +81,10 @@ MISTAKES = {
         ("--workdir= --config=demo", "--workdir is missing; for example: jaxformer"),
         ("--wrkdir=x", "there is no flag --wrkdir; did you mean --workdir?"),
         ("--mode=trian", "--mode=trian is none of the commands: train, "),
+        ("--num_processes=2 --process_id=2", "numbered from 0 to 1"),
+        ("--num_processes=2 --process_id=-1", "--process_id is -1; it must be"),
+        ("--coordinator_address=here", "--coordinator_address=here has no port"),
+        ("--coordinator_address=here:", "write HOST:PORT"),
         ("--peer_timeout=9", "--peer_timeout is 9; it must be at least 10"),
         ("--config.training.steps", "--config.training.steps=VALUE"),
         ("--config=gone.py", "no config file gone.py; there are convs2s, demo, "),
@@ -65,6 +92,7 @@ MISTAKES = {
         ("--config=elsewhere/demo.py", "no config file elsewhere/demo.py"),
         ("--config=demo:big", "demo has no rows; leave out :big"),
         ("--config=table3:F", "Table 3 has no row 'F'"),
+        ("--config=multi30k_rows:x", "no row 'x': give one of base, one_head"),
         *((f"--config={name}", said) for name, (_, said) in CONFIGS.items()),
         ("--config=section.py --help", "config section model is a str"),
         ("--config.model.d_modle=3", "no key model.d_modle; did you mean model.d_mo"),
@@ -84,8 +112,7 @@ MISTAKES = {
          "--config.model.tied_embeddings=none", "the tokeniser has one vocabulary of"),
         (f"{NEW} --config.model.encoder_projected_keys=9", "batches.layout=buckets"),
         (f"{NEW} --config.training.best_by=lang/bleu", "use one of bleu, chrf, nll"),
-        EDITED,
-        ("--workdir=torn", TORN),
+        ("--workdir=edited", "edited/config.json cannot be read, is damaged or was"),
         ("--config.data.directory=elsewhere", "elsewhere cannot be compared"),
         ("--workdir=new --config=demo --config.data.builtin_eval_pairs=0",
          "the dev split is empty; raise data.builtin_eval_pairs"),
@@ -102,6 +129,9 @@ MISTAKES = {
         ("--workdir=S3://bucket/x", "use s3:// or gs://"),
         *((f"{NEW} --config.data.corpora=[{corpora}]", said)
           for corpora, said in CORPORA.items()),
+        *MODELS.items(),
+        ("--workdir=new --config=parallel_text", "data.source_language=en"),
+        (f"{OWN},third", "names 2 files; give one, or two with"),
         (f"{NEW} --config.data.subword_sampling=0", "is 0.0; it must be above 0"),
         (f"{OWN} --config.data.vocab_size=6", "set data.vocab_size=11"),
         (f"{OWN} --config.data.tag=>>de<<", "the tokeniser has no piece '>>de<<'"),
@@ -132,11 +162,21 @@ MISTAKES = {
         ("--beam_size=w", "=w is not a whole"),
         ("--beam_size=0", "--beam_size is 0; it"),
         ("--alpha=x", "--alpha=x is not a number"),
+        ("--alpha=-0.5", "alpha is -0.5; it must be at least 0"),
+        ("--alpha=nan", "alpha is nan"),
+        ("--n_best=3", "n_best is 3, more than beam_size = 2"),
+        ("--temperature=1e-30", "is 1e-30; it must be 0, for search, or at least"),
+        ("--no_repeat_ngram=1000000000", "must be at least 0 and at most 100"),
+        ("--temperature=1 --top_p=0", "top_p is 0.0"),
+        ("--top_k=3", "set a temperature"),
+        ("--top_p=0.5", "set a temperature"),
+        ("--length_penalty=wu", "is 'wu'; use one of gnmt, power"),
+        ("--max_source_length=1", "max_source_length is 1; it must be at least 2"),
         ("--checkpoint", "--checkpoint"),
         ("--workdir=run/config.json", "run/config.json/config.json cannot be read"),
         ("--workdir=untrained", "there is no checkpoint in untrained"),
-        ("--ensemble=run,foreign", FOREIGN[1]),
-        FOREIGN,
+        ("--workdir=foreign", "damaged or not the tokeniser of this run"),
+        ("--ensemble=run,foreign", "damaged or not the tokeniser of this run"),
         ("--ensemble=french", "french translates en-fr and not en-de"),
         ("--prefix=nowhere", "nowhere"),
         ("--prefix=short", "short has 2 lines and standard input has 3"),
@@ -146,7 +186,7 @@ MISTAKES = {
         ("--phrases=odd --temperature=1", "samples have no phrases; leave out the te"),
         ("--max_source_length=2 --long_lines=refuse", "line 1 has 4 pieces"),
         ("--rerank=french", "french translates en-fr and cannot rerank"),
-        ("--rerank=other,other", "twice, or it is the workdir; give each"),
+        ("--rerank=other,other", "twice, or it is the workdir"),
         ("--rerank=run", "twice, or it is the workdir; give each"),
         ("--rerank=new", "there is no run in new"),
         ("--rerank=other --beam_size=1", "hypotheses; set beam_size above 1"),
@@ -187,7 +227,6 @@ MISTAKES = {
         ("--source=one --reference=one --output=./one", "is a file of the text to sc"),
         (f"{TEXT} --output=text/test.de", "is a file of the text to score"),
         ("--comet_python=python", "comet_python=python is for"),
-        ("--split=dev --workdir=torn", TORN),
     ],
     "score": [
         ("--checkpoint=7", "checkpoints/7; there are steps 50, 75, 100"),

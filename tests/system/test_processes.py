@@ -14,7 +14,6 @@ import jax
 import pytest
 
 from jaxformer.system import processes
-from jaxformer.system.errors import InputError
 from jaxformer.system.processes import StoppedError, stop_requests
 
 
@@ -111,20 +110,6 @@ def test_an_abort_of_one_process_is_not_taken_for_a_lost_peer():
     done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE)
     assert done.returncode == -signal.SIGABRT
     assert b"jaxformer" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ({"num_processes": 2, "process_id": 2}, "numbered from 0 to 1"),
-        ({"num_processes": 2, "process_id": -1}, "--process_id=-1 is not one of"),
-        ({"coordinator_address": "here"}, "--coordinator_address=here has no port"),
-        ({"coordinator_address": "here:"}, "write HOST:PORT"),
-    ],
-)
-def test_contradicting_flags_are_refused(flags, said):
-    with pytest.raises(InputError, match=said):
-        processes.join(**cluster(**flags))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
