@@ -11,12 +11,7 @@ from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs.run import open_run, plan_training, warn_of_update_size
 from jaxformer.runs.translators import open_translator
 from tests.commands.conftest import Toy
-from tests.commands.runs import (
-    config_flags,
-    metrics,
-    pair_flags,
-    text_of,
-)
+from tests.commands.runs import config_flags, metrics, pair_flags, text_of
 
 SHORT = config_flags(
     "training", steps=10, save_every=5, eval_every=10, keep=2, best_by="mean/nll"
@@ -71,13 +66,12 @@ def test_an_epoch_has_each_corpus_by_its_weight(mixed):
 @pytest.mark.parametrize("weights", [(0.1, 1), (3, 0)])
 def test_a_temperature_keeps_the_length_of_an_epoch(mixed, weights):
     """Shares are those of n^(1/T) pairs, times the given weights."""
+    data = open_run(mixed[0]).config.data
     corpora = [
         {**corpus, "weight": weight}
-        for corpus, weight in zip(
-            open_run(mixed[0]).config.data.corpora, weights, strict=True
-        )
+        for corpus, weight in zip(data.corpora, weights, strict=True)
     ]
-    data = replace(open_run(mixed[0]).config.data, corpora=corpora, temperature=5.0)
+    data = replace(data, corpora=corpora, temperature=5.0)
     sizes = {"short": 1_000_000, "long": 10_000}
     found = data.weights(sizes, 0)
     pairs = {name: found[name] * size for name, size in sizes.items()}
@@ -86,18 +80,14 @@ def test_a_temperature_keeps_the_length_of_an_epoch(mixed, weights):
     assert pairs["long"] / pairs["short"] == pytest.approx(share)
 
 
-def test_the_test_text_of_a_corpus_may_change(mixed, mixed_flags, command):
+def test_the_test_text_of_a_corpus_may_change_and_its_folder_must_exist(
+    mixed, mixed_flags, command
+):
     corpora = json.loads(mixed_flags[-1].partition("=")[2])
     corpora[1]["test"] = "dev"
     flag = f"--config.data.corpora={json.dumps(corpora)}"
     again = command("prepare", *mixed_flags[:-1], flag, workdir=mixed[0])
     assert "as it was prepared" in again.err
-
-
-def test_a_folder_that_does_not_exist_is_no_text_that_is_gone(
-    mixed, mixed_flags, command
-):
-    corpora = json.loads(mixed_flags[-1].partition("=")[2])
     corpora[1]["directory"] = "/nowhere"
     flag = f"--config.data.corpora={json.dumps(corpora)}"
     refused = command("prepare", *mixed_flags[:-1], flag, workdir=mixed[0])
@@ -209,9 +199,9 @@ def test_a_tag_is_one_piece_and_begins_each_source(two_targets):
 
 
 def test_targets_are_chosen_by_flag_by_line_and_by_split(
-    two_targets, command, toy, trained, tmp_path
+    two_targets, command, toy, tmp_path
 ):
-    """An unknown tag is refused; a blank line stays blank."""
+    """A blank line stays blank, and no link is to a tag."""
     workdir, answer = two_targets
     flagged = command(
         "translate", "--tag=>>de<<", workdir=workdir, stdin=["", *toy.dev]
@@ -225,47 +215,46 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
         found = command("evaluate", f"--split={name}/dev", workdir=workdir).result
         assert found["direction"] == direction
         assert found["bleu"] == answer.result[f"{name}/bleu"] > 60
-    page = f"--output={tmp_path / 'page.html'}"
-    blank = ["", toy.dev[0], ""]
-    for given in (
-        {"stdin": blank},
-        {"flags": pair_flags(tmp_path, zip(blank, blank, strict=True))},
-    ):
-        flags = [page, "--tag=>>en<<", *given.pop("flags", ())]
-        shown = command("visualize", *flags, workdir=workdir, **given)
+    page, blank = f"--output={tmp_path / 'page.html'}", ["", toy.dev[0], ""]
+    for flags in [], pair_flags(tmp_path, zip(blank, blank, strict=True)):
+        flags = [page, "--tag=>>en<<", *flags]
+        shown = command("visualize", *flags, workdir=workdir, stdin=blank)
         assert shown.result["sentences"] == 1
     flags = pair_flags(tmp_path, zip(toy.dev, toy.dev, strict=True))
     links = command("align", "--tag=>>en<<", *flags, workdir=workdir).lines
-    for line, link in zip(toy.dev, links, strict=True):  # none is to the tag
+    for line, link in zip(toy.dev, links, strict=True):
         linked = {int(each.partition("-")[2]) for each in link.split()}
         assert linked == {*range(len(line.split()))}
     for choice in ("--tag=>>en<<", "--split=copy/test"):
         copied = command("evaluate", choice, *flags, workdir=workdir).result
         assert copied["nll"] == pytest.approx(answer.result["copy/nll"], rel=1e-6)
         assert (copied["bleu"], copied["direction"]) == (found["bleu"], "en-en")
-    refused = command("evaluate", "--tag=>>en<<", workdir=workdir).complaint
-    assert "does not fit --split=test, whose sources have >>de<<" in refused
-    (tmp_path / "text").write_text("\n".join(toy.dev) + "\n")
-    grown = f"--source={tmp_path / 'text'}", f"--output={tmp_path / 'grown'}"
-    refused = command("translate_corpus", *grown, "--tag=>>en<<", workdir=workdir)
-    assert "the run translates en-en" in refused.complaint
-    choices = "--tag=>>en<<", "--corpus=translate"
-    refused = command("translate_corpus", *grown, *choices, workdir=workdir)
-    assert "is not the tag of --corpus=translate, >>de<<" in refused.complaint
-    overwrite = f"--output={toy.directory / 'test.de'}"
-    refused = command("evaluate", "--split=translate/test", overwrite, workdir=workdir)
-    assert "is a file of the text to score" in refused.complaint
-    for flags_of_split in (["--split=copy/test"], ["--tag=>>en<<", "--split=copy/dev"]):
-        assert command("align", *flags_of_split, workdir=workdir).lines
+    for flags in (["--split=copy/test"], ["--tag=>>en<<", "--split=copy/dev"]):
+        assert command("align", *flags, workdir=workdir).lines
     chosen, translator = open_translator(workdir, tag=">>en<<")
     assert chosen.config.data.direction == "en-en"
     assert translator.options.tag == ">>en<<"
-    refused = command("evaluate", *flags, workdir=workdir).complaint
-    assert (
-        "lines without a tag, and the corpora of the run have >>de<<, >>en<<" in refused
-    )
-    rerank = "--tag=>>en<<", f"--rerank={trained.workdir}"  # a run of en-de
-    refused = command("translate", *rerank, workdir=workdir, stdin=["a"]).complaint
-    assert "cannot rerank translations of en-en" in refused
-    refused = command("translate", "--tag=>>fr<<", workdir=workdir, stdin=["a"])
-    assert "no tag '>>fr<<'; it has >>de<<, >>en<<" in refused.complaint
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("evaluate --tag=>>en<<", "fit --split=test, whose sources have >>de<<"),
+        ("evaluate --source=text --reference=text", "lines without a tag, and the cor"),
+        ("evaluate --split=translate/test --output=test.de", "is a file of the text"),
+        ("translate --tag=>>fr<<", "no tag '>>fr<<'; it has >>de<<, >>en<<"),
+        ("translate --tag=>>en<< --rerank=RUN", "cannot rerank translations of en-en"),
+        ("translate_corpus --source=text --output=new --tag=>>en<<", "the run transla"),
+        ("translate_corpus --source=text --output=new --tag=>>en<< --corpus=translate",
+         "is not the tag of --corpus=translate, >>de<<"),
+    ],
+)  # fmt: skip
+def test_tags_that_do_not_fit_are_refused(
+    two_targets, command, toy, trained, tmp_path, monkeypatch, flags, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text(text_of(toy.dev))
+    (tmp_path / "test.de").symlink_to(toy.directory / "test.de")
+    mode, *flags = flags.replace("RUN", str(trained.workdir)).split()  # of en-de
+    refused = command(mode, *flags, workdir=two_targets[0], stdin=["a"])
+    assert said in refused.complaint
