@@ -21,12 +21,7 @@ from jaxformer.system.errors import InputError
 from jaxformer.system.processes import interrupts
 from jaxformer.text.given_tokenizer import require_usable
 from jaxformer.text.lines import normalise
-from jaxformer.text.tokenizer import (
-    PairTokenizer,
-    Tokenizer,
-    pack_tokenizer,
-    pair_of,
-)
+from jaxformer.text.tokenizer import PairTokenizer, Tokenizer, pack_tokenizer, pair_of
 from jaxformer.text.vocabulary import Sample, VocabularySamples, train_tokenizer
 from jaxformer.tokens import BOS, EOS, PAD, UNK
 

@@ -60,8 +60,7 @@ def test_reports_read_a_run_in_a_bucket(command, published, move, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("scheme", "count"),
-    [("s3", 2), pytest.param("gs", 1, marks=pytest.mark.nightly)],
+    ("scheme", "count"), [("s3", 2), pytest.param("gs", 1, marks=pytest.mark.nightly)]
 )
 def test_a_killed_run_is_continued_on_another_machine(
     start, command, stores, flags, move, tmp_path, scheme, count
