@@ -15,6 +15,7 @@ from jaxformer.system.files import (
     write_atomically,
     write_checksums,
 )
+from tests.damage import flip_bit
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -91,3 +92,13 @@ def test_checksums_are_those_of_the_program_xxh128sum(tmp_path):
     assert f"{digest}  a/b.bin\n" in (tmp_path / CHECKSUMS).read_text()
     (tmp_path / "empty").write_bytes(b"x")
     assert "empty does not have" in verify_checksums(tmp_path)
+
+
+def test_no_flipped_bit_of_the_checksums_is_overlooked(tmp_path):
+    (tmp_path / "a").write_bytes(b"a")
+    write_checksums(tmp_path)
+    file = tmp_path / CHECKSUMS
+    for bit in range(8 * file.stat().st_size):
+        flip_bit(file, bit)
+        assert verify_checksums(tmp_path), bit
+        flip_bit(file, bit)
