@@ -6,14 +6,8 @@ The exit code of each is 2, and nothing is written.
 TEXT = "--config.data.directory=text"
 NEW = f"--workdir=new --config=toy {TEXT}"
 OWN = f"{NEW} --config.data.tokenizer=own.model"
-DEMO, LSTM, CONVS = (
-    f"--workdir=new --config={config} --config.model"
-    for config in ("demo", "lstm", "convs2s")
-)
-RELATIVE = "positions=relative --config.model.relative_distance=2"
-PROJECTED = "encoder_projected_keys=3"
 NOT_THERE = "new is not a writable folder"
-SPAN = "--source=one --output=new"  # of --mode=translate_corpus
+CORPUS = "--source=one --output=new"  # of --mode=translate_corpus
 
 # Of data.corpora, each in a list.
 CORPORA = {
@@ -30,34 +24,33 @@ CORPORA = {
     '{"name":"a","train":3}': "data.train is 3; it must be text",
     "3": "data.corpora is [3]; it must be a list of dicts",
 }
-# Of section `model`.
-MODELS = {
-    f"{DEMO}.positions=rotary --config.model.d_k=15": "an even model.d_k, and it is 15",
-    f"{DEMO}.positions=relative": "a distance, such as 16, and others None",
-    f"{DEMO}.relative_distance=16": "positions is sinusoidal and model.relative_dist",
-    f"{DEMO}.{RELATIVE} --config.model.attention_window=8": "exclude each other",
-    f"{DEMO}.{RELATIVE} --config.model.{PROJECTED}": "exclude each other; choose one",
-    f"{DEMO}.{PROJECTED} --config.model.attention_window=8": "exclude each other",
-    f"{DEMO}.encoder_global_positions=1": "for a window; set model.attention_window",
-    f"{LSTM}.d_model=15": "it must be even",
-    f"{LSTM}.attention=local": "local attention needs a window",
-    f"{LSTM}.attention=local --config.model.attention_window=0": "_window is 0; it mu",
-    f"{LSTM}.attention=dot --config.model.attention_window=2": "others have none",
-    f"{LSTM}.attention=none --config.model.feeding=attentional": "choose an attention",
-    f"{CONVS}.kernel_width=4": "model.kernel_width is 4; it must be odd",
-    f"{CONVS}.kernel_width=0": "model.kernel_width is 0; it must be at least 1",
-    f"{CONVS}.kernel_width=1025": "it must be at least 1 and at most 1024",
-    f"{CONVS}.max_dilation=0": "model.max_dilation is 0; it must be at least 1",
-    f"{CONVS}.d_model=0": "model.d_model is 0; it must be at least 1",
-}
+# Of section `model`: values beside those of a config.
+MODELS = [
+    ("demo", "positions=rotary d_k=15", "an even model.d_k, and it is 15"),
+    ("demo", "positions=relative", "a distance, such as 16, and others None"),
+    ("demo", "relative_distance=16", "positions is sinusoidal and model.relative_dist"),
+    ("demo", "positions=relative relative_distance=2 attention_window=8", "exclude ea"),
+    ("demo", "positions=relative relative_distance=2 encoder_projected_keys=3",
+     "exclude each other; choose one"),
+    ("demo", "encoder_projected_keys=3 attention_window=8", "exclude each other"),
+    ("demo", "encoder_global_positions=1", "for a window; set model.attention_window"),
+    ("lstm", "d_model=15", "it must be even"),
+    ("lstm", "attention=local", "local attention needs a window"),
+    ("lstm", "attention=local attention_window=0", "_window is 0; it must be at least"),
+    ("lstm", "attention=dot attention_window=2", "others have none"),
+    ("lstm", "attention=none feeding=attentional", "choose an attention"),
+    ("convs2s", "kernel_width=4", "model.kernel_width is 4; it must be odd"),
+    ("convs2s", "kernel_width=0", "model.kernel_width is 0; it must be at least 1"),
+    ("convs2s", "kernel_width=1025", "it must be at least 1 and at most 1024"),
+    ("convs2s", "max_dilation=0", "model.max_dilation is 0; it must be at least 1"),
+    ("convs2s", "d_model=0", "model.d_model is 0; it must be at least 1"),
+]  # fmt: skip
 # Files of --mode=score, after a line of --mode=translate --json.
 FOUND = {
     "empty.jsonl": ("{}", "line 2 is no line of --mode=translate --json"),
     "none.jsonl": ('{"hypotheses": []}', "has no hypothesis"),
     "text.jsonl": ('{"hypotheses": [{"text": "SU"}]}', "line 2 is no line"),
-    "number.jsonl": (
-        '{"hypotheses": [{"source_pieces": 1, "pieces": 1}]}', "line 2 is no line",
-    ),
+    "one.jsonl": ('{"hypotheses":[{"source_pieces":1,"pieces":1}]}', "line 2 is no l"),
     "piece.jsonl": (
         '{"hypotheses": [{"source_pieces": [], "pieces": ["X"]}]}', "X ... are not",
     ),
@@ -74,6 +67,11 @@ CONFIGS = {
         "    return ConfigDict({'model': 'base'})\n", "config section model is a str",
     ),
 }  # fmt: skip
+
+
+def model_flags(values):
+    return " ".join(f"--config.model.{each}" for each in values.split())
+
 
 # For each command: flags, which follow --workdir=run, and words of the message.
 MISTAKES = {
@@ -129,7 +127,8 @@ MISTAKES = {
         ("--workdir=S3://bucket/x", "use s3:// or gs://"),
         *((f"{NEW} --config.data.corpora=[{corpora}]", said)
           for corpora, said in CORPORA.items()),
-        *MODELS.items(),
+        *((f"--workdir=new --config={config} {model_flags(values)}", said)
+          for config, values, said in MODELS),
         ("--workdir=new --config=parallel_text", "data.source_language=en"),
         (f"{OWN},third", "names 2 files; give one, or two with"),
         (f"{NEW} --config.data.subword_sampling=0", "is 0.0; it must be above 0"),
@@ -211,10 +210,10 @@ MISTAKES = {
         ("--source=pipe --output=new", "--source pipe is no file"),
         ("--source=one --output=one", "one exists already and holds no corpus"),
         ("--source=one --output=run", "run exists already and holds no corpus"),
-        (f"{SPAN} --corpus=x", "has no corpus x"),
-        (f"{SPAN} --least_log_probability=1", "must be at most 0"),
-        (f"{SPAN} --workdir=martian", "no language 'xx'; leave out that rule"),
-        (f"{SPAN} --workdir=english", "translates en-en, and the files are named by"),
+        (f"{CORPUS} --corpus=x", "has no corpus x"),
+        (f"{CORPUS} --least_log_probability=1", "must be at most 0"),
+        (f"{CORPUS} --workdir=martian", "no language 'xx'; leave out that rule"),
+        (f"{CORPUS} --workdir=english", "translates en-en, and the files are named by"),
     ],
     "evaluate": [
         ("--source=short", "--source and --reference go together"),
