@@ -102,7 +102,7 @@ MISTAKES = {
         ("--config.mesh.data=3", "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not"),
         ("--workdir=new", "there is no run in new"),
         ("--workdir=short --config=toy", "short: File exists; use another path"),
-        (f"{NEW} --config.batches.row_length=800", "tokens_per_mic"),
+        (f"{NEW} --config.batches.row_length=800", "=3072 does not hold 8 row"),
         (f"{NEW} --config.model.positions=learned --config.model.max_positions=20",
          "model.max_positions=20 does not hold a row of 32 tokens"),
         (f"{NEW} --config.data.shared_vocabulary=False", "set model.tied_embeddings="),
