@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import CHECKSUMS
-from tests.commands.fuzzing import contents
+from tests.commands.fuzzing import LIMIT, contents
 from tests.damage import DAMAGES, damaged, files_of, flip_bit
 
 
@@ -64,7 +65,9 @@ def test_a_reader_of_a_damaged_run_gives_the_right_answer_or_none(
 
     def answer_of(reader):
         shutil.rmtree("new", ignore_errors=True)
+        start = time.monotonic()
         answer = command(*reader.split(), workdir=own_run, stdin=["bo da fe", "ni"])
+        assert time.monotonic() - start < LIMIT
         if answer.code or reader.startswith("translate"):
             return answer, answer.out
         data = Path("page.json").read_bytes() if reader.startswith("report") else b""
