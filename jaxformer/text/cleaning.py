@@ -12,7 +12,7 @@ import numpy as np
 from jaxformer.config.data import DataConfig
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import Pair
-from jaxformer.text.tokenizer import Tokenizer, tokenizer_of
+from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.tokens import UNK
 
 REASONS = ("empty", "too_long", "ratio", "duplicate")
@@ -69,7 +69,7 @@ class CorpusReport:
 
 @lru_cache(1)
 def _tokenizer(content: bytes, threads: int) -> Tokenizer:
-    tokenizer = tokenizer_of(content)
+    tokenizer = Tokenizer(content)
     for side in tokenizer.sides:
         side.threads = threads
     return tokenizer
