@@ -79,22 +79,14 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
         case "tfds", _ if name:
             label = f"{config.corpus} {setting(split)}"
             return [Part(label, label, read_tfds(config, name, setting(split)))]
-        case (("jsonl" | "parquet"), ""):
-            read = read_json_lines if kind == "jsonl" else read_parquet
+        case (("tsv" | "jsonl" | "parquet"), ""):
+            readers = {"jsonl": read_json_lines, "parquet": read_parquet}
+            read, columns = readers.get(kind, _read_tsv), config.columns
             languages = config.source_language, config.target_language
+            names = ((path, file_name(path)) for path in _find(setting(split)))
             return [
-                Part(
-                    file_name(path),
-                    file_name(path),
-                    read(path, config.columns, languages),
-                    (path,),
-                )
-                for path in _find(setting(split))
-            ]
-        case "tsv", "":
-            return [
-                Part(file_name(path), file_name(path), _read_tsv(path), (path,))
-                for path in _find(setting(split))
+                Part(name, name, read(path, columns, languages), (path,))
+                for path, name in names
             ]
         case "files", "":
             keys = f"{split}_source", f"{split}_target"
@@ -128,12 +120,11 @@ def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
         counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
         raise InputError(
             f"{file_name(source)} has {counts[0]} lines but {file_name(target)} has "
-            f"{counts[1]}: "
-            "line N of one must translate line N of the other"
+            f"{counts[1]}: line N of one must translate line N of the other"
         ) from None
 
 
-def _read_tsv(path: Path) -> Iterator[Pair]:
+def _read_tsv(path: Path, *_: Sequence[str]) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(path), start=1):
         source, tab, rest = line.partition("\t")
         if not tab:

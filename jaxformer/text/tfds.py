@@ -15,10 +15,10 @@ from typing import Any
 
 from jaxformer.config.data import DataConfig
 from jaxformer.system.errors import InputError
+from jaxformer.text.records import LINE_ENDS
 
 _PROBE_SECONDS = 3.0
 _BATCH = 1024  # pairs converted to Python objects at a time
-_LINE_ENDS = str.maketrans("\r\n", "  ")
 
 
 def read_tfds(config: DataConfig, name: str, split: str) -> Iterator[tuple[str, str]]:
@@ -63,8 +63,8 @@ def _stream(
         for batch in tfds.as_numpy(batches):
             for pair in zip(*(batch[language] for language in languages), strict=True):
                 number += 1
-                # Some sets have line ends within a sentence, which here is one line.
-                source, target = (text.decode().translate(_LINE_ENDS) for text in pair)
+                # Some sets have line ends within a sentence.
+                source, target = (text.decode().translate(LINE_ENDS) for text in pair)
                 yield source, target
     except (UnicodeDecodeError, tf.errors.OpError) as error:
         where = "" if isinstance(error, UnicodeDecodeError) else "what is after "
