@@ -15,11 +15,11 @@ import pytest
 
 from jaxformer.accelerators.chips import parse_topology
 from jaxformer.accelerators.estimate import (
-    Work,
     compile_programs,
     estimate,
     estimate_decoder,
 )
+from jaxformer.accelerators.programs import Work
 from jaxformer.config.sections import MeshConfig
 from jaxformer.models.architectures import make_model
 from jaxformer.runs.config_files import parse_config, read_config_file
@@ -53,11 +53,9 @@ def figures(sizes):
     shape = (ROWS, LENGTH, LENGTH)
     work = Work(config, V, V, shape, 1, model.flops(*shape), ROWS * LENGTH)
     answer = compile_programs(TOPOLOGY, work, decode=sizes == DATA)
-    decoder = answer.get("decoder")
-    return (
-        estimate(TOPOLOGY, work, answer),
-        decoder and estimate_decoder(TOPOLOGY, decoder),
-    )
+    step = answer.sentences, answer.decoder
+    decoder = answer.decoder and estimate_decoder(TOPOLOGY, *step)
+    return estimate(TOPOLOGY, work, answer), decoder
 
 
 @pytest.mark.parametrize(
