@@ -14,12 +14,13 @@ import numpy as np
 
 from jaxformer.system.errors import InputError
 from jaxformer.text.lines import normalise
-from jaxformer.text.sources import Pair, Part
+from jaxformer.text.sources import Pair, TextPart
 from jaxformer.tokens import SIDES
 
 if TYPE_CHECKING:
     from jaxformer.text.languages import Languages
 
+Described = dict[str, Any]  # values of JSON
 EXAMPLES = 20  # of each finding; all are counted
 _LABELS = 10  # of each finding that are reported, the most frequent ones
 _MOST_LABELS = 100_000  # that are counted
@@ -35,12 +36,12 @@ _ODD = re.compile(
 
 
 @dataclass
-class Finding:
+class TextFinding:
     """The pairs of a split, by index, that have one property."""
 
     pairs: int = 0
     count: int = 0  # a pair may have it several times
-    labels: dict[str, "Finding"] = field(default_factory=dict)
+    labels: dict[str, "TextFinding"] = field(default_factory=dict)
     examples: list[tuple[float, int]] = field(default_factory=list)  # (odds, -index)
 
     def add(
@@ -57,7 +58,7 @@ class Finding:
         keep(self.examples, (odds, -index))
         for label, times in (labels or {}).items():
             if label in self.labels or len(self.labels) < _MOST_LABELS:
-                of_label = self.labels.setdefault(label, Finding())
+                of_label = self.labels.setdefault(label, TextFinding())
                 of_label.add(index, odds=odds)
                 of_label.count += times - 1
 
@@ -65,7 +66,7 @@ class Finding:
         """Return the examples in the order in which they are reported."""
         return [-index for _, index in sorted(self.examples, reverse=True)]
 
-    def describe(self, example: Callable[[int], dict]) -> dict[str, Any]:
+    def describe(self, example: Callable[[int], Described]) -> Described:
         """Convert to JSON, with the most frequent labels, by `example` of an index."""
         labels = sorted(self.labels.items(), key=lambda item: -item[1].pairs)[:_LABELS]
         return {
@@ -83,14 +84,16 @@ class Split:
     Among 9 million texts two share a hash with a chance of 1 in 450,000.
     """
 
-    def __init__(self, parts: Iterable[Part], languages: "Languages | None") -> None:
+    def __init__(
+        self, parts: Iterable[TextPart], languages: "Languages | None"
+    ) -> None:
         """Read the parts. Raises InputError as reading does, and if there is no pair.
 
         Without `languages`, sentences in the wrong language are not searched for.
         """
         self.pairs = 0
         self.files: list[tuple[str, str, int]] = []  # names, index of their first pair
-        self.findings: dict[str, Finding] = defaultdict(Finding)
+        self.findings: dict[str, TextFinding] = defaultdict(TextFinding)
         self.words: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
         self.hashes = {kind: array("q") for kind in ("pair", *SIDES)}
         for part in parts:
@@ -149,20 +152,20 @@ def count_odd_characters(sentence: str) -> dict[str, int]:
     return named if is_composed else {**named, "not NFC": 1}
 
 
-def find_repeats(hashes: np.ndarray) -> Finding:
+def find_repeats(hashes: np.ndarray) -> TextFinding:
     """Find pairs whose text an earlier pair has; hash 0 has no text.
 
     The labels are the texts with most pairs, numbered from 1.
     """
     values, firsts, counts = np.unique(hashes, return_index=True, return_counts=True)
     repeated = np.flatnonzero((counts > 1) & (values != 0))
-    found = Finding()
+    found = TextFinding()
     found.pairs = found.count = int(counts[repeated].sum()) - len(repeated)
     largest_first = repeated[np.lexsort((firsts[repeated], -counts[repeated]))]
     for number, i in enumerate(largest_first[:_LABELS], start=1):
         indices = np.flatnonzero(hashes == values[i])[:_GROUP_EXAMPLES].tolist()
         pairs, examples = int(counts[i]), [(0.0, -index) for index in indices]
-        found.labels[str(number)] = Finding(pairs, pairs, examples=examples)
+        found.labels[str(number)] = TextFinding(pairs, pairs, examples=examples)
     return found
 
 

@@ -6,17 +6,16 @@ Splits are read without the cleaning of training text. Lines count from 1 and en
 
 from functools import partial
 from itertools import islice
-from typing import Any
 
 from jaxformer.config.data import DataConfig, SplitOf
-from jaxformer.inspection.split import Split, find_overlap, place
+from jaxformer.inspection.text_findings import Described, Split, find_overlap, place
 from jaxformer.system.errors import InputError
 from jaxformer.text.languages import Languages
 from jaxformer.text.sources import read_pairs, read_parts
 from jaxformer.tokens import SIDES
 
 
-def inspect_corpus(config: DataConfig) -> dict[str, Any]:
+def inspect_corpus(config: DataConfig) -> Described:
     """Inspect the splits that exist; return JSON values.
 
     "splits" has the "pairs", "files", "lengths" and "findings" by kind of each split;
@@ -51,7 +50,7 @@ def inspect_corpus(config: DataConfig) -> dict[str, Any]:
 
 def _describe(
     split: Split, text: SplitOf, name: str, trains: dict[str, Split]
-) -> dict[str, Any]:
+) -> Described:
     """Convert a split to JSON, with its overlap with train and the texts to quote."""
     overlaps: dict[str, dict[int, tuple[int, Split]]] = {}
     for side, hashes in split.hashes.items() if name not in trains and trains else ():
@@ -70,7 +69,7 @@ def _describe(
     pairs = islice(pairs, max(quoted, default=-1) + 1)
     texts = {index: pair for index, pair in enumerate(pairs) if index in quoted}
 
-    def example(index: int, kind: str) -> dict[str, Any]:
+    def example(index: int, kind: str) -> Described:
         side = kind.partition("_")[0]
         result = {"place": place(index, side, split.files)}
         if kind in overlaps:
