@@ -9,7 +9,6 @@ and under --workdir.
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -74,7 +73,7 @@ def reproduce(
     workdir: Path,
     config: ConfigRequest,
     theirs: Values,
-    texts: dict[str, Any],
+    texts: dict[str, Path | str | None],
     models: ModelChoice,
     options: TranslateRequest,
 ) -> dict:
@@ -175,5 +174,5 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
         from jaxformer.reports import page  # its packages are optional
 
         values = {"rows": rows, "others": published.NOT_COMPARABLE, "scorers": SCORERS}
-        page.write(output, page.render("comparison.html", **values))
+        write_atomically(output, page.render("comparison.html", **values))
     return {"rows": rows, "runs": len(results), "output": output and str(output)}

@@ -14,7 +14,7 @@ from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag
 from jaxformer.system import processes
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, packages_of
 from jaxformer.text.lines import read_lines
 
 EXAMPLES, EXAMPLE_LENGTH = 5, 100  # sentences of the page, and their characters
@@ -41,14 +41,9 @@ def run(
             "--mode=serve is for one process; start one server a machine, each with "
             "--num_processes=1, behind a load balancer"
         )
-    try:
+    with packages_of("serve"):
         from jaxformer.serving.batching import MAX_ATTENTION_PIECES, Limits
         from jaxformer.serving.server import Service, listen
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"--mode=serve needs {error.name}, which is not installed; "
-            "pip install 'jaxformer[serve]', or -e '.[serve]' in a checkout"
-        ) from error
     limits = Limits(
         max_request_pieces, max_batch, max_queue, request_timeout, shutdown_timeout
     )

@@ -5,13 +5,13 @@ Used by `jaxformer.commands.visualize` and `jaxformer.api`.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxformer.reports import attention_charts as charts
 from jaxformer.reports import page
 from jaxformer.reports.attention_data import KINDS, AttendedSentence, matrix_of
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import require_output
+from jaxformer.system.files import require_output, write_atomically
 
 ENDINGS = (".html", ".png", ".svg", ".pdf")
 VIEWS = {  # the chart, and where it has queries and keys
@@ -49,15 +49,15 @@ class AttentionView:
         self.layers = {kind: count for kind, count in counts.items() if count}
         self.heads = attention.cross.shape[1]
 
-    def lines(self, **choice: Any) -> Any:
+    def lines(self, **choice: object) -> charts.Chart:
         """Draw lines as in the paper's Figures 3-5; returns an Altair chart."""
         return self.chart(**choice, view="lines")
 
-    def heat_map(self, **choice: Any) -> Any:
+    def heat_map(self, **choice: object) -> charts.Chart:
         """Draw a heat map for each head; returns an Altair chart."""
         return self.chart(**choice, view="heat_map")
 
-    def chart(self, **choice: Any) -> Any:
+    def chart(self, **choice: object) -> charts.Chart:
         """Draw one attention of one pair; returns an Altair chart."""
         chosen = self._complete(Choice(**choice))
         pair = self.viewed[chosen.sentence - 1].alternatives[chosen.alternative - 1]
@@ -74,24 +74,24 @@ class AttentionView:
         )
         return draw(matrix, chosen.heads).properties(title=title)
 
-    def save(self, path: str | Path, **choice: Any) -> None:
+    def save(self, path: str | Path, **choice: object) -> None:
         """Write the page (.html), or a picture of one chart: .png, .svg or .pdf.
 
-        Replaces an existing file. Raises InputError for another ending, and if the file
-        cannot be written.
+        Replaces an existing file. Raises InputError for another ending and a folder
+        that is not writable.
         """
         path = Path(path)
         require_output(path, ENDINGS)
         if path.suffix == ".html":
-            page.write(path, self.html(**choice))
+            write_atomically(path, self.html(**choice))
         else:
-            page.write(path, page.picture(self.chart(**choice), path.suffix[1:]))
+            write_atomically(path, page.picture(self.chart(**choice), path.suffix[1:]))
 
-    def png(self, *, scale: float = 2, **choice: Any) -> bytes:
+    def png(self, *, scale: float = 2, **choice: object) -> bytes:
         """Draw a chart as the bytes of a PNG, for programs that run no script."""
         return page.picture(self.chart(**choice), "png", scale=scale)
 
-    def html(self, **choice: Any) -> str:
+    def html(self, **choice: object) -> str:
         """Return the page, which opens with the choice."""
         data = {
             "begin": self._complete(Choice(**choice))._asdict(),
@@ -104,8 +104,8 @@ class AttentionView:
         }
         return page.render("attention.html", data=data, title=self.title)
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
-        return self.lines()._repr_mimebundle_(include, exclude)
+    def _repr_mimebundle_(self, **wanted: object) -> page.Json:
+        return self.lines()._repr_mimebundle_(**wanted)
 
     def _complete(self, choice: Choice) -> Choice:
         """Fill in layer and heads; check that all choices exist."""

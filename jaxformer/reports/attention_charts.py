@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from importlib.resources import files
 from itertools import cycle, islice
-from typing import Any
 
-from jaxformer.reports.attention_data import Matrix
-from jaxformer.reports.page import COLOURS, alt
+from jaxformer.reports.attention_data import AttentionMatrix
+from jaxformer.reports.page import COLOURS, Json, alt
 
+Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 MIN_WEIGHT = 0.01  # of a line that is drawn
 SPECIFICATIONS = json.loads(
     files(__package__).joinpath("pages/attention_charts.json").read_text("utf-8")
@@ -32,8 +32,8 @@ def head_colours(heads: int) -> list[str]:
 
 
 def chart_rows(
-    matrix: Matrix, heads: Sequence[int], minimum: float = 0.0005
-) -> list[dict[str, Any]]:
+    matrix: AttentionMatrix, heads: Sequence[int], minimum: float = 0.0005
+) -> list[Json]:
     """Return the weights of at least `minimum` as a chart's data."""
     return [
         {"head": head, "query": query, "key": key, "weight": round(weight, 3)}
@@ -44,7 +44,7 @@ def chart_rows(
     ]
 
 
-def lines_chart(matrix: Matrix, heads: Sequence[int]) -> alt.LayerChart:
+def lines_chart(matrix: AttentionMatrix, heads: Sequence[int]) -> Chart:
     """Draw lines from the queries, above, to the keys, below; heads count from 1.
 
     Lines of several heads lie side by side. Both rows of pieces have the same width.
@@ -70,7 +70,7 @@ def lines_chart(matrix: Matrix, heads: Sequence[int]) -> alt.LayerChart:
     return _fill(spec, colour, matrix, data, **sizes)
 
 
-def heat_map(matrix: Matrix, heads: Sequence[int]) -> alt.Chart | alt.FacetChart:
+def heat_map(matrix: AttentionMatrix, heads: Sequence[int]) -> Chart:
     """Draw a heat map for each head: rows are queries; heads count from 1.
 
     A cell is as opaque as its weight. Small cells, of several heads with more than 26
@@ -92,7 +92,9 @@ def heat_map(matrix: Matrix, heads: Sequence[int]) -> alt.Chart | alt.FacetChart
     return _fill(spec, cell["encoding"]["color"], matrix, data)
 
 
-def _fill(spec: dict, colour: dict, matrix: Matrix, data: dict, **sizes: Any) -> Any:
+def _fill(
+    spec: Json, colour: Json, matrix: AttentionMatrix, data: Json, **sizes: object
+) -> Chart:
     """Add data, parameters and the colours of all heads, shown or hidden.
 
     The parameters `side` and `at` are the piece that is pointed at: "" and -1 for none.

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -34,22 +34,18 @@ class GrowingCorpus:
     """
 
     def __init__(self, folder: Path, report: Report) -> None:
-        """Open the files, without what an incomplete block has added to them."""
-        self._folder, self.report = folder, report
-        sizes = report["bytes"]
-        with ExitStack() as opened:
-            paths = [folder / name for name in sizes]
-            self._files = [opened.enter_context(path.open("ab")) for path in paths]
-            for file, size in zip(self._files, sizes.values(), strict=True):
-                if file.tell() < size:
-                    raise InputError(
-                        f"{file.name} has {file.tell()} bytes and {REPORT} says "
-                        f"{size}; put a copy back, or remove {folder} to begin anew"
-                    )
-            for file, size in zip(self._files, sizes.values(), strict=True):
-                if file.tell() > size:
-                    file.truncate(size)
-            self.close = opened.pop_all().close
+        """Drop what an incomplete block has added to the files."""
+        self.folder, self.report = folder, report
+        paths = {folder / name: size for name, size in report["bytes"].items()}
+        for path, size in paths.items():
+            path.touch()
+            if (found := path.stat().st_size) < size:
+                raise InputError(
+                    f"{path} has {found} bytes and {REPORT} says {size}; put a copy "
+                    f"back, or remove {folder} to begin anew"
+                )
+        for path, size in paths.items():
+            os.truncate(path, size)
 
     def append(
         self, lines: int, sides: Sequence[Sequence[str]], dropped: Mapping[str, int]
@@ -59,23 +55,26 @@ class GrowingCorpus:
         Raises OSError, such as that of a full disk.
         """
         report = self.report
-        for file, side in zip(self._files, sides, strict=True):
+        sizes = {}
+        for name, side in zip(report["bytes"], sides, strict=True):
+            path = self.folder / name
             try:
-                file.writelines(f"{line}\n".encode() for line in side)
-                file.flush()
-                os.fsync(file.fileno())
+                with path.open("ab") as file:
+                    file.writelines(f"{line}\n".encode() for line in side)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    sizes[name] = file.tell()
             except OSError as error:
-                raise OSError(error.errno, error.strerror, file.name) from None
-        sizes = [file.tell() for file in self._files]
+                raise OSError(error.errno, error.strerror, str(path)) from None
         self.report = report | {
             "lines": report["lines"] + lines,
             "kept": report["kept"] + len(sides[0]),
             "dropped": {
                 why: n + dropped.get(why, 0) for why, n in report["dropped"].items()
             },
-            "bytes": dict(zip(report["bytes"], sizes, strict=True)),
+            "bytes": sizes,
         }
-        _write(self._folder, self.report)
+        _write(self.folder, self.report)
 
 
 @contextmanager
@@ -117,8 +116,7 @@ def grow_corpus(
         if done := before["lines"]:
             how = "complete" if done == lines else "continued"
             logger.info("%s: %s, %d of %d lines are done", folder, how, done, lines)
-        with closing(GrowingCorpus(folder, before)) as corpus:
-            yield corpus
+        yield GrowingCorpus(folder, before)
 
 
 def _write(folder: Path, report: Report) -> None:

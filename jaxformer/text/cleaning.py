@@ -5,7 +5,7 @@ Web text holds blank sides, whole paragraphs and pairs that do not translate eac
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class CorpusReport:
     target: SideReport = field(default_factory=SideReport)
 
     @staticmethod
-    def of(values: dict[str, Any]) -> "CorpusReport":
+    def of(values: dict) -> "CorpusReport":
         """Return the report of which `values` is `asdict`."""
         sides = {side: SideReport(**values[side]) for side in ("source", "target")}
         return CorpusReport(**values | sides)

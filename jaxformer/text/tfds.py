@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout, suppress
 from http.client import HTTPException
-from typing import Any
 
 from jaxformer.config.data import DataConfig
 from jaxformer.system.errors import InputError
@@ -48,7 +47,7 @@ def read_tfds(config: DataConfig, name: str, split: str) -> Iterator[tuple[str, 
 
 
 def _stream(
-    builder: Any, split: str, languages: tuple[str, str]
+    builder: object, split: str, languages: tuple[str, str]
 ) -> Iterator[tuple[str, str]]:
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -76,8 +75,8 @@ def _stream(
 
 
 def open_builder(
-    name: str, data_dir: str, download: bool, *, beam_options: Any = None
-) -> Any:
+    name: str, data_dir: str, download: bool, *, beam_options: object = None
+) -> object:
     """Return the TFDS builder with its data on disk.
 
     `beam_options` are Beam's, for the sets that it prepares.
