@@ -9,7 +9,6 @@ import jax
 
 from jaxformer.batch import Batch
 from jaxformer.config.sections import TrainingConfig
-from jaxformer.system import processes
 from jaxformer.training.step import Report, TrainState
 
 logger = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ def profiled(
     `step` updates have been made. Of several processes the first one writes, its own
     devices and threads. A run that ends earlier writes the updates that it made.
     """
-    if config.profile_steps is None or not processes.is_first():
+    if config.profile_steps is None or jax.process_index():
         yield train_step
         return
     first = first_traced(step, config)

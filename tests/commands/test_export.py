@@ -159,7 +159,7 @@ def test_the_card_has_the_languages_and_scores_of_the_run(
         ("--checkpoint=50", 50),
         ("--checkpoint=latest", 100),
         ("--checkpoint=average:3", None),
-        ("--config.training.average=1", None),
+        ("--config.training.average=1", 100),
         ("--beam_size=1", None),
         ("--length_penalty=power", None),
     ],
@@ -186,7 +186,7 @@ def test_the_card_has_the_score_of_the_test_text_that_reproduce_wrote(
     output = f"--output={tmp_path / 'exported'}"
     bleu = {"scorer": "sacreBLEU", "bleu": 12.345, "signature": "a|b"}
     record = {"changed": [], "every_bleu": [bleu]}
-    record["budget"] = {"steps": 100, "averaged_checkpoints": 2}
+    record["parameters"] = metrics(own_run, "final")[-1]["parameters"]
     record["text"] = f"{toy.directory.name}/test"
     (own_run / "reproduced.json").write_text(json.dumps(record))
     command("export", "--format=huggingface", output, workdir=own_run)
@@ -195,7 +195,7 @@ def test_the_card_has_the_score_of_the_test_text_that_reproduce_wrote(
     assert (test.dataset_split, test.metric_value) == ("test", 12.35)
     assert test.dataset_name == f"{toy.directory.name}/test"
     for number, other in enumerate(
-        ({"text": "text/other"}, {"budget": {"steps": 100, "averaged_checkpoints": 1}})
+        ({"parameters": "of another step"}, {"changed": ["decoding.alpha=1, ..."]})
     ):
         (own_run / "reproduced.json").write_text(json.dumps(record | other))
         command("export", "--format=huggingface", f"{output}{number}", workdir=own_run)
