@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jaxformer.accelerators import describe
 from jaxformer.accelerators.chips import Topology
-from jaxformer.accelerators.programs import Figures, Work
+from jaxformer.accelerators.estimate import Figures, Work
 from jaxformer.config.sections import Config, MeshConfig
 from jaxformer.training.sharding import LOGICAL_AXES, PARTS
 

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 
 from jaxformer.accelerators.chips import KNOWN, Topology
-from jaxformer.accelerators.hlo import Program, section
-from jaxformer.accelerators.programs import (
+from jaxformer.accelerators.estimate import (
     Compiled,
     Exchange,
     Memory,
     ProgramFacts,
     Work,
 )
+from jaxformer.accelerators.hlo import Program, section
 from jaxformer.batch import Batch
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import SearchOptions

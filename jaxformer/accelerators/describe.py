@@ -2,15 +2,10 @@
 
 from collections import Counter
 
-from jaxformer.accelerators.programs import Figures
+from jaxformer.accelerators.estimate import Figures
+from jaxformer.runs.estimates import in_gib
 
-GIB = 2**30
 LARGEST = 10  # parts that are listed
-
-
-def in_gib(size: int) -> str:
-    """Write bytes as "1.50 GiB"."""
-    return f"{size / GIB:.2f} GiB"
 
 
 def in_ms(seconds: float) -> str:

@@ -11,12 +11,13 @@ import jax
 from jaxformer.accelerators import arrangements, describe
 from jaxformer.accelerators.chips import Topology, parse_topology
 from jaxformer.accelerators.estimate import (
+    Figures,
+    Work,
     compile_programs,
     compiler_of,
     estimate,
     estimate_decoder,
 )
-from jaxformer.accelerators.programs import Figures, Work
 from jaxformer.config.sections import Config
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model

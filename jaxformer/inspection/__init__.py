@@ -13,6 +13,6 @@ def inspect_in_background(config: DataConfig) -> Iterator[Callable[[], dict]]:
 
     The process ends with the block. The function raises InputError if it failed.
     """
-    with Worker("jaxformer.inspection.inspect_corpus:inspect_corpus") as worker:
+    with Worker("jaxformer.inspection.text_findings:inspect_corpus") as worker:
         worker.send(config)
         yield worker.receive

@@ -35,7 +35,7 @@ _VOCABULARIES = ("vocabulary.json", "target_vocabulary.json")
 _LANGUAGE = re.compile(f"({TAG})?")
 
 
-class Side:
+class SentencePieceModel:
     """A SentencePiece model, which splits the text of one language or of both.
 
     With `pieces`, those of an imported model, ids are places in this list instead of
@@ -115,10 +115,10 @@ class Tokenizer:
                 models, names = [*map(archive.read, _MODELS)], archive.namelist()
                 files = [archive.read(name) for name in _VOCABULARIES if name in names]
             pieces = [*map(json.loads, files)] * 2  # one of both sides, or two
-            self.sides = tuple(map(Side, models, pieces or (None, None)))
+            self.sides = tuple(map(SentencePieceModel, models, pieces or (None, None)))
             self.is_shared, self.renumbers = len(files) == 1, bool(files)
         else:
-            self.sides = (Side(content),)
+            self.sides = (SentencePieceModel(content),)
         self._source, self._target = self.sides[0], self.sides[-1]
         self.source_model, self.target_model = self._source.model, self._target.model
         self.source_vocab_size = len(self._source.pieces)
@@ -182,7 +182,7 @@ def pack_tokenizer(source: bytes, target: bytes, *vocabularies: Sequence[str]) -
     SentencePiece model.
     """
     try:
-        sides = [Side(model) for model in (source, target)]
+        sides = [SentencePieceModel(model) for model in (source, target)]
     except RuntimeError:
         raise InputError(
             "source.spm or target.spm is not a SentencePiece model"

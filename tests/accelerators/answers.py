@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from jaxformer.accelerators.programs import Compiled, Exchange, Memory, ProgramFacts
+from jaxformer.accelerators.estimate import Compiled, Exchange, Memory, ProgramFacts
 
 LOSS = {("loss", "forward"): 3_000_000, ("loss", "backward"): 1_500_000}
 SUMS = {("all-reduce", "f32"): Exchange(2, 50_000_000, 10)}

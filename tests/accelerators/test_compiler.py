@@ -15,11 +15,11 @@ import pytest
 
 from jaxformer.accelerators.chips import parse_topology
 from jaxformer.accelerators.estimate import (
+    Work,
     compile_programs,
     estimate,
     estimate_decoder,
 )
-from jaxformer.accelerators.programs import Work
 from jaxformer.config.sections import MeshConfig
 from jaxformer.models.architectures import make_model
 from jaxformer.runs.config_files import parse_config, read_config_file

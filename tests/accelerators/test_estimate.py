@@ -8,8 +8,7 @@ import pytest
 from jaxformer.accelerators import describe
 from jaxformer.accelerators.arrangements import meshes, search
 from jaxformer.accelerators.chips import parse_topology
-from jaxformer.accelerators.estimate import estimate, estimate_decoder
-from jaxformer.accelerators.programs import Work
+from jaxformer.accelerators.estimate import Work, estimate, estimate_decoder
 from jaxformer.runs.config_files import parse_config, read_config_file
 from tests.accelerators.answers import answer, program, too_large
 

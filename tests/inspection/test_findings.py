@@ -6,7 +6,7 @@ import json
 import pytest
 
 from jaxformer.inspection.findings import describe, warnings, without_text
-from jaxformer.inspection.inspect_corpus import inspect_corpus
+from jaxformer.inspection.text_findings import inspect_corpus
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from jaxformer.reports import attention_charts as charts
+from jaxformer.reports import attention as charts
 from jaxformer.reports import page
 from jaxformer.reports.attention import AttentionView
 from jaxformer.reports.attention_data import (

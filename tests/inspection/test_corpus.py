@@ -15,12 +15,12 @@ from jaxformer.corpus.prepared import DevSet, PreparedCorpus
 from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.inspection import inspect_in_background
 from jaxformer.inspection.findings import describe
-from jaxformer.inspection.inspect_corpus import inspect_corpus
 from jaxformer.inspection.piece_findings import (
     add_pieces,
     find_unknown,
     ratio_percentiles,
 )
+from jaxformer.inspection.text_findings import inspect_corpus
 from jaxformer.system.errors import InputError
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import read_pairs
