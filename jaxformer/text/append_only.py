@@ -38,14 +38,15 @@ class GrowingCorpus:
         self.folder, self.report = folder, report
         paths = {folder / name: size for name, size in report["bytes"].items()}
         for path, size in paths.items():
-            path.touch()
-            if (found := path.stat().st_size) < size:
-                raise InputError(
-                    f"{path} has {found} bytes and {REPORT} says {size}; put a copy "
-                    f"back, or remove {folder} to begin anew"
-                )
+            with path.open("ab") as file:  # made, if it is not there yet
+                if file.tell() < size:
+                    raise InputError(
+                        f"{path} has {file.tell()} bytes and {REPORT} says {size}; put "
+                        f"a copy back, or remove {folder} to begin anew"
+                    )
         for path, size in paths.items():
-            os.truncate(path, size)
+            if path.stat().st_size > size:
+                os.truncate(path, size)
 
     def append(
         self, lines: int, sides: Sequence[Sequence[str]], dropped: Mapping[str, int]
