@@ -34,6 +34,7 @@ from jaxformer.system.progress import progress
 from jaxformer.tokens import Tokenizer
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
+from jaxformer.training.frozen import trainable
 from jaxformer.training.log import read_scores
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
@@ -110,6 +111,11 @@ def _resolve(folder: Workdir, request: ConfigRequest, record: Record | None) -> 
     config.require_rows()
     if config.training.init_from and not folder.has_checkpoints():
         Workdir(Path(config.training.init_from)).require_same_model(config)
+    if config.training.freeze:
+        size = config.data.vocab_size
+        model = make_model(config.model, vocab_size=size, rematerialise=False)
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        trainable(params, config.training.freeze)  # refuses unknown names
     return config
 
 

@@ -83,11 +83,6 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     assert all(score["signature"] in html for score in kept["every_bleu"])
 
 
-@pytest.mark.parametrize("flag", ["--steps=3", "--beam_size=2", "--checkpoint=7"])
-def test_what_is_for_one_row_needs_its_name(command, flag):
-    assert "is for one row; add --row=NAME" in command("reproduce", flag).complaint
-
-
 def test_all_rows_are_listed_without_any_run(command):
     answer = command("reproduce")
     assert [row["row"] for row in answer.result["rows"]] == list(published.ROWS)

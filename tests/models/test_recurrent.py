@@ -12,7 +12,6 @@ from jax.extend.core import jaxprs_in_params
 from jaxformer.batch import Batch, shift_right
 from jaxformer.models.recurrent import attention, cells
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, PAD
 from tests.models import tiny
 from tests.models.test_transformer import BATCH
@@ -266,18 +265,3 @@ def test_maps_are_of_the_decoder_and_sum_to_one():
     assert not maps.cross[0, 0, 0, :4, 5:].any()
     fixed = MODELS["fixed context"]
     assert fixed.attention(params_of(fixed), PACKED) is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"d_model": 15}, "it must be even"),
-        ({"attention": "local"}, "local attention needs a window"),
-        ({"attention": "local", "attention_window": 0}, "_window is 0; .* at least 1"),
-        ({"attention": "dot", "attention_window": 2}, "others have none"),
-        ({"attention": "none", "feeding": "attentional"}, "choose an attention"),
-    ],
-)
-def test_keys_that_contradict_each_other_are_refused(changes, words):
-    with pytest.raises(InputError, match=words):
-        model_of(**changes)
