@@ -35,7 +35,7 @@ from jaxformer.decoding.shapes import Shapes
 from jaxformer.decoding.slots import SlotPrograms
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.runs.run import Run, TrainingSetup, make_training_setup
+from jaxformer.runs.run import TrainingSetup, make_training_setup
 from jaxformer.system.errors import InputError
 from jaxformer.training import sharding
 
@@ -170,8 +170,7 @@ def compile_run(topology: Topology, work: Work, decode: bool) -> Compiled:
         activation_dtype=config.model.dtype,
     )
     devices = devices_of(topology)
-    run = Run(workdir=None, config=config, tokenizer=None, model=model)
-    setup = make_training_setup(run, devices)
+    setup = make_training_setup(config, model, devices)
     mesh = setup.mesh.shape
     blocks = mesh["data"] * mesh["fsdp"]
     rows, *lengths = work.shape

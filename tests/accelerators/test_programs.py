@@ -15,7 +15,7 @@ from jaxformer.accelerators.compiler import (
 from jaxformer.config.sections import MeshConfig
 from jaxformer.models.architectures import make_model
 from jaxformer.runs.config_files import parse_config, read_config_file
-from jaxformer.runs.run import Run, make_training_setup
+from jaxformer.runs.run import make_training_setup
 from tests.accelerators.answers import too_large
 
 CONFIG = parse_config(read_config_file("demo"))
@@ -38,8 +38,7 @@ def model():
 )
 def test_an_update_of_several_microbatches_is_two_programs(model, many, names):
     config = replace(CONFIG, mesh=MeshConfig(data=2, fsdp=2, tensor=1))
-    run = Run(workdir=None, config=config, tokenizer=None, model=model)
-    setup = make_training_setup(run, jax.devices()[:4])
+    setup = make_training_setup(config, model, jax.devices()[:4])
     programs = train_programs(setup, (4, 8, 8), many)
     assert programs.keys() == names
     for program in programs.values():
