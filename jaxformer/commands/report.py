@@ -5,6 +5,7 @@ are read from its workdir. A run without a checkpoint is reported without scores
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,6 @@ from jaxformer.reports.translations import ReportedText, describe_translations, 
 from jaxformer.runs.config_files import RECORDED, ConfigRequest
 from jaxformer.runs.run import Run, open_run, plan_training
 from jaxformer.runs.texts import of_split, read_text
-from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output
 from jaxformer.system.first import once
 from jaxformer.training.log import METRICS_FILE, read_metrics, read_scores
@@ -157,10 +157,11 @@ def aligned(translator: Translator, source: str, target: str) -> Attention | Non
     """
     if len(translator.text.sentences(source)) > 1:
         return None
-    try:
-        return translator.attention(source, target)
-    except InputError:
+    tokenizer = translator.tokenizer
+    (ids,), (other,) = tokenizer.encode([source]), tokenizer.encode_target([target])
+    if max(len(ids), len(other)) > (translator.longest or math.inf):
         return None
+    return translator.attention(source, target)
 
 
 def warn_of_lost_lines(run: Run, metrics: Sequence[dict]) -> None:
