@@ -20,7 +20,7 @@ from jaxformer.exports import parameters
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.system.errors import InputError, packages_of
-from jaxformer.tokens import BOS, EOS, PAD, UNK, Tokenizer
+from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
 if TYPE_CHECKING:
     from ctranslate2.specs.model_spec import LayerSpec
@@ -34,7 +34,7 @@ def write_ctranslate2(
     folder: Path,
     config: Config,
     params: dict,
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     options: TranslateOptions,
     *,
     quantization: str,

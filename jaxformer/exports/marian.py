@@ -32,7 +32,7 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import parameters
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.system.errors import packages_of
-from jaxformer.tokens import BOS, EOS, PAD, UNK, Tokenizer
+from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
 Fields = Mapping[str, Any]  # of a `TransformerConfig`
 LONGEST = 512  # pieces that Transformers' search may generate
@@ -80,7 +80,7 @@ def export_marian(
     folder: Path,
     config: Config,
     params: dict,
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     options: TranslateOptions,
 ) -> None:
     """Write model, tokeniser and search settings into an existing folder.

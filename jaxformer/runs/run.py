@@ -31,7 +31,7 @@ from jaxformer.system.errors import InputError
 from jaxformer.system.files import cache_folder
 from jaxformer.system.first import in_others, once
 from jaxformer.system.progress import progress
-from jaxformer.tokens import Tokenizer
+from jaxformer.tokens import AnyTokenizer
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
 from jaxformer.training.frozen import trainable
@@ -57,7 +57,7 @@ class Run(NamedTuple):
 
     workdir: Workdir
     config: Config
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     model: Model
     record: Record | None = None  # what config.json said when the run was opened
     needs_tag: bool = True  # if the vocabulary has tags: no text was without one
@@ -141,7 +141,7 @@ def open_run(
 
 
 def _make_run(
-    folder: Workdir, config: Config, tokenizer: Tokenizer, record: Record | None
+    folder: Workdir, config: Config, tokenizer: AnyTokenizer, record: Record | None
 ) -> Run:
     model = make_model(
         config.model,

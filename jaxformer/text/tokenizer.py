@@ -96,7 +96,7 @@ class SentencePieceModel:
 
 
 class Tokenizer:
-    """A trained vocabulary, or two; implements `jaxformer.tokens.Tokenizer`.
+    """A trained vocabulary, or two; implements `jaxformer.tokens.AnyTokenizer`.
 
     `sides` is the one that both languages share, or those of source and target. Ids are
     those of the SentencePiece models, or of an imported model those of one vocabulary
