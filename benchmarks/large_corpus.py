@@ -44,7 +44,7 @@ BATCHES = 1000  # with the corpus on disk, and as many after them
 
 def write_text(folder: Path, stem: Path | None, count: int, join: int = 1) -> None:
     """Write `count` pairs, each of `join` pairs of the text, and 100 of dev."""
-    data = demo.get_config().data.to_dict() | {"builtin_pairs": min(count, 200_000)}
+    data = demo.get_config().data.to_dict() | {"train": str(min(count, 200_000))}
     if stem is not None:
         data |= {"corpus": "directory", "directory": str(stem.parent)}
         data |= {"train": stem.name, "source_language": "en", "target_language": "de"}

@@ -24,7 +24,7 @@ XLA_FLAGS = (
     "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=1"
 )
 CONFIG = {
-    "data.builtin_pairs": 1000, "data.builtin_eval_pairs": 2, "data.vocab_size": 200,
+    "data.train": 1000, "data.dev": 2, "data.test": 2, "data.vocab_size": 200,
     "data.max_length": ROW, "batches.row_length": ROW, "batches.executor": "python",
     "batches.row_multiple": ROWS, "training.tokens_per_microbatch": ROWS * ROW,
     "training.tokens_per_update": 2 * ROWS * ROW, "model.encoder_layers": 1,

@@ -18,8 +18,9 @@ def get_config() -> ConfigDict:
     config = wmt_base.get_config()
     config.data.update(
         corpus="builtin:grammar",
-        builtin_pairs=100_000,
-        builtin_eval_pairs=500,
+        train="100000",
+        dev="500",
+        test="500",
         vocab_size=2000,
         character_coverage=1.0,
         max_length=64,

@@ -93,7 +93,7 @@ def reproduce(
     done, _ = evaluate(this, text, models, options.resolve(this.config))
     # A run that was trained before may have other values of keys that may change. The
     # record has those of training, and the command has those of scoring.
-    scored = {"training": CHOOSING, "data": ("test", "test_source", "test_target")}
+    scored = {"training": CHOOSING, "data": ("test",)}
     record = folder.read_record().config.as_dict()
     record["decoding"] = ours["decoding"]
     for name, keys in scored.items():

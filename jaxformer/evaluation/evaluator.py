@@ -193,7 +193,7 @@ def report_phenomena(
         return
     for split in ("test", "unseen"):
         right, total = Counter(), Counter()
-        pairs = list(grammar.generate(split, data.builtin_eval_pairs, data.seed))
+        pairs = list(grammar.generate(split, data.pairs_of("test"), data.seed))
         translations = translate(
             [f"{data.tag} {each.source}".strip() for each in pairs]
         )

@@ -12,7 +12,7 @@ Config = Mapping[str, Mapping[str, Any]]
 
 # Config keys that do not change what a run reproduces.
 IGNORED_KEYS = {
-    "data.directory", "data.data_dir", "data.download", "batches.executor",
+    "data.directory", "batches.executor",
     "batches.row_multiple", "batches.max_shapes", "training.steps",
     "training.tokens_per_microbatch", "training.rematerialise", "training.log_every",
     "training.eval_every", "training.save_every", "training.keep",

@@ -53,8 +53,8 @@ MISTAKES = {
         ("--workdir=torn", TORN),
         ("--config.data.directory=elsewhere", "elsewhere cannot be compared"),
         (
-            "--workdir=new --config=demo --config.data.builtin_eval_pairs=0",
-            "the dev split is empty; raise data.builtin_eval_pairs",
+            "--workdir=new --config=demo --config.data.dev=0",
+            "the dev split is empty; change data.dev",
         ),
         (
             "--workdir=given --config=demo --config.data.vocab_size=10",
