@@ -63,7 +63,6 @@ def get_config() -> ConfigDict:
             "d_v": 64,
             "dropout": 0.1,
             "positions": "sinusoidal",
-            "relative_distance": config_dict.placeholder(int),
             "max_positions": 1024,
             "norm_first": False,
             "dtype": "bfloat16",
@@ -71,10 +70,9 @@ def get_config() -> ConfigDict:
             "encoder_projected_keys": config_dict.placeholder(int),
             "encoder_global_positions": config_dict.placeholder(int),
             "fused_attention": False,  # True: cuDNN's kernel where it fits
-            "attention_bias": False,
+            "biases": "none",
             "tied_embeddings": "all",
             "activation": "relu",
-            "logits_bias": False,
             "layer_norm_epsilon": 1e-6,  # of tensor2tensor
         }
     )

@@ -45,6 +45,18 @@ def _tfds_folder(old: Section, new: dict[str, Any], _: Any) -> None:
         new["directory"] = old["data_dir"]
 
 
+def _biases(old: Section, new: dict[str, Any], _: Any) -> None:
+    of_attention = "all" if old["logits_bias"] else "attention"
+    others = "logits" if old["logits_bias"] else "none"
+    new["biases"] = of_attention if old["attention_bias"] else others
+
+
+def _distance(old: Section, new: dict[str, Any], _: Any) -> None:
+    if old["relative_distance"] is not None:
+        new["max_positions"] = old["relative_distance"]
+
+
+_BIASES = Replaced("model.biases is none, attention, logits or all", _biases)
 REPLACED = {
     **{
         f"data.{split}_{side}": _files(split)
@@ -54,6 +66,11 @@ REPLACED = {
     "data.builtin_pairs": _built_in_pairs("builtin_pairs", "train"),
     "data.builtin_eval_pairs": _built_in_pairs("builtin_eval_pairs", "dev", "test"),
     "data.data_dir": Replaced("data.directory", _tfds_folder),
+    "model.attention_bias": _BIASES,
+    "model.logits_bias": _BIASES,
+    "model.relative_distance": Replaced(
+        "model.max_positions is the largest distance of relative positions", _distance
+    ),
     "data.download": Replaced("TensorFlow Datasets downloads what it lacks"),
 }
 

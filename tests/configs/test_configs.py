@@ -67,7 +67,6 @@ def test_what_is_not_set_can_be_set(name):
         ("model", "attention_window"): int,  # of the Transformer
         ("model", "encoder_global_positions"): int,
         ("model", "encoder_projected_keys"): int,
-        ("model", "relative_distance"): int,
         ("optimizer", "clip_norm"): float,
         ("optimizer", "peak_learning_rate"): float,
         ("data", "subword_sampling"): float,
@@ -137,7 +136,7 @@ def test_rows_of_multi30k_differ_from_the_base_row_in_one_thing(row):
         assert changed == {"model.encoder_layers", "model.decoder_layers"}
         assert model.encoder_layers == model.decoder_layers
     elif row == "relative_positions":
-        assert changed == {"model.positions", "model.relative_distance"}
+        assert changed == {"model.positions", "model.max_positions"}
     else:
         assert len(changed) == (row != "base")
 
