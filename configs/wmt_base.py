@@ -82,7 +82,6 @@ def get_config() -> ConfigDict:
             "schedule": "inverse_sqrt",  # equation 3
             "peak_learning_rate": config_dict.placeholder(float),
             "warmup_steps": 4000,
-            "learning_rate_scale": 1.0,
             "weight_decay": 0.0,
             "beta1": 0.9,
             "beta2": 0.98,
@@ -101,7 +100,6 @@ def get_config() -> ConfigDict:
             "init_from": "",
             "initial_embeddings": "",
             "freeze": (),
-            "max_bad_steps": 10,
             "on_divergence": "stop",
             "ema_decay": config_dict.placeholder(float),
             "log_every": 100,
@@ -113,7 +111,6 @@ def get_config() -> ConfigDict:
             "keep": 5,
             "average": 5,
             "trackers": (),
-            "profile_steps": config_dict.placeholder(int),
         }
     )
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})

@@ -56,6 +56,18 @@ def _distance(old: Section, new: dict[str, Any], _: Any) -> None:
         new["max_positions"] = old["relative_distance"]
 
 
+def _peak(old: Section, new: dict[str, Any], values: Mapping[str, Section]) -> None:
+    if old["learning_rate_scale"] != 1:
+        steps, d_model = old["warmup_steps"], values["model"]["d_model"]
+        peak = old["peak_learning_rate"] or (d_model * steps) ** -0.5
+        new["peak_learning_rate"] = old["learning_rate_scale"] * peak
+
+
+def _profile(old: Section, new: dict[str, Any], _: Any) -> None:
+    if old["profile_steps"] is not None:
+        new["trackers"] = [*old["trackers"], "profile"]
+
+
 _BIASES = Replaced("model.biases is none, attention, logits or all", _biases)
 REPLACED = {
     **{
@@ -71,6 +83,13 @@ REPLACED = {
     "model.relative_distance": Replaced(
         "model.max_positions is the largest distance of relative positions", _distance
     ),
+    "optimizer.learning_rate_scale": Replaced(
+        "optimizer.peak_learning_rate is the rate after the warm-up, by default "
+        "(d_model * warmup_steps)^-0.5",
+        _peak,
+    ),
+    "training.max_bad_steps": Replaced("a run ends after 10 non-finite updates"),
+    "training.profile_steps": Replaced("training.trackers=profile", _profile),
     "data.download": Replaced("TensorFlow Datasets downloads what it lacks"),
 }
 

@@ -106,7 +106,7 @@ def train_past_divergence(job: Job) -> dict:
                     raise InputError(
                         f"{report}; to skip its data set training.on_divergence="
                         "rollback, or start anew in another workdir with a lower "
-                        "optimizer.learning_rate_scale"
+                        "optimizer.peak_learning_rate"
                     ) from None
                 logger.warning("%s", report)
 
@@ -227,7 +227,7 @@ def first_state(
         if step in tried:
             raise InputError(
                 f"training diverged again from step {step}, on other data; start anew "
-                "in another workdir with a lower optimizer.learning_rate_scale"
+                "in another workdir with a lower optimizer.peak_learning_rate"
             )
         tried.add(step)
         logger.warning(

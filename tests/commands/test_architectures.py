@@ -21,7 +21,7 @@ class Case(NamedTuple):
     """An architecture in a run of seconds."""
 
     model: dict  # the section of the config
-    learning_rate_scale: float
+    peak_learning_rate: float
     parameters: int  # those of a vocabulary of 96 included
 
 
@@ -33,7 +33,7 @@ CASES = {
             "attention_window": None, "feeding": "none", "dropout": 0.02,
             "dtype": "float32",
         },
-        learning_rate_scale=4.0,
+        peak_learning_rate=4 * (32 * 40) ** -0.5,
         parameters=96 * 32 + 2 * 64 * 49 + 128 * 65 + 3 * 32 * 32 + 32,
     ),
     "convolutional": Case(
@@ -42,13 +42,13 @@ CASES = {
             "d_model": 32, "kernel_width": 3, "max_dilation": 1, "dropout": 0.1,
             "max_positions": 64, "dtype": "float32",
         },
-        learning_rate_scale=2.0,
+        peak_learning_rate=2 * (32 * 40) ** -0.5,
         parameters=96 * 33 + 2 * 64 * 32 + 6 * 32 * 34 + 2 * (32 * 64 * 3 + 2 * 64),
     ),
 }  # fmt: skip
 CHANGES = """\
     config.model = type(config)({model})
-    config.optimizer.learning_rate_scale = {learning_rate_scale}
+    config.optimizer.peak_learning_rate = {peak_learning_rate}
     config.training.update(eval_every=1000, average=1)
     return config
 """

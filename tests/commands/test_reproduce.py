@@ -58,7 +58,7 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     kept = json.loads((workdir / "reproduced.json").read_text())
     assert kept == full.result
     assert "holds a run of 20 steps" in reproduce("--steps=10").complaint
-    untrained = reproduce(*changes, "--config.optimizer.learning_rate_scale=0.5")
+    untrained = reproduce(*changes, "--config.optimizer.peak_learning_rate=0.005")
     assert untrained.result["changed"] == changes
     scored = reproduce(*changes, "--config.training.average=1").result
     assert scored["budget"]["averaged_checkpoints"] == 1

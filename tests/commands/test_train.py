@@ -98,8 +98,8 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
     assert saved_steps(parts) == [5, 7]
     assert steps_of(parts, "final") == []
 
-    for workdir, traced in ((parts, None), (undisturbed, 2)):
-        flags = *SHORT, f"--config.training.profile_steps={traced}"
+    for workdir, traced in ((parts, ""), (undisturbed, "profile")):
+        flags = *SHORT, f"--config.training.trackers={traced}"
         result = command("train", *toy.flags, *flags, workdir=workdir).result
         assert result["step"] == 12
         assert saved_steps(workdir) == [5, 10, 12]

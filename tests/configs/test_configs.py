@@ -73,7 +73,6 @@ def test_what_is_not_set_can_be_set(name):
         ("data", "temperature"): float,
         ("training", "ema_decay"): float,
         ("training", "patience"): int,
-        ("training", "profile_steps"): int,
     }
     assert empty.items() <= expected.items()
 
@@ -217,4 +216,4 @@ def test_models_on_multi30k_have_nearly_as_many_parameters_as_the_transformer(ro
         f"multi30k_architectures:{row}", "multi30k_architectures:transformer"
     )
     of_training = {key for key in kept if not key.startswith("model.")}
-    assert of_training <= {"optimizer.learning_rate_scale", "optimizer.clip_norm"}
+    assert of_training <= {"optimizer.peak_learning_rate", "optimizer.clip_norm"}
