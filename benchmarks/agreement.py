@@ -29,17 +29,19 @@ import numpy as np
 from flax import linen as nn
 
 from benchmarks import harness
-from benchmarks.models import SIZES, Sizes, Trainer, one_device
+from benchmarks.models import SIZES, Sizes, Trainer, training_config
 from jaxformer.batch import Batch
-from jaxformer.config.sections import TrainingConfig
-from jaxformer.configs import wmt_base
 from jaxformer.training.sharding import on_mesh
 from jaxformer.training.step import gradients
 
 UPDATES, SENTENCES = 5, 3
 REFERENCE = "reference"
-BOUNDS = {"highest": 1e-5, "float32": 1e-2, "bfloat16": 3e-2}  # of the gradient
-Errors = tuple[float, float]  # relative, of gradient and parameters
+KINDS = (  # type, precision, fused attention, bound of the gradient's error
+    ("float32", "highest", False, 1e-5),
+    ("float32", None, False, 1e-2),
+    ("bfloat16", None, False, 3e-2),
+    ("bfloat16", None, True, 3e-2),
+)
 Found = tuple[np.ndarray, np.ndarray]  # gradient and parameters, flat
 
 
@@ -61,9 +63,8 @@ def packed(sizes: Sizes) -> Batch:
 def updates(sizes: Sizes, precision: str | None) -> Callable[[], Found]:
     """Return a function that computes a gradient and then makes UPDATES updates."""
     jax.config.update("jax_default_matmul_precision", precision)
-    model, batch = sizes.model(), packed(sizes)
-    trainer = Trainer(model, one_device())
-    config = TrainingConfig(**wmt_base.get_config().training.to_dict())
+    model, batch, config = sizes.model(), packed(sizes), training_config()
+    trainer = Trainer(model)
 
     def flat(tree: Any) -> np.ndarray:
         leaves = jax.tree.leaves(nn.unbox(tree))
@@ -76,17 +77,15 @@ def updates(sizes: Sizes, precision: str | None) -> Callable[[], Found]:
             )
             gradient = flat(differentiate(trainer.state))
         for _ in range(UPDATES):
-            trainer(batch)
+            trainer.start(batch)
         return gradient, flat(trainer.state.params)
 
     return run
 
 
-def relative_errors(expected: Found, found: Found) -> Errors:
-    return tuple(
-        float(np.linalg.norm(a - b) / np.linalg.norm(a))
-        for a, b in zip(map(np.float64, expected), map(np.float64, found), strict=True)
-    )
+def relative_error(expected: np.ndarray, found: np.ndarray) -> float:
+    difference = np.float64(expected) - np.float64(found)
+    return float(np.linalg.norm(difference) / np.linalg.norm(np.float64(expected)))
 
 
 def measure(options: Namespace) -> dict[str, Any]:
@@ -96,25 +95,21 @@ def measure(options: Namespace) -> dict[str, Any]:
     )  # fmt: skip
     with mock.patch.dict(os.environ, {"JAX_PLATFORMS": "cpu"}):  # of the new process
         calls = {REFERENCE: harness.Apart(updates, sizes, None)}
-    kinds = [("float32", "highest", False), ("float32", None, False)]
-    kinds += [("bfloat16", None, False), ("bfloat16", None, True)]
     bounds = {}
-    for dtype, precision, fused in kinds:
+    for dtype, precision, fused, bound in KINDS:
         changed = dataclasses.replace(sizes, dtype=dtype, fused_attention=fused)
         name = f"{dtype} {precision or 'default'} {'fused' if fused else 'plain'}"
         calls[name] = harness.Apart(updates, changed, precision)
-        bounds[name] = BOUNDS[precision or dtype]
-    calls["device"] = lambda: jax.devices()[0].device_kind
+        bounds[name] = bound
     found, failed = harness.at_once(calls)
-    expected, errors, device = found.pop(REFERENCE), {}, found.pop("device")
-    lines, holds = [], not failed
+    expected, errors, rows = found.pop(REFERENCE), {}, []
     for name, each in found.items():
-        errors[name] = error = relative_errors(expected, each)
-        holds &= error[0] < bounds[name]
-        lines.append(" | ".join([*name.split(), *(f"{part:.1e}" for part in error)]))
+        errors[name] = [*map(relative_error, expected, each)]
+        rows.append(" | ".join([*name.split(), *(f"{e:.1e}" for e in errors[name])]))
     head = "dtype | precision | attention | error of the gradient | of the parameters"
-    harness.print_table(head, lines)
-    holds = bool(holds)
+    harness.print_table(head, rows)
+    holds = all(errors[name][0] < bounds[name] for name in errors) and not failed
+    device = jax.devices()[0].device_kind
     return {"device": device, "errors": errors, "failed": failed, "holds": holds}
 
 

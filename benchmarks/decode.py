@@ -30,7 +30,6 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 from benchmarks import harness
 from benchmarks.models import Sizes, device_name, draw_parameters, make_translator
 from benchmarks.peers import decoding as peers
-from benchmarks.peers.decoding import Translate
 from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.runs.run import open_run, read_parameters
 from jaxformer.system.allocator import keep_memory
@@ -70,19 +69,23 @@ def both(
     folder: Path,
     options: argparse.Namespace,
     **search: object,
-) -> dict[str, Translate]:
+) -> dict[str, peers.Translate]:
     """Make our translator, and if installed CTranslate2's with options `search`."""
-    found, threads = {OURS: make_translator(*model, decoding)}, options.threads
+    found = {OURS: make_translator(*model, decoding)}
     if CT2 in options.only and harness.has("ctranslate2"):
         search["beam_size"] = decoding["beam_size"]
         for name, kind in quantized().items():
-            peer = peers.ctranslate2(folder / kind, model, kind, threads, decoding)
+            peer = peers.ctranslate2(
+                folder / kind, model, kind, options.threads, decoding
+            )
             found[name] = functools.partial(peer, **search)
     return found
 
 
-def compare(translators: dict[str, Translate], lines: list[str], repeats: int) -> tuple:
-    """Time translations of lines; returns the rounds and the translations."""
+def compare(
+    translators: dict[str, peers.Translate], lines: list[str], repeats: int
+) -> tuple[harness.Rounds, dict[str, list[str]]]:
+    """Time translations of lines; returns the rounds and the last translations."""
     outputs: dict[str, list[str]] = {}
     turns = {
         name: lambda name=name, each=each: outputs.update({name: each(lines)})
@@ -100,12 +103,10 @@ def same_as_ours(outputs: dict[str, list[str]], name: str, words: int | None) ->
 
 def forced_length(options: argparse.Namespace, folder: Path) -> dict:
     """Time translations of exactly `target` tokens."""
-    sizes = {name: getattr(options, name) for name in SIZE_FLAGS}
-    sizes = dataclasses.replace(SIZES, **sizes, dtype=options.dtype)
-    model = sizes.model(dropout=0.0)
-    params = draw_parameters(model)
-    tokenizer, found = peers.Numbers(sizes.vocabulary), {}
-    peer = beside()
+    changes = {name: getattr(options, name) for name in SIZE_FLAGS}
+    sizes = dataclasses.replace(SIZES, **changes, dtype=options.dtype)
+    model, tokenizer = sizes.model(dropout=0.0), peers.Numbers(sizes.vocabulary)
+    ours, found = (model, draw_parameters(model), tokenizer), {}
     lines = [tokenizer.decode(ids) for ids in sizes.sentences(sizes.source, 1)]
     exact = {
         "min_decoding_length": sizes.target, "max_decoding_length": sizes.target,
@@ -116,9 +117,7 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
             "beam_size": beam_size, "alpha": 0.6, "batch_tokens": 4096,
             "extra_length": sizes.target - sizes.source, "min_length": sizes.target,
         }  # fmt: skip
-        translators = both(
-            (model, params, tokenizer), decoding, folder / search, options, **exact
-        )
+        translators = both(ours, decoding, folder / search, options, **exact)
         for name in (HF, HF_COMPILED):
             if name in options.only and harness.has("torch", "transformers"):
                 translators[name] = peers.huggingface(
@@ -132,12 +131,12 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
                 raise RuntimeError(f"{name} made translations of {lengths} tokens")
         rounds, _ = compare(translators, lines, options.repeats)
         tokens = dict.fromkeys(translators, sizes.rows * sizes.target)
-        found[search] = harness.figures(rounds, tokens, peer)
+        found[search] = harness.figures(rounds, tokens, beside())
         for name in outputs:
             if name.startswith(CT2):  # others have parameters of their own
                 same = same_as_ours(outputs, name, sizes.target - 1)
                 found[search][name]["same_as_ours"] = same
-    harness.print_figures(found, "target tokens", peer, {})
+    harness.print_figures(found, "target tokens", beside(), {})
     return found
 
 
@@ -151,20 +150,22 @@ def real_text(options: argparse.Namespace, folder: Path) -> dict:
         max_batch_size=CT2_BATCH, batch_type="tokens", length_penalty=decoding["alpha"],
         disable_unk=True,
     )  # fmt: skip
-    lines, peer = list(read_lines(options.text)), beside()
-    found, amounts = {}, dict.fromkeys(translators, len(lines))
+    lines, found = list(read_lines(options.text)), {}
+    amounts = dict.fromkeys(translators, len(lines))
     for label, repeats in (("first time", 1), ("again", options.repeats)):
         rounds, outputs = compare(translators, lines, repeats)
-        found[label] = harness.figures(rounds, amounts, peer)
-    harness.print_figures(found, "sentences", peer, {})
+        found[label] = harness.figures(rounds, amounts, beside())
+    harness.print_figures(found, "sentences", beside(), {})
+    data = run.config.data
+    languages = {
+        "source_language": data.source_language,
+        "target_language": data.target_language,
+    }
     for name, output in outputs.items():
         each = {"same_as_ours": same_as_ours(outputs, name, None)}
         if options.reference:
-            data, references = vars(run.config.data), read_lines(options.reference)
-            names = {
-                name: data[name] for name in ("source_language", "target_language")
-            }
-            each["bleu"] = corpus_scores(output, list(references), **names).bleu
+            references = list(read_lines(options.reference))
+            each["bleu"] = corpus_scores(output, references, **languages).bleu
         print(name, each)
         found["again"][name] |= each
     return {"sentences": len(lines), **found}

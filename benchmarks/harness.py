@@ -4,7 +4,6 @@ Contestants take turns (A B A B), and a ratio compares two turns of the same rou
 that a slow machine slows both.
 """
 
-import argparse
 import importlib.metadata
 import importlib.util
 import json
@@ -17,6 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +26,8 @@ from jaxformer.system.allocator import keep_memory
 from jaxformer.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = (  # whose versions figures depend on
+# The packages whose versions figures depend on.
+MODULES = (
     "jax", "jaxlib", "flax", "optax", "orbax", "sentencepiece", "tensorflow",
     "ctranslate2", "torch", "transformers",
 )  # fmt: skip
@@ -61,36 +62,30 @@ def machine() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     packages = importlib.metadata.packages_distributions()
-    installed = {name: packages[name][0] for name in MODULES if name in packages}
-    return {
-        "cpu": next(iter(re.findall(r"model name\s*: (.*)", text)), platform.machine()),
-        "kind": kind_of(text),
-        "cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(d) for name, d in installed.items()},
+    versions = {
+        name: importlib.metadata.version(packages[name][0])
+        for name in MODULES
+        if name in packages
     }
+    cpu = next(iter(re.findall(r"model name\s*: (.*)", text)), platform.machine())
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    found = {"cpu": cpu, "kind": kind_of(text), "cores": cores, "load": load}
+    return found | {"python": platform.python_version(), **versions}
 
 
 def start_command(
-    flags: Sequence[str],
-    config: Mapping,
-    environment: Mapping,
-    *,
-    file: str = "demo",
-    **streams: Any,
+    flags: Sequence[str], config: Mapping, environment: Mapping, **streams: Any
 ) -> subprocess.Popen:
-    """Start jaxformer; with a `config`, that is configs/`file`.py with these values.
+    """Start jaxformer with flags and values of its config.
 
     Compiled programs are kept below XDG_CACHE_HOME of `environment` alone. `streams`
     are arguments of `Popen`.
     """
     command = [sys.executable, "-m", "jaxformer.main", *flags]
-    command += [f"--config=configs/{file}.py"] if config else []
     command += [f"--config.{key}={value}" for key, value in config.items()]
     environment = {**os.environ, **environment}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    return subprocess.Popen(command, cwd=ROOT, env=environment, **streams)
+    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **streams)
 
 
 class Apart:
@@ -121,9 +116,7 @@ class Apart:
         except EOFError:
             self._process.join()
             code = self._process.exitcode
-            raise RuntimeError(
-                f"the process of {self._name} ended with code {code}"
-            ) from None
+            error = f"the process of {self._name} ended with code {code}"
         if error is not None:
             raise RuntimeError(error)
         return found
@@ -154,25 +147,26 @@ def at_once(calls: Mapping[str, Callable]) -> tuple[dict[str, Any], dict[str, st
     found, failed = {}, {}
     with ThreadPoolExecutor(len(calls) or 1) as pool:
         pending = {name: pool.submit(call) for name, call in calls.items()}
-        for name, each in pending.items():
-            if (error := each.exception()) is None:
-                found[name] = each.result()
-            else:
-                failed[name] = str(error)
-                print(f"{name} failed: {error}", file=sys.stderr)
+    for name, each in pending.items():
+        if each.exception() is None:
+            found[name] = each.result()
+        else:
+            failed[name] = str(each.exception())
+            print(f"{name} failed: {failed[name]}", file=sys.stderr)
     return found, failed
 
 
-def take_turns(turns: Mapping[str, Callable[[], Any]], repeats: int) -> Rounds:
+def take_turns(
+    turns: Mapping[str, Callable[[], Any]], repeats: int, pause: float = PAUSE
+) -> Rounds:
     """Time every contestant `repeats` times, interleaved."""
-    rounds: Rounds = []
-    for _ in range(repeats):
-        rounds.append({})
+    rounds: Rounds = [{} for _ in range(repeats)]
+    for seconds in rounds:
         for name, turn in turns.items():
-            time.sleep(PAUSE)
+            time.sleep(pause)
             start = time.perf_counter()
             turn()
-            rounds[-1][name] = time.perf_counter() - start
+            seconds[name] = time.perf_counter() - start
     return rounds
 
 
@@ -184,16 +178,16 @@ def figures(rounds: Rounds, amounts: Mapping[str, float], beside: str) -> Figure
     """
     found: Figures = {}
     for name in rounds[0]:
-        seconds = sorted(each[name] for each in rounds)
+        seconds = [each[name] for each in rounds]
         median = statistics.median(seconds)
-        spread = (seconds[-1] - seconds[0]) / median
+        spread = (max(seconds) - min(seconds)) / median
         rate = amounts[name] / median
         found[name] = {"seconds": median, "spread": spread, "per_second": rate}
         if beside in rounds[0]:
             share = amounts[name] / amounts[beside]
-            ratios = sorted(share * each[beside] / each[name] for each in rounds)
+            ratios = [share * each[beside] / each[name] for each in rounds]
             found[name]["ratio"] = statistics.median(ratios)
-            found[name] |= {"ratio_least": ratios[0], "ratio_most": ratios[-1]}
+            found[name] |= {"ratio_least": min(ratios), "ratio_most": max(ratios)}
     return found
 
 
@@ -221,14 +215,14 @@ def print_figures(
     print_table(" | ".join(["what", "who", *columns]), rows)
 
 
-def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):
+def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]) -> Namespace:
     """Parse a command line; the script's docstring is the help.
 
     Each flag has its default: a value; False, for a switch; a tuple of choices, the
     default first; a list, given with commas; None, for an optional path.
     """
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = ArgumentParser(
+        description=doc, formatter_class=RawDescriptionHelpFormatter
     )
     for name, value in flags.items():
         settings: dict[str, Any] = {"type": type(value), "default": value}
@@ -246,7 +240,7 @@ def parse(doc: str, argv: Sequence[str] | None, flags: Mapping[str, Any]):
 
 def run(
     doc: str,
-    measure: Callable[[argparse.Namespace], dict],
+    measure: Callable[[Namespace], dict],
     argv: Sequence[str] | None = None,
     *,
     repeats: tuple[int, int] | None = None,

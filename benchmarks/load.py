@@ -3,16 +3,15 @@
     python benchmarks/load.py --workdir=runs/m30k --sentences=test.en.gz
         [--requests=10000] [--clients=64] [--distinct=1000] [--seed=0]
         [--large] [--flags=--beam_size=1,...]
-    python benchmarks/load.py --model=FOLDER --sentences=test.en.gz
     python benchmarks/load.py --url=http://127.0.0.1:8000/ --sentences=test.en.gz
 
-starts `--mode=serve` on a free port with --flags, or `serve_ctranslate2.py` with
---model, or asks the server at --url. Each distinct sentence is translated alone for its
-expected answer. Then the clients request them in random order, each as soon as it has
-its last answer. With --large they do so once more beside a client that sends only
-requests of the largest size allowed. Prints throughput and latencies, and the server's
-resident memory after each 10,000 requests. The exit code is 0 only if all answers are
-right and the latencies are within P99_BOUND and LARGE_BOUND.
+starts `--mode=serve` on a free port with --flags, or asks the server at --url. Each
+distinct sentence is translated alone for its expected answer. Then the clients request
+them in random order, each as soon as it has its last answer. With --large they do so
+once more beside a client that sends only requests of the largest size allowed. Prints
+throughput and latencies, and the server's resident memory after each 10,000 requests.
+The exit code is 0 only if all answers are right and the latencies are within P99_BOUND
+and LARGE_BOUND.
 """
 
 import argparse
@@ -55,20 +54,18 @@ VERDICTS = "right", "mixed_up", "different", "lost"
 Answer = collections.namedtuple("Answer", "sentence status text seconds")
 
 
-def is_ready(url: str) -> bool:
-    """Whether the server at `url` translates."""
+def read(url: str, page: str) -> str:
+    """Read a page of the server; "" if it does not answer or refuses."""
     with contextlib.suppress(OSError):  # such as status 503
-        return urlopen(f"{url.rstrip('/')}/ready", timeout=TIMEOUT).status == 200
-    return False
+        return urlopen(f"{url.rstrip('/')}/{page}", timeout=TIMEOUT).read().decode()
+    return ""
 
 
-def resident_mb(url: str) -> float:
-    """Read the server's resident memory; 0 if it does not tell."""
-    with contextlib.suppress(OSError):
-        text = urlopen(f"{url.rstrip('/')}/metrics", timeout=TIMEOUT).read().decode()
-        found = re.search(r"^process_resident_memory_bytes (\S+)$", text, re.MULTILINE)
-        return float(found[1]) / 2**20 if found else 0.0
-    return 0.0
+def resident_mb(url: str) -> int:
+    """Return the server's resident memory; 0 if it does not tell."""
+    pattern = r"^process_resident_memory_bytes (\S+)$"
+    found = re.search(pattern, read(url, "metrics"), re.MULTILINE)
+    return round(float(found[1]) / 2**20) if found else 0
 
 
 def translate(connection: HTTPConnection, sentence: str) -> Answer:
@@ -84,9 +81,11 @@ def translate(connection: HTTPConnection, sentence: str) -> Answer:
     return Answer(sentence, status, text, time.perf_counter() - start)
 
 
-def translate_all(url: str, sentences: Sequence[str], clients: int) -> list[Answer]:
-    """Request the translations of all sentences, `clients` at a time."""
-    waiting = iter(sentences)
+def translate_all(
+    url: str, sentences: Sequence[str], clients: int
+) -> tuple[list[Answer], float]:
+    """Request all translations, `clients` at a time; returns them and the seconds."""
+    waiting, start = iter(sentences), time.perf_counter()
 
     def client(_: int) -> list[Answer]:
         connection = HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT)
@@ -94,7 +93,8 @@ def translate_all(url: str, sentences: Sequence[str], clients: int) -> list[Answ
             return [translate(connection, sentence) for sentence in waiting]
 
     with ThreadPoolExecutor(clients) as pool:
-        return list(itertools.chain(*pool.map(client, range(clients))))
+        answers = list(itertools.chain(*pool.map(client, range(clients))))
+    return answers, time.perf_counter() - start
 
 
 @contextlib.contextmanager
@@ -127,16 +127,17 @@ def large_client(url: str, sentences: Sequence[str]) -> Iterator[collections.Cou
 
 
 @contextlib.contextmanager
-def server(command: Sequence[str]) -> Iterator[str]:
+def server(flags: Sequence[str]) -> Iterator[str]:
     """Start a server, yield its URL when it serves, and require that it ends well."""
+    command = [sys.executable, "-m", "jaxformer.main", "--mode=serve", *flags]
     end = time.monotonic() + TIMEOUT
     with tempfile.TemporaryFile("w+") as log:
-        command = [sys.executable, *command, "--port=0"]
-        streams = {"stderr": log, "stdout": log, "cwd": harness.ROOT}
-        process = subprocess.Popen(command, **streams)
+        process = subprocess.Popen(
+            [*command, "--port=0"], stderr=log, stdout=log, cwd=harness.ROOT
+        )
         try:
             url = None
-            while url is None or not is_ready(url[1]):
+            while url is None or not read(url[1], "ready"):
                 time.sleep(0.2)
                 log.seek(0)
                 text = log.read()
@@ -152,26 +153,26 @@ def server(command: Sequence[str]) -> Iterator[str]:
             process.wait()
 
 
-def timed(
-    url: str, sentences: Sequence[str], clients: int
-) -> tuple[list[Answer], float]:
-    """Return what `translate_all` does, and the seconds that it took."""
-    start = time.perf_counter()
-    return translate_all(url, sentences, clients), time.perf_counter() - start
-
-
 def percentiles(answers: Sequence[Answer]) -> dict[int, float]:
     """The latencies of the requests that were answered, in milliseconds."""
     ms = [1000 * each.seconds for each in answers if each.status == 200]
     if not ms:
         raise InputError(f"no request was answered; the last: {answers[-1]}")
-    return {q: np.percentile(ms, q) for q in (50, 95, 99, 100)}
+    return {q: float(np.percentile(ms, q)) for q in (50, 95, 99, 100)}
+
+
+def judge(answer: Answer, expected: dict[str, str]) -> str:
+    if answer.status != 200:
+        return "lost"
+    if answer.text == expected[answer.sentence]:
+        return "right"
+    return "mixed_up" if answer.text in expected.values() else "different"
 
 
 def ask(url: str, options: argparse.Namespace) -> dict:
     lines = filter(None, map(str.strip, read_lines(options.sentences)))
     distinct = list(itertools.islice(dict.fromkeys(lines), options.distinct))
-    alone, alone_seconds = timed(url, distinct, clients=1)
+    alone, alone_seconds = translate_all(url, distinct, 1)
     for sentence, status, text, _ in alone:
         if status != 200:
             raise InputError(f"{sentence!r} gives {status}: {text}")
@@ -180,73 +181,60 @@ def ask(url: str, options: argparse.Namespace) -> dict:
     random.Random(options.seed).shuffle(order)
     seconds, memory, answers = 0.0, [resident_mb(url)], []
     for begin in range(0, len(order), PART):
-        part = timed(url, order[begin : begin + PART], options.clients)
+        part = translate_all(url, order[begin : begin + PART], options.clients)
         answers, seconds = answers + part[0], seconds + part[1]
         memory.append(resident_mb(url))
-
-    def verdict(answer: Answer) -> str:
-        if answer.status != 200:
-            return "lost"
-        if answer.text == expected[answer.sentence]:
-            return "right"
-        return "mixed_up" if answer.text in expected.values() else "different"
-
-    verdicts = collections.Counter(map(verdict, answers))
-    ms = percentiles(answers)
-    values = {"requests": len(order), "clients": options.clients}
-    values |= {kind: verdicts[kind] for kind in VERDICTS}
-    values |= {"seconds": seconds, "requests_per_second": len(order) / seconds}
-    values["alone_ms"] = 1000 * np.mean([answer.seconds for answer in alone])
+    verdicts = collections.Counter(judge(each, expected) for each in answers)
+    ms, clients = percentiles(answers), f"{options.clients} clients"
+    values = {kind: verdicts[kind] for kind in VERDICTS}
+    values |= {"requests_per_second": len(order) / seconds, "resident_mb": memory}
     values |= {f"p{q}_ms": each for q, each in ms.items()}
     holds = verdicts["right"] == len(order) and ms[99] <= P99_BOUND * ms[50]
-    clients = f"{options.clients} clients"
     loads = {"1 client": (alone, alone_seconds), clients: (answers, seconds)}
     if options.large:
         with large_client(url, distinct) as statuses:
-            beside, took = timed(url, order[:PART], options.clients)
-        loads[f"{clients}, and one of large requests"] = beside, took
-        values["p95_beside_large_ms"] = percentiles(beside)[95]
-        holds &= values["p95_beside_large_ms"] <= LARGE_BOUND * ms[95]
-        wrong = sum(verdict(each) != "right" for each in beside)
+            beside = translate_all(url, order[:PART], options.clients)
+        loads[f"{clients}, and one of large requests"] = beside
+        wrong = sum(judge(each, expected) != "right" for each in beside[0])
         values["not_right_beside_large"] = wrong
-        holds &= wrong == 0 and statuses[200] > 0
         values["large_requests"] = statuses[200]
         values["large_requests_without_answer"] = statuses.total() - statuses[200]
-    values = {name: round(float(value), 1) for name, value in values.items()}
-    for each in [each for each in answers if verdict(each) != "right"][:5]:
-        print(f"{verdict(each)}: {each.sentence!r} -> {each.status} {each.text!r}")
-    columns = "load", "requests", "right", "requests/s", "p50", "p95", "p99", "slowest"
+        holds &= percentiles(beside[0])[95] <= LARGE_BOUND * ms[95]
+        holds &= wrong == 0 and statuses[200] > 0
+    for each in answers:
+        if judge(each, expected) != "right":
+            print(f"{judge(each, expected)}: {each}", file=sys.stderr)
+    print_loads(loads, expected)
+    print(f"resident MB at first and after each {PART:,} requests: {memory}")
+    return values | {"holds": holds}
+
+
+def print_loads(
+    loads: dict[str, tuple[list[Answer], float]], expected: dict[str, str]
+) -> None:
     rows = []
-    for name, (found, took) in loads.items():
-        right = sum(verdict(each) == "right" for each in found)
-        row = f"{name} | {len(found):,} | {right:,} | {len(found) / took:,.0f}"
+    for name, (found, seconds) in loads.items():
+        right = sum(judge(each, expected) == "right" for each in found)
+        row = f"{name} | {len(found):,} | {right:,} | {len(found) / seconds:,.0f}"
         times = (f"{each:,.1f} ms" for each in percentiles(found).values())
         rows.append(" | ".join([row, *times]))
+    columns = "load", "requests", "right", "requests/s", "p50", "p95", "p99", "slowest"
     harness.print_table(" | ".join(columns), rows)
-    memory = [round(each) for each in memory]
-    print(f"resident MB at first and after each {PART:,} requests: {memory}")
-    return values | {"resident_mb": memory, "holds": bool(holds)}
 
 
 def measure(options: argparse.Namespace) -> dict:
-    given = [each for each in (options.workdir, options.model, options.url) if each]
+    given = [each for each in (options.workdir, options.url) if each]
     if options.sentences is None or len(given) != 1:
-        raise InputError("give --sentences, and one of --workdir, --model and --url")
+        raise InputError("give --sentences, and either --workdir or --url")
     if options.url:
         return ask(options.url, options)
-    if options.model:
-        peer = str(harness.ROOT / "benchmarks" / "serve_ctranslate2.py")
-        command = [peer, f"--model={options.model.resolve()}"]
-    else:
-        ours = ["-m", "jaxformer.main", "--mode=serve"]
-        command = [*ours, f"--workdir={options.workdir.resolve()}", *options.flags]
-    with server(command) as url:
+    with server([f"--workdir={options.workdir.resolve()}", *options.flags]) as url:
         return ask(url, options)
 
 
 main = functools.partial(
     harness.run, __doc__, measure, workdir=None, url="", sentences=None, flags=[],
-    requests=10_000, clients=64, distinct=1000, seed=0, model=None, large=False,
+    requests=10_000, clients=64, distinct=1000, seed=0, large=False,
 )  # fmt: skip
 
 

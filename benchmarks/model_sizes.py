@@ -28,7 +28,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import harness, rows
-from benchmarks.lengths import LANGUAGES, path_of
 from jaxformer.configs.tatoeba_rows import MODELS, ROWS, TEXTS
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import write_atomically
@@ -36,17 +35,19 @@ from jaxformer.text.lines import read_lines
 from jaxformer.training.log import read_metrics
 
 QUOTED = harness.ROOT / "jaxformer" / "runs" / "quality.json"
-SCORES = "test.json"
+Row = dict[str, Any]  # pairs, model, BLEU by seed and minutes
 
 
 def write_texts(text: Path, output: Path) -> list[str]:
     """Copy the splits, and write the first pairs of train; return the files' names."""
     output.mkdir(parents=True, exist_ok=True)
-    for split, side in itertools.product(("train", "dev", "test"), LANGUAGES):
-        path = path_of(text, split, side)
-        shutil.copyfile(path, output / path.name)
+    for split, side in itertools.product(("train", "dev", "test"), ("en", "de")):
+        found = [*text.glob(f"{split}.{side}"), *text.glob(f"{split}.{side}.gz")]
+        if not found:
+            raise InputError(f"{text} has no {split}.{side} and no {split}.{side}.gz")
+        shutil.copyfile(found[0], output / found[0].name)
         for pairs in sorted(TEXTS)[:-1] if split == "train" else ():
-            lines = itertools.islice(read_lines(path), pairs)
+            lines = itertools.islice(read_lines(found[0]), pairs)
             file = output / f"train_{pairs}.{side}"
             file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return sorted(path.name for path in output.iterdir())
@@ -59,37 +60,25 @@ def minutes(workdir: Path) -> float:
     return sum(each["tokens"] for each in logged) / speed / 60
 
 
-def read(folder: Path) -> list[dict[str, Any]]:
-    """Read the finished runs: a row for each number of pairs and model."""
-    scores = rows.read(folder, SCORES)
-    found = []
+def read(folder: Path) -> list[Row]:
+    """Read the finished runs, and the rows of quality.json that they lack, by pairs."""
+    scores = rows.read(folder, "test.json")
+    earlier = json.loads(QUOTED.read_text()) if QUOTED.exists() else []
+    found = {(row["pairs"], row["model"]): row for row in earlier}
     for row in [row for row in ROWS if row in scores]:
         model, pairs = ROWS[row]
         times = [minutes(folder / f"{row}_{seed}") for seed in scores[row]]
-        found.append(
-            {
-                "pairs": pairs,
-                "model": model,
-                "bleu": [each["bleu"] for each in scores[row].values()],
-                "minutes": round(statistics.mean(times), 1),
-            }
-        )
-    return found
+        found[pairs, model] = {
+            "pairs": pairs, "model": model,
+            "bleu": [each["bleu"] for each in scores[row].values()],
+            "minutes": round(statistics.mean(times), 1),
+        }  # fmt: skip
+    if not scores.keys() & ROWS.keys():
+        raise InputError(f"{folder} has no finished run called MODEL_PAIRS_SEED")
+    return sorted(found.values(), key=lambda row: row["pairs"])
 
 
-def with_earlier(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add the rows of quality.json that were not found, and sort all by pairs."""
-    earlier = json.loads(QUOTED.read_text()) if QUOTED.exists() else []
-    cells = {(row["pairs"], row["model"]): row for row in [*earlier, *found]}
-    return sorted(cells.values(), key=lambda row: row["pairs"])
-
-
-def trained_models(found: list[dict[str, Any]]) -> list[str]:
-    """The models of MODELS that have a finished run."""
-    return [each for each in MODELS if each in {row["model"] for row in found}]
-
-
-def draw(found: list[dict[str, Any]], output: Path) -> None:
+def draw(found: list[Row], models: list[str], output: Path) -> None:
     """Draw BLEU by the number of pairs, a line for each model."""
     import altair as alt
 
@@ -100,7 +89,6 @@ def draw(found: list[dict[str, Any]], output: Path) -> None:
         for row in found
         for bleu in row["bleu"]
     ]
-    models = trained_models(found)
     colours = alt.Scale(range=list(page.COLOURS[: len(models)]), domain=models)
     ticks = alt.Axis(values=[*TEXTS], format=",")
     base = alt.Chart(alt.Data(values=points)).encode(
@@ -117,25 +105,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         return {"written": write_texts(options.text, options.write)}
     if options.runs is None:
         raise InputError("give --runs, or --text and --write")
-    if not (found := read(options.runs)):
-        raise InputError(f"{options.runs} has no finished run called MODEL_PAIRS_SEED")
-    found = with_earlier(found)
-    cells = {(row["pairs"], row["model"]): row for row in found}
-    models = trained_models(found)
+    found = read(options.runs)
+    cells = {
+        (row["pairs"], row["model"]): (
+            f"{rows.spread(row['bleu'])} | {row['minutes']:.0f}"
+        )
+        for row in found
+    }
+    models = [model for model in MODELS if any(model == each for _, each in cells)]
     lines = []
-    for pairs in sorted({row["pairs"] for row in found}):
-        line = [f"{pairs:,}"]
-        for model in models:
-            row = cells.get((pairs, model))
-            line += (
-                ["", ""] if row is None
-                else [rows.spread(row["bleu"]), f"{row['minutes']:.0f}"]
-            )  # fmt: skip
-        lines.append(" | ".join(line))
+    for pairs in dict.fromkeys(row["pairs"] for row in found):
+        of_pairs = [cells.get((pairs, model), " | ") for model in models]
+        lines.append(" | ".join([f"{pairs:,}", *of_pairs]))
     heads = [f"{model} | minutes" for model in models]
     harness.print_table(" | ".join(["pairs", *heads]), lines)
     if options.output:
-        draw(found, options.output)
+        draw(found, models, options.output)
         write_atomically(QUOTED, f"{json.dumps(found, indent=1)}\n")
     return {"rows": found}
 

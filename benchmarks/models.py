@@ -1,4 +1,4 @@
-"""What the benchmarks measure: models of given sizes, their batches and trainers."""
+"""What the benchmarks measure: Transformers of given sizes, batches and trainers."""
 
 import functools
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh
 
 from jaxformer.batch import Batch
 from jaxformer.config.sections import OptimizerConfig, TrainingConfig
-from jaxformer.configs import convs2s, lstm, wmt_base
+from jaxformer.configs import wmt_base
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.side_by_side import number_of_searches
 from jaxformer.decoding.translator import Translator
@@ -31,21 +31,16 @@ from jaxformer.training.sharding import (
 )
 from jaxformer.training.step import TrainStep, init_state
 
+# Of the peers, as configs/wmt_base.py has them.
 DROPOUT, LABEL_SMOOTHING = 0.1, 0.1  # section 5.4
 BETA1, BETA2, EPSILON = 0.9, 0.98, 1e-9  # section 5.3
-CONFIGS = {  # by architecture
-    "transformer": wmt_base, "recurrent": lstm, "convolutional": convs2s,
-}  # fmt: skip
+LEARNING_RATE = 1e-4  # a schedule costs no time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """A model and a batch of full rows; by default the paper's base model.
+    """A Transformer and a batch of full rows; by default the paper's base model."""
 
-    An architecture has the sizes that are keys of its config.
-    """
-
-    architecture: str = "transformer"
     layers: int = 6
     d_model: int = 512
     d_ff: int = 2048
@@ -55,7 +50,6 @@ class Sizes:
     source: int = 32  # tokens a row, EOS included
     target: int = 32
     dtype: str = "float32"  # of products
-    attention_window: int | None = None
     fused_attention: bool = False
 
     def model(self, *, activation_dtype: str | None = None, **changes: Any) -> Model:
@@ -63,12 +57,12 @@ class Sizes:
 
         `activation_dtype` None is that of this process's devices.
         """
-        values = CONFIGS[self.architecture].get_config().model.to_dict()
+        values = wmt_base.get_config().model.to_dict()
         sizes = vars(self) | {"dropout": DROPOUT}
         sizes |= dict.fromkeys(("encoder_layers", "decoder_layers"), self.layers)
         sizes |= dict.fromkeys(("d_k", "d_v"), self.d_model // self.num_heads)
         values |= {key: size for key, size in sizes.items() if key in values}
-        section = config_type(self.architecture)(**(values | changes))
+        section = config_type("transformer")(**(values | changes))
         return make_model(
             section, vocab_size=self.vocabulary, rematerialise=False,
             activation_dtype=activation_dtype,
@@ -94,10 +88,6 @@ SIZES = {
         layers=4, d_model=128, d_ff=256, num_heads=4, vocabulary=10_000, rows=256,
         source=16, target=16,
     ),
-    "convs2s": Sizes(
-        architecture="convolutional", layers=4, d_model=256, vocabulary=10_000, rows=64,
-    ),
-    "lstm": Sizes(architecture="recurrent", layers=2, vocabulary=10_000, rows=64),
     "tiny": Sizes(
         layers=1, d_model=16, d_ff=32, num_heads=2, vocabulary=64, rows=8, source=8,
         target=8,
@@ -115,25 +105,22 @@ def one_device() -> Mesh:
     return jax.make_mesh((1, 1, 1), AXES, axis_types=kinds, devices=jax.devices()[:1])
 
 
-class Trainer:
-    """The train step of a model on a mesh, with its state."""
+def training_config() -> TrainingConfig:
+    return TrainingConfig(**wmt_base.get_config().training.to_dict())
 
-    def __init__(self, model: Model, mesh: Mesh) -> None:
-        self.mesh = mesh
-        values = wmt_base.get_config()
-        smoothing = {"label_smoothing": LABEL_SMOOTHING}
-        config = TrainingConfig(**values.training.to_dict() | smoothing)
-        rule = {"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON}
-        optimizer, _ = make_optimizer(
-            OptimizerConfig(**values.optimizer.to_dict() | rule),
-            d_model=model.d_model,
-            steps=config.steps,
-        )
-        with on_mesh(mesh):
+
+class Trainer:
+    """The train step of a model on one device, with its state."""
+
+    def __init__(self, model: Model) -> None:
+        self.mesh, config = one_device(), training_config()
+        rule = OptimizerConfig(**wmt_base.get_config().optimizer.to_dict())
+        optimizer, _ = make_optimizer(rule, d_model=model.d_model, steps=config.steps)
+        with on_mesh(self.mesh):
             init = functools.partial(init_state, model, optimizer, config)
-            shardings = state_shardings(mesh, init)
+            shardings = state_shardings(self.mesh, init)
             self.step = TrainStep(model, optimizer, config, shardings)
-            self.state = born_sharded(mesh, init)
+            self.state = born_sharded(self.mesh, init)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
         with on_mesh(self.mesh):
@@ -145,12 +132,6 @@ class Trainer:
         with on_mesh(self.mesh):
             self.state, report = self.step(self.state, (put_batch(self.mesh, batch),))
         return report.sums.loss / report.sums.tokens
-
-    def __call__(self, batch: Batch) -> float:
-        """Make an update; returns its loss per token."""
-        loss = self.start(batch)
-        jax.block_until_ready(self.state)
-        return float(loss)
 
 
 def draw_parameters(model: Model) -> dict:

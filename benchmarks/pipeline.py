@@ -1,30 +1,22 @@
-"""Measure how many target tokens a second the input pipeline makes ready.
+"""Measure how many target tokens a second the input pipeline makes ready on one core.
 
     python benchmarks/pipeline.py [--quick] [--repeats=5] [--subword_sampling=0]
 
-Plan, gather, pad, batches in host memory, of the built-in corpus. For both layouts,
-small and large microbatches and both executors: one process on one core, and one
-process on each of two cores, each with microbatches of its own. Beside them, what a
-train step of the Multi30k model consumes on this CPU, and how long planning takes. The
-first turn of each is not counted. Figures for 16 cores are extrapolated.
-`--subword_sampling` is `data.subword_sampling`; the train steps and the planning are
-without.
+Gather, pad, batches in host memory, of the built-in corpus, for both layouts, small and
+large microbatches and both executors, which take turns. The first turn of each is not
+counted. `--subword_sampling` is `data.subword_sampling`.
 """
 
 import argparse
-import dataclasses
 import functools
 import itertools
 import json
-import multiprocessing
 import os
 import sys
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -32,7 +24,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.models import SIZES, Trainer, one_device
 from jaxformer.config.data import DataConfig
 from jaxformer.configs import demo
 from jaxformer.corpus.pipeline import updates
@@ -46,27 +37,16 @@ EXECUTORS = "tf.data", "python"
 # Entries a side of a microbatch: of Multi30k, and of the paper.
 MICROBATCHES = 2048, 25_000
 ROW_LENGTH, MAX_SHAPES = 128, 8
-CORES = 16  # what the figures are extrapolated to
-STEPS = 4  # train steps timed
-ALONE, APART = "1 process, 1 core", "2 processes, 2 cores"
 AMOUNTS = {  # of text and work, usually and with --quick
     "pairs": (100_000, 10_000), "vocabulary": (8000, 500), "microbatches": (400, 100),
-    "plan_pairs": (10**6, 10**5),
 }  # fmt: skip
 
 
 def plan_of(
-    corpus: TokenizedCorpus,
-    layout: str,
-    tokens: int,
-    pairs: int | None = None,
-    subwords: Subwords | None = None,
+    corpus: TokenizedCorpus, layout: str, tokens: int, subwords: Subwords | None = None
 ) -> Plan:
-    """Plan the corpus, or `pairs` pairs, with one microbatch an update.
-
-    `tokens` are the entries of a side; more pairs than the corpus has repeat lengths.
-    """
-    lengths = [np.resize(side.lengths, pairs or len(side)) for side in corpus]
+    """Plan the corpus, with one microbatch of `tokens` entries a side an update."""
+    lengths = [side.lengths for side in corpus]
     if subwords:
         lengths = subwords.lengths_to_plan(ROW_LENGTH)
     batching = SimpleNamespace(
@@ -76,78 +56,22 @@ def plan_of(
     return make_plan(*lengths, batching, batching, subwords=subwords)
 
 
-@functools.cache
-def opened(folder: Path, layout: str, tokens: int) -> tuple[TokenizedCorpus, Plan]:
-    """Open a prepared folder and plan its training text, once a process."""
-    settings = json.loads((folder / "report.json").read_text())["settings"]
-    corpus, subwords = open_corpus(folder / "train"), Subwords.open(folder, settings)
-    return corpus, plan_of(corpus, layout, tokens, subwords=subwords)
-
-
 def count_tokens(
-    folder: Path, layout: str, tokens: int, executor: str, microbatches: int, seed: int
+    corpus: TokenizedCorpus, plan: Plan, executor: str, microbatches: int
 ) -> int:
     """Make the microbatches of a turn; count their target tokens."""
-    corpus = opened(folder, layout, tokens)
-    batches = updates(*corpus, seed=seed, start=0, executor=executor)
+    batches = updates(corpus, plan, seed=0, start=0, executor=executor)
     made = itertools.islice(batches, microbatches)
     return sum(int(np.count_nonzero(each.target_segments)) for (each,) in made)
 
 
-def turn(processes: list[ProcessPoolExecutor], *work: Any) -> int:
-    """Run the work in all processes, each in its own order; count their tokens."""
-    running = [each.submit(count_tokens, *work, i) for i, each in enumerate(processes)]
-    return sum(each.result() for each in running)
-
-
-def rates(folder: Path, microbatches: int, repeats: int) -> dict[str, harness.Figures]:
-    """Time every executor and arrangement of processes, by layout and size."""
-    executors = EXECUTORS if harness.has("tensorflow") else EXECUTORS[1:]
-    spawn, found = multiprocessing.get_context("spawn"), {}
-    with ExitStack() as stack:
-        processes = [  # each stays on its core, set before it starts any thread
-            stack.enter_context(
-                ProcessPoolExecutor(1, spawn, os.sched_setaffinity, (0, {core}))
-            )
-            for core in sorted(os.sched_getaffinity(0))[:2]
-        ]
-        for layout, tokens in itertools.product(LAYOUTS, MICROBATCHES):
-            turns = {}
-            for executor in executors:
-                work = folder, layout, tokens, executor, microbatches
-                for number, team in enumerate((ALONE, APART)[: len(processes)], 1):
-                    each = functools.partial(turn, processes[:number], *work)
-                    turns[f"{executor}, {team}"] = each
-            amounts = {name: each() for name, each in turns.items()}  # not counted
-            rounds = harness.take_turns(turns, repeats)
-            beside = f"python, {ALONE}"
-            found[f"{layout}, {tokens:,}"] = harness.figures(rounds, amounts, beside)
-    return found
-
-
-def planning(corpus: TokenizedCorpus, pairs: int, repeats: int) -> harness.Figures:
-    """Time planning a run of so many pairs, once, and putting an epoch in order."""
-    turns = {}
-    for layout in LAYOUTS:
-        plan = functools.partial(plan_of, corpus, layout, MICROBATCHES[-1], pairs)
-        turns[f"a run, {layout}"] = plan
-        turns[f"an epoch, {layout}"] = functools.partial(plan().epoch, seed=0, epoch=1)
-    rounds = harness.take_turns(turns, repeats)
-    found = harness.figures(rounds, dict.fromkeys(turns, pairs), "")
-    harness.print_figures({f"planning {pairs:,} pairs": found}, "pairs", "-", {})
-    return found
-
-
-def step_rate(corpus: TokenizedCorpus, vocabulary: int) -> float:
-    """Measure target tokens a second that train steps of the Multi30k model consume."""
-    plan = plan_of(corpus, "packed", MICROBATCHES[0])
-    sizes = dataclasses.replace(SIZES["small"], vocabulary=vocabulary)  # Multi30k's
-    trainer = Trainer(sizes.model(), one_device())
-    batches = updates(corpus, plan, seed=0, start=0, executor="python")
-    first, *others = (batch for (batch,) in itertools.islice(batches, STEPS + 1))
-    trainer(first)  # compiles
-    (seconds,) = harness.take_turns({"": lambda: [*map(trainer, others)]}, 1)
-    return sum(np.count_nonzero(batch.target) for batch in others) / seconds[""]
+def counter(folder: Path, layout: str, tokens: int) -> Callable[[str, int], int]:
+    """Put this process on one core; make `count_tokens` of a prepared folder."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before any thread
+    settings = json.loads((folder / "report.json").read_text())["settings"]
+    corpus, subwords = open_corpus(folder / "train"), Subwords.open(folder, settings)
+    plan = plan_of(corpus, layout, tokens, subwords)
+    return functools.partial(count_tokens, corpus, plan)
 
 
 def measure(options: argparse.Namespace) -> dict:
@@ -157,32 +81,22 @@ def measure(options: argparse.Namespace) -> dict:
         "vocab_size": amounts["vocabulary"], "max_length": ROW_LENGTH,
         "subword_sampling": options.subword_sampling or None,
     }  # fmt: skip
+    found, beside = {}, EXECUTORS[1]
+    executors = EXECUTORS if harness.has("tensorflow") else EXECUTORS[1:]
     with tempfile.TemporaryDirectory(prefix="jaxformer-pipeline-") as name:
-        folder = Path(name)
-        prepared = prepare(DataConfig(**data), folder)
-        consumed = step_rate(prepared.train, prepared.tokenizer.vocab_size)
-        found = rates(folder / "corpus", amounts["microbatches"], options.repeats)
-        slowest: dict[str, float] = {}  # rates by arrangement of processes
-        for name, each in itertools.chain(*(f.items() for f in found.values())):
-            each["times_step"] = each["per_second"] / consumed
-            team = name.partition(", ")[2]
-            slowest[team] = min(slowest.get(team, np.inf), each["per_second"])
-        harness.print_figures(
-            found, "target tokens", f"python, {ALONE}",
-            {f"times a step of {consumed:,.0f} tokens/s": "{times_step:,.0f}"},
-        )  # fmt: skip
-        plans = planning(prepared.train, amounts["plan_pairs"], options.repeats)
-    # Assumes that memory keeps up with more processes.
-    many, least = CORES / 2 * slowest.get(APART, 0), slowest[ALONE] / consumed
-    print(
-        f"the slowest on one core makes {least:,.0f} times what a train step consumes; "
-        f"two processes times {CORES // 2}, at their slowest: {many / 1e6:.1f}M "
-        f"tokens/s on {CORES} cores (extrapolated)"
-    )
-    return {
-        **amounts, "step_rate": consumed, "rates": found, "planning": plans,
-        "least_times_step": least, f"extrapolated_to_{CORES}_cores": many,
-    }  # fmt: skip
+        prepare(DataConfig(**data), Path(name))
+        for layout, size in itertools.product(LAYOUTS, MICROBATCHES):
+            count = harness.Apart(counter, Path(name, "corpus"), layout, size)
+            turns = {
+                executor: functools.partial(count, executor, amounts["microbatches"])
+                for executor in executors
+            }
+            tokens = {executor: turn() for executor, turn in turns.items()}
+            rounds = harness.take_turns(turns, options.repeats)
+            label = f"{layout}, {size:,}"
+            found[label] = harness.figures(rounds, tokens, beside)
+    harness.print_figures(found, "target tokens", beside, {})
+    return {**amounts, "rates": found}
 
 
 main = functools.partial(

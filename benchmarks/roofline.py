@@ -7,13 +7,11 @@ activations that the models count, the makers' figures below, and one assumption
 share of the peak that matrix products reach.
 """
 
-import functools
 import itertools
 import math
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +21,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 
 from benchmarks.harness import parse, print_table
-from benchmarks.models import SIZES, Sizes
+from benchmarks.models import SIZES
 from jaxformer.accelerators.chips import CHIPS, Chip
 from jaxformer.models.sequence_model import parameter_count
 
@@ -32,34 +30,24 @@ TOKENS = 25_000  # source and target tokens each of an update, section 5.1
 UPDATES = 100_000  # of the base model, section 5.2
 ROW = 256  # positions of a packed row, a side, batches.row_length
 ROWS = math.ceil(TOKENS / ROW)
-REAL_SHARE = 0.98  # of the positions of packed rows that hold tokens
 COUNTS = (1, 8, 64, 512, 4096)
 BFLOAT16 = 2  # bytes
 # Float32 bytes of a parameter: its gradient; itself and Adam's moments, which the chips
 # share; those that Adam moves, since it reads and writes these.
 GRADIENT_BYTES, SHARED_BYTES, UPDATED_BYTES = 4, 12, 24
 LOGIT_BYTES = 16  # moved for a logit: it and its gradient are written and read
-
-
 HARDWARE = [CHIPS[name] for name in ("v5e", "v5p", "v6e", "h100", "h200")]
 
 
-@dataclass(frozen=True)
 class Model:
     """A model of Table 3, and the work and memory of a row."""
 
-    name: str
-    sizes: Sizes
-
-    @functools.cached_property
-    def parameters(self) -> int:
-        init = self.sizes.model().init
-        return parameter_count(jax.eval_shape(init, jax.random.key(0)))
-
-    @property
-    def gathered(self) -> int:
-        """Bytes of the parameters that each chip gathers, in bfloat16."""
-        return BFLOAT16 * self.parameters
+    def __init__(self, name: str) -> None:
+        self.name, self.sizes = name, SIZES[name]
+        model = self.sizes.model()
+        self.parameters = parameter_count(jax.eval_shape(model.init, jax.random.key(0)))
+        self.gathered = BFLOAT16 * self.parameters  # bytes that each chip gathers
+        self.row_flops = model.flops(1, ROW, ROW)  # forward and backward
 
     def moved(self, chips: int) -> float:
         """Bytes of parameters that a chip moves in an update.
@@ -69,11 +57,6 @@ class Model:
         """
         update = UPDATED_BYTES / chips + 2 * GRADIENT_BYTES
         return 3 * self.gathered + update * self.parameters
-
-    @functools.cached_property
-    def row_flops(self) -> int:
-        """Operations of matrix products, forward and backward."""
-        return self.sizes.model().flops(1, ROW, ROW)
 
     def row_activations(self, tensor: int = 1) -> int:
         """Count bytes that a chip keeps of a row for the backward pass, in bfloat16.
@@ -85,8 +68,7 @@ class Model:
         return BFLOAT16 * model.activations(1, ROW, ROW)
 
 
-MODELS = (Model("base", SIZES["base"]), Model("big", SIZES["big"]))
-EACH = tuple(itertools.product(MODELS, HARDWARE))
+MODELS = Model("base"), Model("big")
 
 
 class Step(NamedTuple):
@@ -107,13 +89,13 @@ class Step(NamedTuple):
         return max(self.compute, self.memory) + self.communication
 
 
-def one_pass(hardware: Chip, chips: int, size: float, group: int) -> float:
+def one_pass(hardware: Chip, chips: int, size: float) -> float:
     """Compute seconds to gather, or to reduce and scatter, `size` bytes over `chips`.
 
-    A ring within every group of `group` chips, and rings between the groups, each with
-    the part of its chip. Bandwidth only: no latency.
+    A ring within every group of chips, and rings between the groups, each with the part
+    of its chip. Bandwidth only: no latency.
     """
-    inner = min(chips, group)
+    inner = min(chips, hardware.group)
     outer = math.ceil(chips / inner)
     seconds = (inner - 1) / inner * size / hardware.link_rate
     if outer > 1:
@@ -121,19 +103,17 @@ def one_pass(hardware: Chip, chips: int, size: float, group: int) -> float:
     return seconds
 
 
-def communication(hardware: Chip, model: Model, chips: int) -> float:
-    """Compute seconds to gather parameters and to scatter the reduced gradients."""
-    size = model.gathered + GRADIENT_BYTES * model.parameters
-    return one_pass(hardware, chips, size, hardware.group)
-
-
 def step(hardware: Chip, model: Model, rows: int, chips: int, share: float) -> Step:
-    """Compute seconds of an update with `rows` rows on each of `chips`."""
+    """Compute seconds of an update with `rows` rows on each of `chips`.
+
+    Parameters are gathered, and reduced gradients are scattered.
+    """
     moved = 2 * model.row_activations() + ROW * model.sizes.vocabulary * LOGIT_BYTES
+    exchanged = model.gathered + GRADIENT_BYTES * model.parameters
     return Step(
         rows * model.row_flops / (share * hardware.peak),
         (rows * moved + model.moved(chips)) / hardware.memory_rate,
-        communication(hardware, model, chips),
+        one_pass(hardware, chips, exchanged),
     )
 
 
@@ -149,7 +129,7 @@ def gb(*sizes: float) -> str:
     return " | ".join(f"{v:.2f}" if v < 9.995 else f"{v:.1f}" for v in values)
 
 
-def chips_and_work() -> None:
+def print_chips() -> None:
     print("### The chips\n\nRates are of one chip, outwards.\n")
     header = "chip | bf16 TFLOP/s | memory, GB | memory, GB/s | link, GB/s | "
     rows = [
@@ -159,29 +139,9 @@ def chips_and_work() -> None:
         for h in HARDWARE
     ]
     print_table(header + "chips it joins | network, GB/s | source", rows)
-    print(
-        f"### The work\n\n{ROWS} rows of {ROW} positions are the {TOKENS:,} tokens a "
-        f"side in whole rows: {ROWS * ROW:,} positions, of which "
-        f"{100 * REAL_SHARE:.0f} % hold tokens, {ROWS * ROW * REAL_SHARE:,.0f}.\n"
-    )
-    header = f"model | parameters | GFLOP a row | TFLOP for {ROWS} rows | activations a"
-    rows = [
-        f"{m.name} | {m.parameters / 1e6:.2f} M | {m.row_flops / 1e9:.1f} | "
-        f"{ROWS * m.row_flops / 1e12:.2f} | {m.row_activations() / 1e6:.1f} | "
-        + gb(
-            SHARED_BYTES * m.parameters,
-            m.gathered,
-            GRADIENT_BYTES * m.parameters,
-            m.moved(1),
-            m.moved(8),
-        )
-        for m in MODELS
-    ]
-    header += " row, MB | state, GB | gathered, GB | gradient, GB"
-    print_table(f"{header} | moved, 1 chip, GB | moved, 8 chips, GB", rows)
 
 
-def fixed_batch(model: Model, share: float) -> None:
+def print_fixed_batch(model: Model, share: float) -> None:
     print(
         f"### The paper's batch, {model.name} model\n\nMatrix products at "
         f"{100 * share:.0f} % of the peak: an assumption.\n"
@@ -199,7 +159,7 @@ def fixed_batch(model: Model, share: float) -> None:
     print_table(f"{header} | step, nothing overlaps, ms", rows)
 
 
-def grown_batch(share: float) -> None:
+def print_grown_batch(share: float) -> None:
     print(
         f'### {ROWS} rows for every chip\n\nStep times from "all overlaps" to '
         '"nothing overlaps".\n'
@@ -211,7 +171,7 @@ def grown_batch(share: float) -> None:
     ]
     print_table(f"{header} the text of {UPDATES:,} of the paper's", rows)
     rows = []
-    for model, hardware in EACH:
+    for model, hardware in itertools.product(MODELS, HARDWARE):
         each = [step(hardware, model, ROWS, n, share) for n in COUNTS]
         spans = " | ".join(ms(s.best, s.worst, between=" - ") for s in each)
         alone = ms(each[0].compute, each[0].memory)
@@ -220,43 +180,19 @@ def grown_batch(share: float) -> None:
     print_table(f"model | chip | compute, ms | memory, ms | {header}", rows)
 
 
-def dominated(share: float) -> None:
-    print(
-        "### Where communication takes longer than compute\n\nThe first power of two, "
-        "with mesh data=chips.\n"
-    )
-
-    def first(model: Model, hardware: Chip, sharing: int) -> str:
-        for power in range(1, 13):
-            chips = 2**power
-            rows = math.ceil(ROWS / min(chips, sharing))
-            each = step(hardware, model, rows, chips, share)
-            if each.communication > each.compute:
-                return f"{chips:,}"
-        return "not up to 4,096"
-
-    header = "model | chip | the paper's batch, from chips"
-    rows = [
-        f"{m.name} | {h.title} | {first(m, h, ROWS)} | {first(m, h, 1)}"
-        for m, h in EACH
-    ]
-    print_table(f"{header} | {ROWS} rows for every chip, from chips", rows)
-
-
-def memory() -> None:
+def print_memory() -> None:
     print(
         "### Memory of a chip\n\nState is 12 bytes a parameter, split over `data` x "
         "`fsdp` chips. Gathered parameters and gradients are not split by these.\n"
     )
     rows = []
-    for model in MODELS:
-        for chips, tensor in ((1, 1), (8, 1), (1, 8), (64, 1), (8, 8)):
-            state = SHARED_BYTES * model.parameters / chips
-            whole = model.gathered + GRADIENT_BYTES * model.parameters
-            held = (state + whole) / tensor
-            kept = [held + n * model.row_activations(tensor) for n in (ROWS, 13, 1)]
-            mesh = f"{chips} | {tensor}"
-            rows.append(f"{model.name} | {mesh} | {gb(held, *kept)}")
+    meshes = (1, 1), (8, 1), (1, 8), (64, 1), (8, 8)
+    for model, (chips, tensor) in itertools.product(MODELS, meshes):
+        state = SHARED_BYTES * model.parameters / chips
+        whole = model.gathered + GRADIENT_BYTES * model.parameters
+        held = (state + whole) / tensor
+        kept = [held + n * model.row_activations(tensor) for n in (ROWS, 13, 1)]
+        rows.append(f"{model.name} | {chips} | {tensor} | {gb(held, *kept)}")
     header = "model | data x fsdp | tensor | state, gathered and gradients, GB"
     header += f" | with {ROWS} rows a chip, GB"
     print_table(f"{header} | with 13, GB | with 1, GB", rows)
@@ -264,12 +200,11 @@ def memory() -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     share = parse(__doc__, argv, {"share": SHARE}).share
-    chips_and_work()
+    print_chips()
     for model in MODELS:
-        fixed_batch(model, share)
-    grown_batch(share)
-    dominated(share)
-    memory()
+        print_fixed_batch(model, share)
+    print_grown_batch(share)
+    print_memory()
 
 
 if __name__ == "__main__":

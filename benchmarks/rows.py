@@ -59,34 +59,26 @@ def table(found: Scores, base: str) -> list[str]:
     lines = []
     for row in sorted(found, key=lambda row: (row != base, row)):
         runs = found[row]
+        shared = sorted(runs.keys() & found[base].keys()) if row != base else []
         cells = [f"`{row}`", str(len(runs))]
         for measure in MEASURES:
             cells.append(spread([scores[measure] for scores in runs.values()]))
             if measure in COMPARED:
-                shared = sorted(runs.keys() & found[base].keys()) if row != base else ()
-                less = (
-                    runs[seed][measure] - found[base][seed][measure] for seed in shared
-                )
+                less = [runs[s][measure] - found[base][s][measure] for s in shared]
                 cells.append(", ".join(f"{each:+.2f}" for each in less))
         lines.append(" | ".join(cells))
     return lines
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    made.add_argument("folder", type=Path, help="with workdirs called ROW_SEED")
-    made.add_argument("--base", default="base", help="row to compare with")
-    made.add_argument("--scores", help="file of each workdir, by default its log")
-    return made
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parser().parse_args(argv)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="with workdirs called ROW_SEED")
+    parser.add_argument("--base", default="base", help="row to compare with")
+    parser.add_argument("--scores", help="file of each workdir, by default its log")
+    options = parser.parse_args(argv)
     found = read(options.folder, options.scores)
     if options.base not in found:
-        parser().error(
-            f"{options.folder} has no finished run called {options.base}_SEED"
-        )
+        parser.error(f"{options.folder} has no finished run called {options.base}_SEED")
     header = "row | seeds | perplexity | less base | sacreBLEU | less base | chrF"
     print_table(header, table(found, options.base))
 

@@ -30,6 +30,7 @@ from jaxformer.text.lines import read_lines
 
 Start = Callable[[Path], None]  # takes the folder of compiled programs
 
+DEMO = ("--config=configs/demo.py",)
 SENTENCE = "Yesterday the teacher gave the children two old books."
 CONFIG = {
     "data.train": 2000, "data.dev": 2, "data.test": 2, "data.vocab_size": 500,
@@ -39,46 +40,30 @@ CONFIG = {
 }  # fmt: skip
 
 
-def run(
-    mode: str,
-    workdir: Path,
-    cache: Path,
-    until: str | None = None,
-    *,
-    config: dict = CONFIG,
-    file: str = "demo",
-) -> str:
-    """Run `prepare` or `train`, and return what it printed.
+def run(flags: Sequence[str], config: dict, cache: Path, until: str = "") -> str:
+    """Run a command to its end, or until it prints a line that begins with `until`.
 
-    With `until`, it is killed after a line that begins so, and this line is returned.
-    `config` and `file` are as for `start_command`. Raises RuntimeError if the command
-    fails or ends before that line.
+    Returns this line. Raises RuntimeError if the command fails or ends before.
     """
-    flags, kept = [f"--mode={mode}", f"--workdir={workdir}"], {"XDG_CACHE_HOME": cache}
-    process = harness.start_command(
-        flags, config, kept, file=file, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = harness.start_command(flags, config, {"XDG_CACHE_HOME": cache}, **streams)
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if until is not None and line.startswith(until):
+        if until and line.startswith(until):
             process.kill()
             process.communicate()
             return line
-    if process.wait() or until is not None:
+    if process.wait() or until:
         raise RuntimeError("".join(lines))
-    return "".join(lines)
+    return ""
 
 
 def translate(workdir: Path, cache: Path, lines: Sequence[str]) -> None:
     """Translate lines; raises RuntimeError if the command fails or leaves out lines."""
+    flags = ["--mode=translate", f"--workdir={workdir}"]
     streams = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
-    flags, kept = (
-        ["--mode=translate", f"--workdir={workdir}"],
-        {"XDG_CACHE_HOME": cache},
-    )
-    process = harness.start_command(flags, {}, kept, text=True, **streams)
+    process = harness.start_command(flags, {}, {"XDG_CACHE_HOME": cache}, **streams)
     output, _ = process.communicate("".join(f"{line}\n" for line in lines))
     if process.returncode or output.count("\n") != len(lines):
         raise RuntimeError(f"translate ended with code {process.returncode}: {output}")
@@ -91,32 +76,30 @@ def starts(options: argparse.Namespace, folder: Path) -> dict[str, Start]:
     def first_update(cache: Path) -> None:
         shutil.rmtree(training, ignore_errors=True)
         shutil.copytree(folder / "text", training)
-        line = run("train", training, cache, "step 1/")
+        line = run([*DEMO, f"--workdir={training}"], CONFIG, cache, "step 1/")
         losses.add(line.partition(",")[0])
         if len(losses) > 1:
             raise RuntimeError(f"the first losses differ: {losses}")
 
     def of_multi30k(cache: Path) -> None:
         shutil.rmtree(training, ignore_errors=True)
+        flags = ["--config=configs/multi30k.py", f"--workdir={training}"]
         text = options.multi30k.absolute()
         config = {"data.directory": text, "training.log_every": 1}
-        run("train", training, cache, "step 1/", config=config, file="multi30k")
+        run(flags, config, cache, "step 1/")
 
-    found: dict[str, Start] = {
-        "first update": first_update,
-        "first translation": functools.partial(
-            translate, folder / "trained", lines=[SENTENCE]
-        ),
-    }
+    found: dict[str, Start] = {"first update": first_update}
+    found["first translation"] = lambda cache: translate(
+        folder / "trained", cache, [SENTENCE]
+    )
     if options.multi30k:
         found["text and first update of multi30k.py"] = of_multi30k
-    if options.workdir:
-        for count in (1, 1000):
-            path = options.multi30k / "test_2016_flickr.en.gz"
-            lines = [*islice(read_lines(path), count)]
-            found[f"translate captions: {count:,}"] = functools.partial(
-                translate, options.workdir.absolute(), lines=lines
-            )
+    for count in (1, 1000) if options.workdir else ():
+        captions = read_lines(options.multi30k / "test_2016_flickr.en.gz")
+        lines = [*islice(captions, count)]
+        found[f"translate captions: {count:,}"] = lambda cache, lines=lines: translate(
+            options.workdir.absolute(), cache, lines
+        )
     return found
 
 
@@ -125,20 +108,19 @@ def measure(options: argparse.Namespace) -> dict:
         raise InputError("--workdir translates the text of --multi30k; give both")
     with tempfile.TemporaryDirectory(prefix="jaxformer-startup-") as name:
         folder, found = Path(name), {}
-        run("prepare", folder / "text", folder / "first")
-        shutil.copytree(folder / "text", folder / "trained")
-        run("train", folder / "trained", folder / "first")
-
-        def turn(start: Start, *, is_cold: bool) -> None:
-            if is_cold:
-                shutil.rmtree(folder / "programs", ignore_errors=True)
-            start(folder / "programs")
-
+        programs, text, trained = (
+            folder / each for each in ("programs", "text", "trained")
+        )
+        run([*DEMO, "--mode=prepare", f"--workdir={text}"], CONFIG, folder / "first")
+        shutil.copytree(text, trained)
+        run([*DEMO, f"--workdir={trained}"], CONFIG, folder / "first")
         for what, start in starts(options, folder).items():
-            turns = {
-                name: functools.partial(turn, start, is_cold=name == "cold")
-                for name in ("cold", "warm")
-            }
+
+            def cold(start: Start = start) -> None:
+                shutil.rmtree(programs, ignore_errors=True)
+                start(programs)
+
+            turns = {"cold": cold, "warm": functools.partial(start, programs)}
             rounds = harness.take_turns(turns, options.repeats)
             found[what] = harness.figures(rounds, dict.fromkeys(turns, 1), "cold")
     harness.print_figures(found, "starts", "cold", {})

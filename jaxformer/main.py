@@ -19,13 +19,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NoReturn
 
 from jaxformer.commands import command_line
+from jaxformer.commands.flags import COMMANDS
 from jaxformer.system.allocator import keep_memory
 from jaxformer.system.errors import EXIT_LOST, InputError, LostConnectionError
+from jaxformer.system.supervisor import may_have_peers, supervised
 
 logger = logging.getLogger("jaxformer")
 
@@ -36,7 +38,7 @@ KEEPING_MEMORY = (
     "train", "reproduce", "translate", "translate_corpus", "evaluate", "score",
 )  # fmt: skip
 # Objects between two collections. With Python's 700, imports and tracing, whose objects
-# stay, take a tenth longer (docs/speed_changes.md).
+# stay, take a tenth longer (docs/speed.md).
 GARBAGE_THRESHOLD = 50_000
 _NO_MEMORY = "RESOURCE_EXHAUSTED"  # in the message of XLA's RuntimeError
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.
@@ -49,7 +51,7 @@ def run_process() -> NoReturn:
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r+"))
     try:
-        code = main(sys.argv)
+        code = main(sys.argv, run=_run_supervised)
     except KeyboardInterrupt:  # before the command
         print("jaxformer: interrupted", file=sys.stderr)
         code = EXIT_INTERRUPTED
@@ -59,16 +61,15 @@ def run_process() -> NoReturn:
     os._exit(code)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run a command line, program name first; return the exit code."""
-    gc.set_threshold(GARBAGE_THRESHOLD)
-    try:
-        arguments = command_line.parse(argv[1:])
-    except InputError as error:
-        print(f"jaxformer: {error}", file=sys.stderr, flush=True)
-        return EXIT_MISTAKE
-    except SystemExit as finished:  # help or the version was printed
-        return int(finished.code or 0)
+def _run_supervised(arguments: command_line.Arguments) -> int:
+    """Run a command, in a child process if it may have peers that can be lost."""
+    if may_have_peers(arguments.cluster):
+        return supervised(lambda: run(arguments))
+    return run(arguments)
+
+
+def run(arguments: command_line.Arguments) -> int:
+    """Run a command; return the exit code."""
     if arguments.mode in KEEPING_MEMORY:
         keep_memory()
     from jaxformer.system import processes  # imports JAX
@@ -92,6 +93,21 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
+def main(
+    argv: Sequence[str], run: Callable[[command_line.Arguments], int] = run
+) -> int:
+    """Run a command line, program name first; return the exit code."""
+    gc.set_threshold(GARBAGE_THRESHOLD)
+    try:
+        arguments = command_line.parse(argv[1:])
+    except InputError as error:
+        print(f"jaxformer: {error}", file=sys.stderr, flush=True)
+        return EXIT_MISTAKE
+    except SystemExit as finished:  # help or the version was printed
+        return int(finished.code or 0)
+    return run(arguments)
+
+
 def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
     from jaxformer.remote.copy import with_urls
     from jaxformer.system import progress
@@ -104,9 +120,11 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
         _start_logging(processes, progress.LAST_LINE)
         start = time.monotonic()
         mode, reported = arguments.mode, contextlib.nullcontext()
+        if processes.are_several() and (why := COMMANDS[mode].alone):
+            raise InputError(f"--mode={mode} runs in one process; {why}")
         if mode not in ("serve", "translate"):  # which may wait for input
             reported = progress.progress(mode)
-        with processes.interrupts(), progress.compiles_reported(), reported:
+        with progress.compiles_reported(), reported:
             result = command(mode).run(**arguments.flags)
         if result is not None and processes.is_first():
             result["seconds"] = round(time.monotonic() - start, 1)

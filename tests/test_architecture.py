@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {
     "system": ("system", ""),  # knows nothing of translation
     "processes": (
-        "system.allocator system.lost_peers system.processes system.progress",
+        "system.allocator system.first system.lost_peers system.processes "
+        "system.progress system.stopping",
         "system",
     ),
     "contract": ("batch tokens", "system"),  # between rooms
@@ -41,8 +42,8 @@ ROOMS = {
     "corpus": ("corpus", "system processes contract config remote text"),
     "optimizer": ("training.optimizer", "config"),  # equation 3, section 5.3
     "update": (  # pure functions of a model and a batch
-        "training.divergence training.frozen training.loss training.loss_kernel "
-        "training.sharding training.step training.zero",
+        "training.conditional training.divergence training.frozen training.loss "
+        "training.loss_kernel training.sharding training.step training.zero",
         "system contract config models",
     ),
     "training": (  # it is handed its batches
@@ -51,7 +52,7 @@ ROOMS = {
     "decoding": ("decoding", "system processes contract config models"),
     "evaluation": (
         "evaluation",
-        "system processes contract config grammar models text corpus update decoding",
+        "system processes contract config models text corpus update decoding",
     ),
     "inspection": ("inspection", "system contract config text corpus"),
     "exports": (
@@ -62,8 +63,8 @@ ROOMS = {
     "reports": ("reports", "system config corpus decoding evaluation"),
     "runs": (
         "runs",
-        "system processes contract config remote models architectures text corpus "
-        "optimizer update training decoding evaluation",
+        "system processes contract config remote grammar models architectures text "
+        "corpus optimizer update training decoding evaluation",
     ),
     "accelerators": (
         "accelerators",
@@ -207,6 +208,20 @@ def test_few_modules_know_of_object_stores():
         "jaxformer.corpus.shared_folder", "jaxformer.main", "jaxformer.runs.workdir",
         "jaxformer.text.locations",
     }  # fmt: skip
+
+
+def test_the_grammar_is_imported_only_where_a_config_asks_for_it():
+    users = [each for each in OWN if room_of(each.name) == "grammar"]
+    users = [each for each in users if room_of(each.module) != "grammar"]
+    assert {each.module for each in users if each.inside_function} == {
+        "jaxformer.runs.trainer", "jaxformer.text.sources",
+    }  # fmt: skip
+    assert all(each.inside_function for each in users)
+
+
+def test_few_modules_know_of_ranks():
+    users = {each.module for each in OWN if each.name == "jaxformer.system.processes"}
+    assert len(users) <= 10, sorted(users)
 
 
 def test_no_two_modules_import_each_other():

@@ -27,20 +27,15 @@ def products(sizes: Sizes) -> Counter[Product]:
 
     y = x w costs three: itself, dx = dy w^T and dw = x^T dy.
     """
-    count = {"convolutional": _of_convs2s, "recurrent": _of_lstm}
-    forward = count.get(sizes.architecture, _of_transformer)(sizes)
-    tokens = sizes.rows * sizes.target
-    forward[Product(1, tokens, sizes.d_model, sizes.vocabulary)] += 1
     found: Counter[Product] = Counter()
-    for (batch, rows, inner, columns), count in forward.items():
+    for (batch, rows, inner, columns), count in forward_products(sizes).items():
         found[Product(batch, rows, inner, columns)] += count
         found[Product(batch, rows, columns, inner)] += count
         found[Product(batch, inner, rows, columns)] += count
     return found
 
 
-def _of_transformer(sizes: Sizes) -> Counter[Product]:
-    """Count the products of the layers, forward."""
+def forward_products(sizes: Sizes) -> Counter[Product]:
     d, f, n = sizes.d_model, sizes.d_ff, sizes.layers
     lengths = sizes.source, sizes.target
     forward: Counter[Product] = Counter()
@@ -55,38 +50,7 @@ def _of_transformer(sizes: Sizes) -> Counter[Product]:
     for queries, keys in (lengths[:1] * 2, lengths[1:] * 2, lengths[::-1]):
         forward[Product(heads, queries, head, keys)] += n
         forward[Product(heads, queries, keys, head)] += n
-    return forward
-
-
-def _of_convs2s(sizes: Sizes) -> Counter[Product]:
-    d, n, rows = sizes.d_model, sizes.layers, sizes.rows
-    width = sizes.model().config.kernel_width
-    forward: Counter[Product] = Counter()
-    for length in (sizes.source, sizes.target):
-        forward[Product(1, rows * length, d, d)] += 2
-        forward[Product(1, rows * length, width * d, 2 * d)] += n
-    # Attention: a query and an output of each target token, scores and means.
-    forward[Product(1, rows * sizes.target, d, d)] += 2 * n
-    forward[Product(rows, sizes.target, d, sizes.source)] += n
-    forward[Product(rows, sizes.target, sizes.source, d)] += n
-    return forward
-
-
-def _of_lstm(sizes: Sizes) -> Counter[Product]:
-    """Count those of LSTM layers and general attention; states follow one another."""
-    d, n, rows = sizes.d_model, sizes.layers, sizes.rows
-    source, target = rows * sizes.source, rows * sizes.target
-    forward: Counter[Product] = Counter()
-    forward[Product(1, source, d, 2 * d)] += 2 * n
-    forward[Product(1, rows, d // 2, 2 * d)] += 2 * n * sizes.source
-    forward[Product(1, target, d, 4 * d)] += n
-    forward[Product(1, rows, d, 4 * d)] += n * sizes.target
-    forward[Product(rows, sizes.target, sizes.source, d // 2)] += 2  # final states
-    forward[Product(1, target, d, d)] += 1  # of which the decoder starts
-    forward[Product(1, source, d, d)] += 1
-    forward[Product(1, target, 2 * d, d)] += 1
-    forward[Product(rows, sizes.target, d, sizes.source)] += 1
-    forward[Product(rows, sizes.target, sizes.source, d)] += 1
+    forward[Product(1, sizes.rows * sizes.target, d, sizes.vocabulary)] += 1
     return forward
 
 
@@ -96,8 +60,11 @@ def products_alone(sizes: Sizes) -> Callable[[], None]:
     Right-hand sides differ, as layers have weights of their own, up to MOST_NUMBERS
     numbers of a shape.
     """
-    # XLA for CPUs would cast factors in bfloat16 to float32 for a result in bfloat16.
-    result = jnp.float32 if jax.default_backend() == "cpu" else None
+    # A CPU would compute several products at a time, and would cast factors in bfloat16
+    # to float32 for a result in bfloat16. A GPU takes products in order, and its time
+    # to start one would count.
+    is_cpu = jax.default_backend() == "cpu"
+    result = jnp.float32 if is_cpu else None
     multiply = jax.jit(functools.partial(jnp.matmul, preferred_element_type=result))
     work = []
     for product, count in products(sizes).items():
@@ -109,15 +76,11 @@ def products_alone(sizes: Sizes) -> Callable[[], None]:
             left, rights = left[0], [right[0] for right in rights]
         work.append((count, left, rights))
 
-    # A CPU would compute several products at a time; a GPU takes them in order, and its
-    # time to start one would count.
-    waits = jax.default_backend() == "cpu"
-
     def turn() -> None:
         for count, left, rights in work:
             for i in range(count):
                 found = multiply(left, rights[i % len(rights)])
-                if waits:
+                if is_cpu:
                     found.block_until_ready()
         found.block_until_ready()
 

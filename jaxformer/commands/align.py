@@ -9,7 +9,6 @@ word 0 to target word 0, and 1 to 2. A tag that is added to a source is no word.
 
 import io
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,9 +21,9 @@ from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag, read_text
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import require_output, write_atomically
+from jaxformer.system.files import require_output
+from jaxformer.system.first import print_lines, write_file
 from jaxformer.system.progress import track
 from jaxformer.text.lines import read_lines
 
@@ -41,7 +40,7 @@ def run(
     models: ModelChoice,
     options: TranslateRequest,
 ) -> None:
-    """Align the pairs of two files or of a split in the first process."""
+    """Align the pairs of two files or of a split."""
     if output is not None and (output.exists() or output.suffix != ".npz"):
         raise InputError(
             f"--output={output} exists, or is not called .npz; give a new .npz file"
@@ -53,8 +52,6 @@ def run(
     translator = open_translator(this, models, found)
     _, text = read_text(whole, source, reference, split, found.tag)
     translator.require_fit(*text)
-    if not processes.is_first():
-        return
     arrays, code_of = {}, this.tokenizer.language_code
     given = list(read_lines(source)) if source else None
     pairs = track(zip(*text, strict=True), "aligning", len(text.sources), unit="pairs")
@@ -66,14 +63,13 @@ def run(
             links = word_links(links, pair, maps[:2], encoders)
             if code_of(pair[0]) and not (given and code_of(given[line])):  # added
                 links = [(s - 1, t) for s, t in links if s]
-        sys.stdout.buffer.write(f"{pharaoh(links)}\n".encode())
+        print_lines([pharaoh(links)])
         if output is not None:
             arrays |= {f"{line}/{key}": value for key, value in maps._asdict().items()}
-    sys.stdout.buffer.flush()
     if output is not None:
         content = io.BytesIO()
         np.savez_compressed(content, **arrays)
-        write_atomically(output, content.getvalue())
+        write_file(output, content.getvalue())
 
 
 def word_links(

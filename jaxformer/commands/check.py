@@ -6,7 +6,6 @@ it. Then XLA compiles the train step at its largest shape to measure its memory.
 
 import logging
 import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from jaxformer.inspection import findings
 from jaxformer.inspection.background import inspect_in_background
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.workdir import Workdir
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output
 
@@ -61,8 +59,6 @@ def run(
         raise InputError(
             "there is nothing to check: give --config=..., --workdir=... or both"
         )
-    if processes.are_several():
-        raise InputError("several processes need one folder; give --workdir=...")
     logger.info("check: the prepared text is kept only with --workdir")
     with tempfile.TemporaryDirectory(prefix="jaxformer-check-") as folder:
         return check(config, Workdir(Path(folder)), memory_gib, output)
@@ -71,12 +67,9 @@ def run(
 def check(
     config: ConfigRequest, run: Workdir, memory_gib: float | None, output: Path | None
 ) -> dict:
-    """Report on plan, text, memory and time; the first process inspects the text."""
-    # Connects the processes. Gloo waits 30 s for that, and reading text takes longer.
-    processes.gather(None)
+    """Report on plan, text, memory and time."""
     text = run.resolve(config, run.recorded()).data
-    background = inspect_in_background(text) if processes.is_first() else nullcontext()
-    with background as inspected:
+    with inspect_in_background(text) as inspected:
         # The other process reads while these modules are imported.
         from jaxformer.inspection.pieces import add_pieces
         from jaxformer.runs import estimates
@@ -90,20 +83,18 @@ def check(
 
         if run.has_checkpoints() and run.corpus.exists():  # it may be in training
             checked, prepared = open_run(run.path, config), run.open_corpus()
-            with processes.sharing_mistakes():
-                if processes.is_first():  # the text is inspected beside the corpus
-                    require_same_text(text, run.path, prepared.report)
+            # The text is inspected beside the corpus.
+            require_same_text(text, run.path, prepared.report)
         else:
             with prepare_run(run.path, config) as (checked, prepared):
                 pass
         plan = plan_training(checked, prepared)
         warn_of_update_size(checked, plan)
         figures = estimates.report_plan(checked, plan, prepared)
-        corpus = inspected and inspected()
-    if corpus:
-        add_pieces(corpus, text, prepared)
-        report_text(corpus, text, output)
-        corpus = findings.without_text(corpus)
+        corpus = inspected()
+    add_pieces(corpus, text, prepared)
+    report_text(corpus, text, output)
+    corpus = findings.without_text(corpus)
     used = estimates.report_memory(checked, plan)
     budget, largest = device_budget(memory_gib), None
     if None not in (memory_gib, budget, used):

@@ -19,9 +19,9 @@ from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import make_evaluator, open_comet, open_translator
 from jaxformer.runs.run import Run, open_run
 from jaxformer.runs.texts import files_of_split, read_text
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import require_output, write_atomically
+from jaxformer.system.files import require_output
+from jaxformer.system.first import once, write_file
 from jaxformer.text.lines import COMPRESSED
 
 logger = logging.getLogger(__name__)
@@ -57,14 +57,10 @@ def run(
                 f"--output={output} is a file of the text to score; choose another name"
             )
     found = options.resolve(this.config)
-    metric = None
-    with processes.sharing_mistakes():
-        # Where it is used: in process 0, or in all to choose among samples.
-        if processes.is_first() or found.minimum_bayes_risk == "comet":
-            metric = open_comet(models)
+    metric = open_comet(models)
     done, _ = evaluate(this, text, models, found, metric)
-    if output is not None and processes.is_first():
-        write_atomically(output, "".join(f"{line}\n" for line in done.translations))
+    if output is not None:
+        write_file(output, "".join(f"{line}\n" for line in done.translations))
     return {
         **{key: done.scores[key] for key in REPORTED},
         "every_bleu": [each._asdict() for each in done.every_bleu],
@@ -74,18 +70,15 @@ def run(
 
 
 def comet_score(
-    run: Run, text: Text, translations: Sequence[str], metric: Comet | None
+    run: Run, text: Text, translations: Sequence[str], metric: Comet
 ) -> dict[str, Any]:
-    """Return the mean of COMET's scores, and how it was computed, in process 0."""
-    tag_of, found = run.tokenizer.language_code, {}
+    """Return the mean of COMET's scores, and how it was computed."""
+    tag_of = run.tokenizer.language_code
     sources = [split_tag(source, tag_of)[1] for source in text.sources]
-    with processes.sharing_mistakes():
-        if processes.is_first():
-            triples = zip(sources, translations, text.references, strict=True)
-            mean = statistics.fmean(metric(list(triples)))
-            logger.info("COMET %.4f (%s)", mean, metric.signature)
-            found = {"comet": mean, "comet_signature": metric.signature}
-    return found
+    triples = [*zip(sources, translations, text.references, strict=True)]
+    mean = once(lambda: statistics.fmean(metric(triples)))
+    logger.info("COMET %.4f (%s)", mean, metric.signature)
+    return {"comet": mean, "comet_signature": metric.signature}
 
 
 def evaluate(

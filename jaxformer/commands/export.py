@@ -6,8 +6,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from jaxformer.commands.reproduce import CHOOSING, RECORD
-from jaxformer.config.sections import Config, TrainingConfig
+from jaxformer.commands.reproduce import RECORD
 from jaxformer.decoding.options import (
     ModelChoice,
     TranslateOptions,
@@ -17,12 +16,12 @@ from jaxformer.exports.ctranslate2 import write_ctranslate2
 from jaxformer.exports.marian import export_marian
 from jaxformer.exports.model_card import Facts, TextScores, text_name, write_card
 from jaxformer.exports.parameters import require_exportable
-from jaxformer.models.sequence_model import parameter_count
+from jaxformer.models.sequence_model import Parameters, parameter_count, parameter_hash
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.run import Run, open_run, read_parameters
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import new_folder, url_of
+from jaxformer.system.first import once
 from jaxformer.training.log import read_metrics
 
 
@@ -39,7 +38,7 @@ def run(
 ) -> dict:
     """Write the model of a workdir for a program into the new folder `output`.
 
-    Of several processes the first one writes. Returns path, format and sizes.
+    Returns path, format and sizes.
     """
     if format is None:
         raise InputError("give --format=ctranslate2 or huggingface")
@@ -63,20 +62,17 @@ def run(
         "huggingface": export_marian,
     }[format]
     path = output if url_of(output) else Path(os.path.abspath(output))
-    size = 0
-    with processes.sharing_mistakes():
-        if processes.is_first():
-            with new_folder(path) as folder:
-                write(folder, this.config, params, this.tokenizer, search)
-                if format == "huggingface":
-                    facts = Facts(
-                        pairs_of(this),
-                        scores_of(this, models.checkpoint, search),
-                        license,
-                    )
-                    write_card(folder, this.config, params, search, facts)
-                size = sum(file.stat().st_size for file in folder.iterdir())
-    size = processes.from_first(size)
+
+    def write_all() -> int:
+        with new_folder(path) as folder:
+            write(folder, this.config, params, this.tokenizer, search)
+            if format == "huggingface":
+                scores = scores_of(this, params, search)
+                facts = Facts(pairs_of(this), scores, license)
+                write_card(folder, this.config, params, search, facts)
+            return sum(file.stat().st_size for file in folder.iterdir())
+
+    size = once(write_all)
     return {
         "format": format,
         "output": str(path),
@@ -94,28 +90,16 @@ def pairs_of(run: Run) -> dict[str, int]:
 
 
 def scores_of(
-    run: Run, checkpoint: str | None, options: TranslateOptions
+    run: Run, params: Parameters, options: TranslateOptions
 ) -> list[TextScores]:
-    """Find recorded scores of the parameters that `checkpoint` chooses.
+    """Find the scores that training, and reproduce, have recorded of these parameters.
 
-    Training records those of each validation, and of the default choice at the end.
-    --mode=reproduce records a score of the test text. There are none if the keys of the
-    default choice, or the search, have other values than in training.
+    There are none for another search than that of training.
     """
-    folder, data = run.workdir.path, run.config.data
-    step = run.workdir.open_checkpoints().latest_step()
-    kind = "final" if checkpoint is None else "eval"
-    if (checkpoint or "latest") != "latest":
-        step = int(checkpoint) if checkpoint.isdecimal() else None
-    if kind == "eval" and run.config.training.ema_decay is not None:
-        step = None  # validation scores the average, and a checkpoint is its parameters
-    recorded = run.record.config
-    search = TranslateOptions(**vars(recorded.decoding))
+    search = TranslateOptions(**vars(run.record.config.decoding))
     if dataclasses.replace(search, batch_tokens=options.batch_tokens) != options:
         return []
-    is_same = choice_of(recorded.training) == choice_of(run.config.training)
-    if kind == "final" and not is_same:
-        return []
+    data, own = run.config.data, parameter_hash(params)
     found = [
         TextScores(
             text_name(next(iter(data.dev_texts.values())), "dev"),
@@ -125,34 +109,25 @@ def scores_of(
                 "chrf": (line["chrf"], line["chrf_signature"]),
             },
         )
-        for line in read_metrics(folder)
-        if (line["kind"], line["step"]) == (kind, step)
-    ]
-    if kind == "final" and (folder / RECORD).is_file():
-        found += _reproduced(folder / RECORD, run.config, step)
-    return found
+        for line in read_metrics(run.workdir.path)
+        if line.get("parameters") == own
+    ][-1:]
+    file = run.workdir.path / RECORD
+    return [*found, *(_reproduced(file, own) if file.is_file() else ())]
 
 
-def choice_of(config: TrainingConfig) -> tuple:
-    """The keys that choose the parameters of a run."""
-    return tuple(getattr(config, key) for key in CHOOSING)
-
-
-def _reproduced(file: Path, config: Config, step: int | None) -> list[TextScores]:
-    """The score of the test text that --mode=reproduce has written for a step."""
-    name = text_name(config.data, "test")
+def _reproduced(file: Path, own: str) -> list[TextScores]:
+    """The score of the test text that --mode=reproduce has written, if it is theirs."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        others = "--", "decoding."  # another text or search
-        has_others = any(each.startswith(others) for each in record["changed"])
-        budget = record["budget"]["steps"], record["budget"]["averaged_checkpoints"]
-        is_same = budget == (step, config.training.average)
-        if has_others or not is_same or record.get("text", name) != name:
-            return []
+        if record["parameters"] != own or any(
+            each.startswith(("--", "decoding.")) for each in record["changed"]
+        ):
+            return []  # of other parameters, another text or another search
         bleu = record["every_bleu"][0]
         scores = {"bleu": (bleu["bleu"], bleu["signature"])}
+        return [TextScores(record["text"], "test", scores)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"{file} cannot be read ({error!r}); make it again with --mode=reproduce"
         ) from None
-    return [TextScores(name, "test", scores)]

@@ -43,6 +43,7 @@ class Command(NamedTuple):
     summary: str
     flags: tuple[str, ...]
     needs_workdir: bool = True
+    alone: str = ""  # why several processes cannot run it, and what to do
 
 
 FLAG_LIST = (
@@ -220,6 +221,8 @@ COMMANDS = {
             *_MODELS, *TRANSLATION, "host", "port", "host_names", "max_request_pieces",
             "max_batch", "max_queue", "request_timeout", "shutdown_timeout",
         ),
+        alone="start one server a machine, each with --num_processes=1, behind a load "
+        "balancer",
     ),
     "export": Command(
         "Write a model for CTranslate2 or Hugging Face.",
@@ -228,7 +231,9 @@ COMMANDS = {
             "alpha", "length_penalty", "no_repeat_ngram",
         ),
     ),
-    "import": Command("Make a run of a Marian checkpoint.", ("input",)),
+    "import": Command("Make a run of a Marian checkpoint.", ("input",),
+        alone="start it once, and then train in many",
+    ),
     "visualize": Command(
         "Show where each head attends, as a page or a picture.",
         (

@@ -16,7 +16,6 @@ from jaxformer.exports.marian_import import read_marian
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.runs.config_files import ConfigRequest, parse_config
 from jaxformer.runs.workdir import Workdir
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import new_folder
 from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
@@ -34,10 +33,6 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
         raise InputError(
             "--config is missing; it says on which text and how the imported model "
             "is trained, for example --config=configs/parallel_text.py"
-        )
-    if processes.are_several():
-        raise InputError(
-            "--mode=import runs in one process; start it once, and then train in many"
         )
     logger.info("importing %s", input)
     checkpoint = read_marian(input)

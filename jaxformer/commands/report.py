@@ -22,8 +22,8 @@ from jaxformer.reports.translations import Text, describe_translations, unit_of
 from jaxformer.runs.config_files import RECORDED, ConfigRequest
 from jaxformer.runs.run import Run, open_run, plan_training
 from jaxformer.runs.texts import of_split, read_text
-from jaxformer.system import processes
 from jaxformer.system.files import require_output
+from jaxformer.system.first import once
 from jaxformer.training.log import METRICS_FILE, read_metrics, read_scores
 from jaxformer.training.loop import is_over
 from jaxformer.training.optimizer import make_schedule
@@ -43,11 +43,10 @@ def run(
     split: str,
     models: ModelChoice,
     options: TranslateRequest,
-) -> dict | None:
+) -> dict:
     """Write the page to `output` and its data beside it; returns where, and BLEU.
 
-    By default the page is report.html in the workdir. Of several processes all
-    translate and the first one writes.
+    By default the page is report.html in the workdir.
     """
     page_file = output or workdir / "report.html"
     workdirs = [workdir, *compare]
@@ -69,14 +68,12 @@ def run(
         describe(name, each, texts[name][0], text, examples, models, options)
         for name, each in runs.items()
     ]
-    if not processes.is_first():
-        return None
     found = report.gather(*zip(*described, strict=True), text, examples=examples)
     first = found["runs"][0]
     bleu = first["scores"]["bleu"] if first["scores"] else {}
     return {
         "output": str(page_file),
-        "json": str(report.write(found, page_file)),
+        "json": once(lambda: str(report.write(found, page_file))),
         "bleu": bleu.get("score"),
         "signature": bleu.get("signature"),
         "direction": first["direction"],
@@ -131,10 +128,9 @@ def describe(
         done, translator = evaluate(of_text, pairs, models, found)
         facts["checkpoint"] = models.checkpoint  # None: as the config says
         facts["parameters"] = parameter_count(translator.params[0])
-        if processes.is_first():
-            align = partial(aligned, translator) if translator.has_attention else None
-            tag_of = run.tokenizer.language_code
-            facts |= describe_translations(done, text, align, examples, tag_of)
+        align = partial(aligned, translator) if translator.has_attention else None
+        tag_of = run.tokenizer.language_code
+        facts |= describe_translations(done, text, align, examples, tag_of)
     metrics = read_metrics(folder)
     if run.workdir.corpus.exists():  # an imported model has none
         prepared = run.workdir.open_corpus()

@@ -19,14 +19,15 @@ from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.evaluation import published
 from jaxformer.evaluation.metrics import SCORERS
 from jaxformer.exports.model_card import text_name
+from jaxformer.models.sequence_model import parameter_hash
 from jaxformer.reports import reproduction
 from jaxformer.runs.config_files import ConfigRequest, Values
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import read_text
 from jaxformer.runs.workdir import Workdir, installed_versions
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import require_local, require_output, write_atomically
+from jaxformer.system.files import require_local, require_output
+from jaxformer.system.first import once, write_file
 from jaxformer.training.log import read_metrics
 
 logger = logging.getLogger(__name__)
@@ -82,15 +83,15 @@ def reproduce(
     ours, folder = config.values, Workdir(workdir)
     saved = folder.open_checkpoints()
     steps = ours["training"]["steps"]
-    finals = [each["step"] for each in read_metrics(workdir) if each["kind"] == "final"]
-    finals = processes.from_first(finals)
+    lines = once(lambda: read_metrics(workdir))
+    finals = [each["step"] for each in lines if each["kind"] == "final"]
     if saved.latest_step() != steps or steps not in finals:
         trained = train.run(config=config, workdir=workdir)
         if trained.get("stopped"):
             return {"row": row, **trained}
     this = open_run(workdir, config)
     this, text = read_text(this, **texts)
-    done, _ = evaluate(this, text, models, options.resolve(this.config))
+    done, translator = evaluate(this, text, models, options.resolve(this.config))
     # A run that was trained before may have other values of keys that may change. The
     # record has those of training, and the command has those of scoring.
     scored = {"training": CHOOSING, "data": ("test",)}
@@ -118,6 +119,7 @@ def reproduce(
     }
     result = {
         "row": row,
+        "parameters": parameter_hash(translator.params[0]),
         "text": text_name(this.config.data, "test"),
         "budget": budget,
         "ppl": done.scores["ppl"],
@@ -128,8 +130,7 @@ def reproduce(
         "hardware": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "versions": installed_versions(),
     }
-    if processes.is_first():
-        write_atomically(workdir / RECORD, json.dumps(result, indent=2) + "\n")
+    write_file(workdir / RECORD, json.dumps(result, indent=2) + "\n")
     found = reproduction.beside_ours(row, {str(workdir): result})
     logger.info("%s", reproduction.describe(found))
     return result
@@ -171,9 +172,10 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
     logger.info("%s", "\n".join(map(reproduction.describe, rows)))
     for each in published.NOT_COMPARABLE:
         logger.info("not comparable with any row: %s", each)
-    if output is not None and processes.is_first():
+    if output is not None:
         from jaxformer.reports import page  # its packages are optional
 
         values = {"rows": rows, "others": published.NOT_COMPARABLE, "scorers": SCORERS}
-        page.write(output, page.render("comparison.html", **values))
+        content = page.render("comparison.html", **values)
+        once(lambda: page.write(output, content))
     return {"rows": rows, "runs": len(results), "output": output and str(output)}

@@ -1,7 +1,6 @@
 """--mode=score: the log-probability that a model gives to translations."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from jaxformer.evaluation.evaluator import PairScorer
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.run import keep_compiled, load_parameters, open_run
 from jaxformer.runs.texts import read_text
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
+from jaxformer.system.first import print_lines
 from jaxformer.text.lines import read_lines
 from jaxformer.text.ragged import Ragged
 from jaxformer.training.sharding import batch_sharding, local_mesh
@@ -65,10 +64,8 @@ def run(
             found = {**name, "log_probability": score.log_probability}
             sums["tokens"] += len(score.pieces)
             sums["nll"] -= score.log_probability
-            written = json.dumps({**found, **score._asdict()}, ensure_ascii=False)
-            if processes.is_first():
-                sys.stdout.buffer.write(f"{written}\n".encode())
-        sys.stdout.buffer.flush()
+            found |= score._asdict()
+            print_lines([json.dumps(found, ensure_ascii=False)])
     elif parts := [part for pair in forcing.pairs(*sides) for part in pair]:
         tokens = TokenizedCorpus(*map(Ragged.of, zip(*parts, strict=True)))
         sums = PairScorer(this.model, this.config, tokens)(params)

@@ -13,7 +13,6 @@ from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.text.lines import read_lines
 
@@ -36,11 +35,6 @@ def run(
     options: TranslateRequest,
 ) -> dict:
     """Serve until asked to stop; return the numbers of requests and sentences."""
-    if processes.are_several():
-        raise InputError(
-            "--mode=serve is for one process; start one server a machine, each with "
-            "--num_processes=1, behind a load balancer"
-        )
     try:
         from jaxformer.serving.batching import MAX_ATTENTION_PIECES, Limits
         from jaxformer.serving.server import Service, listen

@@ -10,7 +10,8 @@ from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.run import keep_compiled, prepare_run
 from jaxformer.runs.trainer import Job, train_past_divergence
 from jaxformer.runs.workdir import Workdir
-from jaxformer.system import processes
+from jaxformer.system.errors import StoppedError
+from jaxformer.system.stopping import stop_requests
 
 logger = logging.getLogger(__name__)
 
@@ -20,16 +21,13 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
 
     A run that was asked to stop returns its step and "stopped".
     """
-    if not processes.are_several():
-        # If only process 0 used the cache, it would skip compiling and time out while
-        # the other processes compile.
-        keep_compiled()
+    keep_compiled(in_training=True)
     try:
-        with processes.stop_requests() as stop:
+        with stop_requests() as stop:
             stop.all_saved = True  # until the first update is made
             with prepare_run(workdir, config) as (this, prepared):
                 return train_past_divergence(Job(this, prepared, stop))
-    except processes.StoppedError:
+    except StoppedError:
         checkpoints = Workdir(workdir).open_checkpoints()
     saved = reversed(checkpoints.steps())
     step = next(filter(checkpoints.is_intact, saved), 0)

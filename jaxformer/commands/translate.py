@@ -20,8 +20,8 @@ from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
+from jaxformer.system.first import print_lines
 from jaxformer.text.lines import read_lines
 from jaxformer.text.stream import read_blocks
 
@@ -76,18 +76,15 @@ def run(
     if phrases:
         lines = read_each(phrases, count)
         given["phrases"] = (line.split("\t") for line in lines)
-    output = sys.stdout.buffer  # UTF-8 and \n, whatever the locale
     translated = 0
     for block in blocks:
         own = {name: list(islice(each, len(block))) for name, each in given.items()}
         found = translator.translate_all(block, **own, first=translated)
-        if processes.is_first():
-            written = best_texts(found)
-            if in_json:
-                written = [
-                    as_json(line, hypotheses, translator if alignment else None)
-                    for line, hypotheses in enumerate(found, start=translated + 1)
-                ]
-            output.writelines(f"{line}\n".encode() for line in written)
-            output.flush()
+        written = best_texts(found)
+        if in_json:
+            written = [
+                as_json(line, hypotheses, translator if alignment else None)
+                for line, hypotheses in enumerate(found, start=translated + 1)
+            ]
+        print_lines(written)
         translated += len(block)

@@ -14,25 +14,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from jaxformer.config.data import DataConfig
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.translator import Translator
+from jaxformer.models.sequence_model import parameter_hash
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_corpus, of_tag
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
+from jaxformer.system.first import once
 from jaxformer.system.progress import progress, track
 from jaxformer.text.append_only import GrowingCorpus, grow_corpus
 from jaxformer.text.languages import Languages
 from jaxformer.text.lines import read_lines
 from jaxformer.text.pairs import REASONS, PairFilter
-from jaxformer.text.stream import blocks_of
+from jaxformer.text.stream import blocks_of, in_shares
 
 logger = logging.getLogger(__name__)
 
@@ -81,28 +79,31 @@ def run(
         this.tokenizer, data, languages=found, least_log_probability=least
     )
     with ExitStack() as held:
-        written, lines, done = None, iter(()), (0, 0)
-        with processes.sharing_mistakes():
-            if processes.is_first():
-                text = measure(source)
-                made_with = {
-                    **text, "parameters": hash_parameters(translator.params),
-                    "tokenizer": this.tokenizer.hash, "direction": data.direction,
-                    "max_length": limit, "max_ratio": data.max_ratio,
-                    "dtypes": [model.dtype for model in translator.models],
-                    "languages": languages, "least_log_probability": least,
-                    **vars(translator.options),
-                }  # fmt: skip
-                del made_with["batch_tokens"]  # may be lowered if memory is short
-                names = data.source_language, data.target_language
-                opened = grow_corpus(
-                    output, [f"{STEM}.{name}" for name in names],
-                    lines=text["source_lines"], reasons=REASONS, made_with=made_with,
-                )  # fmt: skip
-                written = held.enter_context(opened)
-                done = written.report["lines"], written.report["of"]
-                lines = islice(read_lines(source), done[0], None)
-        translate_lines(lines, *processes.from_first(done), translator, rules, written)
+        written, lines = None, iter(())
+
+        def begin() -> tuple[int, int]:
+            nonlocal written, lines
+            text = measure(source)
+            made_with = {
+                **text, "parameters": parameter_hash(translator.params),
+                "tokenizer": this.tokenizer.hash, "direction": data.direction,
+                "max_length": limit, "max_ratio": data.max_ratio,
+                "dtypes": [model.dtype for model in translator.models],
+                "languages": languages, "least_log_probability": least,
+                **vars(translator.options),
+            }  # fmt: skip
+            del made_with["batch_tokens"]  # may be lowered if memory is short
+            names = data.source_language, data.target_language
+            opened = grow_corpus(
+                output, [f"{STEM}.{name}" for name in names],
+                lines=text["source_lines"], reasons=REASONS, made_with=made_with,
+            )  # fmt: skip
+            written = held.enter_context(opened)
+            lines = islice(read_lines(source), written.report["lines"], None)
+            return written.report["lines"], written.report["of"]
+
+        done = once(begin)
+        translate_lines(lines, *done, translator, rules, written)
     if written is None:
         return {}
     counts = {key: written.report[key] for key in ("lines", "kept", "dropped")}
@@ -137,15 +138,6 @@ def measure(source: Path) -> dict[str, Any]:
     return {"source": digest.hexdigest(), "source_lines": count}
 
 
-def hash_parameters(params: Any) -> str:
-    """Hash the names and values of parameters."""
-    digest = hashlib.sha256()
-    for path, leaf in jax.tree.leaves_with_path(params):
-        digest.update(jax.tree_util.keystr(path).encode())
-        digest.update(np.asarray(leaf).tobytes())
-    return digest.hexdigest()
-
-
 def translate_lines(
     lines: Iterator[str],
     done: int,
@@ -157,23 +149,22 @@ def translate_lines(
     """Translate the lines after the first `done` of `total`; process 0 writes them."""
     if done == total:
         return
-    workers = processes.count()
     with progress("translating", total, unit="lines", initial=done) as bar:
         for block in blocks_of(lines):
-            faults = processes.in_shares(rules.of_lines, block)
+            faults = in_shares(rules.of_lines, block)
             # A line that needs no translation becomes blank, and keeps its number.
             texts = [
                 "" if fault else line for line, fault in zip(block, faults, strict=True)
             ]
             found = translator.translate_all(
-                texts, first=done, report=lambda: bar.update(workers)
+                texts, first=done, report=lambda: bar.update()
             )
             pairs = [
                 (block[i], hypotheses[0])
                 for i, hypotheses in enumerate(found)
                 if not faults[i]
             ]
-            dropped = processes.in_shares(lambda share: faults_of(rules, share), pairs)
+            dropped = in_shares(lambda share: faults_of(rules, share), pairs)
             done += len(block)
             bar.update(done - bar.n)
             kept = [
@@ -182,9 +173,9 @@ def translate_lines(
                 if not fault
             ]
             sides = list(zip(*kept, strict=True)) or [(), ()]
-            with processes.sharing_mistakes():
-                if written is not None:
-                    written.append(len(block), sides, Counter([*faults, *dropped]))
+            counts = Counter([*faults, *dropped])
+            block_size = len(block)
+            once(lambda: written.append(block_size, sides, counts))  # noqa: B023
     if done != total:
         raise InputError(
             f"the source had {total} lines and has another number now: it changed "

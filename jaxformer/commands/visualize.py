@@ -15,9 +15,9 @@ from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag, read_text
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output
+from jaxformer.system.first import once
 from jaxformer.text.lines import decode_lines, read_lines
 
 ALTERNATIVES = 4  # of each sentence, if the beam is that wide
@@ -36,8 +36,8 @@ def run(
     view: str,
     models: ModelChoice,
     options: TranslateRequest,
-) -> dict | None:
-    """Write `output`, by default attention.html in the workdir, in process 0."""
+) -> dict:
+    """Write `output`, by default attention.html in the workdir."""
     file = output or workdir / "attention.html"
     numbers = heads.split(",") if heads is not None else []
     if not all(number.isdecimal() for number in numbers):
@@ -47,8 +47,6 @@ def run(
     n_best = min(ALTERNATIVES, options.resolve(this.config).beam_size)
     found = options.resolve(this.config, n_best=n_best)
     translator = open_translator(this, models, found)
-    if not processes.is_first():  # opening needs all of them
-        return None
     if reference is not None:
         _, (sources, targets) = read_text(this, source, reference, "test", found.tag)
     else:
@@ -59,12 +57,13 @@ def run(
     shown = AttentionView(attend(translator, sources, targets), title)
     if file.suffix != ".html" and len(shown.viewed) > 1:
         raise InputError(f"{file} shows one sentence; give one, or a page (.html)")
-    shown.save(
-        file, view=view, attention=attention, layer=layer,
-        heads=[*map(int, numbers)] or None,
-    )  # fmt: skip
-    return {
-        "output": str(file),
-        "sentences": len(shown.viewed),
-        "bytes": file.stat().st_size,
-    }
+
+    def save() -> int:
+        shown.save(
+            file, view=view, attention=attention, layer=layer,
+            heads=[*map(int, numbers)] or None,
+        )  # fmt: skip
+        return file.stat().st_size
+
+    size = once(save)
+    return {"output": str(file), "sentences": len(shown.viewed), "bytes": size}

@@ -107,6 +107,9 @@ class DataConfig(Section, name="data"):
         if self.tag and not re.fullmatch(TAG, self.tag):
             raise InputError(f"data.tag is {self.tag!r}; use a form such as >>de<<")
         self.parts  # noqa: B018 - raises for an invalid corpus
+        if self.corpus.startswith("builtin:"):
+            for split in filter(self.has_text, ("train", "dev", "test")):
+                self.pairs_of(split)
         require_plain("tag", [self.tag])
         require_plain("user_defined_symbols", self.user_defined_symbols)
         has_columns = self.corpora or self.corpus in ("jsonl", "parquet")

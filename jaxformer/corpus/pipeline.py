@@ -16,7 +16,6 @@ import numpy as np
 from jaxformer.batch import ALL_ROWS, Batch, Rows
 from jaxformer.corpus.plan import EpochPlan, Plan
 from jaxformer.corpus.store import TokenizedCorpus
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.text.ragged import concatenated_ranges
 
@@ -68,15 +67,19 @@ def examples_of(plan: Plan, seed: int, update: int) -> np.ndarray:
 
 
 def evaluation_batches(
-    corpus: TokenizedCorpus, plan: Plan, *, rows: Rows = ALL_ROWS
+    corpus: TokenizedCorpus,
+    plan: Plan,
+    *,
+    part: tuple[int, int] = (0, 1),
+    rows: Rows = ALL_ROWS,
 ) -> Iterator[Batch]:
     """Yield every pair of the corpus once, always in the same order.
 
-    Process p of n yields microbatches p, p + n, p + 2n, ....
+    `part` (p, n) yields microbatches p, p + n, p + 2n, ....
     """
     epoch_plan = plan.epoch(seed=0, epoch=0)
     indices = range(plan.microbatches_per_epoch)
-    for index in indices[processes.index() :: processes.count()]:
+    for index in indices[part[0] :: part[1]]:
         yield assemble(corpus, epoch_plan, index, rows=rows)
 
 

@@ -43,10 +43,10 @@ from jaxformer.corpus.survey import (
     survey_text,
     trained_tokenizer,
 )
+from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import new_folder, write_atomically, write_checksums
 from jaxformer.system.mirror import LOCAL, Mirror
-from jaxformer.system.processes import usable_cores
 from jaxformer.system.progress import progress
 from jaxformer.system.worker import ordered_map
 from jaxformer.text import sources

@@ -1,7 +1,7 @@
 """Searches that run at once on a CPU, each in a thread.
 
 The small operations of a search and its host work leave cores idle, which a second
-search uses: docs/speed_changes.md has figures.
+search uses: docs/speed.md has figures.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import jax
 from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.shapes import MOST_SLOTS
 from jaxformer.decoding.tasks import Task
-from jaxformer.system import processes
+from jaxformer.system.cores import usable_cores
 
 POLL = 0.1  # seconds between two calls of `check_stop`
 FEW = 16  # hypotheses, for which one search is faster: each reads all weights
@@ -28,8 +28,7 @@ def number_of_searches(mesh: jax.sharding.Mesh) -> int:
     """
     if mesh.size > 1 or mesh.devices.item().platform != "cpu":
         return 1
-    is_alone = not processes.are_several()
-    return 2 if is_alone and processes.usable_cores() > 1 else 1
+    return 2 if jax.process_count() == 1 and usable_cores() > 1 else 1
 
 
 class Searches:

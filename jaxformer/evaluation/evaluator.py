@@ -4,15 +4,12 @@ import dataclasses
 import functools
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxformer import grammar
-from jaxformer.config.data import DataConfig
 from jaxformer.config.sections import Config
 from jaxformer.corpus.pipeline import evaluation_batches
 from jaxformer.corpus.plan import make_plan
@@ -113,9 +110,12 @@ class PairScorer:
         Each process takes its share of the batches; all return the same sums.
         """
         own, mesh = np.zeros(len(LossSums._fields)), local_mesh()
-        batches = evaluation_batches(self._pairs, self._plan, rows=rows_here(mesh))
+        part = processes.index(), processes.count()
+        batches = evaluation_batches(
+            self._pairs, self._plan, part=part, rows=rows_here(mesh)
+        )
         with on_mesh(mesh):
-            total = -(-self._plan.microbatches_per_epoch // processes.count())
+            total = -(-self._plan.microbatches_per_epoch // part[1])
             for batch in track(batches, "scoring", total, unit="batches"):
                 sums = self._sums(params, put_batch(mesh, batch))
                 own += np.array(jax.device_get(sums), np.float64)
@@ -177,32 +177,3 @@ def tokenize_pairs(tokenizer: Tokenizer, text: Text) -> TokenizedCorpus:
         Ragged.of(tokenizer.encode(text.sources)),
         Ragged.of(tokenizer.encode_target(text.references)),
     )
-
-
-def report_phenomena(
-    data: DataConfig, translate: Callable[[Sequence[str]], list[str]]
-) -> None:
-    """Log the exact matches by phenomenon of grammar, on text that was not trained on.
-
-    Of several corpora it takes the first that is grammar. Does nothing without any.
-    """
-    corpora = (part.data for part in data.parts.values())
-    wanted = "builtin:grammar", "en-de"
-    data = next((d for d in corpora if (d.corpus, d.direction) == wanted), None)
-    if data is None:
-        return
-    for split in ("test", "unseen"):
-        right, total = Counter(), Counter()
-        pairs = list(grammar.generate(split, data.pairs_of("test"), data.seed))
-        translations = translate(
-            [f"{data.tag} {each.source}".strip() for each in pairs]
-        )
-        for pair, translation in zip(pairs, translations, strict=True):
-            names = ("", *pair.phenomena)  # "" counts all pairs
-            total.update(names)
-            right.update(names if translation == pair.target else ())
-        for name, count in sorted(total.items()):
-            line = f"  {name:<20} {right[name]:>5} of {count:>5}"
-            if not name:
-                line = f"{split}: {right[name]} of {count} translations exactly right"
-            logger.info("%s (%.1f %%)", line, 100 * right[name] / count)

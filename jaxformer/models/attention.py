@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.models.fused_attention import fused_attention, fused_attention_fits
+from jaxformer.models.kernels.attention import attend
 from jaxformer.models.layers import rotate, rotations
 from jaxformer.models.linear import Projection
-from jaxformer.models.local_attention import Neighbourhood, local_attention
+from jaxformer.models.local_attention import Neighbourhood
 from jaxformer.models.masks import MASKED
 
 Mask = jax.Array | Neighbourhood  # bool broadcastable to [B, H, T, S], or a rule
@@ -46,68 +46,16 @@ def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> ja
 
 
 def dot_product_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: Mask | None = None,
-    *,
-    may_fuse: bool = False,
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask | None = None
 ) -> jax.Array:
-    """Equation 1: softmax(Q K^T / sqrt(d_k)) V for every head at once.
+    """Compute softmax(Q K^T / sqrt(d_k)) V, equation 1, for every head at once.
 
     query [B, T, H, K], key [B, S, H, K], value [B, S, H, U], mask as in
-    `attention_weights`; a neighbourhood only for self-attention. `may_fuse` allows
-    cuDNN's kernel, which never stores the scores [B, H, T, S]. Returns [B, T, H, U] in
-    value's dtype.
+    `attention_weights`. Returns [B, T, H, U] in value's dtype. Models call its equal
+    `jaxformer.models.kernels.attention.attend`.
     """
-    if isinstance(mask, Neighbourhood):
-        return local_attention(query, key, value, mask)
-    if may_fuse and fused_attention_fits(query, key, value):
-        return fused_attention(query, key, value, mask)
-    return _attend(query, key, value, mask)
-
-
-@jax.custom_vjp
-def _attend(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
-) -> jax.Array:
-    """Equation 1 with a gradient that rounds no array [B, H, T, S] to bfloat16.
-
-    XLA then computes these arrays within the products that use them; for TPUs it writes
-    rounded ones in loops of their own.
-    """
-    return _attend_forward(query, key, value, mask)[0]
-
-
-def _attend_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
-) -> tuple[jax.Array, tuple]:
-    scores = attention_scores(query, key, mask)
-    exponentials = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
-    inverse = 1.0 / exponentials.sum(axis=-1, keepdims=True)  # [B, H, T, 1]
-    weights = (exponentials * inverse).astype(value.dtype)
-    heads = jnp.einsum("bhts,bshu->bthu", weights, value)
-    return heads, (query, key, value, mask, exponentials, inverse)
-
-
-def _attend_backward(kept: tuple, gradient: jax.Array) -> tuple:
-    query, key, value, mask, exponentials, inverse = kept
-    weights, scale = exponentials * inverse, query.shape[-1] ** -0.5
-    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
-    grad_weights = product("bthu,bshu->bhts", gradient, value)
-    mean = (grad_weights * weights).sum(axis=-1, keepdims=True)
-    grad_scores = weights * (grad_weights - mean)
-    if mask is not None:  # a query without keys has weights
-        grad_scores = jnp.where(mask, grad_scores, 0.0)
-    return (
-        (scale * product("bhts,bshk->bthk", grad_scores, key)).astype(query.dtype),
-        product("bhts,bthk->bshk", grad_scores, query * scale).astype(key.dtype),
-        jnp.einsum("bhts,bthu->bshu", weights.astype(value.dtype), gradient),
-        None,
-    )
-
-
-_attend.defvjp(_attend_forward, _attend_backward)
+    weights = attention_weights(query, key, mask).astype(value.dtype)
+    return jnp.einsum("bhts,bshu->bthu", weights, value)
 
 
 class MultiHeadAttention(nn.Module):
@@ -148,7 +96,7 @@ class MultiHeadAttention(nn.Module):
         query, key, value = self.projected(x, memory, positions)
         if self.is_mutable_collection("intermediates"):  # asked for
             self.sow("intermediates", "weights", attention_weights(query, key, mask))
-        return dot_product_attention(query, key, value, mask, may_fuse=self.may_fuse)
+        return attend(query, key, value, mask, may_fuse=self.may_fuse)
 
     def projected(
         self,

@@ -10,7 +10,7 @@ import jax
 from flax import linen as nn
 
 from jaxformer.config.settings import setting
-from jaxformer.models.layers import look_up
+from jaxformer.models.kernels.elementwise import look_up
 
 NAMES = ("embedding", "source_embedding", "output_embedding")
 

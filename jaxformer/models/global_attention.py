@@ -12,8 +12,8 @@ from jaxformer.models.attention import (
     Mask,
     MultiHeadAttention,
     attention_weights,
-    dot_product_attention,
 )
+from jaxformer.models.kernels.attention import attend
 from jaxformer.models.local_attention import Neighbourhood
 
 
@@ -36,6 +36,6 @@ class GlobalAttention(MultiHeadAttention, kw_only=True):
             others = attention_weights(*near[:2], mask)[:, :, self.first :]
             weights = jnp.concatenate([weights, others], axis=2)
             self.sow("intermediates", "weights", weights)
-        heads = dot_product_attention(*far, of_first)
-        others = dot_product_attention(*near, mask, may_fuse=self.may_fuse)
+        heads = attend(*far, of_first)
+        others = attend(*near, mask, may_fuse=self.may_fuse)
         return jnp.concatenate([heads, others[:, self.first :]], axis=1)

@@ -8,22 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from jaxformer.models.kernels.elementwise import relu
+from jaxformer.models.kernels.norm import layer_norm as fast_layer_norm
 from jaxformer.models.linear import Projection
 from jaxformer.models.shards import batch_shard
 
 Function = Callable[[jax.Array], jax.Array]
 
 
-@jax.custom_vjp
-def relu(x: jax.Array) -> jax.Array:
-    """max(0, x); the gradient needs the result alone, which the next product keeps."""
-    return jnp.maximum(x, 0)
-
-
-relu.defvjp(
-    lambda x: (relu(x),) * 2,
-    lambda y, gradient: (jnp.where(y > 0, gradient, jnp.zeros_like(gradient)),),
-)
 ACTIVATIONS = {"relu": relu, "swish": jax.nn.swish}
 
 
@@ -67,76 +59,18 @@ def rotate(
     return jnp.concatenate(turned, axis).astype(x.dtype)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_norm(
     x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
 ) -> jax.Array:
-    """Normalise x [..., D] over its last axis in float32; returns x's dtype.
+    """Normalise x [..., D] over its last axis in float32 (Ba et al. 2016).
 
-    Its gradient reads x once; that of the formula has sums that are zero.
+    Returns x's dtype. Models call its equal `jaxformer.models.kernels.norm.layer_norm`.
     """
-    return _layer_norm(x, scale, bias, epsilon)[0]
-
-
-def _layer_norm(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
-) -> tuple[jax.Array, tuple]:
     wide = x.astype(jnp.float32)
-    mean = wide.mean(axis=-1, keepdims=True)
-    variance = _mean_square(wide - mean)
-    inverse = jax.lax.rsqrt(variance + epsilon)
+    mean, variance = (f(wide, axis=-1, keepdims=True) for f in (jnp.mean, jnp.var))
     shape = (1,) * (x.ndim - 1) + (-1,)
-    y = (wide - mean) * inverse * scale.reshape(shape) + bias.reshape(shape)
-    return y.astype(x.dtype), (x, mean, inverse, scale)
-
-
-def _mean_square(x: jax.Array) -> jax.Array:
-    """Average the squares of x float32 [..., D] over its last axis: [..., 1]."""
-
-    def by_product(squares: jax.Array) -> jax.Array:
-        size = squares.shape[-1]
-        shares = jnp.full((size, 2), 1 / size)  # XLA would sum for a single column
-        return jnp.matmul(squares, shares, precision="highest")[..., :1]
-
-    # A TPU adds the mean to the product before the norm. For the squares, which need a
-    # pass of their own, its matrix unit is faster than sums, and as exact.
-    return jax.lax.platform_dependent(
-        jnp.square(x), tpu=by_product, default=partial(jnp.mean, axis=-1, keepdims=True)
-    )
-
-
-def _layer_norm_gradient(epsilon: float, kept: tuple, gradient: jax.Array) -> tuple:
-    x, mean, inverse, scale = kept
-    wide = gradient.astype(jnp.float32)
-    normal = (x.astype(jnp.float32) - mean) * inverse
-    others = tuple(range(x.ndim - 1))
-    scaled = wide * scale.reshape((1,) * len(others) + (-1,))
-    even = scaled.mean(axis=-1, keepdims=True)
-    along = (scaled * normal).mean(axis=-1, keepdims=True)
-    grad_x = inverse * (scaled - even - normal * along)
-    return grad_x.astype(x.dtype), (wide * normal).sum(others), wide.sum(others)
-
-
-layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def look_up(
-    table: jax.Array, ids: jax.Array, dtype: jax.typing.DTypeLike
-) -> tuple[jax.Array, jax.Array]:
-    """Look up rows of a table [V, D] by ids [B, L]; return [B, L, D] and the table.
-
-    The rows are those of the table in `dtype`. If later uses of the table take the one
-    returned here, the gradient of the rows is added to theirs in place. Otherwise XLA
-    would fill an array [V, D] for each use and add them up.
-    """
-    return jnp.take(table.astype(dtype), ids, axis=0), table
-
-
-look_up.defvjp(
-    lambda table, ids, dtype: (look_up(table, ids, dtype), ids),
-    lambda _, ids, grads: (grads[1].at[ids].add(grads[0]), None),
-)
+    normal = (wide - mean) * jax.lax.rsqrt(variance + epsilon)
+    return (normal * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype)
 
 
 def random_bits(
@@ -193,7 +127,7 @@ class LayerNorm(nn.Module):
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("norm",))
         scale = self.param("scale", ones, x.shape[-1:])
         bias = self.param("bias", zeros, x.shape[-1:])
-        return layer_norm(x, scale, bias, self.epsilon)
+        return fast_layer_norm(x, scale, bias, self.epsilon)
 
 
 def residual_gain(sublayers: int) -> float:

@@ -1,6 +1,5 @@
-"""The linear maps of attention and feed-forward, laid out for their gradient."""
+"""The linear maps of attention and feed-forward."""
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -8,38 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.models.mixed_precision import transposed
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def multiply(x: jax.Array, matrix: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-    """Multiply x [B, L, M] by a matrix [M, N], both cast to `dtype`: [B, L, N].
-
-    The result has x's dtype. The matrix's gradient is x^T dy. For JAX's (dy^T x)^T XLA
-    transposes copies of dy and of the result on CPUs.
-    """
-    factors = x.astype(dtype), matrix.astype(dtype)
-    return jnp.matmul(*factors, preferred_element_type=x.dtype)
-
-
-def _backward(
-    dtype: jax.typing.DTypeLike, kept: tuple[jax.Array, ...], gradient: jax.Array
-) -> tuple:
-    (x, matrix), result = kept, gradient.dtype
-    product = functools.partial(jnp.einsum, preferred_element_type=result)
-    x, gradient = x.astype(dtype), gradient.astype(dtype)
-    grad_x = product("bln,mn->blm", gradient, matrix.astype(dtype))
-    if x.dtype != result:  # on CPUs, see `mixed_precision`
-        rows = gradient.reshape(-1, gradient.shape[-1])
-        grad_matrix = product("mr,rn->mn", transposed(x), rows)
-    else:
-        grad_matrix = jax.lax.dot_general(x, gradient, (((0, 1), (0, 1)), ((), ())))
-    return grad_x, grad_matrix.astype(matrix.dtype)
-
-
-multiply.defvjp(
-    lambda x, matrix, dtype: (multiply(x, matrix, dtype), (x, matrix)), _backward
-)
+from jaxformer.models.kernels.linear import multiply
 
 
 class Projection(nn.Module):

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.models.attention import MultiHeadAttention, dot_product_attention
+from jaxformer.models.attention import MultiHeadAttention
+from jaxformer.models.kernels.attention import attend
 
 
 class ProjectedAttention(MultiHeadAttention, kw_only=True):
@@ -45,4 +46,4 @@ class ProjectedAttention(MultiHeadAttention, kw_only=True):
             return jnp.einsum("ms,bshk->bmhk", matrix, jnp.where(is_real, x, 0))
 
         keys, values = mixed("key_mixture", key), mixed("value_mixture", value)
-        return dot_product_attention(query, keys, values, may_fuse=self.may_fuse)
+        return attend(query, keys, values, may_fuse=self.may_fuse)

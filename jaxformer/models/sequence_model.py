@@ -4,10 +4,12 @@ A model holds no parameters. Its methods are pure functions of (parameters, arra
 use inside `jax.jit`. Shapes use the alphabet of `jaxformer.models.attention`.
 """
 
+import hashlib
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from jaxformer.batch import Batch
@@ -194,6 +196,15 @@ def step_logits(
 def parameter_count(params: Parameters) -> int:
     """Count the numbers in a pytree of arrays or abstract arrays."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def parameter_hash(params: Parameters) -> str:
+    """Hash the names and the values of parameters."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree.leaves_with_path(params):
+        digest.update(jax.tree_util.keystr(path).encode())
+        digest.update(np.ascontiguousarray(leaf).data)
+    return digest.hexdigest()
 
 
 def pad(x: jax.Array, before: int, after: int, *, axis: int) -> jax.Array:

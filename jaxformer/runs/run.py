@@ -27,9 +27,9 @@ from jaxformer.models.sequence_model import Model
 from jaxformer.runs.agreement import require_one_folder, require_one_run
 from jaxformer.runs.config_files import RECORDED, ConfigRequest
 from jaxformer.runs.workdir import Record, Workdir
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import cache_folder
+from jaxformer.system.first import in_others, once
 from jaxformer.system.progress import progress
 from jaxformer.tokens import Tokenizer
 from jaxformer.training.checkpoint import Checkpoints
@@ -75,26 +75,30 @@ def prepare_run(
     with folder.owned():
         record = folder.recorded()
         config = _resolve(folder, request, record)
-        with processes.sharing_mistakes():
-            if processes.is_first():  # it writes what the others then open
-                require_installed(config.training.trackers)
-                tokenizer = folder.given_tokenizer(config, record)
-                is_trained = folder.has_checkpoints()
-                trained_text = record.text if is_trained else None
-                prepared = prepare(
-                    config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline,
-                    trained_text=trained_text, mirror=folder.mirror,
-                )  # fmt: skip
-                if not is_trained:  # else training does when it resumes
-                    folder.write_record(
-                        config, prepared.tokenizer, prepared.report["text"]
-                    )
-                folder.mirror.push(folder.corpus)
+        prepared: PreparedCorpus | None = None
+
+        def write() -> None:
+            nonlocal prepared
+            require_installed(config.training.trackers)
+            tokenizer = folder.given_tokenizer(config, record)
+            is_trained = folder.has_checkpoints()
+            prepared = prepare(
+                config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline,
+                trained_text=record.text if is_trained else None, mirror=folder.mirror,
+            )  # fmt: skip
+            if not is_trained:  # else training does when it resumes
+                text = prepared.report["text"]
+                folder.write_record(config, prepared.tokenizer, text)
+            folder.mirror.push(folder.corpus)
+
+        def open_written() -> None:
+            nonlocal prepared
+            folder.mirror.refresh()
+            prepared = folder.open_corpus()
+
+        once(write)
         require_one_folder(folder)
-        with processes.sharing_mistakes():
-            if not processes.is_first():
-                folder.mirror.refresh()
-                prepared = folder.open_corpus()
+        in_others(open_written)
         require_one_run(config, prepared)
         yield _make_run(folder, config, prepared.tokenizer, record), prepared
 
@@ -123,7 +127,7 @@ def open_run(
     if dtype == "auto":
         keep_compiled()
         model = _make_run(folder, config, tokenizer, record).model
-        dtype = processes.from_first(fastest_dtype(model))
+        dtype = once(lambda: fastest_dtype(model))
     if dtype is not None:
         model = dataclasses.replace(config.model, dtype=dtype)
         config = dataclasses.replace(config, model=model)
@@ -282,9 +286,12 @@ def _is_count(word: str) -> bool:
     return word.isdecimal() and len(word) < 20  # Python refuses very long numbers
 
 
-def keep_compiled() -> None:
+def keep_compiled(*, in_training: bool = False) -> None:
     """Keep compiled programs, by default in the user's cache folder."""
-    if jax.config.jax_compilation_cache_dir:
+    # Process 0 alone writes the cache. In training it would then skip compiling, and
+    # time out while the other processes compile.
+    is_shared = in_training and jax.process_count() > 1
+    if jax.config.jax_compilation_cache_dir or is_shared:
         return
     folder = cache_folder("")
     with contextlib.suppress(OSError):  # without a folder every process compiles

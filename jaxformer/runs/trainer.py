@@ -7,7 +7,7 @@ ends with a report, or resumes before the divergence and skips its data.
 import dataclasses
 import logging
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from jaxformer.config.sections import BEST_BY, Config
 from jaxformer.corpus.pipeline import examples_of, updates
 from jaxformer.corpus.prepared import PreparedCorpus
-from jaxformer.evaluation.evaluator import report_phenomena
-from jaxformer.models.sequence_model import parameter_count
+from jaxformer.models.sequence_model import parameter_count, parameter_hash
 from jaxformer.runs.open import make_dev_evaluators
 from jaxformer.runs.run import (
     Run,
@@ -28,10 +27,9 @@ from jaxformer.runs.run import (
     warn_of_update_size,
 )
 from jaxformer.runs.warm_start import new_state
-from jaxformer.system import processes
-from jaxformer.system.errors import InputError
-from jaxformer.system.files import write_atomically
-from jaxformer.system.processes import StoppedError, StopRequests
+from jaxformer.system.errors import InputError, StoppedError
+from jaxformer.system.first import once, write_file
+from jaxformer.system.stopping import StopRequests
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.divergence import diagnose_update
@@ -131,9 +129,9 @@ def forget_lost_best(checkpoints: Checkpoints, name: str) -> None:
 def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> dict:
     """Train and evaluate the result. Raises StoppedError and DivergedError."""
     run, training = job.run, job.run.config.training
-    if processes.is_first():
-        step = int(state.step)
-        record_config(job, step, is_over(step, checkpoints.scores, training))
+    step = int(state.step)
+    has_ended = is_over(step, checkpoints.scores, training)
+    once(lambda: record_config(job, step, has_ended))
     folder = run.workdir.path / "profile"
     with (
         MetricsLog(
@@ -257,8 +255,8 @@ def validate(
 ) -> dict[str, Any]:
     """Translate and score the validation texts; log scores and a few samples.
 
-    Returns the scores of the first text. Of several texts, those of all follow as
-    NAME/SCORE, and their means as mean/SCORE.
+    Returns the scores of the first text, and the hash of the parameters. Of several
+    texts, the scores of all follow as NAME/SCORE, and their means as mean/SCORE.
     """
     with job.stop.stopping_at_once():  # an evaluated step is saved before
         params = sharding.copy_to(sharding.local_mesh(), params)
@@ -280,6 +278,7 @@ def validate(
             )
     scores = {name: done.scores for name, done in found.items()}
     first, *others = scores.values()
+    first = {**first, "parameters": parameter_hash(params)}
     if not others:
         return first
     mean = {
@@ -299,11 +298,26 @@ def evaluate_result(job: Job, log: MetricsLog, step: int) -> dict[str, Any]:
     scores = validate(job, step, params, under_all=True)
     log.record(step, "final", scores)
     first = next(iter(job.evaluators.values()))
-    report_phenomena(job.run.config.data, lambda text: first.translate(params, text))
+    report_grammar(job, lambda text: first.translate(params, text))
     reported = ("loss", "nll", "ppl", "bleu", "signature", "direction")
     speed = {"tokens_per_second": round(log.tokens_per_second, 1)}
     several = [key for key in scores if "/" in key]
     return {key: scores[key] for key in (*reported, *several)} | speed
+
+
+def report_grammar(job: Job, translate: Callable[[Sequence[str]], list[str]]) -> None:
+    """Log the exact matches of the first corpus that is the built-in grammar, if any.
+
+    The grammar itself says what is right from English to German.
+    """
+    wanted = "builtin:grammar", "en-de"
+    for data in (part.data for part in job.run.config.data.parts.values()):
+        if (data.corpus, data.direction) == wanted and data.test:
+            from jaxformer.grammar.exact_matches import report_exact_matches
+
+            pairs = data.pairs_of("test")
+            report_exact_matches(translate, pairs=pairs, seed=data.seed, tag=data.tag)
+            return
 
 
 def describe_divergence(job: Job, state: TrainState) -> str:
@@ -317,15 +331,13 @@ def describe_divergence(job: Job, state: TrainState) -> str:
     step, position = int(state.step) + 1, int(state.data_position)
     finding = diagnose_update(run.model, state, next(job.updates(position)), training)
     file = run.workdir.path / f"diverged_at_step_{step}.tsv"
-    with processes.sharing_mistakes():
-        if processes.is_first():
-            decoders = run.tokenizer.sides[0].decode, run.tokenizer.decode
-            sides = list(zip(job.prepared.train, decoders, strict=True))
-            lines = [
-                "\t".join(decode(side[index].tolist()) for side, decode in sides) + "\n"
-                for index in examples_of(job.plan, training.seed, position)
-            ]
-            write_atomically(file, "".join(lines))
+    decoders = run.tokenizer.sides[0].decode, run.tokenizer.decode
+    sides = list(zip(job.prepared.train, decoders, strict=True))
+    lines = [
+        "\t".join(decode(side[index].tolist()) for side, decode in sides) + "\n"
+        for index in examples_of(job.plan, training.seed, position)
+    ]
+    write_file(file, "".join(lines))
     return (
         f"training diverged: {bad} updates in a row without finite loss and gradient, "
         f"the first of them step {step} at data position {position}; in its microbatch "

@@ -25,6 +25,13 @@ class DamagedError(InputError):
     """A file that is missing or does not have its checksum."""
 
 
+class StoppedError(BaseException):
+    """The run was asked to stop, and all processes agreed to stop.
+
+    Like KeyboardInterrupt it is no Exception, so that libraries do not catch it.
+    """
+
+
 class LostConnectionError(InputError):
     """An object store that could not be reached for a while: exit code EXIT_LOST."""
 

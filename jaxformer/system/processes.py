@@ -3,14 +3,11 @@
 With one process every function returns at once, so callers need no special case.
 """
 
-import functools
 import json
-import logging
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,18 +17,9 @@ from jax.experimental import multihost_utils
 
 from jaxformer.system.errors import InputError, LostConnectionError
 from jaxformer.system.lost_peers import LAST_SECONDS, PEERS
+from jaxformer.system.supervisor import explain_abort
 
-logger = logging.getLogger(__name__)
-
-RAISE_AGAIN_SECONDS = 0.1  # until an exception is raised again that Python dropped
 _RESUME = "start all processes again to resume from the newest checkpoint"
-
-
-class StoppedError(BaseException):
-    """The run was asked to stop, and all processes agreed to stop.
-
-    Like KeyboardInterrupt it is no Exception, so that libraries do not catch it.
-    """
 
 
 def join(
@@ -60,7 +48,7 @@ def join(
     _check(*flags)
     # A lost peer is reported to the others instead of aborting them: see `Peers.watch`.
     jax.config.update("jax_enable_recoverability", True)
-    PEERS.explain_abort(
+    explain_abort(
         f"not all processes connected within {join_timeout} s (--join_timeout); start "
         "all of them with the same address of process 0"
     )
@@ -75,7 +63,6 @@ def join(
     except (ValueError, RuntimeError) as error:
         _check_alone(flags, error)
         jax.config.update("jax_enable_recoverability", False)
-        PEERS.explain_abort(None)
         return
     PEERS.name = f"process {jax.process_index()}: "
     PEERS.watch(peer_timeout, _RESUME)
@@ -128,7 +115,7 @@ def _check_alone(flags: tuple, error: Exception) -> None:
 
 def leave() -> None:
     """Return when all processes have finished: none of them counts as lost."""
-    PEERS.is_ending.set()
+    PEERS.leave()
     if are_several():
         multihost_utils.sync_global_devices("leave")
 
@@ -168,12 +155,6 @@ def is_first() -> bool:
     return index() == 0
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    can_tell = hasattr(os, "sched_getaffinity")  # macOS cannot
-    return len(os.sched_getaffinity(0)) if can_tell else os.cpu_count()
-
-
 def gather(value: Any) -> list[Any]:
     """The `value` of each process, in their order; JSON must be able to hold it."""
     if not are_several():
@@ -188,17 +169,6 @@ def gather(value: Any) -> list[Any]:
 def from_first(value: Any) -> Any:
     """The `value` of process 0, for all; JSON must be able to hold it."""
     return gather(value if is_first() else None)[0]
-
-
-def in_shares(function: Callable[[list], list], items: Sequence) -> list:
-    """Apply a function to each process's share of the items; return all its results.
-
-    It gets a list and returns one of the same length, which JSON must be able to hold.
-    """
-    results = [None] * len(items)
-    for number, found in enumerate(gather(function(list(items[index() :: count()])))):
-        results[number :: count()] = found
-    return results
 
 
 @contextmanager
@@ -217,105 +187,3 @@ def sharing_mistakes() -> Iterator[None]:
         fault = [isinstance(error, LostConnectionError), str(error)]
     for is_lost, each in filter(None, gather(fault)):
         raise LostConnectionError(each) if is_lost else InputError(each)
-
-
-class StopRequests:
-    """Whether SIGTERM or Ctrl-C has asked to stop; all processes get the same answer.
-
-    A second Ctrl-C interrupts at once. While all updates are on disk (`all_saved`) and
-    there is one process, a signal raises StoppedError as soon as Python handles it.
-    While XLA compiles, that is at once with jaxlib 0.10, and after the compile of that
-    program with later versions.
-    """
-
-    def __init__(self) -> None:
-        self.signal: str | None = None
-        self.all_saved = False
-        self._calls = 0  # of `reached`; JAX agrees on the call at which all stop
-
-    def reached(self) -> bool:
-        """Whether to stop here. All processes call this equally often."""
-        self._calls += 1
-        if not are_several():
-            return self.signal is not None
-        return multihost_utils.reached_preemption_sync_point(self._calls)
-
-    def check(self) -> None:
-        """Raise StoppedError if all processes stop here."""
-        if self.reached():
-            raise StoppedError
-
-    @contextmanager
-    def stopping_at_once(self) -> Iterator[None]:
-        """Let a stop within the block, or already asked for, raise StoppedError."""
-        if not are_several():
-            self.check()
-        before, self.all_saved = self.all_saved, True
-        try:
-            yield
-        finally:
-            self.all_saved = before
-
-    def _note(self, number: int, _: object) -> None:
-        first = self.signal is None
-        self.signal = self.signal or signal.Signals(number).name
-        if number == signal.SIGINT and not first:
-            raise KeyboardInterrupt
-        if self.all_saved and not are_several():
-            _raise_until_handled(StoppedError)
-        elif number != signal.SIGALRM:
-            logger.warning("%s: stopping at the next step", self.signal)
-        if are_several():  # tell JAX, which waits for SIGTERM
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-@contextmanager
-def stop_requests() -> Iterator[StopRequests]:
-    """Take SIGTERM and Ctrl-C as requests to stop within the block."""
-    requests = StopRequests()
-    # With several processes JAX handles SIGTERM and informs all of them.
-    numbers = [] if are_several() else [signal.SIGTERM]
-    with _handling(requests._note, *numbers):
-        yield requests
-
-
-@contextmanager
-def interrupts() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt within the block until it has an effect."""
-    with _handling(lambda *_: _raise_until_handled(KeyboardInterrupt)):
-        yield
-
-
-@contextmanager
-def _handling(
-    handler: Callable[[int, object], None], *numbers: signal.Signals
-) -> Iterator[None]:
-    """Handle signals, and the alarm of `_raise_until_handled`, within the block."""
-    _silence()
-    numbers += (signal.SIGINT, signal.SIGALRM)
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
-def _raise_until_handled(error: type[BaseException]) -> None:
-    """Raise `error` in a handler; again, if the handler interrupted a callback.
-
-    Python drops exceptions of callbacks, such as that of JAX in garbage collection.
-    """
-    if not isinstance(sys.exc_info()[1], error):
-        signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_SECONDS)
-        raise error
-
-
-@functools.cache
-def _silence() -> None:
-    """Drop Python's report of an exception that `_raise_until_handled` raises again."""
-    report, dropped = sys.unraisablehook, (StoppedError, KeyboardInterrupt)
-    sys.unraisablehook = lambda failed: (
-        isinstance(failed.exc_value, dropped) or report(failed)
-    )

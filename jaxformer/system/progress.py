@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -47,6 +47,24 @@ class _LastLine(logging.Filter):
 
 
 LAST_LINE = _LastLine()
+_checks: list[Callable[[], None]] = []  # called whenever work advances
+
+
+@contextmanager
+def checked(check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` in the block whenever work begins or advances; it may raise."""
+    _checks.append(check)
+    try:
+        yield
+    finally:
+        _checks.remove(check)
+
+
+def _check() -> None:
+    for check in _checks:
+        check()
+
+
 _active: list["_Work"] = []  # the last one, within the others, is reported
 
 
@@ -60,6 +78,7 @@ class _Work:
 
     def update(self, n: int = 1) -> None:
         self.n += n
+        _check()
 
     def __str__(self) -> str:
         taken = time.time() - self.start
@@ -85,7 +104,13 @@ class _Work:
                 logger.info("%s", str(self))
 
 
-Progress = _Work | tqdm  # `update(n)` counts items, `n` are those counted
+class _Bar(tqdm):
+    def update(self, n: float = 1) -> bool | None:
+        _check()
+        return super().update(n)
+
+
+Progress = _Work | _Bar  # `update(n)` counts items, `n` are those counted
 
 
 def draws_bars() -> bool:
@@ -111,11 +136,12 @@ def progress(
     there is a `total`; with `is_announced` also after a second. On a terminal a bar
     shows the items, if they have a `unit`; `bar` are options of tqdm for it.
     """
+    _check()
     if unit and draws_bars():
         options = {"delay": DELAY, "leave": False, "dynamic_ncols": True, **bar}
         with (
             logging_redirect_tqdm(),
-            tqdm(
+            _Bar(
                 desc=what, total=total, unit=f" {unit}", initial=initial, **options
             ) as drawn,
         ):

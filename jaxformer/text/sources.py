@@ -8,7 +8,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxformer import grammar
 from jaxformer.config.data import DataConfig
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import file_name
@@ -206,6 +205,8 @@ def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:
             "the built-in corpus is English-German: set data.source_language and "
             f"data.target_language to en and de, not {config.direction}"
         )
+    from jaxformer import grammar  # which other text does not need
+
     count = config.pairs_of("test" if split == "unseen" else split)
     step = 1 if config.direction == "en-de" else -1
     pairs = grammar.generate(split, count, config.seed)

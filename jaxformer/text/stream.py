@@ -3,11 +3,12 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
 from jaxformer.system import processes
+from jaxformer.system.first import once
 from jaxformer.text.lines import decode_lines
 
 BLOCK_LINES = 10_000  # enough to sort by length well, in bounded memory
@@ -62,11 +63,19 @@ def blocks_of(lines: Iterator[str]) -> Iterator[list[str]]:
     return shared(iter(lambda: list(islice(lines, most)), []))
 
 
+def in_shares(function: Callable[[list], list], items: Sequence) -> list:
+    """Apply a function to each process's share of the items; return all its results.
+
+    It gets a list and returns one of the same length, which JSON must be able to hold.
+    """
+    results, count = [None] * len(items), processes.count()
+    own = function(list(items[processes.index() :: count]))
+    for number, found in enumerate(processes.gather(own)):
+        results[number::count] = found
+    return results
+
+
 def shared(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
     """Yield the blocks of process 0 to all processes, with its mistakes."""
-    while True:
-        with processes.sharing_mistakes():
-            found = next(blocks, [])
-        if not (found := processes.from_first(found)):
-            return
+    while found := once(lambda: next(blocks, [])):
         yield found

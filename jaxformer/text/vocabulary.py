@@ -5,7 +5,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -22,6 +22,7 @@ from jaxformer.text.sources import Pair
 from jaxformer.text.tokenizer import Tokenizer, pair_of
 from jaxformer.tokens import BOS, EOS, PAD, UNK
 
+POLL = 0.2  # seconds between two looks for a request to stop
 LONGEST = 4192  # bytes of a sentence that SentencePiece trains on by default
 RESERVED = "<pad>", "<unk>", "<s>", "</s>"  # its pieces of the reserved ids
 
@@ -198,7 +199,9 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
             eos_id=EOS,
             minloglevel=2,  # errors only
         )
-        with progress("training the vocabulary"):
+        with progress("training the vocabulary") as work:
+            while wait([training], POLL).not_done:
+                work.update(0)
             training.result()
     except RuntimeError as error:
         too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))

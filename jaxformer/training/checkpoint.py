@@ -17,11 +17,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.system import processes
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, StoppedError
+from jaxformer.system.first import once
 from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.training.checkpoint_files import (
     Writer,
+    are_several,
     find_damage,
     is_scheduled,
     read,
@@ -66,7 +67,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._written = self._scan()  # the same for all processes at any time
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind not in (None, processes.StoppedError):
+        if kind not in (None, StoppedError):
             # Of several processes only this one may be here. It reports that error.
             with contextlib.suppress(InputError, OSError, ValueError):
                 if self._writer is not None:
@@ -195,7 +196,10 @@ class Checkpoints(contextlib.AbstractContextManager):
             return jax.tree.map(lambda leaf: leaf / np.float32(len(used)), total)
 
         paths = [self._path(step) for step in used]
-        found = kept_average(paths, field, average, is_damaged=self._find_damage)
+        if are_several():  # they must read alike
+            found = average()
+        else:
+            found = kept_average(paths, field, average, is_damaged=self._find_damage)
         level = logging.INFO if len(used) == count else logging.WARNING
         what = f"averaged {len(used)} of the {count} checkpoints asked for"
         logger.log(level, "%s: steps %s", what, _join(used))
@@ -214,13 +218,13 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _scan(self) -> dict[int, bool]:
         """Steps with a checkpoint on disk, as process 0 finds them."""
         paths = [path for path in self.directory.glob("*/") if path.name.isdecimal()]
-        pairs = []
-        with processes.sharing_mistakes():
-            if processes.is_first():
-                pairs = [
-                    (int(path.name), is_scheduled(path, self._mirror)) for path in paths
-                ]
-        return dict(map(tuple, processes.from_first(pairs)))
+
+        def read() -> list[tuple[int, bool]]:
+            return [
+                (int(path.name), is_scheduled(path, self._mirror)) for path in paths
+            ]
+
+        return dict(map(tuple, once(read)))
 
     def _read_field(self, step: int, field: str) -> Any:
         self.wait()  # an incomplete checkpoint would seem damaged

@@ -27,6 +27,7 @@ from jaxformer.system.errors import DamagedError, InputError
 from jaxformer.system.files import CHECKSUMS, verify_checksums, write_checksums
 from jaxformer.system.mirror import LOCAL, Mirror
 
+are_several = processes.are_several
 UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
 _UPLOAD = 24 * 3600  # seconds that saving, with the upload, may take
 _OFF_SCHEDULE = {"scheduled": False}  # metadata of a checkpoint

@@ -1,7 +1,7 @@
 """The last average of checkpoints of each run, kept in the user's cache folder.
 
 Opening a checkpoint array by array takes longer than translating a few sentences
-(docs/speed_changes.md), and an average opens several.
+(docs/speed.md), and an average opens several.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxformer.system import processes
 from jaxformer.system.files import CHECKSUMS, cache_folder, write_atomically
 from jaxformer.training.checkpoint_files import find_damage
 
@@ -34,10 +33,10 @@ def kept_average(
     The file begins with the digest of its content, of `field`, and of the checkpoints'
     checksums, so a damaged file and another average are made anew. So is that of
     damaged checkpoints, for `make` to refuse. The file is one of the folder of the
-    checkpoints; of several processes none has one. A cache that cannot be written is
+    checkpoints. A cache that cannot be written is
     no error. Raises RemovedError for checkpoints that are gone.
     """
-    if processes.are_several() or len(checkpoints) == 1:
+    if len(checkpoints) == 1:
         return make()
     folder = cache_folder("averages")
     file = folder / hashlib.sha256(bytes(checkpoints[0].parent)).hexdigest()

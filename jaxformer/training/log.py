@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from jaxformer.system import processes
+from jaxformer.system import first
 from jaxformer.system.files import write_atomically
 from jaxformer.system.progress import draws_bars, progress
 from jaxformer.training.loss import averages
@@ -78,12 +78,16 @@ def score_by(name: str, values: Mapping[str, Any]) -> float:
 
 def read_scores(workdir: Path, name: str) -> dict[int, float]:
     """`score_by` by step, of the evaluations in training; as process 0 reads them."""
-    scores = [
-        (line["step"], score_by(name, line))
-        for line in read_metrics(workdir)
-        if line.get("kind") == "eval" and isinstance(line.get(name, ""), float | None)
-    ]
-    return dict(map(tuple, processes.from_first(scores)))
+
+    def read() -> list[tuple[int, float]]:
+        return [
+            (line["step"], score_by(name, line))
+            for line in read_metrics(workdir)
+            if line.get("kind") == "eval"
+            and isinstance(line.get(name, ""), float | None)
+        ]
+
+    return dict(map(tuple, first.once(read)))
 
 
 class MetricsLog(contextlib.ExitStack):
@@ -113,7 +117,7 @@ class MetricsLog(contextlib.ExitStack):
         `config` and the numbers of the lines if `trackers` names it.
         """
         super().__init__()
-        self._path, writes = workdir / METRICS_FILE, processes.is_first()
+        self._path, writes = workdir / METRICS_FILE, first.is_here()
         if writes and self._path.exists():
             kept = [line for line in _read(self._path)[0] if line["step"] <= start_step]
             text = "".join(map(encode, kept)).encode()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.models.mixed_precision import transposed
+from jaxformer.models.kernels.mixed_precision import transposed
 from jaxformer.training.loss import LossSums, sums_of_rows
 
 

@@ -9,7 +9,6 @@ import jax
 
 from jaxformer.batch import Batch
 from jaxformer.config.sections import TrainingConfig
-from jaxformer.system import processes
 from jaxformer.training.step import Report, TrainState
 
 logger = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ def profiled(
     `step` updates have been made. Of several processes the first one writes, its own
     devices and threads. A run that ends earlier writes the updates that it made.
     """
-    if "profile" not in config.trackers or not processes.is_first():
+    if "profile" not in config.trackers or jax.process_index():
         yield train_step
         return
     first = first_traced(step, config)

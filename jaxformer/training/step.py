@@ -15,6 +15,7 @@ import optax
 from jaxformer.batch import Batch
 from jaxformer.config.sections import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
+from jaxformer.training.conditional import updated_if
 from jaxformer.training.frozen import merged, trainable
 from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
@@ -135,18 +136,8 @@ def apply_gradients(
             ema = jax.tree.map(lambda old, new: new + decay * (old - new), ema, params)
         return state._replace(params=params, opt_state=opt_state, ema=ema)
 
-    # XLA for CPUs would copy all parameters and moments to select between new and old
-    # ones. XLA for GPUs gathers on each device all that a branch returns.
     with jax.named_scope("optimizer"):
-        state = jax.lax.platform_dependent(
-            state,
-            cuda=lambda state: jax.tree.map(
-                lambda new, old: jnp.where(is_good, new, old), update(state), state
-            ),
-            default=lambda state: jax.lax.cond(
-                is_good, update, lambda state: state, state
-            ),
-        )
+        state = updated_if(is_good, update, state)
     is_bad = runs & ~is_good
     sums = jax.tree.map(lambda x: jnp.where(is_good, x, 0.0), total.sums)
     state = state._replace(

@@ -39,12 +39,12 @@ def test_a_run_that_is_killed_and_stopped_equals_an_undisturbed_one(capsys):
 def test_what_differs_is_named(tmp_path):
     """A leaf by one bit, a metric, what one side lacks, a step that is there twice."""
     same, again, other = (tmp_path / name for name in ("same", "again", "other"))
-    left = faults.remains(write_run(same))
-    assert faults.differences(left, faults.remains(write_run(again))) == []
+    left = faults.remains(write_run(same), {})
+    assert faults.differences(left, faults.remains(write_run(again), {})) == []
     moment = float(np.nextafter(np.float32(0.5), np.float32(1)))
-    right = faults.remains(write_run(other, moment=moment, loss=2.75))
+    right = faults.remains(write_run(other, moment=moment, loss=2.75), {})
     del right["seed"]
     names = ["opt_state/0/mu/bias", "seed", "train 1 loss"]
     assert faults.differences(left, right) == names
     write_metrics(again, 2.5, 2.5)
-    assert faults.differences(left, faults.remains(again)) == ["lines of metrics"]
+    assert faults.differences(left, faults.remains(again, {})) == ["lines of metrics"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import decode, faults, harness, load, scaling, train
+from benchmarks import decode, faults, harness, load, startup, train
 
 
 def test_figures_compare_rates_within_a_round(capsys):
@@ -25,11 +25,10 @@ def test_figures_compare_rates_within_a_round(capsys):
     assert lines[4] == "| b | ours | 2.000 | 0 % | 4,500.0 | 0 % | - |"
 
 
-def test_turns_are_taken_in_order(monkeypatch):
-    monkeypatch.setattr(harness, "PAUSE", 0)
+def test_turns_are_taken_in_order():
     order = []
     turns = {name: (lambda name=name: order.append(name)) for name in "ab"}
-    rounds = harness.take_turns(turns, 2)
+    rounds = harness.take_turns(turns, 2, pause=0)
     assert order == ["a", "b", "a", "b"]
     assert [list(each) for each in rounds] == [["a", "b"]] * 2
 
@@ -59,10 +58,9 @@ def test_the_last_line_is_the_outcome_and_the_code_says_what_holds(
     [
         (decode, "--text=a", "--workdir and --text go together"),
         (faults, "--workdir=.", "exists; name a new folder"),
-        (load, "--sentences=x --url=y --workdir=z", "--workdir, --model and --url"),
-        (scaling, "--only=width", "there is no table width"),
+        (load, "--sentences=x --url=y --workdir=z", "either --workdir or --url"),
+        (startup, "--workdir=x", "of --multi30k; give both"),
         (train, "--model=tiny --only=ours,theirs", "there is no contestant theirs"),
-        (train, "--workdir=nowhere", "there is no run in nowhere"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(script, flags, sentence, capsys):

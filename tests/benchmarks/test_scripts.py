@@ -42,7 +42,7 @@ def test_decode():
 def test_train():
     outcome, printed = run("train.py --model=tiny --quick")
     found = outcome["one_shape"]
-    assert {"ours", "Flax port", "matrix products"} <= found.keys()
+    assert {"ours", "matrix products"} <= found.keys()
     assert all(each["seconds"] > 0 for each in found.values())
     assert found["matrix products"]["share_of_products"] == 1
     assert "| tiny, 8 x 8 | ours |" in printed
@@ -58,38 +58,10 @@ def test_agreement():
     assert "| bfloat16 | default | fused |" in printed
 
 
-@pytest.mark.slow
-def test_checkpoints():
-    outcome, printed = run("checkpoints.py --quick --megabytes=4")
-    assert 0 < outcome["seconds"]["verify"] < outcome["seconds"]["open"]
-    assert "| 4 MB | verify |" in printed
-
-
-@pytest.mark.nightly
-def test_large_corpus():
-    outcome, printed = run("large_corpus.py --quick")
-    assert outcome["pairs"] == 50_000
-    for step in ("prepare", "resumed"):
-        assert outcome[step]["gigabytes"]["main"] > 0
-        assert outcome[step]["cores"]["main"] > 0
-    assert all(each["tokens/s"] > 0 for each in outcome["batches"])
-    assert "| evaluate |" in printed
-
-
-@pytest.mark.nightly
-def test_scaling():
-    tables = run("scaling.py --quick --only=microbatch,devices")[0]["tables"]
-    assert all(each["per_second"] > 0 for each in tables["microbatch"].values())
-    data = tables["devices"]["2 data"]
-    assert data["all-reduce"] == pytest.approx(data["parameters"], rel=1e-3)
-
-
 @pytest.mark.nightly
 def test_pipeline():
     outcome, _ = run("pipeline.py --quick")
-    rates = outcome["rates"]["packed, 25,000"]["python, 1 process, 1 core"]
-    assert rates["times_step"] >= outcome["least_times_step"] > 1
-    assert outcome["planning"]["a run, packed"]["per_second"] > 0
+    assert outcome["rates"]["packed, 25,000"]["python"]["per_second"] > 0
 
 
 @pytest.mark.slow

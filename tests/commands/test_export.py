@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from benchmarks import load
 from tests.commands.runs import metrics, text_of
 
 needs_ctranslate2 = pytest.mark.skipif(
@@ -75,20 +74,6 @@ def test_the_program_in_the_readme_translates_as_we_do(
     program = program_of(folder)
     assert run_program(program, lines) == use("translate", *flags, stdin=lines).lines
     assert run_program(program, []) == []
-
-
-@needs_ctranslate2
-@pytest.mark.slow
-def test_ctranslate2_is_served_and_measured(export, toy, tmp_path, capsys, monkeypatch):
-    """By benchmarks/load.py and serve_ctranslate2.py, beside a large client."""
-    for bound in ("P99_BOUND", "LARGE_BOUND"):
-        monkeypatch.setattr(load, bound, 1e9)
-    monkeypatch.setattr(load, "HEAD_START", 0.5)
-    export("--format=ctranslate2")
-    flags = f"--model={tmp_path / 'exported'}", f"--sentences={toy.directory}/test.en"
-    assert load.main([*flags, "--requests=100", "--clients=4", "--large"]) == 0
-    values = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (values["right"], values["not_right_beside_large"]) == (100, 0)
 
 
 @needs_ctranslate2
@@ -174,7 +159,7 @@ def test_the_card_has_the_languages_and_scores_of_the_run(
         ("--checkpoint=50", 50),
         ("--checkpoint=latest", 100),
         ("--checkpoint=average:3", None),
-        ("--config.training.average=1", None),
+        ("--config.training.average=1", 100),
         ("--beam_size=1", None),
         ("--length_penalty=power", None),
     ],
@@ -201,7 +186,7 @@ def test_the_card_has_the_score_of_the_test_text_that_reproduce_wrote(
     output = f"--output={tmp_path / 'exported'}"
     bleu = {"scorer": "sacreBLEU", "bleu": 12.345, "signature": "a|b"}
     record = {"changed": [], "every_bleu": [bleu]}
-    record["budget"] = {"steps": 100, "averaged_checkpoints": 2}
+    record["parameters"] = metrics(own_run, "final")[-1]["parameters"]
     record["text"] = f"{toy.directory.name}/test"
     (own_run / "reproduced.json").write_text(json.dumps(record))
     command("export", "--format=huggingface", output, workdir=own_run)
@@ -210,7 +195,7 @@ def test_the_card_has_the_score_of_the_test_text_that_reproduce_wrote(
     assert (test.dataset_split, test.metric_value) == ("test", 12.35)
     assert test.dataset_name == f"{toy.directory.name}/test"
     for number, other in enumerate(
-        ({"text": "text/other"}, {"budget": {"steps": 100, "averaged_checkpoints": 1}})
+        ({"parameters": "of another step"}, {"changed": ["decoding.alpha=1, ..."]})
     ):
         (own_run / "reproduced.json").write_text(json.dumps(record | other))
         command("export", "--format=huggingface", f"{output}{number}", workdir=own_run)

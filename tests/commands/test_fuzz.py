@@ -24,7 +24,7 @@ from jaxformer.commands.flags import CLUSTER, COMMANDS, FLAGS
 from jaxformer.config.settings import kind_of
 from jaxformer.runs.config_files import read_config_file, sections_of
 from jaxformer.system.errors import InputError
-from jaxformer.system.processes import StopRequests
+from jaxformer.system.stopping import StopRequests
 from jaxformer.text.lines import normalise
 from tests.commands import fuzzing
 

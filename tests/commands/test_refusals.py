@@ -6,12 +6,9 @@ from unittest import mock
 
 import pytest
 
-from jaxformer.commands import command_line
-from jaxformer.main import command as module_of
 from jaxformer.runs.config_files import parse_config
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system import processes
-from jaxformer.system.errors import InputError
 from tests.commands.runs import mtimes
 from tests.runs.test_workdir import tokenizer_of
 
@@ -132,7 +129,6 @@ MISTAKES = {
     ],
     "export": [
         ("", "give --format=ctranslate2"),
-        ("--format=huggingface --output=new --source_length=8", "is for --format=sta"),
         ("--format=huggingface", "--output is missing; give the new folder"),
         ("--format=huggingface --output=new --quantization=int8", "int8 is not for"),
         ("--format=huggingface --output=run", "run exists already; choose a new"),
@@ -230,18 +226,9 @@ def test_a_missing_package_is_named_when_it_is_needed(
     assert not (folder / "new").exists()
 
 
-@pytest.mark.parametrize(
-    "argv", [["--mode=serve"], ["--mode=import", "--config=demo", "--input=x"]]
-)
-def test_a_command_of_one_process_is_refused_in_several(argv, monkeypatch):
+@pytest.mark.parametrize("mode", ["serve", "import"])
+def test_a_command_of_one_process_is_refused_in_several(command, mode, monkeypatch):
     monkeypatch.setattr(processes, "are_several", lambda: True)
-    arguments = command_line.parse([*argv, "--workdir=new"])
-    with pytest.raises(InputError, match="one process"):
-        module_of(arguments.mode).run(**arguments.flags)
-
-
-def test_a_check_of_several_processes_needs_one_folder(monkeypatch):
-    monkeypatch.setattr(processes, "are_several", lambda: True)
-    arguments = command_line.parse(["--mode=check", "--config=demo"])
-    with pytest.raises(InputError, match="one folder; give --workdir"):
-        module_of(arguments.mode).run(**arguments.flags)
+    monkeypatch.setattr(processes, "end_last", lambda: None)
+    refused = command(mode, workdir="new").complaint
+    assert refused.startswith(f"--mode={mode} runs in one process; start ")

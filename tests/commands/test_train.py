@@ -195,17 +195,16 @@ STOPS = {
 
 
 @pytest.mark.parametrize(("owner", "name", "number", "step"), STOPS.values(), ids=STOPS)
-def test_a_stop_is_immediate_while_all_updates_are_saved(
+def test_a_stop_makes_no_update_while_all_are_saved(
     command, own_run, monkeypatch, owner, name, number, step
 ):
     """Otherwise the update in progress is made and saved."""
-    original, begun, ended = getattr(owner, name), [], []
+    original, begun = getattr(owner, name), []
 
     def call(*given, **flags):
         begun.append(name)
         if len(begun) == number:
             signal.raise_signal(signal.SIGTERM)
-        ended.append(name)
         return original(*given, **flags)
 
     monkeypatch.setattr(owner, name, call)
@@ -213,7 +212,6 @@ def test_a_stop_is_immediate_while_all_updates_are_saved(
     flags = config_flags("training", steps=103, save_every=51, **every)
     result = command("train", *flags, workdir=own_run).result
     assert result == {"step": step, "stopped": True}
-    assert (len(ended) == number) == (number == 2)
 
 
 def test_a_stop_names_no_damaged_checkpoint(command, own_run, monkeypatch):

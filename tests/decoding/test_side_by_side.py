@@ -9,7 +9,6 @@ import pytest
 from jaxformer.decoding import side_by_side
 from jaxformer.decoding.shapes import MOST_SLOTS
 from jaxformer.decoding.side_by_side import number_of_searches, run_searches
-from jaxformer.system import processes
 from jaxformer.training.sharding import batch_sharding, on_mesh
 from tests.decoding.tiny import SENTENCES, open_translator, random_sentences
 from tests.training.setups import mesh_of
@@ -140,6 +139,6 @@ def test_a_stop_does_not_wait_for_a_program_that_compiles():
      (1, 64, True, 1)],
 )  # fmt: skip
 def test_one_cpu_runs_two_searches(monkeypatch, devices, cores, several, count):
-    monkeypatch.setattr(processes, "usable_cores", lambda: cores)
-    monkeypatch.setattr(processes, "are_several", lambda: several)
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
+    monkeypatch.setattr(jax, "process_count", lambda: 1 + several)
     assert number_of_searches(mesh_of((devices, 1, 1))) == count

@@ -1,16 +1,12 @@
 """Scores against the definitions of BLEU and chrF; intervals and comparisons."""
 
-import logging
 import math
 import random
 from functools import partial
-from unittest.mock import Mock
 
 import pytest
 
-from jaxformer import grammar
 from jaxformer.evaluation import metrics, significance
-from jaxformer.evaluation.evaluator import report_phenomena
 from jaxformer.evaluation.metrics import SCORERS, corpus_scores, every_bleu
 from jaxformer.evaluation.significance import (
     compare_systems,
@@ -148,28 +144,6 @@ def test_a_hyphen_between_two_characters_becomes_a_token(tokenised, split):
 )
 def test_moses_tokens_are_those_of_the_language(sentence, language, tokens):
     assert metrics.moses_tokens([sentence], language) == [tokens]
-
-
-@pytest.mark.parametrize("direction", ["en-de", "de-en"])
-def test_accuracy_is_counted_by_phenomenon(direction, monkeypatch, caplog):
-    names = (("dative", "plural"), ("plural",), ())
-    pairs = [grammar.Pair("A", "a", each) for each in names]
-    monkeypatch.setattr(grammar, "generate", lambda *_: pairs)
-    data = Mock(corpus="builtin:grammar", direction=direction, tag=">>5<<")
-    data = Mock(parts={"other": Mock(data=Mock(corpus="tsv")), "own": Mock(data=data)})
-
-    def translate(sources):
-        assert sources == [">>5<< A"] * 3
-        return ["a", "x", "a"]
-
-    with caplog.at_level(logging.INFO):
-        report_phenomena(data, translate)
-    expected = [
-        "test: 2 of 3 translations exactly right (66.7 %)",
-        "  dative                   1 of     1 (100.0 %)",
-        "  plural                   1 of     2 (50.0 %)",
-    ]
-    assert caplog.messages[:3] == (expected if direction == "en-de" else [])
 
 
 # Intervals and significance

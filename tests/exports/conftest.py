@@ -1,5 +1,6 @@
 """A small model whose every parameter matters, and a tokeniser of numbers."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.peers.batches import padded
 from benchmarks.peers.decoding import Numbers
 from jaxformer.batch import Batch, shift_right
 from jaxformer.decoding.options import TranslateOptions
@@ -79,7 +79,8 @@ def batch() -> Batch:
 
 def make_batch(*sides) -> Batch:
     """Pad the ids of sources and of targets."""
-    rows = [jnp.asarray(padded(side)) for side in sides]
+    columns = [itertools.zip_longest(*side, fillvalue=PAD) for side in sides]
+    rows = [jnp.asarray([*each], jnp.int32).T for each in columns]
     return Batch(*rows, *((ids != PAD).astype(jnp.int32) for ids in rows))
 
 

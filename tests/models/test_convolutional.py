@@ -68,7 +68,7 @@ def params_at(tree: dict, path: list[str]) -> dict:
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_gradients_equal_those_of_torch(name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    from benchmarks.peers.torch_convs2s import ConvS2S
+    from tests.models.torch_convs2s import ConvS2S
 
     model, params = MODELS[name], params_of(MODELS[name])
     theirs = ConvS2S(model.config, V)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import Batch
-from jaxformer.models.attention import dot_product_attention
+from jaxformer.models.kernels.attention import attend
 from jaxformer.models.local_attention import (
     Neighbourhood,
     keys_computed,
@@ -83,7 +83,7 @@ def test_values_and_gradients_are_those_of_equation_1_under_the_mask(
 
     @jax.jit
     def run(mask):
-        heads, pull = jax.vjp(lambda *qkv: dot_product_attention(*qkv, mask), *inputs)
+        heads, pull = jax.vjp(lambda *qkv: attend(*qkv, mask), *inputs)
         return heads, *pull(cotangent * is_real)
 
     heads, *gradients = run(near)

@@ -175,7 +175,7 @@ def test_packed_pairs_get_the_logits_they_get_alone(name):
 def test_a_deep_model_has_the_logits_of_the_same_one_in_torch():
     """PyTorch packs sequences, and has layers and attention of its own."""
     torch = pytest.importorskip("torch", reason="extra `torch` is not installed")
-    from benchmarks.peers.torch_lstm import AttentionalLSTM
+    from tests.models.torch_lstm import AttentionalLSTM
 
     model = MODELS["deep"]
     params, theirs = params_of(model), AttentionalLSTM(model.config, tiny.VOCABULARY)

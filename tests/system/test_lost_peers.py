@@ -1,4 +1,4 @@
-"""What a process prints when a library aborts it because another process was lost."""
+"""What is printed when a library aborts a process because another one was lost."""
 
 import subprocess
 import sys
@@ -6,30 +6,56 @@ import sys
 import pytest
 
 ABORTED = """
-import os, threading, time
-from jaxformer.system import lost_peers
-found = {found}
-lost_peers.WATCH_SECONDS = 0.1
-lost_peers._lost_processes = lambda: found if time.monotonic() > start + 0.5 else set()
-start = time.monotonic()
-lost_peers.PEERS.watch(1, "start again")
-threading.Thread(target=os.abort).start()
-time.sleep(30)
+import os, sys, threading, time
+from jaxformer.system.supervisor import explain_abort, supervised
+
+def run():
+    for message in {messages}:
+        explain_abort(message)
+    threading.Thread(target=os.abort).start()
+    time.sleep(30)
+
+sys.exit(supervised(run))
 """
+LOST = "process 1: the connection was lost; start again"
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("messages", "said", "code"),
     [
-        ("{2}", "process 2 was lost (silent for up to 1 s, --peer_timeout)"),
-        ("set()", "the connection to other processes was lost"),
+        (["not all connected", LOST], f"jaxformer: {LOST}\n", 3),
+        ([LOST, ""], "", 0),  # a normal end, in which process 0 was faster
+        ([], "", 128 + 6),  # no peer was lost
     ],
 )
-def test_an_abort_names_the_process_that_the_watch_finds(found, said):
-    """Gloo aborts at once; JAX reports a lost process only after the timeout."""
+def test_an_abort_means_what_was_said_last(messages, said, code):
     ended = subprocess.run(
-        [sys.executable, "-c", ABORTED.format(found=found)],
-        capture_output=True, text=True, timeout=30, check=False,
+        [sys.executable, "-c", ABORTED.format(messages=messages)],
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert ended.stderr == f"jaxformer: {said}; start again\n"
-    assert ended.returncode == 3
+    assert (ended.stderr, ended.returncode) == (said, code)
+
+
+KILLED = """
+import os, sys, time
+from jaxformer.system.supervisor import supervised
+
+def run():
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+    return 0
+
+sys.exit(supervised(run))
+"""
+
+
+@pytest.mark.parametrize("how", ["kill", "terminate"])
+def test_the_child_ends_with_its_parent(how):
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert int(parent.stdout.readline()) != parent.pid
+        getattr(parent, how)()
+        assert parent.stdout.read() == ""  # the child has closed it
+        code = parent.wait(10)
+    assert code == (-9 if how == "kill" else 128 + 15)

@@ -4,10 +4,8 @@ Several real processes are in tests/commands/test_processes.py.
 """
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from unittest import mock
 
 import jax
@@ -15,7 +13,6 @@ import pytest
 
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.system.processes import StoppedError, stop_requests
 
 
 def cluster(**flags):
@@ -99,20 +96,6 @@ def test_no_devices_are_chosen_for_one_task_a_machine():
     assert found == "('a:1', 1, 0, [])\n"
 
 
-def test_an_abort_of_one_process_is_not_taken_for_a_lost_peer():
-    """`join` undoes its preparations when there are no peers."""
-    script = (
-        "import os, jax; jax.devices();"
-        "from jaxformer.system.processes import join;"
-        "join(coordinator_address=None, num_processes=None, process_id=None,"
-        " join_timeout=1, peer_timeout=10);"
-        "assert not jax.config.jax_enable_recoverability; os.abort()"
-    )
-    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE)
-    assert done.returncode == -signal.SIGABRT
-    assert b"jaxformer" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -125,95 +108,3 @@ def test_an_abort_of_one_process_is_not_taken_for_a_lost_peer():
 def test_contradicting_flags_are_refused(flags, said):
     with pytest.raises(InputError, match=said):
         processes.join(**cluster(**flags))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_a_request_to_stop(number, caplog):
-    """A second SIGTERM, as Kubernetes may send during the save, changes nothing."""
-    before = signal.getsignal(number)
-    with stop_requests() as stop:
-        stop.check()
-        os.kill(os.getpid(), number)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.reached()
-        with pytest.raises(StoppedError):
-            stop.check()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(number) is before
-    assert caplog.messages[0] == f"{number.name}: stopping at the next step"
-
-
-def test_a_stop_at_once_is_raised_until_it_has_an_effect():
-    """Python drops the exceptions of callbacks; what a stop does is not disturbed."""
-
-    class Dropped:
-        def __del__(self):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def stop_within(stop):
-        with stop.stopping_at_once():
-            Dropped()
-            try:
-                time.sleep(60)
-            finally:
-                time.sleep(3 * processes.RAISE_AGAIN_SECONDS)
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    with stop_requests() as stop:
-        with pytest.raises(StoppedError):
-            stop_within(stop)
-        # No exception: updates are unsaved.
-        time.sleep(2 * processes.RAISE_AGAIN_SECONDS)
-        with pytest.raises(StoppedError), stop.stopping_at_once():
-            pytest.fail("the stop was asked for before")
-
-
-# Compiles for several seconds. At a signal jaxlib 0.10 stops; later ones finish first.
-COMPILE = """
-import sys, types
-import jax
-import jax.numpy as jnp
-from jaxformer import main
-from jaxformer.system import processes
-
-jax.config.update("jax_enable_compilation_cache", False)
-
-def long(x):
-    for _ in range(1500):
-        x = jnp.sin(x) @ x
-    return x
-
-def run(**_):
-    lowered = jax.jit(long).lower(jnp.ones((3, 3)))
-    print("ready", file=sys.stderr, flush=True)
-    if "{}" == "SIGINT":
-        lowered.compile()
-    with processes.stop_requests() as stop:
-        try:
-            with stop.stopping_at_once():
-                lowered.compile()
-        except processes.StoppedError:
-            return {{"stopped": True}}
-
-main.command = lambda mode: types.SimpleNamespace(run=run)
-main.run_process()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "code", "said"),
-    [(signal.SIGTERM, 0, ""), (signal.SIGINT, 130, "jaxformer: interrupted\n")],
-)
-def test_a_signal_interrupts_a_compile(number, code, said):
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMPILE.format(number.name), "--workdir=x"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stderr.readline() == "ready\n"
-    assert process.stderr.readline() == "compiling long ...\n"
-    process.send_signal(number)
-    out, err = process.communicate(timeout=300)
-    assert (process.returncode, err) == (code, said)
-    assert ('"stopped": true' in out) == (code == 0)

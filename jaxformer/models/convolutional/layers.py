@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.models.attention import attention_weights, dot_product_attention
+from jaxformer.models.attention import attention_weights
 from jaxformer.models.convolutional.config import ConvolutionalConfig
+from jaxformer.models.kernels.attention import attend
+from jaxformer.models.kernels.linear import multiply
 from jaxformer.models.layers import Dropout
-from jaxformer.models.linear import multiply
 from jaxformer.models.sequence_model import pad
 
 HALF = 0.5**0.5  # sums of two times this keep their variance (section 3.4)
@@ -98,7 +99,7 @@ class Attention(nn.Module):
         query, key, value = (each[:, :, None] for each in (query, *source))
         if self.is_mutable_collection("intermediates"):  # asked for
             self.sow("intermediates", "weights", attention_weights(query, key, mask))
-        context = dot_product_attention(query, key, value, mask)
+        context = attend(query, key, value, mask)
         return linear(name="output")(context[:, :, 0])
 
 

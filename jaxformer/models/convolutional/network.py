@@ -8,9 +8,10 @@ from jaxformer.batch import Batch, positions_in_segments, shift_right
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.layers import HALF, Layer, Linear, scale_gradient
 from jaxformer.models.embeddings import make_tables
-from jaxformer.models.layers import Dropout, look_up
+from jaxformer.models.kernels.elementwise import look_up
+from jaxformer.models.kernels.rematerialise import rematerialised
+from jaxformer.models.layers import Dropout
 from jaxformer.models.masks import segment_mask
-from jaxformer.models.rematerialise import rematerialised
 from jaxformer.models.sequence_model import Features, batch_logits
 
 

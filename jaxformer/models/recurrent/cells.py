@@ -4,18 +4,16 @@ Gates have the order of PyTorch. A layer's input products are computed for all p
 at once; its loop multiplies states only. G counts gates and H is the width of a state.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.models.linear import multiply
+from jaxformer.models.kernels.linear import multiply
+from jaxformer.models.kernels.recurrence import State, loop, product_of_output
 
 GATES = {"lstm": 4, "gru": 3}
-State = tuple[jax.Array, ...]  # float32 [..., H]; the first is the cell's output
 
 
 class CellWeights(NamedTuple):
@@ -88,13 +86,7 @@ class Cell(nn.Module):
 
 def update(cell: CellWeights, x: jax.Array, state: State) -> State:
     """Make one step of a cell; x [..., G H] is the product of its input, with bias."""
-    return gate(x, _own(cell.recurrent, state), state, cell.new_bias)
-
-
-def _own(recurrent: jax.Array, state: State) -> jax.Array:
-    """Multiply the output of the step before: float32 [..., G H]."""
-    output = state[0].astype(recurrent.dtype)
-    return jnp.matmul(output, recurrent, preferred_element_type=jnp.float32)
+    return gate(x, product_of_output(cell.recurrent, state), state, cell.new_bias)
 
 
 def gate(x: jax.Array, own: jax.Array, state: State, bias: jax.Array | None) -> State:
@@ -144,86 +136,5 @@ def recur(
         products += fixed.swapaxes(0, 1)
     start = None if start is None else start.swapaxes(0, 1)
     starts = is_start.swapaxes(0, 1)[..., None], start
-    output = _loop(cell.recurrent, cell.new_bias, products, starts, is_reverse)
+    output = loop(gate, cell.recurrent, cell.new_bias, products, starts, is_reverse)
     return output.swapaxes(0, 1)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _loop(
-    recurrent: jax.Array,
-    bias: jax.Array | None,
-    x: jax.Array,
-    starts: tuple[jax.Array, jax.Array | None],
-    is_reverse: bool,
-) -> jax.Array:
-    """Compute the outputs [L, B, H] for products of inputs x [L, B, G H].
-
-    The gradient of the recurrent matrix is one product after the loop; JAX's would add
-    one of few rows at each step.
-    """
-    return _scan(recurrent, bias, x, starts, is_reverse, lambda output, *_: output)
-
-
-def _scan(
-    recurrent: jax.Array,
-    bias: jax.Array | None,
-    x: jax.Array,
-    starts: tuple,
-    is_reverse: bool,
-    keep: Callable,
-) -> Any:
-    """Stack `keep(output, own, state before)` of all steps."""
-
-    def step(state: State, inputs: tuple) -> tuple[State, Any]:
-        x, (is_start, start) = inputs
-        start = 0.0 if start is None else start
-        before = tuple(jnp.where(is_start, start, each) for each in state)
-        own = _own(recurrent, before)
-        state = gate(x, own, before, bias)
-        return state, keep(state[0].astype(x.dtype), own.astype(x.dtype), before)
-
-    zeros = jnp.zeros((x.shape[1], len(recurrent)))
-    first = (zeros,) * (2 if bias is None else 1)
-    return jax.lax.scan(step, first, (x, starts), reverse=is_reverse)[1]
-
-
-def _forward(*arguments: Any) -> tuple[jax.Array, tuple]:
-    outputs, own, before = _scan(*arguments, lambda *kept: kept)
-    return outputs, (*arguments[:-1], own, before)
-
-
-def _backward(is_reverse: bool, kept: tuple, gradient: jax.Array) -> tuple:
-    recurrent, bias, x, starts, own, before = kept
-    is_start, start = starts
-
-    def step(grads: State, inputs: tuple) -> tuple[State, tuple]:
-        gradient, x, own, before, is_start = inputs
-        _, pullback = jax.vjp(partial(gate, bias=bias), x, own, before)
-        grads = (grads[0] + gradient.astype(jnp.float32), *grads[1:])
-        grad_x, grad_own, (grad, *rest) = pullback(grads)
-        grad += jnp.einsum(
-            "bg,hg->bh", grad_own, recurrent, preferred_element_type=jnp.float32
-        )
-        grads = (grad, *rest)
-        grad_start = None if start is None else jnp.where(is_start, sum(grads), 0.0)
-        grads = tuple(jnp.where(is_start, 0.0, each) for each in grads)
-        return grads, (grad_x if bias is not None else None, grad_own, grad_start)
-
-    last = tuple(jnp.zeros_like(each[0]) for each in before)
-    inputs = gradient, x, own, before, is_start
-    _, (grad_x, grad_own, grad_start) = jax.lax.scan(
-        step, last, inputs, reverse=not is_reverse
-    )
-    outputs = before[0].astype(recurrent.dtype)
-    grad_recurrent = jax.lax.dot_general(
-        outputs, grad_own, (((0, 1), (0, 1)), ((), ()))
-    )
-    grad_bias = None
-    if bias is not None:
-        grad_bias = grad_own[..., -len(bias) :].sum((0, 1), dtype=bias.dtype)
-    else:
-        grad_x = grad_own  # both are added
-    return grad_recurrent, grad_bias, grad_x, (None, grad_start)
-
-
-_loop.defvjp(_forward, _backward)

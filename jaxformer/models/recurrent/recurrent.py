@@ -13,8 +13,9 @@ from flax import linen as nn
 
 from jaxformer.batch import Batch, shift_right, starts_of_segments
 from jaxformer.models.embeddings import make_tables
-from jaxformer.models.layers import Dropout, look_up
-from jaxformer.models.linear import multiply
+from jaxformer.models.kernels.elementwise import look_up
+from jaxformer.models.kernels.linear import multiply
+from jaxformer.models.layers import Dropout
 from jaxformer.models.masks import segment_mask
 from jaxformer.models.recurrent.attention import Source, attend, source_of
 from jaxformer.models.recurrent.cells import Cell, along, recur

@@ -39,7 +39,7 @@ class EachHead:
     """Keys are [B, C H, K, M / C], values [B, H, M, U].
 
     If it is `on_cpu`, the keys of a cache lie in C blocks, each of whole slots and
-    contiguous. A CPU reads them from memory twice as fast (docs/speed_changes.md).
+    contiguous. A CPU reads them from memory twice as fast (docs/speed.md).
     Blocks share the axis of the heads: the product needs no other shape of the keys,
     for which XLA would copy the cache in each step.
     """

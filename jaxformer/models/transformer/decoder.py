@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxformer.models.kernels.mixed_precision import transposed
+from jaxformer.models.kernels.norm import mean_and_variance
 from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
-from jaxformer.models.mixed_precision import transposed
 from jaxformer.models.sequence_model import (
     Newest,
     Parameters,
@@ -268,29 +269,7 @@ class TransformerDecoder:
     def _norm(self, x: jax.Array, norm: Mapping[str, jax.Array]) -> jax.Array:
         """Compute `layers.layer_norm` over the first axis of x [D, R]."""
         wide = x.astype(jnp.float32)
-        mean, variance = _mean_and_variance(wide)
+        mean, variance = mean_and_variance(wide)
         epsilon = self.config.layer_norm_epsilon
         normal = (wide - mean) * jax.lax.rsqrt(variance + epsilon)
         return (normal * norm["scale"][:, None] + norm["bias"][:, None]).astype(x.dtype)
-
-
-def _mean_and_variance(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Compute both over the first axis of x float32 [D, R]: [1, R] each."""
-
-    def by_sum(x: jax.Array) -> jax.Array:
-        return (x * (1 / len(x))).sum(axis=0, keepdims=True)
-
-    def by_product(x: jax.Array) -> jax.Array:
-        return jnp.full((1, len(x)), 1 / len(x), jnp.float32) @ x
-
-    def on_tpu(x: jax.Array) -> jax.Array:
-        shares = jnp.full((2, len(x)), 1 / len(x), jnp.float32)
-        return jnp.matmul(shares, x, precision="highest")[:1]
-
-    # XLA for TPUs fuses the sum of x into the product that makes x. For the squares the
-    # matrix unit is faster; XLA would make a product with one row a sum.
-    mean = jax.lax.platform_dependent(x, cpu=by_product, default=by_sum)
-    variance = jax.lax.platform_dependent(
-        jnp.square(x - mean), cpu=by_product, tpu=on_tpu, default=by_sum
-    )
-    return mean, variance

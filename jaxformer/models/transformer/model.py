@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.batch import Batch
+from jaxformer.models.kernels.mixed_precision import default_activation_dtype
 from jaxformer.models.layers import LayerNorm, Sublayer
 from jaxformer.models.linen_model import LinenModel
 from jaxformer.models.local_attention import keys_computed
-from jaxformer.models.mixed_precision import default_activation_dtype
 from jaxformer.models.sequence_model import AttentionMaps, Parameters
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.decoder import TransformerDecoder

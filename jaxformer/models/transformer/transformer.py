@@ -11,12 +11,13 @@ from jaxformer.batch import Batch, positions_in_segments, shift_right
 from jaxformer.models.attention import Mask, MultiHeadAttention
 from jaxformer.models.embeddings import make_tables
 from jaxformer.models.global_attention import GlobalAttention
+from jaxformer.models.kernels.elementwise import look_up
+from jaxformer.models.kernels.rematerialise import rematerialised
 from jaxformer.models.layers import (
     Dropout,
     FeedForward,
     LayerNorm,
     Sublayer,
-    look_up,
     residual_gain,
     sinusoidal_positions,
 )
@@ -24,7 +25,6 @@ from jaxformer.models.local_attention import self_attention_mask
 from jaxformer.models.masks import segment_mask
 from jaxformer.models.projected_attention import ProjectedAttention
 from jaxformer.models.relative_attention import RelativeAttention
-from jaxformer.models.rematerialise import rematerialised
 from jaxformer.models.sequence_model import Features, batch_logits
 from jaxformer.models.transformer.config import TransformerConfig
 

@@ -18,8 +18,8 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, NamedShar
 from jax.sharding import PartitionSpec as P
 
 from jaxformer.batch import Batch
-from jaxformer.models.attention import dot_product_attention
-from jaxformer.models.fused_attention import (
+from jaxformer.models.kernels.attention import attend
+from jaxformer.models.kernels.fused_attention import (
     cuda_capability,
     fused_attention,
     fused_attention_fits,
@@ -121,7 +121,7 @@ def test_the_call_without_the_kernel_has_our_values_and_gradients(name):
         heads, pull = jax.vjp(lambda *qkv: function(*qkv, mask=MASKS[name]), *qkv)
         return heads, *pull(cotangent)
 
-    ours, theirs = run(dot_product_attention), run(jax.nn.dot_product_attention)
+    ours, theirs = run(attend), run(jax.nn.dot_product_attention)
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-6), ours, theirs)
 
 
@@ -267,7 +267,7 @@ def test_the_compiled_program_stores_no_scores(not_cached, sizes, in_shard_map):
 
     def gradients(query, key, value, cotangent, *segments):
         def attend(*qkv):
-            return dot_product_attention(*qkv, segment_mask(*segments), may_fuse=True)
+            return attend(*qkv, segment_mask(*segments), may_fuse=True)
 
         output, pull = jax.vjp(attend, query, key, value)
         return output, pull(cotangent)

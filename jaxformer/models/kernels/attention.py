@@ -1,0 +1,78 @@
+"""Equation 1 by the fastest way there is for its arguments and devices."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.models.kernels.fused_attention import (
+    fused_attention,
+    fused_attention_fits,
+)
+from jaxformer.models.local_attention import Neighbourhood, local_attention
+from jaxformer.models.masks import MASKED
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | Neighbourhood | None = None,
+    *,
+    may_fuse: bool = False,
+) -> jax.Array:
+    """Compute `jaxformer.models.attention.dot_product_attention`.
+
+    A neighbourhood is only for self-attention, whose scores it computes in blocks.
+    `may_fuse` allows cuDNN's kernel, which never stores the scores [B, H, T, S].
+    """
+    if isinstance(mask, Neighbourhood):
+        return local_attention(query, key, value, mask)
+    if may_fuse and fused_attention_fits(query, key, value):
+        return fused_attention(query, key, value, mask)
+    return _attend(query, key, value, mask)
+
+
+@jax.custom_vjp
+def _attend(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+) -> jax.Array:
+    """Equation 1 with a gradient that rounds no array [B, H, T, S] to bfloat16.
+
+    XLA then computes these arrays within the products that use them; for TPUs it writes
+    rounded ones in loops of their own.
+    """
+    return _attend_forward(query, key, value, mask)[0]
+
+
+def _attend_forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+) -> tuple[jax.Array, tuple]:
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    scores = product("bthk,bshk->bhts", query * (query.shape[-1] ** -0.5), key)
+    scores = scores if mask is None else jnp.where(mask, scores, MASKED)
+    exponentials = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+    inverse = 1.0 / exponentials.sum(axis=-1, keepdims=True)  # [B, H, T, 1]
+    weights = (exponentials * inverse).astype(value.dtype)
+    heads = jnp.einsum("bhts,bshu->bthu", weights, value)
+    return heads, (query, key, value, mask, exponentials, inverse)
+
+
+def _attend_backward(kept: tuple, gradient: jax.Array) -> tuple:
+    query, key, value, mask, exponentials, inverse = kept
+    weights, scale = exponentials * inverse, query.shape[-1] ** -0.5
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    grad_weights = product("bthu,bshu->bhts", gradient, value)
+    mean = (grad_weights * weights).sum(axis=-1, keepdims=True)
+    grad_scores = weights * (grad_weights - mean)
+    if mask is not None:  # a query without keys has weights
+        grad_scores = jnp.where(mask, grad_scores, 0.0)
+    return (
+        (scale * product("bhts,bshk->bthk", grad_scores, key)).astype(query.dtype),
+        product("bhts,bthk->bshk", grad_scores, query * scale).astype(key.dtype),
+        jnp.einsum("bhts,bthu->bshu", weights.astype(value.dtype), gradient),
+        None,
+    )
+
+
+_attend.defvjp(_attend_forward, _attend_backward)

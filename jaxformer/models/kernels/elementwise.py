@@ -1,0 +1,37 @@
+"""Rectified units and rows of a table, with gradients that XLA computes in place."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.custom_vjp
+def relu(x: jax.Array) -> jax.Array:
+    """max(0, x); the gradient needs the result alone, which the next product keeps."""
+    return jnp.maximum(x, 0)
+
+
+relu.defvjp(
+    lambda x: (relu(x),) * 2,
+    lambda y, gradient: (jnp.where(y > 0, gradient, jnp.zeros_like(gradient)),),
+)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def look_up(
+    table: jax.Array, ids: jax.Array, dtype: jax.typing.DTypeLike
+) -> tuple[jax.Array, jax.Array]:
+    """Look up rows of a table [V, D] by ids [B, L]; return [B, L, D] and the table.
+
+    The rows are those of the table in `dtype`. If later uses of the table take the one
+    returned here, the gradient of the rows is added to theirs in place. Otherwise XLA
+    would fill an array [V, D] for each use and add them up.
+    """
+    return jnp.take(table.astype(dtype), ids, axis=0), table
+
+
+look_up.defvjp(
+    lambda table, ids, dtype: (look_up(table, ids, dtype), ids),
+    lambda _, ids, grads: (grads[1].at[ids].add(grads[0]), None),
+)

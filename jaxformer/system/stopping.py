@@ -1,0 +1,82 @@
+"""Requests to stop, by SIGTERM or Ctrl-C, which all processes follow at one place."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jax.experimental import multihost_utils
+
+from jaxformer.system import processes, progress
+from jaxformer.system.errors import StoppedError
+
+logger = logging.getLogger(__name__)
+
+
+class StopRequests:
+    """Whether a signal has asked to stop; all processes get the same answer.
+
+    A second Ctrl-C interrupts at once. While all updates are on disk (`all_saved`) and
+    there is one process, whatever reports its progress stops, by StoppedError.
+    """
+
+    def __init__(self) -> None:
+        self.signal: str | None = None
+        self.all_saved = False
+        self._calls = 0  # of `reached`; JAX agrees on the call at which all stop
+
+    def reached(self) -> bool:
+        """Whether to stop here. All processes call this equally often."""
+        self._calls += 1
+        if not processes.are_several():
+            return self.signal is not None
+        return multihost_utils.reached_preemption_sync_point(self._calls)
+
+    def check(self) -> None:
+        """Raise StoppedError if all processes stop here."""
+        if self.reached():
+            raise StoppedError
+
+    @contextmanager
+    def stopping_at_once(self) -> Iterator[None]:
+        """Let a stop within the block, or already asked for, raise StoppedError."""
+        before, self.all_saved = self.all_saved, True
+        try:
+            self._check_progress()
+            yield
+            self._check_progress()
+        finally:
+            self.all_saved = before
+
+    def _check_progress(self) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        if self.all_saved and is_main and not processes.are_several():
+            self.check()
+
+    def _note(self, number: int, _: object) -> None:
+        first = self.signal is None
+        self.signal = self.signal or signal.Signals(number).name
+        if number == signal.SIGINT and not first:
+            raise KeyboardInterrupt
+        logger.warning("%s: stopping at the next step", self.signal)
+        if processes.are_several():  # tell JAX, which waits for SIGTERM
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequests]:
+    """Take SIGTERM and Ctrl-C as requests to stop within the block."""
+    requests = StopRequests()
+    # With several processes JAX handles SIGTERM and informs all of them.
+    numbers = [signal.SIGINT]
+    if not processes.are_several():
+        numbers.append(signal.SIGTERM)
+    before = {number: signal.signal(number, requests._note) for number in numbers}
+    try:
+        with progress.checked(requests._check_progress):
+            yield requests
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -1,0 +1,100 @@
+"""Requests to stop, by signals."""
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from jaxformer.system.errors import StoppedError
+from jaxformer.system.progress import progress
+from jaxformer.system.stopping import stop_requests
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_a_request_to_stop(number, caplog):
+    """A second SIGTERM, as Kubernetes may send during the save, changes nothing."""
+    before = signal.getsignal(number)
+    with stop_requests() as stop:
+        stop.check()
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.reached()
+        with pytest.raises(StoppedError):
+            stop.check()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(number) is before
+    assert caplog.messages[0] == f"{number.name}: stopping at the next step"
+
+
+def test_work_in_progress_stops_while_all_updates_are_saved(caplog):
+    with stop_requests() as stop, progress("work", unit="items") as work:
+        os.kill(os.getpid(), signal.SIGTERM)
+        work.update()  # updates are unsaved
+        with pytest.raises(StoppedError), stop.stopping_at_once():
+            pytest.fail("the stop was asked for before")
+        stop.signal = None
+        with stop.stopping_at_once():
+            os.kill(os.getpid(), signal.SIGTERM)
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(work.update).result()  # the main thread alone stops
+            with pytest.raises(StoppedError):
+                work.update()
+            stop.signal = None
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(StoppedError), stop.stopping_at_once(), progress("more"):
+            pytest.fail("it was asked for before this began")
+
+
+# Compiles for several seconds. At a signal jaxlib 0.10 stops; later ones finish first.
+COMPILE = """
+import sys, types
+import jax
+import jax.numpy as jnp
+from jaxformer import main
+from jaxformer.system.errors import StoppedError
+from jaxformer.system.stopping import stop_requests
+
+jax.config.update("jax_enable_compilation_cache", False)
+
+def long(x):
+    for _ in range(1500):
+        x = jnp.sin(x) @ x
+    return x
+
+def run(**_):
+    lowered = jax.jit(long).lower(jnp.ones((3, 3)))
+    print("ready", file=sys.stderr, flush=True)
+    if "{}" == "SIGINT":
+        lowered.compile()
+    with stop_requests() as stop:
+        try:
+            with stop.stopping_at_once():
+                lowered.compile()
+        except StoppedError:
+            return {{"stopped": True}}
+
+main.command = lambda mode: types.SimpleNamespace(run=run)
+main.run_process()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGTERM, 0, ""), (signal.SIGINT, 130, "jaxformer: interrupted\n")],
+)
+def test_a_signal_interrupts_a_compile(number, code, said):
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMPILE.format(number.name), "--workdir=x"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr.readline() == "ready\n"
+    assert process.stderr.readline() == "compiling long ...\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, err) == (code, said)
+    assert ('"stopped": true' in out) == (code == 0)
