@@ -136,7 +136,7 @@ def test_pairs_longer_than_its_positions_are_refused(workdir, command, tmp_path)
     assert "leave out 1 of 2 pairs, which have more pieces than" in answer.err
     expected = command("evaluate", *short, workdir=workdir).result
     assert answer.result["nll"] == expected["nll"]
-    for mode, *others in (["align"], ["score"], ["score", "--details"]):
+    for mode, *others in (["align"], ["score"], ["score", "--json"]):
         complaint = command(mode, *flags, *others, workdir=workdir).complaint
         assert "pair 2" in complaint
         assert "65 pieces on a side" in complaint
@@ -146,7 +146,7 @@ def test_pairs_longer_than_its_positions_are_refused(workdir, command, tmp_path)
 @pytest.mark.parametrize("train", ["recurrent"], indirect=True, scope="module")
 def test_it_is_served(workdir, start):
     few = "--max_batch=1", "--max_source_length=8"  # programs to compile
-    server = start(1, "--mode=serve", "--port=0", f"--workdir={workdir}", *few)
+    server = start(1, "--mode=serve", "--listen=0", f"--workdir={workdir}", *few)
     server.until(lambda: "serving: en-de on http://127.0.0.1:" in server.stderr())
     port = int(re.search(r"127\.0\.0\.1:(\d+)/", server.stderr())[1])
 

@@ -36,12 +36,11 @@ def compiled(monkeypatch):
     ("flags", "expected"),
     [
         (["--topology=v5e:3x3"], "there is no topology 'v5e:3x3'"),
-        (["--topology=h100", "--mesh=auto"], "estimates none; leave it out"),
-        (["--mesh=auto"], "--mesh is for a check with --topology"),
+        (["--topology=h100,auto"], "estimates none; leave it out"),
         (["--before=old.json"], "--before is for a check with --topology"),
         (["--topology=v5e:2x2", "--memory_gib=4"], "leave it out with --topology"),
         (["--topology=v5e:2x2", "--before=missing.json"], "missing.json is not the"),
-        (["--topology=v5e:2x2", "--mesh=data"], "--mesh"),
+        (["--topology=v5e:2x2,data"], "write v5e:2x2,auto to search"),
         (["--topology=v5e:2x2", "--config.training.tokens_per_microbatch=9"],
          "does not hold 8 row(s) of 32 tokens"),
     ],
@@ -96,7 +95,7 @@ def test_a_run_is_checked_with_its_own_batches(use, compiled, trained):
 
 
 def test_arrangements_are_ranked_with_their_flags(command, toy, compiled):
-    found = command("check", toy.flags[0], "--topology=v5e:2x2", "--mesh=auto")
+    found = command("check", toy.flags[0], "--topology=v5e:2x2,auto")
     assert len(found.result["ranked"]) == len(compiled) > 1
     assert {work.config.mesh.data for work in compiled} >= {4, 2}
     assert "ranked      1. 3.25 ms: data=4" in found.err

@@ -293,9 +293,9 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
     grown = f"--source={tmp_path / 'text'}", f"--output={tmp_path / 'grown'}"
     refused = command("translate_corpus", *grown, "--tag=>>en<<", workdir=workdir)
     assert "the run translates en-en" in refused.complaint
-    choices = "--tag=>>en<<", "--corpus=translate"
+    choices = "--tag=>>en<<", "--split=translate/test"
     refused = command("translate_corpus", *grown, *choices, workdir=workdir)
-    assert "is not the tag of --corpus=translate, >>de<<" in refused.complaint
+    assert "is not the tag of --split=translate/test, >>de<<" in refused.complaint
     reference = toy.directory / "test.de"
     before = reference.read_bytes()
     flag = f"--output={reference}"
@@ -310,7 +310,7 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
     assert (
         "lines without a tag, and the corpora of the run have >>de<<, >>en<<" in refused
     )
-    rerank = "--tag=>>en<<", f"--rerank={trained.workdir}"  # a run of en-de
+    rerank = "--tag=>>en<<", f"--choose={trained.workdir}"  # a run of en-de
     refused = command("translate", *rerank, workdir=workdir, stdin=["a"]).complaint
     assert "cannot rerank translations of en-en" in refused
     refused = command("translate", "--tag=>>fr<<", workdir=workdir, stdin=["a"])

@@ -95,9 +95,8 @@ def test_comet_scores_the_translations_with_their_sources_and_references(
     assert result["comet_signature"] == signature
     assert f"COMET {result['comet']:.4f} ({signature})" in answer.err
     assert "comet" not in use("evaluate").result
-    for name in ("evaluate", "translate"):
-        refused = use(name, "--comet_python=python", stdin=["bo"]).complaint
-        assert "comet_python=python is for" in refused
+    refused = use("evaluate", f"--comet={stand_in_comet.file},nowhere").complaint
+    assert "the Python of comet nowhere cannot be run" in refused
 
 
 def test_perplexity_is_that_of_the_tokens_of_pairs_with_words(use, toy, tmp_path):

@@ -100,8 +100,8 @@ MISTAKES = {
         ("--output=new/page.npz", NOT_THERE),
     ],
     "visualize": [
-        ("--layer=2", "no layer 2: choose from 1 to 1"),
-        ("--heads=1,b", "--heads=1,b is no list"),
+        ("--attention=cross:2", "no layer 2: choose from 1 to 1"),
+        ("--attention=cross:1:1,b", "--attention=cross:1:1,b is none of STACK"),
         ("--source=blank", "0 sentences cannot be shown"),
         ("--source=many", "51 sentences cannot be shown: give 1 to 50"),
         ("--source=long", "more than 32"),
@@ -138,8 +138,8 @@ MISTAKES = {
         ("--workdir=new --input=run", "--config is missing"),
     ],
     "serve": [
-        ("--host=192.0.2.1", "cannot listen on host 192.0.2.1, port 8000"),
-        ("--max_request_pieces=9 --max_queue=17", "9 exceeds half of --max_queue=17"),
+        ("--listen=192.0.2.1:8000", "cannot listen on host 192.0.2.1, port 8000"),
+        ("--listen=localhost", "--listen=localhost is no HOST:PORT"),
         *(
             (f"--host_names={name}", f"--host_names has '{name}'; write names as")
             for name in ("[", "[::1", "de.example/", "De.example", "de.example:80")
@@ -201,7 +201,7 @@ def test_a_mistake_is_one_line_and_changes_nothing(
 @pytest.mark.parametrize(
     ("mode", "flags", "package", "extra"),
     [
-        ("serve", "--port=0", "uvicorn", "serve"),
+        ("serve", "--listen=0", "uvicorn", "serve"),
         ("report", "", "altair", "report"),
         ("export", "--format=ctranslate2 --output=new", "ctranslate2", "export"),
         ("export", "--format=huggingface --output=new", "safetensors", "export"),

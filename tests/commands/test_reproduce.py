@@ -34,7 +34,7 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     common = (f"--row={ROW}", f"--config.data.directory={toy.directory}")
     reproduce = functools.partial(command, "reproduce", *common, workdir=workdir)
 
-    half = reproduce("--steps=10")
+    half = reproduce("--config.training.steps=10")
     budget = half.result["budget"]
     assert (budget["steps"], budget["published_steps"]) == (10, 20)
     assert budget["averaged_checkpoints"] == 2
@@ -57,7 +57,9 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     assert full.result["changed"] == changes
     kept = json.loads((workdir / "reproduced.json").read_text())
     assert kept == full.result
-    assert "holds a run of 20 steps" in reproduce("--steps=10").complaint
+    assert (
+        "holds a run of 20 steps" in reproduce("--config.training.steps=10").complaint
+    )
     untrained = reproduce(*changes, "--config.optimizer.peak_learning_rate=0.005")
     assert untrained.result["changed"] == changes
     scored = reproduce(*changes, "--config.training.average=1").result
@@ -83,7 +85,9 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     assert all(score["signature"] in html for score in kept["every_bleu"])
 
 
-@pytest.mark.parametrize("flag", ["--steps=3", "--beam_size=2", "--checkpoint=7"])
+@pytest.mark.parametrize(
+    "flag", ["--config.training.steps=3", "--beam_size=2", "--checkpoint=7"]
+)
 def test_what_is_for_one_row_needs_its_name(command, flag):
     assert "is for one row; add --row=NAME" in command("reproduce", flag).complaint
 

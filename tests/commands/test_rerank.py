@@ -30,7 +30,7 @@ def records(answer) -> list[list[dict]]:
 def mean_scores(command, folder, pairs, tmp_path) -> list[float]:
     """The log-probability per token that --mode=score gives to each pair."""
     flags = pair_flags(tmp_path, pairs)
-    *lines, _ = command("score", "--details", *flags, workdir=folder).lines
+    *lines, _ = command("score", "--json", *flags, workdir=folder).lines
     found = list(map(json.loads, lines))
     return [each["log_probability"] / len(each["pieces"]) for each in found]
 
@@ -44,7 +44,7 @@ def test_the_order_is_that_of_the_scores_of_each_model(
     A weight below 0 prefers what the model finds unlikely.
     """
     forward, reverse = others
-    flags = (*SEARCH, f"--rerank={forward},{reverse}", "--rerank_weights=-2,1")
+    flags = (*SEARCH, f"--choose={forward}:-2,{reverse}")
     lines = [*toy.test, ""]
     plain = records(use("translate", *SEARCH, "--n_best=4", stdin=lines))
     found = records(use("translate", *flags, "--n_best=2", stdin=lines))
@@ -74,7 +74,7 @@ def test_the_order_is_that_of_the_scores_of_each_model(
     use("evaluate", *flags, f"--output={output}")
     assert output.read_text() == text_of(chosen[:-1])
     translator = jaxformer.Translator(
-        trained.workdir, rerank=others, rerank_weights=[-2, 1], beam_size=4,
+        trained.workdir, choose=f"{forward}:-2,{reverse}", beam_size=4,
         length_penalty="power", alpha=1.0,
     )  # fmt: skip
     assert translator(lines) == chosen
@@ -83,18 +83,12 @@ def test_the_order_is_that_of_the_scores_of_each_model(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--rerank=FORWARD,FORWARD", "twice, or it is the workdir; give each"),
-        ("--rerank=WORKDIR", "twice, or it is the workdir; give each"),
-        ("--rerank=WORKDIR/nowhere", "there is no run in "),
-        ("--rerank=FORWARD --beam_size=1", "hypotheses; set beam_size above 1"),
-        ("--rerank=FORWARD --rerank_weights=1,2", "has 1.0, 2.0 for 1 models of"),
-        ("--rerank_weights=1", "rerank_weights is for rerank; give both"),
-        ("--rerank=FORWARD --rerank_weights=nan", "give a finite weight"),
-        ("--rerank=FORWARD --rerank_weights=x", "--rerank_weights=x is not a number"),
-        (
-            "--rerank=FORWARD --minimum_bayes_risk=chrf --temperature=1",
-            "use either rerank or minimum_bayes_risk",
-        ),
+        ("--choose=FORWARD,FORWARD", "twice, or it is the workdir; give each"),
+        ("--choose=WORKDIR", "twice, or it is the workdir; give each"),
+        ("--choose=WORKDIR/nowhere", "there is no run in "),
+        ("--choose=FORWARD --beam_size=1", "hypotheses; set beam_size above 1"),
+        ("--choose=FORWARD:nan", "give a finite weight"),
+        ("--choose=FORWARD:x", "there is no run in "),
     ],
 )
 def test_mistakes_are_one_line(use, trained, own_run, flags, message):
@@ -118,7 +112,7 @@ def test_a_run_of_other_languages_is_refused(use, command, toy, tmp_path):
         f"{french} translates en-fr and not en-de; the models of an ensemble have one "
         "direction"
     )
-    complaint = use("translate", f"--rerank={french}", stdin=["bo"]).complaint
+    complaint = use("translate", f"--choose={french}", stdin=["bo"]).complaint
     assert complaint == (
         f"{french} translates en-fr and cannot rerank translations of en-de; give a "
         "run of en-de or of de-en"

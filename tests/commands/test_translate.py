@@ -122,7 +122,10 @@ def test_one_line_has_a_prefix_and_an_ensemble_of_equal_runs_changes_nothing(
     """The other lines of the file of prefixes are blank; batches are small."""
     (tmp_path / "prefixes").write_text("SU\n\n\n\n\n\n")
     lines = [*toy.test[:5], " ".join(toy.test)]
-    flags = (f"--ensemble={trained.workdir},{trained.workdir}", "--batch_tokens=40")
+    flags = (
+        f"--ensemble={trained.workdir},{trained.workdir}",
+        "--config.decoding.batch_tokens=40",
+    )
     prefix = f"--prefix={tmp_path / 'prefixes'}"
     first, *found = use("translate", *flags, prefix, stdin=lines).lines
     assert first.startswith("SU")
@@ -200,7 +203,7 @@ def test_samples_are_chosen_by_minimum_bayes_risk(use, toy):
     """The choice is one of the samples, the same in evaluate; search has none."""
     sampling = ["--temperature=2", "--beam_size=8", "--seed=3"]
     all_samples = use("translate", *sampling, "--n_best=8", "--json", stdin=toy.test)
-    chosen = use("translate", *sampling, "--minimum_bayes_risk=chrf", stdin=toy.test)
+    chosen = use("translate", *sampling, "--choose=chrf", stdin=toy.test)
     likeliest = use("translate", *sampling, stdin=toy.test)
     for samples, text in zip(hypotheses(all_samples), chosen.lines, strict=True):
         texts = [each["text"] for each in samples]
@@ -208,7 +211,7 @@ def test_samples_are_chosen_by_minimum_bayes_risk(use, toy):
         (utilities,) = expected_utilities([""], [texts], metric)
         assert text == max(texts, key=utilities.get)
     assert chosen.lines != likeliest.lines
-    refused = use("translate", "--minimum_bayes_risk=chrf", stdin=["a"])
+    refused = use("translate", "--choose=chrf", stdin=["a"])
     assert "chooses among samples; set a temperature" in refused.complaint
 
 
@@ -216,7 +219,7 @@ def test_samples_are_chosen_by_comet_with_their_sources(use, toy, stand_in_comet
     """COMET is called once for a block."""
     sampling = ["--temperature=2", "--beam_size=4", "--seed=3"]
     samples = use("translate", *sampling, "--n_best=4", stdin=toy.test).lines
-    flags = [*sampling, "--minimum_bayes_risk=comet", f"--comet={stand_in_comet.file}"]
+    flags = [*sampling, "--choose=comet", f"--comet={stand_in_comet.file}"]
     chosen = use("translate", *flags, stdin=toy.test).lines
     for line, text in zip(samples, chosen, strict=True):
         texts = [each["text"] for each in json.loads(line)["hypotheses"]]
@@ -228,6 +231,6 @@ def test_samples_are_chosen_by_comet_with_their_sources(use, toy, stand_in_comet
     assert {each["src"] for each in call} == {*toy.test}
     for refused, message in (
         (flags[-2:-1], "translate and evaluate take --comet=FILE"),
-        (flags[-1:], "comet is for minimum_bayes_risk=comet; give both"),
+        (flags[-1:], "comet is for choose=comet; give both"),
     ):
         assert message in use("translate", *sampling, *refused, stdin=["a"]).complaint

@@ -245,7 +245,9 @@ def test_anything_else_than_the_same_command_is_refused(
         (["--dtype=bfloat16"], "begun with dtypes=['float32'], and this"),
     ):
         assert said in make(*flags).complaint
-    assert make("--batch_tokens=100").code == 0  # it changes the speed alone
+    assert (
+        make("--config.decoding.batch_tokens=100").code == 0
+    )  # it changes the speed alone
     text.write_text(text.read_text() + "bo\n")
     assert "was begun with source=" in make().complaint
     assert files_of(tmp_path / "out") == before
@@ -271,7 +273,7 @@ def test_anything_else_than_the_same_command_is_refused(
             "--source pipe is no file, and it is read twice",
         ),
         ("--source=text --output=text", "text exists already and holds no corpus"),
-        ("--source=text --output=out --corpus=x", "has no corpus x"),
+        ("--source=text --output=out --split=x/test", "has no corpus x"),
         ("--source=text --output=out --n_best=2", "--n_best is not used by"),
         ("--source=text --output=out --long_lines=split", "--long_lines is not used"),
         ("--source=text --output=out --least_log_probability=1", "must be at most 0"),

@@ -71,7 +71,7 @@ def test_what_translate_found_has_the_same_score(use, workdir, toy, tmp_path):
     found = use("translate", "--json", "--alignment", stdin=lines).lines
     (tmp_path / "found.jsonl").write_text("\n".join(found))
     file = f"--reference={tmp_path / 'found.jsonl'}"
-    details = use("score", file, "--details").lines
+    details = use("score", file, "--json").lines
     for line, record, detail in zip(lines, found, details, strict=False):
         best, detail = json.loads(record)["hypotheses"][0], json.loads(detail)
         assert best["source_pieces"][0] == TAG
@@ -85,7 +85,7 @@ def test_what_translate_found_has_the_same_score(use, workdir, toy, tmp_path):
     pairs = pair_flags(tmp_path, [(line, toy.translate(line)) for line in lines])
     translator = jaxformer.Translator(workdir)
     own = translator.score(lines, list(map(toy.translate, lines)))
-    for each, line in zip(own, use("score", *pairs, "--details").lines, strict=False):
+    for each, line in zip(own, use("score", *pairs, "--json").lines, strict=False):
         assert each.log_probability == pytest.approx(
             json.loads(line)["log_probability"], rel=1e-5
         )
