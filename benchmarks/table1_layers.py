@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.models.attention import MultiHeadAttention
-from jaxformer.models.convolutional.layers import Linear, windows
+from jaxformer.models.convolutional.layers import ConvolutionalLinear, windows
 from jaxformer.models.local_attention import self_attention_mask
 from jaxformer.models.projected_attention import ProjectedAttention
 from jaxformer.models.recurrent.cells import Cell, recur
@@ -78,7 +78,7 @@ def convolution(
     d: int, depth: int, dtype: Any, *, is_dilated: bool = False
 ) -> tuple[Any, Apply]:
     """A convolution of each position and those before it, without a gate."""
-    module = Linear((KERNEL, d, d), 1.0, dtype)
+    module = ConvolutionalLinear((KERNEL, d, d), 1.0, dtype)
     step = KERNEL**depth if is_dilated else 1
     offsets = [step * offset for offset in range(1 - KERNEL, 1)]
 

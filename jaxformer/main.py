@@ -110,7 +110,7 @@ def main(
 
 def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
     from jaxformer.remote.copy import with_urls
-    from jaxformer.system import progress
+    from jaxformer.system import progress, stopping
 
     def complain(what: object) -> None:
         processes.complain(with_urls(str(what)))
@@ -124,7 +124,7 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
             raise InputError(f"--mode={mode} runs in one process; {why}")
         if mode not in ("serve", "translate"):  # which may wait for input
             reported = progress.progress(mode)
-        with progress.compiles_reported(), reported:
+        with stopping.interrupts(), progress.compiles_reported(), reported:
             result = command(mode).run(**arguments.flags)
         if result is not None and processes.is_first():
             result["seconds"] = round(time.monotonic() - start, 1)

@@ -13,7 +13,7 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SIDES = ("source", "target")  # of a pair
 
 
-class Tokenizer(Protocol):
+class AnyTokenizer(Protocol):
     """Text to ids and back; `jaxformer.text.tokenizer` is one."""
 
     vocab_size: int  # ids of targets, reserved ones included

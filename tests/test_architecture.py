@@ -43,7 +43,8 @@ ROOMS = {
     "optimizer": ("training.optimizer", "config"),  # equation 3, section 5.3
     "update": (  # pure functions of a model and a batch
         "training.conditional training.divergence training.frozen training.loss "
-        "training.loss_kernel training.sharding training.step training.zero",
+        "training.loss_kernel training.sharded_optimizer training.sharding "
+        "training.step",
         "system contract config models",
     ),
     "training": (  # it is handed its batches
@@ -111,8 +112,8 @@ DOORS = {
     "xxhash": "remote.copy remote.object_store system.files "
     "text.duplicates text.text_hash",
     "ml_collections": "configs",
-    "flax": "models training.frozen training.kept_average training.optimizer "
-    "training.sharding training.zero exports.parameters",
+    "flax": "models training.frozen training.average_cache training.optimizer "
+    "training.sharding training.sharded_optimizer exports.parameters",
 }
 
 

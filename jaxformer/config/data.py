@@ -143,10 +143,10 @@ class DataConfig(Section, name="data"):
         return f"{self.source_language}-{self.target_language}"
 
     @functools.cached_property
-    def parts(self) -> dict[str, "Part"]:
+    def parts(self) -> dict[str, "WeightedCorpus"]:
         """The corpora by name; the only one is called "". Raises InputError."""
         if not self.corpora:
-            return {"": Part(self, {0: 1.0})}
+            return {"": WeightedCorpus(self, {0: 1.0})}
         parts = {}
         for number, corpus in enumerate(self.corpora, start=1):
             where = f"corpus {number} of data.corpora"
@@ -163,7 +163,9 @@ class DataConfig(Section, name="data"):
             if name in parts or name == "mean":  # which scores take
                 raise InputError(f"{where} is called {name}; use another name")
             config = dataclasses.replace(self, corpora=(), temperature=None, **own)
-            parts[name] = Part(config, read_weights(where, corpus.get("weight", 1.0)))
+            parts[name] = WeightedCorpus(
+                config, read_weights(where, corpus.get("weight", 1.0))
+            )
         for update in _updates(parts):
             if not any(part.weight(update) for part in parts.values()):
                 raise InputError(
@@ -270,7 +272,7 @@ class SplitOf(NamedTuple):
     data: DataConfig
 
 
-class Part(NamedTuple):
+class WeightedCorpus(NamedTuple):
     """One of the corpora that are mixed."""
 
     data: DataConfig  # without `corpora`
@@ -281,7 +283,7 @@ class Part(NamedTuple):
         return self.weights[max(each for each in self.weights if each <= update)]
 
 
-def _updates(parts: Mapping[str, Part]) -> list[int]:
+def _updates(parts: Mapping[str, WeightedCorpus]) -> list[int]:
     return sorted({update for part in parts.values() for update in part.weights})
 
 

@@ -21,7 +21,7 @@ from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult, SearchState
-from jaxformer.decoding.shapes import Shape, Shapes
+from jaxformer.decoding.shapes import ProgramShape, Shapes
 from jaxformer.decoding.slots import SlotPrograms
 from jaxformer.decoding.tasks import Task, as_arrays
 
@@ -72,8 +72,9 @@ class Engine:
         self._turn = 0.0  # source tokens that each request has started by turns
         self._tasks: dict[int, Task] = {}  # by slot
         self._state: SearchState | None = None
-        self._shape = Shape(0, 0, 0)
-        self._too_large = Shape(0, 0, 0)  # advances since each size was as needed
+        self._shape = ProgramShape(0, 0, 0)
+        # Advances since each size was as needed.
+        self._too_large = ProgramShape(0, 0, 0)
 
     def release(self) -> None:
         """Drop the weights and the last state; there must be no task in flight."""
@@ -108,7 +109,7 @@ class Engine:
 
     def limit(
         self, *, source: int, output: int, slots: int, is_one: bool = False
-    ) -> list[Shape]:
+    ) -> list[ProgramShape]:
         """Use few shapes afterwards, and return them, for `compile` in this order.
 
         The arguments bound the tokens of a task's source and output, and the slots of
@@ -116,7 +117,7 @@ class Engine:
         """
         return self._shapes.limit(source, output, slots, is_one)
 
-    def compile(self, shape: Shape) -> None:
+    def compile(self, shape: ProgramShape) -> None:
         """Run all programs of a shape without tasks."""
         if shape.slots <= self._shapes.most_slots(shape.source):
             self._shape = shape
@@ -187,7 +188,7 @@ class Engine:
             self._insert(tasks)
         elif tasks:
             self._state = None  # so that there is no second one on the device
-            self._too_large = Shape(0, 0, 0)
+            self._too_large = ProgramShape(0, 0, 0)
             self._shapes.begin()
             self._shape = self._needed_shape(tasks)
             self._begin(tasks)
@@ -237,13 +238,13 @@ class Engine:
         """Grow the shape for a new group, or shrink it if it is far too large."""
         new, old = self._needed_shape(group), self._shape
         too_large = zip(map(operator.lt, new, old), self._too_large, strict=True)
-        ages = Shape(*(age + 1 if is_less else 0 for is_less, age in too_large))
+        ages = ProgramShape(*(age + 1 if is_less else 0 for is_less, age in too_large))
         self._too_large = ages
         new = self._shapes.fitted(old, new, ages, len(self._waiting))
         while new != self._shape:
             self._resize(self._shapes.next(self._shape, new))
 
-    def _resize(self, new: Shape) -> None:
+    def _resize(self, new: ProgramShape) -> None:
         taken = sorted(self._tasks)
         origin = np.full(new.slots, -1, np.int32)
         origin[: len(taken)] = taken
@@ -251,7 +252,7 @@ class Engine:
         self._tasks = dict(enumerate(self._tasks[slot] for slot in taken))
         self._shape = new
 
-    def _needed_shape(self, group: Sequence[Task]) -> Shape:
+    def _needed_shape(self, group: Sequence[Task]) -> ProgramShape:
         """The smallest shape for the tasks in flight and a new group."""
         tasks = [*self._tasks.values(), *group]
         ages = self._ages() + [0] * len(group)

@@ -21,7 +21,7 @@ from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
 from jaxformer.decoding.tasks import pad_rows
 from jaxformer.models.sequence_model import Model, require_positions
 from jaxformer.system.errors import InputError
-from jaxformer.tokens import EOS, PAD, Tokenizer
+from jaxformer.tokens import EOS, PAD, AnyTokenizer
 
 Side = str | Sequence[str]  # a text, or the pieces of its parts
 Part = tuple[list[int], list[int]]  # ids of a source and of its translation
@@ -85,7 +85,7 @@ class TeacherForcing:
     def __init__(
         self,
         model: Model,
-        tokenizer: Tokenizer,
+        tokenizer: AnyTokenizer,
         *,
         batch_tokens: int,
         rows: jax.sharding.NamedSharding | None = None,

@@ -16,7 +16,7 @@ import sentencex
 
 from jaxformer.config.data import base_language
 from jaxformer.system.errors import InputError
-from jaxformer.tokens import EOS, Tokenizer
+from jaxformer.tokens import EOS, AnyTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
 
 
 def hypotheses_of(
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     names: tuple[Sequence[str], Sequence[str]],
     source: Sequence[int],
     found: Any,
@@ -173,7 +173,7 @@ def tagged(text: str, tag: str, tag_of: Callable[[str], str]) -> str:
 
 
 def lines_of(
-    text: str, tokenizer: Tokenizer, language: str | None
+    text: str, tokenizer: AnyTokenizer, language: str | None
 ) -> tuple[str, list[list[str]]]:
     """Split a text into the sentences of its lines; None: one line, one sentence.
 

@@ -22,7 +22,7 @@ from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis, distinct_texts, split_tag
 from jaxformer.decoding.search import length_penalty
 from jaxformer.system.errors import InputError
-from jaxformer.tokens import Tokenizer
+from jaxformer.tokens import AnyTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Reranker(NamedTuple):
     name: str
     forcing: TeacherForcing
     params: Any
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     weight: float
     is_reverse: bool  # it translates the translation into the source
     tag: str  # of its sources, or ""

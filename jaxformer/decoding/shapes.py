@@ -17,7 +17,7 @@ REPAID_AFTER = 32  # if its programs must be compiled
 MOVED_AFTER = 4  # if it was used before, so that only a resize is compiled
 
 
-class Shape(NamedTuple):
+class ProgramShape(NamedTuple):
     """The sizes of compiled programs."""
 
     slots: int  # B
@@ -48,12 +48,12 @@ class Shapes:
     def __init__(self, batch_tokens: int, devices: int) -> None:
         self._batch_tokens, self._devices = batch_tokens, devices
         self.most = MOST_SLOTS
-        self.all: list[Shape] = []  # if they are limited, by length, then slots
+        self.all: list[ProgramShape] = []  # if they are limited, by length, then slots
         self.begin()
 
     def limit(
         self, source: int, output: int, slots: int, is_one: bool = False
-    ) -> list[Shape]:
+    ) -> list[ProgramShape]:
         """Use few shapes: for sources, outputs and a device's slots up to these.
 
         `is_one`: use the largest alone.
@@ -64,12 +64,12 @@ class Shapes:
             lengths.append(2 * lengths[-1])
         lengths[-1] = output
         self.all = [
-            Shape(self._devices << power, min(length, source), length)
+            ProgramShape(self._devices << power, min(length, source), length)
             for length in lengths
             for power in range(0, self.most.bit_length(), 2)
         ]
         if is_one:
-            self.all = [Shape(self.most_slots(source), source, output)]
+            self.all = [ProgramShape(self.most_slots(source), source, output)]
         return self.all
 
     def most_slots(self, source: int) -> int:
@@ -84,23 +84,23 @@ class Shapes:
             return self.most_slots(bucket_length(source))
         return self.most_slots(self.smallest(1, source, ring).source)
 
-    def smallest(self, tasks: int, source: int, ring: int) -> Shape:
+    def smallest(self, tasks: int, source: int, ring: int) -> ProgramShape:
         """The smallest shape that has room for so many tasks in flight."""
         slots = self._devices
         while slots < tasks:
             slots *= 2
         if not self.all:
-            return Shape(slots, bucket_length(source), bucket_length(ring))
+            return ProgramShape(slots, bucket_length(source), bucket_length(ring))
         length = max(source, ring)
         return min(s for s in self.all if s.slots >= slots and s.ring >= length)
 
     def begin(self) -> None:
         """Forget the shapes used so far: a search does not depend on earlier ones."""
-        self._used: set[Shape] = set()  # if they are not limited
+        self._used: set[ProgramShape] = set()  # if they are not limited
 
     def fitted(
-        self, old: Shape, new: Shape, ages: Sequence[int], waiting: int
-    ) -> Shape:
+        self, old: ProgramShape, new: ProgramShape, ages: Sequence[int], waiting: int
+    ) -> ProgramShape:
         """The shape to use when `new` is needed, and so many tasks wait.
 
         `ages` are the numbers of calls since which each size of `old` has been too
@@ -118,7 +118,7 @@ class Shapes:
           REPAID_AFTER. The more it saves, the fewer tasks have to wait for it.
           Otherwise the smallest that was used before and has room is used again.
         """
-        largest = Shape(*map(max, old, new))
+        largest = ProgramShape(*map(max, old, new))
         is_due, grows = max(ages) >= SHRINK_AFTER, largest != old
         if self.all:
             return new if is_due else largest
@@ -126,7 +126,7 @@ class Shapes:
         if not grows and not is_due:
             return old
         may_shrink = (grows or 2 * age >= SHRINK_AFTER for age in ages)
-        wanted = Shape(
+        wanted = ProgramShape(
             *(
                 less if may and 2 * less <= more else max(less, more)
                 for less, more, may in zip(new, old, may_shrink, strict=True)
@@ -143,7 +143,7 @@ class Shapes:
         if near:
             return min(near)
 
-        def repays(shape: Shape, after: int) -> bool:
+        def repays(shape: ProgramShape, after: int) -> bool:
             saved = old.size / shape.size - 1
             return waiting * saved >= after * old.slots
 
@@ -155,12 +155,12 @@ class Shapes:
         self._used.add(wanted)
         return wanted
 
-    def neighbours(self, shape: Shape) -> list[Shape]:
+    def neighbours(self, shape: ProgramShape) -> list[ProgramShape]:
         """The limited shapes with the next slots or the next length."""
         found = {self.next(shape, new) for new in self.all if new != shape}
         return sorted(found)
 
-    def next(self, old: Shape, new: Shape) -> Shape:
+    def next(self, old: ProgramShape, new: ProgramShape) -> ProgramShape:
         """The next shape on the way from `old` to `new`: a neighbour, if limited."""
         if not self.all:
             return new

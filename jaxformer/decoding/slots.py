@@ -18,7 +18,7 @@ from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
 from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchState, advance, start
-from jaxformer.decoding.shapes import Shape
+from jaxformer.decoding.shapes import ProgramShape
 from jaxformer.models.sequence_model import pad, resize_ring
 
 
@@ -106,7 +106,7 @@ class SlotPrograms:
         return state._replace(cache=(memory, state.cache))
 
     def _resize(
-        self, state: SearchState, origin: jax.Array, shape: Shape
+        self, state: SearchState, origin: jax.Array, shape: ProgramShape
     ) -> SearchState:
         """Copy slot `origin`[i] into slot i of another shape; -1 leaves it empty."""
         is_taken, ring = origin >= 0, shape.ring

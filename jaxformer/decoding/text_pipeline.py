@@ -29,7 +29,7 @@ from jaxformer.decoding.phrases import encode_phrases
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.tasks import Task
 from jaxformer.system.errors import InputError
-from jaxformer.tokens import UNK, Tokenizer
+from jaxformer.tokens import UNK, AnyTokenizer
 
 # Between the seeds of two parts: odd, and about 2^32 over the golden ratio, so that the
 # parts of near lines do not share seeds.
@@ -57,7 +57,7 @@ class TextPipeline:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: AnyTokenizer,
         options: TranslateOptions,
         *,
         language: str,

@@ -29,7 +29,7 @@ from jaxformer.models.sequence_model import Model
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.progress import progress
-from jaxformer.tokens import Tokenizer
+from jaxformer.tokens import AnyTokenizer
 
 ROUND = 256  # sentences of each process between synchronised calls of `check_stop`
 
@@ -49,7 +49,7 @@ class Translator:
         self,
         models: Sequence[Model],
         params: Sequence[Any],
-        tokenizer: Tokenizer,
+        tokenizer: AnyTokenizer,
         *,
         language: str,
         options: TranslateOptions,

@@ -22,7 +22,7 @@ from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.progress import track
 from jaxformer.text.ragged import Ragged
-from jaxformer.tokens import Tokenizer
+from jaxformer.tokens import AnyTokenizer
 from jaxformer.training.loss import LossSums, averages
 from jaxformer.training.sharding import local_mesh, on_mesh, put_batch, rows_here
 from jaxformer.training.step import Parameters, evaluate_batch
@@ -171,7 +171,7 @@ class Evaluator:
         return Evaluation(translations, {**sums, **scores._asdict()}, bleus)
 
 
-def tokenize_pairs(tokenizer: Tokenizer, text: Text) -> TokenizedCorpus:
+def tokenize_pairs(tokenizer: AnyTokenizer, text: Text) -> TokenizedCorpus:
     """Tokenise sentence pairs."""
     return TokenizedCorpus(
         Ragged.of(tokenizer.encode(text.sources)),

@@ -19,7 +19,7 @@ from jaxformer.exports import parameters
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.system.errors import InputError
-from jaxformer.tokens import BOS, EOS, PAD, UNK, Tokenizer
+from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
 # Rows of an exported table of sinusoids, 8 MB for the base model. CTranslate2 truncates
 # sources to 1,024 pieces by default and refuses sequences longer than the table.
@@ -30,7 +30,7 @@ def write_ctranslate2(
     folder: Path,
     config: Config,
     params: dict,
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     options: TranslateOptions,
     *,
     quantization: str,

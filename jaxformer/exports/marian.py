@@ -31,7 +31,7 @@ from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import parameters
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.tokens import BOS, EOS, PAD, UNK, Tokenizer
+from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
 LONGEST = 512  # pieces that Transformers' search may generate
 LAYER_NORM_EPSILON = 1e-5  # PyTorch's, of every Marian model
@@ -78,7 +78,7 @@ def export_marian(
     folder: Path,
     config: Config,
     params: dict,
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     options: TranslateOptions,
 ) -> None:
     """Write model, tokeniser and search settings into an existing folder.

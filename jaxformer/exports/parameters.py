@@ -12,7 +12,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer.system.errors import InputError
-from jaxformer.tokens import Tokenizer
+from jaxformer.tokens import AnyTokenizer
 
 
 def flat(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -53,7 +53,7 @@ def require_none_left(program: str, left: Mapping[str, Any]) -> None:
         )
 
 
-def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> dict[str, str]:
+def write_tokenizer(folder: Path, tokenizer: AnyTokenizer) -> dict[str, str]:
     """Write the SentencePiece model, or two; return the names of source and target."""
     files = {"source": "sentencepiece.model", "target": "sentencepiece.model"}
     if tokenizer.source_model != tokenizer.target_model:

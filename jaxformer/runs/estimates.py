@@ -19,7 +19,7 @@ from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.runs.run import Run, make_training_setup
-from jaxformer.tokens import SIDES, Tokenizer
+from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
 from jaxformer.training.memory import GIB, largest_microbatch, step_memory
 from jaxformer.training.sharding import abstract_state, rows_here
@@ -69,7 +69,7 @@ def parameters_by_part(params: Parameters) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def describe_vocabulary(tokenizer: Tokenizer) -> str:
+def describe_vocabulary(tokenizer: AnyTokenizer) -> str:
     """Say how many ids there are."""
     source, target = tokenizer.source_vocab_size, tokenizer.vocab_size
     if source == target:

@@ -31,9 +31,10 @@ from jaxformer.system.errors import InputError
 from jaxformer.system.files import cache_folder
 from jaxformer.system.first import in_others, once
 from jaxformer.system.progress import progress
-from jaxformer.tokens import Tokenizer
+from jaxformer.tokens import AnyTokenizer
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
+from jaxformer.training.frozen import trainable
 from jaxformer.training.log import read_scores
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (
@@ -56,7 +57,7 @@ class Run(NamedTuple):
 
     workdir: Workdir
     config: Config
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     model: Model
     record: Record | None = None  # what config.json said when the run was opened
     needs_tag: bool = True  # if the vocabulary has tags: no text was without one
@@ -110,6 +111,11 @@ def _resolve(folder: Workdir, request: ConfigRequest, record: Record | None) -> 
     config.require_rows()
     if config.training.init_from and not folder.has_checkpoints():
         Workdir(Path(config.training.init_from)).require_same_model(config)
+    if config.training.freeze:
+        size = config.data.vocab_size
+        model = make_model(config.model, vocab_size=size, rematerialise=False)
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        trainable(params, config.training.freeze)  # refuses unknown names
     return config
 
 
@@ -135,7 +141,7 @@ def open_run(
 
 
 def _make_run(
-    folder: Workdir, config: Config, tokenizer: Tokenizer, record: Record | None
+    folder: Workdir, config: Config, tokenizer: AnyTokenizer, record: Record | None
 ) -> Run:
     model = make_model(
         config.model,

@@ -10,7 +10,7 @@ from jaxformer.runs.run import Run
 from jaxformer.system.errors import InputError, did_you_mean
 from jaxformer.text.lines import read_lines
 from jaxformer.text.sources import read_parts, read_split
-from jaxformer.tokens import Tokenizer
+from jaxformer.tokens import AnyTokenizer
 
 
 def of_corpus(run: Run, name: str) -> Run:
@@ -112,7 +112,7 @@ def read_text(
     return of_corpus(run, name), text
 
 
-def with_tag(tokenizer: Tokenizer, sentences: Sequence[str], tag: str) -> list[str]:
+def with_tag(tokenizer: AnyTokenizer, sentences: Sequence[str], tag: str) -> list[str]:
     """Begin sentences that have no tag with `tag`, if it is not "".
 
     Raises InputError if it is not in the vocabulary.

@@ -66,6 +66,33 @@ class StopRequests:
 
 
 @contextmanager
+def interrupts() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt within the block, or else at its end.
+
+    Python drops an exception that a handler raises in a callback, such as those of JAX
+    while it compiles. It is then raised where work advances.
+    """
+    is_asked = False
+
+    def note(*_: object) -> None:
+        nonlocal is_asked
+        is_asked = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if is_asked and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        with progress.checked(check):
+            yield
+        check()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def stop_requests() -> Iterator[StopRequests]:
     """Take SIGTERM and Ctrl-C as requests to stop within the block."""
     requests = StopRequests()

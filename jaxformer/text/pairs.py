@@ -8,7 +8,7 @@ from jaxformer.config.data import DataConfig
 from jaxformer.text.cleaning import length_faults
 from jaxformer.text.languages import Languages
 from jaxformer.text.lines import normalise
-from jaxformer.tokens import Tokenizer
+from jaxformer.tokens import AnyTokenizer
 
 REASONS = ("empty", "too_long", "ratio", "language", "copy", "score")
 
@@ -27,7 +27,7 @@ class PairFilter:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: AnyTokenizer,
         config: DataConfig,
         *,
         languages: Languages | None,

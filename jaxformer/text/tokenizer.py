@@ -36,7 +36,7 @@ _LANGUAGE = re.compile(f"({TAG})?")
 
 
 class Tokenizer:
-    """A trained vocabulary; implements `jaxformer.tokens.Tokenizer`."""
+    """A trained vocabulary; implements `jaxformer.tokens.AnyTokenizer`."""
 
     is_shared = True  # whether source and target ids mean the same pieces
     renumbers = False

@@ -20,6 +20,7 @@ import numpy as np
 from jaxformer.system.errors import InputError, StoppedError
 from jaxformer.system.first import once
 from jaxformer.system.mirror import LOCAL, Mirror
+from jaxformer.training.average_cache import kept_average
 from jaxformer.training.checkpoint_files import (
     Writer,
     are_several,
@@ -29,7 +30,6 @@ from jaxformer.training.checkpoint_files import (
     reason,
     silence,
 )
-from jaxformer.training.kept_average import kept_average
 
 logger = logging.getLogger(__name__)
 

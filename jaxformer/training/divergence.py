@@ -16,7 +16,7 @@ from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.training.step import TrainState, dropout_key, gradients
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """What is not finite in an update, if anything is."""
 
     microbatch: int  # the first one that is not finite, from 0
@@ -45,7 +45,7 @@ def diagnose_update(
     state: TrainState,
     update: tuple[Batch, ...],
     config: TrainingConfig,
-) -> Finding:
+) -> Diagnosis:
     """Compute an update again and find what in it is first not finite."""
     layers: list[str] = []  # in forward order, which dicts lose in `jax.jit`
 
@@ -61,7 +61,7 @@ def diagnose_update(
 
     for index, batch in enumerate(update):
         loss, outputs, params, grads = jax.device_get(probe(state, batch, index))
-        finding = Finding(
+        finding = Diagnosis(
             index,
             _first_bad(params, layers),
             next((n for n, ok in zip(layers, outputs, strict=True) if not ok), None),

@@ -15,7 +15,7 @@ from jaxformer.models.kernels.mixed_precision import transposed
 from jaxformer.training.loss import LossSums, sums_of_rows
 
 
-class Plan(NamedTuple):
+class ChunkPlan(NamedTuple):
     """How the program of a platform computes the loss."""
 
     chunk_tokens: int  # whose logits are held at a time, at most
@@ -30,9 +30,9 @@ class Plan(NamedTuple):
 # with them.
 # adds_transposed: for a sum [V, D] XLA for CPUs would copy the exponentials transposed.
 PLANS = {
-    "cpu": Plan(512, sums_by_product=False, adds_transposed=True),
-    "tpu": Plan(4096, sums_by_product=True, adds_transposed=False),
-    "default": Plan(4096, sums_by_product=False, adds_transposed=False),
+    "cpu": ChunkPlan(512, sums_by_product=False, adds_transposed=True),
+    "tpu": ChunkPlan(4096, sums_by_product=True, adds_transposed=False),
+    "default": ChunkPlan(4096, sums_by_product=False, adds_transposed=False),
 }
 
 
@@ -64,7 +64,7 @@ def _forward(*arguments: Any) -> tuple[LossSums, Any]:
 
 
 def _in_chunks(
-    plan: Plan,
+    plan: ChunkPlan,
     label_smoothing: float,
     x: jax.Array,
     embedding: jax.Array,
@@ -119,7 +119,7 @@ def _in_chunks(
 
 
 def _chunk(
-    plan: Plan, output: tuple, label_smoothing: float, totals: tuple, chunk: tuple
+    plan: ChunkPlan, output: tuple, label_smoothing: float, totals: tuple, chunk: tuple
 ) -> tuple:
     """Add a chunk of M tokens to the totals; returns its own gradient and sums.
 

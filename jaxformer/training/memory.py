@@ -21,7 +21,7 @@ GUESSES = 3  # programs compiled after the first two, at most
 MEMORY_INFO = Path("/proc/meminfo")
 
 
-class Memory(NamedTuple):
+class StepMemory(NamedTuple):
     """Bytes that a program takes on each device."""
 
     arguments: int  # parameters, optimiser state, batch
@@ -31,7 +31,7 @@ class Memory(NamedTuple):
 
 def step_memory(
     setup: Any, shape: tuple[int, int, int], *, accumulate: bool
-) -> Memory | None:
+) -> StepMemory | None:
     """Compile the train step for microbatches of (rows, source length, target length).
 
     `setup` is a TrainingSetup; `accumulate` is for updates of several microbatches.
@@ -50,7 +50,7 @@ def step_memory(
         state = sharding.abstract_state(setup.mesh, setup.init)
         lowered = setup.train_step.lower(state, batch, accumulate=accumulate)
         found = lowered.compile().memory_analysis()
-    return found and Memory(
+    return found and StepMemory(
         found.argument_size_in_bytes,
         found.temp_size_in_bytes,
         found.output_size_in_bytes - found.alias_size_in_bytes,

@@ -19,8 +19,8 @@ from jaxformer.training.conditional import updated_if
 from jaxformer.training.frozen import merged, trainable
 from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
+from jaxformer.training.sharded_optimizer import over_shards
 from jaxformer.training.sharding import splits_batch
-from jaxformer.training.zero import over_shards
 
 MOST_BAD_STEPS = 10  # a run with so many non-finite updates in a row does not recover
 
@@ -163,8 +163,8 @@ class TrainStep:
 
     An update of one microbatch is one program. Of several, gradients are accumulated,
     and each shape is compiled once. The state is donated. `shardings` are those of the
-    state, before and after: see `jaxformer.training.zero` for a mesh that splits the
-    batch.
+    state, before and after; of a mesh that splits the batch, those of
+    `jaxformer.training.sharded_optimizer`.
     """
 
     def __init__(

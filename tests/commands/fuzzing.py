@@ -1,11 +1,10 @@
-"""Nasty command lines and damaged run folders, and how each is judged.
+"""Nasty command lines, and how each is judged.
 
 A case is run in this process. Its outcome is a right answer, or one line and exit code
 2 with the run folder as it was, within the time limit; all else is a fault.
 """
 
 import json
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-
-from tests.damage import flip_bit
 
 LIMIT = 20.0  # seconds of a case
 
@@ -103,15 +100,3 @@ def is_result(mode: str, lines: int, answer: Any) -> bool:
         return bool(written) or mode == "serve"
     last = written[-1]
     return isinstance(json.loads(last), dict) and "NaN" not in last
-
-
-def damage(path: Path, how: str, draw: random.Random, other: bytes) -> None:
-    """Delete a file, empty it, cut it, flip one of its bits, or write other bytes."""
-    content = path.read_bytes()
-    size = draw.randrange(len(content) or 1)
-    if how == "deleted":
-        path.unlink()
-    elif how == "flipped" and content:
-        flip_bit(path, 8 * size + draw.randrange(8))
-    else:
-        path.write_bytes({"truncated": content[:size], "replaced": other}.get(how, b""))

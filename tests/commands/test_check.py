@@ -9,7 +9,7 @@ import pytest
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs import estimates
 from jaxformer.runs.estimates import report_quality, report_verdict
-from jaxformer.training.memory import Memory
+from jaxformer.training.memory import StepMemory
 from tests.commands.runs import text_of
 
 D, F, HEADS, SIZE = 32, 64, 2, 16  # of the toy's config
@@ -118,7 +118,7 @@ def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):
         return {"tokens": 640, "bytes": 2**29, "is_whole_update": True}
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(estimates, "step_memory", lambda *_, **__: Memory(1, 2, 3))
+    monkeypatch.setattr(estimates, "step_memory", lambda *_, **__: StepMemory(1, 2, 3))
     monkeypatch.setattr(estimates, "largest_microbatch", largest_microbatch)
     page = tmp_path / "page.html"
     update = "--config.training.tokens_per_update=512"

@@ -33,24 +33,6 @@ def compiled(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (["--topology=v5e:3x3"], "there is no topology 'v5e:3x3'"),
-        (["--topology=h100,auto"], "estimates none; leave it out"),
-        (["--before=old.json"], "--before is for a check with --topology"),
-        (["--topology=v5e:2x2", "--memory_gib=4"], "leave it out with --topology"),
-        (["--topology=v5e:2x2", "--before=missing.json"], "missing.json is not the"),
-        (["--topology=v5e:2x2,data"], "write v5e:2x2,auto to search"),
-        (["--topology=v5e:2x2", "--config.training.tokens_per_microbatch=9"],
-         "does not hold 8 row(s) of 32 tokens"),
-    ],
-)  # fmt: skip
-def test_mistakes_are_refused(command, compiled, toy, flags, expected):
-    assert expected in command("check", toy.flags[0], *flags).complaint
-    assert compiled == []
-
-
-@pytest.mark.parametrize(
     ("topology", "extra"), [("v5e:2x2", "tpu"), ("h200:8", "cuda")]
 )
 def test_a_missing_compiler_is_named_with_what_to_install(

@@ -107,48 +107,6 @@ def test_a_replaced_flag_says_what_replaces_it(name):
     assert {*named} <= {*FLAGS, name, "config"}
 
 
-TRANSLATE = "--mode=translate"
-ROW = ("--mode=reproduce", "--row=table3/E")
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        ([CONFIG], "--workdir is missing; for example: jaxformer --config="),
-        (["--wrkdir=x"], "there is no flag --wrkdir; did you mean --workdir?"),
-        (["--mode=trian"], "--mode=trian is none of the commands: train, "),
-        ([TRANSLATE, "a.txt"], "'a.txt' is no flag"),
-        ([TRANSLATE, "--beam_size=w"], "=w is not a whole"),
-        ([TRANSLATE, "--beam_size=0"], "--beam_size is 0; it"),
-        ([TRANSLATE, "--alpha=x"], "--alpha=x is not a number"),
-        ([TRANSLATE, "--checkpoint"], "--checkpoint"),
-        (["--mode=serve", "--request_timeout=nan"], "--request_timeout is nan; it m"),
-        (["--mode=serve", "--request_timeout=0"], "is 0.0; it must be above 0 and at"),
-        (["--peer_timeout=9"], "--peer_timeout is 9; it must be at least 10"),
-        (["--config.training.steps"], "--config.training.steps=VALUE"),
-        (["--mode=reproduce", "--row=table3/E_"], "did you mean table3/E?"),
-        ([*ROW, CONFIG], "--row=table3/E stands for --config=table3:E already"),
-        (["--config=gone.py"], "no config file gone.py; there are convs2s, demo, "),
-        (["--config=dmo"], "no config file dmo; did you mean demo?"),
-        (["--config=elsewhere/demo.py"], "no config file elsewhere/demo.py"),
-        (["--config=demo:big"], "demo has no rows; leave out :big"),
-        (["--config=table3:F"], "Table 3 has no row 'F'"),
-        ("model.d_modle=3", "no key model.d_modle; did you mean model.d_mo"),
-        ("model=3", "no key model"),
-        ("model.d_model=1.5", "model.d_model=1.5 is not a whole number"),
-        ("model.norm_first=yes", "norm_first=yes is not True or False"),
-    ],
-)
-def test_a_mistake_is_refused_in_one_line(tmp_path, monkeypatch, argv, said):
-    monkeypatch.chdir(tmp_path)
-    argv = [CONFIG, f"--config.{argv}"] if isinstance(argv, str) else argv
-    argv = argv if argv == [CONFIG] else [WORKDIR, *argv]
-    with pytest.raises(InputError) as refused:
-        command_line.parse(argv).flags["config"].resolve(None)
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
 def resolve(*overrides):
     arguments = command_line.parse([CONFIG, WORKDIR, *overrides])
     return arguments.flags["config"].resolve(None)
@@ -177,34 +135,6 @@ def test_values_are_replaced_with_the_type_of_their_key():
 def test_configs_of_jaxformer_are_found_from_anywhere(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     assert config_files.read_config_file(name)["training"]["seed"] == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("def get_config(:\n", "fails: .*SyntaxError"),
-        ("def get_config():\n    return {}['a']\n", "fails: KeyError: 'a'"),
-        ("def get_config():\n    return {}\n", "fails: .*to_dict"),
-        ("def config():\n    pass\n", "has no get_config; write one"),
-        ("raise SystemExit(0)\n", "fails: SystemExit: 0"),
-        ("class C:\n    to_dict = list\n\n\nget_config = C\n", "fails: .*gives a l"),
-    ],
-)
-def test_a_config_file_that_fails_is_one_line(tmp_path, text, said):
-    file = tmp_path / "mine.py"
-    file.write_text(text)
-    with pytest.raises(InputError, match=f"^the config file {file} {said}"):
-        config_files.read_config_file(str(file))
-
-
-def test_the_keys_of_a_config_whose_section_is_no_mapping_are_one_line(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from ml_collections import ConfigDict\n\ndef get_config():\n"
-        "    return ConfigDict({'model': 'base'})\n"
-    )
-    with pytest.raises(InputError, match="config section model is a str"):
-        command_line.parse([f"--config={file}", "--help"])
 
 
 def help_of(capsys, *argv):

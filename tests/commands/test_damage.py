@@ -1,8 +1,12 @@
-"""A run's text, tokeniser and record when they are damaged: refused, never used."""
+"""A run's files when they are damaged: refused by name, never used, nothing lost."""
 
 import contextlib
 import json
 import random
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -10,21 +14,87 @@ from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import CHECKSUMS
+from tests.commands.fuzzing import LIMIT, contents
 from tests.damage import DAMAGES, damaged, files_of, flip_bit
 
 
-def read(workdir):
-    """Read all files with checksums, but for those of checkpoints."""
-    record, prepared = Workdir(workdir).read_record(), open_prepared(workdir)
-    return record, prepared.report, Workdir(workdir).read_tokenizer(record).hash
-
-
-@pytest.fixture
-def files(own_run):
-    files = [own_run / "config.json", own_run / "tokenizer.model"]
-    files += files_of(own_run / "corpus")
+def files_to_verify(workdir):
+    """Files with checksums, but for those of checkpoints."""
+    files = [workdir / "config.json", workdir / "tokenizer.model"]
+    files += files_of(workdir / "corpus")
     assert len(files) == 16
     return files
+
+
+def name_of(file):
+    """A damaged file of checksums seems to be damage of another file."""
+    if file.name != CHECKSUMS:
+        return file.name
+    return "corpus is damaged" if "corpus" in file.parts else "100 is damaged"
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_command_names_each_damaged_file_and_loses_nothing(command, own_run, kind):
+    checkpoint = files_of(own_run / "checkpoints" / "100")
+    cases = [(file, ["prepare"]) for file in files_to_verify(own_run)]
+    cases += [(file, ["translate", "--checkpoint=100"]) for file in checkpoint]
+    assert len(cases) > 24
+    for file, arguments in cases:
+        with damaged(file, kind):
+            before = contents(own_run)
+            answer = command(*arguments, workdir=own_run, stdin=["bo"])
+            assert name_of(file) in answer.complaint
+            assert contents(own_run) == before
+    assert command("prepare", workdir=own_run).code == 0
+
+
+READERS = [
+    "translate", "translate --checkpoint=best", "translate --checkpoint=latest",
+    "score --split=dev", "evaluate --split=dev", "report --output=page.html",
+    "export --format=huggingface --output=new",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_reader_of_a_damaged_run_gives_the_right_answer_or_none(
+    command, own_run, tmp_path, monkeypatch
+):
+    """Each file is damaged once. A report of a damaged log says that lines are lost."""
+    monkeypatch.chdir(tmp_path)
+    expected, draw = {}, random.Random(0)
+
+    def answer_of(reader):
+        shutil.rmtree("new", ignore_errors=True)
+        start = time.monotonic()
+        answer = command(*reader.split(), workdir=own_run, stdin=["bo da fe", "ni"])
+        assert time.monotonic() - start < LIMIT
+        if answer.code or reader.startswith("translate"):
+            return answer, answer.out
+        data = Path("page.json").read_bytes() if reader.startswith("report") else b""
+        return answer, (answer.result, data)
+
+    for reader in READERS:
+        answer, expected[reader] = answer_of(reader)
+        assert answer.code == 0, answer.err
+    outcomes = Counter()
+    for number, file in enumerate(files_of(own_run)):
+        kind, reader = draw.choice([*DAMAGES]), READERS[number % len(READERS)]
+        with damaged(file, kind):
+            before = contents(own_run)
+            answer, found = answer_of(reader)
+            assert contents(own_run) == before
+        outcomes[answer.code] += 1
+        if answer.code:
+            assert answer.complaint
+        elif "lacks its last lines" not in answer.err:
+            assert found == expected[reader], (file, kind, reader)
+    assert min(outcomes[0], outcomes[2]) > 3
+
+
+def test_a_file_that_is_added_to_the_corpus_is_named(command, own_run):
+    (own_run / "corpus" / "added").touch()
+    complaint = command("prepare", workdir=own_run).complaint
+    assert "added does not have its checksum" in complaint
 
 
 def has_same_values(file, content):
@@ -35,32 +105,25 @@ def has_same_values(file, content):
     return False
 
 
+def read(workdir):
+    """Read all files with checksums, but for those of checkpoints."""
+    record, prepared = Workdir(workdir).read_record(), open_prepared(workdir)
+    return record, prepared.report, Workdir(workdir).read_tokenizer(record).hash
+
+
 @pytest.mark.parametrize("flips", [100, pytest.param(2000, marks=pytest.mark.nightly)])
-def test_no_flipped_bit_is_used(own_run, files, flips):
+def test_no_flipped_bit_is_used(own_run, flips):
     """One bit of a file, chosen at random: each file equally often."""
-    draw, found = random.Random(1), read(own_run)
+    draw, found, files = random.Random(1), read(own_run), files_to_verify(own_run)
     for number in range(flips):
         file = files[number % len(files)]
         content = file.read_bytes()
         bit = draw.randrange(8 * len(content))
         flip_bit(file, bit)
-        # A flip in the file of checksums seems to be damage of another file.
-        name = "corpus is" if file.name == CHECKSUMS else file.name
         if has_same_values(file, content):
             assert read(own_run) == found
         else:
-            with pytest.raises(InputError, match=name):
+            with pytest.raises(InputError, match=name_of(file)):
                 read(own_run)
         flip_bit(file, bit)
     assert read(own_run) == found
-
-
-def test_each_damaged_file_is_named(own_run, files):
-    for kind in DAMAGES:
-        for file in files:
-            name = "corpus is" if file.name == CHECKSUMS else file.name
-            with damaged(file, kind), pytest.raises(InputError, match=name):
-                read(own_run)
-    (own_run / "corpus" / "added").touch()
-    with pytest.raises(InputError, match="added does not have its checksum"):
-        read(own_run)

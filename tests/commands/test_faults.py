@@ -57,18 +57,14 @@ def test_a_run_survives_a_kill_a_full_disk_and_a_damaged_checkpoint(
 
 def test_a_damaged_checkpoint_is_refused_unless_another_is_asked_for(command, own_run):
     (own_run / "checkpoints" / "100" / "state" / "_METADATA").unlink()
-    said = (
-        f"checkpoint {own_run / 'checkpoints' / '100'} is damaged (state/_METADATA is "
-        "missing); put back a copy, remove it to do without it, or use an undamaged "
-        "step (50, 75)"
-    )
     for flags in (
         "translate", "translate --checkpoint=latest", "translate --checkpoint=best",
         "translate --checkpoint=average:3",
         f"export --format=huggingface --output={own_run / 'new'}",
     ):  # fmt: skip
-        answer = command(*flags.split(), workdir=own_run, stdin=["bo da"])
-        assert answer.complaint == said
+        said = command(*flags.split(), workdir=own_run, stdin=["bo da"]).complaint
+        assert "checkpoints/100 is damaged (state/_METADATA is missing)" in said
+        assert "or use an undamaged step (50, 75)" in said
     assert not (own_run / "new").exists()
     answer = command("translate", "--checkpoint=75", workdir=own_run, stdin=["bo da"])
     assert len(answer.lines) == 1

@@ -109,25 +109,6 @@ def test_frozen_parts_stay_as_they_were(command, trained, tmp_path):
     assert moments == 2 * sum(leaf.size for leaf in jax.tree.leaves(encoders[0]))
 
 
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (["--config.model.d_ff=48"], "model.d_ff=64, and this config says 48"),
-        (["--config.training.freeze=enc"], "training.freeze names 'enc'"),
-        (["--init_from=nowhere"], "there is no run in nowhere"),
-    ],
-)
-def test_what_cannot_begin_is_refused(flags, complaint, command, trained, tmp_path):
-    run = tmp_path / "run"
-    flags = (f"--init_from={trained.workdir}", *flags)
-    assert complaint in command("train", *flags, workdir=run).complaint
-
-
-def test_a_run_keeps_what_it_began_with(begun, command):
-    answer = command("train", "--init_from=elsewhere", workdir=begun[0])
-    assert "training.init_from=" in answer.complaint
-
-
 @pytest.mark.usefixtures("quick_check")
 def test_check_counts_what_is_frozen_and_what_the_updates_keep(command, trained):
     frozen = "--config.training.freeze=embedding"

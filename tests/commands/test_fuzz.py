@@ -1,13 +1,11 @@
-"""Nasty values for every key and flag, and every file of a run damaged.
+"""Nasty values for every key and flag.
 
 A fixed slice is run by default. `FUZZ_CASES=10000 FUZZ_SEED=1 pytest -m slow -s
 tests/commands/test_fuzz.py` runs so many cases of another seed, and prints counts.
 """
 
 import dataclasses
-import json
 import os
-import random
 import shutil
 from collections import Counter
 from functools import partial
@@ -42,11 +40,6 @@ BASE = {
     "reproduce": {"row": "table3/E"},
 }
 WRITERS = ("train", "prepare", "check")  # of the run's folder, so they get a copy
-READERS = (
-    "translate", "translate --checkpoint=best", "translate --checkpoint=latest",
-    "score", "evaluate", "report --output=page.html",
-    "export --format=huggingface --output=new",
-)  # fmt: skip
 
 
 class Fuzzer:
@@ -64,7 +57,7 @@ class Fuzzer:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         Path("text").write_text(TEXT)
 
-    def try_case(self, name: str, mode: str, *flags: str, workdir="run", right=None):
+    def try_case(self, name: str, mode: str, *flags: str, workdir="run"):
         """Run a command, judge it, and require that it leaves the run's files alone."""
         is_writer = mode in WRITERS and workdir == "run"
         workdir = str(shutil.copytree("run", "copy")) if is_writer else workdir
@@ -72,7 +65,7 @@ class Fuzzer:
         before = fuzzing.contents(watched)
         outcome, what = fuzzing.judge(
             lambda: self.command(mode, *flags, workdir=workdir, stdin=TEXT.encode()),
-            right or partial(fuzzing.is_result, mode, len(TEXT.splitlines())),
+            partial(fuzzing.is_result, mode, len(TEXT.splitlines())),
         )
         lost = before.items() - fuzzing.contents(watched).items()
         if lost and not (is_writer and outcome == "answer"):
@@ -204,54 +197,3 @@ def test_nasty_phrases_are_refused_or_in_the_translation(trained):
     fuzzing.explore(phrases, cases(60, 0.1), SEED, run)
     print(f"\n{dict(counts)}")
     assert min(counts["refused"], counts["answer"]) > 5
-
-
-DAMAGES = ("deleted", "emptied", "truncated", "flipped", "flipped", "replaced")
-
-
-@pytest.mark.slow
-def test_a_damaged_file_is_refused_or_changes_no_result(fuzzer):
-    files = sorted(path for path in Path("run").rglob("*") if path.is_file())
-    expected = {}
-
-    def outcome_of(answer, mode):
-        if mode.startswith("translate"):
-            return answer.out
-        found = json.loads(answer.out)
-        changing = ("seconds", "tokens_per_second")
-        page = Path("page.json")
-        data = page.read_bytes() if page.exists() else b""
-        return {k: v for k, v in found.items() if k not in changing}, data
-
-    def run(case):
-        path, how, mode, number = case
-        draw = random.Random(number)
-        content = path.read_bytes()
-        same_name = [each for each in files if each.name == path.name != each]
-        other = draw.choice(same_name or files).read_bytes()
-
-        def is_right(answer):
-            is_curve = path.name == "metrics.jsonl" and mode.startswith("report")
-            if is_curve and str(path) in answer.err:  # it lacks lines, and says so
-                return True
-            return outcome_of(answer, mode) == expected[mode]
-
-        fuzzing.damage(path, how, draw, other)
-        command, *flags = mode.split()
-        fuzzer.try_case(f"{path} {how} {number}:", command, *flags, right=is_right)
-        path.write_bytes(content)
-
-    modes = (*READERS, "train", "prepare")
-    for mode in modes:
-        command, *flags = mode.split()
-        workdir = shutil.copytree("run", "copy") if command in WRITERS else "run"
-        answer = fuzzer.command(command, *flags, workdir=workdir, stdin=TEXT.encode())
-        assert answer.code == 0, answer.err
-        expected[mode] = outcome_of(answer, mode)
-        fuzzer.clean()
-    drawn = st.tuples(
-        st.sampled_from(files), st.sampled_from(DAMAGES), st.sampled_from(modes),
-        st.integers(0, 2**32),
-    )  # fmt: skip
-    fuzzing.explore(drawn, cases(6, 0.1), SEED, run)
-    fuzzer.report()

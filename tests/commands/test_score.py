@@ -97,26 +97,6 @@ def test_what_translate_found_is_scored_as_it_was_found(use, toy, tmp_path, flag
     assert total["log_probability"] == pytest.approx(total_log_p, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{}", "line 2 is no line of --mode=translate --json"),
-        ('{"hypotheses": []}', "has no hypothesis of --mode=translate --json"),
-        ('{"hypotheses": [{"text": "SU"}]}', "line 2 is no line"),
-        ('{"hypotheses": [{"source_pieces": 1, "pieces": 1}]}', "line 2 is no line"),
-        ('{"hypotheses": [{"source_pieces": [], "pieces": ["X"]}]}', "X ... are not"),
-    ],
-)
-def test_lines_that_translate_did_not_write_are_refused(use, tmp_path, line, message):
-    file = tmp_path / "found.jsonl"
-    file.write_text('{"hypotheses": []}\n' + line + "\n")
-    assert message in use("score", f"--reference={file}").complaint
-    both = (f"--reference={file}", f"--source={file}")
-    assert "holds its sources; leave out --source" in use("score", *both).complaint
-    tagged = use("score", f"--reference={file}", "--tag=>>de<<")
-    assert "leave out --source and --tag" in tagged.complaint
-
-
 def test_checkpoints_are_chosen_by_name(score, pairs, trained):
     def by(which):
         return score(pairs, f"--checkpoint={which}").result["log_probability"]

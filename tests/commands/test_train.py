@@ -1,11 +1,8 @@
 """--mode=train: what it reports, saves and resumes."""
 
-import gzip
-import json
 import re
 import signal
 
-import jax
 import numpy as np
 import pytest
 
@@ -14,25 +11,10 @@ from jaxformer.runs import trainer
 from jaxformer.runs.run import open_run
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.training.log import MetricsLog, encode, read_metrics
+from jaxformer.training.log import encode
 from tests.commands.runs import config_flags, last_state, losses, metrics, saved_steps
 from tests.training.saved import truncate
-
-SHORT = config_flags(  # a few updates, which cross the end of an epoch of 9
-    "training", steps=12, save_every=5, eval_every=10, log_every=2, average=1
-)
-
-
-def assert_equal_states(ours, theirs):
-    states = (last_state(run, "params", "opt_state") for run in (ours, theirs))
-    jax.tree.map(np.testing.assert_array_equal, *states)
-
-
-def timeless(workdir):
-    """The lines of metrics.jsonl but for what depends on the clock."""
-    clock = {"time", "tokens_per_second"}
-    lines = read_metrics(workdir)
-    return [{key: line[key] for key in line.keys() - clock} for line in lines]
+from tests.training.setups import assert_same
 
 
 def steps_of(workdir, kind):
@@ -72,50 +54,6 @@ def test_each_evaluation_is_logged_once_with_samples(trained, toy):
         assert reference == toy.translate(source)
 
 
-@pytest.mark.slow
-def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
-    command, toy, tmp_path, monkeypatch
-):
-    """Bit for bit, in the middle of an epoch, dropout on; and so is its log.
-
-    The uninterrupted run alone writes a trace of its last updates.
-    """
-    parts, undisturbed = tmp_path / "parts", tmp_path / "undisturbed"
-    before = signal.getsignal(signal.SIGTERM)
-    report = MetricsLog.train
-
-    def stop_after_six(log, step, *args, **rates):
-        report(log, step, *args, **rates)
-        if step == 6:
-            signal.raise_signal(signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MetricsLog, "train", stop_after_six)
-        stopped = command("train", *toy.flags, *SHORT, workdir=parts)
-    assert stopped.result == {"step": 7, "stopped": True}
-    assert "stopped at step 7, which is saved" in stopped.err
-    assert signal.getsignal(signal.SIGTERM) == before
-    assert saved_steps(parts) == [5, 7]
-    assert steps_of(parts, "final") == []
-
-    for workdir, traced in ((parts, ""), (undisturbed, "profile")):
-        flags = *SHORT, f"--config.training.trackers={traced}"
-        result = command("train", *toy.flags, *flags, workdir=workdir).result
-        assert result["step"] == 12
-        assert saved_steps(workdir) == [5, 10, 12]
-        assert steps_of(workdir, "eval") == [10]
-        assert steps_of(workdir, "final") == [12]
-    assert_equal_states(parts, undisturbed)
-    assert list(losses(parts)) == [2, 4, 6, 8, 10, 12]
-    ours, theirs = map(timeless, (parts, undisturbed))
-    assert ours == theirs
-    (trace,) = undisturbed.glob("profile/**/*.trace.json.gz")
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    numbers = [int(e["args"]["step_num"]) for e in events if e.get("name") == "update"]
-    assert numbers == [11, 12]
-    assert not (parts / "profile").exists()
-
-
 def test_a_stop_in_the_save_of_the_first_update_loses_nothing(
     command, toy, tmp_path, monkeypatch
 ):
@@ -126,8 +64,8 @@ def test_a_stop_in_the_save_of_the_first_update_loses_nothing(
         save(*args, **options)
 
     monkeypatch.setattr(Checkpoints, "save", stop_and_save)
-    flags = (*toy.flags, *SHORT, "--config.training.save_every=1")
-    stopped = command("train", *flags, workdir=tmp_path)
+    short = config_flags("training", steps=12, save_every=1, eval_every=10)
+    stopped = command("train", *toy.flags, *short, workdir=tmp_path)
     assert stopped.result == {"step": 2, "stopped": True}
     assert saved_steps(tmp_path) == [1, 2]
 
@@ -144,7 +82,8 @@ def test_a_finished_run_only_repeats_a_lost_evaluation(
     nothing = {"tokens_per_second": 0}
     assert again == trained.answer.result | nothing
     assert saved_steps(own_run) == saved_steps(trained.workdir)
-    assert_equal_states(own_run, trained.workdir)
+    fields = "params", "opt_state"
+    assert_same(*(last_state(run, *fields) for run in (own_run, trained.workdir)))
     assert metrics(own_run, "train") == reports
     assert steps_of(own_run, "final") == [100]
     kept, repeated = metrics(own_run, "eval")

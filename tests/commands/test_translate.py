@@ -122,10 +122,8 @@ def test_one_line_has_a_prefix_and_an_ensemble_of_equal_runs_changes_nothing(
     """The other lines of the file of prefixes are blank; batches are small."""
     (tmp_path / "prefixes").write_text("SU\n\n\n\n\n\n")
     lines = [*toy.test[:5], " ".join(toy.test)]
-    flags = (
-        f"--ensemble={trained.workdir},{trained.workdir}",
-        "--config.decoding.batch_tokens=40",
-    )
+    flags = [f"--ensemble={trained.workdir},{trained.workdir}"]
+    flags += ["--config.decoding.batch_tokens=40"]
     prefix = f"--prefix={tmp_path / 'prefixes'}"
     first, *found = use("translate", *flags, prefix, stdin=lines).lines
     assert first.startswith("SU")
@@ -134,7 +132,12 @@ def test_one_line_has_a_prefix_and_an_ensemble_of_equal_runs_changes_nothing(
 
 
 def test_products_in_bfloat16_translate_nearly_the_same(use, trained, toy):
-    """Also where the other members of an ensemble have float32 in their configs."""
+    """Also where the other members of an ensemble have float32 in their configs.
+
+    The fastest type is chosen by a test.
+    """
+    automatic = use("translate", "--dtype=auto", stdin=toy.test[:1])
+    assert "times as fast here as float32" in automatic.err
     ensemble = f"--ensemble={trained.workdir}"
     exact, *others = (
         [json.loads(line)["hypotheses"][0] for line in answer.lines]
@@ -161,11 +164,6 @@ def test_translate_keeps_freed_memory_and_export_does_not(
         keep_memory.reset_mock()
         assert use(mode, *flags, stdin=toy.test[:1]).code == 0
         assert keep_memory.called == is_kept
-
-
-def test_the_fastest_type_is_chosen_by_a_test(use, toy):
-    answer = use("translate", "--dtype=auto", stdin=toy.test[:1])
-    assert "times as fast here as float32" in answer.err
 
 
 def test_phrases_of_a_line_are_in_its_translation(use, toy, expected, tmp_path):
@@ -199,38 +197,25 @@ def test_python_and_the_command_agree(use, trained, toy, tmp_path):
         jaxformer.Translator(tmp_path)
 
 
-def test_samples_are_chosen_by_minimum_bayes_risk(use, toy):
-    """The choice is one of the samples, the same in evaluate; search has none."""
+@pytest.mark.parametrize("utility", ["chrf", "comet"])
+def test_samples_are_chosen_by_minimum_bayes_risk(use, toy, stand_in_comet, utility):
+    """The choice is one of the samples. COMET is called once for a block."""
     sampling = ["--temperature=2", "--beam_size=8", "--seed=3"]
     all_samples = use("translate", *sampling, "--n_best=8", "--json", stdin=toy.test)
-    chosen = use("translate", *sampling, "--choose=chrf", stdin=toy.test)
-    likeliest = use("translate", *sampling, stdin=toy.test)
-    for samples, text in zip(hypotheses(all_samples), chosen.lines, strict=True):
-        texts = [each["text"] for each in samples]
-        metric = sentence_metric("chrf", "de")
-        (utilities,) = expected_utilities([""], [texts], metric)
-        assert text == max(texts, key=utilities.get)
-    assert chosen.lines != likeliest.lines
-    refused = use("translate", "--choose=chrf", stdin=["a"])
-    assert "chooses among samples; set a temperature" in refused.complaint
-
-
-def test_samples_are_chosen_by_comet_with_their_sources(use, toy, stand_in_comet):
-    """COMET is called once for a block."""
-    sampling = ["--temperature=2", "--beam_size=4", "--seed=3"]
-    samples = use("translate", *sampling, "--n_best=4", stdin=toy.test).lines
-    flags = [*sampling, "--choose=comet", f"--comet={stand_in_comet.file}"]
+    flags = [*sampling, f"--choose={utility}"]
+    flags += [f"--comet={stand_in_comet.file}"] * (utility == "comet")
     chosen = use("translate", *flags, stdin=toy.test).lines
-    for line, text in zip(samples, chosen, strict=True):
-        texts = [each["text"] for each in json.loads(line)["hypotheses"]]
-        utilities = {
-            a: sum(score({"src": "", "mt": a, "ref": b}) for b in texts) for a in texts
-        }
+    metric = sentence_metric("chrf", "de")
+    for samples, text in zip(hypotheses(all_samples), chosen, strict=True):
+        texts = [each["text"] for each in samples]
+        (utilities,) = expected_utilities([""], [texts], metric)
+        if utility == "comet":
+            utilities = {
+                a: sum(score({"src": "", "mt": a, "ref": b}) for b in texts)
+                for a in texts
+            }
         assert text == max(texts, key=utilities.get)
-    (call,) = stand_in_comet.calls()
-    assert {each["src"] for each in call} == {*toy.test}
-    for refused, message in (
-        (flags[-2:-1], "translate and evaluate take --comet=FILE"),
-        (flags[-1:], "comet is for choose=comet; give both"),
-    ):
-        assert message in use("translate", *sampling, *refused, stdin=["a"]).complaint
+    assert chosen != use("translate", *sampling, stdin=toy.test).lines
+    if utility == "comet":
+        (call,) = stand_in_comet.calls()
+        assert {each["src"] for each in call} == {*toy.test}

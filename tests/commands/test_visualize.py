@@ -35,8 +35,6 @@ def test_given_pairs_are_shown_as_they_are(use, toy, tmp_path):
     (only,) = data["sentences"][0]["alternatives"]
     assert (only["text"], only["score"]) == (toy.translate(other), None)
     assert (data["begin"]["heads"], data["begin"]["view"]) == ([2], "heat_map")
-    flags = pair_flags(tmp_path, [("", ""), (source, "SU " * 40)])
-    assert "the translation of line 2 has" in use("visualize", *flags).complaint
 
 
 def test_a_picture_replaces_a_file(use, toy, tmp_path):

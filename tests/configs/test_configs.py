@@ -18,7 +18,6 @@ from jaxformer.configs import (
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.runs.config_files import parse_config
-from jaxformer.system.errors import InputError
 from tests.models.tiny import shapes_of
 
 V = 37_000  # of section 5.1
@@ -147,13 +146,6 @@ def test_table3_rows_are_scored_on_newstest2013_without_averaging(row):
     assert config.data.dev == config.data.test == "validation"
     assert config.training.steps == (300_000 if row == "big" else 100_000)
     assert (config.model.positions == "learned") == (row == "E")
-
-
-def test_an_unknown_row_or_a_missing_language_is_refused_by_name():
-    with pytest.raises(InputError, match=r"no row 'x': give one of base, one_head"):
-        multi30k_rows.get_config("x")
-    with pytest.raises(InputError, match=r"data\.source_language=en"):
-        parse_config(CONFIGS["parallel_text"].to_dict())
 
 
 # Parameter counts ---------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import io
 import json
 import logging
 import shutil
@@ -38,6 +39,7 @@ BUILTIN = {"corpus": "builtin:grammar", "train": "2", "dev": "1", "test": "1"}
 FILES = {"corpus": "files", "train": "train.en,train.de"}
 GLOBS = FILES | {"train": "part-*.en.gz, part-*.de.gz"}
 TSV = {"corpus": "tsv", "train": "pairs.tsv"}
+JSONL = {"corpus": "jsonl", "train": "x.jsonl"}
 
 
 COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zstd.compress}
@@ -141,51 +143,6 @@ def test_records_are_read_by_their_columns(tmp_path, folder, kind, column):
         assert read(folder, **changes, **SWAPPED) == [(b, a) for a, b in expected]
 
 
-@kinds_of_records
-@pytest.mark.parametrize(
-    ("records", "columns", "message"),
-    [
-        ([{"en": "a", "fr": "b"}], (), "no column de; set data.columns .* of en, fr$"),
-        ([{"t": {"a": "b"}, "n": 1}], ("t.a", "t.b"), r"no column t\.b; .* t\.a, n$"),
-        ([{"en": "a", "de": 7}], (), "1: column de is 7; it must be text"),
-        ([{"en": "a", "de": "b"}], ("en.x", "de"), "there is no column en.x; set"),
-        (
-            [{"en": "a", "de": "b"}],
-            ("de",),
-            r"columns is \('de',\); give the s",
-        ),
-    ],
-)
-def test_records_without_texts_are_refused(
-    tmp_path, folder, kind, records, columns, message
-):
-    write_records(tmp_path / f"x.{kind}", records)
-    changes = {"corpus": kind, "train": f"x.{kind}", "columns": columns}
-    assert_refused(folder, message, **changes)
-
-
-def test_damaged_records_are_named(tmp_path, folder):
-    (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b"}\n{"en": "a"\n')
-    wrong = r"x\.jsonl, line 2 is no JSON"
-    assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
-    (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b"}\n' + "[" * 100_000)
-    assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
-    (tmp_path / "x.jsonl").write_text(r'{"en": "a\ud83d", "de": "b"}')
-    wrong = r"x\.jsonl, line 1: column en is not Unicode"
-    assert_refused(folder, wrong, corpus="jsonl", train="x.jsonl")
-    (tmp_path / "x.parquet").write_bytes(b"no parquet")
-    wrong = r"x\.parquet cannot be read as Parquet"
-    assert_refused(folder, wrong, corpus="parquet", train="x.parquet")
-    write_records(tmp_path / "y.parquet", [{"en": "a", "de": "b"}])
-    content = (tmp_path / "y.parquet").read_bytes()
-    (tmp_path / "x.parquet").write_bytes(content[:-20])
-    assert_refused(folder, wrong, corpus="parquet", train="x.parquet")
-    empty = pyarrow.array([], "string")
-    table = pyarrow.table({"en": empty, "de": empty})
-    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
-    assert_refused(folder, "parquet is empty", corpus="parquet", train="x.parquet")
-
-
 def test_a_directory_is_read_by_language(folder):
     assert read(folder, **SWAPPED) == [(b, a) for a, b in PAIRS]
     assert read_split(folder, "dev") == tuple(map(list, zip(*PAIRS[:2], strict=True)))
@@ -225,28 +182,50 @@ def test_lines_end_at_newline_only(tmp_path, folder):
 
 TEXT = "".join(f"{n * n}\n" for n in range(9999)).encode()
 GZIP = gzip.compress(TEXT, mtime=0)
+PLAIN = b"plain text\n" * 4
+RECORD = '{"en": "a", "de": "b"}\n'
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("x.de", b"y\n" * 3, r"train\.en has 9999 lines but x\.de has 3:"),
-        ("x.de", b"y\n" * 10_000, r"train\.en has 9999 lines but x\.de has 10000:"),
-        ("x.de", b"1\nStra\xdfe\n3\n4\n", "line 2: byte 5 of the line is not UTF-8"),
-        ("x.de", b"", r"x\.de is empty"),
-        ("x.de.gz", gzip.compress(b"", mtime=0), r"x\.de\.gz is empty"),
-        ("x.de.gz", GZIP[: len(GZIP) // 2], r"de\.gz .* \.gz data is damaged or cut"),
-        ("x.de.gz", b"plain text\n" * 4, "gz data is damaged or cut short"),
-        ("x.de.bz2", bz2.compress(TEXT)[:-9], r"\.bz2 data is damaged or cut short"),
-        ("x.de.bz2", b"plain text\n" * 4, "bz2 data is damaged or cut short"),
-        ("x.de.zst", zstd.compress(TEXT)[:-9], r"\.zst data is damaged or cut short"),
-        ("x.de.zst", b"plain text\n" * 4, "zst data is damaged or cut short"),
-    ],
-)
+def parquet_of(**columns):
+    columns = {name: pyarrow.array(each, "string") for name, each in columns.items()}
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    return file.getvalue()
+
+
+# Beside a train.en of 9,999 lines: a file, its content, and what is said.
+DAMAGED = [
+    ("x.de", b"y\n" * 3, r"train\.en has 9999 lines but x\.de has 3:"),
+    ("x.de", b"y\n" * 10_000, r"train\.en has 9999 lines but x\.de has 10000:"),
+    ("x.de", b"1\nStra\xdfe\n3\n4\n", "line 2: byte 5 of the line is not UTF-8"),
+    ("x.de", b"", r"x\.de is empty"),
+    ("x.de.gz", gzip.compress(b"", mtime=0), r"x\.de\.gz is empty"),
+    ("x.de.gz", GZIP[: len(GZIP) // 2], r"de\.gz .* \.gz data is damaged or cut"),
+    ("x.de.gz", PLAIN, "gz data is damaged or cut short"),
+    ("x.de.bz2", bz2.compress(TEXT)[:-9], r"\.bz2 data is damaged or cut short"),
+    ("x.de.bz2", PLAIN, "bz2 data is damaged or cut short"),
+    ("x.de.zst", zstd.compress(TEXT)[:-9], r"\.zst data is damaged or cut short"),
+    ("x.de.zst", PLAIN, "zst data is damaged or cut short"),
+    ("x.jsonl", f'{RECORD}{{"en": "a"\n'.encode(), r"x\.jsonl, line 2 is no JSON"),
+    ("x.jsonl", f"{RECORD}{'[' * 100_000}".encode(), "line 2 is no JSON"),
+    ("x.jsonl", rb'{"en": "a\ud83d", "de": "b"}', "line 1: column en is not Unicode"),
+    ("x.jsonl", b'{"en": "a", "de": 7}', "1: column de is 7; it must be text"),
+    ("x.jsonl", b'{"en": "a", "fr": "b"}', "no column de; set data.columns .* en, fr$"),
+    ("x.parquet", b"no parquet", r"x\.parquet cannot be read as Parquet"),
+    ("x.parquet", parquet_of(en=["a"], de=["b"])[:-20], "cannot be read as Parquet"),
+    ("x.parquet", parquet_of(en=[], de=[]), "parquet is empty"),
+    ("x.parquet", parquet_of(en=["a"], fr=["b"]), "no column de; set .* en, fr$"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), DAMAGED)
 def test_a_damaged_file_is_named(tmp_path, folder, name, content, message):
     write_lines(tmp_path / "train.en", ["x"] * 9999)
     (tmp_path / name).write_bytes(content)
-    assert_refused(folder, message, **FILES | {"train": f"train.en,{name}"})
+    changes = FILES | {"train": f"train.en,{name}"}
+    if ".de" not in name:
+        changes = {"corpus": name.partition(".")[2], "train": name}
+    assert_refused(folder, message, **changes)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +244,7 @@ def test_a_damaged_file_is_named(tmp_path, folder, name, content, message):
         (
             BUILTIN | {"train": "x"},
             "train",
-            "data.train is 'x'; a built-in corpus takes a number of",
+            r"data\.train is 'x'; a built-in corpus tak",
         ),
         ({}, "test", r"test split is missing: set data\.test\b"),
         ({"dev": "dev"}, "dev", r"no text/dev\.en, also not with \.gz, \.bz2, \.zst"),
@@ -274,9 +253,17 @@ def test_a_damaged_file_is_named(tmp_path, folder, name, content, message):
         ({}, "unseen", "no split 'unseen'"),
         (BUILTIN, "other", "no split 'other'"),
         (BUILTIN | {"target_language": "fr"}, "train", "English-German"),
+        (
+            JSONL | {"columns": ("t.a", "t.c")},
+            "train",
+            r"no column t\.c; .* of t\.a",
+        ),
+        (JSONL | {"columns": ("t.a.x", "t.b")}, "train", r"no column t\.a\.x; set"),
+        (JSONL | {"columns": ("de",)}, "train", r"columns is \('de',\); give the s"),
     ],
 )
-def test_what_is_not_there_is_named(folder, changes, split, message):
+def test_what_is_not_there_is_named(tmp_path, folder, changes, split, message):
+    (tmp_path / "x.jsonl").write_text('{"t": {"a": "1", "b": "2"}}\n')
     assert_refused(folder, message, split, **changes)
 
 

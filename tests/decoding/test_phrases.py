@@ -35,12 +35,7 @@ from tests.decoding.tables import (
     score_of,
     wanted_sentences,
 )
-from tests.decoding.test_engine import (
-    BATCH_TOKENS,
-    Client,
-    Tables,
-    source_of,
-)
+from tests.decoding.test_engine import BATCH_TOKENS, Client, Tables, source_of
 from tests.decoding.test_search import requests_of, run_requests
 
 LIMIT, WIDTH = 5, 128  # more hypotheses than there are sentences of four words
@@ -102,8 +97,7 @@ def test_a_wide_beam_lists_every_sentence_with_the_phrases(how, phrases):
 
 
 some_phrases = st.lists(
-    st.lists(st.sampled_from(WORDS[:2]), min_size=1, max_size=3).map(tuple),
-    max_size=3,
+    st.lists(st.sampled_from(WORDS[:2]), min_size=1, max_size=3).map(tuple), max_size=3
 ).map(tuple)
 
 

@@ -79,10 +79,7 @@ def log_probability(model, seed: int, source: str, target: str) -> tuple[float, 
 
 def test_scores_are_weighted_sums_over_length_penalties():
     """All candidates of the beam are reranked; n_best cuts afterwards."""
-    models = [
-        reranker(weight=3.0),
-        reranker(SMALL, 2, weight=20.0, is_reverse=True),
-    ]
+    models = [reranker(weight=3.0), reranker(SMALL, 2, weight=20.0, is_reverse=True)]
     plain = open_translator(n_best=3).translate(SENTENCES)
     translator = open_translator(
         n_best=2, choose=lambda sources, found: reranked(sources, found, *models)

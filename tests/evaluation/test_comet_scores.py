@@ -8,11 +8,7 @@ from jaxformer.evaluation import comet_scores
 from jaxformer.evaluation.comet_scores import Comet
 from jaxformer.system.errors import InputError
 
-TRIPLES = [
-    ("good", "a b c", "a x"),
-    ("bad\u2028", "a\nb", "a b"),
-    ("", "", "ä"),
-]
+TRIPLES = [("good", "a b c", "a x"), ("bad\u2028", "a\nb", "a b"), ("", "", "ä")]
 
 
 def test_all_pairs_are_scored_in_one_call_in_their_order(stand_in_comet):

@@ -91,10 +91,7 @@ def published(transformers, tmp_path_factory):
     file = folder.parent / "tokenizer.model"
     file.write_bytes(packed)
     return SimpleNamespace(
-        folder=folder,
-        ours=ours,
-        rows=rows,
-        tokenizer=Tokenizer.load(file),
+        folder=folder, ours=ours, rows=rows, tokenizer=Tokenizer.load(file)
     )
 
 

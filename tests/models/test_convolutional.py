@@ -12,7 +12,6 @@ from scipy.special import expit, softmax
 from jaxformer.batch import shift_right
 from jaxformer.models.convolutional.layers import scale_gradient
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.system.errors import InputError
 from tests.models.test_transformer import BATCH
 from tests.models.tiny import VOCABULARY as V
 from tests.models.tiny import config_of, model_of, params_of, shapes_of
@@ -218,21 +217,6 @@ def test_an_output_that_overflows_is_named():
     found = [name for name, is_finite in watch(params).items() if not is_finite]
     assert "decoder/layer_0/convolution" in found
     assert not any(name.startswith("encoder") for name in found)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("kernel_width", 4, "kernel_width is 4; it must be odd"),
-        ("kernel_width", 0, "kernel_width is 0; it must be at least 1"),
-        ("kernel_width", 1025, "kernel_width is 1025; .* at most 1024"),
-        ("max_dilation", 0, "max_dilation is 0; it must be at least 1"),
-        ("d_model", 0, "d_model is 0; it must be at least 1"),
-    ],
-)
-def test_sizes_that_cannot_be_are_refused(key, value, said):
-    with pytest.raises(InputError, match=rf"^model\.{said}"):
-        config_of("convolutional", **{key: value})
 
 
 def test_a_bound_of_the_dilation_need_not_be_a_power_of_two():

@@ -12,7 +12,6 @@ from jax.extend.core import jaxprs_in_params
 from jaxformer.batch import Batch, shift_right
 from jaxformer.models.recurrent import attention, cells
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, PAD
 from tests.models import tiny
 from tests.models.test_transformer import BATCH
@@ -129,7 +128,7 @@ def by_formula(weights, query, states, mask, window):
 @pytest.mark.parametrize("kind", ["dot", "additive", "general", "local"])
 def test_attention_is_that_of_the_papers(kind, queries):
     window = 2 if kind == "local" else None
-    module = attention.Attention(kind, D, jnp.float32)
+    module = attention.RecurrentAttention(kind, D, jnp.float32)
     shapes = jax.eval_shape(module.init_with_output, jax.random.key(0))[0]
     weights = {k: np.float32(DRAW.normal(size=v.shape)) for k, v in shapes.items()}
     query = np.float32(DRAW.normal(size=(ROWS, queries, D)))
@@ -266,18 +265,3 @@ def test_maps_are_of_the_decoder_and_sum_to_one():
     assert not maps.cross[0, 0, 0, :4, 5:].any()
     fixed = MODELS["fixed context"]
     assert fixed.attention(params_of(fixed), PACKED) is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"d_model": 15}, "it must be even"),
-        ({"attention": "local"}, "local attention needs a window"),
-        ({"attention": "local", "attention_window": 0}, "_window is 0; .* at least 1"),
-        ({"attention": "dot", "attention_window": 2}, "others have none"),
-        ({"attention": "none", "feeding": "attentional"}, "choose an attention"),
-    ],
-)
-def test_keys_that_contradict_each_other_are_refused(changes, words):
-    with pytest.raises(InputError, match=words):
-        model_of(**changes)

@@ -142,22 +142,6 @@ def test_parameter_names_are_the_checkpoint_format(name):
     }
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"positions": "rotary", "d_k": 15}, "an even model.d_k, and it is 15"),
-        ({**RELATIVE, "attention_window": 8}, "exclude each other; choose one"),
-        ({**RELATIVE, **PROJECTED}, "exclude each other; choose one"),
-        ({**PROJECTED, "attention_window": 8}, "exclude each other; choose one"),
-        ({"encoder_global_positions": 1}, "for a window; set model.attention_window"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line(changes, said):
-    with pytest.raises(InputError, match=said) as refused:
-        config_of(**changes)
-    assert "\n" not in str(refused.value)
-
-
 @pytest.mark.parametrize("changes", [{"positions": "rotary"}, GLOBAL])
 def test_blocks_of_a_window_are_its_mask(changes):
     """In a row of several blocks, as in one block."""

@@ -1,7 +1,5 @@
 """Bodies of requests are read or refused."""
 
-import json
-
 import pytest
 
 from jaxformer.serving.app import read_attention, read_translate
@@ -39,15 +37,6 @@ from jaxformer.system.errors import InputError
 def test_a_bad_body_is_refused(body, error):
     with pytest.raises(InputError, match=error):
         read_translate(body, max_n_best=4, tags=(">>de<<",))
-
-
-@pytest.mark.parametrize(
-    ("tag", "sentences"), [(">>de<<", [">>de<<a", ">>de<<"]), ("", ["a", ""])]
-)
-def test_a_tag_begins_each_text(tag, sentences):
-    body = json.dumps({"text": ["a", ""], "tag": tag}).encode()
-    given, n_best = read_translate(body, max_n_best=4, tags=(">>de<<",))
-    assert (given, n_best) == ([(each, "", ()) for each in sentences], 1)
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"source": "a", "target": 1}', b"[]", b"1"])

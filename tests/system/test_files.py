@@ -81,23 +81,8 @@ def test_a_folder_appears_when_it_is_complete(tmp_path):
     assert (new / "x").read_text() == "x"
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "said"),
-    [
-        ("a/b.bin", lambda file: file.unlink(), "a/b.bin is missing"),
-        ("a/b.bin", lambda file: file.write_bytes(b""), "a/b.bin does not have"),
-        ("empty", lambda file: file.write_bytes(b"x"), "empty does not have"),
-        (
-            "a/new",
-            lambda file: file.write_bytes(b""),
-            "a/new does not have its",
-        ),
-        (CHECKSUMS, lambda file: file.unlink(), "XXH128SUMS"),
-        (CHECKSUMS, lambda file: file.write_bytes(b"\xff"), "SUMS is damaged"),
-        (CHECKSUMS, lambda file: file.write_bytes(b""), "a/b.bin does not have"),
-    ],
-)
-def test_checksums_find_each_change(tmp_path, name, change, said):
+def test_checksums_are_those_of_the_program_xxh128sum(tmp_path):
+    """Empty files too. tests/commands/test_damage.py damages the files of a run."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b.bin").write_bytes(bytes(range(256)))
     (tmp_path / "empty").touch()
@@ -105,15 +90,15 @@ def test_checksums_find_each_change(tmp_path, name, change, said):
     assert verify_checksums(tmp_path) == ""
     digest = xxhash.xxh3_128(bytes(range(256))).hexdigest()
     assert f"{digest}  a/b.bin\n" in (tmp_path / CHECKSUMS).read_text()
-    change(tmp_path / name)
-    assert said in verify_checksums(tmp_path)
+    (tmp_path / "empty").write_bytes(b"x")
+    assert "empty does not have" in verify_checksums(tmp_path)
 
 
 def test_no_flipped_bit_of_the_checksums_is_overlooked(tmp_path):
     (tmp_path / "a").write_bytes(b"a")
     write_checksums(tmp_path)
     file = tmp_path / CHECKSUMS
-    for bit in range(0, 8 * file.stat().st_size, 2):
+    for bit in range(8 * file.stat().st_size):
         flip_bit(file, bit)
         assert verify_checksums(tmp_path), bit
         flip_bit(file, bit)

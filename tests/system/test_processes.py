@@ -12,7 +12,6 @@ import jax
 import pytest
 
 from jaxformer.system import processes
-from jaxformer.system.errors import InputError
 
 
 def cluster(**flags):
@@ -33,13 +32,19 @@ def test_one_process_is_the_first_of_one():
     assert processes.topology() == "processes: 1, each with 8 x cpu; 8 devices in all"
 
 
-@pytest.mark.parametrize("name", ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"])
-def test_a_single_task_of_a_scheduler_has_all_gpus(monkeypatch, name):
-    """JAX would give it the GPU of its number on the machine."""
+@pytest.fixture
+def start(monkeypatch):
+    """Stand in for the function that connects processes; `join` then ends with 3."""
     start = mock.Mock(side_effect=[RuntimeError("enough")])
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
     monkeypatch.setattr(jax.distributed, "initialize", start)
     monkeypatch.setattr(processes.PEERS, "end", lambda _: sys.exit(3))
+    return start
+
+
+@pytest.mark.parametrize("name", ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"])
+def test_a_single_task_of_a_scheduler_has_all_gpus(monkeypatch, start, name):
+    """JAX would give it the GPU of its number on the machine."""
     monkeypatch.setenv(name, "1")
     processes.join(**cluster())
     start.assert_not_called()
@@ -57,23 +62,13 @@ def test_a_single_task_of_a_scheduler_has_all_gpus(monkeypatch, name):
         ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_NODES": "2"}, None),
         ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, []),
         ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, None),
-        (
-            {
-                "SLURM_NTASKS": "2",
-                "SLURM_STEP_NUM_NODES": "2",
-                "OMPI_COMM_WORLD_LOCAL_SIZE": "8",
-            },
-            None,
-        ),
+        ({"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "2",
+          "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, None),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "JAX_LOCAL_DEVICE_IDS": "0,1"}, None),
         ({}, None),
     ],
-)
-def test_one_task_a_machine_has_all_its_gpus(monkeypatch, variables, devices):
-    start = mock.Mock(side_effect=[RuntimeError("enough")])
-    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
-    monkeypatch.setattr(jax.distributed, "initialize", start)
-    monkeypatch.setattr(processes.PEERS, "end", lambda _: sys.exit(3))
+)  # fmt: skip
+def test_one_task_a_machine_has_all_its_gpus(monkeypatch, start, variables, devices):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match="3"):
@@ -94,17 +89,3 @@ def test_no_devices_are_chosen_for_one_task_a_machine():
     command = [sys.executable, "-c", script]
     found = subprocess.check_output(command, env=os.environ | slurm, text=True)
     assert found == "('a:1', 1, 0, [])\n"
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ({"num_processes": 2, "process_id": 2}, "numbered from 0 to 1"),
-        ({"num_processes": 2, "process_id": -1}, "--process_id=-1 is not one of"),
-        ({"coordinator_address": "here"}, "--coordinator_address=here has no port"),
-        ({"coordinator_address": "here:"}, "write HOST:PORT"),
-    ],
-)
-def test_contradicting_flags_are_refused(flags, said):
-    with pytest.raises(InputError, match=said):
-        processes.join(**cluster(**flags))

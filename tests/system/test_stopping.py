@@ -49,7 +49,7 @@ def test_work_in_progress_stops_while_all_updates_are_saved(caplog):
             pytest.fail("it was asked for before this began")
 
 
-# Compiles for several seconds. At a signal jaxlib 0.10 stops; later ones finish first.
+# Compiles for several seconds. Not every jaxlib stops at a signal.
 COMPILE = """
 import sys, types
 import jax
@@ -61,7 +61,7 @@ from jaxformer.system.stopping import stop_requests
 jax.config.update("jax_enable_compilation_cache", False)
 
 def long(x):
-    for _ in range(1500):
+    for _ in range(500):
         x = jnp.sin(x) @ x
     return x
 
@@ -85,9 +85,12 @@ main.run_process()
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "said"),
-    [(signal.SIGTERM, 0, ""), (signal.SIGINT, 130, "jaxformer: interrupted\n")],
+    [
+        (signal.SIGTERM, 0, "SIGTERM: stopping at the next step"),
+        (signal.SIGINT, 130, "jaxformer: interrupted"),
+    ],
 )
-def test_a_signal_interrupts_a_compile(number, code, said):
+def test_a_signal_while_jax_compiles_has_an_effect(number, code, said):
     process = subprocess.Popen(
         [sys.executable, "-c", COMPILE.format(number.name), "--workdir=x"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -96,5 +99,6 @@ def test_a_signal_interrupts_a_compile(number, code, said):
     assert process.stderr.readline() == "compiling long ...\n"
     process.send_signal(number)
     out, err = process.communicate(timeout=300)
-    assert (process.returncode, err) == (code, said)
+    lines = [line for line in err.splitlines() if not line.startswith("compiling")]
+    assert (process.returncode, lines) == (code, [said])
     assert ('"stopped": true' in out) == (code == 0)

@@ -66,13 +66,6 @@ def test_a_block_that_fits_no_more_is_left_out(begun):
         assert texts_of(begun) == before
 
 
-def test_other_values_are_refused_by_name(begun):
-    with pytest.raises(InputError, match="begun with seed=1, and this command has 2;"):
-        grow(begun, seed=2).__enter__()
-    with pytest.raises(InputError, match="begun with top_k=None, and this command"):
-        grow(begun, top_k=3).__enter__()
-
-
 def test_a_file_that_is_too_short_is_refused_and_no_file_is_changed(begun):
     (begun / "train.en").write_text("x\n")
     (begun / "train.de").write_text("a\nb\nmore\n")

@@ -18,14 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.system.errors import InputError
-from jaxformer.text.given_tokenizer import load_given, require_usable
+from jaxformer.text.given_tokenizer import require_usable
 from jaxformer.text.lines import normalise
-from jaxformer.text.tokenizer import (
-    PairTokenizer,
-    Tokenizer,
-    pack_tokenizer,
-    pair_of,
-)
+from jaxformer.text.tokenizer import PairTokenizer, Tokenizer, pack_tokenizer, pair_of
 from jaxformer.text.vocabulary import Sample, VocabularySamples, train_tokenizer
 from jaxformer.tokens import BOS, EOS, PAD, UNK
 
@@ -378,12 +373,6 @@ def test_the_space_behind_a_tag_is_no_piece():
     symbols = {"user_defined_symbols": [">>de<<"], "remove_extra_whitespaces": False}
     own = own_model(**symbols)
     assert own.encode([f">>de<< {TEXT[2]}"]) == own.encode([f">>de<<{TEXT[2]}"])
-
-
-@pytest.mark.parametrize(("files", "is_shared"), [("m,m", True), ("m,m,m", False)])
-def test_files_of_a_tokeniser_are_one_or_two(files, is_shared):
-    with pytest.raises(InputError, match=r"names \d files; give one, or two with"):
-        load_given(files, is_shared=is_shared)
 
 
 @pytest.mark.parametrize(

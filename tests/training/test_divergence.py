@@ -7,7 +7,7 @@ import pytest
 from flax.traverse_util import unflatten_dict
 
 from jaxformer.batch import Batch
-from jaxformer.training.divergence import Finding, diagnose_update
+from jaxformer.training.divergence import Diagnosis, diagnose_update
 from jaxformer.training.loss import LossSums
 from jaxformer.training.step import Gradients, fresh_state
 from tests.models.tiny import model_of, params_of
@@ -124,4 +124,4 @@ def test_the_one_bad_microbatch_is_found(index, number, diagnose_numbers):
 
 
 def test_finite_microbatches_give_no_finding(diagnose_numbers):
-    assert diagnose_numbers(1.0, 2.0) == Finding(1, None, None, 2.0, None)
+    assert diagnose_numbers(1.0, 2.0) == Diagnosis(1, None, None, 2.0, None)

@@ -110,7 +110,7 @@ def assert_near(found, expected, bound):
 def test_the_kernel_has_the_sums_and_gradients_of_the_formula(
     rows, length, chunk_tokens, has_bias, sums_by_product, adds_transposed, monkeypatch
 ):
-    plan = loss_kernel.Plan(chunk_tokens, sums_by_product, adds_transposed)
+    plan = loss_kernel.ChunkPlan(chunk_tokens, sums_by_product, adds_transposed)
     monkeypatch.setitem(loss_kernel.PLANS, "cpu", plan)
     x, embedding, bias, *others = example(rows, length)
     arrays = (x, embedding, bias if has_bias else None, *others)
@@ -126,7 +126,7 @@ def test_bfloat16_keeps_the_loss_and_both_gradients(
     adds_transposed, chunk_tokens, monkeypatch
 ):
     """Products of two bfloat16 numbers are exact in float32, so the logits are too."""
-    plan = loss_kernel.Plan(chunk_tokens, False, adds_transposed)
+    plan = loss_kernel.ChunkPlan(chunk_tokens, False, adds_transposed)
     monkeypatch.setitem(loss_kernel.PLANS, "cpu", plan)
     x, embedding, _, *others = example(rows=4, length=12)
     x, embedding = (np.float32(jnp.bfloat16(each)) for each in (x, embedding))

@@ -94,7 +94,7 @@ def program(
         **{"attention_window": window, "dtype": dtype, **VARIANTS.get(variant, {})},
     )  # fmt: skip
     batch = next(batches(sizes))
-    plan = loss_kernel.Plan(CHUNK, False, adds_transposed)
+    plan = loss_kernel.ChunkPlan(CHUNK, False, adds_transposed)
     with (
         on_mesh(mesh),
         mock.patch.dict(loss_kernel.PLANS, cpu=plan),

@@ -38,7 +38,7 @@ class Affine(NamedTuple):
         return self.weight @ x + self.bias[:, None]
 
 
-class Weights(NamedTuple):
+class ConvolutionalWeights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters
@@ -47,7 +47,7 @@ class Weights(NamedTuple):
     maps: Mapping  # of the decoder, `Affine` by the names of its parameters
 
 
-class Memory(NamedTuple):
+class ConvolutionalMemory(NamedTuple):
     """Keys and values of B sources, which all layers share."""
 
     key: jax.Array  # [B, S, D]
@@ -65,7 +65,7 @@ class ConvolutionalDecoder:
     config: ConvolutionalConfig
     network: ConvS2S
 
-    def weights(self, params: Parameters) -> Weights:
+    def weights(self, params: Parameters) -> ConvolutionalWeights:
         dtype = self.config.dtype
 
         def arrange(node: Mapping) -> Mapping:
@@ -79,18 +79,22 @@ class ConvolutionalDecoder:
             lambda table: table.astype(dtype),
             (params["embedding"], params.get("output_embedding")),
         )
-        return Weights(params, embedding, output, arrange(maps))
+        return ConvolutionalWeights(params, embedding, output, arrange(maps))
 
-    def encode(self, weights: Weights, source: jax.Array) -> Memory:
+    def encode(
+        self, weights: ConvolutionalWeights, source: jax.Array
+    ) -> ConvolutionalMemory:
         ids = source[:, : self.config.max_positions]  # the rest is padding
         is_real = ids != PAD
         key, value = self.network.apply(
             {"params": weights.params}, ids, is_real.astype(jnp.int32), method="encode"
         )
-        memory = Memory(key, value, is_real)
+        memory = ConvolutionalMemory(key, value, is_real)
         return self.resize_memory(memory, length=source.shape[1])
 
-    def resize_memory(self, memory: Memory, *, length: int) -> Memory:
+    def resize_memory(
+        self, memory: ConvolutionalMemory, *, length: int
+    ) -> ConvolutionalMemory:
         return jax.tree.map(
             lambda leaf: pad(leaf, 0, length - leaf.shape[1], axis=1), memory
         )
@@ -111,7 +115,11 @@ class ConvolutionalDecoder:
         return list(map(resize, cache, self._slots(length)))
 
     def step(
-        self, weights: Weights, memory: Memory, cache: Cache, newest: Newest
+        self,
+        weights: ConvolutionalWeights,
+        memory: ConvolutionalMemory,
+        cache: Cache,
+        newest: Newest,
     ) -> tuple[jax.Array, Cache]:
         batch, width = newest.tokens.shape
         positions = weights.params["decoder"]["position_embedding"][newest.ages]
@@ -168,7 +176,7 @@ def _windows(
     return window.reshape(batch * width, -1).T, ring
 
 
-def _attend(query: jax.Array, memory: Memory) -> jax.Array:
+def _attend(query: jax.Array, memory: ConvolutionalMemory) -> jax.Array:
     """Return the contexts [D, R] of queries [D, R]."""
     rows = query.T.reshape(len(memory.key), -1, len(query))  # [B, W, D]
     scores = jnp.einsum(

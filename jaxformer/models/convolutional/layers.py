@@ -49,7 +49,7 @@ def normalise_weight(
     return (direction * (scale[None] / norm)).astype(dtype)
 
 
-class Linear(nn.Module):
+class ConvolutionalLinear(nn.Module):
     """An affine map with weight normalisation.
 
     Weights are drawn with variance `gain` / inputs, so that of the outputs is `gain`
@@ -79,7 +79,7 @@ class Linear(nn.Module):
         return y + bias[None, None]
 
 
-class Attention(nn.Module):
+class ConvolutionalAttention(nn.Module):
     """Attention of a decoder layer to the source (section 3.3)."""
 
     config: ConvolutionalConfig
@@ -93,7 +93,9 @@ class Attention(nn.Module):
         `source` is keys and values [B, S, D], mask bool [B, 1, T, S].
         """
         d = self.config.d_model
-        linear = functools.partial(Linear, (d, d), 1.0, jnp.dtype(self.config.dtype))
+        linear = functools.partial(
+            ConvolutionalLinear, (d, d), 1.0, jnp.dtype(self.config.dtype)
+        )
         query = (linear(name="query")(x) + target) * HALF
         query = query * d**0.5  # scores are not divided by it
         query, key, value = (each[:, :, None] for each in (query, *source))
@@ -103,7 +105,7 @@ class Attention(nn.Module):
         return linear(name="output")(context[:, :, 0])
 
 
-class Layer(nn.Module):
+class ConvolutionalLayer(nn.Module):
     """A gated convolution with its residual, in the decoder with attention (3.2)."""
 
     config: ConvolutionalConfig
@@ -121,9 +123,11 @@ class Layer(nn.Module):
         # A gate passes a fourth of the variance; dropout has raised it (section 3.5).
         gain = 4 * (1 - config.dropout)
         shape, dtype = (config.kernel_width, d, 2 * d), jnp.dtype(config.dtype)
-        y = nn.glu(Linear(shape, gain, dtype, name="convolution")(y))
+        y = nn.glu(ConvolutionalLinear(shape, gain, dtype, name="convolution")(y))
         if source:
-            y = (y + Attention(config, name="attention")(y, *source)) * HALF
+            y = (
+                y + ConvolutionalAttention(config, name="attention")(y, *source)
+            ) * HALF
         return (x + y) * HALF
 
 

@@ -10,7 +10,7 @@ from flax import linen as nn
 from jaxformer.batch import Batch
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.decoder import ConvolutionalDecoder
-from jaxformer.models.convolutional.layers import Linear
+from jaxformer.models.convolutional.layers import ConvolutionalLinear
 from jaxformer.models.convolutional.network import ConvS2S
 from jaxformer.models.linen_model import LinenModel
 from jaxformer.models.sequence_model import AttentionMaps, Parameters, cross_maps
@@ -44,7 +44,7 @@ class ConvolutionalModel(LinenModel):
 
         def keep(function, args, kwargs, context):
             output = function(*args, **kwargs)
-            if isinstance(context.module, Linear):
+            if isinstance(context.module, ConvolutionalLinear):
                 found["/".join(context.module.path)] = jnp.isfinite(output).all()
             return output
 

@@ -6,7 +6,12 @@ from flax import linen as nn
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
 from jaxformer.models.convolutional.config import ConvolutionalConfig
-from jaxformer.models.convolutional.layers import HALF, Layer, Linear, scale_gradient
+from jaxformer.models.convolutional.layers import (
+    HALF,
+    ConvolutionalLayer,
+    ConvolutionalLinear,
+    scale_gradient,
+)
 from jaxformer.models.embeddings import make_tables
 from jaxformer.models.kernels.elementwise import look_up
 from jaxformer.models.kernels.rematerialise import rematerialised
@@ -15,7 +20,7 @@ from jaxformer.models.masks import segment_mask
 from jaxformer.models.sequence_model import Features, batch_logits
 
 
-class Stack(nn.Module):
+class ConvolutionalStack(nn.Module):
     """The encoder or the decoder: positions, and layers between two linear maps."""
 
     config: ConvolutionalConfig
@@ -30,12 +35,13 @@ class Stack(nn.Module):
         shape = config.max_positions, d
         self.position_embedding = self.param("position_embedding", init, shape)
         self.dropout = Dropout(config.dropout)
-        self.input = Linear((d, d), 1 - config.dropout, dtype)
+        self.input = ConvolutionalLinear((d, d), 1 - config.dropout, dtype)
         count = getattr(config, f"{self.stack}_layers")
         self.layers = [
-            Layer(config, self.stack, n, name=f"layer_{n}") for n in range(count)
+            ConvolutionalLayer(config, self.stack, n, name=f"layer_{n}")
+            for n in range(count)
         ]
-        self.output = Linear((d, d), 1.0, dtype)
+        self.output = ConvolutionalLinear((d, d), 1.0, dtype)
 
     def embed(self, rows: jax.Array, segments: jax.Array) -> jax.Array:
         """Add positions to rows of the embedding (section 3.1): [B, L, D]."""
@@ -53,7 +59,7 @@ class Stack(nn.Module):
         self, x: jax.Array, segments: jax.Array, *source: jax.Array
     ) -> jax.Array:
         """Map embedded x [B, L, D] to [B, L, D]; `source` are inputs of `Attention`."""
-        apply = Layer.__call__
+        apply = ConvolutionalLayer.__call__
         if self.rematerialise and self.has_rng("dropout"):  # in training
             apply = rematerialised
         x = self.input(x)
@@ -78,8 +84,8 @@ class ConvS2S(nn.Module):
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         self.logits_bias = self.param("logits_bias", zeros, (self.vocab_size,))
         self.dropout = Dropout(self.config.dropout)
-        self.encoder = Stack(self.config, "encoder", self.rematerialise)
-        self.decoder = Stack(self.config, "decoder", self.rematerialise)
+        self.encoder = ConvolutionalStack(self.config, "encoder", self.rematerialise)
+        self.decoder = ConvolutionalStack(self.config, "decoder", self.rematerialise)
 
     def encode(
         self, source: jax.Array, segments: jax.Array

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.models.masks import MASKED
-from jaxformer.models.recurrent.cells import Matrix
+from jaxformer.models.recurrent.cells import Kernel
 
 CHUNK = 4  # queries whose additive scores are computed at a time
 
 
-class Attention(nn.Module):
+class RecurrentAttention(nn.Module):
     """The parameters of attention by name, in the type of products.
 
     The two vectors are 0 at first (Bahdanau et al. 2015, B.1), the matrices Xavier's.
@@ -33,7 +33,7 @@ class Attention(nn.Module):
         def parameter(name: str) -> jax.Array:
             if not name.endswith("score"):
                 shape, axes = (self.d_model,) * 2, ("embed", "gates")
-                return Matrix(shape, axes, self.dtype, name=name)()
+                return Kernel(shape, axes, self.dtype, name=name)()
             init = nn.with_logical_partitioning(nn.initializers.zeros, ("gates",))
             return self.param(name, init, (self.d_model,)).astype(self.dtype)
 

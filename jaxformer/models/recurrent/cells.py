@@ -26,7 +26,7 @@ class CellWeights(NamedTuple):
     feed: jax.Array | None  # [H, G H], of what a decoder is fed besides tokens
 
 
-class Matrix(nn.Module):
+class Kernel(nn.Module):
     """A parameter called `kernel`, in the type of products."""
 
     shape: tuple[int, int]
@@ -71,7 +71,7 @@ class Cell(nn.Module):
 
         def matrix(name: str, rows: int, axis: str, *init: nn.initializers.Initializer):
             shape, axes = (rows, count * self.width), (axis, "gates")
-            return Matrix(shape, axes, self.dtype, *init, name=name)()
+            return Kernel(shape, axes, self.dtype, *init, name=name)()
 
         uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
         is_gru, zeros = self.kind == "gru", nn.initializers.zeros

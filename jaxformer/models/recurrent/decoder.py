@@ -15,7 +15,7 @@ from jaxformer.models.sequence_model import Newest, Parameters, pad, step_logits
 from jaxformer.tokens import PAD
 
 
-class Weights(NamedTuple):
+class RecurrentWeights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters
@@ -24,7 +24,7 @@ class Weights(NamedTuple):
     decoder: DecoderWeights
 
 
-class Memory(NamedTuple):
+class RecurrentMemory(NamedTuple):
     """B encoded sources, constant while they are decoded."""
 
     source: Source
@@ -39,29 +39,31 @@ class RecurrentDecoder:
     config: RecurrentConfig
     network: Recurrent
 
-    def weights(self, params: Parameters) -> Weights:
+    def weights(self, params: Parameters) -> RecurrentWeights:
         decoder = self.network.apply({"params": params}, method="decoder_weights")
         embedding, output = jax.tree.map(
             lambda table: table.astype(self.config.dtype),
             (params["embedding"], params.get("output_embedding")),
         )
-        return Weights(params, embedding, output, decoder)
+        return RecurrentWeights(params, embedding, output, decoder)
 
-    def encode(self, weights: Weights, source: jax.Array) -> Memory:
+    def encode(self, weights: RecurrentWeights, source: jax.Array) -> RecurrentMemory:
         is_real = source != PAD
         memory = self.network.apply(
             {"params": weights.params}, source, is_real.astype(jnp.int32),
             method="encode",
         )  # fmt: skip
         start = start_of(weights.decoder, memory, is_real[:, None])
-        return Memory(source_of(weights.decoder.attention, memory), is_real, start)
+        return RecurrentMemory(
+            source_of(weights.decoder.attention, memory), is_real, start
+        )
 
-    def resize_memory(self, memory: Memory, *, length: int) -> Memory:
+    def resize_memory(self, memory: RecurrentMemory, *, length: int) -> RecurrentMemory:
         after = length - memory.is_real.shape[1]
         source, is_real = jax.tree.map(
             lambda leaf: pad(leaf, 0, after, axis=1), memory[:2]
         )
-        return Memory(source, is_real, memory.start)
+        return RecurrentMemory(source, is_real, memory.start)
 
     def empty_cache(self, *, batch: int, width: int, length: int) -> Past:
         layers = range(self.config.decoder_layers)
@@ -76,7 +78,11 @@ class RecurrentDecoder:
         return cache
 
     def step(
-        self, weights: Weights, memory: Memory, cache: Past, newest: Newest
+        self,
+        weights: RecurrentWeights,
+        memory: RecurrentMemory,
+        cache: Past,
+        newest: Newest,
     ) -> tuple[jax.Array, Past]:
         tokens, ages, clock, ancestors = newest
         decoder, config = weights.decoder, self.config

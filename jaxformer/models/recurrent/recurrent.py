@@ -21,7 +21,7 @@ from jaxformer.models.recurrent.attention import Source, attend, source_of
 from jaxformer.models.recurrent.cells import Cell, along, recur
 from jaxformer.models.recurrent.config import RecurrentConfig
 from jaxformer.models.recurrent.step import (
-    Decoder,
+    DecoderParameters,
     DecoderWeights,
     Outputs,
     Past,
@@ -83,7 +83,7 @@ class Recurrent(nn.Module):
         init = nn.initializers.normal(self.config.d_model**-0.5)
         self.tables = make_tables(self, init)
         self.encoder = Encoder(self.config, self.rematerialise)
-        self.decoder = Decoder(self.config)
+        self.decoder = DecoderParameters(self.config)
         self.dropout = Dropout(self.config.dropout)
 
     def decoder_weights(self) -> DecoderWeights:

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.models.recurrent.attention import Attention, Source, attend
+from jaxformer.models.recurrent.attention import RecurrentAttention, Source, attend
 from jaxformer.models.recurrent.cells import (
     Cell,
     CellWeights,
-    Matrix,
+    Kernel,
     State,
     along,
     begin,
@@ -29,7 +29,7 @@ class DecoderWeights(NamedTuple):
     output: jax.Array | None  # [2 D, D], W_c of Luong's equation 5
 
 
-class Decoder(nn.Module):
+class DecoderParameters(nn.Module):
     """The decoder's parameters."""
 
     config: RecurrentConfig
@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         dtype, axes = jnp.dtype(config.dtype), ("embed", "gates")
 
         def matrix(name: str, rows: int, columns: int) -> jax.Array:
-            return Matrix((rows, columns), axes, dtype, name=name)()
+            return Kernel((rows, columns), axes, dtype, name=name)()
 
         def layer(n: int) -> CellWeights:
             is_fed = n == 0 and config.feeding != "none"
@@ -52,7 +52,7 @@ class Decoder(nn.Module):
             matrix("start", d, d),
             self.param("start_bias", zeros, (d,)),
             [layer(n) for n in range(config.decoder_layers)],
-            Attention(config.attention, d, dtype, name="attention")(),
+            RecurrentAttention(config.attention, d, dtype, name="attention")(),
             matrix("output", 2 * d, d) if has_attention else None,
         )
 

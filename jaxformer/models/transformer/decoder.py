@@ -47,7 +47,7 @@ from jaxformer.models.transformer.transformer import SUBLAYERS, Transformer
 from jaxformer.tokens import PAD
 
 
-class Linear(NamedTuple):
+class DecodingLinear(NamedTuple):
     """A linear map with features first, whose factors have the weight's type."""
 
     weight: jax.Array  # [out, in], in the config's dtype
@@ -59,7 +59,7 @@ class Linear(NamedTuple):
         return y if self.bias is None else y + self.bias[:, None]
 
 
-class Weights(NamedTuple):
+class TransformerWeights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters  # the encoder's matrices in the config's dtype
@@ -71,7 +71,7 @@ class Weights(NamedTuple):
 Cache = list[Attended]  # of each layer; M = P x W, slot first, then hypothesis
 
 
-class Memory(NamedTuple):
+class TransformerMemory(NamedTuple):
     """Keys and values of B sources, constant while they are decoded."""
 
     layers: list[Attended]  # M = S
@@ -85,7 +85,7 @@ class TransformerDecoder:
     config: TransformerConfig
     network: Transformer
 
-    def weights(self, params: Parameters) -> Weights:
+    def weights(self, params: Parameters) -> TransformerWeights:
         stack, layers = params["decoder"], range(self.config.decoder_layers)
 
         def cast(leaf: jax.Array) -> jax.Array:
@@ -95,7 +95,7 @@ class TransformerDecoder:
             return cast(leaf) if path[-1].key == "kernel" else leaf
 
         encoder = jax.tree.map_with_path(as_multiplied, params["encoder"])
-        return Weights(
+        return TransformerWeights(
             {**params, "encoder": encoder},
             cast(params["embedding"]),
             jax.tree.map(cast, params.get("output_embedding")),
@@ -108,14 +108,16 @@ class TransformerDecoder:
         own, cross, feed = (layer[name] for name in SUBLAYERS["decoder"])
         tables = own.get("relative_key"), own.get("relative_value")
 
-        def linear(inputs: int, *projections: Mapping[str, jax.Array]) -> Linear:
+        def linear(
+            inputs: int, *projections: Mapping[str, jax.Array]
+        ) -> DecodingLinear:
             kernels = [p["kernel"].reshape(inputs, -1).T for p in projections]
             biases = [p["bias"].reshape(-1) for p in projections if "bias" in p]
             weight = jnp.concatenate(kernels).astype(self.config.dtype)
             if not biases:
-                return Linear(weight, None)
+                return DecodingLinear(weight, None)
             biases = jnp.concatenate(biases).astype(self.network.activation_dtype)
-            return Linear(weight, biases)
+            return DecodingLinear(weight, biases)
 
         return {
             "self_input": linear(d_model, own["query"], own["key"], own["value"]),
@@ -134,7 +136,9 @@ class TransformerDecoder:
             },
         }
 
-    def encode(self, weights: Weights, source: jax.Array) -> Memory:
+    def encode(
+        self, weights: TransformerWeights, source: jax.Array
+    ) -> TransformerMemory:
         ids = source
         if self.config.longest is not None:  # padding may exceed it
             ids = source[:, : self.config.longest]
@@ -147,13 +151,19 @@ class TransformerDecoder:
         for layer in weights.layers:
             both = jnp.split(layer["cross_memory"](x), [self._query_size])
             layers.append(self._attention.attended(*both, ids.shape[0]))
-        return self.resize_memory(Memory(layers, is_real), length=source.shape[1])
+        return self.resize_memory(
+            TransformerMemory(layers, is_real), length=source.shape[1]
+        )
 
-    def resize_memory(self, memory: Memory, *, length: int) -> Memory:
+    def resize_memory(
+        self, memory: TransformerMemory, *, length: int
+    ) -> TransformerMemory:
         def resize(leaf: jax.Array, axis: int) -> jax.Array:
             return pad(leaf, 0, length - leaf.shape[axis], axis=axis)
 
-        return Memory(self._each(memory.layers, resize), resize(memory.is_real, 1))
+        return TransformerMemory(
+            self._each(memory.layers, resize), resize(memory.is_real, 1)
+        )
 
     def empty_cache(self, *, batch: int, width: int, length: int) -> Cache:
         config, slots = self.config, self._slots(length)
@@ -175,7 +185,11 @@ class TransformerDecoder:
         return self._each(cache, resize, width)
 
     def step(
-        self, weights: Weights, memory: Memory, cache: Cache, newest: Newest
+        self,
+        weights: TransformerWeights,
+        memory: TransformerMemory,
+        cache: Cache,
+        newest: Newest,
     ) -> tuple[jax.Array, Cache]:
         config, params = self.config, weights.params
         batch, width, length = newest.ancestors.shape

@@ -72,14 +72,14 @@ def published(stores, trained):
 
 @pytest.fixture
 def own(published, stores):
-    """Copy the finished run within S3, for a test to change; its URL."""
+    """Copy the finished run within a store, for a test to change; its URL."""
 
-    def copy(name):
-        url, store = f"s3://bucket/{name}", stores["s3"]
-        for each in names_in(stores, "s3://bucket/toy"):
-            content = store.cat_file(f"s3://bucket/toy/{each}")
-            store.pipe_file(f"{url}/{each}", content)
-        return url
+    def copy(name, scheme="s3"):
+        bucket, store = f"{scheme}://bucket", stores[scheme]
+        for each in names_in(stores, f"{bucket}/toy"):
+            content = store.cat_file(f"{bucket}/toy/{each}")
+            store.pipe_file(f"{bucket}/{name}/{each}", content)
+        return f"{bucket}/{name}"
 
     return copy
 

@@ -16,12 +16,9 @@ from tests.commands.runs import config_flags
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_nothing_half_written_is_read(command, published, stores, move, scheme, toy):
+def test_nothing_half_written_is_read(command, own, stores, move, scheme, toy):
     """A checkpoint is there when its checksums are, and a damaged file is refused."""
-    url, store = f"{scheme}://bucket/toy", stores[scheme]
-    half = f"{scheme}://bucket/half"
-    for name in names_in(stores, url):
-        store.pipe_file(f"{half}/{name}", store.cat_file(f"{url}/{name}"))
+    half, store = own("half", scheme), stores[scheme]
     store.rm_file(f"{half}/checkpoints/100/{CHECKSUMS}")
     checkpoints = Workdir(Path(half)).checkpoints
     assert sorted(path.name for path in checkpoints.iterdir()) == ["50", "75"]
@@ -116,12 +113,10 @@ def test_a_kill_while_a_folder_is_removed_leaves_no_half(own, move, monkeypatch)
 
 
 def test_a_checkpoint_that_training_removes_meanwhile_is_not_read(
-    command, published, stores, move, monkeypatch, toy
+    command, own, stores, move, monkeypatch
 ):
     """The parameters are then those of the other checkpoints."""
-    url, store = "s3://bucket/shrinking", stores["s3"]
-    for name in names_in(stores, "s3://bucket/toy"):
-        store.pipe_file(f"{url}/{name}", store.cat_file(f"s3://bucket/toy/{name}"))
+    url, store = own("shrinking"), stores["s3"]
     refresh = run_copy.RunCopy.refresh
 
     def refresh_and_remove(self, **named):
@@ -133,6 +128,22 @@ def test_a_checkpoint_that_training_removes_meanwhile_is_not_read(
     found = command("translate", workdir=url, stdin=["bo"])
     assert len(found.lines) == 1
     assert "steps 50, 100" in found.err
+
+
+def lose_step_110(command, url, monkeypatch):
+    """Train to a checkpoint that cannot be published; returns the flags."""
+    write = object_store.Store.write
+
+    def lose(self, name, content):
+        if name == f"checkpoints/110/{CHECKSUMS}":
+            raise InputError("no connection")
+        write(self, name, content)
+
+    more = config_flags("training", steps=110)
+    with monkeypatch.context() as patched:
+        patched.setattr(object_store.Store, "write", lose)
+        assert "no connection" in command("train", *more, workdir=url).complaint
+    return more
 
 
 def test_a_stop_while_something_is_published_loses_nothing(
@@ -155,16 +166,7 @@ def test_a_stop_while_something_is_published_loses_nothing(
     assert f"corpus/{CHECKSUMS}" in names_in(stores, url)
 
     url, step = own("unpublished"), f"checkpoints/110/{CHECKSUMS}"
-
-    def lose(self, name, content):
-        if name == step:
-            raise InputError("no connection")
-        write(self, name, content)
-
-    more = config_flags("training", steps=110)
-    with monkeypatch.context() as patched:
-        patched.setattr(object_store.Store, "write", lose)
-        assert "no connection" in command("train", *more, workdir=url).complaint
+    more = lose_step_110(command, url, monkeypatch)
     assert step not in names_in(stores, url)
     again = command("train", *more, workdir=url)
     assert "step 110 of 110" in again.err
@@ -176,17 +178,8 @@ def test_a_stop_is_forgotten_when_another_machine_has_gone_on(
     command, own, stores, move, monkeypatch, steps
 ):
     """Even if it has trained less far."""
-    url, write = own(f"overtaken_{steps}"), object_store.Store.write
-
-    def lose(self, name, content):
-        if name == f"checkpoints/110/{CHECKSUMS}":
-            raise InputError("no connection")
-        write(self, name, content)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(object_store.Store, "write", lose)
-        more = config_flags("training", steps=110)
-        assert "no connection" in command("train", *more, workdir=url).complaint
+    url = own(f"overtaken_{steps}")
+    lose_step_110(command, url, monkeypatch)
     move("second")
     more = config_flags("training", steps=steps)
     assert command("train", *more, workdir=url).result["step"] == steps
@@ -232,13 +225,9 @@ def test_names_that_leave_their_folder_are_refused(own, stores, move, tmp_path):
         copy.pull(copy.path / "checkpoints" / "100")
 
 
-def test_a_file_that_is_missing_in_the_store_is_one_line(
-    command, published, stores, move
-):
-    url, store = "s3://bucket/lacking", stores["s3"]
-    for name in names_in(stores, "s3://bucket/toy"):
-        store.pipe_file(f"{url}/{name}", store.cat_file(f"s3://bucket/toy/{name}"))
-    store.rm_file(f"{url}/corpus/train/00000.target.npy")
+def test_a_file_that_is_missing_in_the_store_is_one_line(command, own, stores, move):
+    url = own("lacking")
+    stores["s3"].rm_file(f"{url}/corpus/train/00000.target.npy")
     more = config_flags("training", steps=110)
     assert re.match(
         "s3://bucket/lacking/corpus lacks a file .*00000.target.npy",

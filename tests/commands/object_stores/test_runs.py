@@ -59,8 +59,7 @@ def test_reports_read_a_run_in_a_bucket(command, published, move, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("scheme", "count"),
-    [("s3", 2), pytest.param("gs", 1, marks=pytest.mark.nightly)],
+    ("scheme", "count"), [("s3", 2), pytest.param("gs", 1, marks=pytest.mark.nightly)]
 )
 def test_a_killed_run_is_continued_on_another_machine(
     start, command, stores, flags, move, tmp_path, scheme, count
@@ -129,21 +128,6 @@ def test_runs_may_be_nested(own, move):
     outer = Workdir(Path("s3://bucket/nest")).path
     assert (inner / "checkpoints" / "100").exists()
     assert not (outer / "checkpoints").exists()
-
-
-@pytest.mark.parametrize("path", ["gcs://bucket/x", "S3://bucket/x"])
-def test_other_urls_are_refused(command, toy, path):
-    assert (
-        "use s3:// or gs://" in command("prepare", *toy.flags, workdir=path).complaint
-    )
-
-
-def test_only_runs_and_text_may_be_in_a_bucket(command, use, tmp_path):
-    complaint = use(
-        "export", "--format=ctranslate2", "--output=s3://bucket/x"
-    ).complaint
-    assert "s3://bucket/x is on an object store; write to a folder" in complaint
-    assert not (Path("s3:")).exists()
 
 
 def test_what_is_not_there_is_one_line(command, toy, stores, move):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.system.files import write_checksums
-from jaxformer.training.kept_average import MOST_KEPT, kept_average
+from jaxformer.training.average_cache import MOST_KEPT, kept_average
 
 
 def write(path, content):
