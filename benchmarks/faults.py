@@ -51,7 +51,7 @@ CLOCK = {"time", "seconds", "tokens_per_second"}  # values that depend on the cl
 XLA_FLAGS = "--xla_backend_optimization_level=0"
 ROWS, ROW = 4, 48  # of a microbatch; tokens of a packed row
 CONFIG = {
-    "data.builtin_pairs": 1000, "data.builtin_eval_pairs": 2, "data.vocab_size": 200,
+    "data.train": 1000, "data.dev": 2, "data.test": 2, "data.vocab_size": 200,
     "data.max_length": ROW, "batches.row_length": ROW, "batches.executor": "python",
     "batches.row_multiple": ROWS, "training.tokens_per_microbatch": ROWS * ROW,
     "training.tokens_per_update": 2 * ROWS * ROW, "model.encoder_layers": 1,

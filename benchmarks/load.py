@@ -133,7 +133,7 @@ def server(flags: Sequence[str]) -> Iterator[str]:
     end = time.monotonic() + TIMEOUT
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            [*command, "--port=0"], stderr=log, stdout=log, cwd=harness.ROOT
+            [*command, "--listen=0"], stderr=log, stdout=log, cwd=harness.ROOT
         )
         try:
             url = None

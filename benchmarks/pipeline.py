@@ -77,7 +77,7 @@ def counter(folder: Path, layout: str, tokens: int) -> Callable[[str, int], int]
 def measure(options: argparse.Namespace) -> dict:
     amounts = {name: values[options.quick] for name, values in AMOUNTS.items()}
     data = demo.get_config().data.to_dict() | {
-        "builtin_pairs": amounts["pairs"], "builtin_eval_pairs": 2,
+        "train": str(amounts["pairs"]), "dev": "2", "test": "2",
         "vocab_size": amounts["vocabulary"], "max_length": ROW_LENGTH,
         "subword_sampling": options.subword_sampling or None,
     }  # fmt: skip

@@ -33,7 +33,7 @@ Start = Callable[[Path], None]  # takes the folder of compiled programs
 DEMO = ("--config=configs/demo.py",)
 SENTENCE = "Yesterday the teacher gave the children two old books."
 CONFIG = {
-    "data.builtin_pairs": 2000, "data.builtin_eval_pairs": 2, "data.vocab_size": 500,
+    "data.train": 2000, "data.dev": 2, "data.test": 2, "data.vocab_size": 500,
     "training.steps": 1, "training.log_every": 1, "training.eval_every": 1,
     "training.save_every": 1, "training.keep": 1, "training.average": 1,
     "batches.executor": "python", "decoding.beam_size": 1,

@@ -18,8 +18,9 @@ def get_config() -> ConfigDict:
     config = wmt_base.get_config()
     config.data.update(
         corpus="builtin:grammar",
-        builtin_pairs=100_000,
-        builtin_eval_pairs=500,
+        train="100000",
+        dev="500",
+        test="500",
         vocab_size=2000,
         character_coverage=1.0,
         max_length=64,
@@ -30,7 +31,10 @@ def get_config() -> ConfigDict:
         d_k=32, d_v=32, dropout=0.0,
         dtype="float32",
     )  # fmt: skip
-    config.optimizer.update(warmup_steps=300, learning_rate_scale=0.8)
+    config.optimizer.update(
+        warmup_steps=300,
+        peak_learning_rate=0.8 * (128 * 300) ** -0.5,  # 0.8 times that of equation 3
+    )
     config.training.update(
         steps=1740, tokens_per_update=1024, tokens_per_microbatch=1024, log_every=100,
         eval_every=960, save_every=60, keep=5, average=5,

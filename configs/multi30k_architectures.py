@@ -37,7 +37,7 @@ ROWS = {
 }
 # Factors of equation 3 with the lowest validation perplexity after 2,000 updates
 # (docs/architectures.md).
-LEARNING_RATE_SCALES = {
+LEARNING_RATE_FACTORS = {
     "transformer": 1.0, "lstm_additive": 4.0, "lstm_dot": 4.0, "lstm_fixed": 4.0,
     "gru_additive": 2.0, "convs2s": 8.0,
 }  # fmt: skip
@@ -52,7 +52,9 @@ def get_config(row: str = "") -> ConfigDict:
     config.model.update(ROWS[row])
     if config.model.architecture == "recurrent":
         config.optimizer.clip_norm = 5.0
-    config.optimizer.learning_rate_scale = LEARNING_RATE_SCALES[row]
+    if LEARNING_RATE_FACTORS[row] != 1:
+        of_equation_3 = (config.model.d_model * config.optimizer.warmup_steps) ** -0.5
+        config.optimizer.peak_learning_rate = LEARNING_RATE_FACTORS[row] * of_equation_3
     config.training.update(
         steps=6000, eval_every=6000, save_every=300, keep=5, average=5
     )

@@ -34,7 +34,7 @@ ROWS = {
     "large_d_ff": {"model": {"d_ff": 512}},
     "learned_positions": {"model": {"positions": "learned"}},
     "rotary_positions": {"model": {"positions": "rotary"}},
-    "relative_positions": {"model": {"positions": "relative", "relative_distance": 16}},
+    "relative_positions": {"model": {"positions": "relative", "max_positions": 16}},
     "no_smoothing": {"training": {"label_smoothing": 0.0}},
     "no_dropout": {"model": {"dropout": 0.0}},
     "more_dropout": {"model": {"dropout": 0.2}},

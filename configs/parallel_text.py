@@ -11,10 +11,8 @@ Data        plain text or .gz, paths or globs, one sentence a line; line N of th
 
     python -m jaxformer.main --config=configs/parallel_text.py \\
         --config.data.source_language=en --config.data.target_language=fr \\
-        --config.data.train_source='corpus/*.en.gz' \\
-        --config.data.train_target='corpus/*.fr.gz' \\
-        --config.data.dev_source=dev.en --config.data.dev_target=dev.fr \\
-        --config.data.test_source=test.en --config.data.test_target=test.fr \\
+        --config.data.train='corpus/*.en.gz,corpus/*.fr.gz' \\
+        --config.data.dev=dev.en,dev.fr --config.data.test=test.en,test.fr \\
         --workdir=runs/mine
 """
 
@@ -27,8 +25,9 @@ def get_config() -> ConfigDict:
     """The base config with fewer parameters, 40M, and more dropout."""
     config = wmt_base.get_config()
     config.data.update(
-        corpus="files", source_language="", target_language="", vocab_size=16_000
-    )
+        corpus="files", source_language="", target_language="", train="", dev="",
+        test="", vocab_size=16_000,
+    )  # fmt: skip
     config.model.update(d_ff=1024, dropout=0.2)
     config.training.update(steps=50_000, eval_every=2500, save_every=500)
     return config

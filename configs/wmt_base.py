@@ -20,21 +20,11 @@ def get_config() -> ConfigDict:
             "corpus": "tfds:wmt14_translate/de-en",
             "source_language": "en",
             "target_language": "de",
-            "directory": "",
+            "directory": "",  # of TensorFlow Datasets: its own
             "train": "train",
             "dev": "validation",
             "test": "test",
-            "train_source": "",
-            "train_target": "",
-            "dev_source": "",
-            "dev_target": "",
-            "test_source": "",
-            "test_target": "",
             "columns": (),
-            "data_dir": "",
-            "download": True,
-            "builtin_pairs": 0,
-            "builtin_eval_pairs": 0,
             "tokenizer": "",
             "model_type": "bpe",
             "subword_sampling": config_dict.placeholder(float),
@@ -73,7 +63,6 @@ def get_config() -> ConfigDict:
             "d_v": 64,
             "dropout": 0.1,
             "positions": "sinusoidal",
-            "relative_distance": config_dict.placeholder(int),
             "max_positions": 1024,
             "norm_first": False,
             "dtype": "bfloat16",
@@ -81,10 +70,9 @@ def get_config() -> ConfigDict:
             "encoder_projected_keys": config_dict.placeholder(int),
             "encoder_global_positions": config_dict.placeholder(int),
             "fused_attention": False,  # True: cuDNN's kernel where it fits
-            "attention_bias": False,
+            "biases": "none",
             "tied_embeddings": "all",
             "activation": "relu",
-            "logits_bias": False,
             "layer_norm_epsilon": 1e-6,  # of tensor2tensor
         }
     )
@@ -94,7 +82,6 @@ def get_config() -> ConfigDict:
             "schedule": "inverse_sqrt",  # equation 3
             "peak_learning_rate": config_dict.placeholder(float),
             "warmup_steps": 4000,
-            "learning_rate_scale": 1.0,
             "weight_decay": 0.0,
             "beta1": 0.9,
             "beta2": 0.98,
@@ -113,7 +100,6 @@ def get_config() -> ConfigDict:
             "init_from": "",
             "initial_embeddings": "",
             "freeze": (),
-            "max_bad_steps": 10,
             "on_divergence": "stop",
             "ema_decay": config_dict.placeholder(float),
             "log_every": 100,
@@ -125,7 +111,6 @@ def get_config() -> ConfigDict:
             "keep": 5,
             "average": 5,
             "trackers": (),
-            "profile_steps": config_dict.placeholder(int),
         }
     )
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})

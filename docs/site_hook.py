@@ -14,7 +14,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from jaxformer.commands.flags import CLUSTER, COMMANDS, FLAGS, Flag
+from jaxformer.commands.flags import CLUSTER, COMMANDS, FLAGS, Flag, paths
 from jaxformer.config.settings import kind_of
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.runs.config_files import read_config_file, sections_of
@@ -159,10 +159,18 @@ def value_of(kind: type, rule: Mapping[str, Any]) -> str:
     """Write the type and the bounds of a value in words."""
     if rule.get("choices"):
         return ", ".join(f"`{choice}`" for choice in rule["choices"])
-    names = {int: "integer", float: "number", bool: "true or false", str: "text"}
+    names = {
+        int: "integer",
+        float: "number",
+        bool: "true or false",
+        Path: "path",
+        paths: "paths",
+        tuple[str, ...]: "list of texts",
+        tuple[dict, ...]: "list",
+    }
     words = {"least": "≥", "above": ">", "most": "≤", "below": "<"}
     bounds = [f"{words[key]} {rule[key]}" for key in words if rule.get(key) is not None]
-    return ", ".join([names.get(kind, "path"), *bounds])
+    return ", ".join([names.get(kind, "text"), *bounds])
 
 
 def cell(text: str) -> str:

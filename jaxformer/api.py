@@ -5,7 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxformer.decoding import translator as decoding
-from jaxformer.decoding.options import ModelChoice, TranslateRequest
+from jaxformer.decoding.options import (
+    CometModel,
+    HypothesisChoice,
+    ModelChoice,
+    TranslateRequest,
+)
 from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag
@@ -20,8 +25,7 @@ def Translator(
     *,
     checkpoint: str | None = None,
     ensemble: Sequence[str | Path] = (),
-    rerank: Sequence[str | Path] = (),
-    rerank_weights: Sequence[float] = (),
+    choose: str | None = None,
     comet: str | Path | None = None,
     comet_python: str | Path | None = None,
     dtype: str | None = None,
@@ -30,33 +34,31 @@ def Translator(
     """Open the run in `workdir` for translation.
 
     `checkpoint` is a step, "latest", "best" or "average:N"; `ensemble` names workdirs
-    of further models, whose probabilities are averaged with this one's. `rerank` names
-    workdirs of models of the same or the opposite direction that score the beam_size
-    hypotheses again, with `rerank_weights`. `dtype` is the type of the factors of
-    products, "float32", "bfloat16" or "auto", the fastest here. `comet` and
-    `comet_python` are the checkpoint of minimum_bayes_risk="comet" and the Python that
-    loads it. Other `options` are those of
+    of further models, whose probabilities are averaged with this one's. `choose` takes
+    one of the hypotheses: "bleu", "chrf" or "comet" by minimum Bayes risk, or
+    "WORKDIR,WORKDIR:WEIGHT" by models of the same or the opposite direction. `comet`
+    and `comet_python` are the checkpoint of choose="comet" and the Python that loads
+    it. `dtype` is the type of the factors of products, "float32", "bfloat16" or
+    "auto", the fastest here. Other `options` are those of
     `jaxformer.decoding.options.TranslateOptions`, such as beam_size or n_best. The
     sentences and lines of a text are translated one by one, unless the option
     `split_sentences` is False. Raises InputError for a run that cannot be opened,
     TypeError for an unknown option, or one folder where a list is needed.
     """
-    for name, folders in (("ensemble", ensemble), ("rerank", rerank)):
-        if isinstance(folders, str | Path):
-            raise TypeError(f"{name} is one folder, {folders}; give a list")
+    if isinstance(ensemble, str | Path):
+        raise TypeError(f"ensemble is one folder, {ensemble}; give a list")
+    model = comet and CometModel(Path(comet), comet_python and Path(comet_python))
     models = ModelChoice(
         checkpoint=checkpoint,
         ensemble=tuple(map(Path, ensemble)),
-        rerank=tuple(map(Path, rerank)),
-        rerank_weights=tuple(rerank_weights),
-        comet=comet and Path(comet),
-        comet_python=comet_python and Path(comet_python),
+        choose=HypothesisChoice.of(choose) if choose else None,
+        comet=model,
         dtype=dtype,
     )
     request = TranslateRequest(options)
     run = of_tag(open_run(Path(workdir), dtype=dtype), request.tag)
     found = request.resolve(run.config, split_sentences=True)
-    return open_translator(run, models, found, open_utility(models, found))
+    return open_translator(run, models, found, open_utility(models))
 
 
 def attention_view(

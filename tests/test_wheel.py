@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SHORT = (
-    "--workdir=run", "--config.data.builtin_pairs=600",
-    "--config.data.builtin_eval_pairs=4", "--config.data.vocab_size=400",
+    "--workdir=run", "--config.data.train=600", "--config.data.dev=4",
+    "--config.data.test=4", "--config.data.vocab_size=400",
     "--config.training.eval_every=1000", "--config.training.save_every=2",
     "--config.decoding.beam_size=1", "--config.decoding.extra_length=4",
 )  # fmt: skip

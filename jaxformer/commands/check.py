@@ -27,12 +27,12 @@ def run(
     memory_gib: float | None,
     output: Path | None,
     topology: str | None = None,
-    mesh: str | None = None,
     before: Path | None = None,
 ) -> dict:
     """Check a config, or the run of a workdir; return the figures of the report.
 
-    With a `topology` the programs alone are checked, for these accelerators.
+    With a `topology` the programs alone are checked, for these accelerators;
+    "NAME,auto" searches the best arrangement.
     """
     if output is not None:  # fails early if a package is missing
         import jaxformer.reports.page  # noqa: F401
@@ -46,12 +46,11 @@ def run(
         from jaxformer.commands import check_topology
 
         return check_topology.run(
-            config=config, workdir=workdir, topology=topology, mesh=mesh,
-            before=before, output=output,
+            config=config, workdir=workdir, topology=topology, before=before,
+            output=output,
         )  # fmt: skip
-    for name, value in (("mesh", mesh), ("before", before)):
-        if value is not None:
-            raise InputError(f"--{name} is for a check with --topology; add it")
+    if before is not None:
+        raise InputError("--before is for a check with --topology; add it")
     if workdir is not None:
         return check(config, Workdir(workdir), memory_gib, output)
     if config.values is config.init_from is None:

@@ -38,17 +38,26 @@ def run(
     config: ConfigRequest,
     workdir: Path | None,
     topology: str,
-    mesh: str | None,
     output: Path | None,
     before: Path | None,
 ) -> Figures:
-    """Estimate the programs of a config, or of a prepared workdir, on a topology."""
+    """Estimate the programs of a config, or of a prepared workdir, on a topology.
+
+    A `topology` "NAME,auto" searches the arrangement that it takes fastest.
+    """
+    topology, comma, how = topology.partition(",")
+    if comma and how != "auto":
+        raise InputError(
+            f"--topology={topology},{how} is no topology; write {topology},auto to "
+            "search its best arrangement"
+        )
     target = parse_topology(topology)
     compiler = compiler_of(target)
-    for name, value in (("mesh", mesh), ("output", output), ("before", before)):
-        if value is not None and target.chip.clock is None:
+    for_times = {f"--topology={topology},auto": how, "--output": output}
+    for name, value in {**for_times, "--before": before}.items():
+        if value and target.chip.clock is None:
             raise InputError(
-                f"--{name} is for estimated times, and the compiler for {topology} "
+                f"{name} is for estimated times, and the compiler for {topology} "
                 "estimates none; leave it out, or use a TPU topology"
             )
     earlier = [] if before is None else [read_figures(before)]
@@ -64,7 +73,7 @@ def run(
             figures["decoder"] = estimate_decoder(target, *step)
         return figures
 
-    if mesh:
+    if how:
         figures = best_arrangement(target, work, compile_one)
     else:
         logger.info("compiling   for %s; a minute or more ...", topology)

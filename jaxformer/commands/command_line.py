@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from jaxformer import __version__
@@ -12,9 +13,10 @@ from jaxformer.commands.flags import (
     COMMON,
     FLAGS,
     MODELS,
+    REPLACED,
     TRANSLATION,
     Flag,
-    numbers,
+    paths,
 )
 from jaxformer.config.settings import check_bounds, read_value
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
@@ -36,7 +38,7 @@ commands:
 
 example: {usage}"""
 
-_METAVARS = {int: "N", float: "X", str: "TEXT", numbers: "X"}
+_METAVARS = {int: "N", float: "X", Path: "PATH", paths: "PATH"}
 
 
 class Arguments(NamedTuple):
@@ -131,6 +133,8 @@ def _parse_flags(mode: str, arguments: Sequence[str]) -> dict[str, Any]:
             raise InputError(
                 f"--{name} is not used by --mode={mode}; it is for {', '.join(users)}"
             )
+        if name in REPLACED:
+            raise InputError(f"the flag --{name} is gone: {REPLACED[name]}")
         known = [f"--{known}" for known in ("config", "mode", *names)]
         hint = did_you_mean(f"--{name}", known, f"see --mode={mode} --help")
         raise InputError(f"there is no flag --{name}{hint}")
@@ -173,7 +177,7 @@ def _parser(mode: str) -> _Parser:
             type=partial(_read, flag),
             action=_Join if flag.default == () else "store",
             default=flag.default,
-            metavar=_METAVARS.get(flag.kind, "PATH"),
+            metavar=_METAVARS.get(flag.kind, "TEXT"),
             help=meaning,
         )
     return parser

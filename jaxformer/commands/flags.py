@@ -5,8 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxformer.config.settings import kind_of, read_value
-from jaxformer.decoding.options import ModelChoice, TranslateOptions
+from jaxformer.config.settings import kind_of
+from jaxformer.decoding.options import (
+    CometModel,
+    HypothesisChoice,
+    ModelChoice,
+    TranslateOptions,
+)
 
 DAY = 86_400  # seconds
 
@@ -16,19 +21,11 @@ def paths(text: str) -> list[Path]:
     return [Path(name.strip()) for name in text.split(",") if name.strip()]
 
 
-def numbers(text: str) -> list[float]:
-    """Read numbers between commas. Raises InputError."""
-    return [
-        read_value("rerank_weights", number.strip(), (float, False))
-        for number in text.split(",")
-    ]
-
-
 class Flag(NamedTuple):
     """One flag; `default` None means not given, the bounds are those of `setting`."""
 
     name: str
-    kind: Callable[[str], Any]  # str, int, float, bool, Path, paths or numbers
+    kind: Callable[[str], Any]  # a type, or a function that reads the flag's text
     meaning: str
     default: Any = None
     least: float | None = None
@@ -60,31 +57,27 @@ FLAG_LIST = (
     Flag("dtype", str, "Type of the factors of products, of all models; auto: on CPUs "
          "bfloat16 if a short test finds it faster. By default model.dtype of each.",
          choices=("auto", "float32", "bfloat16")),
-    Flag("corpus", str, "Corpus of data.corpora whose languages and tag are used; by "
-         "default those of the section data.", ""),
     Flag("languages", bool, "Drop a pair with a side that py3langid finds in another "
          "language.", True),
     Flag("least_log_probability", float, "Drop a translation whose tokens have a "
          "smaller mean log-probability, in nats.", most=0),
-    Flag("rerank", paths, "Workdirs of further models that score all beam_size "
-         "translations again, separated by commas: of this run's direction, or of the "
-         "opposite one. Their tokenisers may differ.", ()),
-    Flag("rerank_weights", numbers, "Weight of each model of --rerank in the score, or "
-         "one for all, separated by commas; by default 1.", ()),
-    Flag("comet", Path, "Checkpoint of a COMET model, model.ckpt: evaluate adds its "
-         "score, and --minimum_bayes_risk=comet chooses by it."),
-    Flag("comet_python", Path, "Python of the environment in which unbabel-comet is "
-         "installed; by default this one."),
+    Flag("choose", HypothesisChoice.of, "What chooses among beam_size translations. "
+         "bleu, chrf or comet: the sample of largest mean utility against all samples. "
+         "WORKDIR,WORKDIR:WEIGHT,...: models that score all again, of this run's "
+         "direction or of the opposite one, by default of weight 1; their tokenisers "
+         "may differ. By default the score of the search."),
+    Flag("comet", CometModel.of, "Checkpoint of a COMET model, model.ckpt, and after a "
+         "comma the Python in which unbabel-comet is installed, by default this one: "
+         "evaluate adds its score, and --choose=comet chooses by it."),
     Flag("prefix", Path, "File whose line N begins the translation of line N."),
     Flag("phrases", Path, "File whose line N has the phrases that the translation of "
          "line N contains, separated by tabs."),
-    Flag("json", bool, "Write JSON lines, with scores.", False),
+    Flag("json", bool, "Write JSON lines, with scores or the log-probability of each "
+         "piece.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
          "attends to most.", False),
     Flag("units", str, "Units of the links: words, which spaces separate, or the "
          "tokeniser's pieces.", "words", choices=("words", "pieces")),
-    Flag("details", bool, "Write a JSON line for each pair, with the log-probability "
-         "of each piece.", False),
     Flag("format", str, "Program to export for.",
          choices=("ctranslate2", "huggingface")),
     Flag("quantization", str, "Type of the exported weights.", "float32",
@@ -93,58 +86,47 @@ FLAG_LIST = (
     Flag("license", str, "Licence of the model that its card for Hugging Face states, "
          "such as apache-2.0; without it the card says that none is stated."),
     Flag("runner", str, "Runner of Apache Beam that reads the text on many machines, "
-         "such as FlinkRunner."),
-    Flag("runner_options", str, "Options of the runner, such as "
-         "'--flink_master=HOST:8081'.", ""),
+         "and its options, such as 'FlinkRunner --flink_master=HOST:8081'."),
     Flag("memory_gib", float, "Find the largest microbatch for devices of so much "
          "memory; 0: the memory that the device reports.", least=0, most=10**6),
     Flag("topology", str, "Accelerators to estimate the run for, such as v5e:2x4, "
-         "v5p:2x2x1 or h200:8; needs none, only their compiler."),
-    Flag("mesh", str, "auto: search the mesh, the microbatch and rematerialisation "
-         "that --topology takes fastest, by the estimate.", choices=("auto",)),
+         "v5p:2x2x1 or h200:8; needs none, only their compiler. v5e:2x4,auto also "
+         "searches the mesh, the microbatch and rematerialisation of the fastest "
+         "update."),
     Flag("before", Path, "The JSON line of an earlier check with --topology, in a "
          "file; the page of --output shows both."),
     Flag("input", Path, "Folder of a Marian checkpoint of Hugging Face."),
     Flag("output", Path, "File or new folder to write."),
-    Flag("attention", str, "Attention that is shown first.", "cross",
-         choices=("encoder", "decoder", "cross")),
-    Flag("layer", int, "Layer that is shown first, from 1; by default the last.",
-         least=1),
-    Flag("heads", str, "Heads of a picture, from 1, separated by commas; by default "
-         "all."),
+    Flag("attention", str, "Attention that is shown first: encoder, decoder or cross, "
+         "then the layer and the heads of a picture, from 1, as in cross:3:1,2; by "
+         "default the last layer and all heads.", "cross"),
     Flag("view", str, "Lines as in the paper's Figures 3-5, or heat maps.", "lines",
          choices=("lines", "heat_map")),
     Flag("compare", paths, "Workdirs of other runs, separated by commas.", ()),
     Flag("examples", int, "Sentences shown of the best, and of the worst.", 5, 0),
     Flag("row", str, "Published result, such as table3/E; without it all are "
          "listed."),
-    Flag("steps", int, "Updates, if fewer than published.", least=1),
-    Flag("host", str, "Address to listen on; 0.0.0.0 is all of this machine's.",
-         "127.0.0.1"),
-    Flag("port", int, "Port to listen on; 0 is any that is free.", 8000, 0, 65535),
+    Flag("listen", str, "HOST:PORT to listen on, or PORT; host 0.0.0.0 is all of this "
+         "machine's, port 0 any that is free.", "127.0.0.1:8000"),
     Flag("host_names", str, "Host names that the server accepts, besides loopback's "
-         "and --host, separated by commas; * is any."),
-    Flag("max_request_pieces", int, "Pieces of a request at most.", 8192, 1),
+         "and that of --listen, separated by commas; * is any."),
     Flag("max_batch", int, "Slots of each device for small requests, rounded down to "
          "1, 4, 16 or 64; large requests have at most 16 more.", 16, 1),
     Flag("max_queue", int, "Pieces of all requests that wait for an answer at most; "
-         "requests of more than 128 pieces fill half of it.", 65536, 2),
-    Flag("request_timeout", float, "Seconds to answer a request.", 30.0, most=DAY,
-         above=0),
-    Flag("shutdown_timeout", float, "Seconds to finish accepted requests on stop.",
-         30.0, 0, DAY),
+         "requests of more than 128 pieces fill half of it, and one has an eighth at "
+         "most.", 65536, 8),
+    Flag("request_timeout", float, "Seconds to answer a request, and on stop to finish "
+         "those that are accepted.", 30.0, most=DAY, above=0),
     Flag("coordinator_address", str, "HOST:PORT of process 0. Cloud TPU, Slurm and "
          "Open MPI need none of these three flags."),
     Flag("num_processes", int, "Processes that take part; 1: this one.", least=1),
     Flag("process_id", int, "Number of this process, from 0.", least=0),
-    Flag("join_timeout", int, "Seconds to wait at the start for all processes.", 300,
-         1, DAY),
     Flag("peer_timeout", int, "Seconds after which a silent process counts as lost.",
          100, 10, DAY),
 )  # fmt: skip
 
 
-_TRANSLATION_FLAGS = [  # the config alone sets `extra_length`
+_TRANSLATION_FLAGS = [
     Flag(
         field.name,
         kind_of(field)[0],
@@ -153,15 +135,12 @@ _TRANSLATION_FLAGS = [  # the config alone sets `extra_length`
         **{key: field.metadata[key] for key in ("least", "most", "above")},
     )
     for field in dataclasses.fields(TranslateOptions)
-    if field.name != "extra_length"
+    if field.name not in ("extra_length", "batch_tokens")  # those of --config
 ]
 TRANSLATION = tuple(flag.name for flag in _TRANSLATION_FLAGS)
 MODELS = tuple(field.name for field in dataclasses.fields(ModelChoice))
 FLAGS = {flag.name: flag for flag in (*FLAG_LIST, *_TRANSLATION_FLAGS)}
-CLUSTER = (
-    "coordinator_address", "num_processes", "process_id", "join_timeout",
-    "peer_timeout",
-)  # fmt: skip
+CLUSTER = "coordinator_address", "num_processes", "process_id", "peer_timeout"
 COMMON = ("workdir", *CLUSTER)
 
 _BEST = tuple(name for name in TRANSLATION if name != "n_best")  # one translation each
@@ -171,44 +150,43 @@ _WHOLE = tuple(  # those for lines that are neither cut nor split
     if name not in ("max_source_length", "long_lines", "split_sentences")
 )
 _PAIRS = ("source", "reference", "split")
-_MODELS = ("checkpoint", "ensemble", "dtype")
-CHOICE = ("rerank", "rerank_weights", "comet", "comet_python")
+_MODELS = ("checkpoint", "ensemble", "dtype", "choose")
 COMMANDS = {
     "train": Command(
         "Prepare what is missing, then train or resume (default).", ("init_from",)
     ),
     "prepare": Command(
         "Make the tokeniser and the tokenised corpus.",
-        ("init_from", "runner", "runner_options"),
+        ("init_from", "runner"),
     ),
     "check": Command(
         "Say what a run would do, here or on accelerators that are not here, and what "
         "its text holds; trains nothing.",
-        ("init_from", "memory_gib", "output", "topology", "mesh", "before"),
+        ("init_from", "memory_gib", "output", "topology", "before"),
         needs_workdir=False,
     ),
     "translate": Command(
         "Translate standard input to standard output, line by line.",
         (
-            *_MODELS, *CHOICE, *TRANSLATION, "prefix", "phrases", "json", "alignment",
+            *_MODELS, "comet", *TRANSLATION, "prefix", "phrases", "json", "alignment",
         ),
     ),
     "translate_corpus": Command(
         "Translate a text of any length into a parallel corpus; continues after a "
         "stop.",
         (
-            *_MODELS, *_WHOLE, "source", "output", "corpus", "languages",
+            *_MODELS, *_WHOLE, "source", "output", "split", "languages",
             "least_log_probability",
         ),
     ),
     "evaluate": Command(
         "Translate and score a text; --output keeps the translations.",
-        (*_MODELS, *CHOICE, *_BEST, *_PAIRS, "output"),
+        (*_MODELS, "comet", *_BEST, *_PAIRS, "output"),
     ),
     "score": Command(
         "Sum the log-probability of given translations; --reference=FILE.jsonl takes "
         "those of translate --json.",
-        ("checkpoint", "tag", *_PAIRS, "details"),
+        ("checkpoint", "tag", *_PAIRS, "json"),
     ),
     "align": Command(
         "Align given translations, by words or pieces; --output=FILE.npz keeps all "
@@ -218,8 +196,8 @@ COMMANDS = {
     "serve": Command(
         "Serve translations over HTTP, with a page to try them.",
         (
-            *_MODELS, *TRANSLATION, "host", "port", "host_names", "max_request_pieces",
-            "max_batch", "max_queue", "request_timeout", "shutdown_timeout",
+            *_MODELS, *TRANSLATION, "listen", "host_names", "max_batch", "max_queue",
+            "request_timeout",
         ),
         alone="start one server a machine, each with --num_processes=1, behind a load "
         "balancer",
@@ -237,17 +215,38 @@ COMMANDS = {
     "visualize": Command(
         "Show where each head attends, as a page or a picture.",
         (
-            "checkpoint", "ensemble", *TRANSLATION, "source", "reference", "output",
-            "attention", "layer", "heads", "view",
+            "checkpoint", "ensemble", "choose", *TRANSLATION, "source", "reference",
+            "output", "attention", "view",
         ),
     ),
     "report": Command(
         "Write a page about a run, or about several side by side.",
-        ("checkpoint", *_BEST, *_PAIRS, "compare", "examples", "output"),
+        ("checkpoint", "choose", *_BEST, *_PAIRS, "compare", "examples", "output"),
     ),
     "reproduce": Command(
         "Train and score a published row, or list all rows.",
-        ("checkpoint", *_BEST, *_PAIRS, "row", "steps", "output"),
+        ("checkpoint", "choose", *_BEST, *_PAIRS, "row", "output"),
         needs_workdir=False,
     ),
 }  # fmt: skip
+
+# Flags of the last version, and what replaces each.
+REPLACED = {
+    "batch_tokens": "--config.decoding.batch_tokens",
+    "comet_python": "--comet=CHECKPOINT,PYTHON",
+    "corpus": "--split=NAME/test names the corpus",
+    "details": "--json",
+    "heads": "--attention=STACK:LAYER:HEADS, such as cross:3:1,2",
+    "host": "--listen=HOST:PORT",
+    "join_timeout": "processes wait 300 s for each other at the start",
+    "layer": "--attention=STACK:LAYER, such as cross:3",
+    "max_request_pieces": "--max_queue; a request has an eighth of it at most",
+    "mesh": "--topology=NAME,auto, such as v5e:2x4,auto",
+    "minimum_bayes_risk": "--choose=bleu, chrf or comet",
+    "port": "--listen=HOST:PORT or --listen=PORT",
+    "rerank": "--choose=WORKDIR,WORKDIR",
+    "rerank_weights": "--choose=WORKDIR:WEIGHT,WORKDIR:WEIGHT",
+    "runner_options": "--runner='RUNNER OPTIONS'",
+    "shutdown_timeout": "--request_timeout",
+    "steps": "--config.training.steps",
+}

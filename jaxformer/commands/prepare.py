@@ -9,9 +9,7 @@ from jaxformer.system.errors import InputError
 from jaxformer.system.files import url_of
 
 
-def run(
-    *, config: ConfigRequest, workdir: Path, runner: str | None, runner_options: str
-) -> dict:
+def run(*, config: ConfigRequest, workdir: Path, runner: str | None) -> dict:
     """Prepare the workdir; returns pairs, what was dropped, and numbers of ids."""
     pipeline = None
     if runner is not None:
@@ -25,9 +23,8 @@ def run(
             ) from None
         finally:
             logging.disable(logging.NOTSET)
-        pipeline = Beam(runner, runner_options, url_of(workdir))
-    elif runner_options:
-        raise InputError("--runner_options needs --runner, such as FlinkRunner")
+        name, _, options = runner.partition(" ")
+        pipeline = Beam(name, options, url_of(workdir))
     with prepare_run(workdir, config, pipeline) as (this, prepared):
         train = prepared.report["train"]
     return {

@@ -57,9 +57,7 @@ def run(
     require_output(page_file, [".html"])
     report.require_own(page_file.with_suffix(".json"))
     data = of_split(next(iter(runs.values())), split).config.data
-    test = data.test_source if data.corpus == "files" else data.test
-    has_test = test or data.corpus.startswith("builtin")
-    if source is None and split == "test" and not has_test:
+    if source is None and split == "test" and not data.has_text("test"):
         split = "dev"
     texts = {
         name: name_text(each, source, reference, split, options.tag)

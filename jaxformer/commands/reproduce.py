@@ -1,9 +1,9 @@
 """--mode=reproduce: a published result, theirs beside ours, and what differs.
 
---row=NAME trains that row's config, at full length or for --steps updates, and scores
-its test text under every scorer; reproduced.json in the workdir keeps the result. A
-larger --steps continues the run. Without --row all rows are listed, with the results in
-and under --workdir.
+--row=NAME trains that row's config, at full length or for training.steps updates, and
+scores its test text under every scorer; reproduced.json in the workdir keeps the
+result. A larger training.steps continues the run. Without --row all rows are listed,
+with the results in and under --workdir.
 """
 
 import json
@@ -32,6 +32,7 @@ from jaxformer.training.log import read_metrics
 logger = logging.getLogger(__name__)
 
 RECORD = "reproduced.json"
+_EVERY = "save_every", "eval_every"
 # The keys of `training` that choose the parameters of a run.
 CHOOSING = "average", "ema_decay", "patience", "best_by"
 
@@ -41,7 +42,6 @@ def run(
     config: ConfigRequest,
     workdir: Path | None,
     row: str | None,
-    steps: int | None,
     output: Path | None,
     source: Path | None,
     reference: Path | None,
@@ -50,9 +50,10 @@ def run(
     options: TranslateRequest,
 ) -> dict:
     """Reproduce one row and return the result, or list all rows."""
-    flags = {"checkpoint": models.checkpoint, **options.given}
+    flags = {"checkpoint": models.checkpoint, "choose": models.choose, **options.given}
     if row is None:
-        given = {"steps": steps, "source": source, "reference": reference, **flags}
+        keys = {f"config.{key}": value for key, value in config.overrides}
+        given = {"source": source, "reference": reference, **flags, **keys}
         for name, value in {**given, "config": config.values}.items():
             if value is not None:
                 raise InputError(f"--{name} is for one row; add --row=NAME")
@@ -62,7 +63,7 @@ def run(
     if workdir is None:
         raise InputError("--workdir is missing; give the folder to train the row in")
     theirs = config.values
-    config = ConfigRequest(scale(config.resolve(None), theirs, steps))
+    config = ConfigRequest(scale(config.resolve(None), theirs))
     texts = {"source": source, "reference": reference, "split": split}
     folder = Workdir(workdir)
     with folder.owned():  # or another process might train it on meanwhile
@@ -93,14 +94,15 @@ def reproduce(
     done, translator = evaluate(this, text, models, options.resolve(this.config))
     # A run that was trained before may have other values of keys that may change. The
     # record has those of training, and the command has those of scoring.
-    scored = {"training": CHOOSING, "data": ("test", "test_source", "test_target")}
+    scored = {"training": CHOOSING, "data": ("test",)}
     record = folder.read_record().config.as_dict()
     record["decoding"] = ours["decoding"]
     for name, keys in scored.items():
         record[name] |= {key: ours[name][key] for key in keys}
     # The record has lists where a config file has tuples.
     ours, theirs = (json.loads(json.dumps(each)) for each in (record, theirs))
-    flags = {"checkpoint": models.checkpoint, **options.given, **texts}
+    flags = {"checkpoint": models.checkpoint, "choose": models.choose}
+    flags |= {**options.given, **texts}
     changed = reproduction.changed_values(ours, theirs) + [
         f"--{name}={value}"
         for name, value in flags.items()
@@ -135,19 +137,20 @@ def reproduce(
     return result
 
 
-def scale(ours: Values, theirs: Values, steps: int | None) -> Values:
-    """Return the config for fewer updates, with equally many checkpoints to average.
+def scale(ours: Values, theirs: Values) -> Values:
+    """Scale the updates between checkpoints to `training.steps`, unless they are given.
 
-    The learning rate schedule is unchanged.
+    There are then equally many checkpoints to average. The learning rate schedule is
+    unchanged.
     """
-    if steps is None:
+    training, full = dict(ours["training"]), theirs["training"]
+    share = training["steps"] / full["steps"]
+    if share == 1 or any(training[key] != full[key] for key in _EVERY):
         return ours
-    training = dict(ours["training"])
-    share = steps / theirs["training"]["steps"]
     saves = training["eval_every"] // training["save_every"]  # for each evaluation
     training["save_every"] = max(1, round(training["save_every"] * share))
     training["eval_every"] = saves * training["save_every"]
-    return {**ours, "training": {**training, "steps": steps}}
+    return {**ours, "training": training}
 
 
 def list_rows(folder: Path | None, output: Path | None) -> dict:

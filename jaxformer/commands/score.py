@@ -1,6 +1,6 @@
 """--mode=score: the log-probability that a model gives to translations."""
 
-import json
+import json as json_format
 from pathlib import Path
 
 from jaxformer.corpus.store import TokenizedCorpus
@@ -24,7 +24,7 @@ def run(
     *,
     config: ConfigRequest,
     workdir: Path,
-    details: bool,
+    json: bool,
     source: Path | None,
     reference: Path | None,
     split: str,
@@ -34,7 +34,7 @@ def run(
     """Sum the log-probability of sentence pairs, in nats.
 
     A `reference` named .jsonl holds what --mode=translate --json has found: all its
-    hypotheses are scored, by their pieces. With `details` standard output first has a
+    hypotheses are scored, by their pieces. With `json` standard output first has a
     line of JSON for each pair: its pieces and the log-probability of each.
     """
     keep_compiled()
@@ -57,14 +57,14 @@ def run(
     )
     names, *sides = zip(*given, strict=True)
     sums = {"tokens": 0, "nll": -0.0}
-    if details:
+    if json:
         for name, score in zip(names, forcing.score(params, *sides), strict=True):
             require_numbers(score.log_probability)
             found = {**name, "log_probability": score.log_probability}
             sums["tokens"] += len(score.pieces)
             sums["nll"] -= score.log_probability
             found |= score._asdict()
-            print_lines([json.dumps(found, ensure_ascii=False)])
+            print_lines([json_format.dumps(found, ensure_ascii=False)])
     elif parts := [part for pair in forcing.pairs(*sides) for part in pair]:
         tokens = TokenizedCorpus(*map(Ragged.of, zip(*parts, strict=True)))
         sums = PairScorer(this.model, this.config, tokens)(params)
@@ -81,7 +81,7 @@ def read_found(path: Path) -> list[Pair]:
     found = []
     for number, text in enumerate(read_lines(path), start=1):
         try:
-            for rank, each in enumerate(json.loads(text)["hypotheses"], start=1):
+            for rank, each in enumerate(json_format.loads(text)["hypotheses"], start=1):
                 sides = [*each["source_pieces"]], [*each["pieces"]]
                 "".join(map("".join, sides))  # TypeError unless they are strings
                 found.append(({"line": number, "rank": rank}, *sides))

@@ -23,30 +23,24 @@ def run(
     *,
     config: ConfigRequest,
     workdir: Path,
-    host: str,
-    port: int,
+    listen: str,
     host_names: str | None,
-    max_request_pieces: int,
     max_batch: int,
     max_queue: int,
     request_timeout: float,
-    shutdown_timeout: float,
     models: ModelChoice,
     options: TranslateRequest,
 ) -> dict:
     """Serve until asked to stop; return the numbers of requests and sentences."""
     with packages_of("serve"):
         from jaxformer.serving.batching import MAX_ATTENTION_PIECES, Limits
-        from jaxformer.serving.server import Service, listen
+        from jaxformer.serving.server import Service
+        from jaxformer.serving.server import listen as open_port
+    host, port = read_address(listen)
+    # Large requests fill half of the queue, which then holds four of these.
     limits = Limits(
-        max_request_pieces, max_batch, max_queue, request_timeout, shutdown_timeout
+        max_queue // 8, max_batch, max_queue, request_timeout, request_timeout
     )
-    if 2 * limits.max_request_pieces > limits.max_queue:
-        raise InputError(
-            f"--max_request_pieces={limits.max_request_pieces} exceeds half of "
-            f"--max_queue={limits.max_queue}, so the largest request is never "
-            "accepted; lower it"
-        )
     names = [name.strip() for name in (host_names or "").split(",") if name.strip()]
     for name in names:
         try:
@@ -58,7 +52,7 @@ def run(
                 f"--host_names has {name!r}; write names as in URLs, in lower case and "
                 "without port"
             )
-    with closing(listen(host, port)) as opened:
+    with closing(open_port(host, port)) as opened:
         whole = open_run(workdir, config, models.dtype)
         this = of_tag(whole, options.tag)
         # Requests may ask for as many candidates as the beam is wide.
@@ -79,6 +73,17 @@ def run(
             hosts={host.lower(), *names},
             examples=examples_of(this.workdir.path, tag_of),
         ).run_until_stopped()
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Read HOST:PORT, or PORT of this machine alone. Raises InputError."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5):
+        raise InputError(
+            f"--listen={text} is no HOST:PORT, such as 127.0.0.1:8000; port 0 is any "
+            "that is free"
+        )
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 def examples_of(workdir: Path, tag_of: Callable[[str], str]) -> list[str]:

@@ -65,7 +65,7 @@ def run(
     """
     run = of_tag(open_run(workdir, config, models.dtype), options.tag)
     found = options.resolve(run.config)
-    translator = open_translator(run, models, found, open_utility(models, found))
+    translator = open_translator(run, models, found, open_utility(models))
     in_json = json or alignment or translator.options.n_best > 1
     blocks, given = read_blocks(sys.stdin.buffer), {}
     if prefix or phrases:

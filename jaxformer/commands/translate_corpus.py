@@ -22,7 +22,7 @@ from jaxformer.models.sequence_model import parameter_hash
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
-from jaxformer.runs.texts import of_corpus, of_tag
+from jaxformer.runs.texts import of_split, of_tag
 from jaxformer.system.errors import InputError
 from jaxformer.system.first import once
 from jaxformer.system.progress import progress, track
@@ -43,7 +43,7 @@ def run(
     workdir: Path,
     source: Path | None,
     output: Path | None,
-    corpus: str,
+    split: str,
     languages: bool,
     least_log_probability: float | None,
     models: ModelChoice,
@@ -51,16 +51,18 @@ def run(
 ) -> dict:
     """Translate the lines of `source` into the folder `output`; return counts.
 
+    The languages and the tag are those of corpus NAME, if `split` is NAME/SPLIT.
+
     Of several processes the first one reads and writes, and all translate.
     """
     for name, path in {"source": source, "output": output}.items():
         if path is None:
             raise InputError(f"--{name} is missing; give the text and a new folder")
     this, tag = open_run(workdir, config, models.dtype), options.tag
-    this = of_corpus(this, corpus) if corpus else of_tag(this, tag)
+    this = of_split(this, split) if "/" in split else of_tag(this, tag)
     data = this.config.data
     if tag and data.tag not in ("", tag):
-        whose = f"--corpus={corpus}" if corpus else "the run"
+        whose = f"--split={split}" if "/" in split else "the run"
         raise InputError(
             f"--tag={tag} is not the tag of {whose}, {data.tag}; leave it out"
         )
@@ -90,7 +92,7 @@ def run(
                 "max_length": limit, "max_ratio": data.max_ratio,
                 "dtypes": [model.dtype for model in translator.models],
                 "languages": languages, "least_log_probability": least,
-                **vars(translator.options),
+                "choose": str(models.choose), **vars(translator.options),
             }  # fmt: skip
             del made_with["batch_tokens"]  # may be lowered if memory is short
             names = data.source_language, data.target_language

@@ -7,10 +7,11 @@ picture one. An existing --output is replaced.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.reports.attention import ENDINGS, AttentionView
-from jaxformer.reports.attention_data import attend
+from jaxformer.reports.attention_data import KINDS, attend
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
@@ -31,17 +32,13 @@ def run(
     reference: Path | None,
     output: Path | None,
     attention: str,
-    layer: int | None,
-    heads: str | None,
     view: str,
     models: ModelChoice,
     options: TranslateRequest,
 ) -> dict:
     """Write `output`, by default attention.html in the workdir."""
     file = output or workdir / "attention.html"
-    numbers = heads.split(",") if heads is not None else []
-    if not all(number.isdecimal() for number in numbers):
-        raise InputError(f"--heads={heads} is no list such as --heads=1,3")
+    shown_first = read_attention(attention)
     this = of_tag(open_run(workdir, config), options.tag)
     require_output(file, ENDINGS)
     n_best = min(ALTERNATIVES, options.resolve(this.config).beam_size)
@@ -59,11 +56,25 @@ def run(
         raise InputError(f"{file} shows one sentence; give one, or a page (.html)")
 
     def save() -> int:
-        shown.save(
-            file, view=view, attention=attention, layer=layer,
-            heads=[*map(int, numbers)] or None,
-        )  # fmt: skip
+        shown.save(file, view=view, **shown_first)
         return file.stat().st_size
 
     size = once(save)
     return {"output": str(file), "sentences": len(shown.viewed), "bytes": size}
+
+
+def read_attention(text: str) -> dict[str, Any]:
+    """Read STACK:LAYER:HEADS; an empty LAYER is the last one. Raises InputError."""
+    stack, layer, heads = (*text.split(":"), "", "")[:3]
+    numbers = heads.split(",") if heads else []
+    is_number = all(map(str.isdecimal, [layer or "1", *numbers]))
+    if stack not in KINDS or text.count(":") > 2 or not is_number:
+        raise InputError(
+            f"--attention={text} is none of STACK, STACK:LAYER and STACK:LAYER:HEADS, "
+            f"such as cross:3:1,2; stacks are {', '.join(KINDS)}"
+        )
+    return {
+        "attention": stack,
+        "layer": int(layer) if layer else None,
+        "heads": [*map(int, numbers)] or None,
+    }

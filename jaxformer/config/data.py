@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jaxformer.config.corpus_weights import read_weights
+from jaxformer.config.replaced import require_current
 from jaxformer.config.settings import MOST_LENGTH, SEED, Section, setting
 from jaxformer.system.errors import InputError, did_you_mean
 from jaxformer.tokens import require_plain
@@ -25,13 +26,12 @@ class DataConfig(Section, name="data"):
     """Which text, and how it becomes tokens."""
 
     corpus: str = setting(
-        'Kind of text: "files" (train_source, train_target, ... are paths or globs), '
-        '"directory" (files STEM.LANGUAGE in `directory`; train, dev and test are '
-        'stems), "tsv" (train, dev and test are paths or globs of '
-        'source<TAB>target lines), "jsonl" or "parquet" (paths or globs; `columns` '
-        'names the texts), "tfds:NAME" (a TensorFlow Datasets translation set; train, '
-        'dev and test are its splits) or "builtin:grammar". Text may be compressed: '
-        ".gz, .bz2 or .zst."
+        'Kind of text, which says what train, dev and test are: "files" (two paths or '
+        'globs, SOURCE,TARGET), "directory" (stems of files STEM.LANGUAGE in '
+        '`directory`), "tsv" (paths or globs of source<TAB>target lines), "jsonl" or '
+        '"parquet" (paths or globs; `columns` names the texts), "tfds:NAME" (splits of '
+        'a TensorFlow Datasets translation set) or "builtin:grammar" (numbers of '
+        "pairs). Text may be compressed: .gz, .bz2 or .zst."
     )
     columns: tuple[str, ...] = setting(
         'Source and target column of "jsonl" and "parquet", such as ("text.en", '
@@ -39,20 +39,13 @@ class DataConfig(Section, name="data"):
     )
     source_language: str = setting('ISO code of the source language, such as "en".')
     target_language: str = setting('ISO code of the target language, such as "de".')
-    directory: str = setting('Folder of a "directory" corpus.', free=True)
-    train: str = setting("Training text: a stem, a path or a split.")
-    dev: str = setting("Validation text: a stem, a path or a split.")
-    test: str = setting("Test text: a stem, a path or a split.", free=True)
-    train_source: str = setting('Training sources of a "files" corpus.')
-    train_target: str = setting('Training targets of a "files" corpus.')
-    dev_source: str = setting('Validation sources of a "files" corpus.')
-    dev_target: str = setting('Validation targets of a "files" corpus.')
-    test_source: str = setting('Test sources of a "files" corpus.', free=True)
-    test_target: str = setting('Test targets of a "files" corpus.', free=True)
-    data_dir: str = setting("TensorFlow Datasets' folder; empty: its own.", free=True)
-    download: bool = setting("Let TensorFlow Datasets download.", free=True)
-    builtin_pairs: int = setting("Training pairs of a built-in corpus.", least=0)
-    builtin_eval_pairs: int = setting("Pairs of a built-in evaluation split.", least=0)
+    directory: str = setting(
+        'Folder of a "directory" corpus, or of TensorFlow Datasets; empty: its own.',
+        free=True,
+    )
+    train: str = setting("Training text, as `corpus` says.")
+    dev: str = setting("Validation text, as `corpus` says.")
+    test: str = setting("Test text, as `corpus` says.", free=True)
     tokenizer: str = setting(
         "SentencePiece model to use, a file; without a shared vocabulary two, with a "
         "comma between: source,target. Empty: trained on the text.",
@@ -114,6 +107,9 @@ class DataConfig(Section, name="data"):
         if self.tag and not re.fullmatch(TAG, self.tag):
             raise InputError(f"data.tag is {self.tag!r}; use a form such as >>de<<")
         self.parts  # noqa: B018 - raises for an invalid corpus
+        if self.corpus.startswith("builtin:"):
+            for split in filter(self.has_text, ("train", "dev", "test")):
+                self.pairs_of(split)
         require_plain("tag", [self.tag])
         require_plain("user_defined_symbols", self.user_defined_symbols)
         has_columns = self.corpora or self.corpus in ("jsonl", "parquet")
@@ -156,6 +152,7 @@ class DataConfig(Section, name="data"):
             where = f"corpus {number} of data.corpora"
             own = {key: corpus[key] for key in corpus if key not in ("name", "weight")}
             for key in own.keys() - {*_OF_A_CORPUS}:
+                require_current(f"data.{key}")
                 hint = did_you_mean(key, ["name", "weight", *_OF_A_CORPUS])
                 raise InputError(f"{where} has an unknown key {key!r}{hint}")
             name = corpus.get("name")
@@ -220,17 +217,25 @@ class DataConfig(Section, name="data"):
         datas = {name: part.data for name, part in self.parts.items()}
         own: dict[tuple, str] = {}
         for name, data in datas.items():
-            if data.has_dev:
+            if data.has_text("dev"):
                 own.setdefault(data.dev_text, name)
         names = [*own.values()] or [next(iter(datas))]  # reading it names the key
         return {name: datas[name] for name in names}
 
-    @property
-    def has_dev(self) -> bool:
-        """Whether a key says where a validation text is."""
-        if self.corpus == "files":
-            return bool(self.dev_source)
-        return bool(self.dev or self.corpus.startswith("builtin:"))
+    def has_text(self, split: str) -> bool:
+        """Whether a key says where the text "train", "dev" or "test" is."""
+        given = getattr(self, split)
+        # A corpus of `corpora` may have the stem or the split of another kind of text.
+        return "," in given if self.corpus == "files" else bool(given)
+
+    def pairs_of(self, split: str) -> int:
+        """The pairs of a split of a built-in corpus. Raises InputError."""
+        given = getattr(self, split)
+        if not re.fullmatch(r"\d{1,9}", given, re.ASCII):
+            raise InputError(
+                f"data.{split} is {given!r}; a built-in corpus takes a number of pairs"
+            )
+        return int(given)
 
     @property
     def texts(self) -> dict[str, "SplitOf"]:
@@ -244,20 +249,18 @@ class DataConfig(Section, name="data"):
         }
 
     @property
-    def dev_text(self) -> tuple[str | int, ...]:
+    def dev_text(self) -> tuple[str | tuple[str, ...], ...]:
         """The values that say which the validation text is."""
         return (
-            self.corpus, self.directory, self.dev, self.dev_source, self.dev_target,
-            self.columns, self.data_dir, self.builtin_eval_pairs,
-            self.source_language, self.target_language, self.tag,
+            self.corpus, self.directory, self.dev, self.columns, self.source_language,
+            self.target_language, self.tag,
         )  # fmt: skip
 
 
 # Keys that a corpus of `corpora` may have for itself.
 _OF_A_CORPUS = (
     "corpus", "source_language", "target_language", "directory", "train", "dev", "test",
-    "train_source", "train_target", "dev_source", "dev_target", "test_source",
-    "test_target", "columns", "data_dir", "builtin_pairs", "builtin_eval_pairs", "tag",
+    "columns", "tag",
 )  # fmt: skip
 
 

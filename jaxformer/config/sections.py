@@ -63,9 +63,6 @@ class OptimizerConfig(Section, name="optimizer"):
     warmup_steps: int = setting(
         "Updates of the warm-up (equation 3).", least=1, free=True
     )
-    learning_rate_scale: float = setting(
-        "Factor of the learning rate; the paper's is 1.", above=0, most=1000, free=True
-    )
     weight_decay: float = setting(
         "Share of each matrix that is subtracted, times the learning rate; none of "
         "biases and norms.",
@@ -105,11 +102,9 @@ class TrainingConfig(Section, name="training"):
         "Parameters that stay as they begin, by name or by the first parts of the "
         "name: embedding, encoder, decoder/layer_0.",
     )
-    max_bad_steps: int = setting(
-        "Non-finite updates in a row that end a run.", least=1, free=True
-    )
     on_divergence: str = setting(
-        '"stop", or "rollback": resume before the divergence and skip its data.',
+        'What 10 non-finite updates in a row do: "stop" ends the run, and "rollback" '
+        "resumes before them and skips their data.",
         choices=("stop", "rollback"),
         free=True,
     )
@@ -132,14 +127,9 @@ class TrainingConfig(Section, name="training"):
     save_every: int = setting("Updates between two checkpoints.", least=1, free=True)
     keep: int = setting("Newest checkpoints kept besides the best.", least=1, free=True)
     trackers: tuple[str, ...] = setting(
-        "What shows the run's numbers besides TensorBoard: wandb, or nothing.",
-        choices=("wandb",),
-        free=True,
-    )
-    profile_steps: int | None = setting(
-        "Updates of a trace in WORKDIR/profile, which each process of training starts "
-        "after 10 updates; None: no trace.",
-        least=1,
+        "What records the run besides TensorBoard: wandb, its numbers; profile, a "
+        "trace of 10 updates in WORKDIR/profile after each start of training.",
+        choices=("wandb", "profile"),
         free=True,
     )
     average: int = setting(
@@ -153,12 +143,6 @@ class TrainingConfig(Section, name="training"):
                 f"training.eval_every is {self.eval_every}; it must be a multiple of "
                 f"training.save_every={self.save_every}, since only what is saved is "
                 "evaluated"
-            )
-        if (self.profile_steps or 0) > self.save_every:
-            raise InputError(
-                f"training.profile_steps is {self.profile_steps}; it must be at most "
-                f"training.save_every={self.save_every}, since no checkpoint is saved "
-                "during a trace"
             )
         if self.average > self.keep:
             raise InputError(

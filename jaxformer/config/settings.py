@@ -13,6 +13,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxformer.config.replaced import require_current
 from jaxformer.system.errors import InputError, did_you_mean
 
 
@@ -165,6 +166,7 @@ def require_names(
     """Raise InputError for an unknown name, or a known one that is missing."""
     for name in given:
         if name not in known:
+            require_current(prefix + name)
             hint = did_you_mean(prefix + name, [prefix + each for each in known])
             raise InputError(f"the config has an unknown {what} {prefix}{name}{hint}")
     for name in known:

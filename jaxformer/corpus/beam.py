@@ -75,8 +75,7 @@ class Beam:
         for part in config.parts.values():
             kind, _, name = part.data.corpus.partition(":")
             if kind == "tfds" and name:
-                folder, download = part.data.data_dir, part.data.download
-                open_builder(name, folder, download, beam_options=self._options)
+                open_builder(name, part.data.directory, beam_options=self._options)
 
     def survey(
         self, folder: Path, config: DataConfig, samples: VocabularySamples | None

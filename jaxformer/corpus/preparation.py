@@ -97,8 +97,7 @@ def prepare(
     for name, (sentences, _) in dev.items():
         if not sentences:
             raise InputError(
-                f"the dev split {name and f'of {name} '}is empty; raise "
-                "data.builtin_eval_pairs or change data.dev"
+                f"the dev split {name and f'of {name} '}is empty; change data.dev"
             )
     with new_folder(corpus, state=SURVEY) as partial:
         survey = survey_text(partial, config, dev, tokenizer, pipeline)

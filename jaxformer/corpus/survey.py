@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxformer.config.data import DataConfig
+from jaxformer.config.replaced import translated
 from jaxformer.corpus.store import save_array
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import url_of, write_atomically
@@ -195,12 +196,12 @@ def _hash_text(config: DataConfig) -> str:
 def folder_of(config: DataConfig) -> str:
     """The folder that holds the text, or that its files are relative to."""
     if config.corpus.startswith("tfds:"):
-        return config.data_dir
+        return config.directory
     return url_of(config.directory) or str(Path(config.directory).absolute())
 
 
-def _folders(config: DataConfig) -> list[tuple[str, str]]:
-    return [(data.directory, data.data_dir) for data, _ in _splits(config)]
+def _folders(config: DataConfig) -> list[str]:
+    return [data.directory for data, _ in _splits(config)]
 
 
 def files_of(config: DataConfig) -> list[list]:
@@ -208,7 +209,7 @@ def files_of(config: DataConfig) -> list[list]:
     found: list[list] = []
     for data, split in _splits(config):
         if data.corpus.startswith("tfds:"):
-            found.append([data.data_dir])
+            found.append([data.directory])
         elif not data.corpus.startswith("builtin:"):
             parts = read_parts(data, split)
             names = [name for part in parts for name in part[:2]]
@@ -221,7 +222,8 @@ def require_same_text(
     config: DataConfig, workdir: Path, report: dict[str, Any]
 ) -> None:
     """Raise InputError for other settings or text; text that is gone is no other."""
-    before, fault = DataConfig.of(report["settings"]), "differs"
+    settings = translated({"data": report["settings"]})["data"]
+    before, fault = DataConfig.of(settings), "differs"
     changed = [
         f"data.{key} was {old!r} and is now {new!r}"
         for key, new in config.prepared_by().items()

@@ -1,14 +1,17 @@
 """The options of a search and of a translation, and the models that it uses."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxformer.config.sections import Config, DecodingConfig, SearchConfig
 from jaxformer.config.settings import SEED, setting
 from jaxformer.system.errors import InputError
 
 LEAST_TEMPERATURE = 1e-6  # logits divided by less may be infinite
+UTILITIES = "bleu", "chrf", "comet"  # metrics of sentences
 LENGTH_PENALTIES = {
     "gnmt": "((5 + n) / 6)^alpha, the paper's",
     "power": "n^alpha, that of fairseq, Marian and CTranslate2",
@@ -92,13 +95,6 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         default=0,
         least=0,
     )
-    minimum_bayes_risk: str = setting(
-        "Choose the sample of largest mean utility, bleu, chrf or comet, against all "
-        "samples (Eikema and Aziz 2020); needs a temperature, and comet its checkpoint "
-        "(translate, evaluate and jaxformer.Translator).",
-        default="none",
-        choices=("none", "bleu", "chrf", "comet"),
-    )
     seed: int = setting("Seed of samples.", default=0, **SEED)
     tag: str = setting(
         "Piece that begins each source without one, such as >>de<<, where a model of "
@@ -121,13 +117,6 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         "default only the server and jaxformer.Translator do.",
         default=False,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.minimum_bayes_risk != "none" and not self.is_sampling:
-            raise InputError(
-                "minimum_bayes_risk chooses among samples; set a temperature"
-            )
 
 
 @dataclass(frozen=True)
@@ -152,31 +141,72 @@ class TranslateRequest:
         )
 
 
+@dataclass(frozen=True)
+class HypothesisChoice:
+    """What chooses among the hypotheses of a sentence: a utility, or other models.
+
+    `utility` is one of UTILITIES: the sample of largest mean utility against all
+    samples is chosen (Eikema and Aziz 2020). `rerankers` are workdirs of models that
+    score the hypotheses again, with the weights of their scores.
+    """
+
+    utility: str = ""
+    rerankers: tuple[tuple[Path, float], ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> "HypothesisChoice":
+        """Read a utility, or WORKDIR or WORKDIR:WEIGHT between commas.
+
+        Raises InputError for a weight that is not finite.
+        """
+        if text in UTILITIES:
+            return cls(utility=text)
+        names = filter(None, map(str.strip, text.split(",")))
+        return cls(rerankers=tuple(map(_weighted, names)))
+
+    def __str__(self) -> str:
+        weighted = (f"{folder}:{weight:g}" for folder, weight in self.rerankers)
+        return self.utility or ",".join(weighted)
+
+
+def _weighted(name: str) -> tuple[Path, float]:
+    folder, _, weight = name.rpartition(":")
+    try:
+        found = Path(folder), float(weight)
+    except ValueError:  # the colon of a URL, or none
+        return Path(name), 1.0
+    if not math.isfinite(found[1]):
+        raise InputError(f"choose has {name}; give a finite weight")
+    return found
+
+
+class CometModel(NamedTuple):
+    """A COMET model: its checkpoint, and the Python that loads it, None: this one."""
+
+    checkpoint: Path
+    python: Path | None = None
+
+    @classmethod
+    def of(cls, text: str) -> "CometModel":
+        """Read CHECKPOINT or CHECKPOINT,PYTHON."""
+        checkpoint, _, python = map(str.strip, text.partition(","))
+        return cls(Path(checkpoint), Path(python) if python else None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelChoice:
     """The parameters of a run, and the models beside it.
 
     `checkpoint` is a step, "latest", "best" or "average:N"; None: what the config asks
     for. `ensemble` are workdirs of models whose probabilities are averaged with the
-    run's, with the same choice of a checkpoint. `rerank` are workdirs of models that
-    score the hypotheses again, with one of `rerank_weights` each, one for all, or 1.
-    `comet` is the checkpoint of a COMET model, and `comet_python` the Python that loads
-    it. `dtype` is the type of the factors of products, of all models, "auto" the type
-    that is fastest here; None: that of each config.
+    run's, with the same choice of a checkpoint. `choose` chooses among hypotheses;
+    None: the score of the search. `comet` is the model of the utility "comet". `dtype`
+    is the type of the factors of products, of all models, "auto" the type that is
+    fastest here; None: that of each config.
     """
 
     checkpoint: str | None = None
     ensemble: tuple[Path, ...] = ()
-    rerank: tuple[Path, ...] = ()
-    rerank_weights: tuple[float, ...] = ()
-    comet: Path | None = None
-    comet_python: Path | None = None
+    choose: HypothesisChoice | None = None
+    comet: CometModel | None = None
     dtype: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.comet is None and self.comet_python is not None:
-            raise InputError(
-                f"comet_python={self.comet_python} is for comet; give both"
-            )
-        if self.rerank_weights and not self.rerank:
-            raise InputError("rerank_weights is for rerank; give both")

@@ -46,8 +46,8 @@ class Comet:
             )
         except OSError as error:
             raise InputError(
-                f"comet_python={python} cannot be run: {error.strerror}; give the "
-                "Python in which COMET is installed"
+                f"the Python of comet {python} cannot be run: {error.strerror}; "
+                "give that in which COMET is installed"
             ) from None
         self._process = process
         self._close = weakref.finalize(self, _close, process)
@@ -80,7 +80,7 @@ class Comet:
             raise InputError(
                 f"{self._python} lacks {answer['missing']}, which COMET needs; make an "
                 "environment for it (python -m venv comet; comet/bin/pip install "
-                f"'{PACKAGE}') and give --comet_python=comet/bin/python"
+                f"'{PACKAGE}') and name its Python: --comet=FILE,comet/bin/python"
             )
         if "error" in answer:
             raise InputError(f"COMET cannot be used: {answer['error']}")

@@ -20,6 +20,7 @@ import numpy as np
 from jaxformer.exports import marian
 from jaxformer.exports.parameters import nested
 from jaxformer.models.layers import sinusoidal_positions
+from jaxformer.models.transformer.config import BIASES
 from jaxformer.system.errors import InputError, packages_of
 
 Json = dict[str, Any]  # an object of JSON, or fields of a `TransformerConfig`
@@ -81,8 +82,8 @@ def _model(settings: Json) -> Json:
         if settings.get(key, missing) != value:
             raise _fault(settings, key, f"not {value!r}")
     model: Json = {"architecture": "transformer", "norm_first": False}
-    unused = ("attention_window", "relative_distance", "encoder_projected_keys")
-    model |= dict.fromkeys((*unused, "encoder_global_positions"))
+    unused = ("attention_window", "encoder_projected_keys", "encoder_global_positions")
+    model |= dict.fromkeys(unused)
     model["positions"] = "sinusoidal"
     ties = tuple(settings.get(key, True) for key in marian.TIE_KEYS)
     names = {values: name for name, values in marian.TIES.items()}
@@ -151,7 +152,7 @@ def _vocabulary(
 def _parameters(
     folder: Path, model: Json, source_rows: list[int], rows: list[int]
 ) -> dict:
-    """Read our nested parameters; set `attention_bias` and `logits_bias` in `model`.
+    """Read our nested parameters; set `biases` in `model`.
 
     The rows are those of source and target ids in Marian's embeddings.
     """
@@ -192,8 +193,8 @@ def _parameters(
         ours: tensors[name][rows_of[ours]][:, order]  # [V, D]
         for name, ours in embeddings.items()
     }
-    model["logits_bias"] = bool(tensors[marian.LOGITS_BIAS].any())
-    if model["logits_bias"]:
+    has_logits_bias = bool(tensors[marian.LOGITS_BIAS].any())
+    if has_logits_bias:
         params["logits_bias"] = tensors[marian.LOGITS_BIAS][0, rows]
     scale = marian.stream_scale(model["layer_norm_epsilon"])
     for leaf in marian.layer_leaves(model):
@@ -201,8 +202,10 @@ def _parameters(
         ours.ravel()[leaf.order] = tensors[leaf.name] * scale**-leaf.power
         params[leaf.ours] = ours
     biases = {name for name in params if re.search("_attention/.*/bias", name)}
-    model["attention_bias"] = any(params[name].any() for name in biases)
-    kept = params.keys() - ({} if model["attention_bias"] else biases)
+    has_attention_bias = bool(any(params[name].any() for name in biases))
+    names = {which: name for name, which in BIASES.items()}
+    model["biases"] = names[has_attention_bias, has_logits_bias]
+    kept = params.keys() - ({} if has_attention_bias else biases)
     return nested({name: params[name] for name in sorted(kept)})
 
 

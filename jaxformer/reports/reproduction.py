@@ -13,11 +13,11 @@ Config = Mapping[str, Json]
 
 # Config keys that do not change what a run reproduces.
 IGNORED_KEYS = {
-    "data.directory", "data.data_dir", "data.download", "batches.executor",
+    "data.directory", "batches.executor",
     "batches.row_multiple", "batches.max_shapes", "training.steps",
     "training.tokens_per_microbatch", "training.rematerialise", "training.log_every",
     "training.eval_every", "training.save_every", "training.keep",
-    "training.max_bad_steps", "training.on_divergence", "decoding.batch_tokens",
+    "training.on_divergence", "decoding.batch_tokens",
 }  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def without_folders(value: object) -> object:
     """Cut every path in a config value to its name: folders may be private."""
     match value:
         case str() if "/" in value:
-            return PurePath(value).name
+            return ",".join(PurePath(each).name for each in value.split(","))
         case list() | tuple():
             return [without_folders(each) for each in value]
         case dict():

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxformer.config.replaced import require_current
 from jaxformer.config.sections import Config
 from jaxformer.config.settings import Section, kind_of, read_value, require_names
 from jaxformer.system.errors import InputError, did_you_mean
@@ -129,6 +130,7 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
     for name, text in overrides:
         section, _, key = name.partition(".")
         if name not in known:
+            require_current(name)
             if section == "model":
                 require_own_keys({**values.get("model", {}), key: text})
             raise InputError(f"the config has no key {name}{did_you_mean(name, known)}")

@@ -1,7 +1,6 @@
 """Open the models with which a run translates, and by which it is scored."""
 
 import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,6 +9,7 @@ from jaxformer.config.data import DataConfig, base_language
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import (
+    HypothesisChoice,
     ModelChoice,
     TranslateOptions,
     TranslateRequest,
@@ -87,38 +87,40 @@ def open_choice(
     None: the score of the search does. `comet` is the metric of the utility "comet".
     Raises InputError for models that cannot be used, and if the options need others.
     """
-    utility, tag_of = options.minimum_bayes_risk, run.tokenizer.language_code
-    if not models.rerank:
-        if utility == "none":
-            return None
+    choice, tag_of = models.choose, run.tokenizer.language_code
+    if choice is None:
+        return None
+    if choice.utility:
+        if not options.is_sampling:
+            raise InputError(
+                f"choose={choice} chooses among samples; set a temperature"
+            )
         metric = comet
-        if utility != "comet":
-            metric = sentence_metric(utility, run.config.data.target_language)
+        if choice.utility != "comet":
+            metric = sentence_metric(choice.utility, run.config.data.target_language)
         elif metric is None:
             raise InputError(
-                "minimum_bayes_risk=comet needs a COMET checkpoint; translate and "
-                "evaluate take --comet=FILE"
+                "choose=comet needs a COMET checkpoint; translate and evaluate take "
+                "--comet=FILE"
             )
         return partial(by_utility, utility=metric, language_code=tag_of)
-    if utility != "none":
-        raise InputError("use either rerank or minimum_bayes_risk")
     if options.beam_size == 1:
         raise InputError(
-            "rerank chooses among beam_size hypotheses; set beam_size above 1"
+            "choose takes one of beam_size hypotheses; set beam_size above 1"
         )
-    rerankers = open_rerankers(run, models)
+    rerankers = open_rerankers(run, choice, models.dtype)
     return partial(rerank, models=rerankers, options=options, language_code=tag_of)
 
 
 def open_comet(models: ModelChoice) -> Comet | None:
     """Start the process of a COMET model, if there is one. Raises InputError."""
-    return models.comet and Comet(models.comet, models.comet_python)
+    return models.comet and Comet(*models.comet)
 
 
-def open_utility(models: ModelChoice, options: TranslateOptions) -> Comet | None:
+def open_utility(models: ModelChoice) -> Comet | None:
     """Open a COMET model to choose among samples. Raises InputError if nothing does."""
-    if models.comet and options.minimum_bayes_risk != "comet":
-        raise InputError("comet is for minimum_bayes_risk=comet; give both")
+    if models.comet and models.choose != HypothesisChoice("comet"):
+        raise InputError("comet is for choose=comet; give both")
     return open_comet(models)
 
 
@@ -174,27 +176,22 @@ def open_members(run: Run, models: ModelChoice) -> list[tuple[Run, Parameters]]:
     return found
 
 
-def open_rerankers(run: Run, models: ModelChoice) -> list[Reranker]:
+def open_rerankers(
+    run: Run, choice: HypothesisChoice, dtype: str | None
+) -> list[Reranker]:
     """Open further models that rerank the hypotheses of a run.
 
     A model of the run's direction scores the translation, and one of the opposite
-    direction the source. Each has the checkpoint that its config asks for. Raises
-    InputError for any other direction, and for a folder named twice.
+    direction the source. Each has the checkpoint that its config asks for. `dtype` is
+    as for `open_run`. Raises InputError for any other direction, and for a folder named
+    twice.
     """
-    folders = models.rerank
-    weights = [float(weight) for weight in models.rerank_weights] or [1.0]
-    weights = weights * len(folders) if len(weights) == 1 else weights
-    if len(weights) != len(folders) or not all(map(math.isfinite, weights)):
-        raise InputError(
-            f"rerank_weights has {', '.join(map(str, weights))} for {len(folders)} "
-            "models of rerank; give a finite weight for each, or one for all"
-        )
     rows, seen, found = batch_sharding(local_mesh()), {run.workdir.path.resolve()}, []
-    for folder, weight in zip(folders, weights, strict=True):
-        this = open_run(folder, dtype=models.dtype)
+    for folder, weight in choice.rerankers:
+        this = open_run(folder, dtype=dtype)
         if this.workdir.path.resolve() in seen:
             raise InputError(
-                f"rerank names {folder} twice, or it is the workdir; give each model "
+                f"choose names {folder} twice, or it is the workdir; give each model "
                 "once"
             )
         seen.add(this.workdir.path.resolve())

@@ -105,7 +105,7 @@ def train_past_divergence(job: Job) -> dict:
                     raise InputError(
                         f"{report}; to skip its data set training.on_divergence="
                         "rollback, or start anew in another workdir with a lower "
-                        "optimizer.learning_rate_scale"
+                        "optimizer.peak_learning_rate"
                     ) from None
                 logger.warning("%s", report)
 
@@ -226,7 +226,7 @@ def first_state(
         if step in tried:
             raise InputError(
                 f"training diverged again from step {step}, on other data; start anew "
-                "in another workdir with a lower optimizer.learning_rate_scale"
+                "in another workdir with a lower optimizer.peak_learning_rate"
             )
         tried.add(step)
         logger.warning(
@@ -313,10 +313,10 @@ def report_grammar(job: Job, translate: Callable[[Sequence[str]], list[str]]) ->
     """
     wanted = "builtin:grammar", "en-de"
     for data in (part.data for part in job.run.config.data.parts.values()):
-        if (data.corpus, data.direction) == wanted:
+        if (data.corpus, data.direction) == wanted and data.test:
             from jaxformer.grammar.exact_matches import report_exact_matches
 
-            pairs = data.builtin_eval_pairs
+            pairs = data.pairs_of("test")
             report_exact_matches(translate, pairs=pairs, seed=data.seed, tag=data.tag)
             return
 

@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxformer.config.replaced import translated
 from jaxformer.config.sections import Config
 from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
 from jaxformer.remote.copy import copy_at, copy_of
@@ -147,7 +148,8 @@ class Workdir:
 
     def _parsed(self, record: dict[str, Any]) -> Record:
         try:
-            return Record(**{**record, "config": parse_config(record["config"])})
+            config = parse_config(translated(record["config"]))
+            return Record(**{**record, "config": config})
         except InputError as error:
             raise InputError(
                 f"{self.config_file} was written by an earlier version ({error}); "

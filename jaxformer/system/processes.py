@@ -19,6 +19,7 @@ from jaxformer.system.errors import InputError, LostConnectionError
 from jaxformer.system.lost_peers import LAST_SECONDS, PEERS
 from jaxformer.system.supervisor import explain_abort
 
+JOIN_TIMEOUT = 300  # seconds; machines of one job may start minutes apart
 _RESUME = "start all processes again to resume from the newest checkpoint"
 
 
@@ -27,7 +28,6 @@ def join(
     coordinator_address: str | None,
     num_processes: int | None,
     process_id: int | None,
-    join_timeout: int,
     peer_timeout: int,
 ) -> None:
     """Connect to the other processes, if there are any, and watch them from then on.
@@ -35,7 +35,7 @@ def join(
     The arguments are the flags of those names. On Cloud TPU, Slurm and Open MPI, JAX
     reads those that are None from the environment. Call it before any other use of JAX.
     Raises InputError for flags that contradict each other; ends the process with code 3
-    if not all are connected within `join_timeout` seconds.
+    if not all are connected within JOIN_TIMEOUT seconds.
     """
     flags = (coordinator_address, num_processes, process_id)
     if num_processes == 1 or jax.distributed.is_initialized():
@@ -49,7 +49,7 @@ def join(
     # A lost peer is reported to the others instead of aborting them: see `Peers.watch`.
     jax.config.update("jax_enable_recoverability", True)
     explain_abort(
-        f"not all processes connected within {join_timeout} s (--join_timeout); start "
+        f"not all processes connected within {JOIN_TIMEOUT} s; start "
         "all of them with the same address of process 0"
     )
     try:
@@ -57,7 +57,7 @@ def join(
             *flags,
             cluster_detection_method="deactivate" if is_single else None,
             local_device_ids=[] if _is_alone_on_machine() else None,
-            initialization_timeout=join_timeout,
+            initialization_timeout=JOIN_TIMEOUT,
             heartbeat_timeout_seconds=peer_timeout,
         )
     except (ValueError, RuntimeError) as error:

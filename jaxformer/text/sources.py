@@ -88,15 +88,21 @@ def read_parts(config: DataConfig, split: str) -> list[TextPart]:
                 for path, name in names
             ]
         case "files", "":
-            keys = f"{split}_source", f"{split}_target"
-            sources, targets = (_find(setting(key)) for key in keys)
+            patterns = [each.strip() for each in setting(split).split(",")]
+            if len(patterns) != 2:
+                raise InputError(
+                    f"data.{split} is {setting(split)!r}; a corpus of files has two "
+                    "paths or globs with a comma between: SOURCE,TARGET"
+                )
+            sources, targets = map(_find, patterns)
             if len(sources) != len(targets):
                 raise InputError(
-                    f"data.{keys[0]} matches {len(sources)} files but data.{keys[1]} "
-                    f"matches {len(targets)}: each source file needs its target file"
+                    f"{patterns[0]} of data.{split} matches {len(sources)} files but "
+                    f"{patterns[1]} matches {len(targets)}: each source file needs its "
+                    "target file"
                 )
             if len(sources) > 1:
-                targets = _partners(sources, targets, *map(setting, keys))
+                targets = _partners(sources, targets, *patterns)
         case "directory", "":
             stem = os.path.expanduser(Path(setting("directory"), setting(split)))
             sources = [_find_either(f"{stem}.{config.source_language}")]
@@ -192,7 +198,7 @@ def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:
         )
     from jaxformer import grammar  # which other text does not need
 
-    count = config.builtin_pairs if split == "train" else config.builtin_eval_pairs
+    count = config.pairs_of("test" if split == "unseen" else split)
     step = 1 if config.direction == "en-de" else -1
     pairs = grammar.generate(split, count, config.seed)
     return ((pair.source, pair.target)[::step] for pair in pairs)

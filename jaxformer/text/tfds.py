@@ -23,10 +23,10 @@ _BATCH = 1024  # pairs converted to Python objects at a time
 def read_tfds(config: DataConfig, name: str, split: str) -> Iterator[tuple[str, str]]:
     """Stream (source, target) of a split of a translation set, in stored order.
 
-    `config.download` allows preparing a set that is not in `config.data_dir`. Raises
-    InputError at once if the set, the split or a language is missing.
+    Prepares a set that is not in the folder `config.directory`. Raises InputError at
+    once if the set, the split or a language is missing.
     """
-    builder = open_builder(name, config.data_dir, config.download)
+    builder = open_builder(name, config.directory)
     languages = config.source_language, config.target_language
     known, splits = sorted(builder.info.features), sorted(builder.info.splits)
     if not set(languages) <= set(known):
@@ -74,17 +74,15 @@ def _stream(
         ) from None
 
 
-def open_builder(
-    name: str, data_dir: str, download: bool, *, beam_options: object = None
-) -> object:
-    """Return the TFDS builder with its data on disk.
+def open_builder(name: str, folder: str, *, beam_options: object = None) -> object:
+    """Return the TFDS builder with its data in a folder, "" for TFDS's own.
 
     `beam_options` are Beam's, for the sets that it prepares.
     """
     try:
         import tensorflow_datasets as tfds
 
-        builder = tfds.builder(name, data_dir=data_dir or None)
+        builder = tfds.builder(name, data_dir=folder or None)
     except ImportError as error:
         raise InputError(
             f"tfds:{name} needs TensorFlow Datasets ({error}): pip install "
@@ -95,14 +93,12 @@ def open_builder(
         raise InputError(f"TFDS cannot open {name}: {reason}") from None
     if builder.is_prepared():
         return builder
-    argument = f", data_dir={data_dir!r}" if data_dir else ""
+    argument = f", data_dir={folder!r}" if folder else ""
     command = (
         'python -c "import tensorflow_datasets as tfds; '
         f'tfds.builder({name!r}{argument}).download_and_prepare()"'
     )
     missing = f"TFDS {name} is not prepared in {builder.data_path}"
-    if not download:
-        raise InputError(f"{missing}: set data.download, or run {command}")
     urls = builder.url_infos or ()  # None: the set downloads nothing
     servers = {urllib.parse.urlsplit(url).netloc: url for url in urls}
     if servers and not any(map(_answers, servers.values())):

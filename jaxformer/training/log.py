@@ -129,7 +129,7 @@ class MetricsLog(contextlib.ExitStack):
         self._tokens_before = tokens_before
         self._writes = writes
         if writes:
-            logs = [WandbLog(workdir, config or {}) for _ in trackers]
+            logs = [WandbLog(workdir, config or {})] if "wandb" in trackers else []
             self._trackers = [*map(self.enter_context, logs)]
         self._draws = draws_bars()
         self._bar = self.enter_context(

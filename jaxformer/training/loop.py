@@ -13,13 +13,18 @@ from jaxformer.batch import Batch
 from jaxformer.config.sections import TrainingConfig
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import MetricsLog, score_by
-from jaxformer.training.step import Parameters, TrainState, TrainStep
+from jaxformer.training.step import (
+    MOST_BAD_STEPS,
+    Parameters,
+    TrainState,
+    TrainStep,
+)
 
 Update = tuple[Batch, ...]  # the microbatches of one optimiser step
 
 
 class DivergedError(Exception):
-    """`max_bad_steps` updates in a row were skipped; `state` is as they left it."""
+    """MOST_BAD_STEPS updates in a row were skipped; `state` is as they left it."""
 
     def __init__(self, state: TrainState) -> None:
         self.state = state
@@ -66,7 +71,7 @@ def train(
         logs = step > start and (is_last or step % config.log_every == 0)
         is_scheduled = step % config.save_every == 0
         saves = step > start and (is_last or is_stop or is_scheduled)
-        if (logs or saves) and int(state.bad_steps) >= config.max_bad_steps:
+        if (logs or saves) and int(state.bad_steps) >= MOST_BAD_STEPS:
             raise DivergedError(state)
         if logs:
             skipped = int(state.skipped)

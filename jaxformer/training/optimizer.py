@@ -20,13 +20,12 @@ def make_schedule(
     """Make the learning rate as a function of the number of updates already made.
 
     The first update (count 0) is step 1. Equation 3 is the schedule "inverse_sqrt"
-    without a peak: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
-    With a peak p the factor is scale * p * warmup_steps^0.5. Other schedules have the
+    without a peak: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
+    With a peak p the factor is p * warmup_steps^0.5. Other schedules have the
     same warm-up and peak; "linear" and "cosine" would reach 0 at step `steps` + 1.
     """
     warmup, peak = config.warmup_steps, config.peak_learning_rate
     level = d_model**-0.5 if peak is None else peak * warmup**0.5
-    level *= config.learning_rate_scale
     end = steps + 1.0  # may exceed int32
     after_warmup = max(1.0, end - warmup)
 

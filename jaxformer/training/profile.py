@@ -14,6 +14,7 @@ from jaxformer.training.step import Report, TrainState
 logger = logging.getLogger(__name__)
 
 WARM_UP = 10  # updates of a process before its trace, which compile the programs
+TRACED = 10  # updates of a trace, which then has some megabytes
 
 Step = Callable[[TrainState, tuple[Batch, ...]], tuple[TrainState, Report]]
 
@@ -25,23 +26,28 @@ def first_traced(step: int, config: TrainingConfig) -> int:
     """
     step += WARM_UP
     before_save = -step % config.save_every
-    return step + (before_save if before_save < config.profile_steps else 0)
+    return step + (before_save if before_save < traced_updates(config) else 0)
+
+
+def traced_updates(config: TrainingConfig) -> int:
+    """The length of a trace; no checkpoint is saved within one."""
+    return min(TRACED, config.save_every)
 
 
 @contextlib.contextmanager
 def profiled(
     train_step: Step, step: int, config: TrainingConfig, folder: Path
 ) -> Iterator[Step]:
-    """Give a train step that writes a trace of `config.profile_steps` updates.
+    """Give a train step that writes a trace of `traced_updates`.
 
     `step` updates have been made. Of several processes the first one writes, its own
     devices and threads. A run that ends earlier writes the updates that it made.
     """
-    if config.profile_steps is None or jax.process_index():
+    if "profile" not in config.trackers or jax.process_index():
         yield train_step
         return
     first = first_traced(step, config)
-    end = min(first + config.profile_steps, config.steps)
+    end = min(first + traced_updates(config), config.steps)
     if first >= end:
         logger.warning("no profile: it would start after the last update")
     options = jax.profiler.ProfileOptions()

@@ -22,6 +22,8 @@ from jaxformer.training.loss_kernel import projected_loss_sums
 from jaxformer.training.sharded_optimizer import over_shards
 from jaxformer.training.sharding import splits_batch
 
+MOST_BAD_STEPS = 10  # a run with so many non-finite updates in a row does not recover
+
 
 class TrainState(NamedTuple):
     """The state of training, which a checkpoint holds."""
@@ -112,13 +114,13 @@ def apply_gradients(
     """Take one optimiser step on the mean gradient per token, and report on it.
 
     An update whose loss or gradient is not finite is skipped: only step, data position
-    and counts change. After `max_bad_steps` skipped updates in a row the state stays as
+    and counts change. After MOST_BAD_STEPS skipped updates in a row the state stays as
     it is, so that the host can find the first.
     """
     share = 1.0 / total.sums.tokens
     with jax.named_scope("gradient_norm"):
         norm = optax.tree.norm(total.grads) * share
-    runs = state.bad_steps < config.max_bad_steps
+    runs = state.bad_steps < MOST_BAD_STEPS
     is_good = runs & jnp.isfinite(norm) & jnp.isfinite(total.sums.loss)
 
     def update(state: TrainState) -> TrainState:

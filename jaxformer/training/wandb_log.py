@@ -23,14 +23,13 @@ PROJECT = "jaxformer"
 IDS_FILE = "trackers.json"  # of the workdir: the run's name there
 
 
-def require_installed(names: Sequence[str]) -> None:
-    """Raise InputError for a tracker whose package is not installed."""
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise InputError(
-                f"training.trackers has {name}, which is not installed; run pip "
-                f"install {name}, or leave it out"
-            )
+def require_installed(trackers: Sequence[str]) -> None:
+    """Raise InputError if `training.trackers` has wandb and it is not installed."""
+    if "wandb" in trackers and importlib.util.find_spec("wandb") is None:
+        raise InputError(
+            "training.trackers has wandb, which is not installed; run pip install "
+            "wandb, or leave it out"
+        )
 
 
 class WandbLog(contextlib.AbstractContextManager):

@@ -10,6 +10,6 @@ set -euo pipefail
 config=$1 workdir=$2
 shift 2
 exec "${PYTHON:-python}" -m jaxformer.main --mode=prepare --config="$config" \
-    --workdir="$workdir" --runner=DataflowRunner --runner_options="\
+    --workdir="$workdir" --runner="DataflowRunner \
 --project=$PROJECT --region=$REGION --sdk_container_image=$IMAGE \
 --temp_location=${workdir%/}.temp ${OPTIONS:-}" "$@"

@@ -117,6 +117,6 @@ def test_a_server_that_refuses_at_once_cannot_be_measured(server, tmp_path, caps
 
 
 def test_a_server_that_does_not_start_is_an_error(tmp_path, capsys):
-    flags = [f"--workdir={tmp_path}", "--sentences=x", "--flags=--port=x"]
+    flags = [f"--workdir={tmp_path}", "--sentences=x", "--flags=--max_batch=x"]
     assert load.main(flags) == 2
-    assert "--port=x is not a whole number" in capsys.readouterr().err
+    assert "--max_batch=x is not a whole number" in capsys.readouterr().err

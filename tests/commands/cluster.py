@@ -13,6 +13,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DEVICES = "--xla_force_host_platform_device_count"  # the last one counts
 PEER_TIMEOUT = 10  # seconds, the least that the flag takes
+PROGRAM = """
+from jaxformer import main
+from jaxformer.system import processes
+
+processes.JOIN_TIMEOUT = {}  # seconds
+main.run_process()
+"""
 
 
 class Cluster:
@@ -50,7 +57,7 @@ class Cluster:
                 f"--coordinator_address=127.0.0.1:{port}",
                 f"--num_processes={count}",
             )
-            argv += (f"--peer_timeout={PEER_TIMEOUT}", f"--join_timeout={join_timeout}")
+            argv += (f"--peer_timeout={PEER_TIMEOUT}",)
         for index in range(count) if only is None else [only]:
             number = [f"--process_id={index}"] if count > 1 and not found else []
             with (
@@ -58,8 +65,9 @@ class Cluster:
                 (folder / f"{index}.out").open("wb") as out,
                 (folder / f"{index}.err").open("wb") as err,
             ):
+                program = PROGRAM.format(join_timeout)
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "jaxformer.main", *argv, *number],
+                    [sys.executable, "-c", program, *argv, *number],
                     cwd=ROOT, stdin=given, stdout=out, stderr=err,
                     env={**environment, **(found(index) if found else {})},
                 )  # fmt: skip

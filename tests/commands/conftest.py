@@ -44,7 +44,7 @@ def get_config():
         encoder_layers=1, decoder_layers=1, d_model=32, d_ff=64, num_heads=2, d_k=16,
         d_v=16, dropout=0.02, dtype="float32",
     )
-    config.optimizer.update(warmup_steps=40, learning_rate_scale=0.5)
+    config.optimizer.update(warmup_steps=40, peak_learning_rate=0.5 * (32 * 40) ** -0.5)
     config.training.update(
         steps=100, tokens_per_update=3072, tokens_per_microbatch=3072, log_every=20,
         eval_every=50, save_every=25, keep=3, average=2, label_smoothing=0.0,
@@ -227,7 +227,7 @@ def start(tmp_path) -> Iterator[Callable[..., Cluster]]:
 @pytest.fixture
 def flags(toy) -> tuple[str, ...]:
     """Flags of a run whose every step is logged."""
-    rate = config_flags("optimizer", learning_rate_scale=0.02)
+    rate = config_flags("optimizer", peak_learning_rate=5.6e-4)
     saves = config_flags("training", log_every=1, save_every=10, eval_every=10**6)
     return (*toy.flags, *rate, *saves)
 

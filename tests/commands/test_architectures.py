@@ -20,7 +20,7 @@ class Case(NamedTuple):
     """An architecture in a run of seconds."""
 
     model: dict  # the section of the config
-    learning_rate_scale: float
+    peak_learning_rate: float
     parameters: int  # those of a vocabulary of 96 included
 
 
@@ -32,7 +32,7 @@ CASES = {
             "attention_window": None, "feeding": "none", "dropout": 0.02,
             "dtype": "float32",
         },
-        learning_rate_scale=4.0,
+        peak_learning_rate=4 * (32 * 40) ** -0.5,
         parameters=96 * 32 + 2 * 64 * 49 + 128 * 65 + 3 * 32 * 32 + 32,
     ),
     "convolutional": Case(
@@ -41,13 +41,13 @@ CASES = {
             "d_model": 32, "kernel_width": 3, "max_dilation": 1, "dropout": 0.1,
             "max_positions": 64, "dtype": "float32",
         },
-        learning_rate_scale=2.0,
+        peak_learning_rate=2 * (32 * 40) ** -0.5,
         parameters=96 * 33 + 2 * 64 * 32 + 6 * 32 * 34 + 2 * (32 * 64 * 3 + 2 * 64),
     ),
 }  # fmt: skip
 CHANGES = """\
     config.model = type(config)({model})
-    config.optimizer.learning_rate_scale = {learning_rate_scale}
+    config.optimizer.peak_learning_rate = {peak_learning_rate}
     config.training.update(eval_every=1000, average=1)
     return config
 """
@@ -116,7 +116,7 @@ def test_pairs_longer_than_its_positions_are_refused(workdir, command, tmp_path)
     assert "leave out 1 of 2 pairs, which have more pieces than" in answer.err
     expected = command("evaluate", *short, workdir=workdir).result
     assert answer.result["nll"] == expected["nll"]
-    for mode, *others in (["align"], ["score"], ["score", "--details"]):
+    for mode, *others in (["align"], ["score"], ["score", "--json"]):
         complaint = command(mode, *flags, *others, workdir=workdir).complaint
         assert "pair 2" in complaint
         assert "65 pieces on a side" in complaint
@@ -126,7 +126,7 @@ def test_pairs_longer_than_its_positions_are_refused(workdir, command, tmp_path)
 @pytest.mark.parametrize("case", ["recurrent"], indirect=True, scope="module")
 def test_it_is_served(workdir, start):
     few = "--max_batch=1", "--max_source_length=8"  # programs to compile
-    server = start(1, "--mode=serve", "--port=0", f"--workdir={workdir}", *few)
+    server = start(1, "--mode=serve", "--listen=0", f"--workdir={workdir}", *few)
     server.until(lambda: "serving: en-de on http://127.0.0.1:" in server.stderr())
     port = int(re.search(r"127\.0\.0\.1:(\d+)/", server.stderr())[1])
 

@@ -77,7 +77,7 @@ def test_a_run_is_checked_with_its_own_batches(use, compiled, trained):
 
 
 def test_arrangements_are_ranked_with_their_flags(command, toy, compiled):
-    found = command("check", toy.flags[0], "--topology=v5e:2x2", "--mesh=auto")
+    found = command("check", toy.flags[0], "--topology=v5e:2x2,auto")
     assert len(found.result["ranked"]) == len(compiled) > 1
     assert {work.config.mesh.data for work in compiled} >= {4, 2}
     assert "ranked      1. 3.25 ms: data=4" in found.err

@@ -243,10 +243,11 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
         ("evaluate --source=text --reference=text", "lines without a tag, and the cor"),
         ("evaluate --split=translate/test --output=test.de", "is a file of the text"),
         ("translate --tag=>>fr<<", "no tag '>>fr<<'; it has >>de<<, >>en<<"),
-        ("translate --tag=>>en<< --rerank=RUN", "cannot rerank translations of en-en"),
+        ("translate --tag=>>en<< --choose=RUN", "cannot rerank translations of en-en"),
         ("translate_corpus --source=text --output=new --tag=>>en<<", "the run transla"),
-        ("translate_corpus --source=text --output=new --tag=>>en<< --corpus=translate",
-         "is not the tag of --corpus=translate, >>de<<"),
+        ("translate_corpus --source=text --output=new --tag=>>en<< "
+         "--split=translate/test",
+         "is not the tag of --split=translate/test, >>de<<"),
     ],
 )  # fmt: skip
 def test_tags_that_do_not_fit_are_refused(

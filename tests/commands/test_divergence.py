@@ -38,13 +38,15 @@ def bad_where(monkeypatch):
 
 
 @pytest.fixture
-def train(command, toy, tmp_path):
+def train(command, toy, tmp_path, monkeypatch):
     """Train for a few updates; the argument is training.on_divergence."""
+    for module in ("step", "loop"):
+        monkeypatch.setattr(f"jaxformer.training.{module}.MOST_BAD_STEPS", 3)
 
     def run(policy, *flags):
         short = config_flags(
             "training", steps=12, save_every=2, eval_every=12, log_every=2, average=1,
-            max_bad_steps=3, on_divergence=policy,
+            on_divergence=policy,
         )  # fmt: skip
         return command("train", *toy.flags, *short, *flags, workdir=tmp_path)
 
@@ -65,7 +67,7 @@ def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(
         f"gradient is first not finite in {LAYER}, going backwards; its sentences "
         f"are in {file}; to skip its data set "
         "training.on_divergence=rollback, or start anew in another workdir with "
-        "a lower optimizer.learning_rate_scale"
+        "a lower optimizer.peak_learning_rate"
     )
     with prepare_run(tmp_path, RECORDED) as prepared:
         plan = plan_training(*prepared)
@@ -78,7 +80,7 @@ def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(
     answer = train("rollback", *flags)
     assert answer.complaint == (
         "training diverged again from step 4, on other data; start anew in another "
-        "workdir with a lower optimizer.learning_rate_scale"
+        "workdir with a lower optimizer.peak_learning_rate"
     )
     assert answer.err.count("resuming at step 4, data position 7") == 1
 

@@ -44,7 +44,7 @@ def owner(folder, lock):
 def test_writers_are_refused_and_readers_are_not(command, own_run, toy, monkeypatch):
     monkeypatch.setattr("jaxformer.system.files._LOCK_SECONDS", 0.01)
     pairs = [f"--source={toy.directory}/dev.en", f"--reference={toy.directory}/dev.de"]
-    row = ["--row=table3/base", "--steps=100"]
+    row = ["--row=table3/base", "--config.training.steps=100"]
     writers = {"train": [], "prepare": [], "reproduce": row}
     monkeypatch.setattr(significance, "RESAMPLES", 50)
     readers = {"translate": [], "evaluate": pairs, "report": [], "check": []}

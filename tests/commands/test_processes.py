@@ -130,7 +130,7 @@ def test_two_processes_of_slurm_translate_as_one(
 ):
     """Trained on eight devices; the order of lines and blank lines are kept."""
     lines = [*toy.test, "", *toy.dev]
-    flags = [f"--rerank={own_run}", "--rerank_weights=-2"] if is_reranked else []
+    flags = [f"--choose={own_run}:-2"] if is_reranked else []
     command = ("--mode=translate", f"--workdir={trained.workdir}", *flags)
     two = start(2, *command, stdin=text_of(lines), devices=2, found=slurm)
     assert not any(two.wait(120)), two.stderr()

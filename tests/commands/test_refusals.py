@@ -88,7 +88,7 @@ def test_a_mistake_is_one_line_and_changes_nothing(
 @pytest.mark.parametrize(
     ("mode", "flags", "package", "extra"),
     [
-        ("serve", "--port=0", "uvicorn", "serve"),
+        ("serve", "--listen=0", "uvicorn", "serve"),
         ("report", "", "altair", "report"),
         ("export", "--format=ctranslate2 --output=new", "ctranslate2", "export"),
         ("export", "--format=huggingface --output=new", "safetensors", "export"),

@@ -34,7 +34,7 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     common = (f"--row={ROW}", f"--config.data.directory={toy.directory}")
     reproduce = functools.partial(command, "reproduce", *common, workdir=workdir)
 
-    half = reproduce("--steps=10")
+    half = reproduce("--config.training.steps=10")
     budget = half.result["budget"]
     assert (budget["steps"], budget["published_steps"]) == (10, 20)
     assert budget["averaged_checkpoints"] == 2
@@ -57,8 +57,9 @@ def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     assert full.result["changed"] == changes
     kept = json.loads((workdir / "reproduced.json").read_text())
     assert kept == full.result
-    assert "holds a run of 20 steps" in reproduce("--steps=10").complaint
-    untrained = reproduce(*changes, "--config.optimizer.learning_rate_scale=0.5")
+    again = reproduce("--config.training.steps=10")
+    assert "holds a run of 20 steps" in again.complaint
+    untrained = reproduce(*changes, "--config.optimizer.peak_learning_rate=0.005")
     assert untrained.result["changed"] == changes
     scored = reproduce(*changes, "--config.training.average=1").result
     assert scored["budget"]["averaged_checkpoints"] == 1

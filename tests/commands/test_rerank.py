@@ -30,7 +30,7 @@ def records(answer) -> list[list[dict]]:
 def mean_scores(command, folder, pairs, tmp_path) -> list[float]:
     """The log-probability per token that --mode=score gives to each pair."""
     flags = pair_flags(tmp_path, pairs)
-    *lines, _ = command("score", "--details", *flags, workdir=folder).lines
+    *lines, _ = command("score", "--json", *flags, workdir=folder).lines
     found = list(map(json.loads, lines))
     return [each["log_probability"] / len(each["pieces"]) for each in found]
 
@@ -44,7 +44,7 @@ def test_the_order_is_that_of_the_scores_of_each_model(
     A weight below 0 prefers what the model finds unlikely.
     """
     forward, reverse = others
-    flags = (*SEARCH, f"--rerank={forward},{reverse}", "--rerank_weights=-2,1")
+    flags = (*SEARCH, f"--choose={forward}:-2,{reverse}")
     lines = [*toy.test, ""]
     plain = records(use("translate", *SEARCH, "--n_best=4", stdin=lines))
     found = records(use("translate", *flags, "--n_best=2", stdin=lines))
@@ -74,7 +74,7 @@ def test_the_order_is_that_of_the_scores_of_each_model(
     use("evaluate", *flags, f"--output={output}")
     assert output.read_text() == text_of(chosen[:-1])
     translator = jaxformer.Translator(
-        trained.workdir, rerank=others, rerank_weights=[-2, 1], beam_size=4,
+        trained.workdir, choose=f"{forward}:-2,{reverse}", beam_size=4,
         length_penalty="power", alpha=1.0,
     )  # fmt: skip
     assert translator(lines) == chosen

@@ -68,7 +68,7 @@ def test_a_stopped_and_resumed_run_equals_an_undisturbed_one(
     assert saved_steps(parts) == [5, 7]
     assert metrics(parts, "final") == []
 
-    trace = "--config.training.profile_steps=2"
+    trace = "--config.training.trackers=profile"
     for workdir, more in ((parts, []), (undisturbed, [trace])):
         assert command("train", *flags, *more, workdir=workdir).result["step"] == 12
         assert saved_steps(workdir) == [5, 10, 12]

@@ -34,12 +34,12 @@ def test_scores_are_those_of_translate_and_of_evaluate(use, score, toy):
     line = toy.test[0]
     (record,) = map(json.loads, use("translate", "--json", stdin=[line]).lines)
     best = record["hypotheses"][0]
-    detail, _ = map(json.loads, score([(line, best["text"])], "--details").lines)
+    detail, _ = map(json.loads, score([(line, best["text"])], "--json").lines)
     assert len(detail["pieces"]) == len(detail["log_probabilities"]) == best["tokens"]
     for total in (math.fsum(detail["log_probabilities"]), best["log_probability"]):
         assert detail["log_probability"] == pytest.approx(total, rel=1e-4)
 
-    lines = use("score", "--split=test", "--details").lines
+    lines = use("score", "--split=test", "--json").lines
     *details, result = map(json.loads, lines)
     assert [each["line"] for each in details] == [*range(1, len(toy.test) + 1)]
     assert list(result)[:-1] == ["sentences", "tokens", "log_probability"]
@@ -57,7 +57,7 @@ def test_devices_share_the_rows_of_a_batch(score, pairs, monkeypatch):
     monkeypatch.setattr(
         forced.jax, "device_put", lambda batch, to: placed.append(to) or put(batch, to)
     )
-    score(pairs[:1] * 8, "--details")
+    score(pairs[:1] * 8, "--json")
     assert {sharding.num_devices for sharding in placed} == {8}
 
 
@@ -84,7 +84,7 @@ def test_what_translate_found_is_scored_as_it_was_found(use, toy, tmp_path, flag
         for rank, each in enumerate(record["hypotheses"], start=1)
     ]
     *details, total = map(
-        json.loads, use("score", f"--reference={file}", "--details").lines
+        json.loads, use("score", f"--reference={file}", "--json").lines
     )
     for (line, rank, each), detail in zip(found, details, strict=True):
         assert (detail["line"], detail["rank"]) == (line, rank)
@@ -114,7 +114,7 @@ def test_checkpoints_are_chosen_by_name(score, pairs, trained):
     assert "averaged 2 of the 2 checkpoints" in answer.err
 
 
-@pytest.mark.parametrize("flags", [(), ("--details",)])
+@pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_damaged_parameters_are_refused(score, pairs, monkeypatch, flags):
     def damaged(*names):
         return jax.tree.map(lambda x: x * jnp.nan, load_parameters(*names))

@@ -10,7 +10,7 @@ import pytest
 
 from jaxformer.commands import serve
 
-SERVE = ("--mode=serve", "--port=0", "--max_batch=1")
+SERVE = ("--mode=serve", "--listen=0", "--max_batch=1")
 
 
 def test_examples_are_short_lines_of_the_validation_text(tmp_path):

@@ -122,7 +122,8 @@ def test_one_line_has_a_prefix_and_an_ensemble_of_equal_runs_changes_nothing(
     """The other lines of the file of prefixes are blank; batches are small."""
     (tmp_path / "prefixes").write_text("SU\n\n\n\n\n\n")
     lines = [*toy.test[:5], " ".join(toy.test)]
-    flags = (f"--ensemble={trained.workdir},{trained.workdir}", "--batch_tokens=40")
+    flags = [f"--ensemble={trained.workdir},{trained.workdir}"]
+    flags += ["--config.decoding.batch_tokens=40"]
     prefix = f"--prefix={tmp_path / 'prefixes'}"
     first, *found = use("translate", *flags, prefix, stdin=lines).lines
     assert first.startswith("SU")
@@ -201,7 +202,7 @@ def test_samples_are_chosen_by_minimum_bayes_risk(use, toy, stand_in_comet, util
     """The choice is one of the samples. COMET is called once for a block."""
     sampling = ["--temperature=2", "--beam_size=8", "--seed=3"]
     all_samples = use("translate", *sampling, "--n_best=8", "--json", stdin=toy.test)
-    flags = [*sampling, f"--minimum_bayes_risk={utility}"]
+    flags = [*sampling, f"--choose={utility}"]
     flags += [f"--comet={stand_in_comet.file}"] * (utility == "comet")
     chosen = use("translate", *flags, stdin=toy.test).lines
     metric = sentence_metric("chrf", "de")

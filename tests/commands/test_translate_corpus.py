@@ -242,7 +242,8 @@ def test_anything_else_than_the_same_command_is_refused(make, text, tmp_path):
         (["--dtype=bfloat16"], "begun with dtypes=['float32'], and this"),
     ):
         assert said in make(*flags).complaint
-    assert make("--batch_tokens=100").code == 0  # it changes the speed alone
+    faster = "--config.decoding.batch_tokens=100"  # and nothing else
+    assert make(faster).code == 0
     text.write_text(text.read_text() + "bo\n")
     assert "was begun with source=" in make().complaint
     assert files_of(tmp_path / "out") == before

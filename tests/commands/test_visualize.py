@@ -28,7 +28,7 @@ def test_given_pairs_are_shown_as_they_are(use, toy, tmp_path):
     page = tmp_path / "page.html"
     source, other = toy.test[:2]
     pair = pair_flags(tmp_path, [(source, toy.translate(other))])
-    flags = (f"--output={page}", "--heads=2", "--view=heat_map")
+    flags = (f"--output={page}", "--attention=cross::2", "--view=heat_map")
     answer = use("visualize", *pair, *flags)
     assert answer.result["sentences"] == 1
     data = page_data(page)
@@ -40,7 +40,7 @@ def test_given_pairs_are_shown_as_they_are(use, toy, tmp_path):
 def test_a_picture_replaces_a_file(use, toy, tmp_path):
     picture = tmp_path / "view.svg"
     picture.write_text("older")
-    flags = (f"--output={picture}", "--attention=encoder", "--heads=1", "--n_best=1")
+    flags = (f"--output={picture}", "--attention=encoder::1", "--n_best=1")
     assert use("visualize", *flags, stdin=[toy.test[0], ""]).result["sentences"] == 1
     assert "Encoder self-attention" in picture.read_text()
 

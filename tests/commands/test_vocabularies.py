@@ -70,7 +70,7 @@ def test_what_translate_found_has_the_same_score(use, workdir, toy, tmp_path):
     lines = toy.test[:5]
     found = use("translate", "--json", "--alignment", stdin=lines).lines
     (tmp_path / "found.jsonl").write_text(text_of(found))
-    details = use("score", f"--reference={tmp_path / 'found.jsonl'}", "--details").lines
+    details = use("score", f"--reference={tmp_path / 'found.jsonl'}", "--json").lines
     for line, record, detail in zip(lines, found, details, strict=False):
         best, detail = json.loads(record)["hypotheses"][0], json.loads(detail)
         assert best["source_pieces"][0] == TAG
@@ -85,7 +85,7 @@ def test_what_translate_found_has_the_same_score(use, workdir, toy, tmp_path):
     assert begun.lines[0].startswith(right[0])
     translator = jaxformer.Translator(workdir)
     pairs = pair_flags(tmp_path, zip(lines, right, strict=True))
-    details = use("score", *pairs, "--details").lines
+    details = use("score", *pairs, "--json").lines
     for own, line in zip(translator.score(lines, right), details, strict=False):
         expected = pytest.approx(json.loads(line)["log_probability"], rel=1e-5)
         assert own.log_probability == expected

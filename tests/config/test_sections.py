@@ -21,12 +21,11 @@ def values():
         ("training.ema_decay", "1", "training.ema_decay is 1.0; it must be at least"),
         ("training.average", "6", "training.average is 6, and training.keep=5"),
         ("training.save_every", "7", "must be a multiple of training.save_every=7"),
-        ("training.profile_steps", "61", "be at most training.save_every=60, since"),
         ("training.on_divergence", "wait", "use one of stop, rollback"),
         ("optimizer.epsilon", "nan", "optimizer.epsilon is nan; it must be above 0"),
         ("optimizer.epsilon", "1e-45", "1e-45; it must be above 0 in float32"),
         ("optimizer.beta2", "0.99999999", "is 0.99999999; it must be at least 0 and b"),
-        ("optimizer.learning_rate_scale", "-1", "must be above 0 and at most 1000"),
+        ("optimizer.peak_learning_rate", "-1", "must be above 0 and at most 1000"),
         ("optimizer.clip_norm", "1e39", "above 0 and at most 3.4e+38 in float32"),
         ("optimizer.clip_norm", 10**999, "optimizer.clip_norm is inf"),
         ("training.steps", str(2**31), "it must be at least 1 and at most 2147483647"),
@@ -67,7 +66,7 @@ def test_a_wrong_config_is_refused_in_one_line(name, value, said):
 
 def test_a_key_that_may_be_none_may_be_missing():
     given = values()
-    del given["training"]["profile_steps"]
+    del given["training"]["patience"]
     assert parse_config(given) == parse_config(values())
 
 

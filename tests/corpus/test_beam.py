@@ -46,12 +46,11 @@ def config(tmp_path, monkeypatch):
     corpora = [
         {
             "name": name, "corpus": "files", "tag": ">>b<<", "dev": "",
-            "train_source": f"{text}/{name}.*.a.gz",
-            "train_target": f"{text}/{name}.*.b.gz",
+            "train": f"{text}/{name}.*.a.gz,{text}/{name}.*.b.gz",
         }
         for name in ("one", "two")
     ]  # fmt: skip
-    corpora[0] |= {"dev_source": f"{text}/dev.a", "dev_target": f"{text}/dev.b"}
+    corpora[0] |= {"dev": f"{text}/dev.a,{text}/dev.b"}
     return config_of(text, corpora=tuple(corpora), subword_sampling=None)
 
 
@@ -236,8 +235,8 @@ def _pairs(count):
 def test_a_set_of_tensorflow_datasets_is_prepared_by_beam(tmp_path):
     config = config_of(
         tmp_path, corpora=(), corpus="tfds:tiny_beam", train="train", dev="validation",
-        source_language="en", target_language="de", data_dir=str(tmp_path / "tfds"),
-        download=True, subword_sampling=None,
+        source_language="en", target_language="de", directory=str(tmp_path / "tfds"),
+        subword_sampling=None,
     )  # fmt: skip
     beam = Beam("DirectRunner", "")
     prepared = prepare(config, tmp_path / "beam", pipeline=beam)

@@ -35,9 +35,9 @@ PAIRS = [
     ("A man sees a dog .", "Ein Mann sieht einen Hund ."),
 ]
 SWAPPED = {"source_language": "de", "target_language": "en"}
-BUILTIN = {"corpus": "builtin:grammar"}
-FILES = {"corpus": "files", "train_source": "train.en", "train_target": "train.de"}
-GLOBS = FILES | {"train_source": "part-*.en.gz", "train_target": "part-*.de.gz"}
+BUILTIN = {"corpus": "builtin:grammar", "train": "2", "dev": "1", "test": "1"}
+FILES = {"corpus": "files", "train": "train.en,train.de"}
+GLOBS = FILES | {"train": "part-*.en.gz, part-*.de.gz"}
 TSV = {"corpus": "tsv", "train": "pairs.tsv"}
 JSONL = {"corpus": "jsonl", "train": "x.jsonl"}
 
@@ -68,8 +68,7 @@ def folder(tmp_path, monkeypatch):
     write_lines(tmp_path / "pairs.tsv", [f"{a}\t{b}\tCC-BY\t1" for a, b in PAIRS])
     values = dict.fromkeys((field.name for field in fields(DataConfig)), "") | {
         "corpus": "directory", "directory": "text", "train": "train", "dev": "val",
-        "source_language": "en", "target_language": "de", "download": False,
-        "builtin_pairs": 2, "builtin_eval_pairs": 1, "vocab_size": 70,
+        "source_language": "en", "target_language": "de", "vocab_size": 70,
         "vocab_sentences": 1000, "character_coverage": 1.0, "max_length": 60,
         "max_ratio": 3.0, "deduplicate": True, "seed": 7,
         "corpora": (), "temperature": None, "tag": "", "user_defined_symbols": (),
@@ -154,7 +153,7 @@ def test_parts_are_named_and_a_name_may_look_like_a_glob(tmp_path, folder):
     names = [(f"part-{n}.en.gz", f"part-{n}.de.gz") for n in (1, 2)]
     assert [(part.source, part.target) for part in parts] == names
     write_lines(tmp_path / "[a].en", ["x"] * 4)
-    pairs = read(folder, **FILES | {"train_source": "[a].en"})
+    pairs = read(folder, **FILES | {"train": "[a].en,train.de"})
     assert [a for a, _ in pairs] == ["x"] * 4
 
 
@@ -163,12 +162,12 @@ def test_files_are_paired_by_what_the_wildcards_match(tmp_path, folder):
     for name, pairs in {"news": PAIRS[:1], "news.extra": PAIRS[1:]}.items():
         for language, lines in zip(("en", "fr"), zip(*pairs, strict=True), strict=True):
             write_lines(tmp_path / f"{name}.{language}", lines)
-    files = {**FILES, "train_source": "n*.en", "train_target": "n*.fr"}
+    files = {**FILES, "train": "n*.en,n*.fr"}
     assert read(folder, **files) == PAIRS
     for name in ("text/x/a", "text/y/z/a"):
         (tmp_path / name).parent.mkdir(parents=True)
         write_split(tmp_path / name, PAIRS[:1] if "/x/" in name else PAIRS[1:])
-    deep = {"train_source": "text/**/[]ab].en", "train_target": "./text/**/[]ab].de"}
+    deep = {"train": "text/**/[]ab].en,./text/**/[]ab].de"}
     assert read(folder, **{**FILES, **deep}) == PAIRS
     (tmp_path / "news.extra.fr").rename(tmp_path / "news.old.fr")
     refused = r"news\.extra\.en has no target file: none of n\*\.fr has the same text"
@@ -223,7 +222,7 @@ DAMAGED = [
 def test_a_damaged_file_is_named(tmp_path, folder, name, content, message):
     write_lines(tmp_path / "train.en", ["x"] * 9999)
     (tmp_path / name).write_bytes(content)
-    changes = FILES | {"train_target": name}
+    changes = FILES | {"train": f"train.en,{name}"}
     if ".de" not in name:
         changes = {"corpus": name.partition(".")[2], "train": name}
     assert_refused(folder, message, **changes)
@@ -232,11 +231,21 @@ def test_a_damaged_file_is_named(tmp_path, folder, name, content, message):
 @pytest.mark.parametrize(
     ("changes", "split", "message"),
     [
-        ({"corpus": "files"}, "dev", r"dev split is missing: set data\.dev_source"),
+        ({"corpus": "files", "dev": ""}, "dev", r"dev split is missing: set data\.dev"),
+        ({"corpus": "files"}, "dev", r"data\.dev is 'val'; .* a comma between: SOURCE"),
         (TSV | {"train": "*.xx"}, "train", r"no file matches \*\.xx"),
         (TSV | {"train": "x.de"}, "train", r"no file x\.de"),
         (TSV | {"train": "train.en"}, "train", r"train\.en, line 1: one column where"),
-        (GLOBS | {"train_target": "train.de"}, "train", "2 files .*_target matches 1:"),
+        (
+            GLOBS | {"train": "part-*.en.gz,train.de"},
+            "train",
+            "2 files .*de matches 1:",
+        ),
+        (
+            BUILTIN | {"train": "x"},
+            "train",
+            r"data\.train is 'x'; a built-in corpus tak",
+        ),
         ({}, "test", r"test split is missing: set data\.test\b"),
         ({"dev": "dev"}, "dev", r"no text/dev\.en, also not with \.gz, \.bz2, \.zst"),
         ({"target_language": "fr"}, "train", r"there is no text/train\.fr, also"),
@@ -314,7 +323,7 @@ def test_a_prepared_workdir_is_only_opened(tmp_path, folder, monkeypatch):
     prepare(folder, run)
     before = tree(run)
     monkeypatch.setattr("jaxformer.corpus.survey.VocabularySamples", None)
-    again = prepare(replace(folder, test="x", data_dir="y"), run)
+    again = prepare(replace(folder, test="x"), run)
     assert len(again.train.source) == len(PAIRS)
     message = r"vocab_size was 70 and is now 90; data\.max_ratio was 3\.0"
     with pytest.raises(InputError, match=message):

@@ -50,7 +50,9 @@ def test_a_missing_package_file_or_python_is_one_line(stand_in_comet, monkeypatc
     monkeypatch.delenv("PYTHONPATH")
     said = refusal(file, None)
     assert re.search(r" lacks comet, which COMET needs; make an environment", said)
-    assert "pip install 'unbabel-comet>=2.2.4') and give --comet_python=" in said
+    assert (
+        "pip install 'unbabel-comet>=2.2.4') and name its Python: --comet=FILE," in said
+    )
 
 
 def test_a_process_that_ends_is_named(stand_in_comet):

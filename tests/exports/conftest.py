@@ -24,7 +24,7 @@ OPTIONS = TranslateOptions(
 )
 # Fields of models whose embeddings are not all one, with one vocabulary or two.
 UNTIED = [
-    {"tied_embeddings": tied, "source_vocab_size": size, "logits_bias": True}
+    {"tied_embeddings": tied, "source_vocab_size": size, "biases": "logits"}
     for tied in ("target", "none")
     for size in (VOCABULARY, VOCABULARY - 10)
 ]

@@ -28,7 +28,7 @@ VARIANTS = {
     "pre-norm, deep encoder": {"norm_first": True, "encoder_layers": 3},
     "small values": {"d_v": 3},
     "published, small keys": {
-        "attention_bias": True, "logits_bias": True, "activation": "swish",
+        "biases": "all", "activation": "swish",
         "layer_norm_epsilon": 1e-3, "d_k": 3,
     },
 }  # fmt: skip
@@ -153,7 +153,7 @@ def test_multilingual_models_and_two_tokenisers(make_model, export, words, monke
 def test_the_program_ends_translations_at_the_last_position(
     make_model, export, monkeypatch
 ):
-    model, params = make_model(positions="learned", max_positions=16, logits_bias=True)
+    model, params = make_model(positions="learned", max_positions=16, biases="logits")
     params["logits_bias"][EOS] = -50.0  # no translation ends by itself
     folder = export(model, params)
     (program,) = re.findall(

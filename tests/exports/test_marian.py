@@ -24,7 +24,7 @@ VARIANTS = {
     "paper": {},
     "one layer, small epsilon": {"layers": 1, "layer_norm_epsilon": 1e-8},
     "deep encoder, odd heads": {"encoder_layers": 3, "d_model": 18, "d_k": 9, "d_v": 9},
-    "biases": {"attention_bias": True, "logits_bias": True, "activation": "swish"},
+    "biases": {"biases": "all", "activation": "swish"},
 }
 TEXT = [
     "A man in a blue shirt is standing on a ladder .",
@@ -66,7 +66,7 @@ def test_its_search_is_set_up_as_ours(
     make_model, export_to_marian, transformers, batch
 ):
     """It takes our most probable pieces, and never a reserved one."""
-    model, params = make_model(logits_bias=True)
+    model, params = make_model(biases="logits")
     params["logits_bias"][[PAD, UNK, BOS, EOS]] = 99.0, 99.0, 99.0, 5.0
     folder = export_to_marian(model, params)
     source, segments = np.asarray(batch.source), np.asarray(batch.source_segments)

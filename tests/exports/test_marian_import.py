@@ -46,8 +46,8 @@ def model_of(checkpoint):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"encoder_layers": 3, "layer_norm_epsilon": 3e-8, "attention_bias": True},
-        {"logits_bias": True, "activation": "swish", "layer_norm_epsilon": 1e-5},
+        {"encoder_layers": 3, "layer_norm_epsilon": 3e-8, "biases": "attention"},
+        {"biases": "logits", "activation": "swish", "layer_norm_epsilon": 1e-5},
     ],
 )
 def test_a_round_trip_is_bit_equal(changes, make_model, words, export_to_marian):

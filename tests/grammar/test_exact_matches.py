@@ -10,7 +10,7 @@ from jaxformer.runs.trainer import report_grammar
 
 
 def data_of(**values):
-    own = SimpleNamespace(builtin_eval_pairs=3, seed=0, tag=">>5<<", **values)
+    own = SimpleNamespace(test="3", pairs_of=lambda _: 3, seed=0, tag=">>5<<", **values)
     parts = {"other": SimpleNamespace(corpus="tsv", direction="en-de"), "own": own}
     parts = {name: SimpleNamespace(data=part) for name, part in parts.items()}
     config = SimpleNamespace(data=SimpleNamespace(parts=parts))

@@ -62,8 +62,7 @@ def files(folder, config):
     return replace(
         config,
         corpus="files",
-        **{f"{split}_source": f"{folder}/{n}.en" for split, n in names.items()},
-        **{f"{split}_target": f"{folder}/{n}.de.gz" for split, n in names.items()},
+        **{k: f"{folder}/{n}.en,{folder}/{n}.de.gz" for k, n in names.items()},
     )
 
 
@@ -154,18 +153,18 @@ def test_another_process_finds_the_same_and_ends(files, found, monkeypatch):
 
 
 def test_what_cannot_be_inspected_is_left_out(files, folder):
-    broken = replace(files, test_source="", source_language="tlh", dev_source="/no/x")
+    broken = replace(files, test="", source_language="tlh", dev="/no/x,/no/y")
     found = inspect_corpus(broken)
     assert list(found["splits"]) == ["train"]
     assert "swapped" not in found["splits"]["train"]["findings"]
     assert "test split is missing" in found["left_out"]["test"]
     assert "/no/x" in found["left_out"]["dev"]
     assert "'tlh'" in found["left_out"]["languages tlh-de"]
-    gone = dict.fromkeys(("train_source", "dev_source"), "/no/x")
-    nothing = inspect_corpus(replace(files, test_source="", **gone))
+    gone = dict.fromkeys(("train", "dev"), "/no/x,/no/y")
+    nothing = inspect_corpus(replace(files, test="", **gone))
     assert nothing["splits"] == {}
     assert "/no/x" in describe(nothing, [])
-    found = inspect_corpus(replace(files, train_source="/no/x"))
+    found = inspect_corpus(replace(files, train="/no/x,/no/y"))
     assert list(found["splits"]) == ["dev", "test"]
     assert not any("overlap" in kind for kind in found["splits"]["dev"]["findings"])
 
@@ -176,7 +175,7 @@ def test_tsv_and_builtin_text_have_lines_too(config, tmp_path):
     found = inspect_corpus(replace(config, corpus="tsv", train=f"{tmp_path}/*.tsv"))
     findings = found["splits"]["train"]["findings"]
     assert lines_of(findings["source_characters"]) == ["2.tsv:2"]
-    train = inspect_corpus(replace(config, builtin_pairs=50))["splits"]["train"]
+    train = inspect_corpus(replace(config, train="50"))["splits"]["train"]
     assert (train["pairs"], train["files"][0][0]) == (50, "builtin:grammar train")
 
 

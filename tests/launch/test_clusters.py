@@ -221,10 +221,12 @@ def test_dataflow_prepares_in_a_bucket(checkout):
     ((*call, options, change),) = checkout.calls()
     assert call == [
         "python", "-m", "jaxformer.main", "--mode=prepare", "--config=configs/x.py",
-        "--workdir=gs://b/x", "--runner=DataflowRunner",
+        "--workdir=gs://b/x",
     ]  # fmt: skip
     assert change == "--config.a.b=c d"
-    given = PipelineOptions(shlex.split(options.partition("=")[2]))
+    runner, *given = shlex.split(options)
+    assert runner == "--runner=DataflowRunner"
+    given = PipelineOptions(given)
     found = given.get_all_options(drop_default=True)
     assert found == {
         "project": "mine", "region": "us-east5", "sdk_container_image": "image:1",

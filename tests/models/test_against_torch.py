@@ -61,7 +61,7 @@ def test_logits_equal_those_of_torch(norm_first, is_published):
     )
     if is_published:
         config = dataclasses.replace(
-            config, attention_bias=True, activation="swish", logits_bias=True,
+            config, biases="all", activation="swish",
             layer_norm_epsilon=1e-2,
         )  # fmt: skip
     model = make(config)

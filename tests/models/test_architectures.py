@@ -24,7 +24,9 @@ from tests.models import tiny
 from tests.models.tiny import VALUES, model_of
 from tests.training.setups import init_of, optimizer_of, step_of, training_of
 
-OPTIMIZER, SCHEDULE = optimizer_of(learning_rate_scale=2.0, epsilon=1e-4)
+OPTIMIZER, SCHEDULE = optimizer_of(
+    peak_learning_rate=2 * (16 * 20) ** -0.5, epsilon=1e-4
+)
 
 
 @pytest.fixture(scope="module", params=sorted(VALUES.keys() - {"transformer"}))

@@ -45,7 +45,7 @@ def test_queries_of_zero_attend_evenly_to_what_they_may_see(layer):
 
 def test_relative_and_global_weights_sum_to_one_and_projected_keys_have_none():
     for changes in (
-        {"positions": "relative", "relative_distance": 1},
+        {"positions": "relative", "max_positions": 1},
         {"attention_window": 2, "encoder_global_positions": 1},
         {"encoder_projected_keys": 3},
     ):

@@ -16,7 +16,7 @@ from jaxformer.models.transformer import cached_attention
 from jaxformer.tokens import BOS, EOS, PAD
 from tests.models.tiny import VOCABULARY, model_of, params_of
 
-PUBLISHED = {"attention_bias": True, "activation": "swish", "logits_bias": True}
+PUBLISHED = {"biases": "all", "activation": "swish"}
 recurrent_of = functools.partial(model_of, architecture="recurrent")
 MODELS = {
     "paper": model_of(layers=2, d_v=4),  # d_k is d_model / h, d_v another
@@ -48,8 +48,8 @@ MODELS = {
     "dilated, separate": model_of(
         architecture="convolutional", source_vocab_size=14, tied_embeddings="none"
     ),
-    "relative": model_of(positions="relative", relative_distance=2, d_v=4),
-    "far relative": model_of(positions="relative", relative_distance=40, num_heads=1),
+    "relative": model_of(positions="relative", max_positions=2, d_v=4),
+    "far relative": model_of(positions="relative", max_positions=40, num_heads=1),
     "projected keys": model_of(encoder_projected_keys=3),
     "global": model_of(
         attention_window=2, encoder_global_positions=2, positions="rotary", **PUBLISHED

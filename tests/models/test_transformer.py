@@ -21,20 +21,18 @@ from jaxformer.tokens import EOS, PAD
 from tests.models.tiny import config_of, model_of, params_of, shapes_of
 
 V = 23
-RELATIVE = {"positions": "relative", "relative_distance": 16}
+RELATIVE = {"positions": "relative", "max_positions": 16}
 PROJECTED = {"encoder_projected_keys": 4}
 GLOBAL = {"attention_window": 4, "encoder_global_positions": 2}
 CONFIG = config_of(layers=2, d_v=4, dropout=0.1, max_positions=32)
 SHORT = replace(CONFIG, encoder_layers=1, decoder_layers=1)
 VARIANTS = {
     "paper": CONFIG,
-    "published": replace(
-        CONFIG, attention_bias=True, activation="swish", logits_bias=True
-    ),
+    "published": replace(CONFIG, biases="all", activation="swish"),
     "learned positions": replace(SHORT, positions="learned"),
     "pre-norm": replace(SHORT, norm_first=True),
     "rotary": replace(SHORT, positions="rotary"),
-    "relative": replace(SHORT, positions="relative", relative_distance=2),
+    "relative": replace(SHORT, positions="relative", max_positions=2),
     "projected keys": replace(SHORT, encoder_projected_keys=3),
     "global positions": replace(
         SHORT, attention_window=2, encoder_global_positions=1, positions="rotary"

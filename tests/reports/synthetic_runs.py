@@ -21,7 +21,7 @@ WORDS = {
     "red": "rote", "small": "kleine", "old": "alte", "cat": "Katze", "cow": "Kuh",
     "sleeps": "schläft", "waits": "wartet", "sings": "singt", "today": "heute",
 }  # fmt: skip
-RATE = {"warmup_steps": 200, "learning_rate_scale": 0.5}
+RATE = {"warmup_steps": 200, "peak_learning_rate": 0.5 * (64 * 200) ** -0.5}
 VALUES = wmt_base.get_config().optimizer.to_dict()
 SCHEDULE = make_schedule(OptimizerConfig(**VALUES | RATE), d_model=64, steps=1000)
 SIDE = {"tokens": 900, "unknown": 1, "longest": 12}

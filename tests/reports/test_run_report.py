@@ -44,6 +44,8 @@ def test_folders_are_not_told():
     (row,) = data["comparison"]["config"]
     assert row == {"key": "data.directory", "values": ["text", "text (another path)"]}
     assert "secret" not in json.dumps(data)
+    files = "/secret/text/train.en,/secret/text/train.de"
+    assert report.without_folders(files) == "train.en,train.de"
 
 
 def test_names_are_the_shortest_that_tell_runs_apart(tmp_path):

@@ -16,7 +16,7 @@ from jaxformer.system import processes
 
 def cluster(**flags):
     nothing = dict.fromkeys(("coordinator_address", "num_processes", "process_id"))
-    return {**nothing, "join_timeout": 1, "peer_timeout": 10, **flags}
+    return {**nothing, "peer_timeout": 10, **flags}
 
 
 def test_one_process_is_the_first_of_one():

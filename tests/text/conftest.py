@@ -10,9 +10,7 @@ from jaxformer.config.data import DataConfig
 def config():
     return DataConfig(
         corpus="builtin:grammar", source_language="en", target_language="de",
-        directory="", train="", dev="", test="", train_source="", train_target="",
-        dev_source="", dev_target="", test_source="", test_target="", data_dir="",
-        download=False, builtin_pairs=1500, builtin_eval_pairs=50, vocab_size=400,
+        directory="", train="1500", dev="50", test="50", vocab_size=400,
         vocab_sentences=10_000, character_coverage=1.0, max_length=60, max_ratio=3.0,
         deduplicate=True, seed=0, corpora=(), temperature=None, tag="",
         tokenizer="", columns=(), user_defined_symbols=(), shared_vocabulary=True,

@@ -41,11 +41,10 @@ def tiny(tmp_path_factory):
     return tmp_path_factory.mktemp("tfds")
 
 
-def read(name, split, folder, direction="en-de", download=False):
+def read(name, split, folder, direction="en-de"):
     source, target = direction.split("-")
     config = SimpleNamespace(
-        source_language=source, target_language=target, download=download,
-        data_dir=str(folder),
+        source_language=source, target_language=target, directory=str(folder)
     )  # fmt: skip
     return list(read_tfds(config, name, split))
 
@@ -73,18 +72,13 @@ def test_a_line_has_no_line_end_and_bad_bytes_are_named(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_set_is_prepared_when_allowed_and_read_either_way(tiny, capsys):
-    message = (
-        r"not prepared in \S*tiny_translate.*set data\.download, or run python -c .*"
-        r"tfds\.builder\('tiny_translate/de-en', data_dir=.*download_and_prepare"
-    )
-    assert_refused(message, TINY, "train", tiny)
-    pairs = read(TINY, "train", tiny, download=True)
+def test_a_set_is_prepared_once_and_read_either_way(tiny, capsys):
+    pairs = read(TINY, "train", tiny)
     assert capsys.readouterr().out == ""
     numbers = [int(source.split()[1]) for source, _ in pairs]
     assert sorted(numbers) == list(range(3000))
     assert pairs == [(f"street {n}", f"Straße {n}") for n in numbers]
-    assert read(TINY, "train", tiny) == pairs  # the same order, without download
+    assert read(TINY, "train", tiny) == pairs  # the same order
     swapped = read(TINY, "validation", tiny, "de-en")
     assert sorted(swapped) == [("Straße 0", "street 0"), ("Straße 1", "street 1")]
     assert len(read(TINY, "train[:10%]", tiny)) == 300
@@ -122,7 +116,7 @@ def test_an_unreachable_set_fails_in_seconds(tmp_path, monkeypatch, is_silent):
             lambda _, seconds, *__: connect(address, seconds),
         )
         monkeypatch.setattr(tfds_source, "_PROBE_SECONDS", 0.1)
-        message = r"statmt\.org cannot be reached: .*download_and_prepare"
+        message = r"statmt\.org cannot be reached: .*data_dir=.*download_and_prepare"
         name, start = "wmt14_translate/de-en", time.monotonic()
-        assert_refused(message, name, "train", tmp_path, download=True)
+        assert_refused(message, name, "train", tmp_path)
     assert time.monotonic() - start < 4

@@ -18,7 +18,7 @@ from jaxformer.training.step import TrainStep, init_state
 def optimizer_of(*, d_model=16, **changes):
     """Adam of the paper and a short warm-up, and its schedule."""
     values = {
-        "warmup_steps": 20, "learning_rate_scale": 1.0, "beta1": 0.9, "beta2": 0.98,
+        "warmup_steps": 20, "beta1": 0.9, "beta2": 0.98,
         "epsilon": 1e-9, "weight_decay": 0.0, "algorithm": "adam",
         "schedule": "inverse_sqrt",
     }  # fmt: skip
@@ -29,8 +29,7 @@ def optimizer_of(*, d_model=16, **changes):
 def training_of(**changes):
     """The keys of the section `training` that the update needs; no moving average."""
     values = {
-        "seed": 0, "label_smoothing": 0.1, "ema_decay": None, "max_bad_steps": 3,
-        "freeze": (),
+        "seed": 0, "label_smoothing": 0.1, "ema_decay": None, "freeze": (),
     }  # fmt: skip
     return SimpleNamespace(**values | changes)
 

@@ -4,6 +4,7 @@ import contextlib
 import math
 import operator
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -13,26 +14,26 @@ from jaxformer.training.step import Report, TrainState
 
 NOTHING = LossSums(0.0, 0.0, 0.0, 0.0)
 CONFIG = {
-    "steps": 10, "log_every": 3, "eval_every": 4, "save_every": 2, "max_bad_steps": 3,
-    "best_by": "bleu", "patience": None,
+    "steps": 10, "log_every": 3, "eval_every": 4, "save_every": 2, "best_by": "bleu",
+    "patience": None,
 }  # fmt: skip
 
 
 class Recorder:
     """Stands for the log, the checkpoints, the evaluation and the update at once.
 
-    `bad` are the updates to skip, and the state stays as it is after `max_bad_steps` of
+    `bad` are the updates to skip, and the state stays as it is after `most_bad` of
     them in a row, as after real ones. It is asked to stop at step `stop`.
     """
 
-    def __init__(self, start, scores, stop, bad, max_bad_steps):
+    def __init__(self, start, scores, stop, bad, most_bad):
         self.calls, self.asked_at, self.scores = [], start, scores
-        self.stop, self.bad, self.max_bad_steps = stop, bad, max_bad_steps
+        self.stop, self.bad, self.most_bad = stop, bad, most_bad
 
     def step(self, state, update):
         """Count the update; its sums are its number, so that windows differ."""
         nothing = Report(NOTHING, math.nan)
-        if state.bad_steps >= self.max_bad_steps:
+        if state.bad_steps >= self.most_bad:
             return state, nothing
         state = state._replace(step=state.step + 1)
         if update in self.bad:
@@ -79,7 +80,15 @@ class Recorder:
 
 
 def run(
-    *, start=0, ema=None, window=NOTHING, stop=None, bad=(), scores=None, **changes
+    *,
+    start=0,
+    ema=None,
+    window=NOTHING,
+    stop=None,
+    bad=(),
+    most_bad=3,
+    scores=None,
+    **changes,
 ):
     """Train with everything recorded; the last call is the last step and parameters.
 
@@ -89,19 +98,20 @@ def run(
     config = SimpleNamespace(**CONFIG | changes)
     if scores is None:
         scores = dict.fromkeys(range(0, start + 1, config.eval_every), 1.0)
-    recorder = Recorder(start, scores, stop, bad, config.max_bad_steps)
+    recorder = Recorder(start, scores, stop, bad, most_bad)
     try:
-        state = train(
-            TrainState(start, start, 0, f"P{start}", None, ema, 0, 0, window),
-            recorder.step,
-            iter(range(start + 1, 100)),
-            config=config,
-            schedule=lambda count: 100.0 + count,
-            evaluate=recorder.evaluate,
-            checkpoints=recorder,
-            log=recorder,
-            is_asked_to_stop=recorder.is_asked_to_stop,
-        )
+        with mock.patch("jaxformer.training.loop.MOST_BAD_STEPS", most_bad):
+            state = train(
+                TrainState(start, start, 0, f"P{start}", None, ema, 0, 0, window),
+                recorder.step,
+                iter(range(start + 1, 100)),
+                config=config,
+                schedule=lambda count: 100.0 + count,
+                evaluate=recorder.evaluate,
+                checkpoints=recorder,
+                log=recorder,
+                is_asked_to_stop=recorder.is_asked_to_stop,
+            )
         last = state.step + (state.step < config.steps)
         assert recorder.asked_at == max(last, start)
     except DivergedError as divergence:
@@ -112,7 +122,7 @@ def run(
 
 EVALUATED_AT_4 = "pause; evaluate P4; continue; eval 4: 2"
 EVALUATED_AT_8 = "pause; evaluate P8; continue; eval 8: 4"
-DIVERGES = {"bad": range(3, 99), "max_bad_steps": 2}
+DIVERGES = {"bad": range(3, 99), "most_bad": 2}
 
 # What train is given, and what it does in order. Lines of the log have the sum and
 # number of the updates since the last one, and the rate, which for update n is that of
@@ -175,7 +185,7 @@ CASES = {
         "diverged; 4 P2",
     ),
     "a divergence is noticed when the run is asked to stop": (
-        {"start": 4, "bad": range(5, 99), "max_bad_steps": 1, "stop": 5},
+        {"start": 4, "bad": range(5, 99), "most_bad": 1, "stop": 5},
         "diverged; 5 P4",
     ),
     "the moving average is evaluated if there is one": (

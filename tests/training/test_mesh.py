@@ -43,7 +43,7 @@ OPTIMIZERS = {
 VARIANTS = {
     "untied, relative": {
         "source_vocab_size": 2 * SIZES["vocab_size"], "tied_embeddings": "none",
-        "positions": "relative", "relative_distance": 3,
+        "positions": "relative", "max_positions": 3,
     },
     "projected keys": {"encoder_projected_keys": 5, "max_positions": 24},
     "rotary, global": {
@@ -90,7 +90,7 @@ def program(
     mesh = mesh_of(sizes)
     optimizer, _ = optimizer_of(d_model=D, **OPTIMIZERS[rule])
     model = model_of(
-        **SIZES, dropout=0.1, attention_bias=has_biases, logits_bias=has_biases,
+        **SIZES, dropout=0.1, biases="all" if has_biases else "none",
         **{"attention_window": window, "dtype": dtype, **VARIANTS.get(variant, {})},
     )  # fmt: skip
     batch = next(batches(sizes))

@@ -29,15 +29,15 @@ def rate_of(step, **changes):
     return float(optimizer_of(**changes)[1](step - 1))
 
 
-def equation3(step, d_model=512, warmup_steps=4000, scale=1.0):
-    return scale * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+def equation3(step, d_model=512, warmup_steps=4000):
+    return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
 @pytest.mark.parametrize("step", [1, 2, 1000, 4000, 10_000, 50_000])
 def test_the_rate_is_that_of_equation_3(step):
     assert rate_of(step) == pytest.approx(equation3(step), rel=1e-6)
-    found = rate_of(step, d_model=2048, learning_rate_scale=3.0)
-    assert found == pytest.approx(equation3(step, 2048, scale=3.0), rel=1e-6)
+    found = rate_of(step, d_model=2048)
+    assert found == pytest.approx(equation3(step, 2048), rel=1e-6)
 
 
 @pytest.mark.parametrize("schedule", ["inverse_sqrt", "constant", "linear", "cosine"])

@@ -1,4 +1,4 @@
-"""`training.profile_steps`: which updates are traced, and what the trace holds."""
+"""`training.trackers=profile`: which updates are traced, and what the trace holds."""
 
 import gzip
 import json
@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import pytest
 
 from jaxformer.training import profile
-from jaxformer.training.profile import first_traced, profiled
+from jaxformer.training.profile import first_traced, profiled, traced_updates
 
 
 def config_of(**changes):
-    values = {"profile_steps": 3, "save_every": 50, "steps": 100}
+    values = {"trackers": ("profile",), "save_every": 50, "steps": 100}
     return SimpleNamespace(**values | changes)
 
 
@@ -22,18 +22,17 @@ def config_of(**changes):
     ("made", "changes", "first"),
     [
         (0, {}, 10),
-        (37, {}, 47),  # 47, 48, 49
-        (38, {}, 50),  # after the checkpoint
+        (30, {}, 40),  # 40 to 49
+        (31, {}, 50),  # after the checkpoint
         (40, {}, 50),
         (41, {}, 51),
-        (0, {"profile_steps": 50}, 50),
-        (4, {"save_every": 3}, 15),
+        (4, {"save_every": 3}, 15),  # 15, 16, 17
     ],
 )
 def test_no_checkpoint_is_saved_during_a_trace(made, changes, first):
     config = config_of(**changes)
     assert first_traced(made, config) == first
-    last = first + config.profile_steps - 1
+    last = first + traced_updates(config) - 1
     assert first // config.save_every == last // config.save_every
 
 
@@ -50,6 +49,7 @@ def evaluated(state):
 def train(folder, monkeypatch, *, updates, stops=False, **changes):
     """Make updates, each with an evaluation before the first and after the last."""
     monkeypatch.setattr(profile, "WARM_UP", 2)
+    monkeypatch.setattr(profile, "TRACED", 3)
     state = jnp.float32(0)
     with profiled(counted, 0, config_of(**changes), folder) as step:
         evaluated(state)
@@ -98,7 +98,7 @@ def test_the_trace_holds_the_updates_and_nothing_else(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"profile_steps": None}, []),
+        ({"trackers": ("wandb",)}, []),
         ({"steps": 2}, ["no profile: it would start after the last update"]),
     ],
     ids=str,

@@ -38,8 +38,7 @@ OPTIMIZER, _ = optimizer_of(clip_norm=1.0)
 ONE, DATA, FSDP, ALL, TENSOR = (1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8)
 MESHES = (ONE, DATA, FSDP, ALL, TENSOR)
 EVERYTHING = {
-    "positions": "learned", "norm_first": True, "attention_bias": True,
-    "logits_bias": True,
+    "positions": "learned", "norm_first": True, "biases": "all",
 }  # fmt: skip
 PROJECTED = {"encoder_projected_keys": 8}
 CONVOLUTIONAL, RECURRENT = (
@@ -51,7 +50,7 @@ WIDE = (  # one dimension of each matrix is d_model or half of it
     RECURRENT | {"cell": "gru", "attention": "additive", "feeding": "context"},
     RECURRENT | {"attention": "local", "attention_window": 2},
 )
-OTHERS = ({"positions": "relative", "relative_distance": 16}, PROJECTED, *WIDE)
+OTHERS = ({"positions": "relative", "max_positions": 16}, PROJECTED, *WIDE)
 
 
 def make_model(**changes):

@@ -15,6 +15,7 @@ from jaxformer.batch import Batch
 from jaxformer.tokens import EOS, PAD
 from jaxformer.training.loss import LossSums
 from jaxformer.training.step import (
+    MOST_BAD_STEPS,
     Gradients,
     apply_gradients,
     evaluate_batch,
@@ -199,11 +200,12 @@ def test_skipped_updates_leave_no_trace_in_the_next_good_one():
     assert state.window == tuple(2 * each for each in GOOD.sums)
 
 
-def test_after_max_bad_steps_in_a_row_the_state_stays_as_it_is():
+def test_after_too_many_bad_steps_in_a_row_the_state_stays_as_it_is():
     state = small_state()
-    for grads in (*BAD.values(), GOOD):
+    for grads in (*[*BAD.values()] * 4, GOOD):
         state, report = apply(state, grads)
-    assert counts(state) == (7 + 3, 20 + 3, 3, 3)
+    most = MOST_BAD_STEPS
+    assert counts(state) == (7 + most, 20 + most, most, most)
     assert_same(trained(state), trained(small_state()))
     assert report.sums == NOTHING
 

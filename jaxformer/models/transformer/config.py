@@ -6,6 +6,13 @@ from jaxformer.config.settings import Section, setting
 from jaxformer.models.embeddings import tied_embeddings
 from jaxformer.system.errors import InputError
 
+BIASES = {  # whether the projections of attention, and the logits, have them
+    "none": (False, False),
+    "attention": (True, False),
+    "logits": (False, True),
+    "all": (True, True),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(Section, name="model"):
@@ -29,13 +36,9 @@ class TransformerConfig(Section, name="model"):
         "relative (Shaw et al. 2018).",
         choices=("sinusoidal", "learned", "rotary", "relative"),
     )
-    relative_distance: int | None = setting(
-        "Largest distance, k, that relative positions tell apart; Shaw et al.: 16.",
-        least=1,
-        most=2**16,
-    )
     max_positions: int = setting(
-        "Tokens of a sequence that a learned table, or projected keys, can hold.",
+        "Tokens of a sequence that a learned table, or projected keys, can hold; the "
+        "largest distance, k, that relative positions tell apart (Shaw et al.: 16).",
         least=1,
         most=2**20,
     )
@@ -65,12 +68,15 @@ class TransformerConfig(Section, name="model"):
     fused_attention: bool = setting(
         "Use cuDNN's attention kernel on GPUs for the sizes it accepts.", free=True
     )
-    attention_bias: bool = setting("Biases of the four projections; the paper: none.")
+    biases: str = setting(
+        "What has biases besides feed-forward layers: the projections of attention, "
+        "the logits, all of them or, as in the paper, none.",
+        choices=tuple(BIASES),
+    )
     tied_embeddings: str = tied_embeddings()
     activation: str = setting(
         "Of feed-forward layers; the paper: relu.", choices=("relu", "swish")
     )
-    logits_bias: bool = setting("A bias of each token's logit; the paper: none.")
     layer_norm_epsilon: float = setting("Added to the variance.", above=0)
 
     def __post_init__(self) -> None:
@@ -82,12 +88,6 @@ class TransformerConfig(Section, name="model"):
                 f"model.positions=rotary needs an even model.d_k, and it is {self.d_k}"
             )
         is_relative = self.positions == "relative"
-        if is_relative == (self.relative_distance is None):
-            raise InputError(
-                f"model.positions is {self.positions} and model.relative_distance "
-                f"{self.relative_distance}; relative positions need a distance, such "
-                "as 16, and others None"
-            )
         chosen = (self.attention_window, self.encoder_projected_keys)
         if is_relative + sum(each is not None for each in chosen) > 1:
             raise InputError(
@@ -99,6 +99,19 @@ class TransformerConfig(Section, name="model"):
                 "model.encoder_global_positions is for a window; set "
                 "model.attention_window"
             )
+
+    @property
+    def relative_distance(self) -> int | None:
+        """Largest distance of relative positions, if the model has them."""
+        return self.max_positions if self.positions == "relative" else None
+
+    @property
+    def attention_bias(self) -> bool:
+        return BIASES[self.biases][0]
+
+    @property
+    def logits_bias(self) -> bool:
+        return BIASES[self.biases][1]
 
     @property
     def longest(self) -> int | None:

@@ -20,7 +20,7 @@ def test_the_files_are_those_of_one_machine(command, toy, stores, move, scheme):
     stores[scheme].put(f"{toy.directory}/", f"{url}/text/", recursive=True)
     flags = ["prepare", toy.flags[0], f"--config.data.directory={url}/text"]
     command(*flags, workdir=f"{url}/here").result  # noqa: B018
-    options = ["--runner=DirectRunner", f"--runner_options={PROCESSES}"]
+    options = [f"--runner=DirectRunner {PROCESSES}"]
     command(*flags, *options, workdir=f"{url}/there").result  # noqa: B018
     names = names_in(stores, f"{url}/here")
     assert "corpus/train/00000.source.npy" in names
