@@ -203,7 +203,7 @@ BUDGETS = {
     "annotations with Any": 115,
     "config keys": 110,
     "flags": 55,
-    "lines of the first evening": 2_150,
+    "lines of the first evening": 2_050,
 }
 
 
@@ -235,7 +235,7 @@ def test_the_grammar_is_imported_only_where_a_config_asks_for_it():
     users = [each for each in OWN if room_of(each.name) == "grammar"]
     users = [each for each in users if room_of(each.module) != "grammar"]
     assert {each.module for each in users if each.inside_function} == {
-        "jaxformer.runs.trainer", "jaxformer.text.sources",
+        "jaxformer.runs.validation", "jaxformer.text.sources",
     }  # fmt: skip
     assert all(each.inside_function for each in users)
 

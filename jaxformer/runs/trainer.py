@@ -6,75 +6,28 @@ ends with a report, or resumes before the divergence and skips its data.
 
 import dataclasses
 import logging
-import statistics
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxformer.config.sections import BEST_BY, Config
-from jaxformer.corpus.pipeline import examples_of, updates
-from jaxformer.corpus.prepared import PreparedCorpus
-from jaxformer.models.sequence_model import parameter_count, parameter_hash
-from jaxformer.runs.open import make_dev_evaluators
-from jaxformer.runs.run import (
-    Run,
-    load_parameters,
-    make_training_setup,
-    plan_training,
-    warn_of_update_size,
-)
+from jaxformer.config.sections import Config
+from jaxformer.corpus.pipeline import examples_of
+from jaxformer.models.sequence_model import parameter_count
+from jaxformer.runs.job import Job
+from jaxformer.runs.validation import evaluate_result, validate
 from jaxformer.runs.warm_start import new_state
 from jaxformer.system.errors import InputError, StoppedError
 from jaxformer.system.first import once, write_file
-from jaxformer.system.stopping import StopRequests
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.log import MetricsLog, read_scores
-from jaxformer.training.loop import DivergedError, Update, is_over, train
+from jaxformer.training.loop import DivergedError, is_over, train
 from jaxformer.training.memory import require_memory
 from jaxformer.training.profile import profiled
-from jaxformer.training.step import Parameters, Report, TrainState
+from jaxformer.training.step import TrainState
 
 logger = logging.getLogger(__name__)
-
-SAMPLES = 3  # translations logged at each evaluation
-
-
-class Job:
-    """The objects that train and evaluate a run, except its state."""
-
-    def __init__(self, run: Run, prepared: PreparedCorpus, stop: StopRequests) -> None:
-        self.run, self.prepared, self.stop = run, prepared, stop
-        self.setup = make_training_setup(run.config, run.model)
-        self.plan = plan_training(run, prepared)
-        warn_of_update_size(run, self.plan)
-        self.evaluators = make_dev_evaluators(run, prepared, stop.check)
-
-    def updates(self, start: int) -> Iterator[Update]:
-        """The batches from data position `start` on, placed on the mesh."""
-        mesh, config = self.setup.mesh, self.run.config
-        batches = updates(
-            self.prepared.train,
-            self.plan,
-            seed=config.training.seed,
-            start=start,
-            executor=config.batches.executor,
-            rows=sharding.rows_here(mesh),
-        )
-        put = partial(sharding.put_batch, mesh)
-        return (tuple(map(put, update)) for update in batches)
-
-    def train_step(
-        self, state: TrainState, update: Update
-    ) -> tuple[TrainState, Report]:
-        """Make an update, which a stop must save from then on."""
-        made = self.setup.train_step(state, update)
-        self.stop.all_saved = False
-        return made
 
 
 def train_past_divergence(job: Job) -> dict:
@@ -249,76 +202,6 @@ def first_state(
         jax.devices()[0].device_kind,
     )
     return state
-
-
-def validate(
-    job: Job, step: int, params: Parameters, *, under_all: bool = False
-) -> dict[str, Any]:
-    """Translate and score the validation texts; log scores and a few samples.
-
-    Returns the scores of the first text, and the hash of the parameters. Of several
-    texts, the scores of all follow as NAME/SCORE, and their means as mean/SCORE.
-    """
-    with job.stop.stopping_at_once():  # an evaluated step is saved before
-        params = sharding.copy_to(sharding.local_mesh(), params)
-        found = {
-            name: evaluate(params, under_all=under_all)
-            for name, evaluate in job.evaluators.items()
-        }
-        for evaluate in job.evaluators.values():  # or updates would lack the memory
-            evaluate.release()
-    for name, done in found.items():
-        which = f"validation {name}".rstrip()
-        logger.info("step %s, %s: %s", f"{step:,}", which, done)
-        triples = list(zip(*job.evaluators[name].text, done.translations, strict=True))
-        for index in range(0, len(triples), -(-len(triples) // SAMPLES)):
-            logger.info(
-                "sentence %s\n  source    %s\n  reference %s\n  output    %s",
-                f"{index + 1:,}",
-                *triples[index],
-            )
-    scores = {name: done.scores for name, done in found.items()}
-    first, *others = scores.values()
-    first = {**first, "parameters": parameter_hash(params)}
-    if not others:
-        return first
-    mean = {
-        key: statistics.mean(each[key] for each in scores.values()) for key in BEST_BY
-    }
-    several = {
-        f"{name}/{key}": each[key]
-        for name, each in {**scores, "mean": mean}.items()
-        for key in BEST_BY
-    }
-    return {**first, **several}
-
-
-def evaluate_result(job: Job, log: MetricsLog, step: int) -> dict[str, Any]:
-    """Score the parameters that `translate` uses, and record the scores."""
-    params = load_parameters(job.run, None)
-    scores = validate(job, step, params, under_all=True)
-    log.record(step, "final", scores)
-    first = next(iter(job.evaluators.values()))
-    report_grammar(job, lambda text: first.translate(params, text))
-    reported = ("loss", "nll", "ppl", "bleu", "signature", "direction")
-    speed = {"tokens_per_second": round(log.tokens_per_second, 1)}
-    several = [key for key in scores if "/" in key]
-    return {key: scores[key] for key in (*reported, *several)} | speed
-
-
-def report_grammar(job: Job, translate: Callable[[Sequence[str]], list[str]]) -> None:
-    """Log the exact matches of the first corpus that is the built-in grammar, if any.
-
-    The grammar itself says what is right from English to German.
-    """
-    wanted = "builtin:grammar", "en-de"
-    for data in (part.data for part in job.run.config.data.parts.values()):
-        if (data.corpus, data.direction) == wanted and data.test:
-            from jaxformer.grammar.exact_matches import report_exact_matches
-
-            pairs = data.pairs_of("test")
-            report_exact_matches(translate, pairs=pairs, seed=data.seed, tag=data.tag)
-            return
 
 
 def describe_divergence(job: Job, state: TrainState) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxformer.evaluation.evaluator import Evaluator
-from jaxformer.runs import trainer
+from jaxformer.runs import job, validation
 from jaxformer.runs.run import open_run
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
@@ -125,11 +125,11 @@ def test_a_finished_run_whose_result_cannot_be_evaluated_loses_nothing(
 
 # What is called when a signal arrives, the number of the call, and the step saved.
 STOPS = {
-    "before the first update": (trainer, "make_training_setup", 1, 100),
+    "before the first update": (job, "make_training_setup", 1, 100),
     "at the first update": (sharding, "put_batch", 1, 100),
     "at a later update": (sharding, "put_batch", 2, 102),
     "at an evaluation": (Evaluator, "__call__", 1, 102),
-    "at the result": (trainer, "load_parameters", 1, 103),
+    "at the result": (validation, "load_parameters", 1, 103),
 }
 
 

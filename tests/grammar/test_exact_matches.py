@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxformer import grammar
-from jaxformer.runs.trainer import report_grammar
+from jaxformer.runs.validation import report_grammar
 
 
 def data_of(**values):
