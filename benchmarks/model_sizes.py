@@ -97,7 +97,9 @@ def draw(found: list[Row], models: list[str], output: Path) -> None:
     )
     lines = base.mark_line().encode(y=alt.Y("mean(bleu):Q", title="sacreBLEU"))
     chart = alt.layer(lines, base.mark_point(filled=True).encode(y="bleu:Q"))
-    page.write(output, page.picture(chart.properties(width=480, height=260), "svg"))
+    write_atomically(
+        output, page.picture(chart.properties(width=480, height=260), "svg")
+    )
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def front_page() -> str:
 
 def report_page() -> str:
     """The report of two Multi30k runs, as `--mode=report` writes it."""
-    from jaxformer.reports.run import render
+    from jaxformer.reports.run_report import render
 
     path = ROOT / "docs" / "reports" / "multi30k.json"
     return render(json.loads(path.read_text(encoding="utf-8")))

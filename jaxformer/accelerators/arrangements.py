@@ -5,17 +5,15 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from jaxformer.accelerators import describe
 from jaxformer.accelerators.chips import Topology
-from jaxformer.accelerators.estimate import Work
+from jaxformer.accelerators.estimate import Figures, Work
 from jaxformer.config.sections import Config, MeshConfig
 from jaxformer.training.sharding import LOGICAL_AXES, PARTS
 
 logger = logging.getLogger(__name__)
 
-Figures = dict[str, Any]
 TRIES = 4  # compiles of one mesh for a microbatch that fits
 
 

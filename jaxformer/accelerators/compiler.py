@@ -1,24 +1,30 @@
 """Compile the programs of a run for a topology that this machine does not have.
 
-    python -m jaxformer.accelerators.compiler < request.json > answer.json
-
-`jaxformer.accelerators.estimate` starts it as a process of its own, with the compiler's
-environment, so that the calling process stays on its own devices. Nothing is executed.
+`jaxformer.accelerators.estimate` starts this module as a process of its own, with the
+compiler's environment, so that the calling process stays on its own devices. It reads
+pickled arguments of `compile_run` and writes its result. Nothing is executed.
 """
 
-import json
 import math
+import pickle
 import re
 import sys
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 
-from jaxformer.accelerators.chips import KNOWN, Topology, parse_topology
+from jaxformer.accelerators.chips import KNOWN, Topology
+from jaxformer.accelerators.estimate import (
+    Compiled,
+    Exchange,
+    Memory,
+    ProgramFacts,
+    Work,
+)
 from jaxformer.accelerators.hlo import Program, section
 from jaxformer.batch import Batch
 from jaxformer.config.sections import Config
@@ -29,8 +35,7 @@ from jaxformer.decoding.shapes import Shapes
 from jaxformer.decoding.slots import SlotPrograms
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.runs.config_files import parse_config
-from jaxformer.runs.run import Run, TrainingSetup, make_training_setup
+from jaxformer.runs.run import TrainingSetup, make_training_setup
 from jaxformer.system.errors import InputError
 from jaxformer.training import sharding
 
@@ -94,10 +99,10 @@ def decoder_program(
     programs = SlotPrograms(scorer, options, rows)
     sentences = Shapes(config.decoding.batch_tokens, 1).most_slots(DECODED)
 
-    def array(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+    def array(dtype: jnp.dtype, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=rows if shape else None)
 
-    def placed(function: Any, *arguments: Any) -> Any:
+    def placed(function: Callable, *arguments: object) -> object:
         found = jax.eval_shape(function, *arguments)
         return jax.tree.map(lambda leaf: array(leaf.dtype, *leaf.shape), found)
 
@@ -117,11 +122,8 @@ def decoder_program(
         return sentences, programs.advance.lower(weights, state, number, number)
 
 
-def read_program(lowered: jax.stages.Lowered, devices: int) -> dict[str, Any]:
-    """Compile a program and return what its text and its compiler say of it.
-
-    A program that does not fit has the key `needed`, in bytes, and no other.
-    """
+def read_program(lowered: jax.stages.Lowered, devices: int) -> ProgramFacts:
+    """Compile a program and return what its text and its compiler say of it."""
     start = time.monotonic()
     try:
         compiled = lowered.compile()
@@ -129,69 +131,68 @@ def read_program(lowered: jax.stages.Lowered, devices: int) -> dict[str, Any]:
         used = re.search(r"([\d.]+)([KMGT])\b", str(error))  # what the chip has is next
         if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
             raise
-        return {"needed": int(float(used[1]) * _UNITS[used[2]])}
-    seconds, memory = time.monotonic() - start, compiled.memory_analysis()
+        needed = int(float(used[1]) * _UNITS[used[2]])
+        return ProgramFacts(needed, Memory(), 0.0, Counter(), {}, Counter(), False)
+    seconds, used = time.monotonic() - start, compiled.memory_analysis()
+    memory = Memory(
+        used.argument_size_in_bytes,
+        used.temp_size_in_bytes,
+        used.output_size_in_bytes - used.alias_size_in_bytes,
+    )
     text = compiled.as_text()
-    program = Program(text)
-    parts, exchanged = Counter(), {}
+    program, parts, exchanged = Program(text), Counter(), {}
     for operation, cycles in program.cycles().items():
         parts[section(operation)] += cycles
     for each in program.collectives():
         key = each.kind, "+".join(sorted({dtype for dtype, _ in each.arrays}))
-        count, size, most = exchanged.get(key, (0, 0, 0))
-        exchanged[key] = (
-            count + each.times,
-            size + round(each.sent(devices)),
-            max(most, *map(math.prod, each.shapes)),
+        exchanged[key] = exchanged.get(key, Exchange()).plus(
+            each.times, round(each.sent(devices)), max(map(math.prod, each.shapes))
         )
-    return {
-        "compile_seconds": round(seconds, 1),
-        "arguments": memory.argument_size_in_bytes,
-        "temporary": memory.temp_size_in_bytes,
-        "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
-        "parts": [[*key, cycles] for key, cycles in parts.most_common()],
-        "collectives": [[*key, *sums] for key, sums in exchanged.items()],
-        "kernels": program.kernels(),
-        "has_float64": "f64[" in text,
-    }
+    return ProgramFacts(
+        needed=sum(memory),
+        memory=memory,
+        compile_seconds=round(seconds, 1),
+        parts=parts,
+        collectives=exchanged,
+        kernels=program.kernels(),
+        has_float64="f64[" in text,
+    )
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Compile what a request asks for; see `jaxformer.accelerators.estimate`."""
-    topology, config = parse_topology(request["topology"]), request["config"]
-    config = parse_config(config)
+def compile_run(topology: Topology, work: Work, decode: bool) -> Compiled:
+    """Compile the programs of a run; with `decode` also a step of the search."""
+    config = work.config
     model = make_model(
         config.model,
-        vocab_size=request["vocab_size"],
-        source_vocab_size=request["source_vocab_size"],
+        vocab_size=work.vocab_size,
+        source_vocab_size=work.source_vocab_size,
         rematerialise=config.training.rematerialise,
         activation_dtype=config.model.dtype,
     )
     devices = devices_of(topology)
-    run = Run(workdir=None, config=config, tokenizer=None, model=model)
-    setup = make_training_setup(run, devices)
+    setup = make_training_setup(config, model, devices)
     mesh = setup.mesh.shape
     blocks = mesh["data"] * mesh["fsdp"]
-    rows, *lengths = request["shape"]
+    rows, *lengths = work.shape
     shape = (-(-rows // blocks) * blocks, *lengths)  # filled up to divide evenly
-    lowered = train_programs(setup, shape, request["microbatches"] > 1)
+    lowered = train_programs(setup, shape, work.microbatches > 1)
     programs = {
         name: read_program(each, topology.devices) for name, each in lowered.items()
     }
-    found = {"mesh": dict(mesh), "shape": shape, "programs": programs}
-    if request["decode"]:
+    found = Compiled(dict(mesh), shape, programs)
+    if decode:
         sentences, step = decoder_program(config, model, devices[0])
-        found["decoder"] = {"sentences": sentences, **read_program(step, 1)}
+        found = found._replace(decoder=read_program(step, 1), sentences=sentences)
     return found
 
 
 def main() -> None:
-    """Answer the request on standard input."""
+    """Answer the request on standard input, also with an InputError."""
     try:
-        found = answer(json.load(sys.stdin))
+        found = compile_run(*pickle.load(sys.stdin.buffer))
     except InputError as error:
-        found = {"refused": str(error)}
-    json.dump(found, sys.stdout)
+        found = error
+    pickle.dump(found, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,11 @@
 """Estimates as text, in the form of --mode=check."""
 
 from collections import Counter
-from typing import Any
 
-GIB = 2**30
+from jaxformer.accelerators.estimate import Figures
+from jaxformer.runs.estimates import in_gib
+
 LARGEST = 10  # parts that are listed
-
-
-def in_gib(size: int) -> str:
-    """Write bytes as "1.50 GiB"."""
-    return f"{size / GIB:.2f} GiB"
 
 
 def in_ms(seconds: float) -> str:
@@ -18,7 +14,7 @@ def in_ms(seconds: float) -> str:
     return f"{ms:,.0f} ms" if ms >= 99.5 else f"{ms:.3g} ms"
 
 
-def arrangement(figures: dict[str, Any]) -> str:
+def arrangement(figures: Figures) -> str:
     """Write mesh, microbatches and rematerialisation in a few words."""
     mesh = " ".join(f"{axis}={n}" for axis, n in figures["mesh"].items() if n > 1)
     rows, *lengths = figures["shape"]
@@ -31,7 +27,7 @@ def arrangement(figures: dict[str, Any]) -> str:
     return f"{mesh or 'data=1'}, {count} microbatch(es) of {size}"
 
 
-def flags(figures: dict[str, Any], row_tokens: int) -> str:
+def flags(figures: Figures, row_tokens: int) -> str:
     """Write the flags that choose an arrangement; a row has `row_tokens` a side."""
     values = {f"mesh.{axis}": size for axis, size in figures["mesh"].items()}
     rows = figures["shape"][0] - figures["empty_rows"]
@@ -40,7 +36,7 @@ def flags(figures: dict[str, Any], row_tokens: int) -> str:
     return " ".join(f"--config.{key}={value}" for key, value in values.items())
 
 
-def update(figures: dict[str, Any], compiler: str) -> str:
+def update(figures: Figures, compiler: str) -> str:
     """Describe the figures of an update."""
     lines = [
         f"topology    {figures['topology']}: {figures['devices']} devices, "
@@ -94,7 +90,7 @@ def update(figures: dict[str, Any], compiler: str) -> str:
     return "\n".join(lines)
 
 
-def memory_lines(figures: dict[str, Any]) -> list[str]:
+def memory_lines(figures: Figures) -> list[str]:
     """Describe what a device holds, and whether it fits."""
     sizes = in_gib(figures["bytes_per_device"]), in_gib(figures["bytes_available"])
     fits = "fits" if figures["fits"] else "does NOT fit"
@@ -108,7 +104,7 @@ def memory_lines(figures: dict[str, Any]) -> list[str]:
     return lines
 
 
-def decoder(figures: dict[str, Any], beam_size: int) -> str:
+def decoder(figures: Figures, beam_size: int) -> str:
     """Describe the figures of a step of the search."""
     lines = [
         f"decoding    a step of {figures['sentences']} sentences, beam {beam_size}, on "

@@ -2,9 +2,8 @@
 
 import importlib.metadata
 import importlib.util
-import json
-import logging
 import os
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +13,7 @@ from jaxformer.accelerators.chips import Topology
 from jaxformer.config.sections import Config
 from jaxformer.system.errors import InputError
 
-logger = logging.getLogger(__name__)
+Figures = dict[str, Any]  # of an estimate, as --mode=check prints them in JSON
 
 # By platform: the modules of its compiler, of which one is enough, and the extra.
 COMPILERS = {
@@ -46,6 +45,49 @@ class Work(NamedTuple):
     tokens: float  # target tokens of an update
 
 
+class Memory(NamedTuple):
+    """Bytes on each device by kind; None for a program that does not fit."""
+
+    arguments: int | None = None
+    temporary: int | None = None
+    outputs: int | None = None
+
+
+class Exchange(NamedTuple):
+    """What a device sends by the collectives of one kind and dtype."""
+
+    count: int = 0
+    bytes: int = 0
+    largest: int = 0  # numbers of an array
+
+    def plus(self, count: int, size: int, largest: int) -> "Exchange":
+        """Add other collectives."""
+        most = max(self.largest, largest)
+        return Exchange(self.count + count, self.bytes + size, most)
+
+
+class ProgramFacts(NamedTuple):
+    """What the text of a program and its compiler say of it."""
+
+    needed: int  # bytes on each device: all that is known if it does not fit
+    memory: Memory
+    compile_seconds: float
+    parts: Counter[tuple[str, str]]  # cycles by `section`
+    collectives: dict[tuple[str, str], Exchange]  # by kind and dtype
+    kernels: Counter[str]
+    has_float64: bool
+
+
+class Compiled(NamedTuple):
+    """The programs of a run on a topology."""
+
+    mesh: dict[str, int]
+    shape: tuple[int, int, int]  # of a microbatch, with rows that fill up the devices
+    programs: dict[str, ProgramFacts]  # "update", or "microbatch" and "optimizer"
+    decoder: ProgramFacts | None = None  # a step of the search
+    sentences: int = 0  # in this step
+
+
 def compiler_of(topology: Topology) -> str:
     """Name the compiler of a topology with its version.
 
@@ -62,50 +104,33 @@ def compiler_of(topology: Topology) -> str:
     )
 
 
-def compile_programs(topology: Topology, work: Work, *, decode: bool) -> dict[str, Any]:
-    """Compile the programs of a run in another process, and return its answer.
+def compile_programs(topology: Topology, work: Work, *, decode: bool) -> Compiled:
+    """Compile the programs of a run in another process.
 
     Raises InputError for what the topology cannot run.
     """
-    request = {
-        "topology": topology.name,
-        "config": work.config.as_dict(),
-        "vocab_size": work.vocab_size,
-        "source_vocab_size": work.source_vocab_size,
-        "shape": work.shape,
-        "microbatches": work.microbatches,
-        "decode": decode,
-    }
     environment = {**os.environ, **ENVIRONMENT}
     if topology.chip.is_tpu:
         environment.pop("XLA_FLAGS", None)  # those of the CPU and of GPUs
     done = subprocess.run(
         [sys.executable, "-m", "jaxformer.accelerators.compiler"],
-        input=json.dumps(request), capture_output=True, text=True, env=environment,
-    )  # fmt: skip
+        input=pickle.dumps((topology, work, decode)),
+        capture_output=True,
+        env=environment,
+    )
     if done.returncode:
-        raise RuntimeError(f"the compiler for {topology.name} failed:\n{done.stderr}")
-    answer = json.loads(done.stdout)
-    if "refused" in answer:
-        raise InputError(answer["refused"])
-    return answer
+        message = done.stderr.decode(errors="replace")
+        raise RuntimeError(f"the compiler for {topology.name} failed:\n{message}")
+    found = pickle.loads(done.stdout)
+    if isinstance(found, InputError):
+        raise found
+    return found
 
 
-def memory_of(programs: dict[str, dict]) -> dict[str, int | None]:
-    """Bytes on each device of the program that takes most, in all and by kind."""
-    kinds = ("arguments", "temporary", "outputs")
-
-    def total(program: dict) -> int:
-        return program.get("needed") or sum(program[kind] for kind in kinds)
-
-    most = max(programs.values(), key=total)
-    return {"all": total(most), **{kind: most.get(kind) for kind in kinds}}
-
-
-def estimate(topology: Topology, work: Work, answer: dict[str, Any]) -> dict[str, Any]:
-    """Derive the figures of an update from an answer of `compile_programs`."""
-    chip, programs = topology.chip, answer["programs"]
-    memory = memory_of(programs)
+def estimate(topology: Topology, work: Work, compiled: Compiled) -> Figures:
+    """Derive the figures of an update from what `compile_programs` returns."""
+    chip, programs = topology.chip, compiled.programs
+    largest = max(programs.values(), key=lambda program: program.needed)
     available = int(chip.memory / chip.cores)
     if not chip.is_tpu:  # JAX reserves a share of a GPU's memory
         share = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75")
@@ -113,45 +138,40 @@ def estimate(topology: Topology, work: Work, answer: dict[str, Any]) -> dict[str
     figures = {
         "topology": topology.name,
         "devices": topology.devices,
-        "mesh": answer["mesh"],
-        "shape": answer["shape"],
-        "empty_rows": answer["shape"][0] - work.shape[0],  # that fill up the devices
+        "mesh": compiled.mesh,
+        "shape": compiled.shape,
+        "empty_rows": compiled.shape[0] - work.shape[0],  # that fill up the devices
         "microbatches": work.microbatches,
         "rematerialise": work.config.training.rematerialise,
-        "bytes_per_device": memory.pop("all"),
-        "memory": memory,
+        "bytes_per_device": largest.needed,
+        "memory": largest.memory._asdict(),
         "bytes_available": available,
     }
-    if any("needed" in program for program in programs.values()):
+    if any(program.memory.arguments is None for program in programs.values()):
         return figures | {"fits": False}
     # The TPU compiler refuses what does not fit.
-    figures["fits"] = chip.is_tpu or figures["bytes_per_device"] <= available
-    parts, collectives, kernels = Counter(), {}, Counter()
+    figures["fits"] = chip.is_tpu or largest.needed <= available
+    parts, exchanged, kernels = Counter(), {}, Counter()
     for name, program in programs.items():
         times = work.microbatches if name == "microbatch" else 1
-        for part, direction, cycles in program["parts"]:
-            parts[part, direction] += times * cycles
-        for kind, dtype, count, size, most in program["collectives"]:
-            key = kind, dtype
-            before = collectives.get(key, {"count": 0, "bytes": 0, "largest": 0})
-            collectives[key] = {
-                "count": before["count"] + times * count,
-                "bytes": before["bytes"] + times * size,
-                "largest": max(before["largest"], most),
-            }
-        for name, count in program["kernels"].items():
-            kernels[name] += times * count
-    sent = sum(each["bytes"] for each in collectives.values())
+        for key, cycles in program.parts.items():
+            parts[key] += times * cycles
+        for key, (count, size, most) in program.collectives.items():
+            before = exchanged.get(key, Exchange())
+            exchanged[key] = before.plus(times * count, times * size, most)
+        for kernel, count in program.kernels.items():
+            kernels[kernel] += times * count
+    sent = sum(each.bytes for each in exchanged.values())
     figures |= {
         "collective_bytes": sent,
         "collective_seconds": sent / (chip.link_rate / chip.cores),
         "collectives": [
-            {"kind": kind, "dtype": dtype, **each}  # largest: numbers of an array
-            for (kind, dtype), each in collectives.items()
+            {"kind": kind, "dtype": dtype, **each._asdict()}
+            for (kind, dtype), each in exchanged.items()
         ],
-        "compile_seconds": sum(each["compile_seconds"] for each in programs.values()),
-        "has_float64": any(each["has_float64"] for each in programs.values()),
-    }  # fmt: skip
+        "compile_seconds": sum(each.compile_seconds for each in programs.values()),
+        "has_float64": any(each.has_float64 for each in programs.values()),
+    }
     at_peak = work.microbatches * work.flops / (chip.peak * topology.chips)
     figures["seconds_at_peak"] = at_peak
     if chip.clock is None:
@@ -160,9 +180,7 @@ def estimate(topology: Topology, work: Work, answer: dict[str, Any]) -> dict[str
     return figures | times_of(figures, parts, chip.clock, work)
 
 
-def times_of(
-    figures: dict[str, Any], parts: Counter, clock: float, work: Work
-) -> dict[str, Any]:
+def times_of(figures: Figures, parts: Counter, clock: float, work: Work) -> Figures:
     """Turn the cycles of parts into seconds of an update and of the run."""
     seconds = parts.total() / clock
     with_links = seconds + figures["collective_seconds"]
@@ -179,19 +197,19 @@ def times_of(
     }
 
 
-def estimate_decoder(topology: Topology, program: dict[str, Any]) -> dict[str, Any]:
+def estimate_decoder(
+    topology: Topology, sentences: int, program: ProgramFacts
+) -> Figures:
     """Derive the figures of one step of the search, on one device."""
-    chip = topology.chip
-    figures = {"sentences": program["sentences"]}
-    if "needed" in program:
-        return figures | {"bytes_per_device": program["needed"], "fits": False}
+    chip, read = topology.chip, program.memory.arguments
+    figures = {"sentences": sentences, "bytes_per_device": program.needed}
+    if read is None:
+        return figures | {"fits": False}
     figures |= {
-        "bytes_per_device": memory_of({"decoder": program})["all"],
-        "seconds_to_read_memory": program["arguments"] / chip.memory_rate * chip.cores,
-        "has_float64": program["has_float64"],
-        "compile_seconds": program["compile_seconds"],
+        "seconds_to_read_memory": read / chip.memory_rate * chip.cores,
+        "has_float64": program.has_float64,
+        "compile_seconds": program.compile_seconds,
     }
     if chip.clock is None:
-        return figures | {"kernels": program["kernels"]}
-    cycles = sum(cycles for *_, cycles in program["parts"])
-    return figures | {"estimated_seconds_per_step": cycles / chip.clock}
+        return figures | {"kernels": dict(program.kernels)}
+    return figures | {"estimated_seconds_per_step": program.parts.total() / chip.clock}

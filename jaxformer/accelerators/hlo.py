@@ -78,12 +78,8 @@ class Collective(NamedTuple):
         return self.times * self.bytes * factors.get(self.kind, (n - 1) / n)
 
 
-def shapes_in(text: str) -> list[tuple[int, ...]]:
-    """Return the dimensions of each array, such as f32[8,16], in a piece of HLO."""
-    return [shape for _, shape in _arrays_in(text)]
-
-
-def _arrays_in(text: str) -> list[tuple[str, tuple[int, ...]]]:
+def arrays_in(text: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Return dtype and dimensions of each array, such as f32[8,16], in HLO."""
     found = re.findall(rf"\b({'|'.join(_BYTES)})\[([\d,]*)\]", text)
     return [
         (kind, tuple(map(int, filter(None, dims.split(","))))) for kind, dims in found
@@ -122,7 +118,7 @@ class Program:
             kind = each.opcode.removesuffix("-start")
             if kind not in _KINDS:
                 continue
-            arrays = _arrays_in(each.result)
+            arrays = arrays_in(each.result)
             if each.opcode.endswith("-start") and each.result.startswith("("):
                 if kind == "collective-permute":
                     arrays = arrays[1:2]  # operand, result, and two numbers

@@ -7,16 +7,15 @@ it. Then XLA compiles the train step at its largest shape to measure its memory.
 import logging
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from jaxformer.config.data import DataConfig
 from jaxformer.corpus.survey import require_same_text
-from jaxformer.inspection import findings
-from jaxformer.inspection.background import inspect_in_background
+from jaxformer.inspection import findings, inspect_in_background
+from jaxformer.inspection.text_findings import Described
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import require_output
+from jaxformer.system.files import require_output, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ def check(
     text = run.resolve(config, run.recorded()).data
     with inspect_in_background(text) as inspected:
         # The other process reads while these modules are imported.
-        from jaxformer.inspection.pieces import add_pieces
+        from jaxformer.inspection.piece_findings import add_pieces
         from jaxformer.runs import estimates
         from jaxformer.runs.run import (
             open_run,
@@ -117,9 +116,7 @@ def check(
     return figures
 
 
-def report_text(
-    corpus: dict[str, Any], config: DataConfig, output: Path | None
-) -> None:
+def report_text(corpus: Described, config: DataConfig, output: Path | None) -> None:
     """Log the findings in the text; with `output` write them also as a page."""
     warnings = findings.warnings(corpus, deduplicate=config.deduplicate)
     logger.info("%s", findings.describe(corpus, warnings))
@@ -129,5 +126,5 @@ def report_text(
         lengths = {name: split["lengths"] for name, split in corpus["splits"].items()}
         values = {"title": config.direction, "warnings": warnings, "corpus": corpus}
         values["sections"] = findings.sections(corpus)
-        page.write(output, page.render("corpus.html", data=lengths, **values))
+        write_atomically(output, page.render("corpus.html", data=lengths, **values))
         logger.info("page        %s", output)

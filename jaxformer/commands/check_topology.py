@@ -3,14 +3,15 @@
 import functools
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from jaxformer.accelerators import arrangements, describe
 from jaxformer.accelerators.chips import Topology, parse_topology
 from jaxformer.accelerators.estimate import (
+    Figures,
     Work,
     compile_programs,
     compiler_of,
@@ -39,7 +40,7 @@ def run(
     topology: str,
     output: Path | None,
     before: Path | None,
-) -> dict[str, Any]:
+) -> Figures:
     """Estimate the programs of a config, or of a prepared workdir, on a topology.
 
     A `topology` "NAME,auto" searches the arrangement that it takes fastest.
@@ -64,11 +65,12 @@ def run(
     jax.config.update("jax_platforms", "cpu")
     work = work_of(config, workdir)
 
-    def compile_one(work: Work, decode: bool = False) -> dict[str, Any]:
-        answer = compile_programs(target, work, decode=decode)
-        figures = estimate(target, work, answer)
+    def compile_one(work: Work, decode: bool = False) -> Figures:
+        compiled = compile_programs(target, work, decode=decode)
+        figures = estimate(target, work, compiled)
         if decode:
-            figures["decoder"] = estimate_decoder(target, answer["decoder"])
+            step = compiled.sentences, compiled.decoder
+            figures["decoder"] = estimate_decoder(target, *step)
         return figures
 
     if how:
@@ -82,9 +84,9 @@ def run(
         beam_size = work.config.decoding.beam_size
         logger.info("%s", describe.decoder(figures["decoder"], beam_size))
     if output is not None and "parts" in figures:
-        from jaxformer.reports import estimates
+        from jaxformer.reports import topology_page
 
-        estimates.write(output, [*earlier, figures])
+        topology_page.write(output, [*earlier, figures])
         logger.info("page        %s", output)
     return figures
 
@@ -143,8 +145,8 @@ def longest_rows(config: Config) -> tuple[tuple[int, int, int], int]:
 
 
 def best_arrangement(
-    topology: Topology, work: Work, compile_one: Any
-) -> dict[str, Any]:
+    topology: Topology, work: Work, compile_one: Callable[[Work], Figures]
+) -> Figures:
     """Search arrangements, log them by rank, and return the first with the others."""
     rows, *lengths = work.shape
     update = work._replace(
@@ -191,7 +193,7 @@ def state_bytes(model: Model, config: Config) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
-def read_figures(path: Path) -> dict[str, Any]:
+def read_figures(path: Path) -> Figures:
     """Read the saved JSON line of an earlier check. Raises InputError."""
     try:
         figures = json.loads(path.read_text("utf-8"))

@@ -9,16 +9,16 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from jaxformer.commands.evaluate import evaluate
 from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.translator import Translator
-from jaxformer.evaluation.evaluator import Text as Pairs
+from jaxformer.evaluation.evaluator import Text
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.reports import run as report
-from jaxformer.reports.translations import Text, describe_translations, unit_of
+from jaxformer.reports import run_report as report
+from jaxformer.reports.page import Json
+from jaxformer.reports.translations import ReportedText, describe_translations, unit_of
 from jaxformer.runs.config_files import RECORDED, ConfigRequest
 from jaxformer.runs.run import Run, open_run, plan_training
 from jaxformer.runs.texts import of_split, read_text
@@ -83,7 +83,7 @@ def run(
 
 def name_text(
     run: Run, source: Path | None, reference: Path | None, split: str, tag: str
-) -> tuple[Run, Text | None]:
+) -> tuple[Run, ReportedText | None]:
     """Read and name the text that a run translates; None if it is not trained yet.
 
     Also returns the run restricted to the text's corpus.
@@ -94,18 +94,18 @@ def name_text(
     values, kind = vars(run.config.data), split.rpartition("/")[2]
     name = source or values.get(f"{kind}_source") or values.get(kind) or kind
     languages = values["source_language"], values["target_language"]
-    return run, Text(Path(name).name, *languages, *pairs)
+    return run, ReportedText(Path(name).name, *languages, *pairs)
 
 
 def describe(
     name: str,
     run: Run,
     of_text: Run,
-    text: Text | None,
+    text: ReportedText | None,
     examples: int,
     models: ModelChoice,
     options: TranslateRequest,
-) -> tuple[dict[str, Any], list[str] | None]:
+) -> tuple[Json, list[str] | None]:
     """Return the report's data of a run, and its translations if it is trained.
 
     `of_text` is the run restricted to the text's corpus.
@@ -123,7 +123,7 @@ def describe(
     done = prepared = None
     if run.workdir.has_checkpoints():
         logger.info("report: %s", name)
-        pairs = Pairs(text.sources, text.references)
+        pairs = Text(text.sources, text.references)
         found = options.resolve(of_text.config)
         done, translator = evaluate(of_text, pairs, models, found)
         facts["checkpoint"] = models.checkpoint  # None: as the config says

@@ -9,7 +9,6 @@ with the results in and under --workdir.
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -76,7 +75,7 @@ def reproduce(
     workdir: Path,
     config: ConfigRequest,
     theirs: Values,
-    texts: dict[str, Any],
+    texts: dict[str, Path | str | None],
     models: ModelChoice,
     options: TranslateRequest,
 ) -> dict:
@@ -180,5 +179,5 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
 
         values = {"rows": rows, "others": published.NOT_COMPARABLE, "scorers": SCORERS}
         content = page.render("comparison.html", **values)
-        once(lambda: page.write(output, content))
+        write_file(output, content)
     return {"rows": rows, "runs": len(results), "output": output and str(output)}

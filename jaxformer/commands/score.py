@@ -2,10 +2,9 @@
 
 import json as json_format
 from pathlib import Path
-from typing import Any
 
 from jaxformer.corpus.store import TokenizedCorpus
-from jaxformer.decoding.forced import TeacherForcing
+from jaxformer.decoding.forced import Side, TeacherForcing
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import require_numbers
 from jaxformer.evaluation.evaluator import PairScorer
@@ -18,7 +17,7 @@ from jaxformer.text.lines import read_lines
 from jaxformer.text.ragged import Ragged
 from jaxformer.training.sharding import batch_sharding, local_mesh
 
-Pair = tuple[dict[str, int], Any, Any]  # its line (and rank), and both sides
+Pair = tuple[dict[str, int], Side, Side]  # its line (and rank), and both sides
 
 
 def run(

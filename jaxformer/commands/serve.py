@@ -13,7 +13,7 @@ from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, packages_of
 from jaxformer.text.lines import read_lines
 
 EXAMPLES, EXAMPLE_LENGTH = 5, 100  # sentences of the page, and their characters
@@ -32,15 +32,10 @@ def run(
     options: TranslateRequest,
 ) -> dict:
     """Serve until asked to stop; return the numbers of requests and sentences."""
-    try:
+    with packages_of("serve"):
         from jaxformer.serving.batching import MAX_ATTENTION_PIECES, Limits
         from jaxformer.serving.server import Service
         from jaxformer.serving.server import listen as open_port
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"--mode=serve needs {error.name}, which is not installed; "
-            "pip install 'jaxformer[serve]', or -e '.[serve]' in a checkout"
-        ) from error
     host, port = read_address(listen)
     # Large requests fill half of the queue, which then holds four of these.
     limits = Limits(

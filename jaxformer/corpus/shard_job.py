@@ -23,7 +23,7 @@ from jaxformer.text.duplicates import pair_digests
 from jaxformer.text.lines import normalise
 from jaxformer.text.sources import Pair, read_pairs, read_parts
 from jaxformer.text.text_hash import TextChangedError, TextHash
-from jaxformer.text.tokenizer import tokenizer_of
+from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.text.vocabulary import VocabularySamples
 from jaxformer.tokens import SIDES
 
@@ -194,7 +194,7 @@ class ShardJob(NamedTuple):
             chunk = clean_chunk(tokenizer, 1, data, Chunk(pairs, own))
             chunks.append(chunk.ids)
             report += chunk.report
-        size = id_dtype(tokenizer_of(tokenizer).largest_vocab_size)
+        size = id_dtype(Tokenizer(tokenizer).largest_vocab_size)
         index = sum(map(len, hashes[:corpus])) + number
         with self.folder.writing() as folder:
             write_shard(folder, index, dict.fromkeys(SIDES, size), chunks)

@@ -12,7 +12,6 @@ import sys
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jaxformer.evaluation import comet_process
 from jaxformer.evaluation.metrics import Triple
@@ -69,7 +68,7 @@ class Comet:
             scores += self._answer()
         return scores
 
-    def _answer(self) -> Any:
+    def _answer(self) -> dict[str, str] | list[float]:
         line = self._process.stdout.readline()
         if not line:
             raise InputError(

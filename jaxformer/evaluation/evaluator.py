@@ -5,7 +5,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -44,7 +44,8 @@ class Evaluation(NamedTuple):
     """Translations of a text, and their scores."""
 
     translations: list[str]
-    scores: dict[str, Any]  # by the names of `averages`, or None, and `Scores`
+    # By the names of `averages`, None for an ensemble, and of `Scores`.
+    scores: dict[str, float | str | None]
     every_bleu: list[Score]  # under every scorer, or none
 
     def __str__(self) -> str:

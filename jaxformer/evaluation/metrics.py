@@ -120,15 +120,14 @@ def require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         raise InputError("there are no translations to score; the input is empty")
 
 
-def make_bleu(
-    target_language: str, *, lowercase: bool = False, effective_order: bool = False
-) -> BLEU:
-    """Build sacreBLEU's metric; its language tokenisers are optional packages."""
+def make_bleu(target_language: str, **options: bool) -> BLEU:
+    """Build sacreBLEU's metric; its language tokenisers are optional packages.
+
+    `options` are of `BLEU`, such as lowercase=True.
+    """
     language = base_language(target_language)
     try:
-        return BLEU(
-            trg_lang=language, lowercase=lowercase, effective_order=effective_order
-        )
+        return BLEU(trg_lang=language, **options)
     except RuntimeError as error:
         raise InputError(
             f"scoring {language} needs a tokeniser of sacreBLEU that is not installed; "

@@ -8,8 +8,9 @@ ours.
 
 import json
 from pathlib import Path
+from string import Template
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,8 +19,11 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import parameters
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, packages_of
 from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
+
+if TYPE_CHECKING:
+    from ctranslate2.specs.model_spec import LayerSpec
 
 # Rows of an exported table of sinusoids, 8 MB for the base model. CTranslate2 truncates
 # sources to 1,024 pieces by default and refuses sequences longer than the table.
@@ -40,7 +44,7 @@ def write_ctranslate2(
     `params` are nested dicts of arrays. Raises InputError if the package is missing, if
     it cannot express the model, or if it cannot write this `quantization`.
     """
-    with parameters.optional_package("ctranslate2"):
+    with packages_of("export"):
         import ctranslate2.specs
     spec, positions = _spec(ctranslate2.specs, config.model, params)
     pieces = tokenizer.pieces()
@@ -61,7 +65,7 @@ def write_ctranslate2(
     spec.save(str(folder))
     vocabularies = sorted(file.name for file in folder.glob("*_vocabulary.json"))
     files = parameters.write_tokenizer(folder, tokenizer)
-    readme = parameters.template("ctranslate2.md").substitute(
+    readme = Template(parameters.template("ctranslate2.md")).substitute(
         vars(options) | files,
         vocabulary=" and ".join(f"`{name}`" for name in vocabularies),
         vocabulary_file=vocabularies[0],
@@ -132,7 +136,7 @@ _LINEAR = {
 }
 
 
-def _set(spec: Any, left: dict, path: str, config: TransformerConfig) -> None:
+def _set(spec: "LayerSpec", left: dict, path: str, config: TransformerConfig) -> None:
     """Set the linear maps and the norm of a sub-layer.
 
     Heads of keys or values that are smaller than the others get zeros, which add
@@ -164,5 +168,5 @@ def _set(spec: Any, left: dict, path: str, config: TransformerConfig) -> None:
     _set_norm(spec.layer_norm, left, f"{path}_sublayer/norm")
 
 
-def _set_norm(spec: Any, left: dict, path: str) -> None:
+def _set_norm(spec: "LayerSpec", left: dict, path: str) -> None:
     spec.gamma, spec.beta = left.pop(f"{path}/scale"), left.pop(f"{path}/bias")

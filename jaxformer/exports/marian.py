@@ -31,8 +31,10 @@ from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import parameters
 from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.system.errors import packages_of
 from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
+Fields = Mapping[str, Any]  # of a `TransformerConfig`
 LONGEST = 512  # pieces that Transformers' search may generate
 LAYER_NORM_EPSILON = 1e-5  # PyTorch's, of every Marian model
 # Our embeddings [V, D] by Marian's names, for each `model.tied_embeddings`.
@@ -87,7 +89,7 @@ def export_marian(
     pieces by n^alpha, whatever `options.length_penalty` says. Raises InputError, before
     it writes, for a model that Marian's layout cannot hold.
     """
-    with parameters.optional_package("safetensors"):
+    with packages_of("export"):
         import safetensors.numpy
     model, pieces = config.model, tokenizer.pieces()
     content = safetensors.numpy.save(_tensors(model, params), {"format": "pt"})
@@ -196,7 +198,7 @@ _LAYER = (
 _AXES = {"D": "d_model", "H": "num_heads", "K": "d_k", "F": "d_ff"}
 
 
-def layer_leaves(fields: Mapping[str, Any]) -> Iterator[Leaf]:
+def layer_leaves(fields: Fields) -> Iterator[Leaf]:
     """Yield each parameter that a `TransformerConfig` of these fields may have."""
     for stack in ("encoder", "decoder"):
         layers = fields[f"{stack}_layers"]
@@ -217,7 +219,7 @@ def layer_leaves(fields: Mapping[str, Any]) -> Iterator[Leaf]:
                 yield Leaf(our_name, name, *_order(letters, fields), exponent)
 
 
-def _order(axes: str, fields: Mapping[str, Any]) -> tuple[list[int], np.ndarray]:
+def _order(axes: str, fields: Fields) -> tuple[list[int], np.ndarray]:
     """Return shape and `order` of a parameter of ours with these axes."""
     sizes = [[fields[_AXES[letter]] for letter in group] for group in axes.split()]
     shape = [size for group in sizes for size in group]

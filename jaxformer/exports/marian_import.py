@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.exports import marian
-from jaxformer.exports.parameters import nested, optional_package
+from jaxformer.exports.parameters import nested
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import BIASES
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, packages_of
 
+Json = dict[str, Any]  # an object of JSON, or fields of a `TransformerConfig`
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}
 _ROUNDING = 2**-8  # of sinusoids stored in bfloat16
 
@@ -30,7 +31,7 @@ _ROUNDING = 2**-8  # of sinusoids stored in bfloat16
 class MarianCheckpoint(NamedTuple):
     """A model in our layout."""
 
-    model: dict[str, Any]  # TransformerConfig, without dropout and dtype
+    model: Json  # TransformerConfig, without dropout and dtype
     params: dict  # nested dicts of float32 arrays
     vocabularies: list[list[str]]  # pieces by our id: of both, or of source and target
     source_model: bytes  # SentencePiece
@@ -76,11 +77,11 @@ def read_marian(folder: Path) -> MarianCheckpoint:
     return MarianCheckpoint(model, params, [pieces for pieces, _ in found], *files)
 
 
-def _model(settings: dict[str, Any]) -> dict[str, Any]:
+def _model(settings: Json) -> Json:
     for key, (value, missing) in marian.FIXED.items():
         if settings.get(key, missing) != value:
             raise _fault(settings, key, f"not {value!r}")
-    model: dict[str, Any] = {"architecture": "transformer", "norm_first": False}
+    model: Json = {"architecture": "transformer", "norm_first": False}
     unused = ("attention_window", "encoder_projected_keys", "encoder_global_positions")
     model |= dict.fromkeys(unused)
     model["positions"] = "sinusoidal"
@@ -106,11 +107,11 @@ def _model(settings: dict[str, Any]) -> dict[str, Any]:
     return {**model, "layer_norm_epsilon": epsilon}
 
 
-def _fault(settings: dict, key: str, text: str) -> _UnsupportedError:
+def _fault(settings: Json, key: str, text: str) -> _UnsupportedError:
     return _UnsupportedError(f"config.json has {key}={settings.get(key)!r}, {text}")
 
 
-def _integer(settings: dict, key: str, least: int = 1, most: int = _MOST) -> int:
+def _integer(settings: Json, key: str, least: int = 1, most: int = _MOST) -> int:
     value = settings.get(key)
     if type(value) is not int or not least <= value <= most:
         raise _fault(settings, key, f"not a whole number in [{least}, {most}]")
@@ -118,7 +119,7 @@ def _integer(settings: dict, key: str, least: int = 1, most: int = _MOST) -> int
 
 
 def _vocabulary(
-    settings: dict, folder: Path, file: str, key: str
+    settings: Json, folder: Path, file: str, key: str
 ) -> tuple[list[str], list[int]]:
     """Return the pieces of a file by our ids, and the row of each in Marian."""
     size, ids = _integer(settings, key), _json(folder / file)
@@ -149,7 +150,7 @@ def _vocabulary(
 
 
 def _parameters(
-    folder: Path, model: dict[str, Any], source_rows: list[int], rows: list[int]
+    folder: Path, model: Json, source_rows: list[int], rows: list[int]
 ) -> dict:
     """Read our nested parameters; set `biases` in `model`.
 
@@ -209,7 +210,7 @@ def _parameters(
 
 
 def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    with optional_package("safetensors"):
+    with packages_of("export"):
         import safetensors.numpy
     files = sorted(folder.glob("model*.safetensors"))
     if not files and (folder / "pytorch_model.bin").is_file():
@@ -228,7 +229,7 @@ def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
     return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _json(file: Path) -> Json:
     try:
         values = json.loads(file.read_bytes())
     except ValueError:

@@ -1,6 +1,6 @@
 """The model card of an export for Hugging Face: README.md with YAML front matter."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import parameters
 from jaxformer.models.sequence_model import parameter_count
+from jaxformer.system.errors import packages_of
 
 
 class TextScores(NamedTuple):
@@ -47,10 +48,10 @@ def write_card(
 ) -> None:
     """Write README.md into the folder of an export.
 
-    Raises InputError if the package huggingface_hub is not installed.
+    Raises InputError if huggingface_hub or jinja2 is not installed.
     """
-    with parameters.optional_package("huggingface_hub"):
-        from huggingface_hub import EvalResult, ModelCardData
+    with packages_of("export"):
+        from huggingface_hub import EvalResult, ModelCard, ModelCardData
     datas = {name: part.data for name, part in config.data.parts.items()}
     directions = list(dict.fromkeys(data.direction for data in datas.values()))
     languages = [
@@ -81,60 +82,30 @@ def write_card(
         model_name=f"jaxformer {', '.join(directions)}",
         eval_results=results or None,
     )
-    body = parameters.template("huggingface.md").substitute(
-        directions=", ".join(directions),
-        version=__version__,
-        model=_rows(_properties(config, params)),
-        corpora=_rows(
-            (text_name(data, "train"), data.direction, _count(facts.pairs.get(name)))
-            for name, data in datas.items()
-        ),
-        scores=_scores(facts.scores),
-        tag=f"{config.data.only_tag} ".lstrip(),
-        search=f"a beam search of width {options.beam_size}",
-        alpha=options.alpha,
-        extra_length=options.extra_length,
-        license=facts.license or "Not stated. Ask the author before you use the model.",
-    )
-    text = f"---\n{header.to_yaml()}\n---\n{body}"
-    (folder / "README.md").write_text(text, encoding="utf-8")
-
-
-def _properties(config: Config, params: dict) -> list[tuple[str, str]]:
-    model, training = config.model, config.training
-    tables = [
-        params[name] for name in ("source_embedding", "embedding") if name in params
+    vocabularies = [
+        f"{len(params[name]):,}"
+        for name in ("source_embedding", "embedding")
+        if name in params
     ]
-    sizes = " and ".join(_count(len(table)) for table in tables)
-    return [
-        ("parameters", _count(parameter_count(params))),
-        ("layers", f"{model.encoder_layers} encoder, {model.decoder_layers} decoder"),
-        ("d_model, d_ff", f"{model.d_model}, {model.d_ff}"),
-        ("attention heads", f"{model.num_heads} of size {model.d_k}"),
-        ("vocabulary", f"{sizes} SentencePiece pieces"),
-        ("updates, at most", _count(training.steps)),
-        ("target tokens of an update, at most", _count(training.tokens_per_update)),
-    ]
-
-
-def _count(number: int | None) -> str:
-    return "not recorded" if number is None else f"{number:,}"
-
-
-def _rows(rows: Iterable[tuple[str, ...]]) -> str:
-    escaped = ([cell.replace("|", "\\|") for cell in row] for row in rows)
-    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
-
-
-def _scores(texts: Sequence[TextScores]) -> str:
-    if not texts:
-        return "No score of these parameters is recorded."
-    rows = _rows(
-        (text.name, text.split, _METRICS[metric], f"{value:.2f}", signature)
-        for text in texts
-        for metric, (value, signature) in text.scores.items()
-    )
-    return (
-        "By sacreBLEU, of translations by jaxformer's own search:\n\n"
-        f"| text | split | metric | score | signature |\n|---|---|---|---|---|\n{rows}"
-    )
+    with packages_of("export"):  # jinja2
+        card = ModelCard.from_template(
+            header,
+            template_str=parameters.template("huggingface.md"),
+            directions=", ".join(directions),
+            version=__version__,
+            parameters=parameter_count(params),
+            model=config.model,
+            training=config.training,
+            vocabulary=" and ".join(vocabularies),
+            corpora=[
+                (text_name(data, "train"), data.direction, facts.pairs.get(name))
+                for name, data in datas.items()
+            ],
+            texts=facts.scores,
+            metrics=_METRICS,
+            tag=f"{config.data.only_tag} ".lstrip(),
+            options=options,
+            licence=facts.license
+            or "Not stated. Ask the author before you use the model.",
+        )
+    (folder / "README.md").write_text(f"{card}\n", encoding="utf-8")

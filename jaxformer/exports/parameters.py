@@ -1,21 +1,19 @@
 """Parameters by name, checks and text templates for all export formats."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from string import Template
-from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxformer.config.settings import Section
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import AnyTokenizer
 
 
-def flat(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def flat(params: Mapping) -> dict[str, np.ndarray]:
     """Copy nested parameters to float32 arrays by path, such as "encoder/norm/bias"."""
     named = flatten_dict(params, sep="/").items()
     return {name: np.array(leaf, np.float32) for name, leaf in named}
@@ -24,7 +22,7 @@ def flat(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
 nested = partial(unflatten_dict, sep="/")  # the inverse of `flat`
 
 
-def require_exportable(config: Any) -> None:
+def require_exportable(config: Section) -> None:
     """Raise InputError for a model of another architecture: no format holds it."""
     if config.architecture != "transformer":
         raise InputError(
@@ -33,7 +31,7 @@ def require_exportable(config: Any) -> None:
         )
 
 
-def require_fields(program: str, config: Any, allowed: dict[str, tuple]) -> None:
+def require_fields(program: str, config: Section, allowed: dict[str, tuple]) -> None:
     """Raise InputError unless each named field of `config` has an allowed value."""
     for field, values in allowed.items():
         value = getattr(config, field)
@@ -44,7 +42,7 @@ def require_fields(program: str, config: Any, allowed: dict[str, tuple]) -> None
             )
 
 
-def require_none_left(program: str, left: Mapping[str, Any]) -> None:
+def require_none_left(program: str, left: Mapping[str, object]) -> None:
     """Raise InputError if a parameter is left that the format cannot hold."""
     if left:
         raise InputError(
@@ -63,19 +61,7 @@ def write_tokenizer(folder: Path, tokenizer: AnyTokenizer) -> dict[str, str]:
     return files
 
 
-@contextmanager
-def optional_package(name: str) -> Iterator[None]:
-    """Turn the ImportError of a package of the extra `export` into an InputError."""
-    try:
-        yield
-    except ImportError as error:
-        raise InputError(
-            f"the package {name} is needed ({error}); run: pip install "
-            "'jaxformer[export]'"
-        ) from error
-
-
-def template(name: str) -> Template:
-    """Read a file of `templates/`, with $names to substitute."""
+def template(name: str) -> str:
+    """Read a file of `templates/`."""
     file = resources.files(__package__).joinpath("templates", name)
-    return Template(file.read_text(encoding="utf-8"))
+    return file.read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from jaxformer.grammar.phrases import Draw, Phrase
+from jaxformer.grammar.noun_phrases import Draw, Phrase
 from jaxformer.grammar.sentences import PATTERNS
 from jaxformer.system.errors import InputError
 

@@ -7,9 +7,18 @@ last. `clause` draws parts that suit each other; entries that repeat are likelie
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxformer.grammar import lexicon, phrases
+from jaxformer.grammar import lexicon
 from jaxformer.grammar.lexicon import FINITE, MODALS, VERBS, Verb
-from jaxformer.grammar.phrases import NOTHING, PHRASES, Draw, Phrase, words
+from jaxformer.grammar.noun_phrases import (
+    NOTHING,
+    PHRASES,
+    Draw,
+    Phrase,
+    join,
+    prepositional,
+    tags_of,
+    words,
+)
 
 TENSES_OF = lexicon.read_table("tenses")
 TENSES = TENSES_OF["any"]
@@ -47,7 +56,7 @@ class Clause(NamedTuple):
         "statement", "inverted" (after a part that German puts first), "question",
         "final" (a subordinate clause) or "infinitive" (to open the door).
         """
-        tags = phrases.tags_of(
+        tags = tags_of(
             verb_second=order == "inverted",
             verb_final=order == "final",
             infinitive_clause=order == "infinitive",
@@ -58,7 +67,7 @@ class Clause(NamedTuple):
         )
         parts = (self.subject, self.early, self.object, self.tail)
         forms = {"english": self._english(order), "german": self._german(order)}
-        return phrases.join(Phrase("", "", tags), *parts)._replace(**forms)
+        return join(Phrase("", "", tags), *parts)._replace(**forms)
 
     def _english(self, order: str) -> str:
         subject, often = self.subject.english, self.frequency.english
@@ -126,7 +135,7 @@ def _complements(draw: Draw, verb: Verb, subject: Phrase) -> dict[str, Phrase]:
     noun = draw.noun(*verb.objects)
     if verb.preposition:
         about = draw.phrase(noun, case, "definite", verb=name)
-        return {"tail": phrases.prepositional(Phrase("", verb.preposition), about)}
+        return {"tail": prepositional(Phrase("", verb.preposition), about)}
     is_ditransitive = governs == "ditransitive"
     pronouns = PHRASES["dative" if is_ditransitive else case]
     # The first three would be reflexive after "I", "you" and "we".

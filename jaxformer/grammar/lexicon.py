@@ -9,7 +9,7 @@ from collections.abc import Callable
 from configparser import ConfigParser
 from importlib.resources import files
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 CASES = ("nominative", "accusative", "dative", "genitive")
 INSEPARABLE = ("be", "ge", "ver", "er", "zer", "ent")
@@ -47,7 +47,7 @@ class Verb(NamedTuple):
 
 
 def read_table(
-    table: str, read: Callable[[str, str], Any] = lambda entry, _: entry
+    table: str, read: Callable[[str, str], object] = lambda entry, _: entry
 ) -> dict[str, list]:
     """Return the entries of every row; `read` gets an entry and the name of its row."""
     rows: dict[str, list] = {}

@@ -2,7 +2,7 @@
 
 from jaxformer.grammar.clauses import ACTIONS, TIMES, clause
 from jaxformer.grammar.lexicon import ENDINGS, VERBS, Verb, read_table
-from jaxformer.grammar.phrases import NOTHING, PHRASES, Draw, Phrase, join, word
+from jaxformer.grammar.noun_phrases import NOTHING, PHRASES, Draw, Phrase, join, word
 
 STOP, ASK = word(".", "."), word("?", "?", "question")
 COMMA, GERMAN_COMMA = word(",", ","), word("", ",")

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from jaxformer.inspection.text_findings import Described
 from jaxformer.tokens import SIDES
 
 SHOWN = 5  # examples of each finding; the JSON has more
@@ -39,7 +39,7 @@ KINDS = {
 }
 
 
-def warnings(corpus: dict[str, Any], *, deduplicate: bool) -> list[str]:
+def warnings(corpus: Described, *, deduplicate: bool) -> list[str]:
     """Return the findings to act on, a line each.
 
     `deduplicate` says whether preparing drops repeated pairs of train.
@@ -58,7 +58,7 @@ def warnings(corpus: dict[str, Any], *, deduplicate: bool) -> list[str]:
     return found
 
 
-def describe(corpus: dict[str, Any], found: Sequence[str]) -> str:
+def describe(corpus: Described, found: Sequence[str]) -> str:
     """Return the report for a terminal: the warnings `found`, then the sections."""
     reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
     summary = [
@@ -73,7 +73,7 @@ def describe(corpus: dict[str, Any], found: Sequence[str]) -> str:
     )
 
 
-def sections(corpus: dict[str, Any]) -> dict[str, list[str]]:
+def sections(corpus: Described) -> dict[str, list[str]]:
     """Return lines of a table of lengths, and of the findings with their examples."""
     return {
         "lengths": list(_describe_lengths(corpus["splits"])),
@@ -81,7 +81,7 @@ def sections(corpus: dict[str, Any]) -> dict[str, list[str]]:
     }
 
 
-def _describe_findings(corpus: dict[str, Any]) -> Iterator[str]:
+def _describe_findings(corpus: Described) -> Iterator[str]:
     for kind, finding, _, title in _findings(corpus):
         yield f"{title}:"
         labels = list(finding["labels"].items())[:SHOWN]
@@ -104,14 +104,14 @@ def _describe_findings(corpus: dict[str, Any]) -> Iterator[str]:
                 yield _quote(f"  {'':{len(place)}}  ", target)
 
 
-def without_text(corpus: Any) -> Any:
+def without_text(corpus: object) -> object:
     """Return a copy without quotations, for a line of JSON."""
     if isinstance(corpus, dict):
         return {k: without_text(v) for k, v in corpus.items() if k != "text"}
     return [*map(without_text, corpus)] if isinstance(corpus, list) else corpus
 
 
-def _findings(corpus: dict[str, Any]) -> Iterator[tuple[str, dict, int, str]]:
+def _findings(corpus: Described) -> Iterator[tuple[str, dict, int, str]]:
     """Yield kind, finding, pairs of the split, and "train: 3 pairs of 10 with ..."."""
     for kind, (words, _) in KINDS.items():
         for name, split in corpus["splits"].items():
@@ -126,7 +126,7 @@ def _findings(corpus: dict[str, Any]) -> Iterator[tuple[str, dict, int, str]]:
                 yield kind, finding, split["pairs"], title
 
 
-def _describe_lengths(splits: dict[str, Any]) -> Iterator[str]:
+def _describe_lengths(splits: Described) -> Iterator[str]:
     if not splits:
         return
     width = max(6, *(len(name) + 1 for name in splits))
@@ -159,7 +159,7 @@ def _place(place: Sequence) -> str:
     return f"{Path(file).name}:{line}"
 
 
-def _places(found: dict[str, Any], most: int = SHOWN) -> str:
+def _places(found: Described, most: int = SHOWN) -> str:
     """Return the first places, as in "a.en:4, :501 and 3 more"."""
     shown, before = [], None
     for file, line in [example["place"] for example in found["examples"][:most]]:

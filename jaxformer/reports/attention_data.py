@@ -4,13 +4,14 @@ import base64
 import difflib
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.translator import Translator
+from jaxformer.reports.page import Json
 from jaxformer.system.errors import InputError
 
 # The three attentions of section 3.2.3: name, and whose pieces attend to whose (the
@@ -41,7 +42,7 @@ class AttendedSentence(NamedTuple):
     source: str
     alternatives: list[Alternative]
 
-    def packed(self) -> dict[str, Any]:
+    def packed(self) -> Json:
         """Return texts, pieces, scores and packed weights as JSON values."""
         best = self.alternatives[0]
         return {
@@ -60,7 +61,7 @@ class AttendedSentence(NamedTuple):
         }
 
 
-class Matrix(NamedTuple):
+class AttentionMatrix(NamedTuple):
     """One kind of attention in one layer, with pieces that people can read."""
 
     queries: list[str]  # Q pieces
@@ -147,10 +148,12 @@ def sides_of(attention: Attention) -> dict[str, list[str]]:
     return {"sentence": source, "translation": target, "translation so far": inputs}
 
 
-def matrix_of(attention: Attention, kind: str, layer: int) -> Matrix:
+def matrix_of(attention: Attention, kind: str, layer: int) -> AttentionMatrix:
     """Return one kind of attention in one layer, which counts from 1."""
     queries, keys = (sides_of(attention)[KINDS[kind][k]] for k in ("queries", "keys"))
-    return Matrix(queries, keys, np.asarray(getattr(attention, kind)[layer - 1]))
+    return AttentionMatrix(
+        queries, keys, np.asarray(getattr(attention, kind)[layer - 1])
+    )
 
 
 def pack(weights: np.ndarray) -> str:

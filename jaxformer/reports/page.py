@@ -5,22 +5,16 @@ security policy forbids it to load anything, from disk or from any host.
 """
 
 import io
-from pathlib import Path
 from typing import Any
 
-from jaxformer.system.errors import InputError
-from jaxformer.system.files import write_atomically
+from jaxformer.system.errors import packages_of
 
-try:
+with packages_of("report"):
     import altair as alt
     import jinja2
     import vl_convert
-except ImportError as error:
-    raise InputError(
-        f"reports need the package {error.name}, which is not installed; run: "
-        "pip install 'jaxformer[report]'"
-    ) from error
 
+Json = dict[str, Any]  # an object of JSON: data of a page
 # Okabe and Ito's colours without yellow and black, which are lost on white or on black;
 # then paler ones. People with impaired colour vision can tell the first eight apart.
 COLOURS = (
@@ -37,7 +31,7 @@ PAGES = jinja2.Environment(
 )
 
 
-def render(template: str, *, data: Any = None, **values: Any) -> str:
+def render(template: str, *, data: object = None, **values: object) -> str:
     """Return the HTML of a template in `pages/`, which extends base.html.
 
     `data`, JSON values, is `pageData` in the template's script, which makes `specs`:
@@ -47,16 +41,6 @@ def render(template: str, *, data: Any = None, **values: Any) -> str:
     library = vl_convert.javascript_bundle().replace("</script", "<\\/script")
     values |= {"data": data, "colours": COLOURS, "library": library}
     return PAGES.get_template(template).render(values)
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Write a page or picture. Raises InputError if that fails."""
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written: {error.strerror}; choose another file"
-        ) from error
 
 
 def picture(chart: alt.TopLevelMixin, kind: str = "png", *, scale: float = 2) -> bytes:

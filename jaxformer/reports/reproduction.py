@@ -8,7 +8,8 @@ from typing import Any
 
 from jaxformer.evaluation import published
 
-Config = Mapping[str, Mapping[str, Any]]
+Json = dict[str, Any]  # objects of JSON
+Config = Mapping[str, Json]
 
 # Config keys that do not change what a run reproduces.
 IGNORED_KEYS = {
@@ -32,7 +33,7 @@ def changed_values(ours: Config, theirs: Config) -> list[str]:
     ]
 
 
-def differences(row: str, budget: Mapping[str, Any], changed: list[str]) -> list[str]:
+def differences(row: str, budget: Json, changed: list[str]) -> list[str]:
     """Return how our experiment differs from the row's: the budget, then the rest."""
     found = [f"config: {each}" for each in changed] + published.row(row).differs
     if budget["steps"] == budget["published_steps"]:
@@ -44,7 +45,7 @@ def differences(row: str, budget: Mapping[str, Any], changed: list[str]) -> list
     return [f"budget: {_updates(budget)}; {averaged}", *found]
 
 
-def beside_ours(name: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def beside_ours(name: str, results: Mapping[str, Json]) -> Json:
     """Return the published row `name` with our figures; `results` by workdir."""
     row = published.row(name)
     runs = [
@@ -62,7 +63,7 @@ def beside_ours(name: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str
     return {"row": name, **row._asdict(), "figures": figures, "runs": runs}
 
 
-def describe(row: Mapping[str, Any]) -> str:
+def describe(row: Json) -> str:
     """Return a row of `beside_ours` as text for a terminal."""
     lines = [f"{row['row']}  {row['test']}, config {row['config']}"]
     for figure in row["figures"]:
@@ -79,7 +80,7 @@ def describe(row: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _updates(budget: Mapping[str, Any]) -> str:
+def _updates(budget: Json) -> str:
     return (
         f"{budget['steps']:,} of {budget['published_steps']:,} updates "
         f"({100 * budget['share_of_updates']:.3g} %)"

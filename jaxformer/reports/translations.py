@@ -1,7 +1,7 @@
 """Scores, sentences and comparisons of translations for a report."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxformer.config.data import base_language
 from jaxformer.decoding.forced import Attention
@@ -9,13 +9,14 @@ from jaxformer.decoding.parts import split_tag
 from jaxformer.evaluation import significance
 from jaxformer.evaluation.evaluator import Evaluation
 from jaxformer.evaluation.metrics import corpus_scores
+from jaxformer.reports.page import Json
 
 UNSPACED = ("zh", "ja", "th", "lo", "km", "my")  # languages written without spaces
 BUCKET_ENDS = (5, 10, 15, 20, 30, 40, 60, 80, 120, 160, 240, 320)
 MIN_BUCKET = 30  # sentences: scores of fewer are unreliable
 
 
-class Text(NamedTuple):
+class ReportedText(NamedTuple):
     """Sentences to translate, with their reference translations."""
 
     name: str
@@ -24,7 +25,7 @@ class Text(NamedTuple):
     sources: list[str]
     references: list[str]
 
-    def pair(self, at: int) -> dict[str, Any]:
+    def pair(self, at: int) -> Json:
         """Return a pair as the page shows it; `line` counts from 1."""
         source, reference = self.sources[at], self.references[at]
         return {"line": at + 1, "source": source, "reference": reference}
@@ -32,11 +33,11 @@ class Text(NamedTuple):
 
 def describe_translations(
     found: Evaluation,
-    text: Text,
+    text: ReportedText,
     align: Callable[[str, str], Attention | None] | None,
     examples: int,
     tag_of: Callable[[str], str],
-) -> dict[str, Any]:
+) -> Json:
     """Return scores, by_length, and the `examples` worst and best sentences.
 
     `found` has BLEU under every scorer; `align` takes a source and its translation. It
@@ -49,7 +50,7 @@ def describe_translations(
     )
     chrf = significance.sentence_scores(*pair)
 
-    def example(at: int) -> dict[str, Any]:
+    def example(at: int) -> Json:
         translation = found.translations[at]
         alignment = {"source": [], "target": [], "links": []}
         if align and (aligned := align(text.sources[at], translation)):
@@ -99,8 +100,8 @@ def make_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def score_by_length(
-    translations: Sequence[str], text: Text, tag_of: Callable[[str], str]
-) -> list[dict[str, Any]]:
+    translations: Sequence[str], text: ReportedText, tag_of: Callable[[str], str]
+) -> list[Json]:
     """Score the sentences of each bucket of source lengths as a text of its own.
 
     Tags do not count as words.
@@ -123,8 +124,8 @@ def score_by_length(
 
 
 def compare(
-    systems: Mapping[str, Sequence[str]], text: Text, examples: int
-) -> dict[str, list[dict[str, Any]]]:
+    systems: Mapping[str, Sequence[str]], text: ReportedText, examples: int
+) -> dict[str, list[Json]]:
     """Compare the translations of each further system with those of the first one.
 
     Returns significance tests, and the `examples` sentences whose chrF differs most.
@@ -146,7 +147,9 @@ def compare(
     }
 
 
-def _differing(first: Sequence[str], other: Sequence[str], text: Text) -> list[dict]:
+def _differing(
+    first: Sequence[str], other: Sequence[str], text: ReportedText
+) -> list[Json]:
     """Return the sentences whose chrF differs, the largest difference first."""
     sides = [significance.sentence_scores(s, text.references) for s in (first, other)]
     found = [

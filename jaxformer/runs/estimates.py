@@ -94,7 +94,8 @@ def describe_corpora(checked: Run, sizes: dict[str, int]) -> list[str]:
 
 def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str, Any]:
     """Log the model's parameters and what an update consists of; return figures."""
-    setup, train = make_training_setup(checked), prepared.report["train"]
+    setup = make_training_setup(checked.config, checked.model)
+    train = prepared.report["train"]
     dropped = ", ".join(f"{n:,} {why}" for why, n in train["dropped"].items() if n)
     params = abstract_state(setup.mesh, setup.init).params
     parts = parameters_by_part(params)
@@ -153,7 +154,7 @@ def report_memory(checked: Run, plan: Plan) -> int | None:
     devices = jax.devices()
     logger.info("memory      %d x %s", len(devices), devices[0].device_kind)
     memory = step_memory(
-        make_training_setup(checked),
+        make_training_setup(checked.config, checked.model),
         largest_shape(checked.model, plan),
         accumulate=plan.microbatches_per_update > 1,
     )
@@ -182,7 +183,7 @@ def search_microbatch(
     flags = f"--config.training.rematerialise={rematerialise}"
     logger.info("search      %s", flags)
     found = largest_microbatch(
-        make_training_setup(checked._replace(model=model)),
+        make_training_setup(checked.config, model),
         largest_shape(model, plan),
         budget,
         unit=config.batches.row_multiple,

@@ -164,19 +164,19 @@ class TrainingSetup(NamedTuple):
 
 
 def make_training_setup(
-    run: Run, devices: Sequence[jax.Device] | None = None
+    config: Config, model: Model, devices: Sequence[jax.Device] | None = None
 ) -> TrainingSetup:
     """Build the objects of the sections `mesh`, `optimizer` and `training`.
 
     `devices` None means all.
     """
-    training = run.config.training
-    sizes = {"d_model": run.model.d_model, "steps": training.steps}
-    optimizer, schedule = make_optimizer(run.config.optimizer, **sizes)
-    init = functools.partial(init_state, run.model, optimizer, training)
-    mesh = make_mesh(**vars(run.config.mesh), devices=devices)
+    training = config.training
+    sizes = {"d_model": model.d_model, "steps": training.steps}
+    optimizer, schedule = make_optimizer(config.optimizer, **sizes)
+    init = functools.partial(init_state, model, optimizer, training)
+    mesh = make_mesh(**vars(config.mesh), devices=devices)
     shardings = state_shardings(mesh, init)
-    train_step = TrainStep(run.model, optimizer, training, shardings)
+    train_step = TrainStep(model, optimizer, training, shardings)
     return TrainingSetup(mesh, init, train_step, schedule)
 
 

@@ -49,7 +49,8 @@ class Job:
 
     def __init__(self, run: Run, prepared: PreparedCorpus, stop: StopRequests) -> None:
         self.run, self.prepared, self.stop = run, prepared, stop
-        self.setup, self.plan = make_training_setup(run), plan_training(run, prepared)
+        self.setup = make_training_setup(run.config, run.model)
+        self.plan = plan_training(run, prepared)
         warn_of_update_size(run, self.plan)
         self.evaluators = make_dev_evaluators(run, prepared, stop.check)
 

@@ -8,7 +8,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from jaxformer.serving.batching import (
 )
 from jaxformer.system.errors import InputError
 
+Json = dict[str, Any]  # an object of JSON
 PAGES = ("/", "page.html"), ("/page.css", "page.css"), ("/page.js", "page.js")
 POLICY = b"default-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
 HEADERS = (
@@ -56,7 +57,7 @@ class Api:
     def __init__(
         self,
         batcher: Batcher,
-        about: dict[str, Any],
+        about: Json,
         *,
         hosts: Collection[str],
         examples: Sequence[str],
@@ -166,8 +167,8 @@ class Api:
         return bytes(body)
 
     async def _result(
-        self, request: Request, size: int, queue: Callable[..., Future], *given: Any
-    ) -> Any:
+        self, request: Request, size: int, queue: Callable[..., Future], *given: object
+    ) -> object:
         """Call `queue` in a thread, which tokenises, and await the future it returns.
 
         Large bodies of `size` bytes are tokenised one at a time, so that small ones
@@ -177,7 +178,7 @@ class Api:
         is_large = size > BYTES_PER_PIECE * SMALL_REQUEST
         queued = self._tokenising[is_large].submit(queue, *given)
 
-        async def answer() -> Any:
+        async def answer() -> object:
             return await asyncio.wrap_future(await asyncio.wrap_future(queued))
 
         timeout, first = self._limits.request_timeout, asyncio.FIRST_COMPLETED
@@ -206,7 +207,7 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
+def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> Json:
     """Return the best hypothesis; with n_best above 1 it has a list of the n best."""
     finite = (each for each in hypotheses[:n_best] if math.isfinite(each.score))
     found = [each.summary() for each in finite]  # a search may find fewer
@@ -215,7 +216,9 @@ def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> dict[str, Any]:
     return found[0] if n_best == 1 else {**found[0], "n_best": found}
 
 
-def _error(status: int, sentence: str, headers: Any = None) -> Response:
+def _error(
+    status: int, sentence: str, headers: Mapping[str, str] | None = None
+) -> Response:
     return JSONResponse({"error": sentence}, status, headers)
 
 
@@ -265,7 +268,7 @@ def read_attention(body: bytes) -> tuple[str, str]:
     return values["source"], values["target"]
 
 
-def _read_object(body: bytes, keys: Collection[str]) -> dict[str, Any]:
+def _read_object(body: bytes, keys: Collection[str]) -> Json:
     try:
         values = json.loads(body.decode())
         json.dumps(values, ensure_ascii=False).encode()  # refuses lone surrogates
@@ -278,14 +281,14 @@ def _read_object(body: bytes, keys: Collection[str]) -> dict[str, Any]:
     return values
 
 
-def _are_lists_of_strings(given: Any) -> bool:
+def _are_lists_of_strings(given: object) -> bool:
     return isinstance(given, list) and all(
         isinstance(each, list) and all(isinstance(phrase, str) for phrase in each)
         for each in given
     )
 
 
-def _strings(values: dict[str, Any], name: str) -> list[str]:
+def _strings(values: Json, name: str) -> list[str]:
     given = values.get(name)
     strings = given if isinstance(given, list) else [given]
     if not all(isinstance(string, str) for string in strings):

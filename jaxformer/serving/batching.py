@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.request_queue import SMALL_REQUEST, RequestQueue
@@ -234,7 +234,7 @@ class Batcher(threading.Thread):
         self.metrics.tokens.inc(sum(hypotheses[0].tokens for hypotheses in found))
         self._end(future, future.set_result, found)
 
-    def _end(self, future: Future, set_value: Callable, value: Any) -> None:
+    def _end(self, future: Future, set_value: Callable, value: object) -> None:
         self._begun.pop(future, None)
         with suppress(InvalidStateError):  # stopped, or cancelled
             set_value(value)

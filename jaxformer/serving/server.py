@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Collection, Sequence
 from types import FrameType
-from typing import Any
 
 import h11
 import uvicorn
@@ -40,7 +39,7 @@ def listen(host: str, port: int) -> socket.socket:
 class _StrictConnection(h11.Connection):
     """Refuses heads that a proxy in front of the server may read otherwise than h11."""
 
-    def next_event(self) -> Any:
+    def next_event(self) -> object:
         """Return the next event. Raises RemoteProtocolError, which ends it."""
         is_head = self.their_state is h11.IDLE
         before = self.trailing_data[0] if is_head else b""
@@ -59,7 +58,7 @@ class _StrictConnection(h11.Connection):
 
 
 class _Http(H11Protocol):
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *given: object, **named: object) -> None:
         super().__init__(*given, **named)
         self.conn = _StrictConnection(h11.SERVER, 2**16)  # bytes of a head, as uvicorn
 

@@ -2,7 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 EXIT_LOST = 3  # of a connection or another process: the same command may go on
 _SAME_WORD = 0.75  # ratio of difflib, at least
@@ -34,6 +35,18 @@ class StoppedError(BaseException):
 
 class LostConnectionError(InputError):
     """An object store that could not be reached for a while: exit code EXIT_LOST."""
+
+
+@contextmanager
+def packages_of(extra: str) -> Iterator[None]:
+    """Turn the ImportError of a package of an extra of ours into an InputError."""
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(
+            f"the package {error.name or error} is not installed; run: pip install "
+            f"'jaxformer[{extra}]', or -e '.[{extra}]' in a checkout"
+        ) from error
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:

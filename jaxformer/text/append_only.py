@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 REPORT = "report.json"
 _LOCK = ".lock"
 
+Report = dict[str, Any]  # JSON values
+
 
 class GrowingCorpus:
     """Two text files, line by line parallel, and the report of how far they are.
@@ -31,28 +33,20 @@ class GrowingCorpus:
     moment loses at most the block in work.
     """
 
-    def __init__(self, folder: Path, report: dict[str, Any]) -> None:
-        """Open the files, without what an incomplete block has added to them."""
-        self._folder, self.report = folder, report
-        sizes = report["bytes"]
-        with ExitStack() as opened:
-            self._files = [
-                opened.enter_context((folder / name).open("ab")) for name in sizes
-            ]
-            for file, size in zip(self._files, sizes.values(), strict=True):
+    def __init__(self, folder: Path, report: Report) -> None:
+        """Drop what an incomplete block has added to the files."""
+        self.folder, self.report = folder, report
+        paths = {folder / name: size for name, size in report["bytes"].items()}
+        for path, size in paths.items():
+            with path.open("ab") as file:  # made, if it is not there yet
                 if file.tell() < size:
                     raise InputError(
-                        f"{file.name} has {file.tell()} bytes and {REPORT} says "
-                        f"{size}; put a copy back, or remove {folder} to begin anew"
+                        f"{path} has {file.tell()} bytes and {REPORT} says {size}; put "
+                        f"a copy back, or remove {folder} to begin anew"
                     )
-            for file, size in zip(self._files, sizes.values(), strict=True):
-                if file.tell() > size:
-                    file.truncate(size)
-            self._opened = opened.pop_all()
-
-    def close(self) -> None:
-        """Close the files."""
-        self._opened.close()
+        for path, size in paths.items():
+            if path.stat().st_size > size:
+                os.truncate(path, size)
 
     def append(
         self, lines: int, sides: Sequence[Sequence[str]], dropped: Mapping[str, int]
@@ -62,23 +56,26 @@ class GrowingCorpus:
         Raises OSError, such as that of a full disk.
         """
         report = self.report
-        for file, side in zip(self._files, sides, strict=True):
+        sizes = {}
+        for name, side in zip(report["bytes"], sides, strict=True):
+            path = self.folder / name
             try:
-                file.writelines(f"{line}\n".encode() for line in side)
-                file.flush()
-                os.fsync(file.fileno())
+                with path.open("ab") as file:
+                    file.writelines(f"{line}\n".encode() for line in side)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    sizes[name] = file.tell()
             except OSError as error:
-                raise OSError(error.errno, error.strerror, file.name) from None
-        sizes = [file.tell() for file in self._files]
+                raise OSError(error.errno, error.strerror, str(path)) from None
         self.report = report | {
             "lines": report["lines"] + lines,
             "kept": report["kept"] + len(sides[0]),
             "dropped": {
                 why: n + dropped.get(why, 0) for why, n in report["dropped"].items()
             },
-            "bytes": dict(zip(report["bytes"], sizes, strict=True)),
+            "bytes": sizes,
         }
-        _write(self._folder, self.report)
+        _write(self.folder, self.report)
 
 
 @contextmanager
@@ -88,7 +85,7 @@ def grow_corpus(
     *,
     lines: int,
     reasons: Sequence[str],
-    made_with: Mapping[str, Any],
+    made_with: Mapping[str, object],
 ) -> Iterator[GrowingCorpus]:
     """Begin or continue the text in a folder, and own the folder in the block.
 
@@ -109,28 +106,31 @@ def grow_corpus(
                 "made_with": dict(made_with),
             }  # fmt: skip
             _write(folder, before)
-        _require_same(folder, before["made_with"], made_with)
+        old = before["made_with"]
+        for key in {**old, **made_with}:
+            if old.get(key) != made_with.get(key):
+                raise InputError(
+                    f"{folder} was begun with {key}={old.get(key)!r}, and this command "
+                    f"has {made_with.get(key)!r}; repeat the first command, or choose "
+                    "a new folder"
+                )
         if done := before["lines"]:
             how = "complete" if done == lines else "continued"
             logger.info("%s: %s, %d of %d lines are done", folder, how, done, lines)
-        corpus = GrowingCorpus(folder, before)
-        try:
-            yield corpus
-        finally:
-            corpus.close()
+        yield GrowingCorpus(folder, before)
 
 
-def _write(folder: Path, report: dict[str, Any]) -> None:
+def _write(folder: Path, report: Report) -> None:
     signed = {**report, "sha256": _hash(report)}
     text = json.dumps(signed, indent=2, ensure_ascii=False)
     write_atomically(folder / REPORT, f"{text}\n")
 
 
-def _hash(report: dict[str, Any]) -> str:
+def _hash(report: Report) -> str:
     return sha256(json.dumps(report, sort_keys=True).encode()).hexdigest()
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
+def _read(folder: Path) -> Report | None:
     """Read the report of a folder; None if the folder is absent or has none yet."""
     if not folder.exists():
         return None
@@ -147,15 +147,3 @@ def _read(folder: Path) -> dict[str, Any] | None:
         f"{folder} exists already and holds no corpus of this command, or a damaged "
         f"{REPORT}; choose a new folder"
     )
-
-
-def _require_same(
-    folder: Path, before: Mapping[str, Any], given: Mapping[str, Any]
-) -> None:
-    for key in {**before, **given}:
-        old, new = before.get(key), given.get(key)
-        if old != new:
-            raise InputError(
-                f"{folder} was begun with {key}={old!r}, and this command has "
-                f"{new!r}; repeat the first command, or choose a new folder"
-            )

@@ -5,14 +5,14 @@ Web text holds blank sides, whole paragraphs and pairs that do not translate eac
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.config.data import DataConfig
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import Pair
-from jaxformer.text.tokenizer import Tokenizer, tokenizer_of
+from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.tokens import UNK
 
 REASONS = ("empty", "too_long", "ratio", "duplicate")
@@ -43,7 +43,7 @@ class CorpusReport:
     target: SideReport = field(default_factory=SideReport)
 
     @staticmethod
-    def of(values: dict[str, Any]) -> "CorpusReport":
+    def of(values: dict) -> "CorpusReport":
         """Return the report of which `values` is `asdict`."""
         sides = {side: SideReport(**values[side]) for side in ("source", "target")}
         return CorpusReport(**values | sides)
@@ -69,7 +69,7 @@ class CorpusReport:
 
 @lru_cache(1)
 def _tokenizer(content: bytes, threads: int) -> Tokenizer:
-    tokenizer = tokenizer_of(content)
+    tokenizer = Tokenizer(content)
     for side in tokenizer.sides:
         side.threads = threads
     return tokenizer

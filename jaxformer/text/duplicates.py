@@ -7,7 +7,7 @@ different pairs, two share a hash with probability 1e-22.
 
 import shutil
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,18 +33,10 @@ class PairHashes:
     def __init__(self, folder: Path) -> None:
         self.pairs = 0  # that were added
         folder.mkdir()
-        self._folder = folder
-        with ExitStack() as opened:
-            paths = [folder / f"{part:02}" for part in range(_PARTS)]
-            self._files = [opened.enter_context(path.open("w+b")) for path in paths]
-            self._opened = opened.pop_all()
-
-    def close(self) -> None:
-        """Remove the files."""
-        try:
-            self._opened.close()
-        finally:
-            shutil.rmtree(self._folder)
+        self._files = [folder / f"{part:02}" for part in range(_PARTS)]
+        for file in self._files:
+            file.touch()
+        self.close = partial(shutil.rmtree, folder)
 
     def add(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Add pairs of a text, in its order."""
@@ -57,14 +49,14 @@ class PairHashes:
         entries = entries[np.argsort(part, kind="stable")]
         edges = np.cumsum(np.bincount(part, minlength=_PARTS))
         for file, own in zip(self._files, np.split(entries, edges[:-1]), strict=True):
-            file.write(own.tobytes())
+            with file.open("ab") as opened:
+                opened.write(own.tobytes())
 
     def repeated(self) -> np.ndarray:
         """Return whether each pair occurred before: bool [pairs]."""
         found = np.zeros(self.pairs, bool)
         for file in self._files:
-            file.seek(0)
-            entries = np.frombuffer(file.read(), _ENTRY)
+            entries = np.fromfile(file, _ENTRY)
             # Stable, so that the first occurrence of a pair stays the first.
             entries = entries[np.lexsort((entries["low"], entries["high"]))]
             is_same = entries["high"][1:] == entries["high"][:-1]

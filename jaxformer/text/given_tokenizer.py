@@ -66,25 +66,25 @@ def require_usable(tokenizer: Tokenizer, path: Path, vocab_size: int) -> None:
 
     A SentencePiece model needs the reserved ids and must not change any character.
     """
-    for side in tokenizer.sides:
-        _require_usable(side, path, vocab_size)
-
-
-def _require_usable(side: Tokenizer, path: Path, vocab_size: int) -> None:
-    size, processor = side.vocab_size, side._processor
-    ids = [getattr(processor, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
     text = normalise(" ".join(filter(str.isprintable, map(chr, range(0x110000)))))
-    if size > vocab_size:
-        fault = f"it has {size} ids, more than data.vocab_size={vocab_size}"
-        remedy = f"set data.vocab_size={size}"
-    elif ids != [PAD, UNK, BOS, EOS]:
-        fault = f"its ids of PAD, UNK, BOS and EOS are {ids}"
-        remedy = "train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
-    elif processor.normalize(text) != "▁" + text.replace(" ", "▁"):
-        fault = "it changes characters or the spaces between words"
-        remedy = (
-            "train it with --normalization_rule_name=identity --add_dummy_prefix=true"
+    for side in tokenizer.sides:
+        size, processor = len(side.pieces), side.processor
+        names = ("pad", "unk", "bos", "eos")
+        ids = [getattr(processor, f"{name}_id")() for name in names]
+        if size > vocab_size:
+            fault = f"it has {size} ids, more than data.vocab_size={vocab_size}"
+            remedy = f"set data.vocab_size={size}"
+        elif ids != [PAD, UNK, BOS, EOS]:
+            fault = f"its ids of PAD, UNK, BOS and EOS are {ids}"
+            remedy = "train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
+        elif processor.normalize(text) != "▁" + text.replace(" ", "▁"):
+            fault = "it changes characters or the spaces between words"
+            remedy = (
+                "train it with --normalization_rule_name=identity "
+                "--add_dummy_prefix=true"
+            )
+        else:
+            continue
+        raise InputError(
+            f"{path} cannot be used: {fault}; {remedy}, or remove the file"
         )
-    else:
-        return
-    raise InputError(f"{path} cannot be used: {fault}; {remedy}, or remove the file")

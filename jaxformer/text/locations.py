@@ -8,7 +8,7 @@ import glob
 import io
 import os
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from jaxformer.remote.object_store import BLOCK, file_system, request
 from jaxformer.system.files import url_of
@@ -17,7 +17,7 @@ from jaxformer.system.files import url_of
 class _Reader(io.RawIOBase):
     """An open file of a store that is read on after a lost connection."""
 
-    def __init__(self, url: str, file: Any) -> None:
+    def __init__(self, url: str, file: BinaryIO) -> None:
         # The finaliser of RawIOBase calls `close`, so that this must not fail.
         self._url, self._file = url, file
 
@@ -33,7 +33,7 @@ class _Reader(io.RawIOBase):
     def tell(self) -> int:
         return self._file.tell()
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: memoryview) -> int:
         found = request(self._url, self._file.read, len(buffer))
         buffer[: len(found)] = found
         return len(found)

@@ -3,15 +3,19 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import file_name
 from jaxformer.text.lines import read_lines
 from jaxformer.text.locations import open_bytes
 
+if TYPE_CHECKING:
+    import pyarrow
+
 Columns = Sequence[str]  # such as ("translation.en", "translation.de")
 _ROWS = 8192  # that are in memory at a time
+LINE_ENDS = str.maketrans("\r\n", "  ")  # a text is one line
 _OUTER = "translation"  # the column that often holds one column for each language
 
 
@@ -30,9 +34,8 @@ def read_json_lines(
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is no JSON: {error}") from None
-        if not columns:
-            columns = _named(record, languages)
-        yield tuple(_text(_inner(record, each, where), each, where) for each in columns)
+        columns = columns or _named(record, languages)
+        yield _pair(record, columns, where)
 
 
 def read_parquet(
@@ -40,30 +43,19 @@ def read_parquet(
 ) -> Iterator[tuple[str, str]]:
     """Stream the pairs of a Parquet file, as `read_json_lines` does."""
     import pyarrow
-    import pyarrow.compute as compute
     import pyarrow.parquet as parquet
 
-    name = file_name(path)
+    name, row = file_name(path), 0
     try:
         with open_bytes(path) as opened, parquet.ParquetFile(opened) as file:
-            schema, row = file.schema_arrow, 0
-            known = {field.name: _describe(field.type) for field in schema}
+            known = {field.name: _describe(field.type) for field in file.schema_arrow}
             columns = columns or _named(known, languages)
             for each in columns:
                 _inner(known, each, name)
             for batch in file.iter_batches(_ROWS, columns=list(columns)):
-                sides = []
-                for each in columns:
-                    outer, *inner = [each] if each in known else each.split(".")
-                    side = batch.column(outer)
-                    side = compute.struct_field(side, inner) if inner else side
-                    sides.append(side.to_pylist())
-                for pair in zip(*sides, strict=True):
+                for record in batch.to_pylist():
                     row += 1
-                    named = zip(pair, columns, strict=True)
-                    yield tuple(
-                        _text(*each, f"{file_name(path)}, row {row}") for each in named
-                    )
+                    yield _pair(record, columns, f"{name}, row {row}")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{name}: a text after row {row} is not UTF-8: {error}"
@@ -75,7 +67,7 @@ def read_parquet(
         raise InputError(f"{name} is empty")
 
 
-def _describe(kind: Any) -> Any:
+def _describe(kind: "pyarrow.DataType") -> str | dict:
     """Return the columns within a struct by name, and the name of any other type."""
     import pyarrow
 
@@ -84,13 +76,14 @@ def _describe(kind: Any) -> Any:
     return {field.name: _describe(field.type) for field in kind}
 
 
-def _named(record: Any, languages: Columns) -> Columns:
+def _named(record: object, languages: Columns) -> Columns:
     """Return the columns that are named as the languages."""
     is_inner = isinstance(record, dict) and isinstance(record.get(_OUTER), dict)
     return [f"{_OUTER}.{each}" if is_inner else each for each in languages]
 
 
-def _inner(record: Any, column: str, where: str) -> Any:
+def _inner(record: object, column: str, where: str) -> object:
+    """Return a record's value at a column, or None if an object above it is null."""
     found = record
     is_outer = isinstance(record, dict) and column in record
     for key in [column] if is_outer else column.split("."):
@@ -106,7 +99,7 @@ def _inner(record: Any, column: str, where: str) -> Any:
     return found
 
 
-def _paths(record: Any, before: str = "") -> list[str]:
+def _paths(record: object, before: str = "") -> list[str]:
     if not isinstance(record, dict):
         return [before] if before else []
     return [
@@ -116,14 +109,22 @@ def _paths(record: Any, before: str = "") -> list[str]:
     ]
 
 
-def _text(value: Any, column: str, where: str) -> str:
-    """Return a text as one line."""
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InputError(f"{where}: column {column} is {value!r:.50}; it must be text")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{where}: column {column} is not Unicode: {error}") from None
-    return value.replace("\r", " ").replace("\n", " ")
+def _pair(record: object, columns: Columns, where: str) -> tuple[str, ...]:
+    """Return the texts of a record's columns, each as one line."""
+    texts = []
+    for column in columns:
+        text = _inner(record, column, where)
+        if text is None:
+            text = ""
+        if not isinstance(text, str):
+            raise InputError(
+                f"{where}: column {column} is {text!r:.50}; it must be text"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{where}: column {column} is not Unicode: {error}"
+            ) from None
+        texts.append(text.translate(LINE_ENDS))
+    return tuple(texts)

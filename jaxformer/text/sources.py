@@ -22,7 +22,7 @@ CHUNK = 2**13  # pairs that a process has in memory at a time
 SHARD = 2**17  # pairs of a shard, those that are dropped included
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """A file, two parallel files, or a split that is not stored as text files."""
 
     source: str  # name of the file, or of the corpus and its split
@@ -60,7 +60,7 @@ def read_split(config: DataConfig, split: str) -> tuple[list[str], list[str]]:
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
-def read_parts(config: DataConfig, split: str) -> list[Part]:
+def read_parts(config: DataConfig, split: str) -> list[TextPart]:
     """List the parts whose pairs `read_pairs` streams, without tags. Raises alike."""
     kind, _, name = config.corpus.partition(":")
     if split not in SPLITS and (kind, split) != ("builtin", "unseen"):
@@ -74,26 +74,18 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
     match kind, name:
         case "builtin", "grammar":
             label = f"{config.corpus} {split}"
-            return [Part(label, label, _read_grammar(config, split))]
+            return [TextPart(label, label, _read_grammar(config, split))]
         case "tfds", _ if name:
             label = f"{config.corpus} {setting(split)}"
-            return [Part(label, label, read_tfds(config, name, setting(split)))]
-        case (("jsonl" | "parquet"), ""):
-            read = read_json_lines if kind == "jsonl" else read_parquet
+            return [TextPart(label, label, read_tfds(config, name, setting(split)))]
+        case (("tsv" | "jsonl" | "parquet"), ""):
+            readers = {"jsonl": read_json_lines, "parquet": read_parquet}
+            read, columns = readers.get(kind, _read_tsv), config.columns
             languages = config.source_language, config.target_language
+            names = ((path, file_name(path)) for path in _find(setting(split)))
             return [
-                Part(
-                    file_name(path),
-                    file_name(path),
-                    read(path, config.columns, languages),
-                    (path,),
-                )
-                for path in _find(setting(split))
-            ]
-        case "tsv", "":
-            return [
-                Part(file_name(path), file_name(path), _read_tsv(path), (path,))
-                for path in _find(setting(split))
+                TextPart(name, name, read(path, columns, languages), (path,))
+                for path, name in names
             ]
         case "files", "":
             patterns = [each.strip() for each in setting(split).split(",")]
@@ -121,7 +113,7 @@ def read_parts(config: DataConfig, split: str) -> list[Part]:
                 "jsonl, parquet, tfds:NAME or builtin:grammar"
             )
     return [
-        Part(*map(file_name, pair), _read_parallel(*pair), pair)
+        TextPart(*map(file_name, pair), _read_parallel(*pair), pair)
         for pair in zip(sources, targets, strict=True)
     ]
 
@@ -133,12 +125,11 @@ def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
         counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
         raise InputError(
             f"{file_name(source)} has {counts[0]} lines but {file_name(target)} has "
-            f"{counts[1]}: "
-            "line N of one must translate line N of the other"
+            f"{counts[1]}: line N of one must translate line N of the other"
         ) from None
 
 
-def _read_tsv(path: Path) -> Iterator[Pair]:
+def _read_tsv(path: Path, *_: Sequence[str]) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(path), start=1):
         source, tab, rest = line.partition("\t")
         if not tab:

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout, suppress
 from http.client import HTTPException
-from typing import Any
 
 from jaxformer.config.data import DataConfig
 from jaxformer.system.errors import InputError
+from jaxformer.text.records import LINE_ENDS
 
 _PROBE_SECONDS = 3.0
 _BATCH = 1024  # pairs converted to Python objects at a time
-_LINE_ENDS = str.maketrans("\r\n", "  ")
 
 
 def read_tfds(config: DataConfig, name: str, split: str) -> Iterator[tuple[str, str]]:
@@ -48,7 +47,7 @@ def read_tfds(config: DataConfig, name: str, split: str) -> Iterator[tuple[str, 
 
 
 def _stream(
-    builder: Any, split: str, languages: tuple[str, str]
+    builder: object, split: str, languages: tuple[str, str]
 ) -> Iterator[tuple[str, str]]:
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -63,8 +62,8 @@ def _stream(
         for batch in tfds.as_numpy(batches):
             for pair in zip(*(batch[language] for language in languages), strict=True):
                 number += 1
-                # Some sets have line ends within a sentence, which here is one line.
-                source, target = (text.decode().translate(_LINE_ENDS) for text in pair)
+                # Some sets have line ends within a sentence.
+                source, target = (text.decode().translate(LINE_ENDS) for text in pair)
                 yield source, target
     except (UnicodeDecodeError, tf.errors.OpError) as error:
         where = "" if isinstance(error, UnicodeDecodeError) else "what is after "
@@ -75,7 +74,7 @@ def _stream(
         ) from None
 
 
-def open_builder(name: str, folder: str, *, beam_options: Any = None) -> Any:
+def open_builder(name: str, folder: str, *, beam_options: object = None) -> object:
     """Return the TFDS builder with its data in a folder, "" for TFDS's own.
 
     `beam_options` are Beam's, for the sets that it prepares.

@@ -1,7 +1,7 @@
 """Convert sentences to ids and back with a SentencePiece vocabulary.
 
-Source and target share the vocabulary (section 5.1). A `PairTokenizer` has a
-SentencePiece model for each language.
+Source and target share the vocabulary (section 5.1), or have a SentencePiece model
+each.
 
 SentencePiece's own NFKC rules are off: they rewrite "½", "H₂O", "…" and full-width
 punctuation. If all characters of a text are in the vocabulary, decode(encode(text)) is
@@ -35,23 +35,96 @@ _VOCABULARIES = ("vocabulary.json", "target_vocabulary.json")
 _LANGUAGE = re.compile(f"({TAG})?")
 
 
-class Tokenizer:
-    """A trained vocabulary; implements `jaxformer.tokens.AnyTokenizer`."""
+class SentencePieceModel:
+    """A SentencePiece model, which splits the text of one language or of both.
 
-    is_shared = True  # whether source and target ids mean the same pieces
-    renumbers = False
+    With `pieces`, those of an imported model, ids are places in this list instead of
+    the SentencePiece model's own. Then a piece that is not in the list is UNK.
+    """
+
     threads = -1  # that encode several sentences; -1: one for each core
 
-    def __init__(self, model: bytes):
-        """Use the bytes of a SentencePiece model; RuntimeError if they are not one."""
+    def __init__(self, model: bytes, pieces: list[str] | None = None):
+        """Use the bytes of a model; RuntimeError if they are not one."""
         if not model:  # SentencePiece would take them
             raise RuntimeError("it is empty")
-        self._processor = SentencePieceProcessor(model_proto=model)
-        self.source_model = self.target_model = self.content = model
-        self.hash = hashlib.sha256(model).hexdigest()
-        self.vocab_size = self.source_vocab_size = len(self._processor)
-        ids = list(range(self.vocab_size))
-        self._pieces: list[str] = self._processor.id_to_piece(ids)
+        self.model = model
+        self.processor = SentencePieceProcessor(model_proto=model)
+        ids = list(range(len(self.processor)))
+        self.pieces = pieces or self.processor.id_to_piece(ids)
+        self._ids = pieces and {p: i for i, p in enumerate(pieces) if i >= _RESERVED}
+
+    def language_code(self, text: str) -> str:
+        """Return the tag, a piece such as ">>fra<<", that begins a text, or ""."""
+        code = _LANGUAGE.match(text)[0]
+        return code if code in self._codes else ""
+
+    @cached_property
+    def _codes(self) -> dict[str, int]:
+        pieces = enumerate(self.pieces)
+        return {piece: i for i, piece in pieces if re.fullmatch(TAG, piece)}
+
+    def encode(self, sentences: Sequence[str], *, tagged: bool) -> list[list[int]]:
+        """Return the ids of each sentence, EOS last; `tagged` ones may have a tag."""
+        texts = [normalise(sentence) for sentence in sentences]
+        if not (tagged and self._codes):
+            return self._encode(texts)
+        codes = list(map(self.language_code, texts))
+        plain = map(str.lstrip, map(str.removeprefix, texts, codes))
+        found = self._encode(list(plain))
+        return [
+            [self._codes[code], *ids] if code else ids
+            for code, ids in zip(codes, found, strict=True)
+        ]
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        encode, ids = self.processor.encode, self._ids
+        if ids:
+            found = encode(texts, out_type=str, num_threads=self.threads)
+            return [[*(ids.get(each, UNK) for each in row), EOS] for row in found]
+        if len(texts) == 1:  # a pool of threads takes ten times as long
+            return [encode(texts[0], add_eos=True)]
+        return encode(texts, add_eos=True, num_threads=self.threads)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text up to the first EOS, on one line; UNK becomes "⁇"."""
+        before_eos = takewhile(EOS.__ne__, map(int, ids))
+        found = [token for token in before_eos if token not in (PAD, BOS)]
+        if self._ids:
+            found = [self.pieces[token] for token in found]
+        return normalise(self.processor.decode(found))
+
+
+class Tokenizer:
+    """A trained vocabulary, or two; implements `jaxformer.tokens.AnyTokenizer`.
+
+    `sides` is the one that both languages share, or those of source and target. Ids are
+    those of the SentencePiece models, or of an imported model those of one vocabulary
+    of both languages' pieces or of two.
+    """
+
+    def __init__(self, content: bytes):
+        """Use a SentencePiece model, or what `pack_tokenizer` made.
+
+        Raises RuntimeError, ValueError or KeyError if `content` is damaged.
+        """
+        self.content, self.hash = content, hashlib.sha256(content).hexdigest()
+        self.is_shared, self.renumbers = True, False
+        if content.startswith(_ZIP):
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                models, names = [*map(archive.read, _MODELS)], archive.namelist()
+                files = [archive.read(name) for name in _VOCABULARIES if name in names]
+            pieces = [*map(json.loads, files)] * 2  # one of both sides, or two
+            self.sides = tuple(map(SentencePieceModel, models, pieces or (None, None)))
+            self.is_shared, self.renumbers = len(files) == 1, bool(files)
+        else:
+            self.sides = (SentencePieceModel(content),)
+        self._source, self._target = self.sides[0], self.sides[-1]
+        self.source_model, self.target_model = self._source.model, self._target.model
+        self.source_vocab_size = len(self._source.pieces)
+        self.vocab_size = len(self._target.pieces)
+        self.language_code = self._source.language_code
+        self.decode = self._target.decode
 
     @staticmethod
     def load(path: Path, sha256: str | None = None) -> "Tokenizer":
@@ -67,7 +140,7 @@ class Tokenizer:
                     f"{path} is damaged or not the tokeniser of this run (sha256 "
                     f"{found[:12]} instead of {sha256[:12]}); put the original back"
                 )
-            return tokenizer_of(content)
+            return Tokenizer(content)
         except OSError as error:
             raise InputError(f"the tokenizer {path} cannot be read: {error}") from None
         except (RuntimeError, zipfile.BadZipFile, KeyError, ValueError) as error:
@@ -80,124 +153,24 @@ class Tokenizer:
         """Return the ids of the larger of the two vocabularies."""
         return max(self.vocab_size, self.source_vocab_size)
 
-    @property
-    def sides(self) -> tuple["Tokenizer", ...]:
-        """Return the tokenisers of which this one is made."""
-        return (self,)
-
     def pieces(self) -> list[str]:
         """Return the piece of every target id; "▁" is the space before a word."""
-        return list(self.sides[-1]._pieces)
+        return list(self._target.pieces)
 
     def source_pieces(self) -> list[str]:
         """Return the piece of every source id."""
-        return list(self.sides[0]._pieces)
-
-    def language_code(self, text: str) -> str:
-        """Return the tag, a piece such as ">>fra<<", that begins a source, or ""."""
-        code = _LANGUAGE.match(text)[0]
-        return code if code in self._codes else ""
-
-    @cached_property
-    def _codes(self) -> dict[str, int]:
-        pieces = enumerate(self._pieces)
-        return {piece: i for i, piece in pieces if re.fullmatch(TAG, piece)}
+        return list(self._source.pieces)
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the ids of each source sentence, EOS last; [EOS] for a blank one."""
-        texts = [normalise(sentence) for sentence in sentences]
-        if not self._codes:
-            return self._encode_texts(texts)
-        codes = list(map(self.language_code, texts))
-        plain = map(str.lstrip, map(str.removeprefix, texts, codes))
-        found = self._encode_texts(list(plain))
-        return [
-            [self._codes[code], *ids] if code else ids
-            for code, ids in zip(codes, found, strict=True)
-        ]
+        return self._source.encode(sentences, tagged=True)
 
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each target sentence, EOS last; they have no tags."""
-        return self._encode_texts([normalise(sentence) for sentence in sentences])
+        """Return the ids of each target sentence, EOS last.
 
-    def _encode_texts(self, texts: list[str]) -> list[list[int]]:
-        if len(texts) == 1:  # a pool of threads takes ten times as long
-            return [self._processor.encode(texts[0], add_eos=True)]
-        return self._processor.encode(texts, add_eos=True, num_threads=self.threads)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text up to the first EOS, on one line; UNK becomes "⁇"."""
-        return normalise(self._processor.decode(_text_ids(ids)))
-
-
-class _Renumbered(Tokenizer):
-    """One side of a Marian model: SentencePiece's pieces have a vocabulary's ids.
-
-    A piece outside the vocabulary is UNK.
-    """
-
-    def __init__(self, model: bytes, pieces: list[str]):
-        super().__init__(model)
-        self._pieces, self.vocab_size = pieces, len(pieces)
-        self._ids = {piece: i for i, piece in enumerate(pieces) if i >= _RESERVED}
-
-    def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
-        return self.encode(sentences)  # with a tag, as Transformers does
-
-    def _encode_texts(self, texts: list[str]) -> list[list[int]]:
-        found = self._processor.encode(texts, out_type=str, num_threads=self.threads)
-        return [[*(self._ids.get(each, UNK) for each in row), EOS] for row in found]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        pieces = [self._pieces[token] for token in _text_ids(ids)]
-        return normalise(self._processor.decode(pieces))
-
-
-class PairTokenizer(Tokenizer):
-    """Two SentencePiece models, one a language.
-
-    Ids are those of the models, or of an imported model those of one vocabulary of both
-    languages' pieces or of two.
-    """
-
-    def __init__(self, packed: bytes):
-        """Use what `pack_tokenizer` made; ValueError or KeyError if it is damaged."""
-        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-            models, names = [*map(archive.read, _MODELS)], archive.namelist()
-            files = [archive.read(name) for name in _VOCABULARIES if name in names]
-        self.content, self.hash = packed, hashlib.sha256(packed).hexdigest()
-        self.is_shared, self.renumbers = len(files) == 1, bool(files)
-        if files:  # one of both sides, or two
-            vocabularies = [*map(json.loads, files)]
-            self._source, self._target = map(_Renumbered, models, vocabularies * 2)
-        else:
-            self._source, self._target = map(Tokenizer, models)
-        self.source_model, self.target_model = models
-        self.vocab_size = self._target.vocab_size
-        self.source_vocab_size = self._source.vocab_size
-        self.encode, self.language_code = (
-            self._source.encode,
-            self._source.language_code,
-        )
-        self.encode_target, self.decode = (
-            self._target.encode_target,
-            self._target.decode,
-        )
-
-    @property
-    def sides(self) -> tuple[Tokenizer, ...]:
-        return self._source, self._target
-
-
-def tokenizer_of(content: bytes) -> Tokenizer:
-    """Return the tokeniser with this `content`. Raises for bytes that are no model."""
-    return (PairTokenizer if content.startswith(_ZIP) else Tokenizer)(content)
-
-
-def _text_ids(ids: Sequence[int]) -> list[int]:
-    """Return the ids before the first EOS, without PAD and BOS."""
-    before_eos = takewhile(EOS.__ne__, map(int, ids))
-    return [token for token in before_eos if token not in (PAD, BOS)]
+        Only an imported model's have tags, as in Transformers.
+        """
+        return self._target.encode(sentences, tagged=self.renumbers)
 
 
 def pack_tokenizer(source: bytes, target: bytes, *vocabularies: Sequence[str]) -> bytes:
@@ -209,13 +182,13 @@ def pack_tokenizer(source: bytes, target: bytes, *vocabularies: Sequence[str]) -
     SentencePiece model.
     """
     try:
-        sides = [Tokenizer(model) for model in (source, target)]
+        sides = [SentencePieceModel(model) for model in (source, target)]
     except RuntimeError:
         raise InputError(
             "source.spm or target.spm is not a SentencePiece model"
         ) from None
     is_ours = all(
-        side.pieces() == list(pieces) and side.encode([""]) == [[EOS]]
+        side.pieces == list(pieces) and side.encode([""], tagged=False) == [[EOS]]
         for side, pieces in zip(sides, vocabularies * 2, strict=False)
     )
     if is_ours and source == target and len(vocabularies) == 1:
@@ -232,6 +205,6 @@ def pack_tokenizer(source: bytes, target: bytes, *vocabularies: Sequence[str]) -
     return packed.getvalue()
 
 
-def pair_of(source: bytes, target: bytes) -> PairTokenizer:
+def pair_of(source: bytes, target: bytes) -> Tokenizer:
     """Join two SentencePiece models, whose ids stay as they are."""
-    return PairTokenizer(pack_tokenizer(source, target))
+    return Tokenizer(pack_tokenizer(source, target))

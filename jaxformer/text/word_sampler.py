@@ -10,9 +10,8 @@ sampling in a unigram model (Kudo 2018, section 3.3).
 import math
 import re
 from bisect import bisect
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import accumulate, chain, groupby, pairwise
+from collections.abc import Sequence
+from itertools import accumulate, groupby, pairwise
 from random import Random
 
 from sentencepiece import SentencePieceProcessor
@@ -21,7 +20,6 @@ from jaxformer.tokens import UNK
 
 _UNKNOWN_PENALTY = 10.0  # of SentencePiece, below the least score
 
-Split = Callable[[float, Random], list[str]]
 Lattice = list[tuple[list[int], list[float]]]  # by the end of a piece, see _lattice
 
 
@@ -58,29 +56,26 @@ class WordSampler:
         plain = self._processor.encode(word, out_type=str)
         marked, random = "▁" + word, Random(seed)
         parts = [marked] if self._symbols is None else self._symbols.split(marked)
-        splits = [
-            self._symbol(part) if number % 2 else self._splitter(part, strength)
-            for number, part in enumerate(parts)
+        lattices = [
+            None if self._is_bpe else self._lattice(part, strength) for part in parts
         ]
 
         def sample(strength: float) -> list[int]:
-            pieces = (split(strength, random) for split in splits)
-            return self._to_ids([*chain.from_iterable(pieces)])
+            pieces = []
+            for number, (part, lattice) in enumerate(zip(parts, lattices, strict=True)):
+                if number % 2:  # a symbol
+                    pieces.append(part)
+                elif self._is_bpe:
+                    pieces += self._merge(part, strength, random)
+                else:
+                    pieces += self._sample(part, lattice, random)
+            return self._to_ids(pieces)
 
         usual = self._to_ids(plain)
         is_ours = "".join(plain) == marked
         if not is_ours or (self._is_bpe and sample(0.0) != usual):
             return [usual] * (count + 1)
         return [usual, *(sample(strength) for _ in range(count))]
-
-    def _symbol(self, symbol: str) -> Split:
-        return lambda _strength, _random: [symbol]
-
-    def _splitter(self, text: str, strength: float) -> Split:
-        """Return the function that splits a text without symbols."""
-        if self._is_bpe:
-            return partial(self._merge, text)
-        return partial(self._sample, text, self._lattice(text, strength))
 
     def _to_ids(self, pieces: Sequence[str]) -> list[int]:
         """Return ids; SentencePiece makes neighbouring unknown characters one."""
@@ -106,9 +101,7 @@ class WordSampler:
             at = -max(merges)[1]
             pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
 
-    def _sample(
-        self, text: str, lattice: Lattice, _strength: float, random: Random
-    ) -> list[str]:
+    def _sample(self, text: str, lattice: Lattice, random: Random) -> list[str]:
         """Draw the pieces of a text, the last one first."""
         pieces, end = [], len(text)
         while end:

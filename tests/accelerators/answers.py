@@ -1,15 +1,23 @@
 """Made-up answers of a compiler."""
 
+from collections import Counter
 
-def program(**changes):
-    return {
-        "compile_seconds": 2.0, "arguments": 100, "temporary": 20, "outputs": 3,
-        "parts": [["loss", "forward", 3_000_000], ["loss", "backward", 1_500_000]],
-        "collectives": [["all-reduce", "f32", 2, 50_000_000, 10]],
-        "kernels": {"fusion": 7}, "has_float64": False, **changes,
-    }  # fmt: skip
+from jaxformer.accelerators.estimate import Compiled, Exchange, Memory, ProgramFacts
+
+LOSS = {("loss", "forward"): 3_000_000, ("loss", "backward"): 1_500_000}
+SUMS = {("all-reduce", "f32"): Exchange(2, 50_000_000, 10)}
+
+
+def program(arguments=100, parts=LOSS, collectives=SUMS, kernels=(("fusion", 7),)):
+    memory = Memory(arguments, temporary=20, outputs=3)
+    counts = Counter(parts), collectives, Counter(dict(kernels))
+    return ProgramFacts(sum(memory), memory, 2.0, *counts, has_float64=False)
+
+
+def too_large(needed):
+    return ProgramFacts(needed, Memory(), 0.0, Counter(), {}, Counter(), False)
 
 
 def answer(**programs):
     mesh = {"data": 4, "fsdp": 1, "tensor": 1}
-    return {"mesh": mesh, "shape": [8, 16, 16], "programs": programs}
+    return Compiled(mesh, (8, 16, 16), programs)

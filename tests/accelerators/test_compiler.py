@@ -53,11 +53,9 @@ def figures(sizes):
     shape = (ROWS, LENGTH, LENGTH)
     work = Work(config, V, V, shape, 1, model.flops(*shape), ROWS * LENGTH)
     answer = compile_programs(TOPOLOGY, work, decode=sizes == DATA)
-    decoder = answer.get("decoder")
-    return (
-        estimate(TOPOLOGY, work, answer),
-        decoder and estimate_decoder(TOPOLOGY, decoder),
-    )
+    step = answer.sentences, answer.decoder
+    decoder = answer.decoder and estimate_decoder(TOPOLOGY, *step)
+    return estimate(TOPOLOGY, work, answer), decoder
 
 
 @pytest.mark.parametrize(

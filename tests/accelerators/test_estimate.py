@@ -10,7 +10,7 @@ from jaxformer.accelerators.arrangements import meshes, search
 from jaxformer.accelerators.chips import parse_topology
 from jaxformer.accelerators.estimate import Work, estimate, estimate_decoder
 from jaxformer.runs.config_files import parse_config, read_config_file
-from tests.accelerators.answers import answer, program
+from tests.accelerators.answers import answer, program, too_large
 
 CONFIG = parse_config(read_config_file("wmt_base"))  # 100,000 updates
 ANY_ROWS = replace(CONFIG, batches=replace(CONFIG.batches, row_multiple=1))
@@ -43,7 +43,7 @@ def test_one_program_is_an_update():
 
 
 def test_microbatches_count_each_time_and_the_optimiser_once():
-    step = program(arguments=500, parts=[["optimizer", "", 1_500_000]], collectives=[])
+    step = program(arguments=500, parts={("optimizer", ""): 1_500_000}, collectives={})
     found = answer(microbatch=program(), optimizer=step)
     figures = estimate(V5E, work(microbatches=3), found)
     assert figures["bytes_per_device"] == 523  # of the larger program
@@ -62,7 +62,7 @@ def test_microbatches_count_each_time_and_the_optimiser_once():
 
 
 def test_a_program_that_does_not_fit_says_what_it_needs():
-    figures = estimate(V5E, work(), answer(update={"needed": 20 * 10**9}))
+    figures = estimate(V5E, work(), answer(update=too_large(20 * 10**9)))
     assert (figures["fits"], figures["bytes_per_device"]) == (False, 20 * 10**9)
     assert "estimated_seconds_per_update" not in figures
     assert "does NOT fit: 18.63 GiB of 14.90 GiB" in describe.update(figures, "X")
@@ -95,7 +95,7 @@ def test_a_core_of_a_v4_has_half_of_the_chip():
 
 
 def test_gpus_have_kernels_and_no_time():
-    found = answer(update=program(parts=[]))
+    found = answer(update=program(parts={}))
     figures = estimate(parse_topology("h200:4"), work(), found)
     assert figures["kernels"] == {"fusion": 7}
     assert "estimated_seconds_per_update" not in figures
@@ -103,8 +103,7 @@ def test_gpus_have_kernels_and_no_time():
 
 
 def test_a_step_of_the_decoder_is_compared_with_reading_its_memory():
-    step = {"sentences": 64, **program(arguments=819_000)}
-    figures = estimate_decoder(V5E, step)
+    figures = estimate_decoder(V5E, 64, program(arguments=819_000))
     assert figures["seconds_to_read_memory"] == pytest.approx(1e-6)
     assert figures["estimated_seconds_per_step"] == pytest.approx(0.003)
     assert "64 sentences, beam 4" in describe.decoder(figures, 4)

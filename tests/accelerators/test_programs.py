@@ -15,7 +15,8 @@ from jaxformer.accelerators.compiler import (
 from jaxformer.config.sections import MeshConfig
 from jaxformer.models.architectures import make_model
 from jaxformer.runs.config_files import parse_config, read_config_file
-from jaxformer.runs.run import Run, make_training_setup
+from jaxformer.runs.run import make_training_setup
+from tests.accelerators.answers import too_large
 
 CONFIG = parse_config(read_config_file("demo"))
 SIZES = {
@@ -37,8 +38,7 @@ def model():
 )
 def test_an_update_of_several_microbatches_is_two_programs(model, many, names):
     config = replace(CONFIG, mesh=MeshConfig(data=2, fsdp=2, tensor=1))
-    run = Run(workdir=None, config=config, tokenizer=None, model=model)
-    setup = make_training_setup(run, jax.devices()[:4])
+    setup = make_training_setup(config, model, jax.devices()[:4])
     programs = train_programs(setup, (4, 8, 8), many)
     assert programs.keys() == names
     for program in programs.values():
@@ -64,7 +64,7 @@ def test_a_step_of_the_decoder_is_that_of_one_device(model):
 def test_a_program_that_does_not_fit_is_an_answer(message, needed):
     error = jax.errors.JaxRuntimeError(message)
     lowered = mock.Mock(compile=mock.Mock(side_effect=error))
-    assert read_program(lowered, 4) == {"needed": needed}
+    assert read_program(lowered, 4) == too_large(needed)
 
 
 def test_other_errors_of_a_compiler_are_raised():
@@ -77,9 +77,9 @@ def test_other_errors_of_a_compiler_are_raised():
 def test_memory_and_float64_are_read():
     numbers = jax.ShapeDtypeStruct((1024,), jnp.float32)
     found = read_program(jax.jit(lambda x: x + 1).lower(numbers), 1)
-    assert (found["arguments"], found["outputs"]) == (4096, 4096)
-    assert found["has_float64"] is False
+    assert found.memory[::2] == (4096, 4096)
+    assert found.has_float64 is False
     with jax.enable_x64(True):
         double = jax.ShapeDtypeStruct((2,), jnp.float64)
         lowered = jax.jit(lambda x: x * x).lower(double)
-    assert read_program(lowered, 1)["has_float64"] is True
+    assert read_program(lowered, 1).has_float64 is True

@@ -24,7 +24,7 @@ def compiled(monkeypatch):
         given.append(work)
         found = answer(update=program())
         if decode:
-            found["decoder"] = {"sentences": 4, **program()}
+            found = found._replace(decoder=program(), sentences=4)
         return found
 
     monkeypatch.setattr(check_topology, "compile_programs", compile_programs)

@@ -162,7 +162,7 @@ def test_words_are_split_as_often_as_expected(prepared_as, model_type):
     times in the smallest sample are left out: they are not nearly normal.
     """
     prepared, compared = prepared_as(model_type), 0
-    pairs, processor = all_pairs(prepared), prepared.tokenizer._processor
+    pairs, processor = all_pairs(prepared), prepared.tokenizer.sides[0].processor
     draws = [
         SubwordDraw(without_bounds(prepared), 7, each, 0.0, FREE) for each in range(4)
     ]

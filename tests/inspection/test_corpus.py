@@ -13,10 +13,14 @@ import pytest
 from jaxformer import grammar
 from jaxformer.corpus.prepared import DevSet, PreparedCorpus
 from jaxformer.corpus.store import TokenizedCorpus
-from jaxformer.inspection.background import inspect_in_background
-from jaxformer.inspection.corpus import inspect_corpus
+from jaxformer.inspection import inspect_in_background
 from jaxformer.inspection.findings import describe
-from jaxformer.inspection.pieces import add_pieces, find_unknown, ratio_percentiles
+from jaxformer.inspection.piece_findings import (
+    add_pieces,
+    find_unknown,
+    ratio_percentiles,
+)
+from jaxformer.inspection.text_findings import inspect_corpus
 from jaxformer.system.errors import InputError
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import read_pairs

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from jaxformer.inspection.corpus import inspect_corpus
 from jaxformer.inspection.findings import describe, warnings, without_text
+from jaxformer.inspection.text_findings import inspect_corpus
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from jaxformer.config.sections import OptimizerConfig
 from jaxformer.configs import wmt_base
 from jaxformer.evaluation.evaluator import Evaluation
 from jaxformer.evaluation.metrics import every_bleu
-from jaxformer.reports import run as report
-from jaxformer.reports.translations import Text, describe_translations
+from jaxformer.reports import run_report as report
+from jaxformer.reports.translations import ReportedText, describe_translations
 from jaxformer.training.optimizer import make_schedule
 
 from .synthetic_attention import attention
@@ -36,15 +36,15 @@ def no_tag(source: str) -> str:
     return ""
 
 
-def make_text(count: int = 80) -> Text:
+def make_text(count: int = 80) -> ReportedText:
     """Sentences of 1 to 12 words, and their translations word by word."""
     draw = random.Random(0)
     words = [draw.choices(list(WORDS), k=draw.randint(1, 12)) for _ in range(count)]
     references = [" ".join(map(WORDS.get, each)) for each in words]
-    return Text("test", "en", "de", list(map(" ".join, words)), references)
+    return ReportedText("test", "en", "de", list(map(" ".join, words)), references)
 
 
-def evaluate(text: Text, errors: float, wrong: str = "falsch") -> Evaluation:
+def evaluate(text: ReportedText, errors: float, wrong: str = "falsch") -> Evaluation:
     """The references with a share of the words wrong; scores without a model."""
     draw = random.Random(1)
     found = [
@@ -74,7 +74,7 @@ def make_log(**changed: Any) -> list[dict]:
 def make_run(
     name: str = "first",
     *,
-    text: Text | None = None,
+    text: ReportedText | None = None,
     errors: float = 0.3,
     wrong: str = "falsch",
     examples: int = 2,

@@ -8,10 +8,15 @@ import zlib
 import numpy as np
 import pytest
 
-from jaxformer.reports import attention_charts as charts
+from jaxformer.reports import attention as charts
 from jaxformer.reports import page
 from jaxformer.reports.attention import AttentionView
-from jaxformer.reports.attention_data import LEVELS, Matrix, readable, word_diff
+from jaxformer.reports.attention_data import (
+    LEVELS,
+    AttentionMatrix,
+    readable,
+    word_diff,
+)
 from jaxformer.system.errors import InputError
 
 from .synthetic_attention import HEADS, LAYERS, attended
@@ -70,7 +75,7 @@ def test_charts_have_the_weights_and_the_pieces_of_the_pair(draw, least, kind):
 def test_lines_and_cells_are_drawn_at_their_pieces():
     weights = np.zeros((1, 3, 2))
     weights[0, 2, 0] = 1  # cc attends to xx
-    matrix = Matrix(["aa", "bb", "cc"], ["xx", "yy"], weights)
+    matrix = AttentionMatrix(["aa", "bb", "cc"], ["xx", "yy"], weights)
 
     def draw(chart):
         svg = page.picture(chart, "svg").decode()

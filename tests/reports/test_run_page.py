@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxformer.reports import run as report
+from jaxformer.reports import run_report as report
 from jaxformer.reports.page import COLOURS
 
 from .synthetic_runs import make_run, make_text

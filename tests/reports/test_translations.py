@@ -8,7 +8,7 @@ import pytest
 from jaxformer.evaluation import significance
 from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.reports import translations
-from jaxformer.reports.translations import Text, make_buckets, score_by_length
+from jaxformer.reports.translations import ReportedText, make_buckets, score_by_length
 
 from .synthetic_attention import attention
 from .synthetic_runs import evaluate, make_text, no_tag
@@ -37,7 +37,7 @@ def test_buckets_end_at_round_lengths():
 
 @pytest.mark.parametrize(("language", "length"), [("de", 2), ("zh", 3), ("zh_TW", 3)])
 def test_text_without_spaces_is_counted_in_characters(language, length):
-    text = Text("", language, "de", [">>de<< ab c"], ["x"])
+    text = ReportedText("", language, "de", [">>de<< ab c"], ["x"])
     (only,) = score_by_length(["x"], text, lambda source: ">>de<<")
     assert (only["from"], only["to"], only["sentences"]) == (length, length, 1)
 
@@ -46,7 +46,7 @@ def test_each_bucket_is_scored_as_a_text_of_its_own():
     sources = ["a b"] * MIN_BUCKET + ["a b c d e f"] * MIN_BUCKET
     references = ["ein hund läuft schnell"] * (2 * MIN_BUCKET)
     ours = references[:MIN_BUCKET] + ["ein hund"] * MIN_BUCKET
-    text = Text("", "en", "de", sources, references)
+    text = ReportedText("", "en", "de", sources, references)
     short, long = score_by_length(ours, text, no_tag)
     assert list(short.values()) == [2, 5, MIN_BUCKET, *[pytest.approx(100)] * 2]
     languages = {"source_language": "en", "target_language": "de"}
@@ -58,7 +58,7 @@ def test_each_bucket_is_scored_as_a_text_of_its_own():
     ("text", "align", "examples", "count"),
     [
         (TEXT, attention, 3, 3),
-        (Text("", "en", "de", ["a"] * 3, ["b"] * 3), None, 5, 1),
+        (ReportedText("", "en", "de", ["a"] * 3, ["b"] * 3), None, 5, 1),
         (TEXT, lambda *_: None, 3, 3),
     ],
     ids=["many", "few, of a model without attention", "in several parts"],

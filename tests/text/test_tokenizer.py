@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from jaxformer.system.errors import InputError
 from jaxformer.text.given_tokenizer import require_usable
 from jaxformer.text.lines import normalise
-from jaxformer.text.tokenizer import PairTokenizer, Tokenizer, pack_tokenizer, pair_of
+from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer, pair_of
 from jaxformer.text.vocabulary import Sample, VocabularySamples, train_tokenizer
 from jaxformer.tokens import BOS, EOS, PAD, UNK
 
@@ -279,7 +279,7 @@ def test_the_hash_covers_all_three_parts_and_no_date(marian):
     assert {member.date_time for member in members} == {(1980, 1, 1, 0, 0, 0)}
     parts = [(target, target, pieces), (source, source, pieces)]
     parts += [(source, target, pieces), (source, target, pieces[::-1])]
-    hashes = [PairTokenizer(pack_tokenizer(*each)).hash for each in parts]
+    hashes = [Tokenizer(pack_tokenizer(*each)).hash for each in parts]
     assert len({*hashes}) == 4
     assert marian.hash == hashes[2]
 
@@ -299,7 +299,7 @@ def test_two_vocabularies_have_ids_of_their_own(marian):
     sides = [*map(Tokenizer, models)]
     own = pair_of(*models)
     orders = [[*side.pieces()[:4], *side.pieces()[:3:-1]] for side in sides]
-    renumbered = PairTokenizer(pack_tokenizer(*models, *orders))
+    renumbered = Tokenizer(pack_tokenizer(*models, *orders))
     assert (own.renumbers, renumbered.renumbers) == (False, True)
     for pair, names in ((own, [s.pieces() for s in sides]), (renumbered, orders)):
         assert [pair.source_pieces(), pair.pieces()] == names

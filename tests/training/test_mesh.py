@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jaxformer.accelerators import hlo
-from jaxformer.accelerators.hlo import Collective, shapes_in
+from jaxformer.accelerators.hlo import Collective, arrays_in
 from jaxformer.batch import Batch
 from jaxformer.models import local_attention
 from jaxformer.training import loss_kernel
@@ -240,7 +240,7 @@ def test_restricted_attention_is_the_same_on_a_mesh_and_moves_nothing():
     assert np.abs(expected[:, 0] / full[:, 0] - 1).max() > 1e-4
     near = program(ALL, window=window)
     scores = (near.rows, LENGTH // BLOCK, HEADS // ALL[2], BLOCK, BLOCK + window)
-    assert tuple(sorted(scores)) in counted(shapes_in(near.text))
+    assert tuple(sorted(scores)) in counted(shape for _, shape in arrays_in(near.text))
     crossing, full_crossing = (
         Counter((each.kind, each.elements) for each in update.collectives)
         for update in (near, program(ALL))
@@ -283,7 +283,8 @@ def test_a_device_is_given_its_share_of_the_state_and_hands_that_back(sizes):
 @with_tensor
 def test_no_array_has_the_whole_vocabulary(sizes):
     """Nor as part of a dimension into which several were merged."""
-    sizes_used = set(itertools.chain.from_iterable(shapes_in(program(sizes).text)))
+    arrays = arrays_in(program(sizes).text)
+    sizes_used = {size for _, shape in arrays for size in shape}
     assert V // sizes[2] in sizes_used
     assert not [size for size in sizes_used if size and size % V == 0]
 

@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
 from jaxformer.config.data import DataConfig
 from jaxformer.corpus.prepared import PreparedCorpus
-from jaxformer.inspection.split import Finding, place
+from jaxformer.inspection.text_findings import Described, TextFinding, place
 from jaxformer.text.lines import normalise
 from jaxformer.text.sources import Pair, read_pairs
 from jaxformer.tokens import EOS, SIDES
@@ -18,9 +17,7 @@ from jaxformer.tokens import EOS, SIDES
 _LABEL = 40  # characters of a word that are reported
 
 
-def add_pieces(
-    corpus: dict[str, Any], config: DataConfig, prepared: PreparedCorpus
-) -> None:
+def add_pieces(corpus: Described, config: DataConfig, prepared: PreparedCorpus) -> None:
     """Add lengths in pieces and unknown words to the result of `inspect_corpus`.
 
     Lengths are those of the prepared pairs of train and dev. Splits in which preparing
@@ -64,12 +61,12 @@ def ratio_percentiles(source: np.ndarray, target: np.ndarray) -> dict[int, float
 
 def find_unknown(
     pairs: Iterable[Pair], known: Sequence[set[str]], symbols: Iterable[str]
-) -> dict[str, Finding]:
+) -> dict[str, TextFinding]:
     """Find words with characters that a side does not know: "source_unknown", ...
 
     Each of `symbols` is known as a whole.
     """
-    found = {f"{side}_unknown": Finding() for side in SIDES}
+    found = {f"{side}_unknown": TextFinding() for side in SIDES}
     for index, pair in enumerate(pairs):
         sides = zip(found.values(), map(normalise, pair), known, strict=True)
         for finding, text, own in sides:

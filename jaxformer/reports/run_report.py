@@ -8,27 +8,28 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 import numpy as np
 
 from jaxformer.corpus.plan import Plan
 from jaxformer.reports import page
-from jaxformer.reports.translations import Text, compare
+from jaxformer.reports.page import Json
+from jaxformer.reports.translations import ReportedText, compare
 from jaxformer.system.errors import InputError
+from jaxformer.system.files import write_atomically
 
 # Keys whose values have slashes that are none of a path.
 _WITH_SLASHES = "corpus", "best_by", "freeze", "user_defined_symbols"
 
 
 def describe_run(
-    facts: Mapping[str, Any],
-    config: Mapping[str, Mapping[str, Any]],
-    metrics: Sequence[Mapping[str, Any]],
+    facts: Json,
+    config: Mapping[str, Json],
+    metrics: Sequence[Json],
     schedule: Callable[[np.ndarray], np.ndarray],
-    corpus: Mapping[str, Any] | None,
+    corpus: Json | None,
     plan: Plan | None,
-) -> dict[str, Any]:
+) -> Json:
     """Return the report's data of a run.
 
     `facts` are part of it: name, direction, length_unit, tokenizer (its sha256),
@@ -70,11 +71,7 @@ def describe_run(
     }
 
 
-def _cut(key: str, value: Any) -> Any:
-    return value if key.split(".")[1] in _WITH_SLASHES else without_folders(value)
-
-
-def without_folders(value: Any) -> Any:
+def without_folders(value: object) -> object:
     """Cut every path in a config value to its name: folders may be private."""
     match value:
         case str() if "/" in value:
@@ -83,15 +80,15 @@ def without_folders(value: Any) -> Any:
             return [without_folders(each) for each in value]
         case dict():
             return {
-                key: each if key in _WITH_SLASHES else without_folders(each)
-                for key, each in value.items()
+                k: v if k.rpartition(".")[2] in _WITH_SLASHES else without_folders(v)
+                for k, v in value.items()
             }
     return value
 
 
 def _learning_rate(
-    train: Sequence[Mapping[str, Any]], schedule: Callable, warmup_steps: int
-) -> dict[str, Any]:
+    train: Sequence[Json], schedule: Callable, warmup_steps: int
+) -> Json:
     """The schedule along the run, and the largest relative difference of logged rates.
 
     Rates are compared where the schedule is above 0: a shorter run has none later.
@@ -110,18 +107,18 @@ def _learning_rate(
 
 
 def gather(
-    runs: Sequence[Mapping[str, Any]],
+    runs: Sequence[Json],
     translations: Sequence[Sequence[str] | None],
-    text: Text | None,
+    text: ReportedText | None,
     *,
     examples: int,
-) -> dict[str, Any]:
+) -> Json:
     """Return the data of the report of described runs; None is a run not trained yet.
 
     Up to `examples` sentences are shown where runs differ.
     """
     uncut = [run["config"] for run in runs]
-    configs = [{key: _cut(key, c[key]) for key in c} for c in uncut]
+    configs = [without_folders(config) for config in uncut]
     runs = [{**run, "config": c} for run, c in zip(runs, configs, strict=True)]
     first = runs[0]
     data = {
@@ -156,7 +153,7 @@ def gather(
 
 def _side_by_side(
     key: str, configs: Sequence[Mapping], uncut: Sequence[Mapping]
-) -> list[Any]:
+) -> list[object]:
     """Return a key's value in each run; equal names of other paths are marked."""
     values = [config.get(key) for config in configs]
     return [
@@ -167,7 +164,7 @@ def _side_by_side(
     ]
 
 
-def render(data: Mapping[str, Any]) -> str:
+def render(data: Json) -> str:
     """Return the page of a report's data."""
     curves = [curve for run in data["runs"] for curve in run["curves"].values()]
     lines = [line.items() for curve in curves for line in curve]
@@ -175,14 +172,11 @@ def render(data: Mapping[str, Any]) -> str:
     return page.render("run.html", data=data, report=data, logged=logged)
 
 
-def write(data: Mapping[str, Any], output: Path) -> Path:
-    """Write the page to `output` and the data beside it; returns where the data is.
-
-    Raises InputError if one of them cannot be written.
-    """
-    page.write(output, render(data))
+def write(data: Json, output: Path) -> Path:
+    """Write the page to `output` and the data beside it; returns where the data is."""
+    write_atomically(output, render(data))
     beside = output.with_suffix(".json")
-    page.write(beside, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(beside, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     return beside
 
 
@@ -215,7 +209,7 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
     raise InputError(f"{twice} is given twice; compare different runs")
 
 
-def require_one_text(texts: Mapping[str, Text | None]) -> Text | None:
+def require_one_text(texts: Mapping[str, ReportedText | None]) -> ReportedText | None:
     """Return the text that all runs translate; a run without a checkpoint has None.
 
     Raises InputError if texts or directions differ; their names may.

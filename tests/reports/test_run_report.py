@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from jaxformer.reports import run as report
+from jaxformer.reports import run_report as report
 from jaxformer.system.errors import InputError
 
 from .synthetic_runs import make_log, make_run, make_text

@@ -7,10 +7,12 @@ governs, so the two sides cannot disagree. `clauses` puts phrases together.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from jaxformer.grammar import lexicon
 from jaxformer.grammar.lexicon import ENDINGS, NOUNS, WORDS, Noun
+
+T = TypeVar("T")
 
 
 class Phrase(NamedTuple):
@@ -168,7 +170,7 @@ class Draw(NamedTuple):
     negated: bool = False
     brief: bool = False  # one of several clauses: keep its phrases short
 
-    def one_of(self, items: Sequence) -> Any:
+    def one_of(self, items: Sequence[T]) -> T:
         """Choose one of the items, all equally likely."""
         return items[int(self.random() * len(items))]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxformer.reports import estimates
+from jaxformer.reports import topology_page as estimates
 
 PARTS = [
     ("encoder/attention/query", "forward", 2),

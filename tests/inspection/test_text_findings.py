@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxformer.inspection.split import (
+from jaxformer.inspection.text_findings import (
     EXAMPLES,
-    Finding,
+    TextFinding,
     count_odd_characters,
     find_overlap,
     find_repeats,
@@ -46,7 +46,7 @@ def test_overlap_is_with_the_first_there():
 
 
 def test_the_surest_examples_are_kept_and_then_the_first():
-    found = Finding()
+    found = TextFinding()
     for index in range(100):
         found.add(index, odds=50.0 if index in (70, 90) else 1.0)
     found.add(100, odds=60.0)
@@ -55,7 +55,7 @@ def test_the_surest_examples_are_kept_and_then_the_first():
 
 
 def test_labels_are_counted_apart():
-    found = Finding()
+    found = TextFinding()
     found.add(3, {"a": 2, "b": 1})
     found.add(5, {"b": 4})
     assert (found.pairs, found.count) == (2, 7)

@@ -1,16 +1,15 @@
 """The page of --mode=check --topology: estimated time by section of the model."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jaxformer.reports import page
+from jaxformer.reports.page import Json
+from jaxformer.system.files import write_atomically
 
-Figures = Mapping[str, Any]  # of an estimate, as --mode=check prints them
 
-
-def icicle(figures: Figures) -> list[dict[str, Any]]:
+def icicle(figures: Json) -> list[Json]:
     """Return the sections of the model as a tree, parents before children.
 
     A leaf has its milliseconds, and the pass "forward", "backward" or ""; `total` is
@@ -38,7 +37,7 @@ def icicle(figures: Figures) -> list[dict[str, Any]]:
     return list(nodes.values())
 
 
-def table(estimates: Sequence[Figures]) -> list[dict[str, Any]]:
+def table(estimates: Sequence[Json]) -> list[Json]:
     """Return a row for each part, largest first: its milliseconds in each estimate."""
     sums = []
     for figures in estimates:
@@ -49,11 +48,8 @@ def table(estimates: Sequence[Figures]) -> list[dict[str, Any]]:
     return [{"part": name, "ms": [found[name] for found in sums]} for name in names]
 
 
-def write(output: Path, estimates: Sequence[Figures]) -> None:
-    """Write the page of an estimate, or of an earlier one and then this one.
-
-    Raises InputError if that fails.
-    """
+def write(output: Path, estimates: Sequence[Json]) -> None:
+    """Write the page of an estimate, or of an earlier one and then this one."""
     names = ["before", "after"] if len(estimates) > 1 else ["update"]
     charts = [
         {"name": name, "ms": 1000 * each["estimated_seconds_per_update"],
@@ -62,4 +58,4 @@ def write(output: Path, estimates: Sequence[Figures]) -> None:
     ]  # fmt: skip
     rows, named = table(estimates), list(zip(names, estimates, strict=True))
     values = {"estimates": named, "last": estimates[-1], "rows": rows}
-    page.write(output, page.render("estimates.html", data=charts, **values))
+    write_atomically(output, page.render("estimates.html", data=charts, **values))

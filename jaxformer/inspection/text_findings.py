@@ -1,4 +1,8 @@
-"""Read one split of a corpus and collect the findings in its text."""
+"""Inspect a parallel corpus before training on it, for `--mode=check`.
+
+Splits are read without the cleaning of training text. Lines count from 1 and end at
+"\\n" alone.
+"""
 
 import heapq
 import re
@@ -7,23 +11,25 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxformer.config.data import DataConfig, SplitOf
 from jaxformer.system.errors import InputError
 from jaxformer.text.lines import normalise
-from jaxformer.text.sources import Pair, Part
+from jaxformer.text.sources import Pair, TextPart, in_chunks, read_pairs, read_parts
 from jaxformer.tokens import SIDES
 
 if TYPE_CHECKING:
     from jaxformer.text.languages import Languages
 
+Described = dict[str, Any]  # values of JSON
 EXAMPLES = 20  # of each finding; all are counted
 _LABELS = 10  # of each finding that are reported, the most frequent ones
 _MOST_LABELS = 100_000  # that are counted
-_CHUNK = 2**13  # pairs inspected at a time
 _GROUP_EXAMPLES = 5  # of a text that is repeated
 # Controls but the tab, line ends but \n, soft hyphens, marks of direction and width,
 # replacement characters, private use. Joiners are usual in Persian, Hindi and emoji,
@@ -35,12 +41,12 @@ _ODD = re.compile(
 
 
 @dataclass
-class Finding:
+class TextFinding:
     """The pairs of a split, by index, that have one property."""
 
     pairs: int = 0
     count: int = 0  # a pair may have it several times
-    labels: dict[str, "Finding"] = field(default_factory=dict)
+    labels: dict[str, "TextFinding"] = field(default_factory=dict)
     examples: list[tuple[float, int]] = field(default_factory=list)  # (odds, -index)
 
     def add(
@@ -57,7 +63,7 @@ class Finding:
         keep(self.examples, (odds, -index))
         for label, times in (labels or {}).items():
             if label in self.labels or len(self.labels) < _MOST_LABELS:
-                of_label = self.labels.setdefault(label, Finding())
+                of_label = self.labels.setdefault(label, TextFinding())
                 of_label.add(index, odds=odds)
                 of_label.count += times - 1
 
@@ -65,7 +71,7 @@ class Finding:
         """Return the examples in the order in which they are reported."""
         return [-index for _, index in sorted(self.examples, reverse=True)]
 
-    def describe(self, example: Callable[[int], dict]) -> dict[str, Any]:
+    def describe(self, example: Callable[[int], Described]) -> Described:
         """Convert to JSON, with the most frequent labels, by `example` of an index."""
         labels = sorted(self.labels.items(), key=lambda item: -item[1].pairs)[:_LABELS]
         return {
@@ -83,19 +89,21 @@ class Split:
     Among 9 million texts two share a hash with a chance of 1 in 450,000.
     """
 
-    def __init__(self, parts: Iterable[Part], languages: "Languages | None") -> None:
+    def __init__(
+        self, parts: Iterable[TextPart], languages: "Languages | None"
+    ) -> None:
         """Read the parts. Raises InputError as reading does, and if there is no pair.
 
         Without `languages`, sentences in the wrong language are not searched for.
         """
         self.pairs = 0
         self.files: list[tuple[str, str, int]] = []  # names, index of their first pair
-        self.findings: dict[str, Finding] = defaultdict(Finding)
+        self.findings: dict[str, TextFinding] = defaultdict(TextFinding)
         self.words: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
         self.hashes = {kind: array("q") for kind in ("pair", *SIDES)}
         for part in parts:
             self.files.append((part.source, part.target, self.pairs))
-            while chunk := list(islice(part.pairs, _CHUNK)):
+            for chunk in in_chunks(part.pairs):
                 self._inspect(chunk, languages)
                 self.pairs += len(chunk)
         if not self.pairs:
@@ -149,20 +157,20 @@ def count_odd_characters(sentence: str) -> dict[str, int]:
     return named if is_composed else {**named, "not NFC": 1}
 
 
-def find_repeats(hashes: np.ndarray) -> Finding:
+def find_repeats(hashes: np.ndarray) -> TextFinding:
     """Find pairs whose text an earlier pair has; hash 0 has no text.
 
     The labels are the texts with most pairs, numbered from 1.
     """
     values, firsts, counts = np.unique(hashes, return_index=True, return_counts=True)
     repeated = np.flatnonzero((counts > 1) & (values != 0))
-    found = Finding()
+    found = TextFinding()
     found.pairs = found.count = int(counts[repeated].sum()) - len(repeated)
     largest_first = repeated[np.lexsort((firsts[repeated], -counts[repeated]))]
     for number, i in enumerate(largest_first[:_LABELS], start=1):
         indices = np.flatnonzero(hashes == values[i])[:_GROUP_EXAMPLES].tolist()
         pairs, examples = int(counts[i]), [(0.0, -index) for index in indices]
-        found.labels[str(number)] = Finding(pairs, pairs, examples=examples)
+        found.labels[str(number)] = TextFinding(pairs, pairs, examples=examples)
     return found
 
 
@@ -172,3 +180,80 @@ def find_overlap(hashes: np.ndarray, others: np.ndarray) -> dict[int, int]:
     nearest = np.minimum(np.searchsorted(values, hashes), len(values) - 1)
     found = np.flatnonzero((values[nearest] == hashes) & (hashes != 0))
     return dict(zip(found.tolist(), firsts[nearest[found]].tolist(), strict=True))
+
+
+def inspect_corpus(config: DataConfig) -> Described:
+    """Inspect the splits that exist; return JSON values.
+
+    "splits" has the "pairs", "files", "lengths" and "findings" by kind of each split;
+    "left_out" has the reason why a split or the languages were not inspected.
+    """
+    from jaxformer.text.languages import Languages
+
+    left_out: dict[str, str] = {}
+    languages: dict[str, Languages | None] = {}  # by direction
+    splits: dict[str, Split] = {}
+    for name, (_, kind, data) in config.texts.items():
+        try:
+            if data.direction not in languages:
+                languages[data.direction] = None
+                pair = data.source_language, data.target_language
+                languages[data.direction] = Languages(pair)
+        except InputError as error:
+            left_out[f"languages {data.direction}"] = str(error)
+        try:
+            splits[name] = Split(read_parts(data, kind), languages[data.direction])
+        except InputError as error:
+            left_out[name] = str(error)
+    trains = {
+        name: splits[name]
+        for name, text in config.texts.items()
+        if text.split == "train" and name in splits
+    }
+    described = {
+        name: _describe(split, config.texts[name], name, trains)
+        for name, split in splits.items()
+    }
+    return {"splits": described, "left_out": left_out}
+
+
+def _describe(
+    split: Split, text: SplitOf, name: str, trains: dict[str, Split]
+) -> Described:
+    """Convert a split to JSON, with its overlap with train and the texts to quote."""
+    overlaps: dict[str, dict[int, tuple[int, Split]]] = {}
+    for side, hashes in split.hashes.items() if name not in trains and trains else ():
+        kind = f"{side}_overlap"
+        overlaps[kind] = {
+            index: (there, train)
+            for train in reversed(trains.values())
+            for index, there in find_overlap(hashes, train.hashes[side]).items()
+        }
+        for index in overlaps[kind]:
+            split.findings[kind].add(index)
+    findings = [*split.findings.values()]
+    findings += [label for found in findings for label in found.labels.values()]
+    quoted = {index for found in findings for index in found.indices()}
+    pairs = read_pairs(text.data, text.split)
+    pairs = islice(pairs, max(quoted, default=-1) + 1)
+    texts = {index: pair for index, pair in enumerate(pairs) if index in quoted}
+
+    def example(index: int, kind: str) -> Described:
+        side = kind.partition("_")[0]
+        result = {"place": place(index, side, split.files)}
+        if kind in overlaps:
+            there, train = overlaps[kind][index]
+            result["train"] = place(there, side, train.files)
+        return {**result, "text": texts[index]}
+
+    return {
+        "pairs": split.pairs,
+        "files": split.files,
+        "lengths": {
+            side: {"words": dict(sorted(split.words[side].items()))} for side in SIDES
+        },
+        "findings": {
+            kind: found.describe(partial(example, kind=kind))
+            for kind, found in split.findings.items()
+        },
+    }
