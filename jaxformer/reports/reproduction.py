@@ -17,7 +17,7 @@ IGNORED_KEYS = {
     "batches.row_multiple", "batches.max_shapes", "training.steps",
     "training.tokens_per_microbatch", "training.rematerialise", "training.log_every",
     "training.eval_every", "training.save_every", "training.keep",
-    "training.on_divergence", "decoding.batch_tokens",
+    "training.on_divergence", "training.trackers", "decoding.batch_tokens",
 }  # fmt: skip
 
 
