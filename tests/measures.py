@@ -153,7 +153,7 @@ def dynamic() -> dict[str, int]:
         workdir = f"--workdir={folder}"
         values = "steps=12", "save_every=12", "eval_every=12", "log_every=12"
         short = [f"--config.training.{each}" for each in values]
-        few = "--config.data.builtin_pairs=2000", "--config.data.vocab_size=500"
+        few = "--config.data.train=2000", "--config.data.vocab_size=500"
         updates = files_run("--config=configs/demo.py", workdir, *short, *few)
         sentence = files_run("--mode=translate", workdir, stdin="The men sleep.\n")
     return {"files run by 12 updates": updates, "files run by a sentence": sentence}

@@ -115,7 +115,7 @@ def test_a_published_model_is_fine_tuned(command, import_, toy, tmp_path, transf
     flags = (*training, "--config.optimizer.warmup_steps=10")
     assert import_(workdir, opus, *flags).code == 0
     model = json.loads((workdir / "config.json").read_text())["config"]["model"]
-    assert (model["activation"], model["biases"]) == ("swish", "attention")
+    assert (model["activation"], model["biases"]) == ("swish", "all")
     assert model["dropout"] == 0.02  # the config's
     dev = [f"--source={toy.directory}/dev.en", f"--reference={toy.directory}/dev.de"]
     before = command("score", *dev, workdir=workdir).result
