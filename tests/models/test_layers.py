@@ -11,7 +11,10 @@ import scipy.stats
 from jaxformer.models.layers import (
     FeedForward,
     Sublayer,
+    dropout,
     layer_norm,
+    relu,
+    residual,
     rotate,
     rotations,
     sinusoidal_positions,
@@ -21,14 +24,6 @@ from jaxformer.models.layers import (
 def test_positions_interleave_sines_and_cosines():
     rows = [[np.sin(p), np.cos(p), np.sin(p / 100), np.cos(p / 100)] for p in range(3)]
     np.testing.assert_allclose(sinusoidal_positions(3, 4), rows, atol=1e-7)
-
-
-def test_wavelengths_run_from_two_pi_to_almost_10000_two_pi():
-    table = sinusoidal_positions(30_000, 512)
-    # The last pair of columns has wavelength 2 pi 10000^(510/512) = 60,611 positions.
-    quarter = round(2 * np.pi * 10000 ** (510 / 512) / 4)
-    assert table[quarter, -2] == pytest.approx(1.0, abs=1e-6)
-    assert table[quarter, -1] == pytest.approx(0.0, abs=1e-3)
 
 
 def test_rotation_is_a_product_of_complex_numbers():
@@ -58,16 +53,45 @@ def test_scores_of_rotated_queries_and_keys_depend_on_the_distance_alone():
     assert abs(score(9, 5) - score(5, 5)) > 0.1
 
 
+@pytest.fixture(params=["cpu", "tpu"])
+def platform(request):
+    """Trace the operations for CPUs, and those for TPUs."""
+    if request.param == "tpu":
+        request.getfixturevalue("branches_of_tpu")
+
+
+@pytest.mark.usefixtures("platform")
 def test_layer_norm_by_hand():
     x = jnp.array([[1.0, 3.0]])  # mean 2; the variance is 1, with epsilon 4
     out = layer_norm(x, jnp.array([4.0, 4.0]), jnp.array([0.5, 0.0]), epsilon=3.0)
     np.testing.assert_allclose(out, [[-1.5, 2.0]], atol=1e-5)
 
 
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])
-def test_layer_norm_of_bfloat16_is_computed_in_float32(platform, request):
-    if platform == "tpu":
-        request.getfixturevalue("branches_of_tpu")
+def test_gradients_are_those_of_the_formulas():
+    draw = np.random.default_rng(0)
+    x, cotangent = draw.normal(size=(2, 2, 3, 5)).astype(np.float32)
+    scale, bias = draw.normal(size=(2, 5)).astype(np.float32)
+
+    def formula(x, scale, bias):
+        centred = x - x.mean(axis=-1, keepdims=True)
+        variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+        return centred / jnp.sqrt(variance + 0.3) * scale + bias
+
+    def gradients(function):
+        return jax.vjp(function, x, scale, bias)[1](cotangent)
+
+    with jax.numpy_rank_promotion("allow"):
+        expected = gradients(formula)
+    found = gradients(lambda *given: layer_norm(*given, 0.3))
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, atol=1e-5), found, expected
+    )
+    slope = jax.grad(lambda x: (relu(x) * cotangent).sum())(x)
+    np.testing.assert_array_equal(slope, np.where(x > 0, cotangent, 0))
+
+
+@pytest.mark.usefixtures("platform")
+def test_layer_norm_of_bfloat16_is_computed_in_float32():
     x = (1000 + jax.random.normal(jax.random.key(0), (4, 512))).astype(jnp.bfloat16)
     out = layer_norm(x, jnp.ones(512), jnp.zeros(512), epsilon=1e-6)
     assert out.dtype == jnp.bfloat16
@@ -107,8 +131,9 @@ def test_sublayer_normalises_first_or_last(norm_first):
     np.testing.assert_allclose(out, expected, atol=1e-6)
 
 
-def test_sublayer_drops_the_function_and_never_the_residual():
-    module = Sublayer(dropout=0.5, norm_first=True, epsilon=1e-6)
-    x, key = jnp.full((1, 100, 16), 7.0), jax.random.key(1)
-    out, _ = module.init_with_output({"params": key, "dropout": key}, x, jnp.ones_like)
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_the_function_is_dropped_and_never_the_residual(norm_first):
+    how = {"norm": lambda x: x, "norm_first": norm_first}
+    drop = functools.partial(dropout, rate=0.5, key=jax.random.key(1))
+    out = residual(jnp.full((100, 16), 7.0), jnp.ones_like, drop=drop, **how)
     assert set(np.unique(out)) == {7.0, 9.0}  # x, or x + 1 / (1 - 0.5)
