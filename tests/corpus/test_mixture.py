@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.corpus.mixture import Weighted, make_mixture
+from jaxformer.corpus.mixture import Weighted, make_mixture, rank
 from tests.corpus.test_plan import like_multi30k, plan_of
 
 
@@ -70,6 +70,17 @@ def test_other_seeds_and_epochs_draw_other_pairs():
     ]
     shared = [len(drawn[0] & each) for each in drawn[1:]]
     assert all(0 < each < 60 for each in shared)  # 20 on average
+
+
+def test_corpora_of_equal_lengths_draw_different_pairs():
+    lengths = np.full(200, 5, np.int32)
+    corpora = [Weighted(0, 100, 0.5), Weighted(100, 200, 0.5)]
+    found = make_mixture(lengths, lengths, corpora).members(1, 0)
+    assert {*found[:50]} != {*(found[50:] - 100)}
+
+
+def test_ranks_go_up_and_down_by_target_length_in_turn():
+    assert rank(np.array([2, 2, 3, 3]), np.array([1, 9, 1, 9])).tolist() == [0, 1, 3, 2]
 
 
 @pytest.mark.parametrize("layout", ["buckets", "packed"])

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -79,10 +80,9 @@ def test_little_padding_on_lengths_like_multi30k(layout, share, budget):
 
 
 def test_a_longer_language_gets_longer_sides():
-    source, _ = like_multi30k(5000)
-    plan = plan_of(source, 3 * source)
-    assert all(target == 3 * source for _, source, target in plan.shapes)
-    assert plan.real_token_share >= 0.85
+    source, target = like_multi30k(5000)
+    for sides in ((source, 3 * target), (3 * source, target)):
+        assert plan_of(*sides).real_token_share > 0.9
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -127,6 +127,20 @@ def test_updates_share_an_epoch_evenly():
     small = plan_of(*like_multi30k(100), tokens_per_update=100)
     # A small corpus is not cut into many microbatches.
     assert small.updates_per_epoch == small.microbatches_per_epoch == 2
+    nearest = plan_of([5], [5], tokens_per_update=5.6 * 4096)
+    assert nearest.microbatches_per_update == 6
+
+
+def test_a_later_plan_begins_an_epoch_at_its_update():
+    first, second = (
+        plan_of(*like_multi30k(pairs), tokens_per_update=4096) for pairs in (1000, 2000)
+    )
+    plan, size = replace(first, later=((7, second),)), second.updates_per_epoch
+    assert plan.locate(6) == (plan, *divmod(6, first.updates_per_epoch))
+    assert plan.locate(7) == (second, 7, 0)
+    assert plan.locate(7 + size + 2) == (second, 8, 2)
+    expected = 7 / first.updates_per_epoch + 3 / size
+    assert plan.epochs(10) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

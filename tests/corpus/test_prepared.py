@@ -175,9 +175,19 @@ def test_files_are_paired_by_what_the_wildcards_match(tmp_path, folder):
 
 
 def test_lines_end_at_newline_only(tmp_path, folder):
-    separators = "a\u2028b\x85c\x0bd\x0ce\x1cf\u2029g\rh"
+    separators = "a\u2028b\x85c\x0bd\x0ce\x1cf\u2029g\rh "
     (tmp_path / "train.en").write_bytes(f"\ufeff{separators}\r\n\r\n1\n2".encode())
     assert [a for a, _ in read(folder, **FILES)] == [separators, "", "1", "2"]
+
+
+def test_lines_and_their_numbers_do_not_depend_on_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxformer.text.lines._BLOCK", 5)
+    file = tmp_path / "x"
+    file.write_bytes(b"one\ntwo three\nfour\n\n")
+    assert [*read_lines(file)] == ["one", "two three", "four", ""]
+    file.write_bytes(b"one\ntwo three\nfour\n\xff\n")
+    with pytest.raises(InputError, match="line 4: byte 1 of the line is not UTF-8"):
+        [*read_lines(file)]
 
 
 TEXT = "".join(f"{n * n}\n" for n in range(9999)).encode()

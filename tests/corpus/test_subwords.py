@@ -402,16 +402,6 @@ def test_without_the_key_a_workdir_and_its_batches_are_as_before(
     assert plan_of(plain, "packed", subwords=False).epoch(1, 0).draw is None
 
 
-def test_another_strength_needs_another_workdir(folder, prepared_as, tmp_path):
-    prepare(config_of(folder, subword_sampling=0.2), tmp_path)
-    for changes, complaint in [
-        ({}, "data.subword_sampling was 0.2 and is now None"),
-        ({"subword_sampling": 0.2, "model_type": "unigram"}, "model_type was 'bpe'"),
-    ]:
-        with pytest.raises(InputError, match=complaint):
-            prepare(config_of(folder, **changes), tmp_path)
-
-
 def trained(**options):
     """A tokeniser of other words."""
     values = {"vocab_size": 60, "character_coverage": 1.0, "vocab_sentences": 999}
@@ -484,15 +474,6 @@ def test_a_damaged_version_is_found(folder, tmp_path):
     file.write_bytes(file.read_bytes()[:-2])
     with pytest.raises(InputError, match=r"versions/00000.source.npy does not have"):
         prepare(config, tmp_path)
-
-
-@every_type
-def test_vocabularies_of_a_type_are_trained_alike_each_time(folder, model_type):
-    one, other = (trained(model_type=model_type) for _ in range(2))
-    assert one.content == other.content
-    processor = SentencePieceProcessor(model_proto=one.content)
-    assert isinstance(one, Tokenizer)
-    assert processor.vocab_size() == one.vocab_size
 
 
 def test_targets_of_a_vocabulary_of_their_own_have_no_tags(folder, tmp_path):

@@ -1,14 +1,18 @@
 """Sentences and lines around a stand-in for the engine."""
 
+import dataclasses
+import math
 from unittest import mock
 
 import numpy as np
 import pytest
 
 from jaxformer.decoding import translator as translator_module
+from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import Hypothesis, sentences_of
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.tasks import Task
+from jaxformer.decoding.text_pipeline import TextPipeline
 from jaxformer.runs.texts import with_tag
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS
@@ -53,6 +57,11 @@ class Echo:
 
     def clear(self):
         self.tasks.clear()
+
+
+def seen(translator) -> list[Task]:
+    """The tasks of its search without phrases."""
+    return translator.searches.engines[0].seen
 
 
 @pytest.fixture
@@ -116,14 +125,14 @@ def test_blank_sentences_stay_blank_and_take_no_slot(make_echo):
     assert echo([">>5<<" + each for each in blank]) == [""] * len(blank)
     nothing = Hypothesis("", 0.0, 0.0, 0, [], [])
     assert echo.translate([" "], prefixes=["5"]) == [[nothing]]
-    assert [len(task.source) for task in echo.searches.engines[0].seen] == [3, 2]
+    assert [len(task.source) for task in seen(echo)] == [3, 2]
 
 
 def test_a_task_has_the_limits_prefix_and_seed_of_its_sentence(make_echo):
     echo = make_echo(min_length=8, seed=2)
     echo.translate(["5 6 7 8", "9"], prefixes=["", "10 11"])
     echo.translate_part(["12"], first=100, prefixes=[" ".join(["13"] * 20)])
-    assert echo.searches.engines[0].seen == [
+    assert seen(echo) == [
         Task([5, 6, 7, 8, EOS], 5 + EXTRA, 8, [], 2_000_006, text="5 6 7 8"),
         # The least length is more than the limit would be.
         Task([9, EOS], 8, 8, [10, 11], 2_000_007, text="9"),
@@ -136,14 +145,14 @@ def test_learned_positions_of_any_member_limit_all(make_echo):
     nine, six = (model_of(positions="learned", max_positions=n) for n in (9, 6))
     echo = make_echo(models=(MODEL, nine, six), seeds=(0, 1, 2), min_length=99)
     echo.translate(["5 6 7 8 9", "5"], prefixes=["10 11 12 13 14", ""])
-    assert echo.searches.engines[0].seen == [
+    assert seen(echo) == [
         Task([5, 6, 7, 8, 9, EOS], 6, 6, [10, 11, 12, 13, 14], 0, text="5 6 7 8 9"),
         Task([5, EOS], 6, 6, [], 1, text="5"),
     ]
     with pytest.raises(InputError, match=r"line 2: the prefix has 7 .*more than 6"):
         echo.translate(["5", "6"], prefixes=["", "10 11 12 13 14 15"])
     assert echo("5 6 7 8 9 10") == "5 6 7 8 9 10"
-    assert [len(task.source) for task in echo.searches.engines[0].seen[2:]] == [6, 2]
+    assert [len(task.source) for task in seen(echo)[2:]] == [6, 2]
 
 
 def test_texts_with_phrases_have_a_search_of_their_own(make_echo):
@@ -153,7 +162,7 @@ def test_texts_with_phrases_have_a_search_of_their_own(make_echo):
     texts, prefixes = ["5 6", "7", "8", " "], ["8", "", "12", ""]
     found = echo.translate(texts, prefixes=prefixes, phrases=phrases)
     assert [each[0].text for each in found] == ["8 5 6", "7", "12 8", ""]
-    assert [task.source for task in echo.searches.engines[0].seen] == [[7, EOS]]
+    assert [task.source for task in seen(echo)] == [[7, EOS]]
     tasks = {task.source[0]: task for task in echo.searches.phrased.seen}
     assert tasks[5].phrases == ((8, 9), (9, 10))
     assert tasks[5].max_length == 3 + EXTRA
@@ -165,7 +174,6 @@ def test_texts_with_phrases_have_a_search_of_their_own(make_echo):
 @pytest.mark.parametrize(
     ("options", "phrases", "error"),
     [
-        ({}, ["8"], "line 1 has a string as phrases; give a list"),
         ({}, "8", "phrases has one string for 1 texts; give a list"),
         ({}, [["8"], []], "phrases has 2 for 1 texts; give a list"),
         ({"temperature": 1.0}, [["8"]], "samples have no phrases; leave out the temp"),
@@ -228,7 +236,7 @@ def test_a_long_line_is_translated_in_parts(make_echo):
     echo = make_echo(n_best=2, max_source_length=8)
     line = "5 6, 7 8 9 10 11. 12 13 14."
     ((best, second),) = echo.translate([line], prefixes=["20"])
-    assert [(task.source, task.prefix) for task in echo.searches.engines[0].seen] == [
+    assert [(task.source, task.prefix) for task in seen(echo)] == [
         ([5, 6, 7, 8, 9, 10, 11, EOS], [20]), ([12, 13, 14, EOS], []),
     ]  # fmt: skip
     # The best of both parts, then the second best; scores are sums.
@@ -238,7 +246,7 @@ def test_a_long_line_is_translated_in_parts(make_echo):
     assert second[:4] == (text, *map(pytest.approx, (-10 / 8 - 10 / 4, -7.5, 8 + 4)))
     assert " ".join(best.source_pieces) == "5 6 7 8 9 10 11 </s> 12 13 14 </s>"
     assert best.pieces == ["20", *best.source_pieces]
-    assert len({task.seed % 2**32 for task in echo.searches.engines[0].seen}) == 2
+    assert len({task.seed % 2**32 for task in seen(echo)}) == 2
 
 
 TEXT = "5 6. 7.\n\n \x00\u2581\n8 9?\r\nM. 5. 10 11.\n"
@@ -257,15 +265,11 @@ def test_a_text_is_translated_sentence_by_sentence_or_as_one_line(
     """Line breaks are kept, but for those at the ends; "M. 5." begins a sentence."""
     echo = make_echo(split_sentences=split, seed=3)
     (found,) = echo.translate([TEXT], prefixes=["20"])
-    assert [
-        " ".join(map(str, task.source[:-1])) for task in echo.searches.engines[0].seen
-    ] == sources
+    tasks = seen(echo)[:]
+    assert [" ".join(map(str, task.source[:-1])) for task in tasks] == sources
     assert found[0].text == f"20 {text}"
-    assert [task.prefix for task in echo.searches.engines[0].seen] == [
-        [20],
-        *[[]] * (len(sources) - 1),
-    ]
-    seeds = [task.seed % 2**32 for task in echo.searches.engines[0].seen]
+    assert [task.prefix for task in tasks] == [[20], *[[]] * (len(sources) - 1)]
+    seeds = [task.seed % 2**32 for task in tasks]
     assert seeds[0] == 3_000_009
     assert len({*seeds}) == len(sources)
     assert echo(["", TEXT, "\n \n", "5. 6."])[1:] == [text, "", "5 6"]
@@ -281,7 +285,7 @@ def test_each_sentence_is_short_enough_by_itself_and_has_the_language_code(make_
     sentences = echo.text.sentences(">>5<< 6 7. 8.")
     assert [each.strip() for each in sentences] == [">>5<<6 7.", ">>5<<8."]
     assert echo.of_sentences()("7 8. 9.") == "7 8 9"
-    assert echo.searches.engines[0].seen[-1].source == [7, 8, 9, EOS]
+    assert seen(echo)[-1].source == [7, 8, 9, EOS]
 
 
 @pytest.mark.parametrize(
@@ -313,8 +317,29 @@ def test_a_long_line_may_be_truncated_or_refused_by_its_number(make_echo):
         echo(["5", "6", long])
     with pytest.raises(InputError, match="line 12 has 7 pieces"):
         echo.translate_part(["5", long], first=10)
-    assert echo.searches.engines[0].seen == []
+    assert seen(echo) == []
     assert echo("5 6 7") == "5 6 7"
+
+
+class Tagged(Numbers):
+    """A tokeniser with two tags, which are pieces."""
+
+    def source_pieces(self):
+        return [*self.pieces(), ">>5<<", ">>6<<"]
+
+    def language_code(self, text):
+        return text[:5] if text.startswith((">>5<<", ">>6<<")) else ""
+
+
+def test_a_text_keeps_its_tag_and_others_have_that_of_the_options():
+    how = {"language": "en", "positions": math.inf, "choose": None, "needs_tag": False}
+    sizes = {"beam_size": 1, "alpha": 0.6, "extra_length": EXTRA, "batch_tokens": 64}
+    options = TranslateOptions(**sizes, tag=">>5<<")
+    pipeline = TextPipeline(Tagged(), options, **how)
+    assert pipeline.sentences("7") == [">>5<<7"]
+    assert pipeline.sentences(">>6<< 7") == [">>6<<7"]
+    with pytest.raises(InputError, match="no tag '>>7<<'; it has >>5<<, >>6<<"):
+        TextPipeline(Tagged(), dataclasses.replace(options, tag=">>7<<"), **how)
 
 
 def test_a_tag_behind_spaces_is_not_added_again():

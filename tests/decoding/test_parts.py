@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.decoding.parts import parts_of
+from jaxformer.decoding.parts import Hypothesis, joined, parts_of
 from jaxformer.tokens import EOS
 
 
@@ -31,6 +31,14 @@ def test_each_part_of_a_word_has_the_tag():
 
     parts = parts_of("abcdef", tagged, tags=1, longest=5, policy="split", line=1)
     assert [ids for _, ids in parts] == tagged(["abc", "def"])
+
+
+def test_no_space_follows_wide_punctuation():
+    parts = [
+        [Hypothesis(text, -1.0, -2.0, 3)] for text in ("今天。", "明天", "x.", "y")
+    ]
+    (found,) = joined(parts, [2, 2])
+    assert found[:4] == ("今天。明天\nx. y", -4.0, -8.0, 12)
 
 
 def test_a_blank_part_is_left_out():

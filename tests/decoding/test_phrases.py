@@ -23,7 +23,6 @@ from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, UNK
 from tests.decoding.tables import (
     STATES,
-    VOCABULARY,
     WORDS,
     Wanted,
     all_hypotheses,
@@ -122,43 +121,6 @@ def test_phrases_inside_others_and_repeats_are_left_out():
 # Narrow beams ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 8])
-@pytest.mark.parametrize("phrases", PHRASES.values(), ids=PHRASES)
-def test_every_hypothesis_of_any_beam_contains_its_phrases(width, phrases):
-    options = SearchOptions(beam_size=width, n_best=width, alpha=1.0)
-    least = tokens_needed(distinct(phrases)) + 1
-    rows = [Wanted(least, phrases=phrases), Wanted(9, phrases=phrases)]
-    found = run(random_tables(1, batch=2), rows, options, 9)
-    for row, wanted in enumerate(rows):
-        hypotheses = hypotheses_of(found, row)
-        assert hypotheses
-        for _, tokens in hypotheses:
-            assert wanted.missing(tokens) == []
-            assert tokens[-1] == EOS
-            assert len(tokens) <= wanted.limit
-
-
-def test_a_phrase_is_placed_where_the_model_has_it():
-    """The model writes 4 4 6 6; the phrase 5 6 costs least in the middle.
-
-    The beam has a hypothesis for each number of tokens of the phrase, or more.
-    """
-    logits = np.full((1, STATES, VOCABULARY), -9.0, np.float32)
-    likely = (4, 4, 6, 6, EOS)
-    wanted = Wanted(12, phrases=((5, 6),))
-    score = score_of(logits[0])
-    for n in range(len(likely)):
-        score(likely[:n])[likely[n]] = 9.0
-    score((4, 4))[5] = 3.0
-    score((4, 4, 5))[6] = 9.0
-    score((4, 4, 5, 6))[EOS] = 9.0
-    for width in (3, 4):
-        found = run(logits, [wanted], SearchOptions(beam_size=width, alpha=0.0), 12)
-        assert hypotheses_of(found, 0)[0][1] == (4, 4, 5, 6, EOS)
-    found = run(logits, [wanted], SearchOptions(beam_size=1, alpha=0.0), 12)
-    assert hypotheses_of(found, 0)[0][1][:2] == (5, 6)  # no room for two hypotheses
-
-
 drawn = st.lists(
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(tuple), max_size=3
 ).map(tuple)
@@ -184,6 +146,7 @@ def wanted_phrases(draw, limit: int) -> Wanted:
 @pytest.mark.parametrize(
     "options",
     [
+        SearchOptions(beam_size=1, alpha=0.6),
         SearchOptions(beam_size=2, n_best=2, alpha=0.6),
         SearchOptions(beam_size=4, n_best=4, alpha=1.5, no_repeat_ngram=2),
         SearchOptions(beam_size=7, n_best=3, alpha=0.0),
@@ -220,20 +183,6 @@ def test_a_sentence_with_phrases_has_its_result_alone_in_any_slots():
     client.finish()
     for sizes in zip(*shapes, strict=True):
         assert len({*sizes}) > 1
-
-
-def test_a_row_has_the_same_result_with_any_neighbours_and_without_phrases():
-    names = "none", "two that overlap", "three"
-    options = SearchOptions(beam_size=3, n_best=3, alpha=0.6)
-    tables = random_tables(5, batch=4)
-    rows = [*(Wanted(8, phrases=PHRASES[name]) for name in names), Wanted(8)]
-    together = run(tables, rows, options, 8)
-    for row, wanted in enumerate(rows):
-        alone = hypotheses_of(run(tables[[row]], [wanted], options, 8), 0)
-        assert_same(hypotheses_of(together, row), alone)
-    plain = run_requests(tables, requests_of(rows), options, 8, 10**6)
-    assert_same(hypotheses_of(together, 3), hypotheses_of(plain, 3))
-    assert_same(hypotheses_of(together, 0), hypotheses_of(plain, 0))
 
 
 # Refusals -------------------------------------------------------------------------

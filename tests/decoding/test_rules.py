@@ -3,8 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import chisquare
 
@@ -61,8 +59,8 @@ def assert_best(logits, rules, k, best_of=best_of):
     return normaliser
 
 
-# One level suffices for the first two; no block size divides the last two.
-@pytest.mark.parametrize("vocabulary", [40, 512, 544, 1000, 521, 1009])
+# One level suffices for the first; no block size divides the last.
+@pytest.mark.parametrize("vocabulary", [40, 544, 1000, 1009])
 @pytest.mark.parametrize("levels", [3, 300, 10**6])  # many, some, no ties
 @pytest.mark.parametrize("has_banned", [False, True])
 def test_top_candidates_is_top_k_of_the_allowed(vocabulary, levels, has_banned):
@@ -83,15 +81,6 @@ def test_the_operations_for_tpus_find_the_same(vocabulary, has_banned, branches_
     normaliser = assert_best(logits, draw_rules(rng, logits, has_banned), 8, own)
     expected = logsumexp(logits.astype(np.float64), axis=0)
     np.testing.assert_allclose(normaliser, expected, rtol=1e-6)
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), where=st.integers(0, 1008))
-def test_adjacent_candidates_are_found_in_any_block(seed, where):
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(1009, 4 * WIDTH)).astype(np.float32)
-    logits[where : where + 6] += 10.0
-    assert_best(logits, draw_rules(rng, logits, has_banned=True), 8)
 
 
 # Samples --------------------------------------------------------------------------
@@ -173,12 +162,6 @@ def test_top_k_and_top_p_keep_the_head_of_the_distribution(how, kept):
     assert_distributed(draw_many(logits_of(probabilities), **how), WORD + words, warm)
 
 
-def test_top_k_of_a_large_vocabulary_keeps_its_largest():
-    logits = np.random.default_rng(3).normal(size=1000).astype(np.float32)
-    words = EOS + np.argsort(-logits[EOS:])[:5]
-    assert_distributed(draw_many(logits, top_k=5), words, np.exp(logits[words]))
-
-
 @pytest.mark.parametrize("how", [{}, {"top_k": 4}, {"top_p": 0.999}])
 @pytest.mark.parametrize(
     ("forced", "no_end", "banned", "allowed"),
@@ -198,18 +181,3 @@ def test_samples_obey_the_rules(how, forced, no_end, banned, allowed):
     assert set(draw_many(logits, rules=rules, count=300, **how)) == allowed
     one = set(draw_many(logits, rules=rules, count=300, **how | {"top_k": 1}))
     assert one == {max(allowed)}
-
-
-@pytest.mark.parametrize("how", [{}, {"top_k": 7}, {"top_p": 0.9}])
-def test_a_sample_depends_on_its_key_and_its_logits_alone(how):
-    how = {"temperature": 1.5} | how
-    logits = np.random.default_rng(4).normal(size=(40, 5, 3)).astype(np.float32)
-    keys = keys_of(5, 5, 3)
-    tokens, log_p = draw(logits, keys, **how)
-    others, _ = draw(logits, keys_of(6, 5, 3), **how)
-    assert (others != tokens).any()
-    for rows, columns in ([3, 0, 4, 1, 2], [1, 2, 0]), ([1], [2]), ([2, 3], [0, 1]):
-        here = np.ix_(rows, columns)
-        token, own = draw(logits[:, *here], keys[here], **how)
-        np.testing.assert_array_equal(token, tokens[here])
-        np.testing.assert_allclose(own, log_p[here], rtol=1e-6)

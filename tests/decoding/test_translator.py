@@ -1,30 +1,22 @@
 """Translations by tiny models with random parameters."""
 
-import functools
 import gc
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.decoding.rules import no_rules
-from jaxformer.decoding.scorer import Scorer
-from jaxformer.decoding.search import search
 from jaxformer.decoding.translator import Translator
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.tokens import PAD
 from jaxformer.training.sharding import abstract_state, batch_sharding
-from tests.decoding.tables import hypotheses_of
 from tests.decoding.tiny import (
     EXTRA,
     MODEL,
     SENTENCES,
     Numbers,
     open_translator,
-    padded,
     params_of,
     random_sentences,
     teacher_forced,
@@ -70,37 +62,6 @@ def test_sharded_rows_and_parameters_change_no_translation(beam):
 
 
 # The engine and a plain search ----------------------------------------------------
-
-
-def search_together(params, source, *, options):
-    """Search all rows of int32 [B, S], one sentence or none each, in one program."""
-    scorer, (rows, length) = Scorer([MODEL]), source.shape
-    weights = scorer.weights(params)
-    memory = scorer.encode(weights, source)
-    lengths, steps = (source != PAD).sum(axis=1), length + EXTRA
-    limits = jnp.where(lengths > 0, lengths + EXTRA, 0)
-    cache = scorer.empty_cache(batch=rows, width=options.beam_size, length=steps)
-    step = functools.partial(scorer.step, weights, memory)
-    return search(step, cache, no_rules(limits), options, max_steps=steps)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"beam_size": 1}, {"n_best": 3, "length_penalty": "power", "no_repeat_ngram": 2}],
-)
-def test_translations_are_those_of_a_search_of_all_rows_together(options):
-    translator = open_translator(**options)
-    long = [LONG] * (translator.options.beam_size > 1)
-    sentences = [*SENTENCES[:5], *long, *SENTENCES[5:]]
-    found = translator.translate(sentences)
-    assert len({h.text for hypotheses in found for h in hypotheses}) > 5
-    run = jax.jit(functools.partial(search_together, options=translator.options))
-    plain = run(translator.params, padded([*Numbers().encode(sentences), []], 24))
-    for row, hypotheses in enumerate(found):
-        scores, ids = zip(*hypotheses_of(plain, row), strict=True)
-        assert [h.text for h in hypotheses] == list(map(Numbers().decode, ids))
-        np.testing.assert_allclose([h.score for h in hypotheses], scores, rtol=1e-4)
-    assert hypotheses_of(plain, len(found)) == []  # an empty row
 
 
 @pytest.mark.parametrize(
@@ -160,12 +121,6 @@ def test_phrases_are_in_translations_whatever_their_neighbours_have(options):
         alone = translator.translate(sentence, phrases=own)
         assert_alike([hypotheses], [alone])
     assert_alike([found[1]], [translator.translate(SENTENCES[1])])
-
-
-def test_log_probabilities_with_phrases_are_teacher_forced(beam):
-    for best in beam.translate(SENTENCES[2], phrases=["5 6", "9"]):
-        (own,) = beam.score([SENTENCES[2]], [best.pieces and best.text])
-        assert own.log_probability == pytest.approx(best.log_probability, 1e-4)
 
 
 # Translators in use ---------------------------------------------------------------

@@ -11,10 +11,9 @@ from scipy.special import expit, softmax
 
 from jaxformer.batch import shift_right
 from jaxformer.models.convolutional.layers import scale_gradient
-from jaxformer.models.sequence_model import parameter_count
 from tests.models.test_transformer import BATCH
 from tests.models.tiny import VOCABULARY as V
-from tests.models.tiny import config_of, model_of, params_of, shapes_of
+from tests.models.tiny import config_of, model_of, params_of
 
 convolutional = functools.partial(model_of, architecture="convolutional")
 MODELS = {
@@ -176,33 +175,6 @@ def test_initial_weights_keep_the_variance_of_section_3_5():
         assert not np.any(node["bias"])
     tables = params["embedding"], stack["position_embedding"]
     assert [np.std(table) for table in tables] == pytest.approx([0.1, 0.1], rel=0.1)
-
-
-@pytest.mark.parametrize(("k", "n", "m"), [(3, 4, 3), (5, 2, 6)])
-def test_parameters_are_those_of_arithmetic(k, n, m):
-    """A weight, and for each output a norm and a bias."""
-    model = convolutional(kernel_width=k, encoder_layers=n, decoder_layers=m)
-    linear, convolution = D * D + 2 * D, k * D * 2 * D + 2 * 2 * D
-    count = V * D + V + 2 * 64 * D + 4 * linear
-    count += (n + m) * convolution + m * 2 * linear
-    assert parameter_count(shapes_of(model)) == count
-
-
-def test_a_dilated_layer_reaches_as_far_as_its_offsets():
-    """Three layers of distances 1, 2 and 4 see seven positions on either side."""
-    model = convolutional(layers=3, max_dilation=4)
-    params = {"params": params_of(model)}
-    ids = np.full((1, 32), 5, np.int32)
-
-    @jax.jit
-    def states(source):
-        return model.network.apply(params, source, np.ones_like(ids), method="encode")
-
-    changed = ids.copy()
-    changed[0, 16] = 7
-    keys, other = (np.asarray(states(each)[0]) for each in (ids, changed))
-    differs = np.flatnonzero(np.abs(keys - other).max(axis=(0, 2)) > 1e-6)
-    assert differs.tolist() == list(range(16 - 7, 16 + 8))
 
 
 def test_an_output_that_overflows_is_named():

@@ -65,10 +65,8 @@ def segments_of(length: int) -> np.ndarray:
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(
     ("length", "window"),
-    [
-        (1, 9), (64, 1), (97, 64), (100, 5), (131, 90), (96, 96), (70, 140),
-    ],
-)  # fmt: skip
+    [(1, 9), (97, 64), (100, 5), (70, 140)],
+)
 def test_values_and_gradients_are_those_of_equation_1_under_the_mask(
     length, window, is_causal
 ):

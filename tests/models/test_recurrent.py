@@ -7,28 +7,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax.extend.core import jaxprs_in_params
 
 from jaxformer.batch import Batch, shift_right
+from jaxformer.models.architectures import make_model
 from jaxformer.models.recurrent import attention, cells
 from jaxformer.models.sequence_model import parameter_count
-from jaxformer.tokens import EOS, PAD
+from jaxformer.tokens import PAD
 from tests.models import tiny
-from tests.models.test_transformer import BATCH
+from tests.models.test_transformer import BATCH, PACKED, VARIANTS
 from tests.models.tiny import params_of, shapes_of
 
 model_of = functools.partial(tiny.model_of, architecture="recurrent")
 D, H, ROWS, LENGTH = 6, 5, 3, 7
 DRAW = np.random.default_rng(0)
 MODELS = {
-    "deep": model_of(layers=2, attention="general"),
-    "fixed context": model_of(cell="gru", attention="none", feeding="context"),
-    "local": model_of(attention="local", attention_window=2, encoder_layers=3),
-    "attentional": model_of(layers=2, attention="dot", feeding="attentional"),
-    "context first": model_of(
-        layers=2, cell="gru", attention="additive", feeding="context"
-    ),
-}  # fmt: skip
+    name: make_model(config, vocab_size=tiny.VOCABULARY, rematerialise=False)
+    for name, config in VARIANTS.items()
+    if config.architecture == "recurrent"
+}
 
 
 # Cells against PyTorch ----------------------------------------------------------------
@@ -147,36 +145,13 @@ def test_attention_is_that_of_the_papers(kind, queries):
 
 # Whole models -------------------------------------------------------------------------
 
-PACKED = Batch(
-    source=jnp.array([[5, 6, 7, 8, EOS, 9, 10, EOS, 0]]),
-    target=jnp.array([[11, 12, 13, EOS, 14, 15, 16, EOS, 0]]),
-    source_segments=jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]]),
-    target_segments=jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 0]]),
-)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_packed_pairs_get_the_logits_they_get_alone(name):
-    """Also whatever stands beside them, in the row or in the batch."""
-    model, params = MODELS[name], params_of(MODELS[name])
-    logits = jax.jit(model.logits)
-    alone, packed = logits(params, BATCH), logits(params, PACKED)[0]
-    np.testing.assert_allclose(packed[:4], alone[0], atol=2e-5)
-    np.testing.assert_allclose(packed[4:8], alone[1], atol=2e-5)
-    changed = PACKED._replace(
-        source=PACKED.source.at[0, 6].set(20), target=PACKED.target.at[0, 6].set(20)
-    )
-    found = logits(params, changed)[0]
-    np.testing.assert_allclose(found[:4], packed[:4], atol=1e-6)
-    assert (jnp.abs(found[4:8] - packed[4:8]).max(axis=-1) > 1e-4).all()
-
 
 def test_a_deep_model_has_the_logits_of_the_same_one_in_torch():
     """PyTorch packs sequences, and has layers and attention of its own."""
     torch = pytest.importorskip("torch", reason="extra `torch` is not installed")
     from tests.models.torch_lstm import AttentionalLSTM
 
-    model = MODELS["deep"]
+    model = MODELS["deep recurrent"]
     params, theirs = params_of(model), AttentionalLSTM(model.config, tiny.VOCABULARY)
 
     def put(parameter, value):
@@ -230,6 +205,16 @@ def test_parameters_are_those_of_arithmetic(name):
     model = MODELS[name]
     found = parameter_count(shapes_of(model))
     assert found == count_of(model.config) + tiny.VOCABULARY * model.d_model
+
+
+def test_cells_remember_at_first_and_matrices_have_the_scale_of_their_width():
+    model = model_of(d_model=64)
+    params = nn.unbox(jax.jit(model.init)(jax.random.key(0)))
+    cell = params["decoder"]["layer_0"]
+    np.testing.assert_array_equal(cell["bias"], np.repeat([0, 1, 0, 0], 64))
+    largest = np.abs(cell["recurrent"]["kernel"]).max()
+    assert 0.99 * 64**-0.5 < largest <= 64**-0.5
+    assert params["embedding"].std() == pytest.approx(64**-0.5, rel=0.05)
 
 
 def operations(jaxpr) -> int:

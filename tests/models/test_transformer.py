@@ -1,7 +1,7 @@
 """Masks, padding and packing; the names of the Transformer's parameters."""
 
 from dataclasses import replace
-from unittest import mock
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,6 @@ from flax import linen as nn
 from jaxformer.batch import Batch
 from jaxformer.config.settings import Section
 from jaxformer.configs import demo
-from jaxformer.models import local_attention
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.runs.config_files import parse_config
@@ -26,6 +25,7 @@ PROJECTED = {"encoder_projected_keys": 4}
 GLOBAL = {"attention_window": 4, "encoder_global_positions": 2}
 CONFIG = config_of(layers=2, d_v=4, dropout=0.1, max_positions=32)
 SHORT = replace(CONFIG, encoder_layers=1, decoder_layers=1)
+recurrent = partial(config_of, "recurrent")
 VARIANTS = {
     "paper": CONFIG,
     "published": replace(CONFIG, biases="all", activation="swish"),
@@ -39,6 +39,13 @@ VARIANTS = {
     ),
     "convolutional": config_of("convolutional"),
     "dilated": config_of("convolutional", layers=2, max_dilation=2),
+    "deep recurrent": recurrent(layers=2, attention="general"),
+    "fixed context": recurrent(cell="gru", attention="none", feeding="context"),
+    "local": recurrent(attention="local", attention_window=2, encoder_layers=3),
+    "attentional": recurrent(layers=2, attention="dot", feeding="attentional"),
+    "context first": recurrent(
+        layers=2, cell="gru", attention="additive", feeding="context"
+    ),
 }
 
 
@@ -46,6 +53,12 @@ SOURCE = jnp.array([[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD]], jnp.int32)
 TARGET = jnp.array([[11, 12, 13, EOS], [14, 15, 16, EOS]], jnp.int32)
 BATCH = Batch(
     SOURCE, TARGET, *((side != PAD).astype(jnp.int32) for side in (SOURCE, TARGET))
+)
+PACKED = Batch(
+    source=jnp.array([[5, 6, 7, 8, EOS, 9, 10, EOS, PAD]]),
+    target=jnp.array([[11, 12, 13, EOS, 14, 15, 16, EOS, PAD]]),
+    source_segments=jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]]),
+    target_segments=jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 0]]),
 )
 
 
@@ -85,9 +98,12 @@ def test_the_first_memory_tells_sources_and_their_tokens_apart():
     def encode():
         params = nn.unbox(model.init(jax.random.key(0)))
         source = jax.random.randint(jax.random.key(1), (16, 12), EOS + 1, 500)
-        return model.apply(params, source, jnp.ones_like(source), method="encode")
+        ones = jnp.ones_like(source)
+        return params, model.apply(params, source, ones, method="encode")
 
-    memory = encode()
+    params, memory = encode()
+    # Times sqrt(d_model) an embedding has the scale of a position.
+    assert params["embedding"].std() == pytest.approx(64**-0.5, rel=0.02)
     shared = jnp.square(memory.mean(axis=(0, 1))).mean()  # of what layer norm makes 1
     assert shared < 0.35  # 0.91 when every matrix is Xavier's
     variance = memory.var(axis=(0, 1)).mean()
@@ -99,15 +115,9 @@ def test_packed_pairs_get_the_logits_they_get_alone(variant):
     if not model.config.packs:
         return
     alone = logits_of(model, params, BATCH)
-    packed = Batch(
-        source=jnp.array([[5, 6, 7, 8, EOS, 9, 10, EOS, PAD]]),
-        target=jnp.array([[11, 12, 13, EOS, 14, 15, 16, EOS, PAD]]),
-        source_segments=jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]]),
-        target_segments=jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 0]]),
-    )
-    logits = logits_of(model, params, packed)[0]
-    np.testing.assert_allclose(logits[:4], alone[0], atol=2e-6)
-    np.testing.assert_allclose(logits[4:8], alone[1], atol=2e-6)
+    logits = logits_of(model, params, PACKED)[0]
+    np.testing.assert_allclose(logits[:4], alone[0], atol=1e-5)
+    np.testing.assert_allclose(logits[4:8], alone[1], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["paper", "published"])
@@ -142,19 +152,6 @@ def test_parameter_names_are_the_checkpoint_format(name):
     }
 
 
-@pytest.mark.parametrize("changes", [{"positions": "rotary"}, GLOBAL])
-def test_blocks_of_a_window_are_its_mask(changes):
-    """In a row of several blocks, as in one block."""
-    model = model_of(**{"attention_window": 4, **changes})
-    sides = jnp.tile(SOURCE[:1], (1, 3)), jnp.tile(TARGET[:1], (1, 4))
-    batch = Batch(*sides, *map(jnp.ones_like, sides))
-    found = []
-    for block in (local_attention.SMALLEST_BLOCK, 1):
-        with mock.patch.object(local_attention, "SMALLEST_BLOCK", block):
-            found.append(jax.jit(lambda: model.logits(params_of(model), batch))())
-    np.testing.assert_allclose(*found, atol=1e-5)
-
-
 @pytest.mark.parametrize("changes", [PROJECTED, GLOBAL])
 def test_what_cannot_be_packed_is_refused_in_one_line(changes):
     values = demo.get_config().to_dict()
@@ -169,10 +166,6 @@ def test_projected_keys_and_learned_positions_have_a_longest_sequence():
     for changes in (PROJECTED, {"positions": "learned"}):
         assert model_of(**changes, max_positions=9).longest == 9
     assert model_of(**GLOBAL).longest is None
-
-
-def test_learned_positions_refuse_what_their_table_does_not_hold():
-    model = make(replace(CONFIG, positions="learned", max_positions=4))
-    assert model.longest == 4
+    model = model_of(positions="learned", max_positions=4)
     with pytest.raises(ValueError, match=r"5 tokens .* model.max_positions = 4"):
         logits_of(model, params_of(model), BATCH)

@@ -180,6 +180,21 @@ def test_samples_of_parts_are_the_sample_of_all_text():
     assert abs(np.mean(drawn) - 2000) < 200
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_sources_and_targets_are_drawn_each_by_itself_and_without_tags(seed):
+    """Also where a part of the text expects its share of the sample alone."""
+    config = SimpleNamespace(
+        character_coverage=1.0, user_defined_symbols=(), vocab_sentences=50,
+        seed=seed, shared_vocabulary=True,
+    )  # fmt: skip
+    samples = VocabularySamples(config, (200, 200))
+    samples.add(0, [(f">>b<< s{n}", f"t{n}") for n in range(200)], ">>b<<")
+    drawn = samples.samples[0].texts
+    sources, targets = ({t[1:] for t in drawn if t[0] == side} for side in "st")
+    assert len(drawn) == 50 == len(sources) + len(targets)
+    assert len(sources & targets) < 15  # 3 are expected
+
+
 def test_a_vocabulary_beyond_the_text_is_reduced_with_a_message(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         small = train(tmp_path / "m", ["ab ab", "abc"], vocab_size=5000)

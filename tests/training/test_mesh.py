@@ -79,19 +79,19 @@ class Program(NamedTuple):
 
 @functools.cache
 def program(
-    sizes, *, has_biases=False, window=None, variant=None, freeze=(), rule="adam",
+    sizes, *, has_biases=False, variant=None, freeze=(), rule="adam",
     dtype="float32", adds_transposed=False,
 ):  # fmt: skip
-    """Of the paper's model, or with biases as published models have, or a window.
+    """Of the paper's model, one with biases as published models have, or a variant.
 
-    Or one of VARIANTS. `rule` is one of OPTIMIZERS. The loss is computed by the plan of
+    `rule` is one of OPTIMIZERS. The loss is computed by the plan of
     GPUs, or as on CPUs, which add its gradient transposed.
     """
     mesh = mesh_of(sizes)
     optimizer, _ = optimizer_of(d_model=D, **OPTIMIZERS[rule])
     model = model_of(
-        **SIZES, dropout=0.1, biases="all" if has_biases else "none",
-        **{"attention_window": window, "dtype": dtype, **VARIANTS.get(variant, {})},
+        **SIZES, dropout=0.1, biases="all" if has_biases else "none", dtype=dtype,
+        **VARIANTS.get(variant, {}),
     )  # fmt: skip
     batch = next(batches(sizes))
     plan = loss_kernel.ChunkPlan(CHUNK, False, adds_transposed)
@@ -213,13 +213,6 @@ def test_adafactor_with_decay_makes_the_same_updates_on_a_mesh():
     assert (np.abs(expected[1:, 0] / reports(ONE, 3)[1:, 0] - 1) > 1e-4).all()
 
 
-def test_untied_matrices_are_split_as_the_tied_one_is():
-    params, tied = (program(ALL, **each).state.params for each in (UNTIED, {}))
-    for name in ("embedding", "source_embedding", "output_embedding"):
-        assert params[name].sharding.spec == tied["embedding"].sharding.spec
-    assert not tied["embedding"].sharding.is_fully_replicated
-
-
 def test_frozen_parameters_are_the_same_on_a_mesh_and_exchange_no_gradients():
     frozen = ("embedding", "encoder")
     found, expected = (reports(each, 3, freeze=frozen) for each in (ALL, ONE))
@@ -230,22 +223,6 @@ def test_frozen_parameters_are_the_same_on_a_mesh_and_exchange_no_gradients():
         for update in (program(ALL, freeze=frozen), program(ALL))
     )
     assert reduced < 0.7 * all_reduced
-
-
-def test_restricted_attention_is_the_same_on_a_mesh_and_moves_nothing():
-    """Blocks are cut along rows, which no mesh splits: the collectives are the same."""
-    window = 4  # a block of four sees itself and two positions on either side
-    expected, full = reports(ONE, 20, window=window), reports(ONE, 20)
-    np.testing.assert_allclose(reports(ALL, 20, window=window), expected, rtol=1e-6)
-    assert np.abs(expected[:, 0] / full[:, 0] - 1).max() > 1e-4
-    near = program(ALL, window=window)
-    scores = (near.rows, LENGTH // BLOCK, HEADS // ALL[2], BLOCK, BLOCK + window)
-    assert tuple(sorted(scores)) in counted(shape for _, shape in arrays_in(near.text))
-    crossing, full_crossing = (
-        Counter((each.kind, each.elements) for each in update.collectives)
-        for update in (near, program(ALL))
-    )
-    assert crossing == full_crossing
 
 
 @pytest.mark.parametrize("options", [{}, {"has_biases": True}, UNTIED])
