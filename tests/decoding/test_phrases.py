@@ -200,7 +200,7 @@ def test_phrases_become_distinct_pieces_and_need_room_for_an_end():
     found = encode_phrases(phrases, encode, **NOTHING_ELSE)
     assert found == (((97, 98), (98, 99)), 4)
     after = {**NOTHING_ELSE, "prefix": [97]}
-    assert encode_phrases(["ab"], encode, **after)[1] == 3
+    assert encode_phrases(["ab"], encode, **{**after, "most": 3})[1] == 3
     blank_text = {**NOTHING_ELSE, "parts": 0}
     assert encode_phrases(["ab"], encode, **blank_text) == ((), 1)
 

@@ -174,6 +174,8 @@ def test_a_model_leaves_out_a_line_beyond_its_positions(caplog):
     assert found[1] == [*hypotheses[1]]
     (alone,) = reranked(["4"], hypotheses[:1], reranker(SMALL, weight=9.0))
     assert found[0] == alone
+    one_too_long = found_of(["7", "8 " * 25])
+    assert reranked(["4"], one_too_long, reranker(SMALL, weight=9.0)) == one_too_long
     assert "runs/b has no positions for 1 of 2 sentences and leaves" in caplog.text
 
 

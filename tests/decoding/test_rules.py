@@ -67,6 +67,7 @@ def test_top_candidates_is_top_k_of_the_allowed(vocabulary, levels, has_banned):
     rng = np.random.default_rng(vocabulary + levels)
     logits = rng.integers(levels, size=(vocabulary, 4 * WIDTH)).astype(np.float32)
     logits[:EOS] = 2.0 * levels  # PAD, UNK and BOS are the largest
+    logits[-1] = levels  # the last token is the largest word
     normaliser = assert_best(logits, draw_rules(rng, logits, has_banned), 8)
     expected = logsumexp(logits.astype(np.float64), axis=0)
     np.testing.assert_allclose(normaliser, expected, rtol=1e-6)

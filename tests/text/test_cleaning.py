@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxformer.text.cleaning import Chunk, clean_chunk
+from jaxformer.text.cleaning import Chunk, SideReport, clean_chunk
 from jaxformer.text.duplicates import PairHashes
 from jaxformer.text.vocabulary import train_tokenizer
 
@@ -47,6 +47,7 @@ def test_each_dropped_pair_is_counted_once(cleaned):
         "source 10.0 tokens a sentence, longest 20, 1 unknown; "
         "target 10.0 tokens a sentence, longest 20, 0 unknown"
     )
+    assert SideReport(3, 1, 5) + SideReport(4, 0, 9) == SideReport(7, 1, 9)
 
 
 def test_the_ratio_has_slack_for_short_sentences(cleaned):
