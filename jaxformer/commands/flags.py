@@ -248,5 +248,6 @@ REPLACED = {
     "rerank_weights": "--choose=WORKDIR:WEIGHT,WORKDIR:WEIGHT",
     "runner_options": "--runner='RUNNER OPTIONS'",
     "shutdown_timeout": "--request_timeout",
+    "source_length": "--format=ctranslate2 or huggingface, which take any length",
     "steps": "--config.training.steps",
 }

@@ -238,7 +238,7 @@ def quick_check(monkeypatch):
     nothing = contextlib.nullcontext(lambda: None)
     module = "jaxformer.commands.check.inspect_in_background"
     monkeypatch.setattr(module, lambda _: nothing)
-    for name in "inspection.pieces.add_pieces", "commands.check.report_text":
+    for name in "inspection.piece_findings.add_pieces", "commands.check.report_text":
         monkeypatch.setattr(f"jaxformer.{name}", lambda *_: None)
     monkeypatch.setattr("jaxformer.inspection.findings.without_text", lambda _: None)
     monkeypatch.setattr("jaxformer.runs.estimates.step_memory", lambda *_, **__: None)

@@ -328,7 +328,7 @@ def test_two_vocabularies_have_ids_of_their_own(marian):
             assert [own_names[i] for i in ids] == expected
         assert pair.decode(encoded[1]) == TEXT[1]
     assert pack_tokenizer(*models, *(s.pieces() for s in sides)) == own.content
-    few = PairTokenizer(pack_tokenizer(*models, orders[0], orders[1][:9]))
+    few = Tokenizer(pack_tokenizer(*models, orders[0], orders[1][:9]))
     assert (few.vocab_size, few.largest_vocab_size) == (9, len(orders[0]))
     same = pair_of(models[0], models[0])
     assert (same.is_shared, same.hash == own.hash) == (False, False)
