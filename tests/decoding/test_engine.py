@@ -164,12 +164,22 @@ def test_long_and_short_sentences_share_an_engine(shared):
     assert len({shape.slots for shape in shapes}) > 1
 
 
-def test_a_ring_has_room_for_the_oldest_sentence(shared):
+def test_more_slots_than_one_program_fills_are_free_at_once(shared):
+    client = Client(*shared)
+    client.submit(Wanted(8, least=8), source_of(1, length=4))
+    for seed in range(6):  # three end after one step, and three wait
+        client.submit(Wanted(1, seed=seed), source_of(seed, length=4))
+    client.finish()
+
+
+def test_a_ring_has_room_for_the_oldest_sentence_and_for_a_prefix(shared):
     """A second sentence starts when the first has used 5 of the 8 slots of the ring."""
     client = Client(*shared)
     client.submit(Wanted(12, least=11), source_of(1, length=4))
     client.advance(5)
     client.submit(Wanted(6, least=6), source_of(2, length=4))
+    client.finish()
+    client.submit(Wanted(12, prefix=(4, 5) * 5), source_of(3, length=2))
     client.finish()
 
 

@@ -13,8 +13,9 @@ from jax.extend.core import jaxprs_in_params
 from jaxformer.batch import Batch, shift_right
 from jaxformer.models.architectures import make_model
 from jaxformer.models.recurrent import attention, cells
-from jaxformer.models.sequence_model import parameter_count
-from jaxformer.tokens import PAD
+from jaxformer.models.recurrent.step import first_past
+from jaxformer.models.sequence_model import Newest, parameter_count
+from jaxformer.tokens import BOS, PAD
 from tests.models import tiny
 from tests.models.test_transformer import BATCH, PACKED, VARIANTS
 from tests.models.tiny import params_of, shapes_of
@@ -180,6 +181,21 @@ def test_a_deep_model_has_the_logits_of_the_same_one_in_torch():
         expected = theirs.eval()(source, target, source == PAD)
     found = jax.jit(model.logits)(params, BATCH)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("feeding", ["attentional", "context"])
+def test_a_step_feeds_its_output_or_its_last_state(feeding):
+    model = model_of(attention="additive", feeding=feeding)
+    decoder, ids = model.decoder, np.zeros((2, 1, 4), np.int32)
+    weights = decoder.weights(params_of(model))
+    memory = decoder.encode(weights, BATCH.source)
+    newest = Newest(ids[..., 0] + BOS, ids[:, 0, 0], jnp.int32(0), ids)
+    cache = decoder.empty_cache(batch=2, width=1, length=4)
+    _, past = jax.jit(decoder.step)(weights, memory, cache, newest)
+    is_state = np.array_equal(past.fed, past.states[-1][0])
+    assert is_state == (feeding == "context")
+    first = first_past(model.config, weights.decoder, memory.start)
+    assert first.fed.any() == (feeding == "context")  # else it begins with zeros
 
 
 def count_of(config) -> int:
