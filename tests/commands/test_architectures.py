@@ -30,7 +30,7 @@ CASES = {
             "architecture": "recurrent", "cell": "lstm", "encoder_layers": 1,
             "decoder_layers": 1, "d_model": 32, "attention": "dot",
             "attention_window": None, "feeding": "none", "dropout": 0.02,
-            "dtype": "float32",
+            "dtype": "float32", "tied_embeddings": "all",
         },
         peak_learning_rate=4 * (32 * 40) ** -0.5,
         parameters=96 * 32 + 2 * 64 * 49 + 128 * 65 + 3 * 32 * 32 + 32,
@@ -39,7 +39,7 @@ CASES = {
         {
             "architecture": "convolutional", "encoder_layers": 1, "decoder_layers": 1,
             "d_model": 32, "kernel_width": 3, "max_dilation": 1, "dropout": 0.1,
-            "max_positions": 64, "dtype": "float32",
+            "max_positions": 64, "dtype": "float32", "tied_embeddings": "all",
         },
         peak_learning_rate=2 * (32 * 40) ** -0.5,
         parameters=96 * 33 + 2 * 64 * 32 + 6 * 32 * 34 + 2 * (32 * 64 * 3 + 2 * 64),
