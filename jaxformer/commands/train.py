@@ -7,8 +7,9 @@ import logging
 from pathlib import Path
 
 from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.job import Job
 from jaxformer.runs.run import keep_compiled, prepare_run
-from jaxformer.runs.trainer import Job, train_past_divergence
+from jaxformer.runs.trainer import train_past_divergence
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import StoppedError
 from jaxformer.system.stopping import stop_requests

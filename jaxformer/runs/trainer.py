@@ -4,23 +4,25 @@ Ends with an evaluation of the parameters that `translate` uses. A run that dive
 ends with a report, or resumes before the divergence and skips its data.
 """
 
-import dataclasses
 import logging
 
 import jax
-import jax.numpy as jnp
 
-from jaxformer.config.sections import Config
-from jaxformer.corpus.pipeline import examples_of
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.runs.job import Job
+from jaxformer.runs.resume import (
+    before_divergence,
+    describe_divergence,
+    forget_lost_best,
+    record_config,
+    roll_back,
+)
 from jaxformer.runs.validation import evaluate_result, validate
 from jaxformer.runs.warm_start import new_state
 from jaxformer.system.errors import InputError, StoppedError
-from jaxformer.system.first import once, write_file
+from jaxformer.system.first import once
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.training.divergence import diagnose_update
 from jaxformer.training.log import MetricsLog, read_scores
 from jaxformer.training.loop import DivergedError, is_over, train
 from jaxformer.training.memory import require_memory
@@ -61,23 +63,6 @@ def train_past_divergence(job: Job) -> dict:
                         "optimizer.peak_learning_rate"
                     ) from None
                 logger.warning("%s", report)
-
-
-def forget_lost_best(checkpoints: Checkpoints, name: str) -> None:
-    """Drop scores above that of the best checkpoint; patience would count from them.
-
-    Another `training.best_by`, or damage, may have removed their checkpoints.
-    """
-    scores, left = checkpoints.scores, checkpoints.best_step()
-    better = [step for step in scores if left is None or scores[step] > scores[left]]
-    if better:
-        logger.warning(
-            "the checkpoint of step %s, the best by %s, is gone; the best that is left "
-            "is %s", f"{max(better, key=scores.get):,}", name,
-            "none" if left is None else f"step {left:,}",
-        )  # fmt: skip
-    for step in better:
-        del scores[step]
 
 
 def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> dict:
@@ -121,73 +106,24 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
             return {"step": step, **evaluate_result(job, log, step)}
 
 
-def record_config(job: Job, step: int, is_over: bool) -> None:
-    """Write the record of a run at `step`, and log the values that a resume changes.
-
-    If the run is over, it keeps the dropout and the optimiser that it was trained with.
-    """
-    run, config = job.run, job.run.config
-    if step:
-        before = run.workdir.read_record().config
-        if is_over:
-            model = dataclasses.replace(config.model, dropout=before.model.dropout)
-            config = dataclasses.replace(
-                config, model=model, optimizer=before.optimizer
-            )
-            log_changes("not recorded, as no update is left", config, run.config)
-        else:
-            log_changes("changed since the last start", before, config)
-    run.workdir.write_record(config, run.tokenizer, job.prepared.report["text"])
-
-
-def log_changes(said: str, before: Config, now: Config) -> None:
-    """Log what changed in the sections model, optimizer and training."""
-    old = before.as_dict()
-    changes = [
-        f"{section}.{key} from {old[section][key]!r} to {value!r}"
-        for section, values in now.as_dict().items()
-        for key, value in values.items()
-        if section in ("model", "optimizer", "training") and value != old[section][key]
-    ]
-    if changes:
-        logger.info("%s: %s", said, ", ".join(changes))
-
-
 def first_state(
     job: Job, checkpoints: Checkpoints, position: int | None, tried: set[int]
 ) -> TrainState:
     """Restore the newest checkpoint, or draw a new state; log what begins.
 
-    After a divergence, restore the newest one without bad updates, to continue at the
-    data `position`; remove later ones and add its step to `tried`. Raises InputError if
-    it was tried before, and for a step past the end of the run.
+    After a divergence, roll back, to continue at the data `position`. Raises InputError
+    for a step past the end of the run.
     """
     abstract = sharding.abstract_state(job.setup.mesh, job.setup.init)
     if position is None:  # otherwise the memory holds a state
         require_memory(abstract)
-    found = checkpoints.restore_latest(abstract)
-    while position is not None and found is not None and int(found[0].bad_steps):
-        older = checkpoints.restore_latest(abstract, before=found[1])
-        if older is None and int(found[0].step) > int(found[0].bad_steps):
-            # Bad updates changed no parameter, so the oldest state left will do.
-            none = jnp.zeros_like(found[0].bad_steps)
-            older = found[0]._replace(bad_steps=none), found[1]
-        found = older
+        found = checkpoints.restore_latest(abstract)
+    else:
+        found = before_divergence(checkpoints, abstract)
     state = new_state(job.run, job.setup) if found is None else found[0]
-    step, steps = int(state.step), job.run.config.training.steps
     if position is not None:
-        if step in tried:
-            raise InputError(
-                f"training diverged again from step {step}, on other data; start anew "
-                "in another workdir with a lower optimizer.peak_learning_rate"
-            )
-        tried.add(step)
-        logger.warning(
-            "resuming at step %s, data position %s", f"{step:,}", f"{position:,}"
-        )
-        skipped_to = jnp.full_like(state.data_position, position)
-        state = state._replace(data_position=skipped_to)
-        checkpoints.drop_after(step)
+        state = roll_back(state, position, tried, checkpoints)
+    step, steps = int(state.step), job.run.config.training.steps
     if step > steps:
         raise InputError(
             f"{job.run.workdir.path} holds a run of {step} steps, and the config asks "
@@ -202,28 +138,3 @@ def first_state(
         jax.devices()[0].device_kind,
     )
     return state
-
-
-def describe_divergence(job: Job, state: TrainState) -> str:
-    """Say where a run diverged; write the sentences of that update into its workdir."""
-    run, training = job.run, job.run.config.training
-    bad = int(state.bad_steps)
-    # Skipped updates changed no parameter: this is the state before the first of them.
-    state = state._replace(
-        step=state.step - bad, data_position=state.data_position - bad
-    )
-    step, position = int(state.step) + 1, int(state.data_position)
-    finding = diagnose_update(run.model, state, next(job.updates(position)), training)
-    file = run.workdir.path / f"diverged_at_step_{step}.tsv"
-    decoders = run.tokenizer.sides[0].decode, run.tokenizer.decode
-    sides = list(zip(job.prepared.train, decoders, strict=True))
-    lines = [
-        "\t".join(decode(side[index].tolist()) for side, decode in sides) + "\n"
-        for index in examples_of(job.plan, training.seed, position)
-    ]
-    write_file(file, "".join(lines))
-    return (
-        f"training diverged: {bad} updates in a row without finite loss and gradient, "
-        f"the first of them step {step} at data position {position}; in its microbatch "
-        f"{finding.microbatch + 1} {finding}; its sentences are in {file}"
-    )

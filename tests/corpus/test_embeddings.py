@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer.corpus.embeddings import read_word_vectors
-from jaxformer.runs.trainer import new_state
+from jaxformer.runs.warm_start import new_state
 from jaxformer.system.errors import InputError
 from jaxformer.training.sharding import make_mesh
 from jaxformer.training.step import TrainState

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.runs.trainer import forget_lost_best
+from jaxformer.runs.resume import forget_lost_best
 from jaxformer.system.errors import InputError
 from tests.training.saved import (
     ABSTRACT,
