@@ -270,7 +270,9 @@ def reason(error: Exception) -> str:
 def silence() -> None:
     """Drop orbax's messages except warnings, and tracebacks that follow a failure.
 
-    The failure itself raises an exception.
+    The failure itself raises an exception. orbax then closes its event loop without
+    the other arrays in progress. They fail in threads of tensorstore or in garbage
+    collection, where Python calls nothing but this hook.
     """
     report = sys.unraisablehook
     expected = ("Event loop is closed", "Encountered error while reading array")

@@ -102,8 +102,10 @@ def test_a_checkpoint_that_someone_removed_does_not_end_training(tmp_path):
 def test_a_save_that_cannot_be_written_is_one_sentence_and_harms_nothing(
     tmp_path, capfd
 ):
+    """Writes are in progress when one fails; each would print a traceback."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    large = {"params": {"w": jax.random.normal(jax.random.key(0), (1000, 100))}}
+    array = jax.random.normal(jax.random.key(0), (1000, 100))
+    large = {"params": {f"w{number}": array for number in range(30)}}
     with open_checkpoints(tmp_path, keep=1) as checkpoints:
         checkpoints.save(1, make_state(1))
         checkpoints.wait()
