@@ -42,7 +42,7 @@ ROOMS = {
     ),
     "text": ("text", "system processes contract config remote grammar"),
     "corpus": ("corpus", "system processes contract config remote text"),
-    "optimizer": ("training.optimizer", "config"),  # equation 3, section 5.3
+    "optimizer": ("training.optimizer", "config models"),  # equation 3, section 5.3
     "update": (  # pure functions of a model and a batch
         "training.conditional training.divergence training.frozen training.loss "
         "training.loss_kernel training.sharded_optimizer training.sharding "
@@ -50,7 +50,7 @@ ROOMS = {
         "system contract config models",
     ),
     "training": (  # it is handed its batches
-        "training", "system processes contract config update",
+        "training", "system processes contract config models optimizer update",
     ),
     "decoding": ("decoding", "system processes contract config models"),
     "evaluation": (
@@ -71,7 +71,7 @@ ROOMS = {
     ),
     "accelerators": (
         "accelerators",
-        "system contract config models architectures update decoding runs",
+        "system contract config models architectures update training decoding runs",
     ),
     "commands": (
         "commands",

@@ -35,9 +35,9 @@ from jaxformer.decoding.shapes import Shapes
 from jaxformer.decoding.slots import SlotPrograms
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.runs.run import TrainingSetup, make_training_setup
 from jaxformer.system.errors import InputError
 from jaxformer.training import sharding
+from jaxformer.training.setup import TrainingSetup, make_training_setup
 
 DECODED = 64  # tokens of a source, and of a translation at most, in the decoder's step
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

@@ -18,10 +18,11 @@ from jaxformer.corpus.plan import Plan, Shape
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
-from jaxformer.runs.run import Run, make_training_setup
+from jaxformer.runs.run import Run
 from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
 from jaxformer.training.memory import GIB, largest_microbatch, step_memory
+from jaxformer.training.setup import make_training_setup
 from jaxformer.training.sharding import abstract_state, rows_here
 from jaxformer.training.step import Parameters
 

@@ -6,15 +6,11 @@ from functools import partial
 from jaxformer.corpus.pipeline import updates
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.runs.open import make_dev_evaluators
-from jaxformer.runs.run import (
-    Run,
-    make_training_setup,
-    plan_training,
-    warn_of_update_size,
-)
+from jaxformer.runs.run import Run, plan_training, warn_of_update_size
 from jaxformer.system.stopping import StopRequests
 from jaxformer.training import sharding
 from jaxformer.training.loop import Update
+from jaxformer.training.setup import make_training_setup
 from jaxformer.training.step import Report, TrainState
 
 

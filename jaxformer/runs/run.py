@@ -5,15 +5,13 @@ The one way into a workdir, for every command, the Python API and the server.
 
 import contextlib
 import dataclasses
-import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from jaxformer.config.sections import Config
 from jaxformer.corpus.mixture import Mixture, Weighted, make_mixture
@@ -23,7 +21,7 @@ from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.subwords import Subwords
 from jaxformer.decoding.fastest_dtype import fastest_dtype
 from jaxformer.models.architectures import make_model
-from jaxformer.models.sequence_model import Model
+from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.runs.agreement import require_one_folder, require_one_run
 from jaxformer.runs.config_files import RECORDED, ConfigRequest
 from jaxformer.runs.workdir import Record, Workdir
@@ -36,14 +34,7 @@ from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.checkpoint_files import RemovedError
 from jaxformer.training.frozen import trainable
 from jaxformer.training.log import read_scores
-from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.sharding import (
-    copy_to,
-    local_mesh,
-    make_mesh,
-    state_shardings,
-)
-from jaxformer.training.step import Parameters, TrainState, TrainStep, init_state
+from jaxformer.training.sharding import copy_to, local_mesh
 from jaxformer.training.wandb_log import require_installed
 
 if TYPE_CHECKING:
@@ -152,32 +143,6 @@ def _make_run(
     data = config.data
     needs_tag = not data.tags or all(part.data.tag for part in data.parts.values())
     return Run(folder, config, tokenizer, model, record, needs_tag)
-
-
-class TrainingSetup(NamedTuple):
-    """How the parameters of a run are made and updated, and on which devices."""
-
-    mesh: Mesh
-    init: Callable[[], TrainState]  # boxed, see training/sharding.py
-    train_step: TrainStep
-    schedule: Callable[[int], jax.Array]  # learning rate by updates already made
-
-
-def make_training_setup(
-    config: Config, model: Model, devices: Sequence[jax.Device] | None = None
-) -> TrainingSetup:
-    """Build the objects of the sections `mesh`, `optimizer` and `training`.
-
-    `devices` None means all.
-    """
-    training = config.training
-    sizes = {"d_model": model.d_model, "steps": training.steps}
-    optimizer, schedule = make_optimizer(config.optimizer, **sizes)
-    init = functools.partial(init_state, model, optimizer, training)
-    mesh = make_mesh(**vars(config.mesh), devices=devices)
-    shardings = state_shardings(mesh, init)
-    train_step = TrainStep(model, optimizer, training, shardings)
-    return TrainingSetup(mesh, init, train_step, schedule)
 
 
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:

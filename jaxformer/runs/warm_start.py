@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.corpus.embeddings import read_word_vectors
-from jaxformer.runs.run import Run, TrainingSetup, open_run, read_parameters
+from jaxformer.runs.run import Run, open_run, read_parameters
 from jaxformer.training import sharding
+from jaxformer.training.setup import TrainingSetup
 from jaxformer.training.step import Parameters, TrainState
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxformer.batch import Batch
 from jaxformer.system.errors import InputError
 from jaxformer.training import sharding
+from jaxformer.training.setup import TrainingSetup
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +31,11 @@ class StepMemory(NamedTuple):
 
 
 def step_memory(
-    setup: Any, shape: tuple[int, int, int], *, accumulate: bool
+    setup: TrainingSetup, shape: tuple[int, int, int], *, accumulate: bool
 ) -> StepMemory | None:
     """Compile the train step for microbatches of (rows, source length, target length).
 
-    `setup` is a TrainingSetup; `accumulate` is for updates of several microbatches.
+    `accumulate` is for updates of several microbatches.
     Returns None where the backend does not report memory.
     """
     logger.info("            compiling the train step for %d x %d x %d ...", *shape)
@@ -73,7 +74,7 @@ def device_budget(gib: float | None) -> int | None:
     return int(kibibytes) * 1024 // jax.local_device_count()
 
 
-def require_memory(state: Any) -> None:
+def require_memory(state: object) -> None:
     """Raise InputError if the devices cannot hold an abstract training state."""
     budget = device_budget(None)
     leaves = jax.tree.leaves(state)
@@ -90,7 +91,7 @@ def require_memory(state: Any) -> None:
 
 
 def largest_microbatch(
-    setup: Any,
+    setup: TrainingSetup,
     shape: tuple[int, int, int],
     budget: int,
     *,

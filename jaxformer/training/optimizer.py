@@ -1,7 +1,6 @@
 """Section 5.3: Adam, the warm-up and the inverse square root; and others, by optax."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +8,8 @@ import optax
 from flax import linen as nn
 
 from jaxformer.config.sections import OptimizerConfig
+from jaxformer.models.sequence_model import Parameters
 
-Parameters = Any  # nested dicts of arrays
 _WITHOUT_DECAY = "bias", "scale"  # ends of the names of biases and norms
 
 

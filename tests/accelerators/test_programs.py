@@ -15,7 +15,7 @@ from jaxformer.accelerators.compiler import (
 from jaxformer.config.sections import MeshConfig
 from jaxformer.models.architectures import make_model
 from jaxformer.runs.config_files import parse_config, read_config_file
-from jaxformer.runs.run import make_training_setup
+from jaxformer.training.setup import make_training_setup
 from tests.accelerators.answers import too_large
 
 CONFIG = parse_config(read_config_file("demo"))
