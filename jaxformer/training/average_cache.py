@@ -9,11 +9,11 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxformer.models.sequence_model import Parameters
 from jaxformer.system.files import CHECKSUMS, cache_folder, write_atomically
 from jaxformer.training.checkpoint_files import find_damage
 
@@ -24,10 +24,10 @@ _DIGEST_BYTES = 32
 def kept_average(
     checkpoints: Sequence[Path],
     field: str,
-    make: Callable[[], Any],
+    make: Callable[[], Parameters],
     *,
     is_damaged: Callable[[Path], object] = find_damage,
-) -> Any:
+) -> Parameters:
     """Return nested dicts of numpy arrays: the file's if it has them, else `make()`'s.
 
     The file begins with the digest of its content, of `field`, and of the checkpoints'

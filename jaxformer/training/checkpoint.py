@@ -12,11 +12,12 @@ import logging
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
 
+from jaxformer.models.sequence_model import Parameters
 from jaxformer.system.errors import InputError, StoppedError
 from jaxformer.system.first import once
 from jaxformer.system.mirror import LOCAL, Mirror
@@ -31,6 +32,7 @@ from jaxformer.training.checkpoint_files import (
     silence,
 )
 
+State = TypeVar("State")  # a pytree of arrays
 logger = logging.getLogger(__name__)
 
 
@@ -102,7 +104,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         steps = [step for step in self.steps() if step in self.scores]
         return max(steps, key=lambda step: (self.scores[step], step), default=None)
 
-    def save(self, step: int, state: Any, *, scheduled: bool = True) -> None:
+    def save(self, step: int, state: object, *, scheduled: bool = True) -> None:
         """Save any pytree of arrays in the background; it may be donated afterwards.
 
         Raises InputError if this save cannot begin or the one before failed.
@@ -134,8 +136,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._saving = None
 
     def restore_latest(
-        self, abstract: Any, *, before: float = math.inf
-    ) -> tuple[Any, int] | None:
+        self, abstract: State, *, before: float = math.inf
+    ) -> tuple[State, int] | None:
         """The newest readable state and its step; None without a step below `before`.
 
         `abstract` has the state's structure, with ShapeDtypeStructs that have
@@ -163,7 +165,9 @@ class Checkpoints(contextlib.AbstractContextManager):
             )
         return None
 
-    def restore_parameters(self, step: int | None, *, field: str = "params") -> Any:
+    def restore_parameters(
+        self, step: int | None, *, field: str = "params"
+    ) -> Parameters:
         """Read "params", "ema" or another field of a step; None: of the newest.
 
         Returns numpy arrays in nested dicts. Raises InputError if there is no such
@@ -177,7 +181,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             )
         return self._read_field(max(steps) if step is None else step, field)
 
-    def average(self, count: int, *, field: str = "params") -> Any:
+    def average(self, count: int, *, field: str = "params") -> Parameters:
         """Average the parameters of the last `count` checkpoints (section 6.1).
 
         Returns float32 numpy arrays in nested dicts. If there are fewer checkpoints on
@@ -190,7 +194,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             if used != [0]:
                 logger.warning("no checkpoint on schedule yet: using step %s", *used)
 
-        def average() -> Any:
+        def average() -> Parameters:
             read = (jax.tree.map(np.float32, self._read_field(n, field)) for n in used)
             total = functools.reduce(lambda a, b: jax.tree.map(np.add, a, b), read)
             return jax.tree.map(lambda leaf: leaf / np.float32(len(used)), total)
@@ -226,7 +230,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
         return dict(map(tuple, once(read)))
 
-    def _read_field(self, step: int, field: str) -> Any:
+    def _read_field(self, step: int, field: str) -> Parameters:
         self.wait()  # an incomplete checkpoint would seem damaged
         parameters, damage = read(path := self._path(step), self._mirror, field=field)
         if damage:

@@ -78,7 +78,7 @@ class Writer:
                 **alone,
             )
 
-    def save_state(self, path: Path, state: Any, *, scheduled: bool) -> None:
+    def save_state(self, path: Path, state: object, *, scheduled: bool) -> None:
         """Save a pytree of arrays in the background; it may be donated afterwards."""
         if self._gathers:
             state = jax.tree.map(_whole, state)
@@ -185,7 +185,7 @@ def _agree(path: Path, mirror: Mirror, damage: str) -> str:
 
 
 def read(
-    path: Path, mirror: Mirror, *, abstract: Any = None, field: str = ""
+    path: Path, mirror: Mirror, *, abstract: object = None, field: str = ""
 ) -> tuple[Any, str]:
     """Read the state at `path` onto the shardings of `abstract`, or a field as numpy.
 
@@ -203,7 +203,7 @@ def read(
     return found, damage
 
 
-def _read_verified(path: Path, *, abstract: Any, field: str) -> tuple[Any, str]:
+def _read_verified(path: Path, *, abstract: object, field: str) -> tuple[Any, str]:
     """Read as `read` does, or return why files cannot be read.
 
     A checkpoint that vanishes meanwhile can make orbax raise any error. Otherwise
@@ -239,7 +239,7 @@ def _read_verified(path: Path, *, abstract: Any, field: str) -> tuple[Any, str]:
     return (jax.tree.map(np.asarray, found[field]) if field else found), ""
 
 
-def _require_same_shapes(saved: Any, wanted: Any, path: Path) -> None:
+def _require_same_shapes(saved: object, wanted: object, path: Path) -> None:
     """Raise InputError naming the first parameter that differs and both shapes."""
     there, here = (
         {

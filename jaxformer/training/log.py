@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from jaxformer.system import first
 from jaxformer.system.files import write_atomically
@@ -22,6 +22,7 @@ from jaxformer.training.loss import averages
 from jaxformer.training.tensorboard_log import TensorBoardLog
 from jaxformer.training.wandb_log import WandbLog
 
+Item = TypeVar("Item")
 logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
@@ -65,7 +66,7 @@ def _read(file: Path) -> tuple[list[dict], list[int]]:
     return found, damaged
 
 
-def score_by(name: str, values: Mapping[str, Any]) -> float:
+def score_by(name: str, values: Mapping[str, float | None]) -> float:
     """Return the score of an evaluation, `training.best_by`; the higher, the better.
 
     It is -inf for a value that is not finite, or None as in the log.
@@ -107,7 +108,7 @@ class MetricsLog(contextlib.ExitStack):
         total_steps: int,
         tokens_before: float = 0.0,
         trackers: Sequence[str] = (),
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
     ) -> None:
         """Continue the log in `workdir` after `start_step`, 0 for a new run.
 
@@ -162,7 +163,7 @@ class MetricsLog(contextlib.ExitStack):
         yield
         self._last += time.monotonic() - begin
 
-    def track(self, updates: Iterable[Any]) -> Iterator[Any]:
+    def track(self, updates: Iterable[Item]) -> Iterator[Item]:
         """Yield the updates after `start_step`; report how many are made."""
         for step, update in enumerate(updates, self._start_step):
             self._bar.update(step - self._bar.n)

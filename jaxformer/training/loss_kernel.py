@@ -6,7 +6,7 @@ loss and their gradient a few positions at a time.
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ def projected_loss_sums(
     return _forward(x, embedding, bias, target, segments, label_smoothing)[0]
 
 
-def _forward(*arguments: Any) -> tuple[LossSums, Any]:
+def _forward(*arguments: jax.Array | float | None) -> tuple[LossSums, tuple]:
     """The sums, and the gradients of the loss for the backward pass."""
     *arrays, label_smoothing = arguments
     branches = {
@@ -71,7 +71,7 @@ def _in_chunks(
     bias: jax.Array | None,
     target: jax.Array,
     segments: jax.Array,
-) -> tuple[LossSums, Any]:
+) -> tuple[LossSums, tuple]:
     """Compute loss sums and gradients, a chunk of tokens at a time.
 
     d loss / d logits = softmax(logits) - smoothed target. Chunks give the part of the
@@ -161,7 +161,7 @@ def _chunk(
     return (grad_matrix, grad_bias), (grad_x, sums)
 
 
-def _backward(label_smoothing: float, grads: Any, cotangent: LossSums) -> tuple:
+def _backward(label_smoothing: float, grads: tuple, cotangent: LossSums) -> tuple:
     scale = cotangent.loss
     scaled = jax.tree.map(lambda grad: grad * scale.astype(grad.dtype), grads)
     return *scaled, None, None

@@ -8,7 +8,6 @@ and each device receives its share. The mesh axis `tensor` is left to XLA.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,19 +15,23 @@ from flax import linen as nn
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
+from jaxformer.batch import Batch
 from jaxformer.models import embeddings
 from jaxformer.models.sequence_model import Parameters
 from jaxformer.models.shards import BATCH_AXES
+from jaxformer.training.loss import LossSums
 
 IN_MODEL_DTYPE = ("kernel", *embeddings.NAMES)  # which the model casts before use
+SumsAndGradients = tuple[LossSums, Parameters]
+Differentiate = Callable[[Parameters, Batch, tuple], SumsAndGradients]
 
 
 def over_shards(
-    differentiate: Callable[..., tuple[Any, Parameters]],
+    differentiate: Differentiate,
     shardings: Parameters,
     dtype: str,
     trainable: Callable[[Parameters], Parameters],
-) -> Callable[..., tuple[Any, Parameters]]:
+) -> Differentiate:
     """Return `differentiate(params, batch, rest)` for arrays split by `shardings`.
 
     `differentiate` returns sums over its rows, and gradients; `rest` is not split.
@@ -51,7 +54,7 @@ def over_shards(
 
         return jax.tree.map_with_path(gather_leaf, params, splits)
 
-    def of_rows(params: Parameters, batch: Any, rest: Any) -> tuple[Any, Parameters]:
+    def of_rows(params: Parameters, batch: Batch, rest: tuple) -> SumsAndGradients:
         rules = [rule for rule in nn.get_logical_axis_rules() if rule[0] != "batch"]
         with nn.logical_axis_rules(rules):
             sums, grads = differentiate(params, batch, rest)
@@ -62,7 +65,7 @@ def over_shards(
             lambda x, split: _scatter(x[0], split), grads, trainable(splits)
         )
 
-    def of_batch(params: Parameters, batch: Any, rest: Any) -> tuple[Any, Parameters]:
+    def of_batch(params: Parameters, batch: Batch, rest: tuple) -> SumsAndGradients:
         with jax.named_scope("exchange"):
             whole = exchange(gather, in_specs=(specs,), out_specs=wholes)(params)
         # XLA splits the work of `tensor`, and could not split exchanges by it as well.

@@ -9,17 +9,20 @@ feed-forward and vocabulary. Moments are split like parameters.
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
 from flax import linen as nn
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from jaxformer.batch import Batch, Rows
+from jaxformer.models.sequence_model import Parameters
 from jaxformer.system.errors import InputError
 
+State = TypeVar("State")  # a pytree; its leaves may be shapes or shardings
 AXES = ("data", "fsdp", "tensor")
 # By logical name: the mesh axis that splits it, and the config key of its size.
 LOGICAL_AXES = {
@@ -108,13 +111,13 @@ def place(value: np.ndarray, like: jax.Array) -> jax.Array:
     )
 
 
-def copy_to(mesh: Mesh, params: Any) -> Any:
+def copy_to(mesh: Mesh, params: Parameters) -> Parameters:
     """Copy whole parameters to each device of a local mesh.
 
     Takes arrays of numpy or, if all processes take part, of a mesh of all devices.
     """
 
-    def gather(leaf: Any) -> Any:
+    def gather(leaf: ArrayLike) -> ArrayLike:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             return multihost_utils.process_allgather(leaf, tiled=True)
         return leaf
@@ -125,7 +128,7 @@ def copy_to(mesh: Mesh, params: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1)  # tracing takes a third of a second and more
-def abstract_state(mesh: Mesh, init: Callable[[], Any]) -> Any:
+def abstract_state(mesh: Mesh, init: Callable[[], State]) -> State:
     """Shapes, dtypes and shardings of the result of `init`, without running it.
 
     The axis names of its parameters give the shardings. Raises InputError if a size
@@ -179,7 +182,7 @@ def _share(mesh: Mesh, shape: tuple[int, ...], spec: PartitionSpec) -> Partition
     return PartitionSpec(*axes)
 
 
-def state_shardings(mesh: Mesh, init: Callable[[], Any]) -> Any:
+def state_shardings(mesh: Mesh, init: Callable[[], State]) -> State:
     """Where each array of the result of `init` belongs."""
     return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(mesh, init))
 
@@ -189,10 +192,10 @@ def splits_batch(mesh: Mesh) -> bool:
     return mesh.shape["data"] * mesh.shape["fsdp"] > 1
 
 
-def born_sharded(mesh: Mesh, init: Callable[[], Any]) -> Any:
+def born_sharded(mesh: Mesh, init: Callable[[], State]) -> State:
     """Run `init` so that every array is created where it belongs, and unbox it."""
 
-    def initial_state() -> Any:
+    def initial_state() -> State:
         return nn.unbox(init())
 
     return jax.jit(initial_state, out_shardings=state_shardings(mesh, init))()

@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 
 class TensorBoardLog:
@@ -42,5 +41,5 @@ class TensorBoardLog:
         with contextlib.suppress(OSError):
             self._file.close()
 
-    def _write(self, **fields: Any) -> None:
+    def _write(self, **fields: object) -> None:
         self._file.write(self._event(**fields).SerializeToString())

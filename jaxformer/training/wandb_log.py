@@ -12,10 +12,13 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import write_atomically
+
+if TYPE_CHECKING:
+    import wandb
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +41,12 @@ class WandbLog(contextlib.AbstractContextManager):
     If it fails, one warning says so, and nothing more is written: it never stops a run.
     """
 
-    def __init__(self, workdir: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, workdir: Path, config: Mapping[str, object]) -> None:
         """Begin the run of a workdir, or continue it."""
-        self._run: Any = None
+        self._run: wandb.Run | None = None
         self._try(lambda: self._begin(workdir.absolute(), config))
 
-    def _begin(self, workdir: Path, config: Mapping[str, Any]) -> None:
+    def _begin(self, workdir: Path, config: Mapping[str, object]) -> None:
         import wandb
 
         self._run = wandb.init(
@@ -58,12 +61,12 @@ class WandbLog(contextlib.AbstractContextManager):
 
     def write(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
         """Show numbers by name, measured at `seconds` since 1970."""
-        if self._run:
-            self._try(lambda: self._run.log(dict(values), step=step))
+        if run := self._run:
+            self._try(lambda: run.log(dict(values), step=step))
 
     def __exit__(self, *_: object) -> None:
-        if self._run:
-            self._try(lambda: self._run.finish())
+        if run := self._run:
+            self._try(lambda: run.finish())
 
     def _try(self, call: Callable[[], object]) -> None:
         try:
