@@ -1,6 +1,6 @@
 """The Transformer of "Attention Is All You Need" in JAX and Flax."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jaxformer.api import Translator, attention_view
@@ -9,7 +9,7 @@ __all__ = ["Translator", "__version__", "attention_view"]
 __version__ = "0.2.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import the public API on first use, so that `import jaxformer` is fast."""
     if name in ("Translator", "attention_view"):
         from jaxformer import api

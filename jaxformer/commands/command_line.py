@@ -165,8 +165,9 @@ def _parser(mode: str) -> _Parser:
         meaning = flag.meaning.replace("%", "%%")
         if flag.kind is bool:
             action = argparse.BooleanOptionalAction
-            how = {"action": action, "default": flag.default, "help": meaning}
-            parser.add_argument(f"--{name}", **how)
+            parser.add_argument(
+                f"--{name}", action=action, default=flag.default, help=meaning
+            )
             continue
         if flag.choices:
             meaning += f" One of {', '.join(flag.choices)}."
@@ -190,7 +191,7 @@ class _Join(argparse.Action):
         setattr(namespace, self.dest, (*getattr(namespace, self.dest), *values))
 
 
-def _read(flag: Flag, text: str) -> Any:
+def _read(flag: Flag, text: str) -> object:
     """Read the text of a flag; an empty path counts as not given."""
     if flag.kind in (int, float, str):
         return read_value(flag.name, text, (flag.kind, False))

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxformer.config.settings import kind_of
 from jaxformer.decoding.options import (
@@ -25,9 +25,9 @@ class Flag(NamedTuple):
     """One flag; `default` None means not given, the bounds are those of `setting`."""
 
     name: str
-    kind: Callable[[str], Any]  # a type, or a function that reads the flag's text
+    kind: Callable[[str], object]  # a type, or a function that reads the flag's text
     meaning: str
-    default: Any = None
+    default: object = None
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()

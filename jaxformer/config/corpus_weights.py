@@ -1,13 +1,11 @@
 """Read the weight of a corpus: a number, or numbers that hold from certain updates."""
 
-from typing import Any
-
 from jaxformer.system.errors import InputError
 
 
-def read_weights(where: str, given: Any) -> dict[int, float]:
+def read_weights(where: str, given: object) -> dict[int, float]:
     """Read a weight or pairs of updates and weights. Raises InputError."""
-    pairs = given if type(given) is list else [[0, given]]
+    pairs: list = given if type(given) is list else [[0, given]]
     for pair in pairs:
         match pair:
             case [update, weight] if (

@@ -22,7 +22,7 @@ class Replaced(NamedTuple):
 
 
 def _files(split: str) -> Replaced:
-    def translate(old: Section, new: dict[str, Any], _: Any) -> None:
+    def translate(old: Section, new: dict[str, Any], _: object) -> None:
         pair = old[f"{split}_source"], old[f"{split}_target"]
         if old["corpus"] == "files" and all(pair):
             new[split] = ",".join(pair)
@@ -31,7 +31,7 @@ def _files(split: str) -> Replaced:
 
 
 def _built_in_pairs(key: str, *splits: str) -> Replaced:
-    def translate(old: Section, new: dict[str, Any], _: Any) -> None:
+    def translate(old: Section, new: dict[str, Any], _: object) -> None:
         if old["corpus"].startswith("builtin:"):
             new.update(dict.fromkeys(splits, str(old[key])))
 
@@ -40,18 +40,18 @@ def _built_in_pairs(key: str, *splits: str) -> Replaced:
     return Replaced(how, translate)
 
 
-def _tfds_folder(old: Section, new: dict[str, Any], _: Any) -> None:
+def _tfds_folder(old: Section, new: dict[str, Any], _: object) -> None:
     if old["corpus"].startswith("tfds:"):
         new["directory"] = old["data_dir"]
 
 
-def _biases(old: Section, new: dict[str, Any], _: Any) -> None:
+def _biases(old: Section, new: dict[str, Any], _: object) -> None:
     of_attention = "all" if old["logits_bias"] else "attention"
     others = "logits" if old["logits_bias"] else "none"
     new["biases"] = of_attention if old["attention_bias"] else others
 
 
-def _distance(old: Section, new: dict[str, Any], _: Any) -> None:
+def _distance(old: Section, new: dict[str, Any], _: object) -> None:
     if old["relative_distance"] is not None:
         new["max_positions"] = old["relative_distance"]
 
@@ -63,7 +63,7 @@ def _peak(old: Section, new: dict[str, Any], values: Mapping[str, Section]) -> N
         new["peak_learning_rate"] = old["learning_rate_scale"] * peak
 
 
-def _profile(old: Section, new: dict[str, Any], _: Any) -> None:
+def _profile(old: Section, new: dict[str, Any], _: object) -> None:
     if old["profile_steps"] is not None:
         new["trackers"] = [*old["trackers"], "profile"]
 

@@ -20,7 +20,7 @@ from jaxformer.system.errors import InputError, did_you_mean
 def setting(
     meaning: str,
     *,
-    default: Any = dataclasses.MISSING,
+    default: object = dataclasses.MISSING,
     choices: Sequence[str] = (),
     least: float | None = None,
     above: float | None = None,
@@ -107,7 +107,7 @@ def _describe(kind: tuple[type, bool]) -> str:
     return _NAMES[kind[0]] + (" or None" if kind[1] else "")
 
 
-def read_value(name: str, text: str, kind: tuple[type, bool]) -> Any:
+def read_value(name: str, text: str, kind: tuple[type, bool]) -> object:
     """Read the text of a flag as a value. Raises InputError that names the type."""
     type_, may_be_none = kind
     if text == "None" and may_be_none:
@@ -122,7 +122,7 @@ def read_value(name: str, text: str, kind: tuple[type, bool]) -> Any:
         raise InputError(f"--{name}={text} is not {_describe(kind)}") from None
 
 
-def check_type(name: str, value: Any, kind: tuple[type, bool]) -> Any:
+def check_type(name: str, value: Any, kind: tuple[type, bool]) -> object:
     """Return `value`, an int as a float where the key is one. Raises InputError."""
     type_, may_be_none = kind
     if value is None and may_be_none:

@@ -159,7 +159,7 @@ class Beam:
         return ShardJob(config, files, *folders, sources.CHUNK, sources.SHARD)
 
     def _run(
-        self, what: str, job: ShardJob, build: Callable[[beam.Pipeline], Any]
+        self, what: str, job: ShardJob, build: Callable[[beam.Pipeline], object]
     ) -> None:
         """Run a pipeline to its end. Raises the InputError of a worker."""
         job.forget_mistakes()
@@ -221,10 +221,12 @@ def _shards(
     return pieces | "shards" >> beam.GroupByKey(), counts
 
 
-def _step(job: ShardJob, name: str, *given: Any) -> beam.PTransform:
+def _step(job: ShardJob, name: str, *given: object) -> beam.PTransform:
     """Return the transform by a method of the job."""
     return name >> beam.FlatMap(_noting_mistakes, job, name, *given)
 
 
-def _noting_mistakes(item: Any, job: ShardJob, name: str, *given: Any) -> Iterable[Any]:
+def _noting_mistakes(
+    item: object, job: ShardJob, name: str, *given: object
+) -> Iterable[object]:
     return job.noting_mistakes(name, item, *given)

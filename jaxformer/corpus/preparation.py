@@ -47,7 +47,7 @@ from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import new_folder, write_atomically, write_checksums
 from jaxformer.system.mirror import LOCAL, Mirror
-from jaxformer.system.progress import progress
+from jaxformer.system.progress import Progress, progress
 from jaxformer.system.worker import ordered_map
 from jaxformer.text import sources
 from jaxformer.text.cleaning import Chunk, CleanChunk, CorpusReport, clean_chunk
@@ -230,7 +230,7 @@ def _write_shard(
     name: str,
     chunks: Iterable[CleanChunk],
     words: WordLists | None,
-    work: Any,
+    work: Progress,
 ) -> None:
     sides, report = [], CorpusReport()
     for chunk in chunks:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class ShardJob(NamedTuple):
     chunk_size: int  # pairs
     shard_size: int
 
-    def noting_mistakes(self, step: str, *given: Any) -> Iterator[Any]:
+    def noting_mistakes(self, step: str, *given: object) -> Iterator[object]:
         """Yield what the method called `step` yields.
 
         A mistake of the user is written to a file, and later calls yield nothing: a
@@ -84,7 +84,7 @@ class ShardJob(NamedTuple):
     def _mistakes(self) -> list[str]:
         return [name for name in self.folder.names() if name.startswith("mistake.")]
 
-    def _write(self, name: str, found: Any) -> None:
+    def _write(self, name: str, found: object) -> None:
         """Write values of JSON to a file."""
         with self.folder.writing() as folder:
             write_atomically(folder / name, json.dumps(found))

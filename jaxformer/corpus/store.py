@@ -47,7 +47,7 @@ class ShardWriter:
         self._folder, self._dtypes = folder, dict(zip(names, dtypes, strict=True))
         self.shards = read_index(folder)
 
-    def write(self, chunks: Iterable[Sequence[Ragged]], entry: Any) -> None:
+    def write(self, chunks: Iterable[Sequence[Ragged]], entry: object) -> None:
         """Write the next shard: chunks of as many sides as there are names."""
         write_shard(self._folder, len(self.shards), self._dtypes, chunks)
         self.shards.append(entry)

@@ -10,15 +10,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import xxhash
 
 from jaxformer.system.errors import DamagedError, InputError, LostConnectionError
 from jaxformer.system.files import CHECKSUMS, cache_folder
 
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
 log = logging.getLogger(__name__)
 
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
 _DELAYS = (1, 2, 4, 8, 16, 32)  # seconds before a request is repeated
 BLOCK = 2**22  # bytes that are read at a time
@@ -32,7 +37,7 @@ _BUSY = (errno.EBUSY, errno.EIO)  # of s3fs: the store asks to try again
 
 
 @cache
-def file_system(scheme: str) -> Any:
+def file_system(scheme: str) -> "AbstractFileSystem":
     """Return fsspec's file system of "s3" or "gs". Raises InputError without it."""
     # The other class of gcsfs is new, and no emulator has its service.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -58,7 +63,9 @@ def _is_temporary(error: Exception) -> bool:
     return bool(_LOST & names) or has_status or is_busy
 
 
-def request(url: str, action: Callable[..., Any], *given: Any, **named: Any) -> Any:
+def request(
+    url: str, action: Callable[Given, Found], *given: Given.args, **named: Given.kwargs
+) -> Found:
     """Call a function of fsspec; repeat it while the connection is lost.
 
     Raises FileNotFoundError and FileExistsError, LostConnectionError, and InputError

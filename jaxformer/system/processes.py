@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from jaxformer.system.lost_peers import LAST_SECONDS, PEERS
 from jaxformer.system.supervisor import explain_abort
 
 JOIN_TIMEOUT = 300  # seconds; machines of one job may start minutes apart
+Value = TypeVar("Value")  # JSON must be able to hold it
 _RESUME = "start all processes again to resume from the newest checkpoint"
 
 
@@ -155,7 +156,7 @@ def is_first() -> bool:
     return index() == 0
 
 
-def gather(value: Any) -> list[Any]:
+def gather(value: object) -> list[Any]:
     """The `value` of each process, in their order; JSON must be able to hold it."""
     if not are_several():
         return [value]
@@ -166,7 +167,7 @@ def gather(value: Any) -> list[Any]:
     return [json.loads(row.tobytes()) for row in rows]
 
 
-def from_first(value: Any) -> Any:
+def from_first(value: Value | None) -> Value:
     """The `value` of process 0, for all; JSON must be able to hold it."""
     return gather(value if is_first() else None)[0]
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TypeVar
 
 import jax
 from tqdm import tqdm
@@ -21,6 +21,7 @@ from jaxformer.system import processes
 
 logger = logging.getLogger(__name__)
 
+Item = TypeVar("Item")
 DELAY = 1.0  # seconds before a bar or "compiling ..." appears
 INTERVAL = 8.0  # seconds between two lines
 POLL = 0.2  # seconds
@@ -128,7 +129,7 @@ def progress(
     unit: str = "",
     initial: int = 0,
     is_announced: bool = False,
-    **bar: Any,
+    **bar: object,
 ) -> Iterator[Progress]:
     """Report the work of the block; `update(n)` says that n more items are done.
 
@@ -159,8 +160,8 @@ def progress(
 
 
 def track(
-    items: Iterable, what: str, total: int | None = None, *, unit: str
-) -> Iterator[Any]:
+    items: Iterable[Item], what: str, total: int | None = None, *, unit: str
+) -> Iterator[Item]:
     """Yield the items; report their progress as `progress` does."""
     with progress(what, total, unit=unit) as work:
         for item in items:
@@ -173,14 +174,14 @@ def compiles_reported() -> Iterator[None]:
     """Log each compile within the block that takes over a second, while it runs."""
     running: dict[int, ExitStack] = {}  # by thread
 
-    def begin(event: str, _: float, *, fun_name: str = "", **__: Any) -> None:
+    def begin(event: str, _: float, *, fun_name: str = "", **__: object) -> None:
         if event == _COMPILE and threading.get_ident() not in running:
             name = fun_name.removeprefix("jit(").removesuffix(")").strip("_")
             what = f"compiling {PROGRAMS.get(name, name.replace('_', ' '))}"
             running[threading.get_ident()] = stack = ExitStack()
             stack.enter_context(progress(what, is_announced=True))
 
-    def end(event: str, _: float, **__: Any) -> None:
+    def end(event: str, _: float, **__: object) -> None:
         if event == _COMPILE:
             running.pop(threading.get_ident(), ExitStack()).close()
 

@@ -28,10 +28,11 @@ class Worker:
     As a context manager, it kills the process at the end of the block.
     """
 
-    def __init__(self, function: str, *state: Any) -> None:
+    def __init__(self, function: str, *state: object) -> None:
         command = [sys.executable, "-P", "-m", "jaxformer.system.worker"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        self._function, self._waiting = function, [(function, state)]
+        self._function = function
+        self._waiting: list[object] = [(function, state)]
         self._process = Popen(command, env=environment, stdin=PIPE, stdout=PIPE)
 
     def __enter__(self) -> "Worker":
@@ -41,14 +42,14 @@ class Worker:
         """End the process at once."""
         self._process.kill()
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait()
 
-    def send(self, item: Any) -> None:
+    def send(self, item: object) -> None:
         """Send an item. If the process has ended, `receive` raises."""
         self._waiting.append(item)
         with suppress(BrokenPipeError):
@@ -90,7 +91,7 @@ def ordered_map(
     workers: list[Worker] = []
     idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
 
-    def compute_elsewhere(item: Any) -> Any:
+    def compute_elsewhere(item: object) -> object:
         worker = idle.get()
         try:
             worker.send(item)
