@@ -101,20 +101,23 @@ def run(
                 lines=text["source_lines"], reasons=REASONS, made_with=made_with,
             )  # fmt: skip
             written = held.enter_context(opened)
-            lines = islice(read_lines(source), written.report["lines"], None)
-            return written.report["lines"], written.report["of"]
+            lines = islice(read_lines(source), written.report.lines, None)
+            return written.report.lines, written.report.of
 
         done = once(begin)
         translate_lines(lines, *done, translator, rules, written)
     if written is None:
         return {}
-    counts = {key: written.report[key] for key in ("lines", "kept", "dropped")}
-    reasons = [f"{count:,} {why}" for why, count in counts["dropped"].items() if count]
+    report = written.report
+    reasons = [f"{count:,} {why}" for why, count in report.dropped.items() if count]
     logger.info(
-        "%s: %s of %s pairs kept, dropped: %s", output, f"{counts['kept']:,}",
-        f"{counts['lines']:,}", ", ".join(reasons) or "none",
+        "%s: %s of %s pairs kept, dropped: %s", output, f"{report.kept:,}",
+        f"{report.lines:,}", ", ".join(reasons) or "none",
     )  # fmt: skip
-    return {**counts, "direction": data.direction, "output": str(output)}
+    return {
+        "lines": report.lines, "kept": report.kept, "dropped": report.dropped,
+        "direction": data.direction, "output": str(output),
+    }  # fmt: skip
 
 
 def open_languages(data: DataConfig) -> Languages:

@@ -11,9 +11,9 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import owned, require_local, write_atomically
@@ -23,7 +23,17 @@ logger = logging.getLogger(__name__)
 REPORT = "report.json"
 _LOCK = ".lock"
 
-Report = dict[str, Any]  # JSON values
+
+@dataclass(frozen=True)
+class GrowthReport:
+    """How far a text is; its file has a checksum besides."""
+
+    lines: int  # of the source, that are done
+    of: int  # lines of the source in all
+    kept: int  # pairs
+    dropped: dict[str, int]  # pairs, by reason
+    bytes: dict[str, int]  # of each file
+    made_with: dict[str, object]  # JSON values that all lines depend on
 
 
 class GrowingCorpus:
@@ -33,10 +43,10 @@ class GrowingCorpus:
     moment loses at most the block in work.
     """
 
-    def __init__(self, folder: Path, report: Report) -> None:
+    def __init__(self, folder: Path, report: GrowthReport) -> None:
         """Drop what an incomplete block has added to the files."""
         self.folder, self.report = folder, report
-        paths = {folder / name: size for name, size in report["bytes"].items()}
+        paths = {folder / name: size for name, size in report.bytes.items()}
         for path, size in paths.items():
             with path.open("ab") as file:  # made, if it is not there yet
                 if file.tell() < size:
@@ -57,7 +67,7 @@ class GrowingCorpus:
         """
         report = self.report
         sizes = {}
-        for name, side in zip(report["bytes"], sides, strict=True):
+        for name, side in zip(report.bytes, sides, strict=True):
             path = self.folder / name
             try:
                 with path.open("ab") as file:
@@ -67,14 +77,13 @@ class GrowingCorpus:
                     sizes[name] = file.tell()
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(path)) from None
-        self.report = report | {
-            "lines": report["lines"] + lines,
-            "kept": report["kept"] + len(sides[0]),
-            "dropped": {
-                why: n + dropped.get(why, 0) for why, n in report["dropped"].items()
-            },
-            "bytes": sizes,
-        }
+        self.report = replace(
+            report,
+            lines=report.lines + lines,
+            kept=report.kept + len(sides[0]),
+            dropped={why: n + dropped.get(why, 0) for why, n in report.dropped.items()},
+            bytes=sizes,
+        )
         _write(self.folder, self.report)
 
 
@@ -100,13 +109,12 @@ def grow_corpus(
     with owned(folder, folder / _LOCK):
         before = _read(folder)
         if before is None:
-            before = {
-                "lines": 0, "of": lines, "kept": 0,
-                "dropped": dict.fromkeys(reasons, 0), "bytes": dict.fromkeys(names, 0),
-                "made_with": dict(made_with),
-            }  # fmt: skip
+            before = GrowthReport(
+                lines=0, of=lines, kept=0, dropped=dict.fromkeys(reasons, 0),
+                bytes=dict.fromkeys(names, 0), made_with=dict(made_with),
+            )  # fmt: skip
             _write(folder, before)
-        old = before["made_with"]
+        old = before.made_with
         for key in {**old, **made_with}:
             if old.get(key) != made_with.get(key):
                 raise InputError(
@@ -114,23 +122,24 @@ def grow_corpus(
                     f"has {made_with.get(key)!r}; repeat the first command, or choose "
                     "a new folder"
                 )
-        if done := before["lines"]:
+        if done := before.lines:
             how = "complete" if done == lines else "continued"
             logger.info("%s: %s, %d of %d lines are done", folder, how, done, lines)
         yield GrowingCorpus(folder, before)
 
 
-def _write(folder: Path, report: Report) -> None:
-    signed = {**report, "sha256": _hash(report)}
+def _write(folder: Path, report: GrowthReport) -> None:
+    values = asdict(report)
+    signed = {**values, "sha256": _hash(values)}
     text = json.dumps(signed, indent=2, ensure_ascii=False)
     write_atomically(folder / REPORT, f"{text}\n")
 
 
-def _hash(report: Report) -> str:
-    return sha256(json.dumps(report, sort_keys=True).encode()).hexdigest()
+def _hash(values: dict) -> str:
+    return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _read(folder: Path) -> Report | None:
+def _read(folder: Path) -> GrowthReport | None:
     """Read the report of a folder; None if the folder is absent or has none yet."""
     if not folder.exists():
         return None
@@ -138,9 +147,9 @@ def _read(folder: Path) -> Report | None:
     if folder.is_dir() and all(p.name.startswith(".") for p in folder.iterdir()):
         return None
     try:
-        report = json.loads((folder / REPORT).read_bytes())
-        if dict.pop(report, "sha256") == _hash(report) and "made_with" in report:
-            return report
+        values = json.loads((folder / REPORT).read_bytes())
+        if dict.pop(values, "sha256") == _hash(values):
+            return GrowthReport(**values)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
     raise InputError(
