@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import xxhash
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Given = ParamSpec("Given")
 Found = TypeVar("Found")
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
 _DELAYS = (1, 2, 4, 8, 16, 32)  # seconds before a request is repeated
@@ -64,7 +63,7 @@ def _is_temporary(error: Exception) -> bool:
 
 
 def request(
-    url: str, action: Callable[Given, Found], *given: Given.args, **named: Given.kwargs
+    url: str, action: Callable[..., Found], *given: object, **named: object
 ) -> Found:
     """Call a function of fsspec; repeat it while the connection is lost.
 

@@ -193,10 +193,10 @@ def search_microbatch(
     if found is None:
         logger.info("            not even one row fits")
         return None
-    whole = ", a whole update" if found["is_whole_update"] else ""
-    flags += f" --config.training.tokens_per_microbatch={found['tokens']}"
-    logger.info("            %s takes %s%s", flags, in_gib(found["bytes"]), whole)
-    return found
+    whole = ", a whole update" if found.is_whole_update else ""
+    flags += f" --config.training.tokens_per_microbatch={found.tokens}"
+    logger.info("            %s takes %s%s", flags, in_gib(found.bytes), whole)
+    return found._asdict()
 
 
 def report_quality(pairs: int) -> list[dict[str, Any]]:

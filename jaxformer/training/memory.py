@@ -30,6 +30,14 @@ class StepMemory(NamedTuple):
     outputs: int  # those that do not reuse the memory of donated arguments
 
 
+class Microbatch(NamedTuple):
+    """The size of a microbatch, and the bytes of its train step on each device."""
+
+    tokens: int
+    bytes: int
+    is_whole_update: bool
+
+
 def step_memory(
     setup: TrainingSetup, shape: tuple[int, int, int], *, accumulate: bool
 ) -> StepMemory | None:
@@ -97,7 +105,7 @@ def largest_microbatch(
     *,
     unit: int,
     tokens_per_update: int,
-) -> dict[str, int | bool] | None:
+) -> Microbatch | None:
     """Find the most rows of the lengths in `shape` whose train step fits `budget`.
 
     They are a multiple of `unit`, and an update or one of nearly equal parts; `budget`
@@ -116,11 +124,7 @@ def largest_microbatch(
     parts = -(-most // rows)
     if (even := -(-most // (parts * unit)) * unit) < rows:
         rows, size = even, bytes_of(even)
-    return {
-        "tokens": rows * longest,
-        "bytes": size,
-        "is_whole_update": rows == most,
-    }
+    return Microbatch(rows * longest, size, rows == most)
 
 
 def largest_fitting(

@@ -9,7 +9,7 @@ import pytest
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs import estimates
 from jaxformer.runs.estimates import report_quality, report_verdict
-from jaxformer.training.memory import StepMemory
+from jaxformer.training.memory import Microbatch, StepMemory
 from tests.commands.runs import text_of
 
 D, F, HEADS, SIZE = 32, 64, 2, 16  # of the toy's config
@@ -115,7 +115,7 @@ def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):
     def largest_microbatch(learner, shape, budget, *, unit, tokens_per_update):
         searched.append(learner.init.args[0].rematerialise)
         assert (budget, unit, tokens_per_update) == (2**30, 8, 512)
-        return {"tokens": 640, "bytes": 2**29, "is_whole_update": True}
+        return Microbatch(640, 2**29, is_whole_update=True)
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(estimates, "step_memory", lambda *_, **__: StepMemory(1, 2, 3))

@@ -116,12 +116,12 @@ def test_the_microbatch_found_fits_and_twice_as_much_does_not():
     setup, shape = setup_of(model_of(40, dropout=0.1), (8, 1, 1)), (8, 32, 32)
     budget, sizes = 2**20, {"unit": 8, "tokens_per_update": 10**6}
     found = memory.largest_microbatch(setup, shape, budget, **sizes)
-    assert found["tokens"] % (8 * 32) == 0
-    assert found["bytes"] <= budget
-    assert not found["is_whole_update"]
-    rows, most = found["tokens"] // 32, 10**6 // 32 // 8 * 8
+    assert found.tokens % (8 * 32) == 0
+    assert found.bytes <= budget
+    assert not found.is_whole_update
+    rows, most = found.tokens // 32, 10**6 // 32 // 8 * 8
     assert 0 <= -(-most // rows) * rows - most < 8 * -(-most // rows)  # equal parts
-    twice = (2 * found["tokens"] // 32, 32, 32)
+    twice = (2 * found.tokens // 32, 32, 32)
     assert sum(memory.step_memory(setup, twice, accumulate=True)) > budget
 
 
