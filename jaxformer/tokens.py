@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 from unicodedata import normalize
 
+import numpy as np
+
 from jaxformer.system.errors import InputError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -39,6 +41,14 @@ class AnyTokenizer(Protocol):
 
     def language_code(self, text: str) -> str:
         """Return the tag, a piece such as ">>fra<<", that begins a source, or ""."""
+
+
+def pad_rows(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
+    """Stack ids of different lengths: int32 [rows, length], padded with PAD."""
+    padded = np.full((len(rows), length), PAD, np.int32)
+    for row, ids in zip(padded, rows, strict=True):
+        row[: len(ids)] = ids
+    return padded
 
 
 def require_plain(key: str, texts: Sequence[str]) -> None:

@@ -30,9 +30,8 @@ from jaxformer.batch import Batch
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
-from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.shapes import Shapes
-from jaxformer.decoding.slots import SlotPrograms
+from jaxformer.decoding.slots import Scorer, SlotPrograms
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.system.errors import InputError

@@ -58,7 +58,7 @@ def run(
         # Requests may ask for as many candidates as the beam is wide.
         n_best = options.resolve(this.config).beam_size
         found = options.resolve(this.config, n_best=n_best, split_sentences=True)
-        translator = open_translator(this, models, found, most_searches=1)
+        translator = open_translator(this, models, found)
         requests = RequestQueue(
             translator, slots=max_batch, attention=MAX_ATTENTION_PIECES
         )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+from jaxformer.decoding.all_processes import translate_all
 from jaxformer.decoding.forced import joined_links, pharaoh
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis, best_texts
@@ -79,7 +80,7 @@ def run(
     translated = 0
     for block in blocks:
         own = {name: list(islice(each, len(block))) for name, each in given.items()}
-        found = translator.translate_all(block, **own, first=translated)
+        found = translate_all(translator, block, **own, first=translated)
         written = best_texts(found)
         if in_json:
             written = [

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.config.data import DataConfig
+from jaxformer.decoding.all_processes import translate_all
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.translator import Translator
@@ -161,8 +162,8 @@ def translate_lines(
             texts = [
                 "" if fault else line for line, fault in zip(block, faults, strict=True)
             ]
-            found = translator.translate_all(
-                texts, first=done, report=lambda: bar.update()
+            found = translate_all(
+                translator, texts, first=done, report=lambda: bar.update()
             )
             pairs = [
                 (block[i], hypotheses[0])

@@ -1,29 +1,33 @@
 """Continuous batching: a search in which new sentences replace finished ones.
 
-A batch of B slots takes steps. When enough sentences are done, waiting ones take their
-slots. The device runs one compiled program for each of a few shapes (slots, source
-length, ring length), which grow and shrink by buckets with the sentences in flight.
-`Engine.compile` limits them to fewer, all compiled, as a server needs. Meanwhile the
-host turns results into text.
+The life of a sentence, a `Task`:
+
+1. `Engine.submit` queues it: requests take turns, and a request's tasks are in order.
+2. `advance` gives it one of the B slots of a batch, once there are enough free slots
+   and waiting tasks, or none is in flight. Its source is encoded there.
+3. The slots have a shape (slots, source length, ring length), for which all programs
+   are compiled. It grows and shrinks with the tasks in flight, as `shapes.py` says, and
+   the task moves along.
+4. All slots take steps together, in one program (`slots.py`), until enough are done.
+5. The next `advance` starts the next program, then passes the result to `Task.done`. So
+   the host turns results into text while the device takes steps.
 """
 
-import copy
-import heapq
-import itertools
+import bisect
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from jaxformer.decoding.options import SearchOptions
+from jaxformer.decoding.phrases import phrase_arrays
 from jaxformer.decoding.rules import Requests
-from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchResult, SearchState
 from jaxformer.decoding.shapes import ProgramShape, Shapes
 from jaxformer.decoding.slots import SlotPrograms
-from jaxformer.decoding.tasks import Task, as_arrays
+from jaxformer.models.sequence_model import Memory
+from jaxformer.tokens import pad_rows
 
 AHEAD = 8  # steps that a ring must have room for when it starts
 # A refill fills 1 / REFILL of the slots, or the lesser of a quarter and FEWEST if that
@@ -31,54 +35,49 @@ AHEAD = 8  # steps that a ring must have room for when it starts
 REFILL, FEWEST = 8, 8
 
 
-class _Waiting(NamedTuple):
-    """A task in the queue, which is ordered by turn, then by number."""
+class Task(NamedTuple):
+    """A sentence to decode."""
 
-    turn: float
-    number: int
-    task: Task
+    source: Sequence[int]  # ids, EOS last
+    max_length: int  # of the translation, EOS included
+    min_length: int = 0
+    prefix: Sequence[int] = ()
+    seed: int = 0
+    done: Callable[[SearchResult], None] | None = None  # gets NumPy arrays [W, ...]
+    request: object = None  # whose tasks are cancelled together
+    before: float = 0.0  # source tokens of the request's earlier tasks; then its turn
+    phrases: Sequence[Sequence[int]] = ()  # `distinct` ones that it contains
+    text: str = ""  # of the source, its tag included
 
 
 class Engine:
     """Slots, the tasks in them, and the waiting tasks.
 
-    `batch_tokens` bounds slots x source length, padding included, except that each
-    device has at least one slot and that a search in progress may grow to the largest
-    of limited shapes. `rows` shards the slots over the devices of this
-    process; None: one device. Only an engine `with_phrases` takes tasks that have any.
-    Replace `weights` only while no task is in flight.
+    `batch_tokens` and `sharing` are as for `Shapes`. Engines may share `programs`. Only
+    an engine `with_phrases` takes tasks that have any.
     """
 
     def __init__(
         self,
-        scorer: Scorer,
-        options: SearchOptions,
-        *,
+        programs: SlotPrograms,
         batch_tokens: int,
-        rows: jax.sharding.NamedSharding | None,
+        *,
+        sharing: int = 1,
         with_phrases: bool = False,
     ) -> None:
-        self._with_phrases = with_phrases
-        self.weights: Any = None
-        self._devices = 1 if rows is None else rows.num_devices
-        self._shapes = Shapes(batch_tokens, self._devices)
-        self._programs = SlotPrograms(scorer, options, rows)
+        self.shapes = Shapes(batch_tokens, programs.devices, sharing)
+        self._programs, self._with_phrases = programs, with_phrases
         self.clear()
 
     def clear(self) -> None:
         """Drop all tasks, waiting or in flight."""
-        self._waiting: list[_Waiting] = []  # a heap
-        self._numbers = itertools.count()
+        self._waiting: list[Task] = []  # by turn
         self._turn = 0.0  # source tokens that each request has started by turns
         self._tasks: dict[int, Task] = {}  # by slot
         self._state: SearchState | None = None
         self._shape = ProgramShape(0, 0, 0)
         # Advances since each size was as needed.
         self._too_large = ProgramShape(0, 0, 0)
-
-    def release(self) -> None:
-        """Drop the weights and the last state; there must be no task in flight."""
-        self.weights = self._state = None
 
     @property
     def load(self) -> tuple[int, int]:
@@ -93,51 +92,30 @@ class Engine:
         was submitted. Turns advance with the work done, so later requests cannot delay
         a task for ever.
         """
-        turn = self._turn + task.before
-        heapq.heappush(self._waiting, _Waiting(turn, next(self._numbers), task))
+        task = task._replace(before=self._turn + task.before)
+        bisect.insort(self._waiting, task, key=operator.attrgetter("before"))
 
     def cancel(self, request: object) -> None:
         """Drop the tasks of a request, waiting or in flight.
 
         Their slots are free at once; nothing reads what these rows still compute.
         """
-        self._waiting = [e for e in self._waiting if e.task.request is not request]
-        heapq.heapify(self._waiting)
-        for slot, task in list(self._tasks.items()):
-            if task.request is request:
-                del self._tasks[slot]
-
-    def limit(
-        self, *, source: int, output: int, slots: int, is_one: bool = False
-    ) -> list[ProgramShape]:
-        """Use few shapes afterwards, and return them, for `compile` in this order.
-
-        The arguments bound the tokens of a task's source and output, and the slots of
-        each device. `is_one`: use one shape alone.
-        """
-        return self._shapes.limit(source, output, slots, is_one)
+        self._waiting = [task for task in self._waiting if task.request is not request]
+        for slot in [k for k, task in self._tasks.items() if task.request is request]:
+            del self._tasks[slot]
 
     def compile(self, shape: ProgramShape) -> None:
-        """Run all programs of a shape without tasks."""
-        if shape.slots <= self._shapes.most_slots(shape.source):
-            self._shape = shape
-            self._begin([])
+        """Run all programs of a shape without tasks, in the order of `Shapes.limit`."""
+        if shape.slots <= self.shapes.most_slots(shape.source):
+            self._begin([], shape)
         else:  # only reached from fewer slots: the shape before
             self._resize(shape)
-        self._insert_portion([], [])
+        self._insert([], [])
         self._take_steps(0, 0)
         state = self._state
-        for neighbour in self._shapes.neighbours(shape):
+        for neighbour in self.shapes.neighbours(shape):
             self._resize(neighbour)
             self._state, self._shape = state, shape
-
-    def limited(self, slots: int) -> "Engine":
-        """Return an idle engine with the same programs and fewer slots of a device."""
-        engine = copy.copy(self)
-        engine._shapes = copy.copy(self._shapes)
-        engine._shapes.most = min(slots, self._shapes.most)
-        engine.clear()
-        return engine
 
     def advance(self, most: int | None = None) -> bool:
         """Start the next program, then report the results of the previous one.
@@ -157,7 +135,7 @@ class Engine:
         """Wait for the running program."""
         jax.block_until_ready(self._state)
 
-    def _harvest(self) -> list[tuple[Callable, SearchResult]]:
+    def _harvest(self) -> list[tuple[Callable[[SearchResult], None], SearchResult]]:
         """Wait for the running program; free the slots of finished tasks."""
         if not self._tasks:
             return []
@@ -173,39 +151,36 @@ class Engine:
 
     def _refill(self) -> None:
         """Give free slots to waiting tasks once there are enough of both."""
-        group = self._next_group()
-        enough = min(len(self._waiting) + len(group), self._portion)
-        if self._tasks and len(group) < enough:
-            for each in group:
-                heapq.heappush(self._waiting, each)
-            group = []
-        tasks = [each.task for each in group]
+        count = self._number_that_fits()
+        if self._tasks and count < min(len(self._waiting), self._portion):
+            count = 0
+        tasks = self._waiting[:count]
         started = sum(len(task.source) for task in tasks)
-        self._turn += started / max(1, len(self._waiting) + len(tasks))
-        self._turn = max([self._turn, *(each.turn for each in group)])
+        self._turn += started / max(1, len(self._waiting))
+        self._turn = max([self._turn, *(task.before for task in tasks)])
+        del self._waiting[:count]
         if self._tasks:
             self._fit(tasks)
-            self._insert(tasks)
-        elif tasks:
-            self._state = None  # so that there is no second one on the device
+            free = [
+                slot for slot in range(self._shape.slots) if slot not in self._tasks
+            ]
+            for begin in range(0, count, self._portion):
+                self._insert(tasks[begin : begin + self._portion], free[begin:])
+            return
+        self._state = None  # all are done: the device needs its memory
+        if tasks:
             self._too_large = ProgramShape(0, 0, 0)
-            self._shapes.begin()
-            self._shape = self._needed_shape(tasks)
-            self._begin(tasks)
+            self.shapes.begin()
+            self._begin(tasks, self._needed_shape(tasks))
 
-    def _begin(self, group: Sequence[Task]) -> None:
-        self._tasks = dict(enumerate(group))
-        memory, requests = self._encoded(group, self._shape.slots)
-        self._state = self._programs.begin(memory, requests, self._shape.ring)
+    def _begin(self, tasks: Sequence[Task], shape: ProgramShape) -> None:
+        """Start a new search with these tasks."""
+        self._shape, self._tasks = shape, dict(enumerate(tasks))
+        memory, requests = self._encoded(tasks, shape.slots)
+        self._state = self._programs.begin(memory, requests, shape.ring)
 
-    def _insert(self, group: Sequence[Task]) -> None:
-        """Start tasks in free slots."""
-        slots, size = self._shape.slots, self._portion
-        free = [slot for slot in range(slots) if slot not in self._tasks]
-        for begin in range(0, len(group), size):
-            self._insert_portion(group[begin : begin + size], free[begin:])
-
-    def _insert_portion(self, tasks: Sequence[Task], free: Sequence[int]) -> None:
+    def _insert(self, tasks: Sequence[Task], free: Sequence[int]) -> None:
+        """Start at most a portion of tasks in the first of the free slots."""
         size = self._portion
         indices = np.full(size, self._shape.slots, np.int32)  # this slot does not exist
         indices[: len(tasks)] = free[: len(tasks)]
@@ -219,20 +194,16 @@ class Engine:
         slots = self._shape.slots
         return max(1, slots // REFILL, min(FEWEST, slots // 4))
 
-    def _next_group(self) -> list[_Waiting]:
-        """Take the next waiting tasks that fit beside those in flight."""
-        group: list[_Waiting] = []
+    def _number_that_fits(self) -> int:
+        """Count the next waiting tasks that fit beside those in flight."""
         source = max((len(task.source) for task in self._tasks.values()), default=1)
         prefix = 0
-        while self._waiting:
-            task = self._waiting[0].task
+        for count, task in enumerate(self._waiting):
             source = max(source, len(task.source))
             prefix = max(prefix, len(task.prefix))
-            taken = len(self._tasks) + len(group)
-            if taken >= self._shapes.room(source, prefix):
-                break
-            group.append(heapq.heappop(self._waiting))
-        return group
+            if len(self._tasks) + count >= self.shapes.room(source, prefix):
+                return count
+        return len(self._waiting)
 
     def _fit(self, group: Sequence[Task]) -> None:
         """Grow the shape for a new group, or shrink it if it is far too large."""
@@ -240,9 +211,9 @@ class Engine:
         too_large = zip(map(operator.lt, new, old), self._too_large, strict=True)
         ages = ProgramShape(*(age + 1 if is_less else 0 for is_less, age in too_large))
         self._too_large = ages
-        new = self._shapes.fitted(old, new, ages, len(self._waiting))
+        new = self.shapes.fitted(old, new, ages, len(self._waiting))
         while new != self._shape:
-            self._resize(self._shapes.next(self._shape, new))
+            self._resize(self.shapes.next(self._shape, new))
 
     def _resize(self, new: ProgramShape) -> None:
         taken = sorted(self._tasks)
@@ -264,8 +235,8 @@ class Engine:
         )
         source = max(len(task.source) for task in tasks)
         count = len(tasks) + len(self._waiting)
-        needed = max(len(tasks), min(count, self._shapes.room(source, ring)))
-        return self._shapes.smallest(needed, source, ring)
+        needed = max(len(tasks), min(count, self.shapes.room(source, ring)))
+        return self.shapes.smallest(needed, source, ring)
 
     def _ages(self) -> list[int]:
         """Count the output tokens of each task in flight."""
@@ -273,15 +244,22 @@ class Engine:
             return []
         return np.asarray(self._state.ages)[list(self._tasks)].tolist()
 
-    def _encoded(self, tasks: Sequence[Task], count: int) -> tuple[Any, Requests]:
+    def _encoded(self, tasks: Sequence[Task], count: int) -> tuple[Memory, Requests]:
         """Encode the sources of tasks; return the memory and requests of `count` slots.
 
         Slots without a task have empty ones.
         """
-        sizes = {"count": count, "source": self._shape.source}
-        sizes |= {"output": self._shape.ring, "with_phrases": self._with_phrases}
-        source, requests = as_arrays(tasks, **sizes)
-        return self._programs.encode(self.weights, source), requests
+        tasks = [*tasks, *[Task((), max_length=0)] * (count - len(tasks))]
+        phrases = [task.phrases for task in tasks]
+        requests = Requests(
+            max_lengths=np.array([task.max_length for task in tasks], np.int32),
+            min_lengths=np.array([task.min_length for task in tasks], np.int32),
+            prefixes=pad_rows([task.prefix for task in tasks], self._shape.ring),
+            seeds=np.array([task.seed % 2**32 for task in tasks], np.uint32),
+            phrases=phrase_arrays(phrases) if self._with_phrases else None,
+        )
+        source = pad_rows([task.source for task in tasks], self._shape.source)
+        return self._programs.encode(self._programs.weights, source), requests
 
     def _launch(self, most: int | None) -> None:
         shape, live = self._shape, len(self._tasks)
@@ -295,4 +273,5 @@ class Engine:
 
     def _take_steps(self, steps: int, until_done: int) -> None:
         numbers = np.int32(steps), np.int32(until_done)
-        self._state = self._programs.advance(self.weights, self._state, *numbers)
+        weights = self._programs.weights
+        self._state = self._programs.advance(weights, self._state, *numbers)

@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,9 @@ from jaxformer.batch import Batch
 from jaxformer.config.data import TAG
 from jaxformer.decoding.parts import require_numbers
 from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
-from jaxformer.decoding.tasks import pad_rows
-from jaxformer.models.sequence_model import Model, require_positions
+from jaxformer.models.sequence_model import Model, Parameters, require_positions
 from jaxformer.system.errors import InputError
-from jaxformer.tokens import EOS, PAD, AnyTokenizer
+from jaxformer.tokens import EOS, PAD, AnyTokenizer, pad_rows
 
 Side = str | Sequence[str]  # a text, or the pieces of its parts
 Part = tuple[list[int], list[int]]  # ids of a source and of its translation
@@ -98,7 +97,7 @@ class TeacherForcing:
         self._batch_tokens, self._longest = batch_tokens, model.longest
         self._rows = rows
 
-        def log_probabilities(params: Any, batch: Batch) -> jax.Array:  # [B, T]
+        def log_probabilities(params: Parameters, batch: Batch) -> jax.Array:  # [B, T]
             each = jax.nn.log_softmax(model.logits(params, batch))
             return jnp.take_along_axis(each, batch.target[:, :, None], axis=-1)[..., 0]
 
@@ -116,12 +115,12 @@ class TeacherForcing:
         self._sizes = [*(size for size in smaller if size < most), most]
         return self._sizes
 
-    def compile(self, params: Any, size: int) -> None:
+    def compile(self, params: Parameters, size: int) -> None:
         """Run the program of `attention` for both sides of `size` tokens."""
         rows = np.full((1, size), PAD, np.int32)
         self._maps(params, Batch(*[rows] * 4))
 
-    def has_attention(self, params: Any) -> bool:
+    def has_attention(self, params: Parameters) -> bool:
         """Whether the model has maps of attention."""
         rows = np.full((1, 2), PAD, np.int32)
         return jax.eval_shape(self._maps, params, Batch(*[rows] * 4)) is not None
@@ -158,7 +157,7 @@ class TeacherForcing:
         return np.array([max(pair) <= longest for pair in lengths], bool)
 
     def score(
-        self, params: Any, sources: Sequence[Side], targets: Sequence[Side]
+        self, params: Parameters, sources: Sequence[Side], targets: Sequence[Side]
     ) -> list[PairScore]:
         """Score each pair; parts of similar length share a batch.
 
@@ -181,7 +180,9 @@ class TeacherForcing:
             found.append(PairScore(pieces, own))
         return found
 
-    def attention(self, params: Any, source: Side, target: Side) -> list[Attention]:
+    def attention(
+        self, params: Parameters, source: Side, target: Side
+    ) -> list[Attention]:
         """Compute the attention maps of each part of one pair.
 
         Raises InputError if the model has no attention.

@@ -9,12 +9,14 @@ import logging
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import sentencex
 
 from jaxformer.config.data import base_language
+from jaxformer.decoding.search import SearchResult
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, AnyTokenizer
 
@@ -32,6 +34,7 @@ _BREAKS = (
 _LABELS = re.compile(r"(\w{1,2}[.)] )+")
 _WIDE = tuple("\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f")  # no space follows
 
+Value = TypeVar("Value")
 Encode = Callable[[Sequence[str]], list[list[int]]]
 Part = tuple[str, list[int]]  # its text and ids
 
@@ -50,7 +53,7 @@ class Hypothesis(NamedTuple):
     source_pieces: Sequence[str] = ()  # what was translated
     pieces: Sequence[str] = ()  # what was found; `Translator.score` takes both
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, str | float]:
         """Return all fields except the pieces."""
         return dict(zip(self._fields[:4], self[:4], strict=True))
 
@@ -59,8 +62,8 @@ Choose = Callable[[list[str], list[list[Hypothesis]]], list[list[Hypothesis]]]
 
 
 def one_each(
-    name: str, given: Sequence[Any] | None, texts: int, *, default: Any
-) -> Sequence[Any]:
+    name: str, given: Sequence[Value] | None, texts: int, *, default: Value
+) -> Sequence[Value]:
     """Return an argument that has one value for each of so many texts.
 
     None: it has `default` for each. Raises InputError if it has more or fewer.
@@ -84,9 +87,9 @@ def hypotheses_of(
     tokenizer: AnyTokenizer,
     names: tuple[Sequence[str], Sequence[str]],
     source: Sequence[int],
-    found: Any,
+    found: SearchResult,
 ) -> list[Hypothesis]:
-    """Turn the `SearchResult` of one part, arrays [W, ...], into text, best first.
+    """Turn what a search finds of one part, arrays [W, ...], into text, best first.
 
     `names` are the pieces of sources and of targets. Raises InputError for scores that
     are not numbers.
@@ -105,7 +108,7 @@ def hypotheses_of(
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
 
 
-def require_numbers(scores: Any) -> None:
+def require_numbers(scores: npt.ArrayLike) -> None:
     """Raise InputError if an array of scores has NaN."""
     if np.isnan(scores).any():
         raise InputError(

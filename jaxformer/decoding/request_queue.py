@@ -13,6 +13,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.text_pipeline import OfParts, TextTasks
 from jaxformer.decoding.translator import Translator
@@ -41,20 +42,22 @@ class RequestQueue:
     def __init__(self, translator: Translator, *, slots: int, attention: int) -> None:
         self.translator = translator
         self.text, output = translator.text.limited()
-        sizes = {"source": translator.longest, "output": output}
-        (engine,), phrased = translator.searches.engines, translator.searches.phrased
-        compiled = [(engine, engine.limit(**sizes, slots=slots))]
+        sizes = {"source": self.text.longest, "output": output}
+        forcing, params = translator.forcing, translator.params[0]
+        tokens = translator.options.batch_tokens
+        make = functools.partial(Engine, translator.programs, tokens)
+        small, large, phrased = self._engines = make(), make(), make(with_phrases=True)
+        compiled = [(small, small.shapes.limit(**sizes, slots=slots))]
+        large.shapes.limit(**sizes, slots=min(slots, LARGE_SLOTS))  # some of the same
         if not translator.options.is_sampling:
             few = {"slots": min(slots, PHRASE_SLOTS), "is_one": True}
-            compiled.append((phrased, phrased.limit(**sizes, **few)))
-        forcing, params = translator.forcing, translator.params[0]
+            compiled.append((phrased, phrased.shapes.limit(**sizes, **few)))
         self._programs = [
             *(functools.partial(engine.compile, shape)
               for engine, shapes in compiled for shape in shapes),
             *(functools.partial(forcing.compile, params, size)
               for size in forcing.limit(attention)),
         ]  # fmt: skip
-        self._engines = engine, engine.limited(LARGE_SLOTS), phrased
         self._used = [0.0] * 3  # seconds x weight
         self._step_seconds = [SHORT_TURN] * 3  # recent mean
 
@@ -84,8 +87,8 @@ class RequestQueue:
         def keep(index: int, parts: OfParts) -> None:
             found[index] = parts
             if len(found) == len(texts):
-                every = [(text, found[n]) for n, text in enumerate(texts)]
-                done(self.text.joined(every))
+                every = [found[number] for number in range(len(texts))]
+                done(self.text.joined(texts, every))
 
         lengths = [len(task.source) for text in texts for task in text.tasks]
         before = itertools.accumulate(lengths, initial=0)

@@ -13,7 +13,7 @@ alpha=1 divide each log P by its length, as Yee et al. (2019) do.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis, distinct_texts, split_tag
 from jaxformer.decoding.search import length_penalty
+from jaxformer.models.sequence_model import Parameters
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import AnyTokenizer
 
@@ -32,7 +33,7 @@ class Reranker(NamedTuple):
 
     name: str
     forcing: TeacherForcing
-    params: Any
+    params: Parameters
     tokenizer: AnyTokenizer
     weight: float
     is_reverse: bool  # it translates the translation into the source

@@ -41,22 +41,23 @@ class Shapes:
     """The shapes of an engine, with at most `most` slots on each device.
 
     `batch_tokens` bounds slots x source length, padding included, except that each of
-    `devices` has at least one slot. Of limited shapes it bounds those of a new search
-    alone.
+    `devices` has at least one slot, and that a search in progress may grow to the
+    largest of limited shapes. So many engines are `sharing` them and MOST_SLOTS.
     """
 
-    def __init__(self, batch_tokens: int, devices: int) -> None:
-        self._batch_tokens, self._devices = batch_tokens, devices
-        self.most = MOST_SLOTS
+    def __init__(self, batch_tokens: int, devices: int, sharing: int = 1) -> None:
+        self.batch_tokens, self._devices = max(1, batch_tokens // sharing), devices
+        self.most = MOST_SLOTS // sharing
         self.all: list[ProgramShape] = []  # if they are limited, by length, then slots
         self.begin()
 
     def limit(
-        self, source: int, output: int, slots: int, is_one: bool = False
+        self, *, source: int, output: int, slots: int, is_one: bool = False
     ) -> list[ProgramShape]:
-        """Use few shapes: for sources, outputs and a device's slots up to these.
+        """Use few shapes, and return them in the order in which to compile them.
 
-        `is_one`: use the largest alone.
+        They hold sources and outputs of so many tokens, in at most `slots` of each
+        device. `is_one`: use the largest alone.
         """
         self.most = min(slots, self.most)
         lengths = [SHORTEST_LENGTH]
@@ -74,14 +75,12 @@ class Shapes:
 
     def most_slots(self, source: int) -> int:
         """The most slots for a source length: a power of two, or four, a device."""
-        each = min(self.most, max(1, self._batch_tokens // source // self._devices))
+        each = min(self.most, max(1, self.batch_tokens // source // self._devices))
         power = each.bit_length() - 1
         return self._devices << (power // 2 * 2 if self.all else power)
 
     def room(self, source: int, ring: int) -> int:
         """The most slots in which a search with these lengths begins."""
-        if not self.all:
-            return self.most_slots(bucket_length(source))
         return self.most_slots(self.smallest(1, source, ring).source)
 
     def smallest(self, tasks: int, source: int, ring: int) -> ProgramShape:
@@ -126,22 +125,21 @@ class Shapes:
         if not grows and not is_due:
             return old
         may_shrink = (grows or 2 * age >= SHRINK_AFTER for age in ages)
-        wanted = ProgramShape(
-            *(
-                less if may and 2 * less <= more else max(less, more)
-                for less, more, may in zip(new, old, may_shrink, strict=True)
-            )
+        sizes = (
+            less if may and 2 * less <= more else max(less, more)
+            for less, more, may in zip(new, old, may_shrink, strict=True)
         )
+        wanted = ProgramShape(*sizes)
         if wanted.slots > self.most_slots(wanted.source):
             wanted = new
         has_room = [s for s in self._used if all(map(operator.le, wanted, s))]
-        near = [
+        near = (
             used
             for used in has_room
             if all(b < 2 * a for a, b in zip(wanted, used, strict=True))
-        ]
-        if near:
-            return min(near)
+        )
+        if found := min(near, default=None):
+            return found
 
         def repays(shape: ProgramShape, after: int) -> bool:
             saved = old.size / shape.size - 1

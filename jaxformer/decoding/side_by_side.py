@@ -4,17 +4,16 @@ The small operations of a search and its host work leave cores idle, which a sec
 search uses: docs/speed.md has figures.
 """
 
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import Any
 
 import jax
 
-from jaxformer.decoding.engine import Engine
-from jaxformer.decoding.shapes import MOST_SLOTS
-from jaxformer.decoding.tasks import Task
+from jaxformer.decoding.engine import Engine, Task
+from jaxformer.decoding.slots import SlotPrograms
 from jaxformer.system.cores import usable_cores
 
 POLL = 0.1  # seconds between two calls of `check_stop`
@@ -32,57 +31,40 @@ def number_of_searches(mesh: jax.sharding.Mesh) -> int:
 
 
 class Searches:
-    """Engines that divide the tasks, and one for those with phrases.
+    """`count` engines that divide the tasks, and one for those with phrases.
 
-    `make` makes an engine from its arguments `batch_tokens` and `with_phrases`.
     `batch_tokens` and MOST_SLOTS bound all engines together, and that one alone.
-    `width` is W, the hypotheses of a task.
     """
 
-    def __init__(
-        self, make: Callable[..., Engine], batch_tokens: int, count: int, width: int
-    ) -> None:
-        self._width, self._tokens = width, max(1, batch_tokens // count)
-        engine = make(batch_tokens=self._tokens)
-        self.engines = [engine.limited(MOST_SLOTS // count) for _ in range(count)]
-        self.phrased = make(batch_tokens=batch_tokens, with_phrases=True)
-
-    def set_weights(self, weights: Any) -> None:
-        """Replace the weights of all engines, which must be idle."""
-        for engine in (*self.engines, self.phrased):
-            engine.weights = weights
-
-    def release(self) -> None:
-        """Drop the weights and what else idle engines hold on the devices."""
-        for engine in (*self.engines, self.phrased):
-            engine.release()
+    def __init__(self, programs: SlotPrograms, batch_tokens: int, count: int) -> None:
+        self._few = FEW // programs.options.beam_size  # tasks
+        self._make = functools.partial(Engine, programs, batch_tokens)
+        self.engines = [self._make(sharing=count) for _ in range(count)]
+        self.phrased = self._make(with_phrases=True)
 
     def run(self, tasks: Sequence[Task], check_stop: Callable[[], None]) -> None:
         """Run tasks, as `run_searches` does; drop them if it raises.
 
         Their `done` may be called in any thread.
         """
+        engines = self.engines
+        plain = [task for task in tasks if not task.phrases]
+        longest = max([0, *(len(task.source) for task in plain)])
+        fit = len(plain) * longest <= engines[0].shapes.batch_tokens
+        chosen = engines[:1] if fit and len(plain) <= self._few else engines
         try:
-            self._divide([task for task in tasks if not task.phrases])
+            for task, engine in zip(plain, itertools.cycle(chosen), strict=False):
+                engine.submit(task)
             for task in tasks:
                 if task.phrases:
                     self.phrased.submit(task)
-            run_searches([each for each in self.engines if any(each.load)], check_stop)
+            run_searches([each for each in engines if any(each.load)], check_stop)
             run_searches([self.phrased], check_stop)
         except BaseException:
             # A thread may still use the old engines.
-            self.engines = [engine.limited(MOST_SLOTS) for engine in self.engines]
+            self.engines = [self._make(sharing=len(engines)) for _ in engines]
             self.phrased.clear()
             raise
-
-    def _divide(self, tasks: Sequence[Task]) -> None:
-        """Give tasks to all engines, or to one if they are few and fit together."""
-        longest = max([0, *(len(task.source) for task in tasks)])
-        are_few = len(tasks) * self._width <= FEW
-        fit = len(tasks) * longest <= self._tokens
-        engines = self.engines[:1] if are_few and fit else self.engines
-        for task, engine in zip(tasks, itertools.cycle(engines), strict=False):
-            engine.submit(task)
 
 
 def run_searches(engines: Sequence[Engine], check_stop: Callable[[], None]) -> None:

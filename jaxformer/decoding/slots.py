@@ -8,25 +8,82 @@ sources, and the cache of the decoder.
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
-from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchState, advance, start
 from jaxformer.decoding.shapes import ProgramShape
-from jaxformer.models.sequence_model import pad, resize_ring
+from jaxformer.models.sequence_model import (
+    Cache,
+    Memory,
+    Model,
+    Newest,
+    Parameters,
+    Weights,
+    pad,
+    resize_ring,
+)
+
+Member = Weights | Memory | Cache  # of one model of an ensemble
+
+
+class Scorer:
+    """One model, or an ensemble with one vocabulary, as the `Decoder` of a search.
+
+    Weights, memories and caches are tuples, with one of each model. The docstrings of
+    `Decoder` apply to each.
+    """
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self._members = [model.decoder for model in models]
+
+    def _each(
+        self, method: str, *own: Sequence[Member], **shared: object
+    ) -> tuple[Member, ...]:
+        """Call a method of all members, each with its own and the shared arguments."""
+        return tuple(
+            getattr(member, method)(*each, **shared)
+            for member, *each in zip(self._members, *own, strict=True)
+        )
+
+    def weights(self, params: Sequence[Parameters]) -> Weights:
+        return self._each("weights", params)
+
+    def encode(self, weights: Weights, source: jax.Array) -> Memory:
+        return self._each("encode", weights, source=source)
+
+    def resize_memory(self, memory: Memory, **sizes: int) -> Memory:
+        return self._each("resize_memory", memory, **sizes)
+
+    def empty_cache(self, **sizes: int) -> Cache:
+        return self._each("empty_cache", **sizes)
+
+    def resize_cache(self, cache: Cache, clock: jax.Array, **sizes: int) -> Cache:
+        return self._each("resize_cache", cache, clock=clock, **sizes)
+
+    def step(
+        self, weights: Weights, memory: Memory, cache: Cache, newest: Newest
+    ) -> tuple[jax.Array, Cache]:
+        """Score by the log of the members' mean probability; a single one's logits."""
+        scored = self._each("step", weights, memory, cache, newest=newest)
+        logits, caches = zip(*scored, strict=True)
+        if len(logits) == 1:
+            return logits[0], caches
+        each = jnp.stack([jax.nn.log_softmax(x, axis=0) for x in logits])
+        return jax.nn.logsumexp(each, axis=0) - jnp.log(len(logits)), caches
 
 
 class SlotPrograms:
-    """The compiled programs; `advance` and `insert` donate the given state.
+    """The compiled programs, and the `weights` with which an engine calls them.
 
-    `encode` has a program of its own, which does not depend on the length of the ring.
-    `rows` shards the slots; the clock is replicated.
+    `advance` and `insert` donate the given state. `encode` has a program of its own,
+    which does not depend on the length of the ring. `rows` shards the slots over the
+    devices of this process, None: one device; the clock is replicated. Replace
+    `weights` only while no task is in flight.
     """
 
     def __init__(
@@ -35,7 +92,9 @@ class SlotPrograms:
         options: SearchOptions,
         rows: jax.sharding.NamedSharding | None,
     ) -> None:
-        self._scorer, self._options, self._rows = scorer, options, rows
+        self._scorer, self.options, self._rows = scorer, options, rows
+        self.weights: Weights = None
+        self.devices = 1 if rows is None else rows.num_devices
         shardings, on_mesh = None, contextlib.nullcontext
         if rows is not None:
             clock = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec())
@@ -43,16 +102,18 @@ class SlotPrograms:
             mesh = rows.mesh.abstract_mesh
             on_mesh = functools.partial(jax.sharding.use_abstract_mesh, mesh)
 
-        def jit(program: Callable, out_shardings: Any = shardings, **how: Any) -> Any:
+        def jit(
+            program: Callable, out_shardings: SearchState | None = shardings, **how: int
+        ) -> Callable:
             @functools.wraps(program)
-            def traced(*args: Any, **named: Any) -> Any:
+            def traced(*args: object) -> object:
                 with on_mesh():  # from which a model reads the platform
-                    return program(*args, **named)
+                    return program(*args)
 
             compiled = jax.jit(traced, out_shardings=out_shardings, **how)
             lock = threading.Lock()
 
-            def run(*args: Any) -> Any:
+            def run(*args: object) -> object:
                 with lock:  # threads that need a new shape at once compile it once
                     return compiled(*args)
 
@@ -65,22 +126,21 @@ class SlotPrograms:
         self.advance = jit(self._advance, donate_argnums=1)
         self.resize = jit(self._resize, static_argnums=2)
 
-    def _encode(self, weights: Any, source: jax.Array) -> Any:
+    def _encode(self, weights: Weights, source: jax.Array) -> Memory:
         """Encode sources int32 [B, S]; devices share them if they can do so evenly."""
         memory = self._scorer.encode(weights, source)
-        if self._rows is None or len(source) % self._rows.num_devices:
+        if self._rows is None or len(source) % self.devices:
             return memory
         return jax.lax.with_sharding_constraint(memory, self._rows)
 
-    def _begin(self, memory: Any, requests: Requests, ring: int) -> SearchState:
+    def _begin(self, memory: Memory, requests: Requests, ring: int) -> SearchState:
         """Start the memory of B sources in new slots."""
-        sizes = {"width": self._options.beam_size, "length": ring}
-        batch = len(requests.max_lengths)
-        cache = self._scorer.empty_cache(batch=batch, **sizes)
-        return start(requests, (memory, cache), **sizes)
+        batch, width = len(requests.max_lengths), self.options.beam_size
+        cache = self._scorer.empty_cache(batch=batch, width=width, length=ring)
+        return start(requests, (memory, cache), width=width, length=ring)
 
     def _insert(
-        self, state: SearchState, indices: jax.Array, memory: Any, requests: Requests
+        self, state: SearchState, indices: jax.Array, memory: Memory, requests: Requests
     ) -> SearchState:
         """Start the memory of E sources in slots `indices` int32 [E]."""
         new = self._begin(memory, requests, state.tokens.shape[2])
@@ -95,44 +155,41 @@ class SlotPrograms:
         return rows._replace(clock=state.clock, cache=(rows.cache, state.cache[1]))
 
     def _advance(
-        self, weights: Any, state: SearchState, steps: jax.Array, until_done: jax.Array
+        self,
+        weights: Weights,
+        state: SearchState,
+        steps: jax.Array,
+        until_done: jax.Array,
     ) -> SearchState:
         memory, cache = state.cache
-        state = advance(
-            functools.partial(self._scorer.step, weights, memory),
-            state._replace(cache=cache), self._options,
-            steps=steps, until_done=until_done,
-        )  # fmt: skip
+        step = functools.partial(self._scorer.step, weights, memory)
+        state, how = state._replace(cache=cache), {"until_done": until_done}
+        state = advance(step, state, self.options, steps=steps, **how)
         return state._replace(cache=(memory, state.cache))
 
     def _resize(
         self, state: SearchState, origin: jax.Array, shape: ProgramShape
     ) -> SearchState:
         """Copy slot `origin`[i] into slot i of another shape; -1 leaves it empty."""
-        is_taken, ring = origin >= 0, shape.ring
-        sizes = {"width": self._options.beam_size, "length": ring}
+        ring, width = shape.ring, self.options.beam_size
 
         def pick(leaf: jax.Array) -> jax.Array:
             return jnp.take(leaf, jnp.maximum(origin, 0), axis=0) if leaf.ndim else leaf
 
-        def fit(tokens: jax.Array, length: int) -> jax.Array:
-            return pad(tokens, 0, length - tokens.shape[-1], axis=-1)  # PAD is 0
+        def fit(tokens: jax.Array) -> jax.Array:
+            return pad(tokens, 0, ring - tokens.shape[-1], axis=-1)  # PAD is 0
 
         state = jax.tree.map(pick, state)
         requests, finished = state.requests, state.finished
         memory, cache = state.cache
+        memory = self._scorer.resize_memory(memory, length=shape.source)
+        cache = self._scorer.resize_cache(cache, state.clock, width=width, length=ring)
         return state._replace(
             clock=jnp.full_like(state.clock, ring),
-            done=state.done | ~is_taken,
-            requests=requests._replace(
-                max_lengths=jnp.where(is_taken, requests.max_lengths, 0),
-                prefixes=fit(requests.prefixes, ring),
-            ),
-            tokens=fit(state.tokens, ring),
+            done=state.done | (origin < 0),
+            requests=requests._replace(prefixes=fit(requests.prefixes)),
+            tokens=fit(state.tokens),
             ancestors=resize_ring(state.ancestors, state.clock, axis=2, length=ring),
-            finished=finished._replace(tokens=fit(finished.tokens, ring)),
-            cache=(
-                self._scorer.resize_memory(memory, length=shape.source),
-                self._scorer.resize_cache(cache, state.clock, **sizes),
-            ),
+            finished=finished._replace(tokens=fit(finished.tokens)),
+            cache=(memory, cache),
         )

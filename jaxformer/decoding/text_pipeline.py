@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from jaxformer.decoding.engine import Task
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import (
     Choose,
@@ -21,13 +22,13 @@ from jaxformer.decoding.parts import (
     hypotheses_of,
     joined,
     lines_of,
+    one_each,
     parts_of,
     tagged,
     warn_of_no_tag,
 )
 from jaxformer.decoding.phrases import encode_phrases
 from jaxformer.decoding.search import SearchResult
-from jaxformer.decoding.tasks import Task
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import UNK, AnyTokenizer
 
@@ -38,11 +39,41 @@ SEEDS_APART = 0x9E3779B1
 OfParts = list[list[Hypothesis]]  # the hypotheses of each part of a text
 
 
+class Line(NamedTuple):
+    """A text to translate."""
+
+    text: str
+    prefix: str  # the forced beginning of its translation
+    phrases: Sequence[str]  # that its translation contains
+    number: int  # from 0, for messages and seeds of samples
+
+
+def numbered(
+    texts: Sequence[str],
+    prefixes: Sequence[str] | None,
+    phrases: Sequence[Sequence[str]] | None,
+    first: int = 0,
+) -> list[Line]:
+    """Return texts as lines with numbers from `first`.
+
+    Raises InputError unless there is one prefix, and one list of phrases, for each.
+    """
+    prefixes = one_each("prefixes", prefixes, len(texts), default="")
+    phrases = one_each("phrases", phrases, len(texts), default=())
+    numbers = range(first, first + len(texts))
+    return [*map(Line, texts, prefixes, phrases, numbers)]
+
+
 class TextTasks(NamedTuple):
     """The parts of a text, and how many each of its lines has."""
 
     tasks: list[Task]
     sizes: list[int]
+
+    @property
+    def longest(self) -> int:
+        """The source tokens of the longest part."""
+        return max([0, *(len(task.source) for task in self.tasks)])
 
 
 class TextPipeline:
@@ -113,7 +144,7 @@ class TextPipeline:
     def tasks(
         self, text: str, prefix: str, phrases: Sequence[str], number: int
     ) -> TextTasks:
-        """Tokenise a text; `number` counts texts, for messages and seeds of samples.
+        """Tokenise a text with its prefix, phrases and number, as `Line` has them.
 
         Raises InputError if the prefix is too long, or the text, if the options refuse
         long ones, and for phrases that cannot be in its translation.
@@ -177,17 +208,17 @@ class TextPipeline:
             yield task._replace(done=functools.partial(keep, part))
 
     def joined(
-        self, texts: Sequence[tuple[TextTasks, OfParts]]
+        self, texts: Sequence[TextTasks], found: Sequence[OfParts]
     ) -> list[list[Hypothesis]]:
         """Choose among the hypotheses of each part; join those of each text."""
-        found = [hypotheses for _, parts in texts for hypotheses in parts]
+        parts = [hypotheses for of_text in found for hypotheses in of_text]
         if self._choose:
-            sources = [task.text for text, _ in texts for task in text.tasks]
-            found = self._choose(sources, found)
-        left = iter([each[: self.options.n_best] for each in found])
+            sources = [task.text for text in texts for task in text.tasks]
+            parts = self._choose(sources, parts)
+        left = iter([each[: self.options.n_best] for each in parts])
         return [
             self._distinct(joined([*islice(left, len(text.tasks))], text.sizes))
-            for text, _ in texts
+            for text in texts
         ]
 
     def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:

@@ -3,35 +3,21 @@
 import copy
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any
 
 import jax
 
-from jaxformer.decoding.engine import Engine
+from jaxformer.decoding.engine import Task
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.parts import (
-    Choose,
-    Hypothesis,
-    best_texts,
-    one_each,
-    require_numbers,
-)
-from jaxformer.decoding.scorer import Scorer
+from jaxformer.decoding.parts import Choose, Hypothesis, best_texts, require_numbers
 from jaxformer.decoding.side_by_side import Searches
-from jaxformer.decoding.tasks import Task
-from jaxformer.decoding.text_pipeline import OfParts, TextPipeline
-from jaxformer.models.sequence_model import Model
-from jaxformer.system import processes
+from jaxformer.decoding.slots import Scorer, SlotPrograms
+from jaxformer.decoding.text_pipeline import Line, OfParts, TextPipeline, numbered
+from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.system.errors import InputError
-from jaxformer.system.progress import progress
 from jaxformer.tokens import AnyTokenizer
-
-ROUND = 256  # sentences of each process between synchronised calls of `check_stop`
 
 
 class Translator:
@@ -48,7 +34,7 @@ class Translator:
     def __init__(
         self,
         models: Sequence[Model],
-        params: Sequence[Any],
+        params: Sequence[Parameters],
         tokenizer: AnyTokenizer,
         *,
         language: str,
@@ -72,20 +58,19 @@ class Translator:
         self._weights = jax.jit(scorer.weights)
         if choose:  # among the whole beam
             options = dataclasses.replace(options, n_best=options.beam_size)
-        make = functools.partial(Engine, scorer, options, rows=rows)
-        self.searches = Searches(make, tokens, searches, options.beam_size)
+        self.programs = SlotPrograms(scorer, options, rows)
+        self.searches = Searches(self.programs, tokens, searches)
         self.forcing = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
 
     @property
-    def params(self) -> Sequence[Any]:
+    def params(self) -> Sequence[Parameters]:
         """The members' parameters; they may be replaced between two calls."""
         return self._params
 
     @params.setter
-    def params(self, params: Sequence[Any]) -> None:
-        self._params = params
-        self.searches.set_weights(self._weights(params))
+    def params(self, params: Sequence[Parameters]) -> None:
+        self._params, self.programs.weights = params, self._weights(params)
 
     @property
     def longest(self) -> int | None:
@@ -94,8 +79,7 @@ class Translator:
 
     def release(self) -> None:
         """Drop all arrays on the devices; `params` must be set before the next call."""
-        self._params = None
-        self.searches.release()
+        self._params = self.programs.weights = None
 
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
         """Translate a text: a string gives a string, a sequence of them a list.
@@ -125,85 +109,38 @@ class Translator:
             given = {"prefixes": prefixes, "phrases": phrases}
             given = {k: None if v is None else [v] for k, v in given.items()}
             return self.translate([sentences], **given)[0]
-        found = self.translate_part(sentences, prefixes=prefixes, phrases=phrases)
+        found = self.translate_lines(numbered(sentences, prefixes, phrases))
         return [hypotheses for _, hypotheses in sorted(found)]
 
-    def translate_all(
+    def translate_lines(
         self,
-        sentences: Sequence[str],
+        lines: Sequence[Line],
         check_stop: Callable[[], None] = lambda: None,
-        *,
-        prefixes: Sequence[str] | None = None,
-        phrases: Sequence[Sequence[str]] | None = None,
-        first: int = 0,
-        report: Callable[[], object] | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Translate sentences in all processes, each its share.
-
-        Returns all hypotheses in every process. The arguments are those of
-        `translate_part`; without `report`, process 0 reports its progress.
-        """
-        part = (processes.index(), processes.count())
-        with ExitStack() as held:
-            if report is None:
-                total = len(sentences[:: part[1]])
-                bar = progress("translating", total, unit="sentences")
-                report = held.enter_context(bar).update
-            with processes.sharing_mistakes():
-                own = self.translate_part(
-                    sentences, part, check_stop, prefixes=prefixes, phrases=phrases,
-                    first=first, report=report,
-                )  # fmt: skip
-        found = sorted(itertools.chain.from_iterable(processes.gather(own)))
-        return [[Hypothesis(*each) for each in hypotheses] for _, hypotheses in found]
-
-    def translate_part(
-        self,
-        sentences: Sequence[str],
-        part: tuple[int, int] = (0, 1),
-        check_stop: Callable[[], None] = lambda: None,
-        *,
-        prefixes: Sequence[str] | None = None,
-        phrases: Sequence[Sequence[str]] | None = None,
-        first: int = 0,
         report: Callable[[], object] = lambda: None,
     ) -> list[tuple[int, list[Hypothesis]]]:
-        """Translate part (p, of) of the sentences: their indices and hypotheses.
+        """Translate lines: their numbers and hypotheses, in any order.
 
-        `check_stop` is called equally often in every part, and may raise to end the
-        work. `first` is the number of earlier lines: line numbers in messages, and the
-        seeds of samples, count from there. `report` is called after each sentence, in
+        `check_stop` may raise to end the work. `report` is called after each line, in
         any thread.
         """
-        number, parts = part
-        prefixes = one_each("prefixes", prefixes, len(sentences), default="")
-        phrases = one_each("phrases", phrases, len(sentences), default=())
-        order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
-        size = ROUND * parts if parts > 1 else max(len(order), 1)
-        done: list[tuple[int, list[Hypothesis]]] = []
         found: dict[int, OfParts] = {}
 
-        def keep(index: int, hypotheses: OfParts) -> None:
-            found[index] = hypotheses
+        def keep(number: int, hypotheses: OfParts) -> None:
+            found[number] = hypotheses
             report()
 
-        for start in range(0, len(order), size):
-            check_stop()
-            own = order[start : start + size][number::parts]
-            texts = [
-                (i, self.text.tasks(sentences[i], prefixes[i], phrases[i], first + i))
-                for i in own
-            ]
-            # Longest first, by tokens; the number of characters is an estimate.
-            texts.sort(key=lambda text: -max([0, *(len(t.source) for t in text[1][0])]))
-            given: list[Task] = []
-            for i, text in texts:
-                given += self.text.reporting(text.tasks, functools.partial(keep, i))
-            self.searches.run(given, check_stop if parts == 1 else lambda: None)
-            complete = [(text, found.pop(i)) for i, text in texts]
-            indices = (i for i, _ in texts)
-            done += zip(indices, self.text.joined(complete), strict=True)
-        return done
+        lines = sorted(lines, key=lambda line: -len(line.text))
+        texts = [(line.number, self.text.tasks(*line)) for line in lines]
+        # Longest first, by tokens; the number of characters is an estimate.
+        texts.sort(key=lambda text: -text[1].longest)
+        tasks: list[Task] = []
+        for number, text in texts:
+            done = functools.partial(keep, number)
+            tasks += self.text.reporting(text.tasks, done)
+        self.searches.run(tasks, check_stop)
+        every = [found[number] for number, _ in texts]
+        joined = self.text.joined([text for _, text in texts], every)
+        return [(number, each) for (number, _), each in zip(texts, joined, strict=True)]
 
     def of_sentences(self) -> "Translator":
         """Return this translator for texts that it does not split into sentences."""

@@ -14,6 +14,7 @@ from jaxformer.config.sections import Config
 from jaxformer.corpus.pipeline import evaluation_batches
 from jaxformer.corpus.plan import make_plan
 from jaxformer.corpus.store import TokenizedCorpus
+from jaxformer.decoding.all_processes import translate_all
 from jaxformer.decoding.parts import best_texts
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
@@ -153,7 +154,7 @@ class Evaluator:
                 self.translator = self._make_translator(params)
             else:
                 self.translator.params = [params]
-            found = self.translator.translate_all(sentences, self._check_stop)
+            found = translate_all(self.translator, sentences, self._check_stop)
         return best_texts(found)
 
     def release(self) -> None:

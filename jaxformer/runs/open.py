@@ -33,21 +33,16 @@ def open_translator(
     models: ModelChoice,
     options: TranslateOptions,
     comet: Comet | None = None,
-    *,
-    most_searches: int | None = None,
 ) -> Translator:
     """Make a translator of a run on the local devices, with all models beside it.
 
-    `most_searches` run at once, as for `Translator`; None: as many as are fast. Raises
-    InputError for models that cannot be used, and if the options need others.
+    Raises InputError for models that cannot be used, and if the options need others.
     """
     keep_compiled()
     choose = open_choice(run, models, options, comet)
     members = open_members(run, models)
     params = load_parameters(run, models.checkpoint)
-    return make_translator(
-        run, params, options, members=members, choose=choose, searches=most_searches
-    )
+    return make_translator(run, params, options, members=members, choose=choose)
 
 
 def make_translator(
@@ -57,12 +52,10 @@ def make_translator(
     *,
     members: Sequence[tuple[Run, Parameters]] = (),
     choose: Choose | None = None,
-    searches: int | None = None,
 ) -> Translator:
     """Make a translator of parameters on the local devices.
 
     `members` complete an ensemble. `choose` chooses among the hypotheses of a part.
-    `searches` run at once; None: as many as are fast.
     Raises InputError for an option `tag` that the vocabulary lacks.
     """
     rows = batch_sharding(local_mesh())
@@ -73,7 +66,7 @@ def make_translator(
         language=run.config.data.source_language,
         options=options,
         rows=rows,
-        searches=searches or number_of_searches(rows.mesh),
+        searches=number_of_searches(rows.mesh),
         choose=choose,
         needs_tag=run.needs_tag,
     )

@@ -13,7 +13,6 @@ import pytest
 
 from jaxformer.commands import translate_corpus
 from jaxformer.corpus.prepared import open_prepared
-from jaxformer.decoding.translator import Translator
 from jaxformer.runs.run import open_run
 from jaxformer.text import stream
 from tests.commands.cluster import ROOT
@@ -87,7 +86,7 @@ def test_compressed_text_is_read_and_a_finished_text_is_left_alone(
     first = make(source=packed)
     before = files_of(tmp_path / "out")
     times = [path.stat().st_mtime_ns for path in (tmp_path / "out").glob("[!.]*")]
-    with mock.patch.object(Translator, "translate_all") as unused:
+    with mock.patch.object(translate_corpus, "translate_all") as unused:
         again = make()
     assert not unused.called
     assert again.result == first.result
@@ -101,15 +100,15 @@ def test_an_interrupted_command_continues_with_the_same_samples(make, tmp_path):
     (tmp_path / "out").mkdir()  # killed while the first report was written
     (tmp_path / "out" / ".report.json.partial").write_text("{")
     undisturbed = make(*SAMPLES, output="whole")
-    translate, calls = Translator.translate_all, []
+    translate, calls = translate_corpus.translate_all, []
 
-    def interrupted(self, *args, **options):
+    def interrupted(*args, **options):
         calls.append(options["first"])
         if len(calls) % 3 == 0:
             raise KeyboardInterrupt
-        return translate(self, *args, **options)
+        return translate(*args, **options)
 
-    with mock.patch.object(Translator, "translate_all", interrupted):
+    with mock.patch.object(translate_corpus, "translate_all", interrupted):
         answers = [make(*SAMPLES) for _ in range(3)]
     assert calls == [0, 5, 10, 10, 15, 20, 20]
     assert [answer.code for answer in answers] == [130, 130, 0]

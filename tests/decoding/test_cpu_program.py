@@ -10,8 +10,7 @@ import pytest
 from benchmarks.models import Sizes, draw_parameters, one_device
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
-from jaxformer.decoding.scorer import Scorer
-from jaxformer.decoding.slots import SlotPrograms
+from jaxformer.decoding.slots import Scorer, SlotPrograms
 from jaxformer.training.sharding import batch_sharding
 
 SLOTS, SOURCE = 4, 8

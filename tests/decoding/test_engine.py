@@ -12,10 +12,10 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxformer.decoding import shapes
-from jaxformer.decoding.engine import Engine
+from jaxformer.decoding.engine import Engine, Task
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.phrases import distinct
-from jaxformer.decoding.tasks import Task
+from jaxformer.decoding.slots import SlotPrograms
 from jaxformer.models.sequence_model import pad, resize_ring
 from jaxformer.tokens import EOS
 from tests.decoding.tables import (
@@ -65,6 +65,10 @@ class Tables:
         return table_step(weights[memory[:, 0] % len(weights)], cache, newest, shift)
 
 
+def engine_of(options: SearchOptions, rows=None, **how) -> Engine:
+    return Engine(SlotPrograms(Tables(), options, rows), BATCH_TOKENS, **how)
+
+
 class Client:
     """Submits tasks to an engine, and checks its answers."""
 
@@ -72,7 +76,7 @@ class Client:
         self.engine, self.options = engine, options
         self.tables = random_tables(seed=3, batch=4)
         self.submitted, self.answers = 0, Counter()
-        engine.weights = jnp.asarray(self.tables)
+        engine._programs.weights = jnp.asarray(self.tables)
 
     def submit(self, wanted: Wanted, source, **of_request) -> None:
         number = self.submitted
@@ -92,10 +96,10 @@ class Client:
 
     def advance(self, most=None) -> bool:
         more = self.engine.advance(most)
-        shape, devices = self.engine._shape, self.engine._devices
+        shape, devices = self.engine._shape, self.engine._programs.devices
         assert len(self.engine._tasks) <= shape.slots
         assert shape.slots % devices == 0
-        limited = self.engine._shapes.all
+        limited = self.engine.shapes.all
         is_small = shape.slots * shape.source <= BATCH_TOKENS
         assert shape.slots == devices or shape in limited or is_small
         assert not limited or shape in [*limited, (0, 0, 0)]
@@ -113,9 +117,7 @@ class Client:
 @pytest.fixture(scope="module", params=SEARCHES.values(), ids=SEARCHES)
 def shared(request) -> tuple[Engine, SearchOptions]:
     """One engine for many tests, so that state left by one of them would show."""
-    options = request.param
-    engine = Engine(Tables(), options, batch_tokens=BATCH_TOKENS, rows=None)
-    return engine, options
+    return engine_of(request.param), request.param
 
 
 def source_of(*numbers: int, length: int):
@@ -261,9 +263,9 @@ def test_later_requests_do_not_delay_an_earlier_one_for_ever(shared):
 
 def test_limited_shapes_change_no_result():
     options = SEARCHES["beam"]
-    engine = Engine(Tables(), options, batch_tokens=BATCH_TOKENS, rows=None)
+    engine = engine_of(options)
     client = Client(engine, options)
-    shapes = engine.limit(source=12, output=15, slots=4)
+    shapes = engine.shapes.limit(source=12, output=15, slots=4)
     assert shapes == [(1, 8, 8), (4, 8, 8), (1, 12, 15), (4, 12, 15)]
     used = set()
     for number in range(12):
@@ -277,7 +279,7 @@ def test_limited_shapes_change_no_result():
 
 
 def test_a_shape_shrinks_when_only_its_sources_are_too_long(monkeypatch):
-    engine = Engine(Tables(), SEARCHES["beam"], batch_tokens=BATCH_TOKENS, rows=None)
+    engine = engine_of(SEARCHES["beam"])
     engine._shape, short = shapes.ProgramShape(1, 32, 64), shapes.ProgramShape(1, 8, 64)
     engine._waiting = [None] * 4 * shapes.REPAID_AFTER
     monkeypatch.setattr(engine, "_needed_shape", lambda group: short)
@@ -295,10 +297,9 @@ def test_slots_on_several_devices_change_nothing(devices, phrases):
         (devices,), ("data",), (AxisType.Auto,), devices=jax.devices()[:devices]
     )
     options, rows = SEARCHES["beam"], NamedSharding(mesh, P("data"))
-    how = {"rows": rows, "with_phrases": bool(phrases)}
-    engine = Engine(Tables(), options, batch_tokens=BATCH_TOKENS, **how)
-    client = Client(engine, options)
-    engine.weights = jax.device_put(engine.weights, NamedSharding(mesh, P()))
+    engine = engine_of(options, rows, with_phrases=bool(phrases))
+    client, programs = Client(engine, options), engine._programs
+    programs.weights = jax.device_put(programs.weights, NamedSharding(mesh, P()))
     for seed in range(7):
         client.submit(Wanted(3 + seed, phrases=phrases), source_of(seed, length=4))
     client.advance(2)

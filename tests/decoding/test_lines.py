@@ -2,17 +2,19 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from jaxformer.decoding import translator as translator_module
+from jaxformer.decoding import all_processes, side_by_side
+from jaxformer.decoding.all_processes import translate_all, translate_share
+from jaxformer.decoding.engine import Task
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import Hypothesis, sentences_of
 from jaxformer.decoding.search import SearchResult
-from jaxformer.decoding.tasks import Task
-from jaxformer.decoding.text_pipeline import TextPipeline
+from jaxformer.decoding.text_pipeline import TextPipeline, numbered
 from jaxformer.runs.texts import with_tag
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS
@@ -33,13 +35,10 @@ class Echo:
     It answers the last submitted task first, with two hypotheses, the better one last.
     """
 
+    load, shapes = (1, 0), SimpleNamespace(batch_tokens=10**9)
+
     def __init__(self, *_, **__):
         self.tasks, self.seen = [], []
-        self.load = 1, 0
-
-    def limited(self, slots):
-        self.clear()
-        return self
 
     def submit(self, task):
         self.tasks.append(task)
@@ -66,7 +65,7 @@ def seen(translator) -> list[Task]:
 
 @pytest.fixture
 def make_echo(monkeypatch):
-    monkeypatch.setattr(translator_module, "Engine", Echo)
+    monkeypatch.setattr(side_by_side, "Engine", Echo)
     return open_translator
 
 
@@ -131,7 +130,7 @@ def test_blank_sentences_stay_blank_and_take_no_slot(make_echo):
 def test_a_task_has_the_limits_prefix_and_seed_of_its_sentence(make_echo):
     echo = make_echo(min_length=8, seed=2)
     echo.translate(["5 6 7 8", "9"], prefixes=["", "10 11"])
-    echo.translate_part(["12"], first=100, prefixes=[" ".join(["13"] * 20)])
+    translate_all(echo, ["12"], first=100, prefixes=[" ".join(["13"] * 20)])
     assert seen(echo) == [
         Task([5, 6, 7, 8, EOS], 5 + EXTRA, 8, [], 2_000_006, text="5 6 7 8"),
         # The least length is more than the limit would be.
@@ -195,16 +194,16 @@ def test_phrases_fit_the_positions_of_every_member(make_echo):
 
 @pytest.mark.parametrize("of", [1, 2, 3, 40])
 def test_parts_together_translate_all_sentences(make_echo, of, monkeypatch):
-    monkeypatch.setattr(translator_module, "ROUND", 2)
+    monkeypatch.setattr(all_processes, "ROUND", 2)
     echo = make_echo()
     sentences = [*SENTENCES[:4], " ", *SENTENCES[4:], ""]
     prefixes = [""] * 7 + ["9"] + [""] * 3
     expected = echo.translate(sentences, prefixes=prefixes)
     assert expected[7][0].text == f"9 {sentences[7]}"
-    found, calls = [], set()
+    lines, found, calls = numbered(sentences, prefixes, None), [], set()
     for number in range(of):
         check = mock.Mock()
-        found += echo.translate_part(sentences, (number, of), check, prefixes=prefixes)
+        found += translate_share(echo, lines, (number, of), check)
         calls.add(check.call_count)
     assert sorted(found) == list(enumerate(expected))
     (count,) = calls  # each call synchronises the processes
@@ -213,21 +212,21 @@ def test_parts_together_translate_all_sentences(make_echo, of, monkeypatch):
 
 def test_check_stop_may_end_the_work_at_any_moment(make_echo):
     echo, check = make_echo(), mock.Mock()
-    echo.translate_part(SENTENCES, check_stop=check)
+    translate_all(echo, SENTENCES, check)
     assert check.call_count > len(SENTENCES)
     for count in range(check.call_count):
         stop = mock.Mock(side_effect=[*[None] * count, ProcessLookupError])
         with pytest.raises(ProcessLookupError):
-            echo.translate_part(SENTENCES, check_stop=stop)
+            translate_all(echo, SENTENCES, stop)
         assert echo.searches.engines[0].tasks == []
     assert echo(SENTENCES) == SENTENCES
 
 
 def test_all_processes_report_their_progress(make_echo, monkeypatch):
     progress = mock.MagicMock()
-    monkeypatch.setattr(translator_module, "progress", progress)
+    monkeypatch.setattr(all_processes, "progress", progress)
     echo = make_echo()
-    assert echo.translate_all(SENTENCES) == echo.translate(SENTENCES)
+    assert translate_all(echo, SENTENCES) == echo.translate(SENTENCES)
     progress.assert_called_once_with("translating", 9, unit="sentences")
     assert progress().__enter__().update.call_count == 9
 
@@ -316,7 +315,7 @@ def test_a_long_line_may_be_truncated_or_refused_by_its_number(make_echo):
     with pytest.raises(InputError, match=r"line 3 has 7 .* 4; .* split or truncate"):
         echo(["5", "6", long])
     with pytest.raises(InputError, match="line 12 has 7 pieces"):
-        echo.translate_part(["5", long], first=10)
+        translate_all(echo, ["5", long], first=10)
     assert seen(echo) == []
     assert echo("5 6 7") == "5 6 7"
 

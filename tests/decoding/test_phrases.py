@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.phrases import (
     MOST_PHRASES,
@@ -34,7 +33,7 @@ from tests.decoding.tables import (
     score_of,
     wanted_sentences,
 )
-from tests.decoding.test_engine import BATCH_TOKENS, Client, Tables, source_of
+from tests.decoding.test_engine import Client, engine_of, source_of
 from tests.decoding.test_search import requests_of, run_requests
 
 LIMIT, WIDTH = 5, 128  # more hypotheses than there are sentences of four words
@@ -168,8 +167,7 @@ def test_a_narrow_beam_equals_a_plain_one_that_shares_itself_alike(options, seed
 def test_a_sentence_with_phrases_has_its_result_alone_in_any_slots():
     """Slots are filled, refilled and resized; some sentences have no phrase."""
     options = SearchOptions(beam_size=3, n_best=3, alpha=0.6)
-    sizes = {"batch_tokens": BATCH_TOKENS, "rows": None}
-    engine = Engine(Tables(), options, **sizes, with_phrases=True)
+    engine = engine_of(options, with_phrases=True)
     client, shapes = Client(engine, options), set()
     for number, phrases in enumerate([*PHRASES.values()] * 2):
         limit, least = (12, 11) if number % 7 == 6 else (8, 0)

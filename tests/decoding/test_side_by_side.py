@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from jaxformer.decoding import side_by_side
+from jaxformer.decoding.all_processes import translate_all
 from jaxformer.decoding.shapes import MOST_SLOTS
 from jaxformer.decoding.side_by_side import number_of_searches, run_searches
 from jaxformer.training.sharding import batch_sharding, on_mesh
@@ -57,9 +58,9 @@ def test_few_hypotheses_that_fit_one_search_have_one(sentences, searches):
 
 def test_all_searches_together_have_the_slots_and_tokens_of_one():
     one, two = (open_translator(searches=count).searches.engines for count in (1, 2))
-    assert [engine._shapes.most for engine in two] == [MOST_SLOTS // 2] * 2
-    slots = [engine._shapes.most_slots(16) for engine in two]
-    assert sum(slots) == one[0]._shapes.most_slots(16) == 4
+    assert [engine.shapes.most for engine in two] == [MOST_SLOTS // 2] * 2
+    slots = [engine.shapes.most_slots(16) for engine in two]
+    assert sum(slots) == one[0].shapes.most_slots(16) == 4
 
 
 def test_each_shape_is_compiled_once():
@@ -86,7 +87,7 @@ def test_a_stop_ends_all_searches(calls):
     translator = open_translator(searches=2)
     stop = mock.Mock(side_effect=[*[None] * calls, ProcessLookupError])
     with pytest.raises(ProcessLookupError):
-        translator.translate_part(TEXTS * 50, check_stop=stop)
+        translate_all(translator, TEXTS * 50, stop)
     assert [engine.load for engine in translator.searches.engines] == [(0, 0)] * 2
     assert translator(SENTENCES) == open_translator()(SENTENCES)
 

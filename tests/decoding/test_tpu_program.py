@@ -22,9 +22,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from benchmarks.models import Sizes
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
-from jaxformer.decoding.scorer import Scorer
 from jaxformer.decoding.search import SearchState
-from jaxformer.decoding.slots import SlotPrograms
+from jaxformer.decoding.slots import Scorer, SlotPrograms
 from jaxformer.training.sharding import AXES, abstract_state, batch_sharding
 
 pytestmark = [

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxformer.decoding.all_processes import translate_all
 from jaxformer.decoding.translator import Translator
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
@@ -55,7 +56,7 @@ def test_sharded_rows_and_parameters_change_no_translation(beam):
     shardings = jax.tree.map(lambda leaf: leaf.sharding, split)
     translator = open_translator(n_best=3, rows=batch_sharding(mesh))
     translator.params = [jax.device_put(params_of(MODEL), shardings)]
-    (weights,) = translator.searches.engines[0].weights
+    (weights,) = translator.programs.weights
     assert not weights.embedding.is_fully_replicated
     sentences = SENTENCES[:4]
     assert_alike(translator.translate(sentences), beam.translate(sentences))
@@ -154,12 +155,12 @@ def test_parameters_that_are_not_numbers_end_the_search(beam_size):
 def test_a_prefix_of_unknown_characters_is_refused():
     translator = open_translator()
     with pytest.raises(InputError, match="line 2: the prefix has a character that the"):
-        translator.translate_all(["4", "5"], prefixes=["6", "1"])
+        translate_all(translator, ["4", "5"], prefixes=["6", "1"])
 
 
 def test_a_least_length_is_reached_beyond_the_extra_length():
     translator = open_translator(beam_size=1, min_length=EXTRA + 12)
-    ((found,),) = translator.translate_all(["4 5"])
+    ((found,),) = translate_all(translator, ["4 5"])
     assert found.tokens >= EXTRA + 12
 
 
@@ -182,8 +183,8 @@ def test_a_released_translator_holds_nothing_on_the_devices():
 def test_samples_are_functions_of_seed_and_line_number():
     translator = open_translator(n_best=3, temperature=1.2, top_k=9, seed=5)
     expected = translator.translate(SENTENCES)[4]
-    ((_, found),) = translator.translate_part(SENTENCES[4:5], first=4)
-    ((_, moved),) = translator.translate_part(SENTENCES[4:5], first=3)
+    (found,) = translate_all(translator, SENTENCES[4:5], first=4)
+    (moved,) = translate_all(translator, SENTENCES[4:5], first=3)
     assert [h.text for h in moved] != [h.text for h in expected]
     assert_alike([found], [expected])
 
@@ -193,4 +194,4 @@ def test_a_mistake_in_the_part_of_another_process_is_raised_in_all(monkeypatch):
     found = [False, "line 2 has 9 pieces"]
     monkeypatch.setattr(processes, "gather", lambda own: [own, found])
     with pytest.raises(InputError, match="line 2 has 9 pieces"):
-        open_translator().translate_all(["4 5", "6"])
+        translate_all(open_translator(), ["4 5", "6"])
