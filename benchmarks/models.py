@@ -13,10 +13,10 @@ from jaxformer.batch import Batch
 from jaxformer.config.sections import OptimizerConfig, TrainingConfig
 from jaxformer.configs import wmt_base
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.side_by_side import number_of_searches
 from jaxformer.decoding.translator import Translator
 from jaxformer.models.architectures import config_type, make_model
 from jaxformer.models.sequence_model import Model
+from jaxformer.runs.open import number_of_searches
 from jaxformer.tokens import EOS
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.sharding import (

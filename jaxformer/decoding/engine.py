@@ -14,8 +14,12 @@ The life of a sentence, a `Task`:
 """
 
 import bisect
+import functools
+import itertools
 import operator
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 import jax
@@ -33,6 +37,8 @@ AHEAD = 8  # steps that a ring must have room for when it starts
 # A refill fills 1 / REFILL of the slots, or the lesser of a quarter and FEWEST if that
 # is more: each refill takes the host milliseconds.
 REFILL, FEWEST = 8, 8
+POLL = 0.1  # seconds between two calls of `check_stop`
+FEW = 16  # hypotheses, for which one search is faster: each reads all weights
 
 
 class Task(NamedTuple):
@@ -112,8 +118,8 @@ class Engine:
             self._resize(shape)
         self._insert([], [])
         self._take_steps(0, 0)
-        state = self._state
-        for neighbour in self.shapes.neighbours(shape):
+        state, others = self._state, {*self.shapes.all} - {shape}
+        for neighbour in sorted({self.shapes.next(shape, other) for other in others}):
             self._resize(neighbour)
             self._state, self._shape = state, shape
 
@@ -137,13 +143,9 @@ class Engine:
 
     def _harvest(self) -> list[tuple[Callable[[SearchResult], None], SearchResult]]:
         """Wait for the running program; free the slots of finished tasks."""
-        if not self._tasks:
-            return []
-        is_done = np.asarray(self._state.done)
+        is_done = np.asarray(self._state.done) if self._tasks else ()
         slots = [slot for slot in sorted(self._tasks) if is_done[slot]]
-        if not slots:
-            return []
-        found = [np.asarray(leaf) for leaf in self._state.finished]
+        found = [np.asarray(leaf) for leaf in self._state.finished] if slots else []
         return [
             (self._tasks.pop(slot).done, SearchResult(*(leaf[slot] for leaf in found)))
             for slot in slots
@@ -271,7 +273,65 @@ class Engine:
             until_done -= shape.slots // 4
         self._take_steps(steps, until_done)
 
-    def _take_steps(self, steps: int, until_done: int) -> None:
-        numbers = np.int32(steps), np.int32(until_done)
-        weights = self._programs.weights
-        self._state = self._programs.advance(weights, self._state, *numbers)
+    def _take_steps(self, *numbers: int) -> None:
+        given = self._programs.weights, self._state, *map(np.int32, numbers)
+        self._state = self._programs.advance(*given)
+
+
+def run_tasks(
+    programs: SlotPrograms,
+    tasks: Sequence[Task],
+    *,
+    batch_tokens: int,
+    searches: int,
+    check_stop: Callable[[], None],
+) -> None:
+    """Divide tasks among engines, and run them as `run_searches` does.
+
+    `batch_tokens` and MOST_SLOTS bound all `searches` together. Tasks with phrases have
+    an engine of their own, which runs afterwards.
+    """
+    make = functools.partial(Engine, programs, batch_tokens)
+    engines, phrased = [make(sharing=searches)], make(with_phrases=True)
+    lengths = [len(task.source) for task in tasks if not task.phrases]
+    are_few = len(lengths) * programs.options.beam_size <= FEW
+    if not are_few or len(lengths) * max(lengths, default=0) > batch_tokens // searches:
+        engines += [make(sharing=searches) for _ in range(1, searches)]
+    turns = itertools.cycle(engines)
+    for task in tasks:
+        (phrased if task.phrases else next(turns)).submit(task)
+    run_searches([each for each in engines if any(each.load)], check_stop)
+    run_searches([phrased], check_stop)
+
+
+def run_searches(engines: Sequence[Engine], check_stop: Callable[[], None]) -> None:
+    """Advance all engines until none has a task left.
+
+    One engine runs in this thread, several in a thread each: on a CPU the small
+    operations of a search and its host work leave cores idle (docs/speed.md has
+    figures). `Task.done` may be called in any of them. `check_stop` is called in this
+    thread and may raise. An exception ends all searches, but a program that runs or is
+    compiled is not waited for, so do not use several engines after it.
+    """
+    if len(engines) < 2:
+        for engine in engines:
+            while engine.advance():
+                check_stop()
+        return
+    is_over = threading.Event()
+
+    def run(engine: Engine) -> None:
+        while not is_over.is_set() and engine.advance():
+            pass
+
+    pool = ThreadPoolExecutor(len(engines))
+    try:
+        running = {pool.submit(run, engine) for engine in engines}
+        while running:
+            done, running = wait(running, POLL, FIRST_EXCEPTION)
+            for each in done:
+                each.result()
+            check_stop()
+    finally:
+        is_over.set()
+        pool.shutdown(wait=False)

@@ -8,10 +8,9 @@ requests do not wait for large ones:
 - large requests have half a share
 """
 
-import functools
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from jaxformer.decoding.engine import Engine
 from jaxformer.decoding.parts import Hypothesis
@@ -32,7 +31,7 @@ WEIGHTS = 1, 2, 1
 
 
 class RequestQueue:
-    """The requests of a translator, which runs one search; call `compile` first.
+    """The requests of a translator; call `compile` first.
 
     One thread calls its methods; `text.tasks` may be called in any. `slots` bounds the
     sentences of each device in the search of small requests, `attention` the tokens of
@@ -44,20 +43,17 @@ class RequestQueue:
         self.text, output = translator.text.limited()
         sizes = {"source": self.text.longest, "output": output}
         forcing, params = translator.forcing, translator.params[0]
-        tokens = translator.options.batch_tokens
-        make = functools.partial(Engine, translator.programs, tokens)
+        make = partial(Engine, translator.programs, translator.options.batch_tokens)
         small, large, phrased = self._engines = make(), make(), make(with_phrases=True)
-        compiled = [(small, small.shapes.limit(**sizes, slots=slots))]
-        large.shapes.limit(**sizes, slots=min(slots, LARGE_SLOTS))  # some of the same
+        shapes = small.shapes.limit(**sizes, slots=slots)
+        self._programs = [partial(small.compile, shape) for shape in shapes]
+        large.shapes.limit(**sizes, slots=min(slots, LARGE_SLOTS))  # some of them
         if not translator.options.is_sampling:
             few = {"slots": min(slots, PHRASE_SLOTS), "is_one": True}
-            compiled.append((phrased, phrased.shapes.limit(**sizes, **few)))
-        self._programs = [
-            *(functools.partial(engine.compile, shape)
-              for engine, shapes in compiled for shape in shapes),
-            *(functools.partial(forcing.compile, params, size)
-              for size in forcing.limit(attention)),
-        ]  # fmt: skip
+            (shape,) = phrased.shapes.limit(**sizes, **few)
+            self._programs.append(partial(phrased.compile, shape))
+        lengths = forcing.limit(attention)
+        self._programs += [partial(forcing.compile, params, size) for size in lengths]
         self._used = [0.0] * 3  # seconds x weight
         self._step_seconds = [SHORT_TURN] * 3  # recent mean
 
@@ -90,16 +86,13 @@ class RequestQueue:
                 every = [found[number] for number in range(len(texts))]
                 done(self.text.joined(texts, every))
 
-        lengths = [len(task.source) for text in texts for task in text.tasks]
-        before = itertools.accumulate(lengths, initial=0)
+        before, lengths = 0, (len(t.source) for text in texts for t in text.tasks)
         is_large = sum(lengths) > SMALL_REQUEST
         for index, text in enumerate(texts):
-            tasks = [
-                task._replace(before=next(before), request=request)
-                for task in text.tasks
-            ]
-            for task in self.text.reporting(tasks, functools.partial(keep, index)):
-                self._engines[2 if task.phrases else is_large].submit(task)
+            for task in self.text.reporting(text.tasks, partial(keep, index)):
+                engine = self._engines[2 if task.phrases else is_large]
+                engine.submit(task._replace(before=before, request=request))
+                before += len(task.source)
 
     def cancel(self, request: object) -> None:
         """Drop all parts of a request, waiting or begun."""
@@ -127,6 +120,6 @@ class RequestQueue:
         self._step_seconds[number] = (self._step_seconds[number] + seconds / steps) / 2
         self._used[number] += seconds * WEIGHTS[number]
         least = min(self._used[number] for number in busy)
-        for idle in {*range(len(self._engines))} - {*busy}:
+        for idle in {0, 1, 2} - {*busy}:
             self._used[idle] = least  # it gets no extra time afterwards
         return any(self.load)

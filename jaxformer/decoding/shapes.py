@@ -153,11 +153,6 @@ class Shapes:
         self._used.add(wanted)
         return wanted
 
-    def neighbours(self, shape: ProgramShape) -> list[ProgramShape]:
-        """The limited shapes with the next slots or the next length."""
-        found = {self.next(shape, new) for new in self.all if new != shape}
-        return sorted(found)
-
     def next(self, old: ProgramShape, new: ProgramShape) -> ProgramShape:
         """The next shape on the way from `old` to `new`: a neighbour, if limited."""
         if not self.all:

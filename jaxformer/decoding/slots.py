@@ -5,7 +5,6 @@ decides when each runs. The `cache` of a `SearchState` is a pair here: the memor
 sources, and the cache of the decoder.
 """
 
-import contextlib
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -22,48 +21,34 @@ from jaxformer.models.sequence_model import (
     Memory,
     Model,
     Newest,
-    Parameters,
     Weights,
     pad,
     resize_ring,
 )
 
-Member = Weights | Memory | Cache  # of one model of an ensemble
-
 
 class Scorer:
     """One model, or an ensemble with one vocabulary, as the `Decoder` of a search.
 
-    Weights, memories and caches are tuples, with one of each model. The docstrings of
-    `Decoder` apply to each.
+    Weights, memories and caches are tuples, with one of each model, and are given by
+    position. What all models share is given by name. `Decoder` describes the methods.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
         self._members = [model.decoder for model in models]
 
-    def _each(
-        self, method: str, *own: Sequence[Member], **shared: object
-    ) -> tuple[Member, ...]:
+    def _each(self, method: str, *own: Weights, **shared: object) -> Weights:
         """Call a method of all members, each with its own and the shared arguments."""
         return tuple(
             getattr(member, method)(*each, **shared)
             for member, *each in zip(self._members, *own, strict=True)
         )
 
-    def weights(self, params: Sequence[Parameters]) -> Weights:
-        return self._each("weights", params)
-
-    def encode(self, weights: Weights, source: jax.Array) -> Memory:
-        return self._each("encode", weights, source=source)
-
-    def resize_memory(self, memory: Memory, **sizes: int) -> Memory:
-        return self._each("resize_memory", memory, **sizes)
-
-    def empty_cache(self, **sizes: int) -> Cache:
-        return self._each("empty_cache", **sizes)
-
-    def resize_cache(self, cache: Cache, clock: jax.Array, **sizes: int) -> Cache:
-        return self._each("resize_cache", cache, clock=clock, **sizes)
+    weights = functools.partialmethod(_each, "weights")
+    encode = functools.partialmethod(_each, "encode")
+    resize_memory = functools.partialmethod(_each, "resize_memory")
+    empty_cache = functools.partialmethod(_each, "empty_cache")
+    resize_cache = functools.partialmethod(_each, "resize_cache")
 
     def step(
         self, weights: Weights, memory: Memory, cache: Cache, newest: Newest
@@ -82,32 +67,26 @@ class SlotPrograms:
 
     `advance` and `insert` donate the given state. `encode` has a program of its own,
     which does not depend on the length of the ring. `rows` shards the slots over the
-    devices of this process, None: one device; the clock is replicated. Replace
-    `weights` only while no task is in flight.
+    devices of this process; the clock is replicated. Replace `weights` only while no
+    task is in flight.
     """
 
     def __init__(
-        self,
-        scorer: Scorer,
-        options: SearchOptions,
-        rows: jax.sharding.NamedSharding | None,
+        self, scorer: Scorer, options: SearchOptions, rows: jax.sharding.NamedSharding
     ) -> None:
         self._scorer, self.options, self._rows = scorer, options, rows
         self.weights: Weights = None
-        self.devices = 1 if rows is None else rows.num_devices
-        shardings, on_mesh = None, contextlib.nullcontext
-        if rows is not None:
-            clock = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec())
-            shardings = SearchState(clock, *[rows] * (len(SearchState._fields) - 1))
-            mesh = rows.mesh.abstract_mesh
-            on_mesh = functools.partial(jax.sharding.use_abstract_mesh, mesh)
+        self.devices = rows.num_devices
+        clock = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec())
+        states = SearchState(clock, *[rows] * (len(SearchState._fields) - 1))
 
         def jit(
-            program: Callable, out_shardings: SearchState | None = shardings, **how: int
+            program: Callable, out_shardings: SearchState | None = states, **how: int
         ) -> Callable:
             @functools.wraps(program)
             def traced(*args: object) -> object:
-                with on_mesh():  # from which a model reads the platform
+                # A model reads the platform from the mesh.
+                with jax.sharding.use_abstract_mesh(rows.mesh.abstract_mesh):
                     return program(*args)
 
             compiled = jax.jit(traced, out_shardings=out_shardings, **how)
@@ -128,8 +107,8 @@ class SlotPrograms:
 
     def _encode(self, weights: Weights, source: jax.Array) -> Memory:
         """Encode sources int32 [B, S]; devices share them if they can do so evenly."""
-        memory = self._scorer.encode(weights, source)
-        if self._rows is None or len(source) % self.devices:
+        memory = self._scorer.encode(weights, source=source)
+        if len(source) % self.devices:
             return memory
         return jax.lax.with_sharding_constraint(memory, self._rows)
 
@@ -155,16 +134,14 @@ class SlotPrograms:
         return rows._replace(clock=state.clock, cache=(rows.cache, state.cache[1]))
 
     def _advance(
-        self,
-        weights: Weights,
-        state: SearchState,
-        steps: jax.Array,
-        until_done: jax.Array,
+        self, weights: Weights, state: SearchState, steps: jax.Array, until: jax.Array
     ) -> SearchState:
+        """Take `steps` steps, or fewer: stop as soon as `until` slots are done."""
         memory, cache = state.cache
-        step = functools.partial(self._scorer.step, weights, memory)
-        state, how = state._replace(cache=cache), {"until_done": until_done}
-        state = advance(step, state, self.options, steps=steps, **how)
+        state = advance(
+            functools.partial(self._scorer.step, weights, memory),
+            state._replace(cache=cache), self.options, steps=steps, until_done=until,
+        )  # fmt: skip
         return state._replace(cache=(memory, state.cache))
 
     def _resize(
@@ -183,7 +160,8 @@ class SlotPrograms:
         requests, finished = state.requests, state.finished
         memory, cache = state.cache
         memory = self._scorer.resize_memory(memory, length=shape.source)
-        cache = self._scorer.resize_cache(cache, state.clock, width=width, length=ring)
+        sizes = {"width": width, "length": ring}
+        cache = self._scorer.resize_cache(cache, clock=state.clock, **sizes)
         return state._replace(
             clock=jnp.full_like(state.clock, ring),
             done=state.done | (origin < 0),

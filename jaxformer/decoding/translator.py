@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 
 import jax
 
-from jaxformer.decoding.engine import Task
+from jaxformer.decoding.engine import Task, run_tasks
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import Choose, Hypothesis, best_texts, require_numbers
-from jaxformer.decoding.side_by_side import Searches
 from jaxformer.decoding.slots import Scorer, SlotPrograms
 from jaxformer.decoding.text_pipeline import Line, OfParts, TextPipeline, numbered
 from jaxformer.models.sequence_model import Model, Parameters
@@ -23,12 +22,12 @@ from jaxformer.tokens import AnyTokenizer
 class Translator:
     """A model, or an ensemble, with its tokeniser, ready to translate.
 
-    It has a text pipeline, `text`, a search, `searches`, and the scorer of given
+    It has a text pipeline, `text`, the `programs` of a search, and the scorer of given
     translations, `forcing`. `models` and `params` are the members of an ensemble,
     mostly one. `language`, `choose` and `needs_tag` are as for `TextPipeline`. `rows`
-    shards the rows of a batch over devices of this process; None: one device. Up to
-    `searches` searches run at once, each in a thread; the sentences are divided among
-    them. Not thread safe.
+    shards the rows of a batch over devices of this process. Up to `searches` searches
+    run at once, each in a thread; the sentences are divided among them. Not thread
+    safe.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Translator:
         *,
         language: str,
         options: TranslateOptions,
-        rows: jax.sharding.NamedSharding | None,
+        rows: jax.sharding.NamedSharding,
         searches: int = 1,
         choose: Choose | None = None,
         needs_tag: bool = True,
@@ -59,7 +58,8 @@ class Translator:
         if choose:  # among the whole beam
             options = dataclasses.replace(options, n_best=options.beam_size)
         self.programs = SlotPrograms(scorer, options, rows)
-        self.searches = Searches(self.programs, tokens, searches)
+        sizes = {"batch_tokens": tokens, "searches": searches}
+        self._run = functools.partial(run_tasks, self.programs, **sizes)
         self.forcing = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
         self.params = params
 
@@ -137,7 +137,7 @@ class Translator:
         for number, text in texts:
             done = functools.partial(keep, number)
             tasks += self.text.reporting(text.tasks, done)
-        self.searches.run(tasks, check_stop)
+        self._run(tasks, check_stop=check_stop)
         every = [found[number] for number, _ in texts]
         joined = self.text.joined([text for _, text in texts], every)
         return [(number, each) for (number, _), each in zip(texts, joined, strict=True)]

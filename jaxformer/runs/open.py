@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import jax
+
 from jaxformer.config.data import DataConfig, base_language
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.decoding.forced import TeacherForcing
@@ -16,13 +18,13 @@ from jaxformer.decoding.options import (
 )
 from jaxformer.decoding.parts import Choose
 from jaxformer.decoding.rerank import Reranker, rerank
-from jaxformer.decoding.side_by_side import number_of_searches
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.comet_scores import Comet
 from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
 from jaxformer.evaluation.metrics import sentence_metric
 from jaxformer.evaluation.minimum_bayes_risk import by_utility
 from jaxformer.runs.run import Run, keep_compiled, load_parameters, open_run
+from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import InputError
 from jaxformer.training.sharding import batch_sharding, local_mesh
 from jaxformer.training.step import Parameters
@@ -70,6 +72,16 @@ def make_translator(
         choose=choose,
         needs_tag=run.needs_tag,
     )
+
+
+def number_of_searches(mesh: jax.sharding.Mesh) -> int:
+    """Return how many searches may run at once: 2 on the cores of a CPU, otherwise 1.
+
+    Several processes may share the cores, so each of them has one search.
+    """
+    if mesh.size > 1 or mesh.devices.item().platform != "cpu":
+        return 1
+    return 2 if jax.process_count() == 1 and usable_cores() > 1 else 1
 
 
 def open_choice(

@@ -65,8 +65,17 @@ class Tables:
         return table_step(weights[memory[:, 0] % len(weights)], cache, newest, shift)
 
 
-def engine_of(options: SearchOptions, rows=None, **how) -> Engine:
-    return Engine(SlotPrograms(Tables(), options, rows), BATCH_TOKENS, **how)
+def rows_of(devices: int) -> NamedSharding:
+    """Slots on so many devices."""
+    mesh = jax.make_mesh(
+        (devices,), ("data",), (AxisType.Auto,), devices=jax.devices()[:devices]
+    )
+    return NamedSharding(mesh, P("data"))
+
+
+def engine_of(options: SearchOptions, devices: int = 1, **how) -> Engine:
+    programs = SlotPrograms(Tables(), options, rows_of(devices))
+    return Engine(programs, BATCH_TOKENS, **how)
 
 
 class Client:
@@ -293,13 +302,11 @@ def test_a_shape_shrinks_when_only_its_sources_are_too_long(monkeypatch):
 
 @pytest.mark.parametrize(("devices", "phrases"), [(2, ()), (3, ()), (2, ((4, 5),))])
 def test_slots_on_several_devices_change_nothing(devices, phrases):
-    mesh = jax.make_mesh(
-        (devices,), ("data",), (AxisType.Auto,), devices=jax.devices()[:devices]
-    )
-    options, rows = SEARCHES["beam"], NamedSharding(mesh, P("data"))
-    engine = engine_of(options, rows, with_phrases=bool(phrases))
+    options = SEARCHES["beam"]
+    engine = engine_of(options, devices, with_phrases=bool(phrases))
     client, programs = Client(engine, options), engine._programs
-    programs.weights = jax.device_put(programs.weights, NamedSharding(mesh, P()))
+    whole = NamedSharding(rows_of(devices).mesh, P())
+    programs.weights = jax.device_put(programs.weights, whole)
     for seed in range(7):
         client.submit(Wanted(3 + seed, phrases=phrases), source_of(seed, length=4))
     client.advance(2)

@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from jaxformer.decoding import all_processes, side_by_side
+from jaxformer.decoding import all_processes
+from jaxformer.decoding import engine as engine_module
 from jaxformer.decoding.all_processes import translate_all, translate_share
 from jaxformer.decoding.engine import Task
 from jaxformer.decoding.options import TranslateOptions
@@ -35,10 +35,12 @@ class Echo:
     It answers the last submitted task first, with two hypotheses, the better one last.
     """
 
-    load, shapes = (1, 0), SimpleNamespace(batch_tokens=10**9)
+    load = 1, 0
 
-    def __init__(self, *_, **__):
-        self.tasks, self.seen = [], []
+    def __init__(self, programs, *_, with_phrases=False, **__):
+        self.tasks = []
+        kind = "with phrases" if with_phrases else "without"
+        self.seen = vars(programs).setdefault(kind, [])
 
     def submit(self, task):
         self.tasks.append(task)
@@ -54,18 +56,15 @@ class Echo:
         task.done(SearchResult(tokens, n, -10.0 / n, -20.0 / n))
         return True
 
-    def clear(self):
-        self.tasks.clear()
 
-
-def seen(translator) -> list[Task]:
-    """The tasks of its search without phrases."""
-    return translator.searches.engines[0].seen
+def seen(translator, kind="without") -> list[Task]:
+    """The tasks of its searches without phrases, or of those with phrases."""
+    return vars(translator.programs).get(kind, [])
 
 
 @pytest.fixture
 def make_echo(monkeypatch):
-    monkeypatch.setattr(side_by_side, "Engine", Echo)
+    monkeypatch.setattr(engine_module, "Engine", Echo)
     return open_translator
 
 
@@ -162,12 +161,12 @@ def test_texts_with_phrases_have_a_search_of_their_own(make_echo):
     found = echo.translate(texts, prefixes=prefixes, phrases=phrases)
     assert [each[0].text for each in found] == ["8 5 6", "7", "12 8", ""]
     assert [task.source for task in seen(echo)] == [[7, EOS]]
-    tasks = {task.source[0]: task for task in echo.searches.phrased.seen}
+    tasks = {task.source[0]: task for task in seen(echo, "with phrases")}
     assert tasks[5].phrases == ((8, 9), (9, 10))
     assert tasks[5].max_length == 3 + EXTRA
     assert tasks[8].max_length == 1 + 9 + 1 > 2 + EXTRA
     echo.translate("5 6", phrases=["8"])
-    assert echo.searches.phrased.seen[-1].phrases == ((8,),)
+    assert seen(echo, "with phrases")[-1].phrases == ((8,),)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +217,6 @@ def test_check_stop_may_end_the_work_at_any_moment(make_echo):
         stop = mock.Mock(side_effect=[*[None] * count, ProcessLookupError])
         with pytest.raises(ProcessLookupError):
             translate_all(echo, SENTENCES, stop)
-        assert echo.searches.engines[0].tasks == []
     assert echo(SENTENCES) == SENTENCES
 
 

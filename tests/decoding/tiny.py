@@ -11,7 +11,9 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translator import Translator
 from jaxformer.models.sequence_model import Model
 from jaxformer.tokens import BOS, EOS, PAD, UNK
+from jaxformer.training.sharding import batch_sharding
 from tests.models.tiny import VOCABULARY, model_of, shapes_of
+from tests.training.setups import mesh_of
 
 FIRST_WORD = EOS + 1
 EXTRA = 5  # extra_length of `open_translator`
@@ -103,6 +105,7 @@ def open_translator(
         beam_size=beam_size, alpha=0.6, extra_length=EXTRA, batch_tokens=64, **options
     )
     params = [params_of(*each) for each in zip(models, seeds, strict=True)]
-    how = {"language": "en", "options": options, "rows": rows, "choose": choose}
+    how = {"language": "en", "options": options, "choose": choose}
+    how["rows"] = rows or batch_sharding(mesh_of((1, 1, 1)))
     how["searches"] = searches
     return Translator(models, params, Numbers(), **how)

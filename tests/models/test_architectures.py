@@ -17,12 +17,18 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translator import Translator
 from jaxformer.tokens import EOS, PAD
 from jaxformer.training.divergence import diagnose_update
-from jaxformer.training.sharding import born_sharded, make_mesh, on_mesh, put_batch
+from jaxformer.training.sharding import (
+    batch_sharding,
+    born_sharded,
+    make_mesh,
+    on_mesh,
+    put_batch,
+)
 from tests.decoding.tables import VOCABULARY, WORDS, Wanted, assert_same, plain_search
 from tests.decoding.tiny import Numbers, teacher_forced
 from tests.models import tiny
 from tests.models.tiny import VALUES, model_of
-from tests.training.setups import init_of, optimizer_of, step_of, training_of
+from tests.training.setups import init_of, mesh_of, optimizer_of, step_of, training_of
 
 OPTIMIZER, SCHEDULE = optimizer_of(
     peak_learning_rate=2 * (16 * 20) ** -0.5, epsilon=1e-4
@@ -130,7 +136,12 @@ def test_continuous_batching_finds_what_a_plain_search_finds(
     members += [(other, params_of(other, 3)) for other in others]
     models, params = zip(*members, strict=True)
     translator = Translator(
-        models, params, Numbers(), language="en", options=options, rows=None
+        models,
+        params,
+        Numbers(),
+        language="en",
+        options=options,
+        rows=batch_sharding(mesh_of((1, 1, 1))),
     )
     draw = np.random.default_rng(2)
     lengths = draw.integers(1, 6, 12)

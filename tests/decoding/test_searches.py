@@ -1,15 +1,16 @@
 """Searches in threads of their own."""
 
 import threading
+from collections import Counter
 from unittest import mock
 
 import jax
 import pytest
 
-from jaxformer.decoding import side_by_side
+from jaxformer.decoding import engine as engine_module
 from jaxformer.decoding.all_processes import translate_all
-from jaxformer.decoding.shapes import MOST_SLOTS
-from jaxformer.decoding.side_by_side import number_of_searches, run_searches
+from jaxformer.decoding.engine import Engine, run_searches
+from jaxformer.decoding.shapes import MOST_SLOTS, Shapes
 from jaxformer.training.sharding import batch_sharding, on_mesh
 from tests.decoding.tiny import SENTENCES, open_translator, random_sentences
 from tests.training.setups import mesh_of
@@ -35,11 +36,17 @@ def test_several_searches_find_what_one_finds(options):
 def test_the_parts_of_a_text_are_divided_too():
     text = ". ".join(SENTENCES)
     options = {"split_sentences": True, "searches": 2}
-    two = open_translator(**options)
-    engines = two.searches.engines
-    with mock.patch.object(engines[1], "submit", wraps=engines[1].submit) as submit:
+    two, engines, submit = open_translator(**options), [], Engine.submit
+
+    def note(engine, task):
+        engines.append(engine)
+        submit(engine, task)
+
+    with mock.patch.object(Engine, "submit", note):
         found = two(text)
-    assert submit.call_count == len(two.text.sentences(text)) // 2 > 1
+    counts = [*Counter(engines).values()]
+    assert counts[1:] == [len(two.text.sentences(text)) // 2]
+    assert counts[1] > 1
     assert found == open_translator(split_sentences=True)(text)
 
 
@@ -50,17 +57,16 @@ def test_the_parts_of_a_text_are_divided_too():
 def test_few_hypotheses_that_fit_one_search_have_one(sentences, searches):
     """The beam has three; each search may have 32 tokens, and a long source has 16."""
     two = open_translator(searches=2)
-    with mock.patch.object(side_by_side, "run_searches", wraps=run_searches) as run:
+    with mock.patch.object(engine_module, "run_searches", wraps=run_searches) as run:
         two(sentences)
     first, phrased = (call.args[0] for call in run.call_args_list)
     assert (len(first), len(phrased)) == (searches, 1)
 
 
 def test_all_searches_together_have_the_slots_and_tokens_of_one():
-    one, two = (open_translator(searches=count).searches.engines for count in (1, 2))
-    assert [engine.shapes.most for engine in two] == [MOST_SLOTS // 2] * 2
-    slots = [engine.shapes.most_slots(16) for engine in two]
-    assert sum(slots) == one[0].shapes.most_slots(16) == 4
+    one, two = (Shapes(64, 1, sharing) for sharing in (1, 2))
+    assert (one.most, two.most) == (MOST_SLOTS, MOST_SLOTS // 2)
+    assert one.most_slots(16) == 2 * two.most_slots(16) == 4
 
 
 def test_each_shape_is_compiled_once():
@@ -88,7 +94,6 @@ def test_a_stop_ends_all_searches(calls):
     stop = mock.Mock(side_effect=[*[None] * calls, ProcessLookupError])
     with pytest.raises(ProcessLookupError):
         translate_all(translator, TEXTS * 50, stop)
-    assert [engine.load for engine in translator.searches.engines] == [(0, 0)] * 2
     assert translator(SENTENCES) == open_translator()(SENTENCES)
 
 
@@ -132,14 +137,3 @@ def test_a_stop_does_not_wait_for_a_program_that_compiles():
     with pytest.raises(KeyboardInterrupt):
         run_searches(searches, stop)
     is_compiled.set()
-
-
-@pytest.mark.parametrize(
-    ("devices", "cores", "several", "count"),
-    [(1, 1, False, 1), (1, 2, False, 2), (1, 64, False, 2), (2, 64, False, 1),
-     (1, 64, True, 1)],
-)  # fmt: skip
-def test_one_cpu_runs_two_searches(monkeypatch, devices, cores, several, count):
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
-    monkeypatch.setattr(jax, "process_count", lambda: 1 + several)
-    assert number_of_searches(mesh_of((devices, 1, 1))) == count
