@@ -163,9 +163,7 @@ class Engine:
         del self._waiting[:count]
         if self._tasks:
             self._fit(tasks)
-            free = [
-                slot for slot in range(self._shape.slots) if slot not in self._tasks
-            ]
+            free = sorted({*range(self._shape.slots)} - {*self._tasks})
             for begin in range(0, count, self._portion):
                 self._insert(tasks[begin : begin + self._portion], free[begin:])
             return

@@ -175,6 +175,15 @@ def test_long_and_short_sentences_share_an_engine(shared):
     assert len({shape.slots for shape in shapes}) > 1
 
 
+def test_an_empty_slot_of_a_new_shape_is_done(shared):
+    engine = Client(*shared).engine
+    engine.submit(Task(source_of(1, length=4), max_length=8, min_length=8))
+    engine.advance(1)
+    engine._resize(engine._shape._replace(slots=4))
+    assert engine._state.done.tolist() == [False, True, True, True]
+    engine.clear()
+
+
 def test_more_slots_than_one_program_fills_are_free_at_once(shared):
     client = Client(*shared)
     client.submit(Wanted(8, least=8), source_of(1, length=4))
@@ -238,8 +247,8 @@ def test_a_cancelled_request_frees_its_slots_and_changes_no_other(shared):
 
 
 def test_requests_take_turns_by_their_tokens(shared):
-    """A short request does not wait for the rest of a long one before it."""
-    engine, ended = shared[0], []
+    """A short request does not wait for the rest of longer ones before it."""
+    engine, ended = Client(*shared).engine, []
 
     def submit(name: str, count: int, length: int) -> None:
         for number in range(count):
@@ -250,9 +259,13 @@ def test_requests_take_turns_by_their_tokens(shared):
     engine.advance(1)
     submit("late", 1, length=5)
     submit("half", 10, length=10)
+    while len(ended) < 20:
+        engine.advance(1)
+    submit("last", 1, length=5)
     while engine.advance(1):
         pass
     assert ended.index("late") < 9
+    assert ended.index("last") < 29
     last = len(ended) - ended[::-1].index("half")
     assert ended[:last].count("long") == pytest.approx(20, abs=5)
 

@@ -162,6 +162,29 @@ def test_nothing_is_translated_for_a_client_that_went_away(busy):
     assert server.translator.begun == ["first", "third"]
 
 
+def test_a_client_that_went_away_before_its_text_was_tokenised(serve, monkeypatch):
+    encode, began, gate = FakeTokenizer.encode, [], threading.Event()
+
+    def slow_encode(self, texts):
+        began.append(texts)
+        gate.wait(10)
+        return encode(self, texts)
+
+    monkeypatch.setattr(FakeTokenizer, "encode", slow_encode)
+    server, gone = serve(), 'requests_total{path="/translate",status="499"}'
+    body = b'{"text": "%s"}' % (b"x" * 5_000)
+    for count in (1, 2):  # the second waits for the first
+        with socket.create_connection(server.address) as client:
+            client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            server.until(lambda: len(began) == 1)
+            time.sleep(0.2)
+        server.until(lambda count=count: server.metric(gone) == count)
+    gate.set()
+    assert server.translate("third").status == 200
+    assert server.translator.begun == ["third"]
+    assert sum(map(len, began)) == 2
+
+
 def test_no_answer_is_lost_or_mixed_up_among_many_clients(serve):
     server = serve(max_queue=4000)
     texts = [f"{n} {'w ' * (k % 7)}{k}" for n in range(64) for k in range(6)]

@@ -19,6 +19,7 @@ from jaxformer.system.errors import InputError
         (b'{"text": ["a", 1]}', '"text" has to be a string'),
         (b'{"txt": "a"}', "unknown key 'txt'; the keys are text, n_best, prefix, phr"),
         (b'{"text": "a", "n_best": 5}', '"n_best" has to be an integer from 1 to 4'),
+        (b'{"text": "a", "n_best": 0}', '"n_best" has to be an integer from 1 to 4'),
         (b'{"text": "a", "n_best": true}', '"n_best" has to be'),
         (b'{"text": "a", "prefix": ["b"]}', '"prefix" has to be'),
         (b'{"text": ["a"], "prefix": []}', '"prefix" has to be'),
