@@ -28,6 +28,7 @@ def get_config() -> ConfigDict:
             "tokenizer": "",
             "model_type": "bpe",
             "subword_sampling": config_dict.placeholder(float),
+            "versions": config_dict.placeholder(int),
             "user_defined_symbols": (),
             "shared_vocabulary": True,
             "vocab_size": 37000,  # section 5.1

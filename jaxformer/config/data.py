@@ -62,6 +62,12 @@ class DataConfig(Section, name="data"):
         above=0,
         most=1,
     )
+    versions: int | None = setting(
+        "Split the words so many times when the text is prepared, each time with a "
+        "seed of its own; epoch e reads version e mod `versions`. It needs "
+        "subword_sampling. None: words are split during training.",
+        least=2,
+    )
     user_defined_symbols: tuple[str, ...] = setting(
         "Texts that are one piece each and never split, such as placeholders.",
     )
@@ -112,6 +118,12 @@ class DataConfig(Section, name="data"):
                 self.pairs_of(split)
         require_plain("tag", [self.tag])
         require_plain("user_defined_symbols", self.user_defined_symbols)
+        if self.versions and self.subword_sampling is None:
+            raise InputError(
+                f"data.versions is {self.versions} and data.subword_sampling None, so "
+                "that all versions would be equal; set data.subword_sampling, or "
+                "data.versions=None"
+            )
         has_columns = self.corpora or self.corpus in ("jsonl", "parquet")
         if len(self.columns) not in (0, 2) or (self.columns and not has_columns):
             raise InputError(
@@ -124,6 +136,11 @@ class DataConfig(Section, name="data"):
                     f"data.{key} is empty; say which language the text is in, as in "
                     f"data.{key}=en"
                 )
+
+    @property
+    def draws_versions(self) -> bool:
+        """Whether words are split anew in each epoch, while the run is trained."""
+        return self.subword_sampling is not None and self.versions is None
 
     @property
     def tags(self) -> list[str]:

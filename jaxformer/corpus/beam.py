@@ -67,10 +67,10 @@ class Beam:
 
         Raises InputError for a config that pipelines cannot prepare.
         """
-        if config.subword_sampling:
+        if config.draws_versions:
             raise InputError(
                 "data.subword_sampling numbers the words of all text on one machine; "
-                "set it to None, or prepare without --runner"
+                "set data.versions as well, or prepare without --runner"
             )
         for part in config.parts.values():
             kind, _, name = part.data.corpus.partition(":")

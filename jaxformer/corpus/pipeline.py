@@ -7,7 +7,7 @@ update, without a state to restore.
 import atexit
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 
@@ -30,29 +30,33 @@ def updates(
     start: int,
     executor: str,
     rows: Rows = ALL_ROWS,
+    later_versions: Sequence[TokenizedCorpus] = (),
 ) -> Iterator[tuple[Batch, ...]]:
     """Yield the microbatches of update `start`, of update `start` + 1, without end.
 
     Update u is where `Plan.locate` says. `executor` says what reads ahead: "tf.data",
     or "python", a thread that does not need TensorFlow; both give the same batches.
-    `rows` as in `assemble`. Raises InputError for "tf.data" if TensorFlow is not
-    installed.
+    `rows` as in `assemble`. With K - 1 `later_versions` of the corpus, epoch e reads
+    version e mod K; `corpus` is version 0. Raises InputError for "tf.data" if
+    TensorFlow is not installed.
     """
     read = _read_by_tensorflow if executor == "tf.data" else _read_by_thread
-    batches = read(_microbatches(corpus, plan, seed, start, rows))
+    versions = corpus, *later_versions
+    batches = read(_microbatches(versions, plan, seed, start, rows))
     places = (plan.locate(update) for update in count(start))
     sizes = (len(stage.microbatches_of(update)) for stage, _, update in places)
     return (tuple(islice(batches, size)) for size in sizes)
 
 
 def _microbatches(
-    corpus: TokenizedCorpus, plan: Plan, seed: int, start: int, rows: Rows
+    versions: Sequence[TokenizedCorpus], plan: Plan, seed: int, start: int, rows: Rows
 ) -> Iterator[Batch]:
     known = None
     for number in count(start):
         stage, epoch, update = plan.locate(number)
         if known != (stage, epoch):
             known, epoch_plan = (stage, epoch), stage.epoch(seed, epoch)
+            corpus = versions[epoch % len(versions)]
         for index in stage.microbatches_of(update):
             yield assemble(corpus, epoch_plan, index, rows=rows)
 

@@ -28,7 +28,7 @@ import numpy as np
 from jaxformer.config.data import DataConfig
 from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
 from jaxformer.corpus.shard_job import FOUND, SHARDS
-from jaxformer.corpus.store import WORDS, ShardWriter, id_dtype, read_index
+from jaxformer.corpus.store import WORDS, ShardWriter, id_dtype, names_of, read_index
 from jaxformer.corpus.subwords import WordLists
 from jaxformer.corpus.survey import (
     SURVEY,
@@ -54,6 +54,7 @@ from jaxformer.text.cleaning import Chunk, CleanChunk, CorpusReport, clean_chunk
 from jaxformer.text.sources import Pair, read_split
 from jaxformer.text.text_hash import TextChangedError
 from jaxformer.text.tokenizer import Tokenizer
+from jaxformer.text.word_sampler import pieces_beyond_words
 from jaxformer.tokens import SIDES
 
 if TYPE_CHECKING:
@@ -112,6 +113,13 @@ def prepare(
             tokenizer = trained_tokenizer(partial)
         else:
             log.info("corpus: using a tokeniser of %d ids", tokenizer.vocab_size)
+        crossing = pieces_beyond_words(tokenizer)
+        if config.subword_sampling is not None and crossing:
+            abandon(partial)
+            raise InputError(
+                "data.subword_sampling needs pieces within words; the tokeniser has "
+                f"{crossing[0]!r}: set it to None or use another tokeniser"
+            )
         report = _write_train(partial, config, tokenizer, survey, processes, pipeline)
         _write_dev(partial, dev, tokenizer, report)
         report |= {
@@ -179,18 +187,14 @@ def _write_shards(
     survey: Survey,
     processes: int,
 ) -> None:
-    """Write the missing shards, and the versions of their words if they are sampled."""
-    size, names = id_dtype(tokenizer.largest_vocab_size), SIDES
-    if config.subword_sampling:
-        names += WORDS
-    dtypes = [size, size, "<i4", "<i4"][: len(names)]
-    writer, words = ShardWriter(folder / "train", names, dtypes), None
-    if config.subword_sampling:
-        try:
-            words = WordLists(tokenizer, config, folder, len(writer.shards))
-        except InputError:
-            abandon(folder)
-            raise
+    """Write the missing shards, and the versions of words that are drawn later."""
+    names = names_of(config.versions)
+    dtypes, words = [id_dtype(tokenizer.largest_vocab_size)] * len(names), None
+    if config.draws_versions:
+        names, dtypes = [*names, *WORDS], [*dtypes, "<i4", "<i4"]
+    writer = ShardWriter(folder / "train", names, dtypes)
+    if config.draws_versions:
+        words = WordLists(tokenizer, config, folder, len(writer.shards))
     for number, (name, data) in enumerate(config.training_texts.items()):
         pairs, label = survey.pairs[name], f"train {name}".rstrip()
         done = sum(shard["corpus"] == name for shard in writer.shards)

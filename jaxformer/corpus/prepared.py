@@ -3,7 +3,8 @@
     workdir/tokenizer.model     the vocabulary
     workdir/corpus/train/       cleaned training pairs (`jaxformer.corpus.store`), one
                                 corpus after the other
-    workdir/corpus/versions/    with data.subword_sampling: `jaxformer.corpus.subwords`
+    workdir/corpus/versions/    of words, with data.subword_sampling and no
+                                data.versions: `jaxformer.corpus.subwords`
     workdir/corpus/dev/         every dev pair, in order
     workdir/corpus/dev.source.txt, dev.target.txt   the same as text, for BLEU
     workdir/corpus/dev.NAME/, ...                   those of all corpora but the first
@@ -16,6 +17,7 @@
 must not depend on cleaning.
 """
 
+import functools
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +25,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.corpus.store import IDS, TokenizedCorpus, open_corpus
+from jaxformer.corpus.store import (
+    IDS,
+    TokenizedCorpus,
+    id_dtype,
+    names_of,
+    open_corpus,
+    open_sides,
+)
 from jaxformer.corpus.subwords import Subwords
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import Verifier, checksummed, verify_checksums
@@ -50,7 +59,13 @@ class PreparedCorpus(NamedTuple):
     train: TokenizedCorpus
     dev: dict[str, DevSet]  # by the name of the corpus
     report: dict[str, Any]  # CorpusReport of "train" and of dev sets as dicts, and more
-    subwords: Subwords | None = None  # of `train`, with data.subword_sampling
+    subwords: Subwords | None = None  # of `train`, if words are split in each epoch
+    later_versions: tuple[TokenizedCorpus, ...] = ()  # with data.versions: 1, 2, ...
+
+    @property
+    def versions(self) -> tuple[TokenizedCorpus, ...]:
+        """The training pairs of epochs 0, 1, ... and, after the last, again."""
+        return self.train, *self.later_versions
 
     def counts(self, corpus: str, split: str) -> dict[str, Any]:
         """The CorpusReport of the split "train" or "dev" of a corpus."""
@@ -64,6 +79,28 @@ class PreparedCorpus(NamedTuple):
             return [side.lengths for side in self.dev[corpus].pairs]
         part = slice(*self.bounds()[corpus])
         return [side.lengths[part] for side in self.train]
+
+    def longest(self) -> list[np.ndarray]:
+        """Tokens of each training source and target in its longest version: int32 [n].
+
+        Rows are planned by these lengths, so that every version has room.
+        """
+        return [
+            functools.reduce(np.maximum, (side.lengths for side in versions))
+            for versions in zip(*self.versions, strict=True)
+        ]
+
+    def tokens(self) -> list[int]:
+        """Tokens of the training sources and targets of all versions."""
+        return [
+            sum(int(side.offsets[-1]) for side in versions)
+            for versions in zip(*self.versions, strict=True)
+        ]
+
+    def bytes_of_ids(self) -> int:
+        """Bytes on disk of the ids of all versions of the training text."""
+        size = np.dtype(id_dtype(self.tokenizer.largest_vocab_size)).itemsize
+        return size * sum(self.tokens())
 
     def sizes(self) -> dict[str, int]:
         """The training pairs of each corpus."""
@@ -99,11 +136,13 @@ def open_prepared(workdir: Path, mirror: Mirror = LOCAL) -> PreparedCorpus:
         )
     report = json.loads((corpus / "report.json").read_text())
     verifier = Verifier(corpus) if is_large else None
-    train = open_corpus(corpus / "train", verifier=verifier, mirror=mirror)
+    names = names_of(report["settings"].get("versions"))
+    sides = open_sides(corpus / "train", names, verifier=verifier, mirror=mirror)
+    train, *later = map(TokenizedCorpus, sides[::2], sides[1::2])
     tokenizer = Tokenizer.load(workdir / "tokenizer.model", report["tokenizer"])
     dev = {}
     for name, folder in report["dev_sets"].items():
         texts = [list(read_lines(corpus / f"{folder}.{side}.txt")) for side in SIDES]
         dev[name] = DevSet(open_corpus(corpus / folder), *texts)
     subwords = Subwords.open(corpus, report["settings"], verifier, mirror)
-    return PreparedCorpus(tokenizer, train, dev, report, subwords)
+    return PreparedCorpus(tokenizer, train, dev, report, subwords, tuple(later))

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxformer.config.data import DataConfig
 from jaxformer.corpus.shared_folder import SharedFolder
-from jaxformer.corpus.store import id_dtype, save_array, write_shard
+from jaxformer.corpus.store import id_dtype, names_of, save_array, write_shard
 from jaxformer.system.errors import InputError, LostConnectionError
 from jaxformer.system.files import write_atomically
 from jaxformer.text.cleaning import Chunk, CorpusReport, clean_chunk
@@ -25,7 +25,6 @@ from jaxformer.text.sources import Pair, read_pairs, read_parts
 from jaxformer.text.text_hash import TextChangedError, TextHash
 from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.text.vocabulary import VocabularySamples
-from jaxformer.tokens import SIDES
 
 # Begin the names of folders, in that of an unfinished corpus, that pipelines write.
 FOUND, SHARDS = "found", "shards"
@@ -197,7 +196,8 @@ class ShardJob(NamedTuple):
         size = id_dtype(Tokenizer(tokenizer).largest_vocab_size)
         index = sum(map(len, hashes[:corpus])) + number
         with self.folder.writing() as folder:
-            write_shard(folder, index, dict.fromkeys(SIDES, size), chunks)
+            dtypes = dict.fromkeys(names_of(data.versions), size)
+            write_shard(folder, index, dtypes, chunks)
         entry = {"corpus": name, "report": asdict(report)}
         self._write(entry_name(index), entry)
         yield corpus, number

@@ -4,8 +4,9 @@
     00000.source.npy           the ids of the shard's sources, one after the other
     00000.source.lengths.npy   how many of them each source has, EOS included
 
-and the same of targets. Ids are memory-mapped when they are first read; only the
-offsets of the sentences are in memory, 8 bytes each.
+and the same of targets. With `data.versions` these files are of version 0, and
+00000.source.1.npy is of version 1. Ids are memory-mapped when they are first read; only
+the offsets of the sentences are in memory, 8 bytes each.
 """
 
 import json
@@ -26,6 +27,12 @@ from jaxformer.tokens import SIDES
 WORDS = ("source.words", "target.words")  # of `jaxformer.corpus.subwords`
 _INDEX = "index.json"
 IDS = re.compile(r"train/\d+\.(?!.*\.lengths\.npy).*\.npy")  # files of a corpus
+
+
+def names_of(versions: int | None) -> list[str]:
+    """The names of the sides of so many versions of a text; None: one."""
+    numbers = range(1, versions or 1)
+    return [*SIDES, *(f"{side}.{number}" for number in numbers for side in SIDES)]
 
 
 class TokenizedCorpus(NamedTuple):
@@ -141,7 +148,19 @@ def open_corpus(
     verifier: Verifier | None = None,
     mirror: Mirror = LOCAL,
 ) -> TokenizedCorpus:
-    """Open what a `ShardWriter` wrote, by `names` SIDES or WORDS.
+    """Open two sides that a `ShardWriter` wrote, as `open_sides`."""
+    sides = open_sides(folder, names, verifier=verifier, mirror=mirror)
+    return TokenizedCorpus(*sides)
+
+
+def open_sides(
+    folder: Path,
+    names: Sequence[str],
+    *,
+    verifier: Verifier | None = None,
+    mirror: Mirror = LOCAL,
+) -> list[Ragged]:
+    """Open what a `ShardWriter` wrote, by `names`.
 
     Checksums are verified by the `verifier` alone. A missing file of ids is downloaded
     from the `mirror` when it is first read.
@@ -159,7 +178,7 @@ def open_corpus(
         ]
         mapped = _Mapped(files, verifier, mirror)
         sides.append(Ragged(mapped, found, offsets(sizes[sizes > 0])))
-    return TokenizedCorpus(*sides)
+    return sides
 
 
 def _offsets(files: Sequence[Path]) -> tuple[np.ndarray, list[int]]:

@@ -1,5 +1,7 @@
 """Split the words of training pairs into pieces at random, anew in each epoch.
 
+With `data.versions` the words are split by `jaxformer.text.cleaning` instead.
+
 BPE-dropout (Provilkov et al. 2020) of a BPE vocabulary, sampling (Kudo 2018) of a
 unigram model.
 
@@ -27,7 +29,6 @@ import numpy as np
 
 from jaxformer.config.data import DataConfig
 from jaxformer.corpus.store import WORDS, ShardWriter, id_dtype, open_corpus
-from jaxformer.system.errors import InputError
 from jaxformer.system.files import Verifier, write_atomically
 from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.text.cleaning import breaks_ratio
@@ -36,7 +37,7 @@ from jaxformer.text.lines import normalise
 from jaxformer.text.ragged import Ragged, concatenated_ranges, offsets
 from jaxformer.text.sources import Pair
 from jaxformer.text.tokenizer import Tokenizer
-from jaxformer.text.word_sampler import WordSampler
+from jaxformer.text.word_sampler import word_samplers
 from jaxformer.tokens import EOS, SIDES
 
 # A word has about as many versions as the text has the word, within these bounds.
@@ -55,26 +56,10 @@ class WordLists:
     def __init__(
         self, tokenizer: Tokenizer, config: DataConfig, corpus: Path, shards: int
     ) -> None:
-        """Read the words of the shards that the text in a folder `corpus` has.
-
-        Raises InputError if a piece of the tokeniser goes beyond a space.
-        """
+        """Read the words of the shards that the text in a folder `corpus` has."""
         self._tokenizer, self._config, self._corpus = tokenizer, config, corpus
-        pieces = tokenizer.source_pieces(), tokenizer.pieces()
-        self._ids = [{piece: i for i, piece in enumerate(side)} for side in pieces]
         symbols = [*config.tags, *config.user_defined_symbols]
-        self._samplers = [
-            WordSampler(model, ids, symbols)
-            for model, ids in zip(
-                (tokenizer.source_model, tokenizer.target_model), self._ids, strict=True
-            )
-        ]
-        crossing = [piece for side in pieces for piece in side if "▁" in piece[1:]]
-        if crossing:
-            raise InputError(
-                f"data.subword_sampling needs pieces within words; the tokeniser has "
-                f"{crossing[0]!r}: set it to None or use another tokeniser"
-            )
+        self._samplers = word_samplers(tokenizer, symbols)
         unsplit = ["", *(tag + " " for tag in config.tags)]
         numbers = {word: number for number, word in enumerate(unsplit)}
         self._numbers = numbers, {"": 0}  # by word, of each side; targets have no tags
@@ -142,7 +127,8 @@ class WordLists:
 
     def _versions_of(self, side: int, word: str, count: int) -> list[list[int]]:
         if not word or word.endswith(" "):  # EOS or a tag
-            return [[self._ids[side][word[:-1]] if word else EOS]] * (count + 1)
+            ids = self._samplers[side].ids
+            return [[ids[word[:-1]] if word else EOS]] * (count + 1)
         seed, strength = self._config.seed, self._config.subword_sampling
         own = f"{seed} {side} {word}"
         return self._samplers[side].versions(word, count, strength, own)
@@ -171,7 +157,7 @@ class Subwords:
         mirror: Mirror = LOCAL,
     ) -> "Subwords | None":
         """Memory-map what `prepare` wrote by `settings`; None if they do not sample."""
-        if settings.get("subword_sampling") is None:
+        if settings.get("subword_sampling") is None or settings.get("versions"):
             return None
         words = open_corpus(corpus / "train", WORDS, verifier=verifier, mirror=mirror)
         versions = open_corpus(corpus / "versions")

@@ -96,7 +96,9 @@ def describe_corpora(checked: Run, sizes: dict[str, int]) -> list[str]:
 def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str, Any]:
     """Log the model's parameters and what an update consists of; return figures."""
     setup = make_training_setup(checked.config, checked.model)
-    train = prepared.report["train"]
+    train, size = prepared.report["train"], prepared.bytes_of_ids()
+    versions = len(prepared.versions)
+    on_disk = f"            {versions} versions, {size / 1e6:,.1f} MB of ids on disk"
     dropped = ", ".join(f"{n:,} {why}" for why, n in train["dropped"].items() if n)
     params = abstract_state(setup.mesh, setup.init).params
     parts = parameters_by_part(params)
@@ -113,6 +115,7 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
         f"text        {train['kept']:,} pairs to train on, "
         f"{describe_vocabulary(checked.tokenizer)}",
         *([f"            {dropped} dropped"] if dropped else []),
+        *([on_disk] if versions > 1 else []),
         *describe_corpora(checked, prepared.sizes()),
         f"model       {sum(parts.values()):>13,} parameters",
         *(f"            {count:>13,} {part}" for part, count in parts.items()),
@@ -142,6 +145,7 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
         "positions_per_update": dict(zip(SIDES, positions, strict=True)),
         "updates_per_epoch": updates,
         "shapes": [list(shape) for shape in plan.shapes],
+        "bytes_of_ids": size,
         "real_token_share": round(plan.real_token_share, 4),
         "flops_per_update": flops // updates,
     }

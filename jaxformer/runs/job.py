@@ -34,6 +34,7 @@ class Job:
             start=start,
             executor=config.batches.executor,
             rows=sharding.rows_here(mesh),
+            later_versions=self.prepared.later_versions,
         )
         put = partial(sharding.put_batch, mesh)
         return (tuple(map(put, update)) for update in batches)

@@ -147,7 +147,11 @@ def _make_run(
 
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     """Plan the batches of the training text, the same for every mesh."""
-    lengths, data = [side.lengths for side in prepared.train], run.config.data
+    lengths, data = prepared.longest(), run.config.data
+    held = [
+        tokens / len(prepared.versions) / int(side.sum())
+        for tokens, side in zip(prepared.tokens(), lengths, strict=True)
+    ]
     subwords = prepared.subwords
     if subwords is not None:
         longest, batches = data.max_length, run.config.batches
@@ -155,7 +159,7 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
             longest = min(longest, batches.row_length)
         lengths = subwords.lengths_to_plan(longest)
     if not data.corpora:
-        return _plan(run.config, *lengths, subwords=subwords)
+        return _plan(run.config, *lengths, held, subwords=subwords)
     bounds, stages = prepared.bounds(), []
     for update in data.stages:
         weights = data.weights(prepared.sizes(), update)
@@ -166,7 +170,7 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
                 f"an epoch of data.corpora has no pair from update {update} on; raise "
                 "a weight"
             )
-        stages.append((update, _plan(run.config, *lengths, mixture, subwords)))
+        stages.append((update, _plan(run.config, *lengths, held, mixture, subwords)))
     return dataclasses.replace(stages[0][1], later=tuple(stages[1:]))
 
 
@@ -191,11 +195,18 @@ def _plan(
     config: Config,
     source: np.ndarray,
     target: np.ndarray,
+    held: Sequence[float],
     mixture: Mixture | None = None,
     subwords: Subwords | None = None,
 ) -> Plan:
-    """Plan a text by its lengths; raise InputError for rows that no model can hold."""
+    """Plan a text by its lengths; raise InputError for rows that no model can hold.
+
+    `held` is the share of the lengths that an epoch's tokens take, on average.
+    """
     plan = make_plan(source, target, config.batches, config.training, mixture, subwords)
+    tokens = plan.tokens[0] * held[0], plan.tokens[1] * held[1]
+    share = plan.real_token_share * sum(tokens) / sum(plan.tokens)
+    plan = dataclasses.replace(plan, tokens=tokens, real_token_share=share)
     config.require_row(max(length for shape in plan.shapes for length in shape[1:]))
     return plan
 

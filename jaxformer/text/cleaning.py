@@ -3,16 +3,19 @@
 Web text holds blank sides, whole paragraphs and pairs that do not translate each other.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.config.data import DataConfig
+from jaxformer.config.data import TAG, DataConfig
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import Pair
 from jaxformer.text.tokenizer import Tokenizer
+from jaxformer.text.word_sampler import PairSampler
 from jaxformer.tokens import UNK
 
 REASONS = ("empty", "too_long", "ratio", "duplicate")
@@ -75,6 +78,13 @@ def _tokenizer(content: bytes, threads: int) -> Tokenizer:
     return tokenizer
 
 
+@lru_cache(1)
+def _sampler(content: bytes, symbols: Sequence[str], strength: float) -> PairSampler:
+    tokenizer = Tokenizer(content)
+    tags = [piece for piece in tokenizer.source_pieces() if re.fullmatch(TAG, piece)]
+    return PairSampler(tokenizer, [*tags, *symbols], strength)
+
+
 class Chunk(NamedTuple):
     """Some pairs of a text, in its order."""
 
@@ -85,9 +95,9 @@ class Chunk(NamedTuple):
 class CleanChunk(NamedTuple):
     """The pairs of a chunk that are kept."""
 
-    ids: tuple[Ragged, Ragged]  # EOS last
+    ids: tuple[Ragged, ...]  # EOS last; source and target of each of `data.versions`
     report: CorpusReport
-    pairs: list[Pair]  # as text, with `subword_sampling`
+    pairs: list[Pair]  # as text, if they are split anew in each epoch
 
 
 def clean_chunk(
@@ -102,6 +112,8 @@ def clean_chunk(
     - "ratio": the longer side has more than `max_ratio` times the tokens of the
       shorter, plus 5; EOS not counted.
     - "duplicate": an earlier pair has the same source and target.
+
+    With `data.versions` the report counts the tokens of the first version.
     """
     tokenizer = _tokenizer(content, threads)
     report, pairs = CorpusReport(pairs=len(chunk.pairs)), chunk.pairs
@@ -121,14 +133,35 @@ def clean_chunk(
     if len(kept) < len(pairs):
         ids = [side.select(kept) for side in ids]
         pairs = [pairs[index] for index in kept]
-    if not (config and config.subword_sampling):
+    if config and config.versions:
+        ids = _versions(content, config, pairs, ids)
+    if not (config and config.draws_versions):
         pairs = []
     report.kept = len(kept)
-    for counts, side in zip((report.source, report.target), ids, strict=True):
+    for counts, side in zip((report.source, report.target), ids[:2], strict=True):
         counts.tokens = len(side.tokens)
         counts.unknown = int((side.tokens == UNK).sum())
         counts.longest = int(side.lengths.max(initial=0))
     return CleanChunk(tuple(ids), report, pairs)
+
+
+def _versions(
+    content: bytes, config: DataConfig, pairs: Sequence[Pair], plain: Sequence[Ragged]
+) -> list[Ragged]:
+    """Return source and target of each version of the pairs that are kept.
+
+    A pair has its `plain` ids in a version that would be "too_long" or break "ratio".
+    """
+    strength, symbols = config.subword_sampling, config.user_defined_symbols
+    sampler, found = _sampler(content, symbols, strength), []
+    for version in range(config.versions):
+        samples = [sampler.sample(pair, f"{config.seed} {version}") for pair in pairs]
+        lengths = np.array([[*map(len, each)] for each in samples], int).reshape(-1, 2)
+        faults = length_faults(lengths.T, config)
+        for index in np.flatnonzero(faults["too_long"] | faults["ratio"]):
+            samples[index] = [side[index] for side in plain]
+        found += [Ragged.of([each[side] for each in samples]) for side in (0, 1)]
+    return found
 
 
 def breaks_ratio(

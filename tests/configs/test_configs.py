@@ -70,6 +70,7 @@ def test_what_is_not_set_can_be_set(name):
         ("optimizer", "peak_learning_rate"): float,
         ("data", "subword_sampling"): float,
         ("data", "temperature"): float,
+        ("data", "versions"): int,
         ("training", "ema_decay"): float,
         ("training", "patience"): int,
     }

@@ -73,7 +73,7 @@ def folder(tmp_path, monkeypatch):
         "max_ratio": 3.0, "deduplicate": True, "seed": 7,
         "corpora": (), "temperature": None, "tag": "", "user_defined_symbols": (),
         "shared_vocabulary": True,
-        "model_type": "bpe", "subword_sampling": None, "columns": (),
+        "model_type": "bpe", "subword_sampling": None, "versions": None, "columns": (),
     }  # fmt: skip
     return DataConfig(**values)
 

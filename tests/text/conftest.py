@@ -14,7 +14,7 @@ def config():
         vocab_sentences=10_000, character_coverage=1.0, max_length=60, max_ratio=3.0,
         deduplicate=True, seed=0, corpora=(), temperature=None, tag="",
         tokenizer="", columns=(), user_defined_symbols=(), shared_vocabulary=True,
-        model_type="bpe", subword_sampling=None,
+        model_type="bpe", subword_sampling=None, versions=None,
     )  # fmt: skip
 
 

@@ -20,8 +20,8 @@ def cleaned():
     tokenizer = train_tokenizer(["a", "b", "c"], config)
 
     def cleaned(pairs, repeated=None, **changes):
-        rules = {"max_length": 100, "max_ratio": 2.0, "subword_sampling": None}
-        rules = SimpleNamespace(**rules | changes, tag="")
+        rules = {"max_length": 100, "max_ratio": 2.0, "versions": None}
+        rules = SimpleNamespace(**rules | changes, tag="", draws_versions=False)
         found = clean_chunk(tokenizer.content, 1, rules, Chunk(pairs, repeated))
         kept = [
             (tokenizer.decode(source), tokenizer.decode(target))
