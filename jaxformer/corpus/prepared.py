@@ -17,8 +17,8 @@
 must not depend on cleaning.
 """
 
-import functools
 import json
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,6 @@ from jaxformer.corpus.store import (
     id_dtype,
     names_of,
     open_corpus,
-    open_sides,
 )
 from jaxformer.corpus.subwords import Subwords
 from jaxformer.system.errors import InputError
@@ -85,17 +84,13 @@ class PreparedCorpus(NamedTuple):
 
         Rows are planned by these lengths, so that every version has room.
         """
-        return [
-            functools.reduce(np.maximum, (side.lengths for side in versions))
-            for versions in zip(*self.versions, strict=True)
-        ]
+        sides = zip(*self.versions, strict=True)
+        return [reduce(np.maximum, (each.lengths for each in side)) for side in sides]
 
     def tokens(self) -> list[int]:
         """Tokens of the training sources and targets of all versions."""
-        return [
-            sum(int(side.offsets[-1]) for side in versions)
-            for versions in zip(*self.versions, strict=True)
-        ]
+        ends = [[side.offsets[-1] for side in version] for version in self.versions]
+        return np.sum(ends, axis=0).tolist()
 
     def bytes_of_ids(self) -> int:
         """Bytes on disk of the ids of all versions of the training text."""
@@ -137,8 +132,10 @@ def open_prepared(workdir: Path, mirror: Mirror = LOCAL) -> PreparedCorpus:
     report = json.loads((corpus / "report.json").read_text())
     verifier = Verifier(corpus) if is_large else None
     names = names_of(report["settings"].get("versions"))
-    sides = open_sides(corpus / "train", names, verifier=verifier, mirror=mirror)
-    train, *later = map(TokenizedCorpus, sides[::2], sides[1::2])
+    train, *later = (
+        open_corpus(corpus / "train", both, verifier=verifier, mirror=mirror)
+        for both in zip(names[::2], names[1::2], strict=True)
+    )
     tokenizer = Tokenizer.load(workdir / "tokenizer.model", report["tokenizer"])
     dev = {}
     for name, folder in report["dev_sets"].items():

@@ -148,19 +148,7 @@ def open_corpus(
     verifier: Verifier | None = None,
     mirror: Mirror = LOCAL,
 ) -> TokenizedCorpus:
-    """Open two sides that a `ShardWriter` wrote, as `open_sides`."""
-    sides = open_sides(folder, names, verifier=verifier, mirror=mirror)
-    return TokenizedCorpus(*sides)
-
-
-def open_sides(
-    folder: Path,
-    names: Sequence[str],
-    *,
-    verifier: Verifier | None = None,
-    mirror: Mirror = LOCAL,
-) -> list[Ragged]:
-    """Open what a `ShardWriter` wrote, by `names`.
+    """Open two sides that a `ShardWriter` wrote, by `names`.
 
     Checksums are verified by the `verifier` alone. A missing file of ids is downloaded
     from the `mirror` when it is first read.
@@ -178,7 +166,7 @@ def open_sides(
         ]
         mapped = _Mapped(files, verifier, mirror)
         sides.append(Ragged(mapped, found, offsets(sizes[sizes > 0])))
-    return sides
+    return TokenizedCorpus(*sides)
 
 
 def _offsets(files: Sequence[Path]) -> tuple[np.ndarray, list[int]]:
@@ -204,7 +192,7 @@ def _allow_files(count: int) -> None:
     except ImportError:  # on Windows
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + 1024
+    wanted = max(soft, 1024) + count
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -96,9 +96,9 @@ def describe_corpora(checked: Run, sizes: dict[str, int]) -> list[str]:
 def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str, Any]:
     """Log the model's parameters and what an update consists of; return figures."""
     setup = make_training_setup(checked.config, checked.model)
-    train, size = prepared.report["train"], prepared.bytes_of_ids()
-    versions = len(prepared.versions)
-    on_disk = f"            {versions} versions, {size / 1e6:,.1f} MB of ids on disk"
+    train, versions = prepared.report["train"], len(prepared.versions)
+    size = prepared.bytes_of_ids()
+    disk = [f"            {versions} versions, {size / 1e6:,.1f} MB of ids on disk"]
     dropped = ", ".join(f"{n:,} {why}" for why, n in train["dropped"].items() if n)
     params = abstract_state(setup.mesh, setup.init).params
     parts = parameters_by_part(params)
@@ -115,7 +115,7 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
         f"text        {train['kept']:,} pairs to train on, "
         f"{describe_vocabulary(checked.tokenizer)}",
         *([f"            {dropped} dropped"] if dropped else []),
-        *([on_disk] if versions > 1 else []),
+        *(disk if versions > 1 else []),
         *describe_corpora(checked, prepared.sizes()),
         f"model       {sum(parts.values()):>13,} parameters",
         *(f"            {count:>13,} {part}" for part, count in parts.items()),

@@ -148,10 +148,8 @@ def _make_run(
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     """Plan the batches of the training text, the same for every mesh."""
     lengths, data = prepared.longest(), run.config.data
-    held = [
-        tokens / len(prepared.versions) / int(side.sum())
-        for tokens, side in zip(prepared.tokens(), lengths, strict=True)
-    ]
+    planned = [len(prepared.versions) * int(side.sum()) for side in lengths]
+    held = np.divide(prepared.tokens(), planned)
     subwords = prepared.subwords
     if subwords is not None:
         longest, batches = data.max_length, run.config.batches
@@ -195,7 +193,7 @@ def _plan(
     config: Config,
     source: np.ndarray,
     target: np.ndarray,
-    held: Sequence[float],
+    held: np.ndarray,
     mixture: Mixture | None = None,
     subwords: Subwords | None = None,
 ) -> Plan:
@@ -204,9 +202,9 @@ def _plan(
     `held` is the share of the lengths that an epoch's tokens take, on average.
     """
     plan = make_plan(source, target, config.batches, config.training, mixture, subwords)
-    tokens = plan.tokens[0] * held[0], plan.tokens[1] * held[1]
+    tokens = (held * plan.tokens).tolist()
     share = plan.real_token_share * sum(tokens) / sum(plan.tokens)
-    plan = dataclasses.replace(plan, tokens=tokens, real_token_share=share)
+    plan = dataclasses.replace(plan, tokens=tuple(tokens), real_token_share=share)
     config.require_row(max(length for shape in plan.shapes for length in shape[1:]))
     return plan
 

@@ -129,6 +129,7 @@ MISTAKES = {
         ("--workdir=new --config=parallel_text", "data.source_language=en"),
         (f"{OWN},third", "names 2 files; give one, or two with"),
         (f"{NEW} --config.data.subword_sampling=0", "is 0.0; it must be above 0"),
+        (f"{NEW} --config.data.versions=4", "set data.subword_sampling, or data.ver"),
         (f"{OWN} --config.data.vocab_size=6", "set data.vocab_size=11"),
         (f"{OWN} --config.data.tag=>>de<<", "the tokeniser has no piece '>>de<<'"),
         (f"{OWN},gone --config.data.shared_vocabulary=False "

@@ -23,6 +23,7 @@ CHANGES = {
         *config_flags("optimizer", algorithm="adafactor", weight_decay=0.1),
         *config_flags("optimizer", schedule="constant", peak_learning_rate=1e-3),
     ],
+    "versions": config_flags("data", subword_sampling=0.2, versions=2),
     "moving average on a mesh": [
         *config_flags("training", ema_decay=0.9, freeze="decoder/layer_0"),
         *config_flags("mesh", data=2, fsdp=2, tensor=2),

@@ -61,6 +61,7 @@ def config(tmp_path, monkeypatch):
         (PROCESSES, {"vocab_sentences": 40}),
         ("", {"shared_vocabulary": False, "vocab_sentences": 40}),
         ("", {"deduplicate": False}),
+        (PROCESSES, {"subword_sampling": 0.1, "versions": 3, "seed": 7}),
     ],
 )
 def test_the_files_are_those_of_one_machine(config, tmp_path, options, changes):

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -89,18 +90,21 @@ def tree(directory: Path) -> dict[str, bytes]:
 
 
 def ids_of(prepared) -> list[list[list[int]]]:
-    return [[ids.tolist() for ids in side] for side in prepared.train]
+    sides = chain(*prepared.versions)
+    return [[ids.tolist() for ids in side] for side in sides]
 
 
 def interrupt(*_, **__):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("sampling", [None, 0.1])
+@pytest.mark.parametrize(
+    ("sampling", "versions"), [(None, None), (0.1, None), (0.1, 3)]
+)
 def test_the_files_are_the_same_for_any_number_of_processes(
-    folder, tmp_path, sampling, monkeypatch
+    folder, tmp_path, sampling, versions, monkeypatch
 ):
-    config = config_of(folder, subword_sampling=sampling)
+    config = config_of(folder, subword_sampling=sampling, versions=versions)
     one, two = (
         prepare(config, tmp_path / f"run{count}", processes=count) for count in (1, 2)
     )

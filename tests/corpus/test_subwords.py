@@ -420,8 +420,12 @@ def spanning_spaces():
     return Tokenizer(model.getvalue())
 
 
-def test_a_tokeniser_with_pieces_of_several_words_is_refused(folder, tmp_path):
-    config = config_of(folder, subword_sampling=0.1, tag="", user_defined_symbols=())
+@pytest.mark.parametrize("versions", [None, 2])
+def test_a_tokeniser_with_pieces_of_several_words_is_refused(
+    folder, tmp_path, versions
+):
+    changes = {"tag": "", "user_defined_symbols": (), "versions": versions}
+    config = config_of(folder, subword_sampling=0.1, **changes)
     complaint = "needs pieces within words; the tokeniser has '▁a▁"
     with pytest.raises(InputError, match=complaint):
         prepare(config, tmp_path, tokenizer=spanning_spaces())

@@ -1,0 +1,205 @@
+"""Prepared versions of a text: other pieces, one version for each epoch in turn."""
+
+from collections import Counter, deque
+from dataclasses import replace
+from itertools import chain, islice, pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from jaxformer.batch import ALL_ROWS, Rows
+from jaxformer.config.data import DataConfig
+from jaxformer.corpus import prepared as opening
+from jaxformer.corpus.mixture import make_mixture
+from jaxformer.corpus.pipeline import examples_of, updates
+from jaxformer.corpus.plan import make_plan
+from jaxformer.corpus.preparation import prepare
+from jaxformer.corpus.prepared import open_prepared
+from jaxformer.system.errors import InputError
+from jaxformer.text.cleaning import breaks_ratio
+from tests.corpus.test_pipeline import assert_equal, pairs_of
+from tests.corpus.test_subwords import (
+    MIXTURES,
+    STRENGTHS,
+    config_of,
+    every_layout,
+    folder,  # noqa: F401 - a fixture
+    of_bpe_dropout,
+)
+from tests.damage import damaged, flip_bit
+
+K = 3
+
+
+def ids_of(corpus):
+    return [[tuple(ids.tolist()) for ids in side] for side in corpus]
+
+
+@pytest.fixture(scope="module")
+def config(folder):  # noqa: F811
+    return config_of(folder, subword_sampling=0.1, versions=K)
+
+
+@pytest.fixture(scope="module")
+def prepared(config, tmp_path_factory):
+    return prepare(config, tmp_path_factory.mktemp("versions"))
+
+
+def plan_of(prepared, layout, mixture=None):
+    batching = SimpleNamespace(
+        layout=layout, row_length=64, max_shapes=6, row_multiple=2,
+        tokens_per_microbatch=512, tokens_per_update=1024,
+    )  # fmt: skip
+    lengths = prepared.longest()
+    mixture = mixture and make_mixture(*lengths, mixture)
+    return make_plan(*lengths, batching, batching, mixture)
+
+
+def updates_of(prepared, plan, start, rows=ALL_ROWS):
+    return updates(
+        prepared.train, plan, seed=1, start=start, executor="python", rows=rows,
+        later_versions=prepared.later_versions,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", STRENGTHS)
+def test_each_version_is_the_same_text_in_other_pieces(
+    prepared, config, kind, tmp_path
+):
+    if kind == "unigram":
+        changes = {"model_type": kind, "subword_sampling": STRENGTHS[kind]}
+        prepared = prepare(replace(config, **changes), tmp_path)
+    decode = prepared.tokenizer.decode
+    versions = [ids_of(version) for version in prepared.versions]
+    assert len(versions) == K
+    tag = prepared.tokenizer.source_pieces().index(">>b<<")
+    symbol = prepared.tokenizer.pieces().index("__NUM__")
+    for side in (0, 1):
+        first, *others = [version[side] for version in versions]
+        texts, ends = [*map(decode, first)], {ids[-1] for ids in first}
+        assert len(texts) > 1400
+        assert ends == {3}
+        for other in others:
+            assert [*map(decode, other)] == texts
+            assert np.mean([a == b for a, b in zip(first, other, strict=True)]) < 0.2
+            found = [ids.count(symbol) for ids in other]
+            assert found == [text.count("__NUM__") for text in texts]
+            assert side or {ids[0] for ids in other} == {tag}
+
+
+def test_words_are_split_as_often_as_by_bpe_dropout(prepared):
+    """Of about 60 comparisons none exceeds 5 deviations; the seeds are fixed."""
+    pieces, words = prepared.tokenizer.pieces(), {}
+    for ids in chain(*(ids_of(version)[1] for version in prepared.versions)):
+        starts = [at for at, piece in enumerate(ids) if pieces[piece][0] == "▁"]
+        for start, end in pairwise([*starts, len(ids) - 1]):
+            text = "".join(pieces[piece] for piece in ids[start:end])
+            words.setdefault(text, Counter())[ids[start:end]] += 1
+    compared = 0
+    for text, found in sorted(words.items(), key=lambda each: -each[1].total())[:6]:
+        count = found.total()
+        splits = of_bpe_dropout(prepared.tokenizer.sides[0].processor, tuple(text))
+        for split, chance in splits.items():
+            if min(chance, 1 - chance) * count > 20:
+                deviation = (chance * (1 - chance) / count) ** 0.5
+                assert abs(found[split] / count - chance) < 5 * deviation, text
+                compared += 1
+    assert compared > 20
+
+
+def test_a_pair_that_would_exceed_a_bound_keeps_its_usual_pieces(config, tmp_path):
+    tight = {"max_length": 25, "max_ratio": 1.0}
+    never = {"subword_sampling": None, "versions": None}
+    sampled, usual, free = (
+        prepare(replace(config, **changes), tmp_path / str(number))
+        for number, changes in enumerate([tight, tight | never, {"max_ratio": 1000.0}])
+    )
+    assert sampled.report["train"]["dropped"] == usual.report["train"]["dropped"]
+    assert sampled.tokenizer.hash == usual.tokenizer.hash
+    assert ids_of(sampled.dev[""].pairs) == ids_of(usual.dev[""].pairs)
+    decode, exceeded = usual.tokenizer.decode, 0
+    kept = [*zip(*ids_of(usual.train), strict=True)]
+    for version, others in zip(sampled.versions, free.versions, strict=True):
+        pairs = zip(*ids_of(others), strict=True)
+        drawn = {tuple(map(decode, pair)): pair for pair in pairs}
+        for pair, own in zip(zip(*ids_of(version), strict=True), kept, strict=True):
+            other = drawn[tuple(map(decode, own))]
+            sizes = np.array([[len(ids)] for ids in other])
+            exceeds = sizes.max() > 25 or breaks_ratio(sizes, True, 1.0).any()
+            assert pair == (own if exceeds else other)
+            exceeded += exceeds
+    assert 50 < exceeded < K * len(kept) - 50
+
+
+@every_layout
+@pytest.mark.parametrize("mixture", MIXTURES, ids=["one corpus", "mixture"])
+def test_epoch_e_reads_version_e_mod_k_from_any_start(prepared, layout, mixture):
+    """In the rows of one plan; an epoch of a mixture has a pair several times."""
+    plan = plan_of(prepared, layout, mixture)
+    size, versions = plan.updates_per_epoch, [*map(ids_of, prepared.versions)]
+    whole = [*islice(updates_of(prepared, plan, 0), (K + 1) * size)]
+    for number, update in enumerate(whole):
+        source, target = versions[number // size % K]
+        found = [(source[i], target[i]) for i in examples_of(plan, 1, number)]
+        assert [*pairs_of(update)] == found
+    epochs = [sorted(pairs_of(chain(*whole[n : n + size]))) for n in (0, K * size)]
+    assert mixture or epochs[0] == epochs[1]
+    shapes = {(*each.source.shape, each.target.shape[1]) for each in chain(*whole)}
+    assert shapes == {*plan.shapes}
+    for start in (1, size - 1, size + size // 2, 2 * size, K * size + 1):
+        later = islice(updates_of(prepared, plan, start), len(whole) - start)
+        assert_equal(chain(*later), chain(*whole[start:]))
+
+
+@every_layout
+def test_processes_have_their_rows_of_the_same_batches(prepared, layout):
+    plan = plan_of(prepared, layout)
+
+    def read(rows):
+        start = plan.updates_per_epoch - 2  # crosses into the next epoch
+        return [*chain(*islice(updates_of(prepared, plan, start, rows), 4))]
+
+    whole = read(ALL_ROWS)
+    for block in (0, 1):
+        halves = [[np.split(each, 2)[block] for each in batch] for batch in whole]
+        assert_equal(read(Rows((block,), 2)), halves)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("name", ["1.npy", "2.lengths.npy"])
+def test_a_damaged_version_is_found(config, prepared, tmp_path, name, side):
+    prepare(config, tmp_path)
+    file = tmp_path / "corpus" / "train" / f"00000.{side}.{name}"
+    for kind in ("flipped", "truncated", "deleted"):
+        complaint = pytest.raises(InputError, match=rf"train/00000\.{side}\.{name} ")
+        with damaged(file, kind), complaint:
+            open_prepared(tmp_path)
+    assert ids_of(open_prepared(tmp_path).versions[-1]) == ids_of(prepared.versions[-1])
+
+
+def test_a_large_version_is_verified_when_its_epoch_begins(
+    config, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(opening, "VERIFIED_AT_ONCE", 10)
+    prepare(config, tmp_path)
+    file = tmp_path / "corpus" / "train" / "00000.target.2.npy"
+    flip_bit(file, 8 * file.stat().st_size - 1)
+    opened = open_prepared(tmp_path)
+    plan = plan_of(opened, "packed")
+    whole = updates_of(opened, plan, 0)
+    deque(islice(whole, plan.updates_per_epoch), maxlen=0)
+    with pytest.raises(InputError, match=r"damaged: train/00000\.target\.2\.npy "):
+        deque(whole, maxlen=0)
+
+
+def test_another_number_of_versions_and_equal_ones_are_refused(config, tmp_path):
+    prepare(config, tmp_path)
+    for versions in (K + 1, None):
+        refusal = rf"data\.versions was 3 and is now {versions}"
+        with pytest.raises(InputError, match=refusal):
+            prepare(replace(config, versions=versions), tmp_path)
+    with pytest.raises(InputError, match=r"set data\.subword_sampling, or data\."):
+        replace(config, subword_sampling=None)
+    before = {k: v for k, v in vars(config).items() if k not in ("versions", "parts")}
+    assert DataConfig.of(before).versions is None  # of an earlier run
