@@ -12,7 +12,7 @@ With `data.subword_sampling` an epoch has lengths of its own. The rows of a micr
 are still the same; the epoch fills them by its lengths.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -183,11 +183,13 @@ def make_plan(
     training: TrainingConfig,
     mixture: Mixture | None = None,
     subwords: Subwords | None = None,
+    held: Sequence[float] = (1.0, 1.0),
 ) -> Plan:
     """Plan a corpus from the lengths of its sides, int [n] each, EOS included.
 
     With a `mixture` of corpora, its slots take the place of the pairs. With `subwords`,
-    the lengths are those of `Subwords.lengths_to_plan`, and an epoch has its own.
+    the lengths are those of `Subwords.lengths_to_plan`, and an epoch has its own. An
+    epoch's tokens take the shares `held` of the lengths, on average.
 
     A microbatch has at most `tokens_per_microbatch` tokens on either side, padding
     included, and a multiple of `row_multiple` rows. An update has the number of
@@ -198,6 +200,7 @@ def make_plan(
     real = float(source.sum()), float(target.sum())
     if mixture is not None:
         real, (source, target) = mixture.tokens, mixture.lengths
+    real = real[0] * held[0], real[1] * held[1]
     if batches.layout == "packed":
         layout = layouts.pack_rows(source, target, batches.row_length)
         if subwords is not None:

@@ -54,7 +54,6 @@ from jaxformer.text.cleaning import Chunk, CleanChunk, CorpusReport, clean_chunk
 from jaxformer.text.sources import Pair, read_split
 from jaxformer.text.text_hash import TextChangedError
 from jaxformer.text.tokenizer import Tokenizer
-from jaxformer.text.word_sampler import pieces_beyond_words
 from jaxformer.tokens import SIDES
 
 if TYPE_CHECKING:
@@ -113,7 +112,8 @@ def prepare(
             tokenizer = trained_tokenizer(partial)
         else:
             log.info("corpus: using a tokeniser of %d ids", tokenizer.vocab_size)
-        crossing = pieces_beyond_words(tokenizer)
+        pieces = [*tokenizer.source_pieces(), *tokenizer.pieces()]
+        crossing = [piece for piece in pieces if "▁" in piece[1:]]
         if config.subword_sampling is not None and crossing:
             abandon(partial)
             raise InputError(

@@ -28,7 +28,6 @@ import numpy as np
 from jaxformer.corpus.store import (
     IDS,
     TokenizedCorpus,
-    id_dtype,
     names_of,
     open_corpus,
 )
@@ -89,13 +88,13 @@ class PreparedCorpus(NamedTuple):
 
     def tokens(self) -> list[int]:
         """Tokens of the training sources and targets of all versions."""
-        ends = [[side.offsets[-1] for side in version] for version in self.versions]
-        return np.sum(ends, axis=0).tolist()
+        sides = zip(*self.versions, strict=True)
+        return [sum(int(each.offsets[-1]) for each in side) for side in sides]
 
-    def bytes_of_ids(self) -> int:
-        """Bytes on disk of the ids of all versions of the training text."""
-        size = np.dtype(id_dtype(self.tokenizer.largest_vocab_size)).itemsize
-        return size * sum(self.tokens())
+    def held(self) -> list[float]:
+        """Mean tokens of a version relative to `longest`, of sources and targets."""
+        planned = [len(self.versions) * int(side.sum()) for side in self.longest()]
+        return np.divide(self.tokens(), planned).tolist()
 
     def sizes(self) -> dict[str, int]:
         """The training pairs of each corpus."""

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,12 +34,11 @@ from jaxformer.system.files import Verifier, write_atomically
 from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.text.cleaning import breaks_ratio
 from jaxformer.text.hashing import mix
-from jaxformer.text.lines import normalise
 from jaxformer.text.ragged import Ragged, concatenated_ranges, offsets
 from jaxformer.text.sources import Pair
 from jaxformer.text.tokenizer import Tokenizer
-from jaxformer.text.word_sampler import word_samplers
-from jaxformer.tokens import EOS, SIDES
+from jaxformer.text.word_sampler import split_words, word_samplers
+from jaxformer.tokens import SIDES
 
 # A word has about as many versions as the text has the word, within these bounds.
 _VERSIONS = 32, 4096
@@ -87,10 +87,8 @@ class WordLists:
             zip(sides, self._numbers, strict=True)
         ):
             found.append([])
-            for text in map(normalise, sentences):
-                tag = "" if side else self._tokenizer.language_code(text)
-                words = text.removeprefix(tag).split()
-                words = [*([tag + " "] if tag else []), *words, ""]
+            for sentence in sentences:
+                words = split_words(self._tokenizer, side, sentence)
                 found[-1].append([numbers.setdefault(w, len(numbers)) for w in words])
         return [*map(Ragged.of, found)]
 
@@ -126,11 +124,8 @@ class WordLists:
                 yield [*map(Ragged.of, both)]
 
     def _versions_of(self, side: int, word: str, count: int) -> list[list[int]]:
-        if not word or word.endswith(" "):  # EOS or a tag
-            ids = self._samplers[side].ids
-            return [[ids[word[:-1]] if word else EOS]] * (count + 1)
         seed, strength = self._config.seed, self._config.subword_sampling
-        own = f"{seed} {side} {word}"
+        own = Random(f"{seed} {side} {word}")
         return self._samplers[side].versions(word, count, strength, own)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from jaxformer.corpus.mixture import pairs_of_an_epoch
 from jaxformer.corpus.plan import Plan, Shape
 from jaxformer.corpus.prepared import PreparedCorpus
+from jaxformer.corpus.store import id_dtype
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.runs.run import Run
@@ -97,7 +98,8 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     """Log the model's parameters and what an update consists of; return figures."""
     setup = make_training_setup(checked.config, checked.model)
     train, versions = prepared.report["train"], len(prepared.versions)
-    size = prepared.bytes_of_ids()
+    size = np.dtype(id_dtype(prepared.tokenizer.largest_vocab_size)).itemsize
+    size *= sum(prepared.tokens())
     disk = [f"            {versions} versions, {size / 1e6:,.1f} MB of ids on disk"]
     dropped = ", ".join(f"{n:,} {why}" for why, n in train["dropped"].items() if n)
     params = abstract_state(setup.mesh, setup.init).params

@@ -148,9 +148,7 @@ def _make_run(
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     """Plan the batches of the training text, the same for every mesh."""
     lengths, data = prepared.longest(), run.config.data
-    planned = [len(prepared.versions) * int(side.sum()) for side in lengths]
-    held = np.divide(prepared.tokens(), planned)
-    subwords = prepared.subwords
+    subwords, held = prepared.subwords, prepared.held()
     if subwords is not None:
         longest, batches = data.max_length, run.config.batches
         if batches.layout == "packed":
@@ -193,18 +191,13 @@ def _plan(
     config: Config,
     source: np.ndarray,
     target: np.ndarray,
-    held: np.ndarray,
+    held: list[float],
     mixture: Mixture | None = None,
     subwords: Subwords | None = None,
 ) -> Plan:
-    """Plan a text by its lengths; raise InputError for rows that no model can hold.
-
-    `held` is the share of the lengths that an epoch's tokens take, on average.
-    """
-    plan = make_plan(source, target, config.batches, config.training, mixture, subwords)
-    tokens = (held * plan.tokens).tolist()
-    share = plan.real_token_share * sum(tokens) / sum(plan.tokens)
-    plan = dataclasses.replace(plan, tokens=tuple(tokens), real_token_share=share)
+    """Plan a text by its lengths; raise InputError for rows that no model can hold."""
+    batches, training = config.batches, config.training
+    plan = make_plan(source, target, batches, training, mixture, subwords, held)
     config.require_row(max(length for shape in plan.shapes for length in shape[1:]))
     return plan
 

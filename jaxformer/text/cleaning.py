@@ -3,19 +3,20 @@
 Web text holds blank sides, whole paragraphs and pairs that do not translate each other.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.config.data import TAG, DataConfig
+from jaxformer.config.data import DataConfig
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import Pair
 from jaxformer.text.tokenizer import Tokenizer
-from jaxformer.text.word_sampler import PairSampler
+from jaxformer.text.word_sampler import WordSampler, split_words, word_samplers
 from jaxformer.tokens import UNK
 
 REASONS = ("empty", "too_long", "ratio", "duplicate")
@@ -79,10 +80,8 @@ def _tokenizer(content: bytes, threads: int) -> Tokenizer:
 
 
 @lru_cache(1)
-def _sampler(content: bytes, symbols: Sequence[str], strength: float) -> PairSampler:
-    tokenizer = Tokenizer(content)
-    tags = [piece for piece in tokenizer.source_pieces() if re.fullmatch(TAG, piece)]
-    return PairSampler(tokenizer, [*tags, *symbols], strength)
+def _samplers(content: bytes, symbols: tuple[str, ...]) -> list[WordSampler]:
+    return word_samplers(Tokenizer(content), symbols)
 
 
 class Chunk(NamedTuple):
@@ -134,7 +133,7 @@ def clean_chunk(
         ids = [side.select(kept) for side in ids]
         pairs = [pairs[index] for index in kept]
     if config and config.versions:
-        ids = _versions(content, config, pairs, ids)
+        ids = _versions(tokenizer, config, pairs, ids)
     if not (config and config.draws_versions):
         pairs = []
     report.kept = len(kept)
@@ -146,22 +145,31 @@ def clean_chunk(
 
 
 def _versions(
-    content: bytes, config: DataConfig, pairs: Sequence[Pair], plain: Sequence[Ragged]
+    tokenizer: Tokenizer, config: DataConfig, pairs: list[Pair], plain: Sequence[Ragged]
 ) -> list[Ragged]:
     """Return source and target of each version of the pairs that are kept.
 
     A pair has its `plain` ids in a version that would be "too_long" or break "ratio".
     """
-    strength, symbols = config.subword_sampling, config.user_defined_symbols
-    sampler, found = _sampler(content, symbols, strength), []
-    for version in range(config.versions):
-        samples = [sampler.sample(pair, f"{config.seed} {version}") for pair in pairs]
-        lengths = np.array([[*map(len, each)] for each in samples], int).reshape(-1, 2)
-        faults = length_faults(lengths.T, config)
+    samplers = _samplers(
+        tokenizer.content, (*config.tags, *config.user_defined_symbols)
+    )
+    count, strength = config.versions, config.subword_sampling
+    versions = [([], []) for _ in range(count)]
+    for pair in pairs:
+        random = Random("\t".join([str(config.seed), *pair]))
+        for side, sampler in enumerate(samplers):
+            words = split_words(tokenizer, side, pair[side])
+            drawn = (sampler.versions(w, count, strength, random)[1:] for w in words)
+            for version, pieces in zip(versions, zip(*drawn, strict=True), strict=True):
+                version[side].append([*chain(*pieces)])
+    for version in versions:
+        lengths = np.array([[*map(len, side)] for side in version], int)
+        faults = length_faults(lengths, config)
         for index in np.flatnonzero(faults["too_long"] | faults["ratio"]):
-            samples[index] = [side[index] for side in plain]
-        found += [Ragged.of([each[side] for each in samples]) for side in (0, 1)]
-    return found
+            for side, usual in zip(version, plain, strict=True):
+                side[index] = usual[index]
+    return [Ragged.of(side) for version in versions for side in version]
 
 
 def breaks_ratio(

@@ -11,30 +11,18 @@ import math
 import re
 from bisect import bisect
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 from random import Random
-from typing import NamedTuple
 
 from sentencepiece import SentencePieceProcessor
 
 from jaxformer.text.lines import normalise
-from jaxformer.text.sources import Pair
 from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.tokens import EOS, UNK
 
 _UNKNOWN_PENALTY = 10.0  # of SentencePiece, below the least score
-_WORDS_IN_MEMORY = 2**13  # of each side, up to 3 KB a word
 
 Lattice = list[tuple[list[int], list[float]]]  # by the end of a piece, see _lattice
-
-
-class _Word(NamedTuple):
-    """A word as it is sampled."""
-
-    usual: list[int]  # its ids as SentencePiece splits it
-    parts: list[str] | None = None  # every second is a symbol; None: never sampled
-    lattices: list[Lattice] | None = None  # of the parts; None: of a BPE vocabulary
 
 
 class WordSampler:
@@ -45,7 +33,7 @@ class WordSampler:
     ) -> None:
         """Use a model; `ids` are those of pieces, `symbols` pieces never split."""
         self._processor = SentencePieceProcessor(model_proto=model)
-        self.ids = ids
+        self._ids = ids
         kinds = ("is_control", "is_unknown", "is_byte")
         others = [getattr(self._processor, kind) for kind in kinds]
         every = range(len(self._processor))
@@ -58,53 +46,45 @@ class WordSampler:
             symbols = {*symbols, *(p for p, score in self._scores.items() if not score)}
         longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
         self._symbols = re.compile(f"({'|'.join(longest_first)})") if symbols else None
-        self._word = lru_cache(_WORDS_IN_MEMORY)(self._read)
 
     def versions(
-        self, word: str, count: int, strength: float, seed: str
+        self, word: str, count: int, strength: float, random: Random
     ) -> list[list[int]]:
         """Return the ids of a word as SentencePiece splits it, and `count` samples.
 
         `strength` as in `data.subword_sampling`. A word that the model does not take
-        as it is, or splits by other rules, has equal samples.
+        as it is, or splits by other rules, has equal samples, and so do EOS and tags,
+        which are written as in `split_words`.
         """
-        found, random = self._read(word, strength), Random(seed)
-        samples = (self._draw(found, strength, random) for _ in range(count))
-        return [found.usual, *samples]
-
-    def sample(self, word: str, strength: float, random: Random) -> list[int]:
-        """Return the ids of one sample, as `versions` does."""
-        return self._draw(self._word(word, strength), strength, random)
-
-    def _read(self, word: str, strength: float) -> _Word:
+        if not word or word.endswith(" "):
+            return [[self._ids[word[:-1]] if word else EOS]] * (count + 1)
         plain = self._processor.encode(word, out_type=str)
-        marked, usual = "▁" + word, self._to_ids(plain)
-        if "".join(plain) != marked:
-            return _Word(usual)
+        marked = "▁" + word
         parts = [marked] if self._symbols is None else self._symbols.split(marked)
-        if not self._is_bpe:
-            lattices = [self._lattice(part, strength) for part in parts]
-            return _Word(usual, parts, lattices)
-        found = _Word(usual, parts)
-        is_ours = self._draw(found, 0.0, Random()) == usual
-        return found if is_ours else _Word(usual)
+        lattices = [
+            None if self._is_bpe else self._lattice(part, strength) for part in parts
+        ]
 
-    def _draw(self, word: _Word, strength: float, random: Random) -> list[int]:
-        if word.parts is None:
-            return word.usual
-        pieces = []
-        for number, part in enumerate(word.parts):
-            if number % 2:  # a symbol
-                pieces.append(part)
-            elif self._is_bpe:
-                pieces += self._merge(part, strength, random)
-            else:
-                pieces += self._sample(part, word.lattices[number], random)
-        return self._to_ids(pieces)
+        def sample(strength: float) -> list[int]:
+            pieces = []
+            for number, (part, lattice) in enumerate(zip(parts, lattices, strict=True)):
+                if number % 2:  # a symbol
+                    pieces.append(part)
+                elif self._is_bpe:
+                    pieces += self._merge(part, strength, random)
+                else:
+                    pieces += self._sample(part, lattice, random)
+            return self._to_ids(pieces)
+
+        usual = self._to_ids(plain)
+        is_ours = "".join(plain) == marked
+        if not is_ours or (self._is_bpe and sample(0.0) != usual):
+            return [usual] * (count + 1)
+        return [usual, *(sample(strength) for _ in range(count))]
 
     def _to_ids(self, pieces: Sequence[str]) -> list[int]:
         """Return ids; SentencePiece makes neighbouring unknown characters one."""
-        ids = [self.ids.get(piece, UNK) for piece in pieces]
+        ids = [self._ids.get(piece, UNK) for piece in pieces]
         runs = ((token, len(list(run))) for token, run in groupby(ids))
         return [i for i, n in runs for _ in range(1 if i == UNK else n)]
 
@@ -159,12 +139,6 @@ class WordSampler:
         return lattice
 
 
-def pieces_beyond_words(tokenizer: Tokenizer) -> list[str]:
-    """Return the pieces that go beyond a space; with one, no word can be sampled."""
-    pieces = [*tokenizer.source_pieces(), *tokenizer.pieces()]
-    return [piece for piece in pieces if "▁" in piece[1:]]
-
-
 def word_samplers(tokenizer: Tokenizer, symbols: Sequence[str]) -> list[WordSampler]:
     """Return the samplers of sources and of targets, in which `symbols` stay whole."""
     sides = tokenizer.source_pieces(), tokenizer.pieces()
@@ -173,24 +147,12 @@ def word_samplers(tokenizer: Tokenizer, symbols: Sequence[str]) -> list[WordSamp
     return [WordSampler(*each, symbols) for each in zip(models, ids, strict=True)]
 
 
-class PairSampler:
-    """Samples how a tokeniser splits sentence pairs, word by word."""
+def split_words(tokenizer: Tokenizer, side: int, sentence: str) -> list[str]:
+    """Return the words of a source, side 0, or a target, and "" for EOS.
 
-    def __init__(
-        self, tokenizer: Tokenizer, symbols: Sequence[str], strength: float
-    ) -> None:
-        """As `word_samplers` and `WordSampler.versions`."""
-        self._tokenizer, self._strength = tokenizer, strength
-        self._samplers = word_samplers(tokenizer, symbols)
-
-    def sample(self, pair: Pair, seed: str) -> list[list[int]]:
-        """Return the ids of source and target, EOS last, by the pair and the seed."""
-        random, found = Random("\t".join([seed, *pair])), []
-        for side, sampler in enumerate(self._samplers):
-            text = normalise(pair[side])
-            tag = "" if side else self._tokenizer.language_code(text)
-            ids = [sampler.ids[tag]] if tag else []
-            for word in text.removeprefix(tag).split():
-                ids += sampler.sample(word, self._strength, random)
-            found.append([*ids, EOS])
-        return found
+    A source's tag is its first word, with a space behind it.
+    """
+    text = normalise(sentence)
+    tag = "" if side else tokenizer.language_code(text)
+    words = text.removeprefix(tag).split()
+    return [*([tag + " "] if tag else []), *words, ""]

@@ -501,6 +501,6 @@ def test_symbols_of_a_users_unigram_model_are_never_split():
     processor = SentencePieceProcessor(model_proto=model.getvalue())
     ids = {processor.id_to_piece(i): i for i in range(len(processor))}
     sampler = WordSampler(model.getvalue(), ids, [])
-    versions = sampler.versions("ab__N__ba", 50, 0.1, "seed")
+    versions = sampler.versions("ab__N__ba", 50, 0.1, random.Random("seed"))
     assert all(ids["__N__"] in version for version in versions)
     assert len({*map(tuple, versions)}) > 1
