@@ -207,7 +207,7 @@ def _read_found(
 
 def _shards(
     pipeline: beam.Pipeline, job: ShardJob, done: frozenset[Shard]
-) -> tuple[Any, Any]:
+) -> tuple[beam.PCollection, beam.pvalue.AsDict]:
     """Return the pieces of each shard, and the counts of the files as a side input."""
     files = [
         (corpus, number)
@@ -226,7 +226,8 @@ def _step(job: ShardJob, name: str, *given: object) -> beam.PTransform:
     return name >> beam.FlatMap(_noting_mistakes, job, name, *given)
 
 
+# Beam checks these annotations, and refuses `object` in place of `Any`.
 def _noting_mistakes(
-    item: object, job: ShardJob, name: str, *given: object
-) -> Iterable[object]:
+    item: object, job: ShardJob, name: str, *given: Any
+) -> Iterable[Any]:
     return job.noting_mistakes(name, item, *given)
