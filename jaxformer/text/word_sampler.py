@@ -11,6 +11,7 @@ import math
 import re
 from bisect import bisect
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 from random import Random
 
@@ -22,7 +23,7 @@ from jaxformer.tokens import EOS, UNK
 
 _UNKNOWN_PENALTY = 10.0  # of SentencePiece, below the least score
 
-Lattice = list[tuple[list[int], list[float]]]  # by the end of a piece, see _lattice
+Lattice = list[tuple[list[int], list[float]]]  # by the end of a piece, see _find_splits
 
 
 class WordSampler:
@@ -46,6 +47,7 @@ class WordSampler:
             symbols = {*symbols, *(p for p, score in self._scores.items() if not score)}
         longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
         self._symbols = re.compile(f"({'|'.join(longest_first)})") if symbols else None
+        self._lattice = lru_cache(2**13)(self._find_splits)  # up to 3 KB each
 
     def versions(
         self, word: str, count: int, strength: float, random: Random
@@ -116,7 +118,7 @@ class WordSampler:
             end = start
         return pieces[::-1]
 
-    def _lattice(self, text: str, strength: float) -> Lattice:
+    def _find_splits(self, text: str, strength: float) -> Lattice:
         """Return where pieces that end at each place begin, and sums of their weights.
 
         A weight is the share of the splits of the text before the end, each with its
