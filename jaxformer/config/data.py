@@ -63,9 +63,9 @@ class DataConfig(Section, name="data"):
         most=1,
     )
     versions: int | None = setting(
-        "Split the words so many times when the text is prepared, each time with a "
-        "seed of its own; epoch e reads version e mod `versions`. It needs "
-        "subword_sampling. None: words are split during training.",
+        "Split the words of training pairs so many times when the text is prepared; "
+        "epoch e reads version e mod `versions`. It needs subword_sampling. None: "
+        "words are split during training.",
         least=2,
     )
     user_defined_symbols: tuple[str, ...] = setting(
