@@ -25,12 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.corpus.store import (
-    IDS,
-    TokenizedCorpus,
-    names_of,
-    open_corpus,
-)
+from jaxformer.corpus.store import IDS, TokenizedCorpus, names_of, open_corpus
 from jaxformer.corpus.subwords import Subwords
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import Verifier, checksummed, verify_checksums
