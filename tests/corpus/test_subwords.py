@@ -121,6 +121,12 @@ def plan_of(prepared, layout, mixture=None, subwords=True, **changes):
     return make_plan(*lengths, batching, batching, mixture, given)
 
 
+def test_a_word_has_as_many_versions_as_the_text_has_it_or_32(prepared_as):
+    for side in prepared_as("bpe").subwords.sides:
+        found = np.bincount(np.concatenate([*side.words]))
+        assert np.diff(side.first).tolist() == [1 + max(32, n) for n in found]
+
+
 @every_type
 def test_plain_versions_are_the_ids_of_the_tokeniser(prepared_as, model_type):
     prepared = prepared_as(model_type)
