@@ -327,7 +327,7 @@ def test_a_pack_of_text_needs_the_text(tmp_path):
         packing.pack("text", tmp_path / "pack", tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not find_spec("torch"), reason="PyTorch is not installed")
 def test_a_rehearsal_runs_every_step_to_its_end(tmp_path):
     draw = {"en": "the dog sees a cat", "fr": "le chien voit un chat"}

@@ -233,6 +233,7 @@ def _pairs(count):
     )
 
 
+@pytest.mark.slow
 def test_a_set_of_tensorflow_datasets_is_prepared_by_beam(tmp_path):
     config = config_of(
         tmp_path, corpora=(), corpus="tfds:tiny_beam", train="train", dev="validation",

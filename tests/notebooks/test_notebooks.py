@@ -5,7 +5,7 @@ The outputs in the repository were made by nbclient in the folder notebooks/
 of pictures reduced to a palette. `jupyter nbconvert --execute --inplace
 notebooks/*.ipynb` makes them, too.
 
-CI runs before_the_transformer; the others run nightly. Those that train are shortened.
+They run nightly. Those that train are shortened.
 The runs whose outputs are kept took, on two cores shared with other work:
 the_paper_line_by_line 102 s and several_devices 76 s of processor time, your_own_data
 179 s, train_and_translate 185 s, before_the_transformer 238 s.
@@ -67,11 +67,6 @@ PRINTED = {
         r"Transformer +585,728 +\d+ +\d+\.\d +\d+ % +\d+\.\d\d",
     ],
 }
-IN_CI = "before_the_transformer"
-RUNS = [
-    pytest.param(name, marks=pytest.mark.slow if name == IN_CI else pytest.mark.nightly)
-    for name in PICTURES
-]
 
 
 class Notebook:
@@ -152,7 +147,8 @@ def test_code_is_python_and_what_it_imports_and_mentions_exists(found):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PICTURES)
 def test_it_runs_whole_in_time(name, tmp_path, monkeypatch):
     """As a reader runs it, in the folder notebooks/ of a checkout, on one device.
 
@@ -161,11 +157,7 @@ def test_it_runs_whole_in_time(name, tmp_path, monkeypatch):
     """
     for folder in ("benchmarks", "configs", "jaxformer", "notebooks"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    if name == IN_CI:  # a shortened run mostly compiles
-        flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=1"
-    else:
-        flags = ""
-    monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     found, before = Notebook(name, SHORTER.get(name, {})), os.times()
     where = {"metadata": {"path": str(tmp_path / "notebooks")}}

@@ -52,6 +52,7 @@ VARIANTS = {
 }  # fmt: skip
 UNTIED = {"variant": "untied, relative"}
 pytestmark = pytest.mark.slow
+NIGHTLY = [pytest.param(each, marks=pytest.mark.nightly) for each in (FSDP, TENSOR)]
 with_tensor = pytest.mark.parametrize("sizes", [ALL, TENSOR])
 
 
@@ -147,7 +148,7 @@ def reports(sizes, count, **options):
     return np.array(jax.device_get(numbers))
 
 
-@pytest.mark.parametrize("sizes", [DATA, FSDP, ALL, TENSOR])
+@pytest.mark.parametrize("sizes", [DATA, ALL, *NIGHTLY])
 def test_twenty_losses_are_the_same_on_every_mesh(sizes):
     """Dropout is on, epsilon is the paper's, and each mesh adds its empty rows.
 
@@ -164,7 +165,7 @@ def test_twenty_losses_are_the_same_on_every_mesh(sizes):
     np.testing.assert_allclose(reports(sizes, 20), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("sizes", [FSDP, ALL, TENSOR])
+@pytest.mark.parametrize("sizes", [ALL, *NIGHTLY])
 def test_the_loss_of_cpus_is_the_same_on_every_mesh(sizes):
     """It sums the gradient of the output matrix transposed; nothing more crosses."""
     found = reports(sizes, 3, adds_transposed=True)
@@ -189,7 +190,7 @@ def test_variants_make_the_same_updates_on_a_mesh(variant):
     assert np.abs(expected[:, 0] / reports(ONE, 3)[:, 0] - 1).max() > 1e-4
 
 
-@pytest.mark.parametrize("sizes", [FSDP, ALL, TENSOR])
+@pytest.mark.parametrize("sizes", [ALL, *NIGHTLY])
 def test_products_in_bfloat16_make_the_same_updates_on_a_mesh(sizes):
     """As exactly as their rounding, and nothing more crosses.
 

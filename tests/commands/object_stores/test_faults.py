@@ -146,6 +146,7 @@ def lose_step_110(command, url, monkeypatch):
     return more
 
 
+@pytest.mark.slow
 def test_a_stop_while_something_is_published_loses_nothing(
     command, own, stores, move, monkeypatch, toy
 ):
@@ -173,7 +174,10 @@ def test_a_stop_while_something_is_published_loses_nothing(
     assert step in names_in(stores, url)
 
 
-@pytest.mark.parametrize("steps", [120, 105])  # of the other machine
+@pytest.mark.slow
+@pytest.mark.parametrize(  # of the other machine
+    "steps", [120, pytest.param(105, marks=pytest.mark.nightly)]
+)
 def test_a_stop_is_forgotten_when_another_machine_has_gone_on(
     command, own, stores, move, monkeypatch, steps
 ):

@@ -17,7 +17,9 @@ from tests.commands.runs import config_flags, last_state, losses
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "scheme", ["s3", pytest.param("gs", marks=pytest.mark.nightly)]
+)
 def test_a_run_in_a_bucket_is_that_of_a_folder(
     command, toy, trained, stores, move, scheme
 ):
@@ -57,10 +59,8 @@ def test_reports_read_a_run_in_a_bucket(command, published, move, tmp_path):
     assert output.stat().st_size > 10_000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("scheme", "count"), [("s3", 2), pytest.param("gs", 1, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("scheme", "count"), [("s3", 2), ("gs", 1)])
 def test_a_killed_run_is_continued_on_another_machine(
     start, command, stores, flags, move, tmp_path, scheme, count
 ):
