@@ -25,8 +25,7 @@ PUBLIC_MODULES = (
     "config.sections", "decoding.options", "decoding.translator", "reports.attention",
     "models.sequence_model", "models.architectures", "models.transformer.config",
     "models.recurrent.config", "models.convolutional.config", "models.attention",
-    "models.masks",
-    "models.layers", "batch",
+    "models.arrays", "models.masks", "models.layers", "batch",
     "training.optimizer", "training.loss", "training.sharding", "training.loop",
     "evaluation.metrics", "evaluation.significance", "text.sources", "system.errors",
 )  # fmt: skip

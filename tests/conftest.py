@@ -28,7 +28,13 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 os.environ["XDG_CACHE_HOME"] = str(COMPILED.with_name("user"))  # not the user's own
 
 import jax  # noqa: E402
+import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
+
+import tests.checked  # noqa: E402
+
+# Before anything imports these modules.
+jaxtyping.install_import_hook(tests.checked.MODULES, "tests.checked.check")
 
 from jaxformer.system.worker import Worker  # noqa: E402
 from tests.comet_package import write_stand_in  # noqa: E402

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests import measures
+from tests import checked, measures
 
 ROOT = Path(__file__).parents[1]
 
@@ -114,6 +114,7 @@ DOORS = {
     "xxhash": "remote.copy remote.object_store system.files "
     "text.duplicates text.text_hash",
     "ml_collections": "configs",
+    "jaxtyping": "models decoding",
     "flax": "models training.frozen training.average_cache training.optimizer "
     "training.sharding training.sharded_optimizer exports.parameters",
 }
@@ -279,6 +280,15 @@ def test_the_loop_takes_its_batches_and_never_builds_them():
     assert "jaxformer.batch" in names
     rooms = {room_of(name) for name in names}
     assert rooms == {"contract", "config", "update", "training"}
+
+
+def test_arrays_of_models_and_of_the_search_have_shapes():
+    """Annotations name dtypes and axes, which `tests.checked` checks."""
+    shaped = r"\b(bool|float(32)?|u?int(32)?|key|shaped|pytree)\[array\b|^from .*"
+    for module in SOURCES:
+        if any(is_within(module, each) for each in checked.MODULES):
+            code = re.sub(shaped, "", code_of(module), flags=re.M)
+            assert not re.search(r"\barray\b(?!\()|: any\b|> any\b", code), module
 
 
 @pytest.mark.parametrize("library", DOORS)

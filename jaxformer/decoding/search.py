@@ -1,11 +1,8 @@
 """Greedy, beam and sampling search (section 6.1) as pure functions, inside `jax.jit`.
 
-The search calls a step function and never a model:
-
-    step_fn(cache, newest) -> (logits f32[V, B, W], cache)
-
-This is `step` of `jaxformer.models.sequence_model.Decoder` for given sources. Rows of a
-batch are independent, and each may begin at any step (`jaxformer.decoding.engine`).
+The search calls a `StepFunction` and never a model. This is `step` of
+`jaxformer.models.sequence_model.Decoder` for given sources. Rows of a batch are
+independent, and each may begin at any step (`jaxformer.decoding.engine`).
 
 All searches share these rules:
 
@@ -15,14 +12,16 @@ All searches share these rules:
   (`jaxformer.decoding.rules`) or temperature, so log P is that of teacher forcing.
 - A row with maximal length 0 is empty: it takes no steps.
 
-N is the longest output; the other letters are those of `jaxformer.models.attention`.
+N is the longest output, C counts extensions of hypotheses; the other letters are those
+of `jaxformer.models.arrays`.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float32, Int, Int32, Key, PyTree, Shaped, UInt32
 
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.phrases import (
@@ -39,10 +38,12 @@ from jaxformer.decoding.rules import (
     sampled_token,
     top_candidates,
 )
-from jaxformer.models.sequence_model import Newest
+from jaxformer.models.sequence_model import Cache, Newest
 from jaxformer.tokens import BOS, EOS, PAD
 
-StepFunction = Callable[..., tuple[jax.Array, Any]]
+Logits = Float32[Array, "V B W"]
+StepFunction = Callable[[Cache, Newest], tuple[Logits, Cache]]
+Leaf = Shaped[Array, "B W *N"]
 
 
 class SearchResult(NamedTuple):
@@ -52,39 +53,39 @@ class SearchResult(NamedTuple):
     for tokens, and -inf for both scores.
     """
 
-    tokens: jax.Array  # int32 [B, W, N], PAD after EOS
-    lengths: jax.Array  # int32 [B, W], including EOS
-    scores: jax.Array  # f32 [B, W], log P / length penalty
-    log_probabilities: jax.Array  # f32 [B, W], log P, natural logarithm
+    tokens: Int32[Array, "B W N"]  # PAD after EOS
+    lengths: Int32[Array, "B W"]  # including EOS
+    scores: Float32[Array, "B W"]  # log P / length penalty
+    log_probabilities: Float32[Array, "B W"]  # log P, natural logarithm
 
 
 class SearchState(NamedTuple):
     """A search between two steps; N = L."""
 
-    clock: jax.Array  # int32 [], steps taken
-    ages: jax.Array  # int32 [B], tokens of each live hypothesis
-    done: jax.Array  # bool [B]
+    clock: Int32[Array, ""]  # steps taken
+    ages: Int32[Array, " B"]  # tokens of each live hypothesis
+    done: Bool[Array, " B"]
     requests: Requests
-    previous: jax.Array  # int32 [B, W], the last token of each live hypothesis
-    tokens: jax.Array  # int32 [B, W, N], live hypotheses, PAD from `ages` on
-    log_probabilities: jax.Array  # f32 [B, W], best first; -inf: no hypothesis
-    ancestors: jax.Array  # int32 [B, W, L]
+    previous: Int32[Array, "B W"]  # the last token of each live hypothesis
+    tokens: Int32[Array, "B W N"]  # live hypotheses, PAD from `ages` on
+    log_probabilities: Float32[Array, "B W"]  # best first; -inf: no hypothesis
+    ancestors: Int32[Array, "B W L"]
     progress: Progress | None  # of phrases, which all requests have or none
     finished: SearchResult
-    cache: Any  # a pytree of arrays
+    cache: Cache
 
 
 class _Extensions(NamedTuple):
     """Live hypotheses with one more token: C = 2W best first, or C = W."""
 
-    log_probabilities: jax.Array  # f32 [B, C]; -inf: no hypothesis
-    parents: jax.Array | None  # int32 [B, C], indices of hypotheses; None: 0 ... W - 1
-    tokens: jax.Array  # int32 [B, C]
+    log_probabilities: Float32[Array, "B C"]  # -inf: no hypothesis
+    parents: Int32[Array, "B C"] | None  # indices of hypotheses; None: 0 ... W - 1
+    tokens: Int32[Array, "B C"]
 
 
 def search(
     step_fn: StepFunction,
-    cache: Any,
+    cache: Cache,
     requests: Requests,
     options: SearchOptions,
     *,
@@ -99,7 +100,7 @@ def search(
     return advance(step_fn, state, options, steps=max_steps, until_done=rows).finished
 
 
-def start(requests: Requests, cache: Any, *, width: int, length: int) -> SearchState:
+def start(requests: Requests, cache: Cache, *, width: int, length: int) -> SearchState:
     """Begin every row: BOS alone; W = `width` and N = L = `length`."""
     shape = (requests.max_lengths.shape[0], width)
     empty = jnp.full(shape, -jnp.inf, jnp.float32)
@@ -126,8 +127,8 @@ def advance(
     state: SearchState,
     options: SearchOptions,
     *,
-    steps: jax.Array | int,
-    until_done: jax.Array | int,
+    steps: Int32[Array, ""] | int,
+    until_done: Int32[Array, ""] | int,
 ) -> SearchState:
     """Take `steps` steps, or fewer: stop as soon as `until_done` rows are done.
 
@@ -146,7 +147,9 @@ def advance(
     )
 
 
-def length_penalty(lengths: jax.Array, options: SearchOptions) -> jax.Array:
+def length_penalty(
+    lengths: Int32[Array, "*B"], options: SearchOptions
+) -> Float32[Array, "*B"]:
     """Compute the divisor of log P for n tokens, EOS included as in tensor2tensor.
 
     Section 6.1 takes "gnmt" from Wu et al. (2016), equation 14.
@@ -185,12 +188,12 @@ def _step(
     )
 
 
-# Selections return live and finished hypotheses, and which rows are done, bool [B].
+# Selections return live and finished hypotheses, and which rows are done.
 
 
 def _select_each(
-    logits: jax.Array, state: SearchState, rules: Rules, options: SearchOptions
-) -> tuple[_Extensions, SearchResult, jax.Array]:
+    logits: Logits, state: SearchState, rules: Rules, options: SearchOptions
+) -> tuple[_Extensions, SearchResult, Bool[Array, " B"]]:
     """Extend each of W independent hypotheses: greedy search, or sampling."""
     before = state.log_probabilities
     if options.is_sampling:
@@ -205,17 +208,19 @@ def _select_each(
     live = _Extensions(grown, None, jnp.where(is_live, token, PAD))
     ends = live.tokens == EOS
 
-    def keep(old: jax.Array, new: jax.Array) -> jax.Array:
+    def keep(old: Leaf, new: Leaf) -> Leaf:
         return jnp.where(jnp.expand_dims(ends, tuple(range(2, new.ndim))), new, old)
 
     finished = jax.tree.map(keep, state.finished, _finish(state, live, ends, options))
     return live, finished, (finished.lengths > 0).all(axis=1)
 
 
-def _keys(state: SearchState) -> jax.Array:
-    """A key for each hypothesis and step, of (seed, age, w) alone: [B, W]."""
+def _keys(state: SearchState) -> Key[Array, "B W"]:
+    """A key for each hypothesis and step, of (seed, age, w) alone."""
 
-    def key(seed: jax.Array, age: jax.Array, w: jax.Array) -> jax.Array:
+    def key(
+        seed: UInt32[Array, ""], age: Int32[Array, ""], w: Int32[Array, ""]
+    ) -> Key[Array, ""]:
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), age), w)
 
     keys = jax.vmap(jax.vmap(key, (None, None, 0)), (0, 0, None))
@@ -223,8 +228,8 @@ def _keys(state: SearchState) -> jax.Array:
 
 
 def _select_beam(
-    logits: jax.Array, state: SearchState, rules: Rules, options: SearchOptions
-) -> tuple[_Extensions, SearchResult, jax.Array]:
+    logits: Logits, state: SearchState, rules: Rules, options: SearchOptions
+) -> tuple[_Extensions, SearchResult, Bool[Array, " B"]]:
     # At most W of the first 2W extensions end, one for each hypothesis, so at least W
     # stay live. Normalise k logits instead of all V.
     vocabulary, batch, width = logits.shape
@@ -269,9 +274,12 @@ def _select_beam(
 
 
 def _finish(
-    state: SearchState, extensions: _Extensions, ends: jax.Array, options: SearchOptions
+    state: SearchState,
+    extensions: _Extensions,
+    ends: Bool[Array, "B C"],
+    options: SearchOptions,
 ) -> SearchResult:
-    """Score the extensions that end, bool [B, C]; the others get -inf."""
+    """Score the extensions that end; the others get -inf."""
     lengths = jnp.broadcast_to(state.ages[:, None] + 1, ends.shape)
     log_probabilities = jnp.where(ends, extensions.log_probabilities, -jnp.inf)
     return SearchResult(
@@ -282,19 +290,21 @@ def _finish(
     )
 
 
-def _grow(state: SearchState, extensions: _Extensions) -> jax.Array:
-    """All tokens of the extended hypotheses: int32 [B, C, N]."""
+def _grow(state: SearchState, extensions: _Extensions) -> Int32[Array, "B C N"]:
+    """All tokens of the extended hypotheses."""
     tokens = _reorder(state.tokens, extensions.parents)
     is_newest = jnp.arange(tokens.shape[2])[None, None] == state.ages[:, None, None]
     return jnp.where(is_newest, extensions.tokens[:, :, None], tokens)
 
 
-def _reorder(tree: Any, indices: jax.Array | None) -> Any:
-    """Pick from axis 1 of leaves [B, W, ...] by indices [B, C]: [B, C, ...]."""
+def _reorder(
+    tree: PyTree[Shaped[Array, "B W ..."]], indices: Int[Array, "B C"] | None
+) -> PyTree[Shaped[Array, "B C ..."]]:
+    """Pick entries of axis 1 of the leaves; None: all in order."""
     if indices is None:
         return tree
 
-    def pick(leaf: jax.Array) -> jax.Array:
+    def pick(leaf: Leaf) -> Shaped[Array, "B C *N"]:
         index = jnp.expand_dims(indices, tuple(range(2, leaf.ndim)))
         return jnp.take_along_axis(leaf, index, axis=1, mode="promise_in_bounds")
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from jaxformer.config.settings import Section
 from jaxformer.models.convolutional.config import ConvolutionalConfig
@@ -30,7 +29,7 @@ def config_type(architecture: str) -> type[Section]:
     return ARCHITECTURES[architecture][0]
 
 
-def require_own_keys(given: Mapping[str, Any]) -> None:
+def require_own_keys(given: Mapping[str, object]) -> None:
     """Raise InputError if a section `model` has a key of another architecture."""
     keys_of = {
         name: {field.name for field in dataclasses.fields(config)}

@@ -1,36 +1,29 @@
 """Section 3.2: scaled dot-product attention and multi-head attention.
 
-The math is in free functions of arrays; the module adds parameters. The whole
-repository writes shapes in one alphabet:
-
-    B  batch rows         D  d_model          V  vocabulary
-    S  source length      F  d_ff             W  beam width
-    T  target length      H  heads            L  any length
-    K  head size of queries and keys (d_k); values have head size d_v, written U
+The math is in free functions of arrays; the module adds parameters. The letters of
+shapes are those of `jaxformer.models.arrays`.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Float, Int
 
+from jaxformer.models.arrays import ArrayMask, Heads, Keys, Queries, Scores, Values
 from jaxformer.models.kernels.attention import attend
 from jaxformer.models.layers import rotate, rotations
 from jaxformer.models.linear import Projection
 from jaxformer.models.local_attention import Neighbourhood
 from jaxformer.models.masks import MASKED
 
-Mask = jax.Array | Neighbourhood  # bool broadcastable to [B, H, T, S], or a rule
+Mask = ArrayMask | Neighbourhood
 
 
-def attention_scores(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax.Array:
-    """Q K^T / sqrt(d_k), `MASKED` where a query may not see a key, in float32.
-
-    query [B, T, H, K], key [B, S, H, K], mask bool broadcastable to [B, H, T, S]
-    (True = may see) or a neighbourhood; returns float32 [B, H, T, S].
-    """
+def attention_scores(query: Queries, key: Keys, mask: Mask | None) -> Scores:
+    """Q K^T / sqrt(d_k), `MASKED` where a query may not see a key."""
     if isinstance(mask, Neighbourhood):
         mask = mask.as_mask()
     query = query * (query.shape[-1] ** -0.5)
@@ -40,19 +33,17 @@ def attention_scores(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax
     return scores if mask is None else jnp.where(mask, scores, MASKED)
 
 
-def attention_weights(query: jax.Array, key: jax.Array, mask: Mask | None) -> jax.Array:
-    """Compute softmax(Q K^T / sqrt(d_k)) of equation 1: float32 [B, H, T, S]."""
+def attention_weights(query: Queries, key: Keys, mask: Mask | None) -> Scores:
+    """Compute softmax(Q K^T / sqrt(d_k)) of equation 1."""
     return jax.nn.softmax(attention_scores(query, key, mask), axis=-1)
 
 
 def dot_product_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask | None = None
-) -> jax.Array:
-    """Compute softmax(Q K^T / sqrt(d_k)) V, equation 1, for every head at once.
+    query: Queries, key: Keys, value: Values, mask: Mask | None = None
+) -> Heads:
+    """Compute softmax(Q K^T / sqrt(d_k)) V, equation 1, in value's dtype.
 
-    query [B, T, H, K], key [B, S, H, K], value [B, S, H, U], mask as in
-    `attention_weights`. Returns [B, T, H, U] in value's dtype. Models call its equal
-    `jaxformer.models.kernels.attention.attend`.
+    Models call its equal `jaxformer.models.kernels.attention.attend`.
     """
     weights = attention_weights(query, key, mask).astype(value.dtype)
     return jnp.einsum("bhts,bshu->bthu", weights, value)
@@ -72,15 +63,14 @@ class MultiHeadAttention(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x: jax.Array,
-        memory: jax.Array,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"],
         mask: Mask,
-        positions: jax.Array | None = None,
-    ) -> jax.Array:
-        """Attend from x [B, T, D] to memory [B, S, D]; x itself for self-attention.
+        positions: Int[Array, "B S"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Attend from x to memory; for self-attention to x itself.
 
-        mask as in `dot_product_attention`. Positions int [B, S], for self-attention,
-        rotate queries and keys (Su et al. 2021). Returns [B, T, D].
+        Its positions rotate queries and keys (Su et al. 2021).
         """
         heads = self.attend(x, memory, mask, positions)
         shape, axes = (*heads.shape[2:], x.shape[-1]), ("heads", "head_size", "embed")
@@ -90,9 +80,13 @@ class MultiHeadAttention(nn.Module):
         return output(heads)
 
     def attend(
-        self, x: jax.Array, memory: jax.Array, mask: Mask, positions: jax.Array | None
-    ) -> jax.Array:
-        """Compute the heads [B, T, H, U]; another kind of attention replaces this."""
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"],
+        mask: Mask,
+        positions: Int[Array, "B S"] | None,
+    ) -> Heads:
+        """Compute the heads; another kind of attention replaces this."""
         query, key, value = self.projected(x, memory, positions)
         if self.is_mutable_collection("intermediates"):  # asked for
             self.sow("intermediates", "weights", attention_weights(query, key, mask))
@@ -100,16 +94,15 @@ class MultiHeadAttention(nn.Module):
 
     def projected(
         self,
-        x: jax.Array,
-        memory: jax.Array,
-        positions: jax.Array | None,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"],
+        positions: Int[Array, "B S"] | None,
         *,
-        prefix: str = "",
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Project to queries [B, T, H, K], keys [B, S, H, K] and values [B, S, H, U].
+        prefix: str = "",  # of the projections' names
+    ) -> tuple[Queries, Keys, Values]:
+        """Project to queries, keys and values.
 
-        With positions x has the first T tokens of memory. `prefix` is that of the
-        projections' names.
+        With positions x has the first T tokens of memory.
         """
         d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
         project = partial(self._linear, axes=axes, contracted=1, gain=1.0)
@@ -123,5 +116,6 @@ class MultiHeadAttention(nn.Module):
             query = rotate(query, *(each[:, : x.shape[1]] for each in turns), axis=3)
         return query, key, value
 
-    def _linear(self, *args: Any, **options: Any) -> Projection:
-        return Projection(*args, dtype=self.dtype, has_bias=self.has_bias, **options)
+    @property
+    def _linear(self) -> Callable[..., Projection]:
+        return partial(Projection, dtype=self.dtype, has_bias=self.has_bias)

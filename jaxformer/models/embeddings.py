@@ -4,18 +4,21 @@ The parameter `embedding` embeds targets. It also embeds sources and makes the l
 unless they have their own: `source_embedding` and `output_embedding`.
 """
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import NamedTuple
 
 import jax
 from flax import linen as nn
+from jaxtyping import Array, Float32, Int
 
 from jaxformer.config.settings import setting
+from jaxformer.models.arrays import Sources, Targets
 from jaxformer.models.kernels.elementwise import look_up
 
 NAMES = ("embedding", "source_embedding", "output_embedding")
 
 
-def tied_embeddings() -> Any:
+def tied_embeddings() -> dataclasses.Field:
     """Declare the config key that all architectures share."""
     return setting(
         "Which of the source embedding, the target embedding and the output matrix are "
@@ -28,14 +31,17 @@ def tied_embeddings() -> Any:
 class Tables(NamedTuple):
     """The matrices by their use; those that are tied are the same array."""
 
-    source: jax.Array  # float32 [V of sources, D]
-    target: jax.Array  # float32 [V, D]
-    output: jax.Array  # float32 [V, D]
+    source: Float32[Array, "V_source D"]
+    target: Float32[Array, "V D"]
+    output: Float32[Array, "V D"]
 
     def look_up(
-        self, source: jax.Array, target: jax.Array, dtype: jax.typing.DTypeLike
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Look up ids [B, S] and [B, T]; return [B, S, D], [B, T, D] and the output.
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        dtype: jax.typing.DTypeLike,
+    ) -> tuple[Sources, Targets, Float32[Array, "V D"]]:
+        """Look up ids of both sides; return also the output matrix.
 
         Each use takes the table that the one before returns: see `layers.look_up`.
         """
@@ -55,7 +61,7 @@ def make_tables(module: nn.Module, init: nn.initializers.Initializer) -> Tables:
     config, size = module.config, module.vocab_size
     init = nn.with_logical_partitioning(init, ("vocab", "embed"))
 
-    def table(name: str, ids: int) -> jax.Array:
+    def table(name: str, ids: int) -> Float32[Array, "{ids} D"]:
         return module.param(name, init, (ids, config.d_model))
 
     source = target = output = table("embedding", size)

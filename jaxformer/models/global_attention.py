@@ -5,16 +5,13 @@ As in section 3.1 of the paper their own attention has queries, keys and values 
 own projections; other tokens see them by the projections of the window.
 """
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from jaxformer.models.attention import (
-    Mask,
-    MultiHeadAttention,
-    attention_weights,
-)
+from jaxformer.models.arrays import Ids, Vectors
+from jaxformer.models.attention import MultiHeadAttention, attention_weights
 from jaxformer.models.kernels.attention import attend
-from jaxformer.models.local_attention import Neighbourhood
+from jaxformer.models.local_attention import Neighbourhood, SelfMask
 
 
 class GlobalAttention(MultiHeadAttention, kw_only=True):
@@ -23,8 +20,8 @@ class GlobalAttention(MultiHeadAttention, kw_only=True):
     first: int  # g
 
     def attend(
-        self, x: jax.Array, memory: jax.Array, mask: Mask, positions: jax.Array | None
-    ) -> jax.Array:
+        self, x: Vectors, memory: Vectors, mask: SelfMask, positions: Ids | None
+    ) -> Float[Array, "B L H U"]:
         near = self.projected(x, memory, positions)
         far = self.projected(x[:, : self.first], memory, positions, prefix="global_")
         if isinstance(mask, Neighbourhood):

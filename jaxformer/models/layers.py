@@ -7,23 +7,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jaxtyping import Array, Float, Float32, Int, UInt32
 
+from jaxformer.models.arrays import Floats, Integer, RandomKey, Vector, Vectors
 from jaxformer.models.kernels.elementwise import relu
 from jaxformer.models.kernels.norm import layer_norm as fast_layer_norm
 from jaxformer.models.linear import Projection
 from jaxformer.models.shards import batch_shard
 
-Function = Callable[[jax.Array], jax.Array]
+Function = Callable[[Floats], Floats]
+Angles = Float32[Array, "*angles"]
 
 
 ACTIVATIONS = {"relu": relu, "swish": jax.nn.swish}
 
 
-def sinusoidal_positions(length: int, d_model: int) -> np.ndarray:
+def sinusoidal_positions(length: int, d_model: int) -> Float32[np.ndarray, "L D"]:
     """Section 3.5: PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i + 1) = cos of the same.
 
-    Returns float32 [length, d_model], sines and cosines interleaved. Computed in
-    float64, so that far positions keep their phase.
+    Computed in float64, so that far positions keep their phase.
     """
     position = np.arange(length)[:, None]  # [L, 1]
     wavelength = 10000.0 ** (np.arange(0, d_model, 2)[None, :] / d_model)  # [1, D/2]
@@ -33,21 +35,19 @@ def sinusoidal_positions(length: int, d_model: int) -> np.ndarray:
 
 
 def rotations(
-    positions: jax.Array, length: int, size: int
-) -> tuple[jax.Array, jax.Array]:
+    positions: Int[Array, "*L"], length: int, size: int
+) -> tuple[Angles, Angles]:
     """Sines and cosines of the angles by which `rotate` turns heads of even `size` K.
 
-    positions int [...], below `length`; returns float32 [..., K / 2] twice. The angles
-    p / 10000^(2i/K) are those of the sinusoids (Su et al. 2021, section 3.2.2).
+    Positions are below `length`. The angles p / 10000^(2i/K) are those of the
+    sinusoids (Su et al. 2021, section 3.2.2).
     """
     table = jnp.asarray(sinusoidal_positions(length, size)).reshape(length, -1, 2)
     rows = table[positions]
     return rows[..., 0], rows[..., 1]
 
 
-def rotate(
-    x: jax.Array, sines: jax.Array, cosines: jax.Array, *, axis: int
-) -> jax.Array:
+def rotate(x: Floats, sines: Angles, cosines: Angles, *, axis: int) -> Floats:
     """Turn pairs of numbers of queries or keys by angles (Su et al. 2021, equation 34).
 
     Along `axis`, of size K, number i and number i + K / 2 are a pair. The paper pairs
@@ -60,9 +60,9 @@ def rotate(
 
 
 def layer_norm(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
-) -> jax.Array:
-    """Normalise x [..., D] over its last axis in float32 (Ba et al. 2016).
+    x: Float[Array, "*L D"], scale: Vector, bias: Vector, epsilon: float
+) -> Float[Array, "*L D"]:
+    """Normalise x over its last axis in float32 (Ba et al. 2016).
 
     Returns x's dtype. Models call its equal `jaxformer.models.kernels.norm.layer_norm`.
     """
@@ -74,9 +74,9 @@ def layer_norm(
 
 
 def random_bits(
-    seeds: jax.Array, shape: tuple[int, ...], first_row: jax.Array | int = 0
-) -> jax.Array:
-    """Hash each element's index with two uint32 seeds: uint32 of `shape`.
+    seeds: UInt32[Array, "2"], shape: tuple[int, ...], first_row: Integer | int = 0
+) -> UInt32[Array, "..."]:
+    """Hash each element's index with two seeds.
 
     Two rounds of the murmur3 finaliser, which XLA fuses into the loop that uses them,
     so no array of bits is stored. Element i depends on (seeds, i) alone: the bits are
@@ -96,7 +96,7 @@ def random_bits(
     return bits
 
 
-def dropout(x: jax.Array, *, rate: float, key: jax.Array) -> jax.Array:
+def dropout(x: Floats, *, rate: float, key: RandomKey) -> Floats:
     """Section 5.4: zero each element with probability `rate`, scale the others up."""
     bits = random_bits(jax.random.bits(key, (2,)), x.shape, batch_shard() * len(x))
     keep = bits >= np.uint32(rate * 2**32)
@@ -110,19 +110,19 @@ class Dropout(nn.Module):
     rate: float
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Floats) -> Floats:
         if self.rate == 0.0 or not self.has_rng("dropout"):
             return x
         return dropout(x, rate=self.rate, key=self.make_rng("dropout"))
 
 
 class LayerNorm(nn.Module):
-    """`layer_norm` of x [..., D] with learned scale and bias, both float32 [D]."""
+    """`layer_norm` with learned scale and bias, both float32 [D]."""
 
     epsilon: float
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "*L D"]) -> Float[Array, "*L D"]:
         ones = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("norm",))
         scale = self.param("scale", ones, x.shape[-1:])
@@ -141,13 +141,13 @@ def residual_gain(sublayers: int) -> float:
 
 
 def residual(
-    x: jax.Array,
+    x: Floats,
     function: Function,
     *,
     norm: Function,
     norm_first: bool,
     drop: Function = lambda x: x,
-) -> jax.Array:
+) -> Floats:
     """Section 3.1: norm(x + drop(f(x))), or pre-norm's x + drop(f(norm(x)))."""
     if norm_first:
         return x + drop(function(norm(x)))
@@ -162,8 +162,7 @@ class Sublayer(nn.Module):
     epsilon: float  # of the layer norm
 
     @nn.compact
-    def __call__(self, x: jax.Array, function: Function) -> jax.Array:
-        """Apply a function of [B, L, D] to x [B, L, D]."""
+    def __call__(self, x: Vectors, function: Function) -> Vectors:
         norm = LayerNorm(self.epsilon, name="norm")
         drop = Dropout(self.dropout, name="dropout")
         return residual(x, function, norm=norm, norm_first=self.norm_first, drop=drop)
@@ -179,8 +178,7 @@ class FeedForward(nn.Module):
     output_gain: float  # of the initial W2, see `residual_gain`
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D] through [B, L, F]."""
+    def __call__(self, x: Vectors) -> Vectors:
         d, f = self.d_model, self.d_ff
         linear = partial(Projection, contracted=1, dtype=self.dtype, has_bias=True)
         hidden = linear((d, f), ("embed", "mlp"), gain=1.0, name="hidden")

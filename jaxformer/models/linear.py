@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Float
 
 from jaxformer.models.kernels.linear import multiply
 
@@ -21,8 +21,9 @@ class Projection(nn.Module):
     gain: float  # factor of Xavier's initialisation
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map x [B, L, contracted...] to [B, L, others...]."""
+    def __call__(
+        self, x: Float[Array, "B L *contracted"]
+    ) -> Float[Array, "B L *others"]:
         dimensions, summed = range(len(self.shape)), self.contracted
         init = nn.initializers.variance_scaling(
             self.gain**2, "fan_avg", "uniform",

@@ -1,13 +1,16 @@
 """The part of a model that passes its arguments to a Linen module."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Float32, PyTree
 
 from jaxformer.batch import Batch
+from jaxformer.config.settings import Section
+from jaxformer.models.arrays import RandomKey
 from jaxformer.models.sequence_model import Decoder, Features, Parameters
 
 
@@ -19,7 +22,7 @@ class LinenModel:
     its method `features` returns their factors.
     """
 
-    config: Any
+    config: Section
     vocab_size: int
     rematerialise: bool
     source_vocab_size: int | None = None  # None: vocab_size
@@ -45,16 +48,18 @@ class LinenModel:
     def decoder(self) -> Decoder:
         return self.decoder_type(self.config, self.network)
 
-    def apply(self, params: Parameters, *inputs: Any, **options: Any) -> Any:
+    def apply(
+        self, params: Parameters, *inputs: PyTree[Array], **options: str | Mapping
+    ) -> PyTree[Array]:
         """Apply the module; `options` are those of its `apply`."""
         return self.network.apply({"params": params}, *inputs, **options)
 
-    def init(self, key: jax.Array) -> Parameters:
+    def init(self, key: RandomKey) -> Parameters:
         row = jnp.ones((1, 2), jnp.int32)  # has no effect on parameters
         return self.network.init(key, Batch(row, row, row, row))["params"]
 
-    def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
+    def features(self, params: Parameters, batch: Batch, key: RandomKey) -> Features:
         return self.apply(params, batch, rngs={"dropout": key}, method="features")
 
-    def logits(self, params: Parameters, batch: Batch) -> jax.Array:
+    def logits(self, params: Parameters, batch: Batch) -> Float32[Array, "B T V"]:
         return self.apply(params, batch)

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from jaxformer.models.arrays import Heads, Ids, Keys, Queries, Values
 from jaxformer.models.masks import MASKED, causal_mask, segment_mask
 from jaxformer.models.sequence_model import pad
 
@@ -27,14 +29,13 @@ SMALLEST_BLOCK = 32  # positions; smaller products cost as much (measured on a C
 class Neighbourhood:
     """A mask of self-attention as a rule, without an array [L, L]."""
 
-    segments: jax.Array  # int [B, L], 0 = padding
+    segments: Ids
     reach: int = field(metadata={"static": True})  # positions on either side
     is_causal: bool = field(metadata={"static": True})  # the right side is hidden
     # Positions of a row with one sentence that all see, and that see all.
     first: int = field(default=0, metadata={"static": True})
 
-    def as_mask(self) -> jax.Array:
-        """Write it out: bool [B, 1, L, L]."""
+    def as_mask(self) -> Bool[Array, "B 1 L L"]:
         length = self.segments.shape[1]
         mask = segment_mask(self.segments, self.segments)
         if self.reach < length - 1:
@@ -47,13 +48,15 @@ class Neighbourhood:
         return mask & causal_mask(length) if self.is_causal else mask
 
 
-def self_attention_mask(
-    segments: jax.Array, *, window: int | None, is_causal: bool, first: int = 0
-) -> jax.Array | Neighbourhood:
-    """Make the mask of self-attention; segments int [B, L], 0 = padding.
+SelfMask = Bool[Array, "B 1 #L L"] | Neighbourhood
 
-    `window` is r, None for all positions; `first` is that of Neighbourhood. Returns a
-    Neighbourhood for rows much longer than the window, else a mask bool [B, 1, L, L].
+
+def self_attention_mask(
+    segments: Ids, *, window: int | None, is_causal: bool, first: int = 0
+) -> SelfMask:
+    """Make the mask of self-attention; a rule for rows much longer than the window.
+
+    `window` is r, None for all positions; `first` is that of Neighbourhood.
     """
     length = segments.shape[1]
     reach = length if window is None else window // 2
@@ -75,31 +78,32 @@ def keys_computed(length: int, *, window: int | None, is_causal: bool) -> int:
 
 
 def local_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, near: Neighbourhood
-) -> jax.Array:
-    """Equation 1 within neighbourhoods, block by block.
+    query: Queries, key: Keys, value: Values, near: Neighbourhood
+) -> Heads:
+    """Equation 1 within neighbourhoods, block by block, in value's dtype.
 
-    query and key [B, L, H, K], value [B, L, H, U]; returns [B, L, H, U] in value's
-    dtype. The result at padding is finite and has no meaning, and so is that of the
-    `first` positions, which do not see all here.
+    The result at padding is finite and has no meaning, and so is that of the `first`
+    positions, which do not see all here.
     """
     length, reach, size = query.shape[1], near.reach, max(near.reach, SMALLEST_BLOCK)
 
-    def blocks(x: jax.Array) -> jax.Array:
-        """Cut rows into blocks, the last one padded: [B, L, ...] -> [B, N, C, ...]."""
+    def blocks(x: Shaped[Array, "B L *H"]) -> Shaped[Array, "B N C *H"]:
+        """Cut rows into blocks, the last one padded."""
         x = pad(x, 0, -length % size, axis=1)
         return x.reshape(x.shape[0], -1, size, *x.shape[2:])
 
-    def extend(x: jax.Array) -> jax.Array:
-        """Extend blocks by their neighbours: [B, N, C, ...] -> [B, N, E, ...]."""
+    def extend(x: Shaped[Array, "B N C *H"]) -> Shaped[Array, "B N E *H"]:
+        """Extend blocks by their neighbours."""
         left = pad(x[:, :-1, size - reach :], 1, 0, axis=1)
         if near.is_causal:
             return jnp.concatenate([left, x], axis=2)
         right = pad(x[:, 1:, :reach], 0, 1, axis=1)
         return jnp.concatenate([left, x, right], axis=2)
 
-    def with_first(extended: jax.Array, x: jax.Array) -> jax.Array:
-        """Append the positions that all see: [B, N, E, ...] -> [B, N, E + g, ...]."""
+    def with_first(
+        extended: Float[Array, "B N E H K"], x: Float[Array, "B L H K"]
+    ) -> Float[Array, "B N more H K"]:
+        """Append the positions that all see."""
         x = x[:, None, : near.first]
         x = jnp.broadcast_to(x, (*extended.shape[:2], *x.shape[2:]))
         return jnp.concatenate([extended, x], axis=2)
@@ -127,10 +131,12 @@ def local_attention(
     return heads.reshape(len(heads), -1, *heads.shape[3:])[:, :length]
 
 
-def _mask_of_first(near: Neighbourhood, own: jax.Array) -> jax.Array:
-    """Mask the first positions for those that they are not near to: [B, N, C, g].
+def _mask_of_first(
+    near: Neighbourhood, own: Int[Array, "B N C"]
+) -> Bool[Array, "B N C {near.first}"]:
+    """Mask the first positions for those that they are not near to.
 
-    `own` are the segments in blocks [B, N, C].
+    `own` are the segments in blocks.
     """
     first = near.segments[:, : near.first]
     same = (own[..., None] == first[:, None, None]) & (first != 0)[:, None, None]

@@ -9,10 +9,11 @@ Each layer has its own E and F, for all its heads: the paper's headwise sharing.
 numbers have variance 1 / k, as in its theorem 2. Keys and values of padding are zero.
 """
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Float
 
+from jaxformer.models.arrays import ArrayMask, Ids, Vectors
 from jaxformer.models.attention import MultiHeadAttention
 from jaxformer.models.kernels.attention import attend
 
@@ -27,20 +28,15 @@ class ProjectedAttention(MultiHeadAttention, kw_only=True):
     longest: int  # n
 
     def attend(
-        self,
-        x: jax.Array,
-        memory: jax.Array,
-        mask: jax.Array,
-        positions: jax.Array | None,
-    ) -> jax.Array:
-        """Compute the heads; mask bool [B, 1, 1, L] is True at tokens."""
+        self, x: Vectors, memory: Vectors, mask: ArrayMask, positions: Ids | None
+    ) -> Float[Array, "B L H U"]:
+        """Compute the heads; the mask [B, 1, 1, L] is True at tokens."""
         query, key, value = self.projected(x, memory, positions)
         init = nn.initializers.normal(self.count**-0.5)
         init = nn.with_logical_partitioning(init, (None, "position"))
         is_real = mask[:, 0, 0, :, None, None]
 
-        def mixed(name: str, x: jax.Array) -> jax.Array:
-            """Mix tokens: [B, L, H, K] -> [B, k, H, K]."""
+        def mixed(name: str, x: Float[Array, "B L H K"]) -> Float[Array, "B k H K"]:
             matrix = self.param(name, init, (self.count, self.longest))
             matrix = matrix[:, : x.shape[1]].astype(x.dtype)
             return jnp.einsum("ms,bshk->bmhk", matrix, jnp.where(is_real, x, 0))

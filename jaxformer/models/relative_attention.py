@@ -16,13 +16,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Float, Float32
 
+from jaxformer.models.arrays import ArrayMask, Ids, Vectors
 from jaxformer.models.attention import MultiHeadAttention, attention_scores
 from jaxformer.models.masks import MASKED
 
 
-def spread_to_keys(x: jax.Array, length: int) -> jax.Array:
-    """Expand numbers of distances -k ... k to keys: [..., L, 2k + 1] -> [..., L, L].
+def spread_to_keys(x: Float[Array, "*H L R"], length: int) -> Float[Array, "*H L L"]:
+    """Expand numbers of the R = 2k + 1 distances -k ... k to keys.
 
     Query i and key j get the number of the clipped distance j - i.
     """
@@ -39,8 +41,8 @@ def spread_to_keys(x: jax.Array, length: int) -> jax.Array:
     return rows[..., :length]
 
 
-def sum_by_distance(x: jax.Array, reach: int) -> jax.Array:
-    """Sum numbers of keys by clipped distance: [..., L, L] -> [..., L, 2 reach + 1]."""
+def sum_by_distance(x: Float[Array, "*H L L"], reach: int) -> Float[Array, "*H L R"]:
+    """Sum numbers of keys by clipped distance, R = 2 reach + 1."""
     length = x.shape[-1]
     shape = (*x.shape[:-1], 2 * reach + 1)
     expand = partial(spread_to_keys, length=length)
@@ -49,13 +51,12 @@ def sum_by_distance(x: jax.Array, reach: int) -> jax.Array:
 
 
 def relative_weights(
-    query: jax.Array, key: jax.Array, of_key: jax.Array, mask: jax.Array
-) -> jax.Array:
-    """Compute the softmax of equation 4: float32 [B, H, L, L].
-
-    query and key [B, L, H, K], a^K as `of_key` [2k + 1, K], mask bool broadcastable to
-    [B, H, L, L].
-    """
+    query: Float[Array, "B L H K"],
+    key: Float[Array, "B L H K"],
+    of_key: Float[Array, "R K"],  # a^K
+    mask: ArrayMask,
+) -> Float32[Array, "B H L L"]:
+    """Compute the softmax of equation 4."""
     scores = attention_scores(query, key, None)
     of_distance = jnp.einsum(
         "bthk,rk->bhtr", query * query.shape[-1] ** -0.5, of_key,
@@ -66,12 +67,11 @@ def relative_weights(
 
 
 def relative_mix(
-    weights: jax.Array, value: jax.Array, of_value: jax.Array
-) -> jax.Array:
-    """Compute equation 3: [B, L, H, U] in value's dtype.
-
-    weights float32 [B, H, L, L], value [B, L, H, U], a^V as `of_value` [2k + 1, U].
-    """
+    weights: Float32[Array, "B H L L"],
+    value: Float[Array, "B L H U"],
+    of_value: Float[Array, "R U"],  # a^V
+) -> Float[Array, "B L H U"]:
+    """Compute equation 3 in value's dtype."""
     heads = jnp.einsum("bhts,bshu->bthu", weights.astype(value.dtype), value)
     sums = sum_by_distance(weights, len(of_value) // 2).astype(value.dtype)
     return heads + jnp.einsum("bhtr,ru->bthu", sums, of_value)
@@ -83,12 +83,8 @@ class RelativeAttention(MultiHeadAttention, kw_only=True):
     distance: int  # k
 
     def attend(
-        self,
-        x: jax.Array,
-        memory: jax.Array,
-        mask: jax.Array,
-        positions: jax.Array | None,
-    ) -> jax.Array:
+        self, x: Vectors, memory: Vectors, mask: ArrayMask, positions: Ids | None
+    ) -> Float[Array, "B L H U"]:
         query, key, value = self.projected(x, memory, positions)
         init = nn.initializers.xavier_uniform()
         init = nn.with_logical_partitioning(init, (None, "head_size"))

@@ -1,22 +1,25 @@
 """The protocol of a sequence-to-sequence model, whatever its architecture.
 
 A model holds no parameters. Its methods are pure functions of (parameters, arrays), for
-use inside `jax.jit`. Shapes use the alphabet of `jaxformer.models.attention`.
+use inside `jax.jit`. Shapes use the alphabet of `jaxformer.models.arrays`.
 """
 
 import hashlib
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from jaxformer.batch import Batch
+from jaxformer.config.settings import Section
+from jaxformer.models.arrays import AnyArray, Flags, Ids, Integer, RandomKey
 from jaxformer.system.errors import InputError
 
-Parameters = Any  # nested dicts of arrays, float32
-Weights = Memory = Cache = Any  # pytrees of a decoder's own
+Parameters = PyTree[Float[Array, "..."]]  # nested dicts, float32
+Weights = Memory = Cache = PyTree[Array]  # of a decoder's own
 
 # Tokens in a block of the logits in which a search finds the largest, nearest to 32
 # first. All these sizes are about as fast on a CPU; one that divides the vocabulary
@@ -27,22 +30,22 @@ _BLOCKS = sorted(range(16, 65), key=lambda size: (size % 8 > 0, abs(size - 32)))
 class Features(NamedTuple):
     """The factors of the logits, hidden x table^T + bias."""
 
-    hidden: jax.Array  # [B, T, D]
-    table: jax.Array  # float32 [V, D]
-    bias: jax.Array | None  # float32 [V]
+    hidden: Float[Array, "B T D"]
+    table: Float32[Array, "V D"]
+    bias: Float32[Array, " V"] | None
 
 
 class AttentionMaps(NamedTuple):
-    """Attention weights in float32; each row is a query.
+    """Attention weights; each row is a query.
 
     A row sums to one, or to less with the local attention of recurrent models. N is the
     number of layers, 0 where the model has no such attention. Row t of `decoder` and
     `cross` is the position that predicts target token t.
     """
 
-    encoder: jax.Array  # [N, B, H, S, S]
-    decoder: jax.Array  # [N, B, H, T, T]
-    cross: jax.Array  # [N, B, H, T, S]
+    encoder: Float32[Array, "N_encoder B H S S"]
+    decoder: Float32[Array, "N_decoder B H T T"]
+    cross: Float32[Array, "N_cross B H T S"]
 
 
 def require_positions(longest: int | None, what: str, length: int) -> None:
@@ -54,8 +57,8 @@ def require_positions(longest: int | None, what: str, length: int) -> None:
         )
 
 
-def cross_maps(cross: jax.Array) -> AttentionMaps:
-    """Make the maps of a model without self-attention; cross is [N, B, H, T, S]."""
+def cross_maps(cross: Float32[Array, "N B H T S"]) -> AttentionMaps:
+    """Make the maps of a model without self-attention."""
     _, rows, heads, target, source = cross.shape
     encoder, decoder = (
         jnp.zeros((0, rows, heads, size, size)) for size in (source, target)
@@ -72,12 +75,13 @@ class Newest(NamedTuple):
     count, this step's included.
     """
 
-    tokens: jax.Array  # int32 [B, W]; BOS at age 0
-    ages: jax.Array  # int32 [B]
-    clock: jax.Array  # int32 [], the number of this step
-    ancestors: jax.Array  # int32 [B, W, L]
+    tokens: Int32[Array, "B W"]  # BOS at age 0
+    ages: Int32[Array, " B"]
+    clock: Integer  # the number of this step
+    ancestors: Int32[Array, "B W L"]
 
 
+@runtime_checkable
 class Decoder(Protocol):
     """Scores one token at a time.
 
@@ -88,8 +92,8 @@ class Decoder(Protocol):
     def weights(self, params: Parameters) -> Weights:
         """Rearrange parameters for decoding; once per checkpoint."""
 
-    def encode(self, weights: Weights, source: jax.Array) -> Memory:
-        """Encode source ids int32 [B, S], one sentence a row; leaves are [B, ...]."""
+    def encode(self, weights: Weights, source: Ids) -> Memory:
+        """Encode source ids, one sentence a row; leaves are [B, ...]."""
 
     def resize_memory(self, memory: Memory, *, length: int) -> Memory:
         """Cut or pad the sources to `length` tokens; only padding is cut."""
@@ -98,20 +102,21 @@ class Decoder(Protocol):
         """Allocate the cache of B x W hypotheses and L = `length` steps."""
 
     def resize_cache(
-        self, cache: Cache, clock: jax.Array, *, width: int, length: int
+        self, cache: Cache, clock: Integer, *, width: int, length: int
     ) -> Cache:
         """Keep the newest L = `length` steps before `clock`, which becomes `length`."""
 
     def step(
         self, weights: Weights, memory: Memory, cache: Cache, newest: Newest
-    ) -> tuple[jax.Array, Cache]:
-        """Score the tokens that may follow the newest: float32 logits [V, B, W]."""
+    ) -> tuple[Float32[Array, "V B W"], Cache]:
+        """Compute the logits of the tokens that may follow the newest."""
 
 
+@runtime_checkable
 class Model(Protocol):
     """A sequence-to-sequence model."""
 
-    config: Any  # the config section `model`, a dataclass
+    config: Section  # `model`, a dataclass
     d_model: int  # width of the output table
     vocab_size: int  # of targets
     dtype: str  # of the factors of products
@@ -119,22 +124,20 @@ class Model(Protocol):
     longest: int | None  # most tokens of a sequence; None: no limit
     decoder: Decoder
 
-    def init(self, key: jax.Array) -> Parameters:
+    def init(self, key: RandomKey) -> Parameters:
         """Draw parameters, boxed with the logical names of their axes."""
 
-    def features(self, params: Parameters, batch: Batch, key: jax.Array) -> Features:
+    def features(self, params: Parameters, batch: Batch, key: RandomKey) -> Features:
         """Run on whole targets in training; `key` is for dropout."""
 
-    def logits(self, params: Parameters, batch: Batch) -> jax.Array:
-        """Score every next target token without dropout: float32 [B, T, V]."""
+    def logits(self, params: Parameters, batch: Batch) -> Float32[Array, "B T V"]:
+        """Score every next target token without dropout."""
 
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps | None:
         """Compute attention weights; None if the model has no attention."""
 
-    def watch(
-        self, params: Parameters, batch: Batch, key: jax.Array
-    ) -> dict[str, jax.Array]:
-        """Check that the output of each layer is finite in training: bool [] by name.
+    def watch(self, params: Parameters, batch: Batch, key: RandomKey) -> Flags:
+        """Check that the output of each layer is finite in training.
 
         Names are in forward order; the paths of a layer's parameters begin with them.
         """
@@ -166,8 +169,8 @@ def product_blocks(vocabulary: int) -> int:
     return vocabulary // size if is_whole else 1
 
 
-def batch_logits(features: Features) -> jax.Array:
-    """Score every next target token: float32 logits [B, T, V]."""
+def batch_logits(features: Features) -> Float32[Array, "B T V"]:
+    """Score every next target token."""
     hidden, table, bias = features
     logits = jnp.einsum(
         "btd,vd->btv", hidden, table.astype(hidden.dtype),
@@ -179,12 +182,11 @@ def batch_logits(features: Features) -> jax.Array:
 
 
 def step_logits(
-    table: jax.Array, x: jax.Array, bias: jax.Array | None = None
-) -> jax.Array:
-    """Map x [D, R] to float32 logits [V, R], computed in the `product_blocks`.
-
-    The factors have the type of the table [V, D], bias is float32 [V].
-    """
+    table: Float[Array, "V D"],  # in the type of the factors
+    x: Float[Array, "D R"],
+    bias: Float32[Array, " V"] | None = None,
+) -> Float32[Array, "V R"]:
+    """Compute logits in the `product_blocks`."""
     x = x.astype(table.dtype)
     blocks = table.reshape(product_blocks(len(table)), -1, len(x))
     logits = jnp.einsum("nvd,dr->nvr", blocks, x, preferred_element_type=jnp.float32)
@@ -193,7 +195,7 @@ def step_logits(
     return logits.reshape(len(table), -1)
 
 
-def parameter_count(params: Parameters) -> int:
+def parameter_count(params: PyTree) -> int:
     """Count the numbers in a pytree of arrays or abstract arrays."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
@@ -207,16 +209,14 @@ def parameter_hash(params: Parameters) -> str:
     return digest.hexdigest()
 
 
-def pad(x: jax.Array, before: int, after: int, *, axis: int) -> jax.Array:
+def pad(x: AnyArray, before: int, after: int, *, axis: int) -> AnyArray:
     """Add zeros at both ends of an axis; negative widths cut."""
     widths = [(0, 0, 0)] * x.ndim
     widths[axis] = (before, after, 0)
     return jax.lax.pad(x, jnp.zeros((), x.dtype), widths)
 
 
-def resize_ring(
-    ring: jax.Array, clock: jax.Array, *, axis: int, length: int
-) -> jax.Array:
+def resize_ring(ring: AnyArray, clock: Integer, *, axis: int, length: int) -> AnyArray:
     """Rotate `ring` so that its newest entry, slot clock - 1, is last; cut or pad it.
 
     A shorter ring loses its oldest entries; a longer one begins with zeros.

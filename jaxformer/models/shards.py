@@ -2,10 +2,12 @@
 
 import jax
 
+from jaxformer.models.arrays import Integer
+
 BATCH_AXES = ("data", "fsdp")  # of the mesh; they split the rows of a batch
 
 
-def batch_shard() -> jax.Array | int:
+def batch_shard() -> Integer | int:
     """Return the number of this device's part of the batch inside `jax.shard_map`.
 
     0 elsewhere, where arrays have all rows.

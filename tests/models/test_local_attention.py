@@ -49,7 +49,7 @@ def test_masks(segments, window, expected):
 def test_rows_twice_as_long_as_what_a_block_sees_are_cut(window, length, keys):
     for n, expected in ((length - 1, length - 1), (length, keys)):
         how = {"window": window, "is_causal": True}
-        mask = self_attention_mask(jnp.ones((1, n)), **how)
+        mask = self_attention_mask(jnp.ones((1, n), int), **how)
         assert isinstance(mask, Neighbourhood) == (n == length)
         assert keys_computed(n, **how) == expected
 

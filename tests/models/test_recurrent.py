@@ -127,7 +127,7 @@ def by_formula(weights, query, states, mask, window):
 @pytest.mark.parametrize("kind", ["dot", "additive", "general", "local"])
 def test_attention_is_that_of_the_papers(kind, queries):
     window = 2 if kind == "local" else None
-    module = attention.RecurrentAttention(kind, D, jnp.float32)
+    module = attention.RecurrentAttention(kind, D, jnp.dtype("float32"))
     shapes = jax.eval_shape(module.init_with_output, jax.random.key(0))[0]
     weights = {k: np.float32(DRAW.normal(size=v.shape)) for k, v in shapes.items()}
     query = np.float32(DRAW.normal(size=(ROWS, queries, D)))

@@ -14,6 +14,7 @@ MASKS = {
     "packed": np.asarray(segment_mask(SEGMENTS, SEGMENTS)),
     "causal": np.asarray(causal_mask(8)),
 }
+SEES_ALL = np.ones((1, 1, 1, 1), bool)
 
 
 def draw(reach):
@@ -69,7 +70,7 @@ def test_no_array_has_a_vector_for_each_pair_of_tokens():
     inputs = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
 
     def loss(*inputs):
-        return ours(*inputs, True).sum()
+        return ours(*inputs, SEES_ALL).sum()
 
     jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=range(5)))(*inputs).jaxpr
     sizes = [x.aval.size for each in jaxpr.eqns for x in each.outvars]
@@ -79,7 +80,7 @@ def test_no_array_has_a_vector_for_each_pair_of_tokens():
 def test_bfloat16_sums_weights_in_float32():
     *inputs, _ = draw(3)
     narrow = [jnp.asarray(each, "bfloat16") for each in inputs]
-    heads = ours(*narrow, True)
+    heads = ours(*narrow, SEES_ALL)
     assert heads.dtype == jnp.bfloat16
-    exact = ours(*(each.astype("float32") for each in narrow), True)
+    exact = ours(*(each.astype("float32") for each in narrow), SEES_ALL)
     np.testing.assert_allclose(heads, exact, atol=0.06)

@@ -13,7 +13,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Float32
 
+from jaxformer.models.arrays import Columns, Ids, Integer, Sources
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.layers import HALF, normalise_weight
 from jaxformer.models.convolutional.network import ConvS2S
@@ -31,10 +33,10 @@ from jaxformer.tokens import PAD
 class Affine(NamedTuple):
     """A linear map with features first, in the config's dtype."""
 
-    weight: jax.Array  # [out, in]
-    bias: jax.Array  # [out]
+    weight: Float[Array, "out in"]
+    bias: Float[Array, " out"]
 
-    def __call__(self, x: jax.Array) -> jax.Array:  # [in, R] -> [out, R]
+    def __call__(self, x: Float[Array, "in R"]) -> Float[Array, "out R"]:
         return self.weight @ x + self.bias[:, None]
 
 
@@ -42,20 +44,21 @@ class ConvolutionalWeights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters
-    embedding: jax.Array  # [V, D] in the config's dtype, of targets
-    output: jax.Array | None  # [V, D]; None: it is the embedding
+    embedding: Float[Array, "V D"]  # in the config's dtype, of targets
+    output: Float[Array, "V D"] | None  # None: it is the embedding
     maps: Mapping  # of the decoder, `Affine` by the names of its parameters
 
 
 class ConvolutionalMemory(NamedTuple):
     """Keys and values of B sources, which all layers share."""
 
-    key: jax.Array  # [B, S, D]
-    value: jax.Array  # [B, S, D]
-    is_real: jax.Array  # bool [B, S]
+    key: Sources
+    value: Sources
+    is_real: Bool[Array, "B S"]
 
 
-Cache = list[jax.Array]  # of each layer: [B, P, W, D], P slots
+Ring = Float[Array, "B _ W D"]  # of P slots
+Cache = list[Ring]  # of each layer
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class ConvolutionalDecoder:
     def weights(self, params: Parameters) -> ConvolutionalWeights:
         dtype = self.config.dtype
 
-        def arrange(node: Mapping) -> Mapping:
+        def arrange(node: Mapping) -> Mapping | Affine:
             if "kernel" not in node:
                 return {name: arrange(child) for name, child in node.items()}
             weight = normalise_weight(node["kernel"], node["scale"], dtype)
@@ -81,9 +84,7 @@ class ConvolutionalDecoder:
         )
         return ConvolutionalWeights(params, embedding, output, arrange(maps))
 
-    def encode(
-        self, weights: ConvolutionalWeights, source: jax.Array
-    ) -> ConvolutionalMemory:
+    def encode(self, weights: ConvolutionalWeights, source: Ids) -> ConvolutionalMemory:
         ids = source[:, : self.config.max_positions]  # the rest is padding
         is_real = ids != PAD
         key, value = self.network.apply(
@@ -106,9 +107,9 @@ class ConvolutionalDecoder:
         ]
 
     def resize_cache(
-        self, cache: Cache, clock: jax.Array, *, width: int, length: int
+        self, cache: Cache, clock: Integer, *, width: int, length: int
     ) -> Cache:
-        def resize(ring: jax.Array, slots: int) -> jax.Array:
+        def resize(ring: Ring, slots: int) -> Float[Array, "B {slots} W D"]:
             ring = resize_ring(ring, clock, axis=1, length=slots)
             return jnp.roll(ring, length % slots, axis=1)
 
@@ -120,7 +121,7 @@ class ConvolutionalDecoder:
         memory: ConvolutionalMemory,
         cache: Cache,
         newest: Newest,
-    ) -> tuple[jax.Array, Cache]:
+    ) -> tuple[Float32[Array, "V B W"], Cache]:
         batch, width = newest.tokens.shape
         positions = weights.params["decoder"]["position_embedding"][newest.ages]
         embedded = weights.embedding[newest.tokens] + positions[:, None]  # [B, W, D]
@@ -149,9 +150,9 @@ class ConvolutionalDecoder:
 
 
 def _windows(
-    x: jax.Array, ring: jax.Array, offsets: list[int], newest: Newest
-) -> tuple[jax.Array, jax.Array]:
-    """Add x [D, R] to a ring; return the inputs at the offsets [k D, R], and the ring.
+    x: Columns, ring: Ring, offsets: list[int], newest: Newest
+) -> tuple[Float[Array, "{len(offsets)}*D R"], Ring]:
+    """Add x to a ring; return the inputs at the offsets, and the ring.
 
     Inputs before a hypothesis began are zeros.
     """
@@ -160,7 +161,7 @@ def _windows(
     rows = x.T.reshape(batch, width, size)
     ring = jax.lax.dynamic_update_index_in_dim(ring, rows, clock % slots, axis=1)
 
-    def at(offset: int) -> jax.Array:
+    def at(offset: int) -> Float[Array, "B W D"]:
         if offset == 0:
             return rows
         if -offset >= slots:  # before every hypothesis of a ring so short
@@ -176,8 +177,8 @@ def _windows(
     return window.reshape(batch * width, -1).T, ring
 
 
-def _attend(query: jax.Array, memory: ConvolutionalMemory) -> jax.Array:
-    """Return the contexts [D, R] of queries [D, R]."""
+def _attend(query: Columns, memory: ConvolutionalMemory) -> Columns:
+    """Return the contexts of queries."""
     rows = query.T.reshape(len(memory.key), -1, len(query))  # [B, W, D]
     scores = jnp.einsum(
         "bwd,bsd->bws", rows, memory.key, preferred_element_type=jnp.float32

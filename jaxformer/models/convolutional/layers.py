@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Float32, PyTree, Shaped
 
+from jaxformer.models.arrays import Floats, Ids, RandomKey, Sources, Targets, Vectors
 from jaxformer.models.attention import attention_weights
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.kernels.attention import attend
@@ -18,17 +20,18 @@ from jaxformer.models.sequence_model import pad
 HALF = 0.5**0.5  # sums of two times this keep their variance (section 3.4)
 
 
-def windows(x: jax.Array, segments: jax.Array, offsets: Sequence[int]) -> jax.Array:
+def windows(
+    x: Vectors, segments: Ids, offsets: Sequence[int]
+) -> Float[Array, "B L {len(offsets)}*D"]:
     """Concatenate the inputs at some offsets of each position, zeros across borders.
 
-    x [B, L, D], segments int [B, L]; returns [B, L, k D] for k offsets. The product
-    with a matrix [k D, N] is a convolution of each segment padded with zeros.
+    The product with a matrix is a convolution of each segment padded with zeros.
     """
 
-    def shift(x: jax.Array, offset: int) -> jax.Array:
+    def shift(x: Shaped[Array, "B L *D"], offset: int) -> Shaped[Array, "B L *D"]:
         return pad(x, -offset, offset, axis=1)
 
-    def shifted(offset: int) -> jax.Array:
+    def shifted(offset: int) -> Vectors:
         is_inside = shift(segments, offset) == segments
         return jnp.where(is_inside[..., None], shift(x, offset), jnp.zeros_like(x))
 
@@ -37,12 +40,14 @@ def windows(x: jax.Array, segments: jax.Array, offsets: Sequence[int]) -> jax.Ar
 
 
 def normalise_weight(
-    kernel: jax.Array, scale: jax.Array, dtype: jax.typing.DTypeLike
-) -> jax.Array:
-    """Weight normalisation (Salimans and Kingma 2016, equation 2): [inputs, N].
+    kernel: Float[Array, "*inputs N"],
+    scale: Float[Array, " N"],
+    dtype: jax.typing.DTypeLike,
+) -> Float[Array, "inputs N"]:
+    """Weight normalisation (Salimans and Kingma 2016, equation 2).
 
-    kernel [..., N] gives the direction of the weights of each output, scale [N] their
-    norm. Norms are of the kernel in `dtype`, which a mesh exchanges.
+    The kernel gives the direction of the weights of each output, scale their norm.
+    Norms are of the kernel in `dtype`, which a mesh exchanges.
     """
     direction = kernel.reshape(-1, kernel.shape[-1]).astype(dtype).astype(jnp.float32)
     norm = jnp.sqrt(jnp.square(direction).sum(axis=0, keepdims=True))
@@ -61,15 +66,14 @@ class ConvolutionalLinear(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map x [B, L, inputs] to [B, L, outputs]."""
+    def __call__(self, x: Float[Array, "B L inputs"]) -> Float[Array, "B L outputs"]:
         *inputs, outputs = self.shape
         named = nn.with_logical_partitioning
         init = nn.initializers.normal((self.gain / math.prod(inputs)) ** 0.5)
         axes = (None,) * (len(inputs) - 1) + ("embed", None)
         kernel = self.param("kernel", named(init, axes), self.shape)
 
-        def norms(key: jax.Array, shape: Sequence[int]) -> jax.Array:
+        def norms(key: RandomKey, shape: Sequence[int]) -> Float32[Array, " N"]:
             return jnp.linalg.norm(kernel.reshape(-1, *shape), axis=0)
 
         scale = self.param("scale", named(norms, (None,)), (outputs,))
@@ -86,12 +90,13 @@ class ConvolutionalAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, target: jax.Array, source: tuple, mask: jax.Array
-    ) -> jax.Array:
-        """Return the contexts of states x, given the embedded `target`: [B, T, D].
-
-        `source` is keys and values [B, S, D], mask bool [B, 1, T, S].
-        """
+        self,
+        x: Targets,
+        target: Targets,
+        source: tuple[Sources, Sources],  # keys and values
+        mask: Bool[Array, "B 1 T S"],
+    ) -> Targets:
+        """Return the contexts of states x, given the embedded `target`."""
         d = self.config.d_model
         linear = functools.partial(
             ConvolutionalLinear, (d, d), 1.0, jnp.dtype(self.config.dtype)
@@ -113,10 +118,8 @@ class ConvolutionalLayer(nn.Module):
     number: int
 
     @nn.compact
-    def __call__(
-        self, x: jax.Array, segments: jax.Array, *source: jax.Array
-    ) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D]; `source` are further inputs of `Attention`."""
+    def __call__(self, x: Vectors, segments: Ids, *source: PyTree[Array]) -> Vectors:
+        """Apply the layer; `source` are further inputs of its attention."""
         config, d = self.config, x.shape[-1]
         y = Dropout(config.dropout, name="dropout")(x)
         y = windows(y, segments, config.offsets(self.stack, self.number))
@@ -132,7 +135,7 @@ class ConvolutionalLayer(nn.Module):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def scale_gradient(x: jax.Array, factor: float) -> jax.Array:
+def scale_gradient(x: Floats, factor: float) -> Floats:
     """Return x; multiply its gradient by a factor."""
     return x
 

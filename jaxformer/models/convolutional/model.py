@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.batch import Batch
+from jaxformer.models.arrays import Flags, RandomKey
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.decoder import ConvolutionalDecoder
 from jaxformer.models.convolutional.layers import ConvolutionalLinear
@@ -36,9 +36,7 @@ class ConvolutionalModel(LinenModel):
         cross = jnp.stack([layers[name]["attention"]["weights"][0] for name in names])
         return cross_maps(cross)
 
-    def watch(
-        self, params: Parameters, batch: Batch, key: jax.Array
-    ) -> dict[str, jax.Array]:
+    def watch(self, params: Parameters, batch: Batch, key: RandomKey) -> Flags:
         """Names are as "decoder/layer_0/attention/query" and "encoder/input"."""
         found = {}
 

@@ -1,10 +1,11 @@
 """ConvS2S on whole targets, as a Linen module (Gehring et al. 2017, section 3)."""
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Float32, PyTree
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
+from jaxformer.models.arrays import Ids, Targets, Vectors
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.layers import (
     HALF,
@@ -43,8 +44,8 @@ class ConvolutionalStack(nn.Module):
         ]
         self.output = ConvolutionalLinear((d, d), 1.0, dtype)
 
-    def embed(self, rows: jax.Array, segments: jax.Array) -> jax.Array:
-        """Add positions to rows of the embedding (section 3.1): [B, L, D]."""
+    def embed(self, rows: Vectors, segments: Ids) -> Vectors:
+        """Add positions to rows of the embedding (section 3.1)."""
         if rows.shape[1] > self.config.max_positions:
             raise ValueError(
                 f"a sequence of {rows.shape[1]} tokens is longer than "
@@ -55,10 +56,8 @@ class ConvolutionalStack(nn.Module):
         x = self.dropout(x.astype(self.config.dtype))
         return nn.with_logical_constraint(x, ("batch", "length", "activation"))
 
-    def __call__(
-        self, x: jax.Array, segments: jax.Array, *source: jax.Array
-    ) -> jax.Array:
-        """Map embedded x [B, L, D] to [B, L, D]; `source` are inputs of `Attention`."""
+    def __call__(self, x: Vectors, segments: Ids, *source: PyTree[Array]) -> Vectors:
+        """Apply the layers; `source` are further inputs of their attention."""
         apply = ConvolutionalLayer.__call__
         if self.rematerialise and self.has_rng("dropout"):  # in training
             apply = rematerialised
@@ -87,16 +86,12 @@ class ConvS2S(nn.Module):
         self.encoder = ConvolutionalStack(self.config, "encoder", self.rematerialise)
         self.decoder = ConvolutionalStack(self.config, "decoder", self.rematerialise)
 
-    def encode(
-        self, source: jax.Array, segments: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Encode source ids int [B, S]: keys and values [B, S, D] of the attention."""
+    def encode(self, source: Ids, segments: Ids) -> tuple[Vectors, Vectors]:
+        """Encode source ids; return keys and values of the attention."""
         rows, _ = look_up(self.tables.source, source, self.config.dtype)
         return self._encode(rows, segments)
 
-    def _encode(
-        self, rows: jax.Array, segments: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def _encode(self, rows: Vectors, segments: Ids) -> tuple[Vectors, Vectors]:
         x = self.encoder.embed(rows, segments)
         # Each attention adds a gradient to keys and to values. The paper divides by the
         # number of attentions (section 3.4), its implementation by twice that number.
@@ -107,8 +102,8 @@ class ConvS2S(nn.Module):
         count = is_own.sum(axis=-1)[..., None].astype(jnp.float32)  # [B, S, 1]
         return key, (key + x) * (HALF * jnp.sqrt(count)).astype(x.dtype)
 
-    def hidden(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Run both stacks on a whole target: [B, T, D]; also the output table."""
+    def hidden(self, batch: Batch) -> tuple[Targets, Float32[Array, "V D"]]:
+        """Run both stacks on a whole target; also return the output table."""
         dtype, segments = self.config.dtype, batch.target_segments
         inputs = shift_right(batch.target, segments)
         rows, target, table = self.tables.look_up(batch.source, inputs, dtype)
@@ -121,6 +116,6 @@ class ConvS2S(nn.Module):
         """Return `hidden`, the output table and its bias."""
         return Features(*self.hidden(batch), self.logits_bias)
 
-    def __call__(self, batch: Batch) -> jax.Array:
-        """Score every next target token: float32 logits [B, T, V]."""
+    def __call__(self, batch: Batch) -> Float32[Array, "B T V"]:
+        """Compute the logits of every next target token."""
         return batch_logits(self.features(batch))

@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from jaxformer.models.arrays import ArrayMask, Heads, Keys, Queries, Values
 from jaxformer.models.kernels.fused_attention import (
     fused_attention,
     fused_attention_fits,
@@ -14,13 +15,13 @@ from jaxformer.models.masks import MASKED
 
 
 def attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array | Neighbourhood | None = None,
+    query: Queries,
+    key: Keys,
+    value: Values,
+    mask: ArrayMask | Neighbourhood | None = None,
     *,
     may_fuse: bool = False,
-) -> jax.Array:
+) -> Heads:
     """Compute `jaxformer.models.attention.dot_product_attention`.
 
     A neighbourhood is only for self-attention, whose scores it computes in blocks.
@@ -34,9 +35,7 @@ def attend(
 
 
 @jax.custom_vjp
-def _attend(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
-) -> jax.Array:
+def _attend(query: Queries, key: Keys, value: Values, mask: ArrayMask | None) -> Heads:
     """Equation 1 with a gradient that rounds no array [B, H, T, S] to bfloat16.
 
     XLA then computes these arrays within the products that use them; for TPUs it writes
@@ -46,8 +45,8 @@ def _attend(
 
 
 def _attend_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
-) -> tuple[jax.Array, tuple]:
+    query: Queries, key: Keys, value: Values, mask: ArrayMask | None
+) -> tuple[Heads, tuple]:
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
     scores = product("bthk,bshk->bhts", query * (query.shape[-1] ** -0.5), key)
     scores = scores if mask is None else jnp.where(mask, scores, MASKED)
@@ -58,7 +57,7 @@ def _attend_forward(
     return heads, (query, key, value, mask, exponentials, inverse)
 
 
-def _attend_backward(kept: tuple, gradient: jax.Array) -> tuple:
+def _attend_backward(kept: tuple, gradient: Heads) -> tuple:
     query, key, value, mask, exponentials, inverse = kept
     weights, scale = exponentials * inverse, query.shape[-1] ** -0.5
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)

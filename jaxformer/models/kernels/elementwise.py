@@ -4,10 +4,13 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxformer.models.arrays import Floats, Ids, Vectors
 
 
 @jax.custom_vjp
-def relu(x: jax.Array) -> jax.Array:
+def relu(x: Floats) -> Floats:
     """max(0, x); the gradient needs the result alone, which the next product keeps."""
     return jnp.maximum(x, 0)
 
@@ -20,13 +23,13 @@ relu.defvjp(
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def look_up(
-    table: jax.Array, ids: jax.Array, dtype: jax.typing.DTypeLike
-) -> tuple[jax.Array, jax.Array]:
-    """Look up rows of a table [V, D] by ids [B, L]; return [B, L, D] and the table.
+    table: Float[Array, "V D"], ids: Ids, dtype: jax.typing.DTypeLike
+) -> tuple[Vectors, Float[Array, "V D"]]:
+    """Look up rows of a table by ids; return the rows in `dtype`, and the table.
 
-    The rows are those of the table in `dtype`. If later uses of the table take the one
-    returned here, the gradient of the rows is added to theirs in place. Otherwise XLA
-    would fill an array [V, D] for each use and add them up.
+    If later uses of the table take the one returned here, the gradient of the rows is
+    added to theirs in place. Otherwise XLA would fill an array [V, D] for each use and
+    add them up.
     """
     return jnp.take(table.astype(dtype), ids, axis=0), table
 

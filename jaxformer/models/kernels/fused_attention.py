@@ -16,6 +16,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import AbstractDevice, PartitionSpec
+from jaxtyping import Array, Float
+
+from jaxformer.models.arrays import ArrayMask, Keys, Queries, Values
 
 AMPERE = (8, 0)  # the first compute capability with the kernel
 LARGEST_HEAD = 128  # the limit before Hopper
@@ -35,8 +38,8 @@ def cuda_capability(device: Device | None) -> tuple[int, int] | None:
     return AMPERE
 
 
-def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
-    """Whether cuDNN's kernel takes query [B, T, H, K], key [B, S, H, K] and value.
+def fused_attention_fits(query: Queries, key: Keys, value: Values) -> bool:
+    """Whether cuDNN's kernel takes the operands.
 
     A mesh must split rows and heads evenly and nothing else.
     """
@@ -63,13 +66,12 @@ def fused_attention_fits(query: jax.Array, key: jax.Array, value: jax.Array) -> 
 
 
 def fused_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
-) -> jax.Array:
+    query: Queries, key: Keys, value: Keys, mask: ArrayMask | None
+) -> Queries:
     """Equation 1 by cuDNN's kernel, on each device for its own rows and heads.
 
-    query [B, T, H, K], key and value [B, S, H, K], mask bool [B or 1, 1, T, S]; returns
-    [B, T, H, K]. A query whose keys are all masked, such as padding, sees all keys:
-    otherwise the kernel's gradient for it is NaN (jax 0.11.2, an H100).
+    A query whose keys are all masked, such as padding, sees all keys: otherwise the
+    kernel's gradient for it is NaN (jax 0.11.2, an H100).
     `fused_attention_fits` says whether it can be called.
     """
     length = query.shape[1]
@@ -97,16 +99,14 @@ def fused_attention(
     return heads_of_rows(*operands)[:, :length]
 
 
-def _even(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+def _even(query: Queries, key: Keys, value: Keys, mask: ArrayMask | None) -> tuple:
     """Pad odd lengths by a query, and by a key that is masked.
 
     The kernel accepts only even lengths with a mask, which it gets as a bias.
     """
     queries, keys = query.shape[1] % 2, key.shape[1] % 2
 
-    def pad(heads: jax.Array, count: int) -> jax.Array:
+    def pad(heads: Float[Array, "B L H K"], count: int) -> Float[Array, "B more H K"]:
         return jnp.pad(heads, ((0, 0), (0, count), (0, 0), (0, 0)))
 
     if keys and mask is None:

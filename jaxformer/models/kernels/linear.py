@@ -4,13 +4,16 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from jaxformer.models.kernels.mixed_precision import transposed
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def multiply(x: jax.Array, matrix: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-    """Multiply x [B, L, M] by a matrix [M, N], both cast to `dtype`: [B, L, N].
+def multiply(
+    x: Float[Array, "B L M"], matrix: Float[Array, "M N"], dtype: jax.typing.DTypeLike
+) -> Float[Array, "B L N"]:
+    """Multiply x by a matrix, both cast to `dtype`.
 
     The result has x's dtype. The matrix's gradient is x^T dy. For JAX's (dy^T x)^T XLA
     transposes copies of dy and of the result on CPUs.
@@ -20,7 +23,7 @@ def multiply(x: jax.Array, matrix: jax.Array, dtype: jax.typing.DTypeLike) -> ja
 
 
 def _backward(
-    dtype: jax.typing.DTypeLike, kept: tuple[jax.Array, ...], gradient: jax.Array
+    dtype: jax.typing.DTypeLike, kept: tuple, gradient: Float[Array, "B L N"]
 ) -> tuple:
     (x, matrix), result = kept, gradient.dtype
     product = functools.partial(jnp.einsum, preferred_element_type=result)

@@ -9,6 +9,7 @@ activations of a Transformer stay float32.
 
 import jax
 from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Array, Float
 
 
 def default_activation_dtype(dtype: str) -> str:
@@ -19,8 +20,8 @@ def default_activation_dtype(dtype: str) -> str:
     return "float32" if jax.default_backend() == "cpu" else dtype
 
 
-def transposed(x: jax.Array) -> jax.Array:
-    """Copy x [..., M] to [M, rows], for a product that sums over rows.
+def transposed(x: Float[Array, "*L M"]) -> Float[Array, "M rows"]:
+    """Copy x for a product that sums over rows.
 
     Without the pinned layout XLA would turn the transposition into a layout of x, for
     which it has no fast product. It cannot split a pinned copy over the mesh axis

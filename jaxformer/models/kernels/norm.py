@@ -4,12 +4,17 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Float32
+
+from jaxformer.models.arrays import Columns, Floats, Vector
+
+Row = Float32[Array, "1 R"]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_norm(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
-) -> jax.Array:
+    x: Float[Array, "*L D"], scale: Vector, bias: Vector, epsilon: float
+) -> Float[Array, "*L D"]:
     """Compute `jaxformer.models.layers.layer_norm`.
 
     Its gradient reads x once; that of the formula has sums that are zero.
@@ -18,8 +23,8 @@ def layer_norm(
 
 
 def _layer_norm(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
-) -> tuple[jax.Array, tuple]:
+    x: Float[Array, "*L D"], scale: Vector, bias: Vector, epsilon: float
+) -> tuple[Float[Array, "*L D"], tuple]:
     wide = x.astype(jnp.float32)
     mean = wide.mean(axis=-1, keepdims=True)
     variance = _mean_square(wide - mean)
@@ -29,10 +34,10 @@ def _layer_norm(
     return y.astype(x.dtype), (x, mean, inverse, scale)
 
 
-def _mean_square(x: jax.Array) -> jax.Array:
-    """Average the squares of x float32 [..., D] over its last axis: [..., 1]."""
+def _mean_square(x: Float32[Array, "*L D"]) -> Float32[Array, "*L 1"]:
+    """Average the squares of x over its last axis."""
 
-    def by_product(squares: jax.Array) -> jax.Array:
+    def by_product(squares: Float32[Array, "*L D"]) -> Float32[Array, "*L 1"]:
         size = squares.shape[-1]
         shares = jnp.full((size, 2), 1 / size)  # XLA would sum for a single column
         return jnp.matmul(squares, shares, precision="highest")[..., :1]
@@ -44,7 +49,7 @@ def _mean_square(x: jax.Array) -> jax.Array:
     )
 
 
-def _layer_norm_gradient(epsilon: float, kept: tuple, gradient: jax.Array) -> tuple:
+def _layer_norm_gradient(epsilon: float, kept: tuple, gradient: Floats) -> tuple:
     x, mean, inverse, scale = kept
     wide = gradient.astype(jnp.float32)
     normal = (x.astype(jnp.float32) - mean) * inverse
@@ -59,16 +64,16 @@ def _layer_norm_gradient(epsilon: float, kept: tuple, gradient: jax.Array) -> tu
 layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
 
 
-def mean_and_variance(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Compute both over the first axis of x float32 [D, R]: [1, R] each."""
+def mean_and_variance(x: Columns) -> tuple[Row, Row]:
+    """Compute both over the first axis of x."""
 
-    def by_sum(x: jax.Array) -> jax.Array:
+    def by_sum(x: Columns) -> Row:
         return (x * (1 / len(x))).sum(axis=0, keepdims=True)
 
-    def by_product(x: jax.Array) -> jax.Array:
+    def by_product(x: Columns) -> Row:
         return jnp.full((1, len(x)), 1 / len(x), jnp.float32) @ x
 
-    def on_tpu(x: jax.Array) -> jax.Array:
+    def on_tpu(x: Columns) -> Row:
         shares = jnp.full((2, len(x)), 1 / len(x), jnp.float32)
         return jnp.matmul(shares, x, precision="highest")[:1]
 

@@ -2,34 +2,34 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Float32, PyTree
 
-State = tuple[jax.Array, ...]  # float32 [..., H]; the first is the cell's output
+Matrix = Float[Array, "H GH"]
+Bias = Float32[Array, " H"] | None  # of the GRU
+Inputs = Float[Array, "L B GH"]
+Outputs = Float[Array, "L B H"]
+State = tuple[Float32[Array, "*B H"], ...]  # the first is the cell's output
 Gate = Callable[..., State]  # of products of the input and of the state, and the state
+Starts = tuple[Bool[Array, "L B 1"], Float32[Array, "L B H"] | None]
 
 
-def product_of_output(matrix: jax.Array, state: State) -> jax.Array:
-    """Multiply the output of the step before: float32 [..., G H]."""
+def product_of_output(matrix: Matrix, state: State) -> Float32[Array, "*B GH"]:
+    """Multiply the output of the step before."""
     output = state[0].astype(matrix.dtype)
     return jnp.matmul(output, matrix, preferred_element_type=jnp.float32)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 5))
 def loop(
-    gate: Gate,
-    matrix: jax.Array,
-    bias: jax.Array | None,
-    x: jax.Array,
-    starts: tuple[jax.Array, jax.Array | None],
-    is_reverse: bool,
-) -> jax.Array:
-    """Compute the outputs [L, B, H] for products of inputs x [L, B, G H].
+    gate: Gate, matrix: Matrix, bias: Bias, x: Inputs, starts: Starts, is_reverse: bool
+) -> Outputs:
+    """Compute the outputs for products x of inputs.
 
-    `gate` makes a step of the cell. Where `starts` says so, bool [L, B, 1], the state
-    before the step is that of `starts`, float32 [L, B, H], or zeros.
+    `gate` makes a step of the cell. Where `starts` says so, the state before the step
+    is that of `starts`, or zeros.
 
     The gradient of the matrix is one product after the loop; JAX's would add
     one of few rows at each step.
@@ -39,16 +39,16 @@ def loop(
 
 def _scan(
     gate: Gate,
-    matrix: jax.Array,
-    bias: jax.Array | None,
-    x: jax.Array,
-    starts: tuple,
+    matrix: Matrix,
+    bias: Bias,
+    x: Inputs,
+    starts: Starts,
     is_reverse: bool,
     keep: Callable,
-) -> Any:
+) -> PyTree[Array]:
     """Stack `keep(output, own, state before)` of all steps."""
 
-    def step(state: State, inputs: tuple) -> tuple[State, Any]:
+    def step(state: State, inputs: tuple) -> tuple[State, PyTree[Array]]:
         x, (is_start, start) = inputs
         start = 0.0 if start is None else start
         before = tuple(jnp.where(is_start, start, each) for each in state)
@@ -61,12 +61,12 @@ def _scan(
     return jax.lax.scan(step, first, (x, starts), reverse=is_reverse)[1]
 
 
-def _forward(*arguments: Any) -> tuple[jax.Array, tuple]:
+def _forward(*arguments: PyTree) -> tuple[Outputs, tuple]:
     outputs, own, before = _scan(*arguments, lambda *kept: kept)
     return outputs, (*arguments[1:-1], own, before)
 
 
-def _backward(gate: Gate, is_reverse: bool, kept: tuple, gradient: jax.Array) -> tuple:
+def _backward(gate: Gate, is_reverse: bool, kept: tuple, gradient: Outputs) -> tuple:
     matrix, bias, x, starts, own, before = kept
     is_start, start = starts
 

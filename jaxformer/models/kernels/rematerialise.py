@@ -1,20 +1,22 @@
 """Less memory for more time: layers that the backward pass computes again."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from flax import linen as nn
+from jaxtyping import Array, PyTree
+
+from jaxformer.models.arrays import Vectors
 
 
-def rematerialised(layer: nn.Module, *inputs: Any) -> jax.Array:
+def rematerialised(layer: nn.Module, *inputs: PyTree[Array]) -> Vectors:
     """Apply a layer; keep only its inputs, from which the backward pass repeats it."""
     call = type(layer).__call__
 
-    def forward(layer: nn.Module, *inputs: Any) -> tuple:
+    def forward(layer: nn.Module, *inputs: PyTree[Array]) -> tuple:
         return nn.vjp(nn.remat(call), layer, *inputs)
 
-    def backward(pullback: Callable, gradient: jax.Array) -> tuple:
+    def backward(pullback: Callable, gradient: Vectors) -> tuple:
         # On CPUs XLA ignores `nn.remat`: it merges the second computation with the
         # first. A dependence on the gradient prevents this.
         late = 0.0 * gradient[:1, :1, :1]

@@ -5,11 +5,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Float32
 
+from jaxformer.models.arrays import Sources, Targets, Vector
 from jaxformer.models.masks import MASKED
 from jaxformer.models.recurrent.cells import Kernel
 
 CHUNK = 4  # queries whose additive scores are computed at a time
+AttentionWeights = dict[str, Float[Array, "D D"] | Vector]  # by name
+Mask = Bool[Array, " B #T S"]
+Scores = Float32[Array, "B T S"]
 
 
 class RecurrentAttention(nn.Module):
@@ -23,14 +28,14 @@ class RecurrentAttention(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self) -> dict[str, jax.Array]:
+    def __call__(self) -> AttentionWeights:
         names = {
             "additive": ("query", "key", "score"),  # W_a, U_a, v_a of A.1.2
             "general": ("key",),  # W_a of Luong's equation 8
             "local": ("key", "position", "position_score"),  # W_a, W_p, v_p
         }
 
-        def parameter(name: str) -> jax.Array:
+        def parameter(name: str) -> Float[Array, "D D"] | Vector:
             if not name.endswith("score"):
                 shape, axes = (self.d_model,) * 2, ("embed", "gates")
                 return Kernel(shape, axes, self.dtype, name=name)()
@@ -43,26 +48,26 @@ class RecurrentAttention(nn.Module):
 class Source(NamedTuple):
     """What queries attend to."""
 
-    states: jax.Array  # [B, S, D], of the encoder
-    keys: jax.Array  # [B, S, D], of which queries make scores
+    states: Sources  # of the encoder
+    keys: Sources  # of which queries make scores
 
 
-def source_of(weights: dict[str, jax.Array], states: jax.Array) -> Source:
+def source_of(weights: AttentionWeights, states: Sources) -> Source:
     """Compute the keys once for all queries."""
     return Source(states, states @ weights["key"] if "key" in weights else states)
 
 
 def attend(
-    weights: dict[str, jax.Array],
-    query: jax.Array,
+    weights: AttentionWeights,
+    query: Targets,
     source: Source,
-    mask: jax.Array,
+    mask: Mask,
     window: int | None,
-) -> tuple[jax.Array, jax.Array]:
-    """Average the source's states, each query [B, T, D] by its own weights.
+) -> tuple[Targets, Scores]:
+    """Average the source's states, each query by its own weights.
 
-    mask bool [B, T or 1, S]. Returns [B, T, D] in the source's type, and the weights,
-    float32 [B, T, S]. They sum to less than one where a `window` has a Gaussian.
+    Returns averages in the source's type, and the weights. They sum to less than one
+    where a `window` has a Gaussian.
     """
     query = query.astype(source.keys.dtype)
     if "score" in weights:
@@ -81,14 +86,14 @@ def attend(
     return shares.astype(source.states.dtype) @ source.states, shares
 
 
-def _additive(query: jax.Array, keys: jax.Array, vector: jax.Array) -> jax.Array:
-    """Compute v tanh(query + key) for all pairs: float32 [B, T, S].
+def _additive(query: Targets, keys: Sources, vector: Vector) -> Scores:
+    """Compute v tanh(query + key) for all pairs.
 
     The sums [B, T, S, D] exist for a few queries at a time, also for the gradient.
     """
 
     @jax.checkpoint
-    def scores(query: jax.Array) -> jax.Array:  # [B, D] -> [B, S]
+    def scores(query: Float[Array, "B D"]) -> Float32[Array, "B S"]:
         return jnp.einsum(
             "bsd,d->bs", jnp.tanh(query[:, None] + keys), vector,
             preferred_element_type=jnp.float32,
@@ -100,10 +105,8 @@ def _additive(query: jax.Array, keys: jax.Array, vector: jax.Array) -> jax.Array
     return jax.lax.map(scores, queries, batch_size=CHUNK).swapaxes(0, 1)
 
 
-def _distance(
-    weights: dict[str, jax.Array], query: jax.Array, mask: jax.Array
-) -> jax.Array:
-    """Subtract the position that each query predicts, equation 9: float32 [B, T, S].
+def _distance(weights: AttentionWeights, query: Targets, mask: Mask) -> Scores:
+    """Subtract the position that each query predicts, equation 9.
 
     Positions are those of the source that the query may see, whose length is S.
     """

@@ -6,10 +6,11 @@ at once; its loop multiplies states only. G counts gates and H is the width of a
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Float32
 
+from jaxformer.models.arrays import RandomKey, Vectors
 from jaxformer.models.kernels.linear import multiply
 from jaxformer.models.kernels.recurrence import State, loop, product_of_output
 
@@ -19,11 +20,11 @@ GATES = {"lstm": 4, "gru": 3}
 class CellWeights(NamedTuple):
     """The parameters of a cell; matrices are in the type of products."""
 
-    input: jax.Array  # [D, G H]
-    recurrent: jax.Array  # [H, G H]
-    bias: jax.Array  # float32 [G H]
-    new_bias: jax.Array | None  # float32 [H], of the GRU's product that is reset
-    feed: jax.Array | None  # [H, G H], of what a decoder is fed besides tokens
+    input: Float[Array, "D GH"]
+    recurrent: Float[Array, "H GH"]
+    bias: Float32[Array, " GH"]
+    new_bias: Float32[Array, " H"] | None  # of the GRU's product that is reset
+    feed: Float[Array, "H GH"] | None  # of what a decoder is fed besides tokens
 
 
 class Kernel(nn.Module):
@@ -35,7 +36,7 @@ class Kernel(nn.Module):
     init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
 
     @nn.compact
-    def __call__(self) -> jax.Array:
+    def __call__(self) -> Float[Array, "rows columns"]:
         init = nn.with_logical_partitioning(self.init, self.axes)
         return self.param("kernel", init, self.shape).astype(self.dtype)
 
@@ -61,7 +62,7 @@ class Cell(nn.Module):
     def __call__(self) -> CellWeights:
         count = GATES[self.kind]
 
-        def remember(key: jax.Array, shape: tuple[int]) -> jax.Array:
+        def remember(key: RandomKey, shape: tuple[int]) -> Float32[Array, " GH"]:
             is_second = jnp.arange(shape[0]) // self.width == 1
             return (is_second & (self.kind == "lstm")).astype(jnp.float32)
 
@@ -84,16 +85,18 @@ class Cell(nn.Module):
         )
 
 
-def update(cell: CellWeights, x: jax.Array, state: State) -> State:
-    """Make one step of a cell; x [..., G H] is the product of its input, with bias."""
+def update(cell: CellWeights, x: Float[Array, "*B GH"], state: State) -> State:
+    """Make one step of a cell; x is the product of its input, with bias."""
     return gate(x, product_of_output(cell.recurrent, state), state, cell.new_bias)
 
 
-def gate(x: jax.Array, own: jax.Array, state: State, bias: jax.Array | None) -> State:
-    """Compute a cell of torch.nn.LSTM or, with the bias of its reset part, nn.GRU.
-
-    x and own [..., G H] are the products of the input and of the state.
-    """
+def gate(
+    x: Float[Array, "*B GH"],  # the product of the input
+    own: Float[Array, "*B GH"],  # that of the state
+    state: State,
+    bias: Float32[Array, " H"] | None,
+) -> State:
+    """Compute a cell of torch.nn.LSTM or, with the bias of its reset part, nn.GRU."""
     x, own = x.astype(jnp.float32), own.astype(jnp.float32)
     if bias is None:
         into, forget, new, out = jnp.split(x + own, 4, axis=-1)
@@ -106,29 +109,29 @@ def gate(x: jax.Array, own: jax.Array, state: State, bias: jax.Array | None) -> 
     return ((1 - keep) * new + keep * state[0],)
 
 
-def along(vector: jax.Array, x: jax.Array) -> jax.Array:
-    """Shape a vector [H] as the last axis of x [..., H], in x's type."""
+def along(vector: Float[Array, " H"], x: Float[Array, "..."]) -> Float[Array, "... H"]:
+    """Shape a vector as the last axis of x, in x's type."""
     return vector.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
 
 
-def begin(cell: CellWeights, start: jax.Array) -> State:
-    """Begin with `start` [..., H] as output and, in an LSTM, as memory."""
+def begin(cell: CellWeights, start: Float32[Array, "*B H"]) -> State:
+    """Begin with `start` as output and, in an LSTM, as memory."""
     return (start,) * (2 if cell.new_bias is None else 1)
 
 
 def recur(
     cell: CellWeights,
-    x: jax.Array,
-    is_start: jax.Array,
-    start: jax.Array | None = None,
-    fixed: jax.Array | None = None,
+    x: Vectors,
+    is_start: Bool[Array, "B L"],
+    start: Float32[Array, "B L H"] | None = None,  # None: zeros
+    fixed: Float[Array, "B L GH"] | None = None,
     *,
     is_reverse: bool = False,
-) -> jax.Array:
-    """Compute a layer's outputs [B, L, H] for inputs x [B, L, D], in x's type.
+) -> Float[Array, "B L H"]:
+    """Compute a layer's outputs for inputs x, in x's type.
 
-    Where `is_start`, bool [B, L], the state before the step is `start`, float32
-    [B, L, H], or zeros. `fixed` [B, L, G H] is added to the products of the inputs.
+    Where `is_start`, the state before the step is `start`. `fixed` is added to the
+    products of the inputs.
     """
     products = multiply(x.swapaxes(0, 1), cell.input, x.dtype)
     products += along(cell.bias, products)

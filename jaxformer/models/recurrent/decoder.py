@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Float32
 
+from jaxformer.models.arrays import Ids, Integer
 from jaxformer.models.recurrent.attention import Source, source_of
 from jaxformer.models.recurrent.cells import along
 from jaxformer.models.recurrent.config import RecurrentConfig
@@ -19,8 +21,8 @@ class RecurrentWeights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters
-    embedding: jax.Array  # [V, D] in the config's dtype, of targets
-    output: jax.Array | None  # [V, D]; None: it is the embedding
+    embedding: Float[Array, "V D"]  # in the config's dtype, of targets
+    output: Float[Array, "V D"] | None  # None: it is the embedding
     decoder: DecoderWeights
 
 
@@ -28,8 +30,8 @@ class RecurrentMemory(NamedTuple):
     """B encoded sources, constant while they are decoded."""
 
     source: Source
-    is_real: jax.Array  # bool [B, S]
-    start: jax.Array  # float32 [B, 1, D], the decoder's first state
+    is_real: Bool[Array, "B S"]
+    start: Float32[Array, "B 1 D"]  # the decoder's first state
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class RecurrentDecoder:
         )
         return RecurrentWeights(params, embedding, output, decoder)
 
-    def encode(self, weights: RecurrentWeights, source: jax.Array) -> RecurrentMemory:
+    def encode(self, weights: RecurrentWeights, source: Ids) -> RecurrentMemory:
         is_real = source != PAD
         memory = self.network.apply(
             {"params": weights.params}, source, is_real.astype(jnp.int32),
@@ -73,7 +75,7 @@ class RecurrentDecoder:
         return Past([states for _ in layers], fed)
 
     def resize_cache(
-        self, cache: Past, clock: jax.Array, *, width: int, length: int
+        self, cache: Past, clock: Integer, *, width: int, length: int
     ) -> Past:
         return cache
 
@@ -83,7 +85,7 @@ class RecurrentDecoder:
         memory: RecurrentMemory,
         cache: Past,
         newest: Newest,
-    ) -> tuple[jax.Array, Past]:
+    ) -> tuple[Float32[Array, "V B W"], Past]:
         tokens, ages, clock, ancestors = newest
         decoder, config = weights.decoder, self.config
         parents = ancestors[:, :, (clock - 1) % ancestors.shape[2]]  # [B, W]

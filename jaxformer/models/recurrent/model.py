@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 
 from jaxformer.batch import Batch
+from jaxformer.models.arrays import Flags, RandomKey
 from jaxformer.models.linen_model import LinenModel
 from jaxformer.models.recurrent.cells import GATES
 from jaxformer.models.recurrent.config import RecurrentConfig
@@ -32,9 +32,7 @@ class RecurrentModel(LinenModel):
         shares /= shares.sum(axis=-1, keepdims=True)
         return cross_maps(shares[None, :, None])
 
-    def watch(
-        self, params: Parameters, batch: Batch, key: jax.Array
-    ) -> dict[str, jax.Array]:
+    def watch(self, params: Parameters, batch: Batch, key: RandomKey) -> Flags:
         """Names are as "encoder/layer_0", "decoder/start" and "decoder/output"."""
         rngs = {"dropout": key}
         model = replace(self, rematerialise=False)

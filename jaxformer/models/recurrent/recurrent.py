@@ -10,8 +10,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Bool, Float32
 
 from jaxformer.batch import Batch, shift_right, starts_of_segments
+from jaxformer.models.arrays import Ids, Sources, Targets, Vectors
 from jaxformer.models.embeddings import make_tables
 from jaxformer.models.kernels.elementwise import look_up
 from jaxformer.models.kernels.linear import multiply
@@ -39,8 +41,7 @@ class EncoderLayer(nn.Module):
     rematerialise: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
-        """Map x [B, S, D] to the outputs of both directions, [B, S, D]."""
+    def __call__(self, x: Vectors, segments: Ids) -> Vectors:
         config, d = self.config, x.shape[-1]
         is_end = jnp.flip(starts_of_segments(jnp.flip(segments, 1)), 1)
         starts = {"forward": starts_of_segments(segments), "backward": is_end}
@@ -60,8 +61,8 @@ class Encoder(nn.Module):
     rematerialise: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, segments: jax.Array) -> list[jax.Array]:
-        """Map embeddings [B, S, D] to the outputs of all layers, [B, S, D]."""
+    def __call__(self, x: Vectors, segments: Ids) -> list[Vectors]:
+        """Map embeddings to the outputs of all layers."""
         outputs, drop = [], Dropout(self.config.dropout, name="dropout")
         for n in range(self.config.encoder_layers):
             layer = EncoderLayer(self.config, self.rematerialise, name=f"layer_{n}")
@@ -89,12 +90,11 @@ class Recurrent(nn.Module):
     def decoder_weights(self) -> DecoderWeights:
         return self.decoder()
 
-    def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
-        """Encode source ids int [B, S]: memory [B, S, D]."""
+    def encode(self, source: Ids, segments: Ids) -> Vectors:
         rows, _ = look_up(self.tables.source, source, self.config.dtype)
         return self.encoder(rows, segments)[-1]
 
-    def run(self, batch: Batch) -> tuple[dict, jax.Array, Outputs]:
+    def run(self, batch: Batch) -> tuple[dict, Float32[Array, "V D"], Outputs]:
         """Run both stacks; return outputs by name, the output table, and the decoder's.
 
         Names are in forward order.
@@ -122,10 +122,10 @@ class Recurrent(nn.Module):
         self,
         weights: DecoderWeights,
         source: Source,
-        mask: jax.Array,
-        x: jax.Array,
-        is_start: jax.Array,
-        start: jax.Array,
+        mask: Bool[Array, "B T S"],
+        x: Targets,
+        is_start: Bool[Array, "B T"],
+        start: Float32[Array, "B T D"],
     ) -> Outputs:
         """Compute layer by layer, then attention, each for all positions."""
         config, outputs = self.config, []
@@ -146,10 +146,10 @@ class Recurrent(nn.Module):
         self,
         weights: DecoderWeights,
         source: Source,
-        mask: jax.Array,
-        x: jax.Array,
-        is_start: jax.Array,
-        start: jax.Array,
+        mask: Bool[Array, "B T S"],
+        x: Targets,
+        is_start: Bool[Array, "B T"],
+        start: Float32[Array, "B T D"],
     ) -> Outputs:
         """Compute position by position, because each is fed the one before."""
         config = self.config
@@ -175,8 +175,8 @@ class Recurrent(nn.Module):
         _, table, found = self.run(batch)
         return Features(found.hidden, table, None)
 
-    def __call__(self, batch: Batch) -> jax.Array:
-        """Score every next target token: float32 logits [B, T, V]."""
+    def __call__(self, batch: Batch) -> Float32[Array, "B T V"]:
+        """Compute the logits of every next target token."""
         return batch_logits(self.features(batch))
 
 
@@ -186,18 +186,20 @@ def recurrence(rematerialise: bool, *, is_reverse: bool = False) -> Callable:
     return jax.checkpoint(layer) if rematerialise else layer
 
 
-def restart(past: Past, is_start: jax.Array, first: Past) -> Past:
-    """Take `first` where a sentence begins, bool [B, N]."""
+def restart(past: Past, is_start: Bool[Array, "B N"], first: Past) -> Past:
+    """Take `first` where a sentence begins."""
     return jax.tree.map(
         lambda new, old: jnp.where(is_start[..., None], new, old), first, past
     )
 
 
-def start_of(weights: DecoderWeights, memory: jax.Array, mask: jax.Array) -> jax.Array:
+def start_of(
+    weights: DecoderWeights, memory: Sources, mask: Bool[Array, "B T S"]
+) -> Float32[Array, "B T D"]:
     """Compute the decoder's first state of each target position's sentence.
 
-    memory [B, S, D], mask bool [B, T, S]; returns float32 [B, T, D]: tanh(W h + b) of
-    the encoder's final states in both directions (Bahdanau et al. 2015, A.2.2).
+    It is tanh(W h + b) of the encoder's final states in both directions (Bahdanau et
+    al. 2015, A.2.2).
     """
     length, half = memory.shape[1], memory.shape[2] // 2
     first = mask.argmax(axis=-1)

@@ -2,11 +2,16 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Float32
 
-from jaxformer.models.recurrent.attention import RecurrentAttention, Source, attend
+from jaxformer.models.arrays import Floats, Targets, Vectors
+from jaxformer.models.recurrent.attention import (
+    RecurrentAttention,
+    Source,
+    attend,
+)
 from jaxformer.models.recurrent.cells import (
     Cell,
     CellWeights,
@@ -22,11 +27,11 @@ from jaxformer.models.recurrent.config import RecurrentConfig
 class DecoderWeights(NamedTuple):
     """The decoder's parameters; matrices are in the type of products."""
 
-    start: jax.Array  # [D, D]
-    start_bias: jax.Array  # [D]
+    start: Float[Array, "D D"]
+    start_bias: Float32[Array, " D"]
     layers: list[CellWeights]
-    attention: dict[str, jax.Array]
-    output: jax.Array | None  # [2 D, D], W_c of Luong's equation 5
+    attention: dict[str, Floats]
+    output: Float[Array, "2*D D"] | None  # W_c of Luong's equation 5
 
 
 class DecoderParameters(nn.Module):
@@ -39,7 +44,7 @@ class DecoderParameters(nn.Module):
         config, d = self.config, self.config.d_model
         dtype, axes = jnp.dtype(config.dtype), ("embed", "gates")
 
-        def matrix(name: str, rows: int, columns: int) -> jax.Array:
+        def matrix(name: str, rows: int, columns: int) -> Float[Array, "rows columns"]:
             return Kernel((rows, columns), axes, dtype, name=name)()
 
         def layer(n: int) -> CellWeights:
@@ -58,33 +63,31 @@ class DecoderParameters(nn.Module):
 
 
 class Past(NamedTuple):
-    """What a step needs of the one before; arrays are float32 [B, N, D]."""
+    """What a step needs of the one before."""
 
-    states: list[State]  # of the layers
-    fed: jax.Array | None
+    states: list[State]  # of the layers, [B, N, D]
+    fed: Float32[Array, "B N D"] | None
 
 
 class Outputs(NamedTuple):
     """What T positions, or one step of T hypotheses, compute."""
 
-    layers: list[jax.Array]  # [B, T, D]
-    hidden: jax.Array  # [B, T, D], of which logits are made
-    shares: jax.Array | None  # the weights of attention, float32 [B, T, S]
+    layers: list[Targets]
+    hidden: Targets  # of which logits are made
+    shares: Float32[Array, "B T S"] | None  # the weights of attention
 
 
 def first_past(
-    config: RecurrentConfig, weights: DecoderWeights, start: jax.Array
+    config: RecurrentConfig, weights: DecoderWeights, start: Float32[Array, "B N D"]
 ) -> Past:
-    """Begin sentences; `start` [B, N, D] is the first state of all layers."""
+    """Begin sentences; `start` is the first state of all layers."""
     fed = {"none": None, "attentional": jnp.zeros_like(start), "context": start}
     states = [begin(cell, start) for cell in weights.layers]
     return Past(states, fed[config.feeding])
 
 
-def attentional(
-    weights: DecoderWeights, context: jax.Array, state: jax.Array
-) -> jax.Array:
-    """Compute Luong's equation 5, tanh(W_c [c; h]): [B, N, D]."""
+def attentional(weights: DecoderWeights, context: Vectors, state: Vectors) -> Vectors:
+    """Compute Luong's equation 5, tanh(W_c [c; h])."""
     return jnp.tanh(jnp.concatenate([context, state], axis=-1) @ weights.output)
 
 
@@ -92,15 +95,15 @@ def advance(
     config: RecurrentConfig,
     weights: DecoderWeights,
     source: Source,
-    mask: jax.Array,
-    gates: jax.Array,
+    mask: Bool[Array, " B #N S"],
+    gates: Float[Array, "B N GD"],
     past: Past,
-    factors: list[jax.Array] | None = None,
+    factors: list[Vectors] | None = None,
 ) -> tuple[Past, Outputs]:
     """Make one step of N hypotheses of each of B sentences.
 
-    mask bool [B, N or 1, S]; gates [B, N, G D] are the first layer's products of the
-    newest tokens. `factors` [B, N, D] are dropout of the inputs of the other layers.
+    `gates` are the first layer's products of the newest tokens, `factors` dropout of
+    the inputs of the other layers.
     """
     dtype, window = weights.start.dtype, config.attention_window
     looks, looks_first = config.attention != "none", config.feeding == "context"

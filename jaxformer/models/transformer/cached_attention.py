@@ -6,7 +6,7 @@ wastes half of its tiles, and they multiply few rows slowly. `AllHeads` keeps th
 of a position together and multiplies groups of heads at once: `GROUP` times as many
 operations, which a TPU's matrix unit has to spare.
 
-The letters are those of `jaxformer.models.attention`; M counts cached positions: P
+The letters are those of `jaxformer.models.arrays`; M counts cached positions: P
 slots with one position of each of W hypotheses.
 """
 
@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
+from jaxformer.models.arrays import AnyArray, Integer
 from jaxformer.models.masks import MASKED
 
 GROUP = 8  # heads multiplied at once, if it divides their number; else all are
@@ -27,11 +29,13 @@ BLOCK = 32, 80  # positions, least and most, of a block of keys
 class Attended(NamedTuple):
     """Keys and values in the layout of one of the classes below."""
 
-    key: jax.Array
-    value: jax.Array
+    key: Float[Array, "..."]
+    value: Float[Array, "..."]
 
 
-Change = Callable[[jax.Array, int], jax.Array]  # of a leaf and its axis M
+Mask = Bool[Array, " B #W M"]
+Flat = Float[Array, "_ BL"]  # numbers of all heads, first
+Change = Callable[[AnyArray, int], AnyArray]  # of a leaf and its axis M
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class EachHead:
         key = jnp.zeros((batch, count * self.heads, d_k, size // count))
         return Attended(key, jnp.zeros((batch, self.heads, size, d_v)))
 
-    def put(self, past: Attended, new: Attended, index: jax.Array) -> Attended:
+    def put(self, past: Attended, new: Attended, index: Integer) -> Attended:
         """Replace the positions of the slot that begins at `index`."""
         size = past.key.shape[3]
         start = 0, index // size * self.heads, 0, index % size
@@ -81,7 +85,7 @@ class EachHead:
         counts = (c for c in range(1, slots + 1) if slots % c == 0)
         return next((c for c in counts if least <= slots * width // c <= most), 1)
 
-    def shared(self, mask: jax.Array, clock: jax.Array) -> jax.Array:
+    def shared(self, mask: Mask, clock: Integer) -> Mask:
         """Return a mask that all layers read; `clock` is never negative.
 
         XLA for CPUs drops barriers, and would compute the mask anew in each layer. It
@@ -91,23 +95,23 @@ class EachHead:
             return mask
         return jax.lax.cond(clock >= 0, lambda: mask, lambda: ~mask)
 
-    def query(self, x: jax.Array, batch: int) -> jax.Array:
-        """Cut x [H K, B W] into the queries for `attend`."""
-        return self._cut(x, batch).transpose(2, 0, 3, 1)  # [B, H, W, K]
+    def query(self, x: Flat, batch: int) -> Float[Array, "{batch} H W K"]:
+        """Cut x into the queries for `attend`."""
+        return self._cut(x, batch).transpose(2, 0, 3, 1)
 
-    def attended(self, key: jax.Array, value: jax.Array, batch: int) -> Attended:
-        """Cut keys [H K, B L] and values [H U, B L] into those of L positions."""
+    def attended(self, key: Flat, value: Flat, batch: int) -> Attended:
+        """Cut keys and values into those of L positions."""
         key = self._cut(key, batch).transpose(2, 0, 1, 3)
         return Attended(key, self._cut(value, batch).transpose(2, 0, 3, 1))
 
     def attend(
         self,
-        query: jax.Array,
+        query: Float[Array, "B H W K"],
         past: Attended,
-        mask: jax.Array,
+        mask: Mask,
         of_slots: Attended | None = None,
-    ) -> jax.Array:
-        """Compute equation 1: [H U, B W]; mask bool [B, W, M] or [B, 1, M].
+    ) -> Float[Array, "HU B*W"]:
+        """Compute equation 1.
 
         With relative positions `of_slots` are vectors of the P slots, [P, K] and
         [P, U], for the M / P keys and values of each.
@@ -138,7 +142,7 @@ class EachHead:
             heads += jnp.einsum("bhwp,pu->bhwu", of_slot, of_slots.value)
         return heads.transpose(1, 3, 0, 2).reshape(-1, batch * width)
 
-    def _cut(self, x: jax.Array, batch: int) -> jax.Array:
+    def _cut(self, x: Flat, batch: int) -> Float[Array, "{self.heads} K {batch} L"]:
         return x.reshape(self.heads, len(x) // self.heads, batch, -1)
 
 
@@ -152,23 +156,25 @@ class AllHeads:
         key = jnp.zeros((batch, slots * width, self.heads * d_k))
         return Attended(key, jnp.zeros((batch, slots * width, self.heads * d_v)))
 
-    def put(self, past: Attended, new: Attended, index: jax.Array) -> Attended:
+    def put(self, past: Attended, new: Attended, index: Integer) -> Attended:
         put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
         return Attended(*map(put, past, new, (index, index)))
 
     def changed(self, past: Attended, change: Change, width: int | None) -> Attended:
         return Attended(*(change(leaf, 1) for leaf in past))
 
-    def shared(self, mask: jax.Array, clock: jax.Array) -> jax.Array:
+    def shared(self, mask: Mask, clock: Integer) -> Mask:
         return mask
 
-    def query(self, x: jax.Array, batch: int) -> jax.Array:
-        return x.T.reshape(batch, -1, len(x))  # [B, W, H K]
+    def query(self, x: Flat, batch: int) -> Float[Array, "{batch} W HK"]:
+        return x.T.reshape(batch, -1, len(x))
 
-    def attended(self, key: jax.Array, value: jax.Array, batch: int) -> Attended:
+    def attended(self, key: Flat, value: Flat, batch: int) -> Attended:
         return Attended(self.query(key, batch), self.query(value, batch))
 
-    def attend(self, query: jax.Array, past: Attended, mask: jax.Array) -> jax.Array:
+    def attend(
+        self, query: Float[Array, "B W HK"], past: Attended, mask: Mask
+    ) -> Float[Array, "HU B*W"]:
         groups = self.heads // GROUP if self.heads % GROUP == 0 else 1
         parts = (jnp.split(x, groups, axis=2) for x in (query, *past))
         group = AllHeads(self.heads // groups)
@@ -177,9 +183,13 @@ class AllHeads:
         return mixed.reshape(-1, mixed.shape[2]).T
 
     def _attend(
-        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array
-    ) -> jax.Array:
-        """Compute equation 1 for all heads at once: [B, W, H U]."""
+        self,
+        query: Float[Array, "B W HK"],
+        key: Float[Array, "B M HK"],
+        value: Float[Array, "B M HU"],
+        mask: Mask,
+    ) -> Float[Array, "B W HU"]:
+        """Compute equation 1 for all heads at once."""
         batch, width, size = query.shape
         query = query * ((size // self.heads) ** -0.5)
         # The query of each head, with zeros for the other heads.
@@ -197,8 +207,8 @@ class AllHeads:
         mixed = mixed.reshape(batch, width, self.heads, -1)
         return (mixed * self._own(mixed.shape[-1], mixed.dtype)).sum(axis=2)
 
-    def _own(self, size: int, dtype: jnp.dtype) -> jax.Array:
-        """Mark the numbers of each head with one: [1, 1, H, size]."""
+    def _own(self, size: int, dtype: jnp.dtype) -> Float[Array, "1 1 H {size}"]:
+        """Mark the numbers of each head with one."""
         own = jnp.repeat(jnp.eye(self.heads, dtype=dtype), size // self.heads, axis=1)
         return own[None, None]
 

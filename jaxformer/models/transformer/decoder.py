@@ -15,11 +15,13 @@ Training multiplies many rows by a matrix, decoding few. Therefore:
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Float32, PyTree
 
+from jaxformer.models.arrays import AnyArray, Columns, Floats, Ids, Integer
 from jaxformer.models.kernels.mixed_precision import transposed
 from jaxformer.models.kernels.norm import mean_and_variance
 from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
@@ -50,22 +52,25 @@ from jaxformer.tokens import PAD
 class DecodingLinear(NamedTuple):
     """A linear map with features first, whose factors have the weight's type."""
 
-    weight: jax.Array  # [out, in], in the config's dtype
-    bias: jax.Array | None  # [out], in the type of activations
+    weight: Float[Array, "out in"]  # in the config's dtype
+    bias: Float[Array, " out"] | None  # in the type of activations
 
-    def __call__(self, x: jax.Array) -> jax.Array:  # [in, R] -> [out, R]
+    def __call__(self, x: Float[Array, "in R"]) -> Float[Array, "out R"]:
         factor = x.astype(self.weight.dtype)
         y = jnp.matmul(self.weight, factor, preferred_element_type=x.dtype)
         return y if self.bias is None else y + self.bias[:, None]
+
+
+Arranged = dict[str, DecodingLinear | Attended | PyTree[Float32[Array, " D"]]]
 
 
 class TransformerWeights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters  # the encoder's matrices in the config's dtype
-    embedding: jax.Array  # [V, D] in the config's dtype, of targets
-    output: jax.Array | None  # [V, D]; None: it is the embedding
-    layers: list[dict[str, Any]]  # of each layer, see `TransformerDecoder._arranged`
+    embedding: Float[Array, "V D"]  # in the config's dtype, of targets
+    output: Float[Array, "V D"] | None  # None: it is the embedding
+    layers: list[Arranged]  # see `TransformerDecoder._arranged`
 
 
 Cache = list[Attended]  # of each layer; M = P x W, slot first, then hypothesis
@@ -75,7 +80,7 @@ class TransformerMemory(NamedTuple):
     """Keys and values of B sources, constant while they are decoded."""
 
     layers: list[Attended]  # M = S
-    is_real: jax.Array  # bool [B, S]
+    is_real: Bool[Array, "B S"]
 
 
 @dataclass(frozen=True)
@@ -88,10 +93,10 @@ class TransformerDecoder:
     def weights(self, params: Parameters) -> TransformerWeights:
         stack, layers = params["decoder"], range(self.config.decoder_layers)
 
-        def cast(leaf: jax.Array) -> jax.Array:
+        def cast(leaf: Floats) -> Floats:
             return leaf.astype(self.config.dtype)
 
-        def as_multiplied(path: tuple, leaf: jax.Array) -> jax.Array:
+        def as_multiplied(path: tuple, leaf: Floats) -> Floats:
             return cast(leaf) if path[-1].key == "kernel" else leaf
 
         encoder = jax.tree.map_with_path(as_multiplied, params["encoder"])
@@ -102,14 +107,14 @@ class TransformerDecoder:
             [self._arranged(stack[f"layer_{n}"]) for n in layers],
         )
 
-    def _arranged(self, layer: Mapping[str, Any]) -> dict[str, Any]:
+    def _arranged(self, layer: Mapping[str, Parameters]) -> Arranged:
         """Return a layer's `Linear` maps, stacked where inputs are equal, and norms."""
         d_model, heads = self.config.d_model, self.config.num_heads * self.config.d_v
         own, cross, feed = (layer[name] for name in SUBLAYERS["decoder"])
         tables = own.get("relative_key"), own.get("relative_value")
 
         def linear(
-            inputs: int, *projections: Mapping[str, jax.Array]
+            inputs: int, *projections: Mapping[str, Float[Array, "..."]]
         ) -> DecodingLinear:
             kernels = [p["kernel"].reshape(inputs, -1).T for p in projections]
             biases = [p["bias"].reshape(-1) for p in projections if "bias" in p]
@@ -136,9 +141,7 @@ class TransformerDecoder:
             },
         }
 
-    def encode(
-        self, weights: TransformerWeights, source: jax.Array
-    ) -> TransformerMemory:
+    def encode(self, weights: TransformerWeights, source: Ids) -> TransformerMemory:
         ids = source
         if self.config.longest is not None:  # padding may exceed it
             ids = source[:, : self.config.longest]
@@ -158,7 +161,7 @@ class TransformerDecoder:
     def resize_memory(
         self, memory: TransformerMemory, *, length: int
     ) -> TransformerMemory:
-        def resize(leaf: jax.Array, axis: int) -> jax.Array:
+        def resize(leaf: AnyArray, axis: int) -> AnyArray:
             return pad(leaf, 0, length - leaf.shape[axis], axis=axis)
 
         return TransformerMemory(
@@ -174,11 +177,11 @@ class TransformerDecoder:
         return [empty] * config.decoder_layers
 
     def resize_cache(
-        self, cache: Cache, clock: jax.Array, *, width: int, length: int
+        self, cache: Cache, clock: Integer, *, width: int, length: int
     ) -> Cache:
         slots = self._slots(length)
 
-        def resize(leaf: jax.Array, axis: int) -> jax.Array:
+        def resize(leaf: AnyArray, axis: int) -> AnyArray:
             leaf = resize_ring(leaf, clock * width, axis=axis, length=slots * width)
             return jnp.roll(leaf, length % slots * width, axis=axis)
 
@@ -190,7 +193,7 @@ class TransformerDecoder:
         memory: TransformerMemory,
         cache: Cache,
         newest: Newest,
-    ) -> tuple[jax.Array, Cache]:
+    ) -> tuple[Float32[Array, "V B W"], Cache]:
         config, params = self.config, weights.params
         batch, width, length = newest.ancestors.shape
         slots = self._slots(length)
@@ -200,11 +203,11 @@ class TransformerDecoder:
         cross_mask = memory.is_real[:, None, :]  # [B, 1, S]
 
         def apply(
-            x: jax.Array, layer: Mapping[str, Any], source: Attended, past: Attended
-        ) -> tuple[jax.Array, Attended]:
-            """Map x [D, R] to [D, R]; add new keys and values to `past`."""
+            x: Columns, layer: Arranged, source: Attended, past: Attended
+        ) -> tuple[Columns, Attended]:
+            """Apply a layer; add new keys and values to `past`."""
 
-            def self_attention(y: jax.Array) -> jax.Array:
+            def self_attention(y: Columns) -> Columns:
                 nonlocal past
                 query, key, value = jnp.split(layer["self_input"](y), [cut, 2 * cut])
                 if config.positions == "rotary":
@@ -219,12 +222,12 @@ class TransformerDecoder:
                     return layer["self_output"](attention.attend(*operands, of_slots))
                 return layer["self_output"](attention.attend(*operands))
 
-            def cross_attention(y: jax.Array) -> jax.Array:
+            def cross_attention(y: Columns) -> Columns:
                 query = attention.query(layer["cross_query"](y), batch)
                 heads = attention.attend(query, source, cross_mask)
                 return layer["cross_output"](heads)
 
-            def feed_forward(y: jax.Array) -> jax.Array:
+            def feed_forward(y: Columns) -> Columns:
                 hidden = ACTIVATIONS[config.activation](layer["hidden"](y))
                 return layer["output"](hidden)
 
@@ -274,14 +277,13 @@ class TransformerDecoder:
         window = self.config.attention_window
         return length if window is None else min(length, window // 2 + 1)
 
-    def _features_first(self, x: jax.Array) -> jax.Array:
-        """Transpose x [R, D] to [D, R]."""
+    def _features_first(self, x: Float[Array, "R D"]) -> Columns:
         # All arrays of [D, R] computed from x get its layout, see `mixed_precision`.
         is_mixed = self.config.dtype != self.network.activation_dtype
         return transposed(x) if is_mixed else x.T
 
-    def _norm(self, x: jax.Array, norm: Mapping[str, jax.Array]) -> jax.Array:
-        """Compute `layers.layer_norm` over the first axis of x [D, R]."""
+    def _norm(self, x: Columns, norm: Mapping[str, Float32[Array, " D"]]) -> Columns:
+        """Compute `layers.layer_norm` over the first axis."""
         wide = x.astype(jnp.float32)
         mean, variance = mean_and_variance(wide)
         epsilon = self.config.layer_norm_epsilon

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Float32
 
 from jaxformer.batch import Batch
+from jaxformer.models.arrays import Flags, RandomKey
 from jaxformer.models.kernels.mixed_precision import default_activation_dtype
 from jaxformer.models.layers import LayerNorm, Sublayer
 from jaxformer.models.linen_model import LinenModel
@@ -40,7 +41,7 @@ class TransformerModel(LinenModel):
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
         _, found = self.apply(params, batch, method="hidden", mutable="intermediates")
 
-        def maps(stack: str, attention: str) -> jax.Array:
+        def maps(stack: str, attention: str) -> Float32[Array, "N B H T S"]:
             names = [f"layer_{n}" for n in range(self.config.layers(stack))]
             if stack == "encoder" and self.config.encoder_projected_keys is not None:
                 rows, length = batch.source.shape
@@ -53,9 +54,7 @@ class TransformerModel(LinenModel):
             *(maps(stack, f"{kind}_attention") for stack, kind in kinds)
         )
 
-    def watch(
-        self, params: Parameters, batch: Batch, key: jax.Array
-    ) -> dict[str, jax.Array]:
+    def watch(self, params: Parameters, batch: Batch, key: RandomKey) -> Flags:
         """Names are as "decoder/layer_0/cross_attention" and "encoder/norm"."""
         found = {}
 

@@ -3,21 +3,22 @@
 P counts the slots that are cached, H heads, K and U their sizes.
 """
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int32
 
+from jaxformer.models.arrays import Columns
 from jaxformer.models.layers import rotate, rotations
 from jaxformer.models.sequence_model import Newest
 from jaxformer.models.transformer.cached_attention import Attended
 
 
-def steps_ago(newest: Newest, slots: int) -> jax.Array:
-    """Count the steps since each slot was written, 0 in this one: int32 [P]."""
+def steps_ago(newest: Newest, slots: int) -> Int32[Array, " {slots}"]:
+    """Count the steps since each slot was written, 0 in this one."""
     return (newest.clock - jnp.arange(slots)) % slots
 
 
-def self_mask(newest: Newest, slots: int) -> jax.Array:
-    """Mask the slots that each hypothesis may see: bool [B, W, P W]."""
+def self_mask(newest: Newest, slots: int) -> Bool[Array, "B W {slots}*W"]:
+    """Mask the slots that each hypothesis may see."""
     _, ages, clock, ancestors = newest
     batch, width, length = ancestors.shape
     ago = steps_ago(newest, slots)
@@ -30,8 +31,8 @@ def self_mask(newest: Newest, slots: int) -> jax.Array:
     return mask.reshape(batch, width, slots * width)
 
 
-def rotate_newest(x: jax.Array, newest: Newest, size: int) -> jax.Array:
-    """Rotate queries or keys x [H K, B W] of head size K by the ages of their tokens.
+def rotate_newest(x: Columns, newest: Newest, size: int) -> Columns:
+    """Rotate queries or keys of head size K = `size` by the ages of their tokens.
 
     Ages of cached keys do not change, so their rotations stay valid.
     """

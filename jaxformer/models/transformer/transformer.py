@@ -3,12 +3,13 @@
 import functools
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Bool, Float32, PyTree
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
-from jaxformer.models.attention import Mask, MultiHeadAttention
+from jaxformer.models.arrays import Ids, Sources, Targets, Vectors
+from jaxformer.models.attention import MultiHeadAttention
 from jaxformer.models.embeddings import make_tables
 from jaxformer.models.global_attention import GlobalAttention
 from jaxformer.models.kernels.elementwise import look_up
@@ -21,7 +22,7 @@ from jaxformer.models.layers import (
     residual_gain,
     sinusoidal_positions,
 )
-from jaxformer.models.local_attention import self_attention_mask
+from jaxformer.models.local_attention import SelfMask, self_attention_mask
 from jaxformer.models.masks import segment_mask
 from jaxformer.models.projected_attention import ProjectedAttention
 from jaxformer.models.relative_attention import RelativeAttention
@@ -60,16 +61,11 @@ class Layer(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x: jax.Array,
-        mask: Mask,
-        positions: jax.Array | None,
-        *source: jax.Array,
-    ) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D].
-
-        `positions` int [B, L] are those that self-attention rotates by, `source` is
-        memory [B, S, D] and its mask.
-        """
+        x: Vectors,
+        mask: SelfMask,
+        positions: Ids | None,  # that self-attention rotates by
+        *source: Sources | Bool[Array, "B 1 L S"],  # memory and its mask
+    ) -> Vectors:
         config, names = self.config, SUBLAYERS[self.stack]
         dtype = jnp.dtype(config.dtype)
         gain = residual_gain(len(names) * config.layers(self.stack))
@@ -105,8 +101,8 @@ class Stack(nn.Module):
     rematerialise: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, *inputs: jax.Array | Mask) -> jax.Array:
-        """Map x [B, L, D] to [B, L, D]; `inputs` are the other inputs of a layer."""
+    def __call__(self, x: Vectors, *inputs: PyTree[Array]) -> Vectors:
+        """Apply the layers; `inputs` are their other inputs."""
         config, apply = self.config, Layer.__call__
         if self.rematerialise and self.has_rng("dropout"):  # in training
             apply = rematerialised
@@ -143,8 +139,7 @@ class Transformer(nn.Module):
         self.encoder = Stack(config, "encoder", self.rematerialise)
         self.decoder = Stack(config, "decoder", self.rematerialise)
 
-    def _position_table(self, length: int) -> jax.Array:
-        """Positions 0 ... length-1 as float32 [length, D]."""
+    def _position_table(self, length: int) -> Float32[Array, "{length} D"]:
         if self.config.positions == "sinusoidal":
             return jnp.asarray(sinusoidal_positions(length, self.config.d_model))
         if length > self.config.max_positions:
@@ -154,12 +149,12 @@ class Transformer(nn.Module):
             )
         return self.position_embedding[:length]
 
-    def _rotary_positions(self, segments: jax.Array) -> jax.Array | None:
+    def _rotary_positions(self, segments: Ids) -> Ids | None:
         is_rotary = self.config.positions == "rotary"
         return positions_in_segments(segments) if is_rotary else None
 
-    def _embed(self, rows: jax.Array, segments: jax.Array) -> jax.Array:
-        """Embedding times sqrt(d_model) (3.4), plus position: [B, L, D]."""
+    def _embed(self, rows: Vectors, segments: Ids) -> Vectors:
+        """Embedding times sqrt(d_model) (3.4), plus position."""
         config, positions = self.config, None
         if config.adds_positions:
             numbers = positions_in_segments(segments)
@@ -169,12 +164,11 @@ class Transformer(nn.Module):
         x = self.dropout(x.astype(self.activation_dtype))
         return nn.with_logical_constraint(x, ("batch", "length", "activation"))
 
-    def encode(self, source: jax.Array, segments: jax.Array) -> jax.Array:
-        """Encode source ids int [B, S]: memory [B, S, D]."""
+    def encode(self, source: Ids, segments: Ids) -> Vectors:
         rows, _ = look_up(self.tables.source, source, self.activation_dtype)
         return self._encode(rows, segments)
 
-    def _encode(self, rows: jax.Array, segments: jax.Array) -> jax.Array:
+    def _encode(self, rows: Vectors, segments: Ids) -> Vectors:
         config, x = self.config, self._embed(rows, segments)
         if config.encoder_projected_keys is not None:
             mask = (segments != 0)[:, None, None]
@@ -185,8 +179,8 @@ class Transformer(nn.Module):
             )  # fmt: skip
         return self.encoder(x, mask, self._rotary_positions(segments))
 
-    def hidden(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Run both stacks on a whole target: [B, T, D]; also the output table."""
+    def hidden(self, batch: Batch) -> tuple[Targets, Float32[Array, "V D"]]:
+        """Run both stacks on a whole target; also return the output table."""
         segments = batch.target_segments
         inputs = shift_right(batch.target, segments)
         source, target, table = self.tables.look_up(
@@ -206,6 +200,6 @@ class Transformer(nn.Module):
         hidden, table = self.hidden(batch)
         return Features(hidden.astype(self.config.dtype), table, bias)
 
-    def __call__(self, batch: Batch) -> jax.Array:
-        """Score every next target token: float32 logits [B, T, V]."""
+    def __call__(self, batch: Batch) -> Float32[Array, "B T V"]:
+        """Compute the logits of every next target token."""
         return batch_logits(self.features(batch))

@@ -75,7 +75,7 @@ def test_what_fits(fits, changes):
     }  # fmt: skip
     t, s, d_k, d_v, dtypes, mesh, rules = (defaults | changes).values()
     shapes = (8, t, 4, d_k), (8, s, 4, d_k), (8, s, 4, d_v)
-    qkv = map(jax.ShapeDtypeStruct, shapes, map(jnp.dtype, dtypes))
+    qkv = map(jnp.zeros, shapes, map(jnp.dtype, dtypes))
     with compiling_for(mesh, rules):
         assert fused_attention_fits(*qkv) == fits
 
@@ -95,7 +95,7 @@ def test_the_capability_is_that_of_the_devices_here(name, capability):
 @pytest.mark.parametrize("count", [1, 2])
 def test_without_a_mesh_it_is_the_only_device(count):
     cards = [AbstractDevice("NVIDIA H200", None, "gpu")] * count
-    qkv = [jax.ShapeDtypeStruct((2, 4, 1, 8), jnp.bfloat16)] * 3
+    qkv = [jnp.zeros((2, 4, 1, 8), jnp.bfloat16)] * 3
     with (
         mock.patch.object(jax, "devices", return_value=cards),
         mock.patch.object(jax, "device_count", return_value=count),
