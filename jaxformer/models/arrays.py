@@ -20,6 +20,7 @@ Sources = Float[Array, "B S D"]
 Targets = Float[Array, "B T D"]
 Columns = Float[Array, "D R"]  # vectors of R = B W hypotheses
 Vector = Float[Array, " D"]
+Table = Float[Array, "V D"]
 
 Queries = Float[Array, "B T H K"]
 Keys = Float[Array, "B S H K"]

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import jax
 from flax import linen as nn
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float32, Int
 
 from jaxformer.config.settings import setting
-from jaxformer.models.arrays import Sources, Targets
+from jaxformer.models.arrays import Sources, Table, Targets
 from jaxformer.models.kernels.elementwise import look_up
 
 NAMES = ("embedding", "source_embedding", "output_embedding")
@@ -32,15 +33,12 @@ class Tables(NamedTuple):
     """The matrices by their use; those that are tied are the same array."""
 
     source: Float32[Array, "V_source D"]
-    target: Float32[Array, "V D"]
-    output: Float32[Array, "V D"]
+    target: Table
+    output: Table
 
     def look_up(
-        self,
-        source: Int[Array, "B S"],
-        target: Int[Array, "B T"],
-        dtype: jax.typing.DTypeLike,
-    ) -> tuple[Sources, Targets, Float32[Array, "V D"]]:
+        self, source: Int[Array, "B S"], target: Int[Array, "B T"], dtype: DTypeLike
+    ) -> tuple[Sources, Targets, Table]:
         """Look up ids of both sides; return also the output matrix.
 
         Each use takes the table that the one before returns: see `layers.look_up`.

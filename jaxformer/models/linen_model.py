@@ -1,6 +1,5 @@
 """The part of a model that passes its arguments to a Linen module."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,9 +47,7 @@ class LinenModel:
     def decoder(self) -> Decoder:
         return self.decoder_type(self.config, self.network)
 
-    def apply(
-        self, params: Parameters, *inputs: PyTree[Array], **options: str | Mapping
-    ) -> PyTree[Array]:
+    def apply(self, params: Parameters, *inputs: PyTree, **options: object) -> PyTree:
         """Apply the module; `options` are those of its `apply`."""
         return self.network.apply({"params": params}, *inputs, **options)
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from jaxformer.batch import Batch
 from jaxformer.config.settings import Section
-from jaxformer.models.arrays import AnyArray, Flags, Ids, Integer, RandomKey
+from jaxformer.models.arrays import AnyArray, Flags, Ids, Integer, RandomKey, Table
 from jaxformer.system.errors import InputError
 
 Parameters = PyTree[Float[Array, "..."]]  # nested dicts, float32
@@ -182,7 +182,7 @@ def batch_logits(features: Features) -> Float32[Array, "B T V"]:
 
 
 def step_logits(
-    table: Float[Array, "V D"],  # in the type of the factors
+    table: Table,  # in the type of the factors
     x: Float[Array, "D R"],
     bias: Float32[Array, " V"] | None = None,
 ) -> Float32[Array, "V R"]:

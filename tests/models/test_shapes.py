@@ -7,7 +7,7 @@ from jaxtyping import TypeCheckError
 
 from jaxformer.decoding.search import length_penalty
 from jaxformer.models.attention import dot_product_attention
-from jaxformer.models.convolutional.layers import windows
+from jaxformer.models.layers import residual
 from jaxformer.models.masks import segment_mask
 from jaxformer.models.sequence_model import Newest
 from jaxformer.models.transformer.ring import steps_ago
@@ -36,9 +36,9 @@ def test_a_wrong_argument_raises(function, arguments):
         function(*arguments)
 
 
-def test_a_wrong_result_raises(monkeypatch):
-    monkeypatch.setattr(
-        "jaxformer.models.convolutional.layers.pad", lambda x, *_, axis: x[:, 1:]
-    )
-    with pytest.raises(TypeCheckError, match="return"):
-        windows(jnp.zeros((2, 3, 8)), TOKENS, [0, 1])
+def test_a_wrong_result_raises():
+    def same(x):
+        return x
+
+    with pytest.raises(TypeCheckError, match="return value"):
+        residual(HEADS[:1], lambda _: HEADS, norm=same, norm_first=True)

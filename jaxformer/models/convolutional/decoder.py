@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Float32
 
-from jaxformer.models.arrays import Columns, Ids, Integer, Sources
+from jaxformer.models.arrays import Columns, Ids, Integer, Sources, Table
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.layers import HALF, normalise_weight
 from jaxformer.models.convolutional.network import ConvS2S
@@ -44,8 +44,8 @@ class ConvolutionalWeights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters
-    embedding: Float[Array, "V D"]  # in the config's dtype, of targets
-    output: Float[Array, "V D"] | None  # None: it is the embedding
+    embedding: Table  # in the config's dtype, of targets
+    output: Table | None  # None: it is the embedding
     maps: Mapping  # of the decoder, `Affine` by the names of its parameters
 
 

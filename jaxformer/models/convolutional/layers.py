@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, PyTree, Shaped
 
 from jaxformer.models.arrays import Floats, Ids, RandomKey, Sources, Targets, Vectors
@@ -40,9 +41,7 @@ def windows(
 
 
 def normalise_weight(
-    kernel: Float[Array, "*inputs N"],
-    scale: Float[Array, " N"],
-    dtype: jax.typing.DTypeLike,
+    kernel: Float[Array, "*inputs N"], scale: Float[Array, " N"], dtype: DTypeLike
 ) -> Float[Array, "inputs N"]:
     """Weight normalisation (Salimans and Kingma 2016, equation 2).
 

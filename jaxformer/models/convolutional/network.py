@@ -5,7 +5,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float32, PyTree
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
-from jaxformer.models.arrays import Ids, Targets, Vectors
+from jaxformer.models.arrays import Ids, Table, Targets, Vectors
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.layers import (
     HALF,
@@ -102,7 +102,7 @@ class ConvS2S(nn.Module):
         count = is_own.sum(axis=-1)[..., None].astype(jnp.float32)  # [B, S, 1]
         return key, (key + x) * (HALF * jnp.sqrt(count)).astype(x.dtype)
 
-    def hidden(self, batch: Batch) -> tuple[Targets, Float32[Array, "V D"]]:
+    def hidden(self, batch: Batch) -> tuple[Targets, Table]:
         """Run both stacks on a whole target; also return the output table."""
         dtype, segments = self.config.dtype, batch.target_segments
         inputs = shift_right(batch.target, segments)

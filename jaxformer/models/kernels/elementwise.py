@@ -4,9 +4,9 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
 
-from jaxformer.models.arrays import Floats, Ids, Vectors
+from jaxformer.models.arrays import Floats, Ids, Table, Vectors
 
 
 @jax.custom_vjp
@@ -22,9 +22,7 @@ relu.defvjp(
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def look_up(
-    table: Float[Array, "V D"], ids: Ids, dtype: jax.typing.DTypeLike
-) -> tuple[Vectors, Float[Array, "V D"]]:
+def look_up(table: Table, ids: Ids, dtype: DTypeLike) -> tuple[Vectors, Table]:
     """Look up rows of a table by ids; return the rows in `dtype`, and the table.
 
     If later uses of the table take the one returned here, the gradient of the rows is

@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxformer.models.kernels.mixed_precision import transposed
@@ -11,7 +12,7 @@ from jaxformer.models.kernels.mixed_precision import transposed
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def multiply(
-    x: Float[Array, "B L M"], matrix: Float[Array, "M N"], dtype: jax.typing.DTypeLike
+    x: Float[Array, "B L M"], matrix: Float[Array, "M N"], dtype: DTypeLike
 ) -> Float[Array, "B L N"]:
     """Multiply x by a matrix, both cast to `dtype`.
 
@@ -22,9 +23,7 @@ def multiply(
     return jnp.matmul(*factors, preferred_element_type=x.dtype)
 
 
-def _backward(
-    dtype: jax.typing.DTypeLike, kept: tuple, gradient: Float[Array, "B L N"]
-) -> tuple:
+def _backward(dtype: DTypeLike, kept: tuple, gradient: Float[Array, "B L N"]) -> tuple:
     (x, matrix), result = kept, gradient.dtype
     product = functools.partial(jnp.einsum, preferred_element_type=result)
     x, gradient = x.astype(dtype), gradient.astype(dtype)

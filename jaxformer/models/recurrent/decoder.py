@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Float32
+from jaxtyping import Array, Bool, Float32
 
-from jaxformer.models.arrays import Ids, Integer
+from jaxformer.models.arrays import Ids, Integer, Table
 from jaxformer.models.recurrent.attention import Source, source_of
 from jaxformer.models.recurrent.cells import along
 from jaxformer.models.recurrent.config import RecurrentConfig
@@ -21,8 +21,8 @@ class RecurrentWeights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters
-    embedding: Float[Array, "V D"]  # in the config's dtype, of targets
-    output: Float[Array, "V D"] | None  # None: it is the embedding
+    embedding: Table  # in the config's dtype, of targets
+    output: Table | None  # None: it is the embedding
     decoder: DecoderWeights
 
 

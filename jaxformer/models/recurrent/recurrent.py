@@ -13,7 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float32
 
 from jaxformer.batch import Batch, shift_right, starts_of_segments
-from jaxformer.models.arrays import Ids, Sources, Targets, Vectors
+from jaxformer.models.arrays import Ids, Sources, Table, Targets, Vectors
 from jaxformer.models.embeddings import make_tables
 from jaxformer.models.kernels.elementwise import look_up
 from jaxformer.models.kernels.linear import multiply
@@ -94,7 +94,7 @@ class Recurrent(nn.Module):
         rows, _ = look_up(self.tables.source, source, self.config.dtype)
         return self.encoder(rows, segments)[-1]
 
-    def run(self, batch: Batch) -> tuple[dict, Float32[Array, "V D"], Outputs]:
+    def run(self, batch: Batch) -> tuple[dict, Table, Outputs]:
         """Run both stacks; return outputs by name, the output table, and the decoder's.
 
         Names are in forward order.

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, PyTree
 
-from jaxformer.models.arrays import AnyArray, Columns, Floats, Ids, Integer
+from jaxformer.models.arrays import AnyArray, Columns, Floats, Ids, Integer, Table
 from jaxformer.models.kernels.mixed_precision import transposed
 from jaxformer.models.kernels.norm import mean_and_variance
 from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
@@ -68,8 +68,8 @@ class TransformerWeights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters  # the encoder's matrices in the config's dtype
-    embedding: Float[Array, "V D"]  # in the config's dtype, of targets
-    output: Float[Array, "V D"] | None  # None: it is the embedding
+    embedding: Table  # in the config's dtype, of targets
+    output: Table | None  # None: it is the embedding
     layers: list[Arranged]  # see `TransformerDecoder._arranged`
 
 

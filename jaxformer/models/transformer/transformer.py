@@ -8,7 +8,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float32, PyTree
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
-from jaxformer.models.arrays import Ids, Sources, Targets, Vectors
+from jaxformer.models.arrays import Ids, Sources, Table, Targets, Vectors
 from jaxformer.models.attention import MultiHeadAttention
 from jaxformer.models.embeddings import make_tables
 from jaxformer.models.global_attention import GlobalAttention
@@ -179,7 +179,7 @@ class Transformer(nn.Module):
             )  # fmt: skip
         return self.encoder(x, mask, self._rotary_positions(segments))
 
-    def hidden(self, batch: Batch) -> tuple[Targets, Float32[Array, "V D"]]:
+    def hidden(self, batch: Batch) -> tuple[Targets, Table]:
         """Run both stacks on a whole target; also return the output table."""
         segments = batch.target_segments
         inputs = shift_right(batch.target, segments)
