@@ -201,7 +201,7 @@ BUDGETS = {
     "lines of docs": 3_000,
     "files that know of object stores": 4,
     "files that know of ranks": 10,
-    "annotations with Any": 47,
+    "annotations with Any": 5,
     "config keys": 110,
     "flags": 55,
     "lines of the first evening": 2_050,
@@ -288,7 +288,7 @@ def test_arrays_of_models_and_of_the_search_have_shapes():
     for module in SOURCES:
         if any(is_within(module, each) for each in checked.MODULES):
             code = re.sub(shaped, "", code_of(module), flags=re.M)
-            assert not re.search(r"\barray\b(?!\()|: any\b|> any\b", code), module
+            assert not re.search(r"\b(array|any)\b(?!\()", code), module
 
 
 @pytest.mark.parametrize("library", DOORS)

@@ -18,7 +18,6 @@ from jaxformer.models.shards import batch_shard
 Function = Callable[[Floats], Floats]
 Angles = Float32[Array, "*angles"]
 
-
 ACTIVATIONS = {"relu": relu, "swish": jax.nn.swish}
 
 

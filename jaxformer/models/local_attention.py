@@ -134,10 +134,7 @@ def local_attention(
 def _mask_of_first(
     near: Neighbourhood, own: Int[Array, "B N C"]
 ) -> Bool[Array, "B N C {near.first}"]:
-    """Mask the first positions for those that they are not near to.
-
-    `own` are the segments in blocks.
-    """
+    """Mask the first positions for those far from them, whose segments are `own`."""
     first = near.segments[:, : near.first]
     same = (own[..., None] == first[:, None, None]) & (first != 0)[:, None, None]
     index = jnp.arange(own[0].size).reshape(*own.shape[1:], 1)

@@ -182,11 +182,9 @@ def batch_logits(features: Features) -> Float32[Array, "B T V"]:
 
 
 def step_logits(
-    table: Table,  # in the type of the factors
-    x: Float[Array, "D R"],
-    bias: Float32[Array, " V"] | None = None,
+    table: Table, x: Float[Array, "D R"], bias: Float32[Array, " V"] | None = None
 ) -> Float32[Array, "V R"]:
-    """Compute logits in the `product_blocks`."""
+    """Compute logits in the `product_blocks`; the factors have the table's dtype."""
     x = x.astype(table.dtype)
     blocks = table.reshape(product_blocks(len(table)), -1, len(x))
     logits = jnp.einsum("nvd,dr->nvr", blocks, x, preferred_element_type=jnp.float32)

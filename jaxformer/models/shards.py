@@ -1,13 +1,12 @@
 """The part of a batch that a device computes in training."""
 
 import jax
-
-from jaxformer.models.arrays import Integer
+from jaxtyping import Array, Int
 
 BATCH_AXES = ("data", "fsdp")  # of the mesh; they split the rows of a batch
 
 
-def batch_shard() -> Integer | int:
+def batch_shard() -> Int[Array, ""] | int:
     """Return the number of this device's part of the batch inside `jax.shard_map`.
 
     0 elsewhere, where arrays have all rows.

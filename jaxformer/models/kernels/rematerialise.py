@@ -4,19 +4,17 @@ from collections.abc import Callable
 
 import jax
 from flax import linen as nn
-from jaxtyping import Array, PyTree
-
-from jaxformer.models.arrays import Vectors
+from jaxtyping import Array, Float, PyTree
 
 
-def rematerialised(layer: nn.Module, *inputs: PyTree[Array]) -> Vectors:
+def rematerialised(layer: nn.Module, *inputs: PyTree[Array]) -> Float[Array, "B L D"]:
     """Apply a layer; keep only its inputs, from which the backward pass repeats it."""
     call = type(layer).__call__
 
     def forward(layer: nn.Module, *inputs: PyTree[Array]) -> tuple:
         return nn.vjp(nn.remat(call), layer, *inputs)
 
-    def backward(pullback: Callable, gradient: Vectors) -> tuple:
+    def backward(pullback: Callable, gradient: Float[Array, "B L D"]) -> tuple:
         # On CPUs XLA ignores `nn.remat`: it merges the second computation with the
         # first. A dependence on the gradient prevents this.
         late = 0.0 * gradient[:1, :1, :1]

@@ -62,6 +62,7 @@ class DecodingLinear(NamedTuple):
 
 
 Arranged = dict[str, DecodingLinear | Attended | PyTree[Float32[Array, " D"]]]
+Cache = list[Attended]  # of each layer; M = P x W, slot first, then hypothesis
 
 
 class TransformerWeights(NamedTuple):
@@ -71,9 +72,6 @@ class TransformerWeights(NamedTuple):
     embedding: Table  # in the config's dtype, of targets
     output: Table | None  # None: it is the embedding
     layers: list[Arranged]  # see `TransformerDecoder._arranged`
-
-
-Cache = list[Attended]  # of each layer; M = P x W, slot first, then hypothesis
 
 
 class TransformerMemory(NamedTuple):
