@@ -19,7 +19,7 @@ from jaxformer.models.linear import Projection
 from jaxformer.models.local_attention import Neighbourhood
 from jaxformer.models.masks import MASKED
 
-Mask = ArrayMask | Neighbourhood
+Mask = ArrayMask | Neighbourhood  # an array or a rule
 
 
 def attention_scores(query: Queries, key: Keys, mask: Mask | None) -> Scores:
@@ -68,9 +68,9 @@ class MultiHeadAttention(nn.Module):
         mask: Mask,
         positions: Int[Array, "B S"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attend from x to memory; for self-attention to x itself.
+        """Attend from x to memory, which is x for self-attention.
 
-        Its positions rotate queries and keys (Su et al. 2021).
+        Positions of self-attention rotate queries and keys (Su et al. 2021).
         """
         heads = self.attend(x, memory, mask, positions)
         shape, axes = (*heads.shape[2:], x.shape[-1]), ("heads", "head_size", "embed")

@@ -7,11 +7,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Float32
 
 from jaxformer.models.arrays import Floats, Targets, Vectors
-from jaxformer.models.recurrent.attention import (
-    RecurrentAttention,
-    Source,
-    attend,
-)
+from jaxformer.models.recurrent.attention import RecurrentAttention, Source, attend
 from jaxformer.models.recurrent.cells import (
     Cell,
     CellWeights,
