@@ -4,6 +4,7 @@
 the same: a function inside `jax.jit` is called, and checked, when it is traced.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
 from typing import get_type_hints
@@ -18,6 +19,7 @@ from jaxtyping import jaxtyped
 
 MODULES = ["jaxformer.models", "jaxformer.decoding.search"]
 CONF = BeartypeConf(is_pep484_tower=True)  # an int is a float
+_hints_of = functools.cache(get_type_hints)
 
 
 def check(signature: Callable) -> Callable:
@@ -50,7 +52,7 @@ def _check_fields(values: Iterable) -> None:
     for value in values:
         if hasattr(value, "_fields"):
             with jaxtyped("context"):
-                for name, hint in get_type_hints(type(value)).items():
+                for name, hint in _hints_of(type(value)).items():
                     die_if_unbearable(getattr(value, name), hint, conf=CONF)
         if isinstance(value, list | tuple):
             _check_fields(value)
