@@ -123,7 +123,11 @@ def test_no_matrix_nor_a_moment_of_one_is_whole_on_a_mesh(changes, sizes):
 
 def test_state_is_born_where_it_belongs_with_the_same_values_on_every_mesh():
     block = FeedForward(
-        d_model=16, d_ff=32, activation="relu", dtype=jnp.float32, output_gain=1.0
+        d_model=16,
+        d_ff=32,
+        activation="relu",
+        dtype=jnp.dtype("float32"),
+        output_gain=1.0,
     )
 
     def init():
