@@ -201,7 +201,7 @@ BUDGETS = {
     "lines of docs": 3_000,
     "files that know of object stores": 4,
     "files that know of ranks": 10,
-    "annotations with Any": 5,
+    "annotations with Any": 6,
     "config keys": 110,
     "flags": 55,
     "lines of the first evening": 2_050,

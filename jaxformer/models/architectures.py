@@ -21,7 +21,7 @@ ARCHITECTURES = {
 }
 
 
-def config_type(architecture: str) -> type[Section]:
+def config_type(architecture: object) -> type[Section]:
     """Return the config section of an architecture. Raises InputError if unknown."""
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         names = " or ".join(map(repr, ARCHITECTURES))

@@ -122,13 +122,8 @@ def test_no_matrix_nor_a_moment_of_one_is_whole_on_a_mesh(changes, sizes):
 
 
 def test_state_is_born_where_it_belongs_with_the_same_values_on_every_mesh():
-    block = FeedForward(
-        d_model=16,
-        d_ff=32,
-        activation="relu",
-        dtype=jnp.dtype("float32"),
-        output_gain=1.0,
-    )
+    float32 = jnp.dtype("float32")
+    block = FeedForward(16, 32, activation="relu", dtype=float32, output_gain=1.0)
 
     def init():
         params = block.init(jax.random.key(5), jnp.ones((1, 1, 16)))["params"]
