@@ -23,7 +23,8 @@ PYTHON, GLIBC = "3.12", (39, 35, 34, 31, 28, 27, 24, 17)  # versions, 2.N
 # What such a machine lacks.
 PACKAGES = (
     "ml_collections", "sacremoses", "sentencex", "tensorboardX", "backports.zstd",
-    "altair", "jsonschema", "jsonschema-specifications", "referencing", "rpds-py",
+    "jaxtyping", "wadler-lindig", "altair", "jsonschema", "jsonschema-specifications",
+    "referencing", "rpds-py",
 )  # fmt: skip
 KINDS = {
     "text": ("europarl_enfr/*", "newstest_enfr/*"),

@@ -193,10 +193,10 @@ def test_the_table_has_every_module_and_goes_only_downwards():
 BUDGETS = {
     "loose files at the top": 8,
     "their lines": 900,
-    "rooms": 26,
-    "arrows between rooms": 115,
-    "lines of the package": 27_100,
-    "lines of tests": 26_000,
+    "rooms": 22,
+    "arrows between rooms": 112,
+    "lines of the package": 27_220,
+    "lines of tests": 26_220,
     "lines of benchmarks": 3_900,
     "lines of docs": 3_000,
     "files that know of object stores": 4,
@@ -204,7 +204,7 @@ BUDGETS = {
     "annotations with Any": 6,
     "config keys": 110,
     "flags": 55,
-    "lines of the first evening": 2_050,
+    "lines of the first evening": 1_900,
 }
 
 
