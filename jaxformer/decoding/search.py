@@ -60,7 +60,7 @@ class SearchResult(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """A search between two steps; N = L."""
+    """A search between two steps; N = L, the size of the cache's ring buffer."""
 
     clock: Int32[Array, ""]  # steps taken
     ages: Int32[Array, " B"]  # tokens of each live hypothesis
@@ -69,7 +69,7 @@ class SearchState(NamedTuple):
     previous: Int32[Array, "B W"]  # the last token of each live hypothesis
     tokens: Int32[Array, "B W N"]  # live hypotheses, PAD from `ages` on
     log_probabilities: Float32[Array, "B W"]  # best first; -inf: no hypothesis
-    ancestors: Int32[Array, "B W L"]
+    ancestors: Int32[Array, "B W L"]  # which of W wrote each entry that w sees
     progress: Progress | None  # of phrases, which all requests have or none
     finished: SearchResult
     cache: Cache

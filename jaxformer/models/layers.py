@@ -104,7 +104,7 @@ def dropout(x: Floats, *, rate: float, key: RandomKey) -> Floats:
 
 
 class Dropout(nn.Module):
-    """`dropout` in training, that is where a key named "dropout" is given."""
+    """`dropout` in training, where a key "dropout" is given; it is split by module."""
 
     rate: float
 

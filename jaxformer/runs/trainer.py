@@ -36,11 +36,12 @@ def train_past_divergence(job: Job) -> dict:
     """Train from the newest checkpoint to the end, and evaluate the result.
 
     After a divergence it raises InputError or, if the config says "rollback", resumes
-    from the newest checkpoint before. Raises StoppedError with the step saved.
+    from the newest checkpoint before. Raises StoppedError after a stop.
     """
     run, training = job.run, job.run.config.training
-    scores = read_scores(run.workdir.path, training.best_by)
-    position, tried = None, set()
+    scores = read_scores(run.workdir.path, training.best_by)  # the loop adds to them
+    position: int | None = None  # in the data, after the last divergence
+    tried: set[int] = set()  # steps that a divergence led back to, each only once
     checkpoints = run.workdir.open_checkpoints(
         keep=training.keep, scores=scores, last=training.steps
     )
@@ -111,11 +112,11 @@ def first_state(
 ) -> TrainState:
     """Restore the newest checkpoint, or draw a new state; log what begins.
 
-    After a divergence, roll back, to continue at the data `position`. Raises InputError
-    for a step past the end of the run.
+    After a divergence, roll back, to continue at the data `position`; None: there was
+    none. Raises InputError for a step past the end of the run.
     """
     abstract = sharding.abstract_state(job.setup.mesh, job.setup.init)
-    if position is None:  # otherwise the memory holds a state
+    if position is None:
         require_memory(abstract)
         found = checkpoints.restore_latest(abstract)
     else:

@@ -59,9 +59,12 @@ def train(
     `updates` continues at state.data_position. `evaluate(step, parameters)` returns the
     scores to log. That of `best_by` goes into `checkpoints.scores`; a step to evaluate
     that is missing there is evaluated again. The state passed in is donated; the last
-    one is returned, and is on disk. A stop saves its step, off schedule, and logs
-    nothing, so that the resumed run writes the log of an undisturbed one. Raises
-    DivergedError.
+    one is returned, and is on disk. Raises DivergedError.
+
+    The order makes a resumed run equal to an undisturbed one: a log line empties the
+    window of the state that is then saved; an evaluated step is on disk, and is
+    evaluated again if it was interrupted; a stop leaves its evaluation to the resumed
+    run.
     """
     start = step = int(state.step)
     gradient_norm = jnp.nan

@@ -2,7 +2,7 @@
 
 An update may consist of microbatches of different shapes. `gradients` sums over a
 microbatch and `apply_gradients` divides by the tokens of all, so k microbatches give
-the update of one large batch.
+the update of one large batch, dropout aside.
 """
 
 import functools
@@ -29,7 +29,7 @@ class TrainState(NamedTuple):
     """The state of training, which a checkpoint holds."""
 
     step: jax.Array  # int32 [], updates made, the skipped ones included
-    data_position: jax.Array  # int32 [], updates' worth of data consumed
+    data_position: jax.Array  # int32 [], updates' worth of data; a rollback skips some
     seed: jax.Array  # uint32 [], of dropout
     params: Parameters
     opt_state: optax.OptState

@@ -114,7 +114,7 @@ class Stack(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Both stacks, with the matrices of section 3.4."""
+    """Both stacks, with the embeddings and the output matrix of section 3.4."""
 
     config: TransformerConfig
     vocab_size: int  # of targets
@@ -127,6 +127,7 @@ class Transformer(nn.Module):
         # After the paper's factor sqrt(d_model) an embedding has the scale of a
         # position, and initial logits are of order one.
         init = nn.initializers.normal(config.d_model**-0.5)
+        # One matrix for sources, targets and logits, unless `tied_embeddings` differs.
         self.tables = make_tables(self, init)
         if config.logits_bias:
             zeros = named(nn.initializers.zeros, ("vocab",))
