@@ -236,6 +236,15 @@ def test_dropout_is_a_function_of_seed_step_and_microbatch():
     assert float(loss(0, 0, 0, 9)) == losses[0]
 
 
+def test_equal_microbatches_of_an_update_drop_other_numbers():
+    step = step_of(model_of(dropout=0.3), OPTIMIZER, ema_decay=EMA_DECAY)
+    once, twice = (
+        step(first_state(), (pack(ROWS),) * count)[1].sums for count in (1, 2)
+    )
+    assert float(twice.tokens) == 2 * float(once.tokens)
+    assert abs(float(twice.loss) / 2 - float(once.loss)) > 1e-3 * float(once.loss)
+
+
 @pytest.fixture(scope="module")
 def half_frozen():
     """An update of the decoder and the embedding, and its report."""
