@@ -1,4 +1,4 @@
-"""Sections 3.1 and 3.3-3.5: the parts of a layer besides attention."""
+"""Sections 3.1, 3.3, 3.5 and 5.4: the parts of a layer besides attention."""
 
 from collections.abc import Callable
 from functools import partial

@@ -54,12 +54,12 @@ def train(
     log: MetricsLog,
     is_asked_to_stop: Callable[[], bool],
 ) -> TrainState:
-    """Train from `state` to `config.steps` updates, or until it is asked to stop.
+    """Train from `state` until `is_over`, or until it is asked to stop.
 
     `updates` continues at state.data_position. `evaluate(step, parameters)` returns the
     scores to log. That of `best_by` goes into `checkpoints.scores`; a step to evaluate
     that is missing there is evaluated again. The state passed in is donated; the last
-    one is returned, and is on disk. Raises DivergedError.
+    one is returned, and is on disk if an update was made. Raises DivergedError.
 
     The order makes a resumed run equal to an undisturbed one: a log line empties the
     window of the state that is then saved; an evaluated step is on disk, and is
@@ -87,6 +87,7 @@ def train(
             )
             state = state._replace(window=jax.tree.map(jnp.zeros_like, state.window))
         if saves:
+            # `Checkpoints` knows that the step `config.steps` is on schedule, too.
             checkpoints.save(step, state, scheduled=is_scheduled)
         if is_stop:
             break

@@ -1,4 +1,7 @@
-"""Section 3: the encoder-decoder Transformer on whole targets, as a Linen module."""
+"""Section 3: the encoder-decoder Transformer on whole targets, as a Linen module.
+
+`decoder.py` computes the same one token at a time: what changes here changes there.
+"""
 
 import functools
 from collections.abc import Callable
@@ -196,7 +199,7 @@ class Transformer(nn.Module):
         return self.decoder(x, self_mask, positions, memory, cross_mask), table
 
     def features(self, batch: Batch) -> Features:
-        """Return `hidden` and the output table."""
+        """Compute the factors of the logits."""
         bias = self.logits_bias if self.config.logits_bias else None
         hidden, table = self.hidden(batch)
         return Features(hidden.astype(self.config.dtype), table, bias)
